@@ -12,16 +12,13 @@ import msgspec
 
 from compilewatch.extras.executor.sandbox.policy import SandboxEnding, SandboxLimits, SandboxResult
 from compilewatch.extras.papers import PaperQuery, Reply
-from compilewatch.extras.papers.calls import Budget, Caller
-from compilewatch.extras.papers.journal import Observer
+from compilewatch.extras.papers.calls import Budget, Caller, ModelPrice
 from compilewatch.extras.papers.libraries.folder import FolderLibrary
-from compilewatch.extras.papers.pipeline import Pipeline
-from compilewatch.extras.papers.prices import ModelPrice
+from compilewatch.extras.papers.pipeline import Observer, Pipeline
+from compilewatch.extras.papers.prompts import load_rules
 from compilewatch.extras.papers.providers.bedrock import BedrockProvider
-from compilewatch.extras.papers.providers.scripted import _reply
-from compilewatch.extras.papers.providers.wire import ConverseServer, Response
+from compilewatch.extras.papers.providers.scripted import ConverseServer, Response, _reply
 from compilewatch.extras.papers.records import CodeVersion, Paper, StageContent
-from compilewatch.extras.papers.rules import load_rules
 from compilewatch.extras.papers.settings import PapersSettings
 from compilewatch.extras.papers.store import PaperFolder, PaperStore
 

@@ -166,10 +166,10 @@ EXTRAS: dict[str, Extra] = {
         },
         sources={"papers": "compilewatch.extras.papers.source:PapersSource"},
         provides={
-            "metrics": "compilewatch.extras.papers.metric_definitions:DEFINITIONS",
-            "metric_labels": "compilewatch.extras.papers.metric_definitions:LABELS",
-            "events": "compilewatch.extras.papers.events:EVENTS",
-            "event_meanings": "compilewatch.extras.papers.events:MEANINGS",
+            "metrics": "compilewatch.extras.papers.metrics:DEFINITIONS",
+            "metric_labels": "compilewatch.extras.papers.metrics:LABELS",
+            "events": "compilewatch.extras.papers.metrics:EVENTS",
+            "event_meanings": "compilewatch.extras.papers.metrics:MEANINGS",
         },
     ),
     "executor": Extra(

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
+import hashlib
 import hmac
+import ipaddress
+import os
+import socket
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
+from msgspec import Meta
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
@@ -19,7 +26,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from compilewatch import __version__
-from compilewatch.extras.executor import founding
+from compilewatch.errors import ExecutorError
+from compilewatch.extras.executor import sandbox
 from compilewatch.extras.executor.jobs import JobRejectedError, JobStore
 from compilewatch.extras.executor.protocol import (
     MAX_BODY_BYTES,
@@ -27,15 +35,125 @@ from compilewatch.extras.executor.protocol import (
     SERVICE,
     STATUSES,
     ErrorCode,
+    FailureCode,
     JobRequest,
     JobState,
+    JobStatus,
     Key,
     Problem,
     ServiceHealth,
 )
-from compilewatch.extras.executor.runner import OUTPUT, STDERR, STDOUT, JobRunner, Setup
+from compilewatch.extras.executor.runner import (
+    OUTPUT,
+    PROFILE,
+    STDERR,
+    STDOUT,
+    JobRunner,
+    NeuronInspect,
+    Setup,
+)
 from compilewatch.extras.executor.sandbox.policy import JOB_FOLDER, SandboxLimits
+from compilewatch.extras.executor.training_output import summary
+from compilewatch.records import Record
 from compilewatch.records.clock import now
+
+DEFAULT_TIMEOUT_SECONDS = 1800.0
+
+
+class Execute(Record, frozen=True, kw_only=True):
+    """The body of `POST /execute`."""
+
+    paper_id: Annotated[str, Meta(min_length=1, max_length=200)]
+    code: Annotated[str, Meta(min_length=1)]
+    timeout: Annotated[float, Meta(gt=0)] | None = None
+    paper_title: Annotated[str, Meta(max_length=500)] | None = None
+
+
+class ExecuteBatch(Record, frozen=True, kw_only=True):
+    """The body of `POST /execute_batch`."""
+
+    batch: Annotated[list[Execute], Meta(min_length=1, max_length=100)]
+    timeout: Annotated[float, Meta(gt=0)] | None = None
+
+
+def job_of(asked: Execute, timeout: float | None, ceiling: SandboxLimits) -> tuple[str, JobRequest]:
+    """The key and the request of a script."""
+    seconds = min(timeout or DEFAULT_TIMEOUT_SECONDS, ceiling.deadline_seconds)
+    default = SandboxLimits()
+    smaller = {
+        field.name: min(getattr(default, field.name), getattr(ceiling, field.name))
+        for field in msgspec.structs.fields(SandboxLimits)
+    }
+    request = JobRequest(
+        files={"main.py": asked.code},
+        limits=SandboxLimits(**{**smaller, "deadline_seconds": seconds}),
+        paper_id=asked.paper_id,
+        title=asked.paper_title or "",
+        profile=True,
+    )
+    digest = hashlib.sha256(msgspec.json.encode(request, order="deterministic")).hexdigest()
+    return f"execute-{digest[:40]}", request
+
+
+def answer(
+    asked: Execute, state: JobState, stdout: bytes, stderr: bytes, profiler: NeuronInspect | None
+) -> dict[str, Any]:
+    """The response for one script that has ended."""
+    result = state.result
+    peak = result.peak_memory_bytes if result is not None else None
+    names = [each.name for each in result.artifacts] if result is not None else []
+    profile = [name for name in names if name.startswith(f"{PROFILE}/")]
+    made: dict[str, Any] = {
+        "success": state.state is JobStatus.DONE,
+        "paper_id": asked.paper_id,
+        "job": state.key,
+        "execution_time": result.duration_seconds if result is not None else 0.0,
+        "return_code": _return_code(state),
+        "stdout": stdout.decode(errors="replace"),
+        "stderr": stderr.decode(errors="replace"),
+        "timeout": state.failure is FailureCode.DEADLINE,
+        "peak_memory_mb": peak / 2**20 if peak is not None else None,
+        "detailed_metrics": summary(result.metrics) if result is not None else {},
+        "profiler": {
+            "profiler_enabled": profiler is not None,
+            "profiler_output_dir": str(profiler.folder / state.key) if profiler else None,
+            "profiler_files": profile,
+            "profiler_subdirs": sorted({name.rpartition("/")[0] for name in profile}),
+            "total_files": len(profile),
+        },
+        "lines_of_code": sum(1 for line in asked.code.splitlines() if line.strip()),
+        "has_training_loop": ".backward(" in asked.code,
+        "has_evaluation": ".eval(" in asked.code,
+        "uses_distributed_training": "torch.distributed" in asked.code,
+    }
+    if state.state is not JobStatus.DONE:
+        timed_out = state.failure is FailureCode.DEADLINE
+        made["error_type"] = "timeout" if timed_out else "execution_error"
+        made["error_message"] = state.message or (state.failure or state.state).value
+    return made
+
+
+def batch_answer(asked: ExecuteBatch, answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The response for several scripts; of two with one paper's id, the later one is shown."""
+    successful = sum(1 for each in answers if each["success"])
+    return {
+        "success": successful == len(answers),
+        "batch_size": len(answers),
+        "successful": successful,
+        "failed": len(answers) - successful,
+        "results": {
+            script.paper_id: each for script, each in zip(asked.batch, answers, strict=True)
+        },
+    }
+
+
+def _return_code(state: JobState) -> int:
+    """The exit code, negative for a signal, and -1 where something else ended the script."""
+    result = state.result
+    if result is None or (result.exit_code is None and result.signal is None):
+        return -1
+    return result.exit_code if result.exit_code is not None else -(result.signal or 1)
+
 
 T = TypeVar("T")
 
@@ -164,18 +282,18 @@ class Service:
 
     async def execute(self, request: Request) -> Response:
         """`POST /execute` of the founding system: one script, with the response at its end."""
-        asked = await _body(request, founding.Execute)
+        asked = await _body(request, Execute)
         return _answer(await self._executed(asked, asked.timeout))
 
     async def execute_batch(self, request: Request) -> Response:
         """`POST /execute_batch` of the founding system: several scripts."""
-        asked = await _body(request, founding.ExecuteBatch)
+        asked = await _body(request, ExecuteBatch)
         each = [self._executed(script, asked.timeout) for script in asked.batch]
         answers = await asyncio.gather(*each)
-        return _answer(founding.batch_answer(asked, answers))
+        return _answer(batch_answer(asked, answers))
 
-    async def _executed(self, asked: founding.Execute, timeout: float | None) -> dict[str, Any]:
-        key, wanted = founding.job_of(asked, timeout, self.setup.ceiling)
+    async def _executed(self, asked: Execute, timeout: float | None) -> dict[str, Any]:
+        key, wanted = job_of(asked, timeout, self.setup.ceiling)
         state, _ = await run_in_threadpool(self.accept, key, wanted)
         while not state.ended:
             await asyncio.sleep(POLL_SECONDS)
@@ -185,7 +303,7 @@ class Service:
         stdout, stderr = [
             await run_in_threadpool(_part, folder / n, 0, most) for n in (STDOUT, STDERR)
         ]
-        return founding.answer(asked, state, stdout, stderr, self.setup.profiler)
+        return answer(asked, state, stdout, stderr, self.setup.profiler)
 
 
 class Gate:
@@ -301,11 +419,11 @@ def _verify(wanted: JobRequest, ceiling: SandboxLimits) -> None:
             if above in wanted.files:
                 raise JobRejectedError(ErrorCode.INVALID, f"{above!r} is a file and a folder")
             above = above.rpartition("/")[0]
-    for field in msgspec.structs.fields(SandboxLimits):
-        most = getattr(ceiling, field.name)
-        if getattr(wanted.limits, field.name) > most:
+    for limit in msgspec.structs.fields(SandboxLimits):
+        most = getattr(ceiling, limit.name)
+        if getattr(wanted.limits, limit.name) > most:
             raise JobRejectedError(
-                ErrorCode.INVALID, f"limits.{field.name} may be at most {most} here"
+                ErrorCode.INVALID, f"limits.{limit.name} may be at most {most} here"
             )
 
 
@@ -346,3 +464,121 @@ def _unknown(request: Request, _: Exception) -> Response:
     return _problem_response(
         ErrorCode.NOT_FOUND, f"this executor has no {request.method} {request.url.path}"
     )
+
+
+TOKEN_VARIABLE = "COMPILEWATCH_EXECUTOR_TOKEN"
+FEWEST_TOKEN_CHARACTERS = 16
+
+_PR_SET_DUMPABLE = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Address:
+    """Where the service listens, with the files of its certificate, if any."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    certificate: Path | None = None
+    key: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceOptions:
+    """One service: address, token (empty: none), folder of its state, and how it runs jobs."""
+
+    address: Address = field(default_factory=Address)
+    token: str = ""
+    state: Path
+    setup: Setup = field(default_factory=Setup)
+
+
+def serve(
+    service: ServiceOptions, on_listening: Callable[[int], None], on_wait: Callable[[], None]
+) -> None:
+    """Serve until SIGTERM or Ctrl-C. Raises ExecutorError or SandboxError before it listens.
+
+    `on_listening` is called with the port once the service accepts connections, `on_wait` before it
+    waits for another service that holds the same folder.
+    """
+    import uvicorn
+
+    _verify_server(service)
+    sandbox.check(service.setup.python, service.setup.visible)
+    hide()
+    listening = _listen(service.address)
+    store = JobStore(service.state, on_wait=on_wait)
+    on_listening(listening.getsockname()[1])
+    try:
+        address = service.address
+        config = uvicorn.Config(
+            application(store, service.setup, service.token),
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=15,
+            timeout_graceful_shutdown=10,
+            limit_concurrency=256,
+            ssl_certfile=address.certificate,
+            ssl_keyfile=address.key,
+        )
+        with contextlib.suppress(KeyboardInterrupt):  # uvicorn has ended everything in order
+            uvicorn.Server(config).run(sockets=[listening])
+    finally:
+        store.close()
+        listening.close()
+
+
+def hide() -> None:
+    """Hide this process's variables and memory from other processes of the same user."""
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    os.umask(0o077)
+
+
+def read_token(file: Path | None) -> str:
+    """The token of a file, or of the variable; empty if there is none. Raises ExecutorError."""
+    if file is None:
+        return os.environ.pop(TOKEN_VARIABLE, "").strip()
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ExecutorError(f"{file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ExecutorError(f"{file} is not text: it must hold the token only") from None
+
+
+def _verify_server(service: ServiceOptions) -> None:
+    host, token = service.address.host, service.token
+    if not token and not _is_loopback(host):
+        raise ExecutorError(
+            f"{host} is reachable from other machines, and there is no token: write one with "
+            f"`openssl rand -hex 32 > FILE` and add --token-file FILE, or set {TOKEN_VARIABLE}"
+        )
+    if token and (len(token) < FEWEST_TOKEN_CHARACTERS or not token.isascii() or " " in token):
+        raise ExecutorError(
+            f"the token must have at least {FEWEST_TOKEN_CHARACTERS} ASCII characters and no "
+            "space: make one with `openssl rand -hex 32`"
+        )
+    for path in (service.address.certificate, service.address.key):
+        if path is not None and not path.is_file():
+            raise ExecutorError(f"{path} does not exist")
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _listen(address: Address) -> socket.socket:
+    """Open the socket first, so that an address in use is our own one-line error."""
+    try:
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        return socket.create_server((address.host, address.port), family=family, backlog=256)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ExecutorError(
+            f"cannot listen on {address.host}:{address.port}: {reason}: choose another --port"
+        ) from None

@@ -6,18 +6,21 @@ that a process that is killed loses nothing that was paid for and repeats no fin
 
 from __future__ import annotations
 
+import datetime
 import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
+from pathlib import Path
+from typing import Annotated, Protocol
 
 import msgspec
+from msgspec import Meta
 
+from compilewatch import data
 from compilewatch.errors import ProviderError, UsageError
 from compilewatch.extras.papers import CallError, Prompt, Provider, Reply
-from compilewatch.extras.papers.prices import ModelPrice
-from compilewatch.extras.papers.prompts import call_key
+from compilewatch.extras.papers.prompts import PaperRules, call_key
 from compilewatch.extras.papers.records import (
     CallState,
     FindingClass,
@@ -25,10 +28,57 @@ from compilewatch.extras.papers.records import (
     PaperFinding,
     PipelineStage,
 )
-from compilewatch.extras.papers.rules import PaperRules
 from compilewatch.extras.papers.text import estimate_tokens
 from compilewatch.records.clock import now
 from compilewatch.retry import retrying
+
+MILLION = 1_000_000
+
+
+class ModelPrice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One row: US dollars per million tokens of a model. `model` is a part of the model's id."""
+
+    model: Annotated[str, Meta(min_length=1)]
+    input_usd: Annotated[float, Meta(ge=0)]
+    output_usd: Annotated[float, Meta(ge=0)]
+    cache_read_usd: Annotated[float, Meta(ge=0)] = 0.0
+    cache_write_usd: Annotated[float, Meta(ge=0)] = 0.0
+    date: datetime.date
+    source: Annotated[str, Meta(min_length=1)]
+
+    def cost(self, reply: Reply) -> float:
+        """US dollars for a reply."""
+        return (
+            reply.input_tokens * self.input_usd
+            + reply.output_tokens * self.output_usd
+            + reply.cache_read_tokens * self.cache_read_usd
+            + reply.cache_write_tokens * self.cache_write_usd
+        ) / MILLION
+
+    def most(self, input_tokens: int, max_tokens: int) -> float:
+        """The most that a request can cost, in US dollars."""
+        dearest = max(self.input_usd, self.cache_write_usd)
+        return (input_tokens * dearest + max_tokens * self.output_usd) / MILLION
+
+
+class ModelPrices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`papers/prices.toml`."""
+
+    schema_version: Annotated[int, Meta(ge=1, le=1)]
+    price: tuple[ModelPrice, ...] = ()
+
+
+def price_of(file: Path, model: str) -> ModelPrice | None:
+    """The newest price whose `model` is part of the id, the longest first; None without a row.
+
+    A fitting row of a project's own file applies, if there is any. Ids of inference profiles
+    (`us.`…) contain the id of their model. Raises ConfigError.
+    """
+    files = data.read(file, data.MODEL_PRICES, ModelPrices)
+    rows = ([row for row in file.price if row.model in model] for file in files)
+    fitting = next(filter(None, rows), [])
+    return max(fitting, key=lambda row: (len(row.model), row.date), default=None)
+
 
 MAX_ATTEMPTS = 8
 FIRST_WAIT_SECONDS = 5.0

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import Any, NamedTuple
 
-from compilewatch.extras.papers.liveness import LivePart, live_parts
-from compilewatch.extras.papers.operations import operations_in
 from compilewatch.extras.papers.records import (
     Claim,
     Evidence,
@@ -19,7 +18,205 @@ from compilewatch.extras.papers.records import (
     PaperPlan,
     PipelineStage,
     Review,
+    operations_in,
 )
+
+
+class LivePart(NamedTuple):
+    """A class that the model uses, or `model` itself, with the statements that count.
+
+    `layers` are the calls that construct the attributes which live code uses.
+    """
+
+    name: str
+    line: int
+    statements: tuple[ast.AST, ...]
+    layers: tuple[ast.Call, ...]
+
+
+def live_parts(tree: ast.Module) -> tuple[LivePart, ...]:
+    """The parts of the model, in the order in which they are found from `model()`."""
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    start = functions.get("model")
+    if start is None:
+        return ()
+    found: dict[str, LivePart] = {}
+    waiting = [name for name in _names(start.body) if name in classes]
+    waiting += [
+        name
+        for called in _names(start.body)
+        if called in functions
+        for name in _names(functions[called].body)
+        if name in classes
+    ]
+    while waiting:
+        name = waiting.pop(0)
+        if name in found:
+            continue
+        part = _part_of(classes[name], classes, functions)
+        found[name] = part
+        nodes = [*part.statements, *part.layers]
+        waiting += [each for each in _names(nodes) if each in classes]
+        waiting += [
+            base.id
+            for base in classes[name].bases
+            if isinstance(base, ast.Name) and base.id in classes
+        ]
+    return tuple(found.values())
+
+
+def _part_of(
+    node: ast.ClassDef, classes: dict[str, ast.ClassDef], functions: dict[str, ast.FunctionDef]
+) -> LivePart:
+    methods = _methods(node, classes)
+    statements: list[ast.AST] = []
+    seen: set[str] = set()
+    waiting = ["forward"]
+    while waiting:
+        name = waiting.pop()
+        function = methods.get(name) or functions.get(name)
+        if name in seen or function is None or name == "__init__":
+            continue
+        seen.add(name)
+        live = live_statements(function)
+        statements += live
+        waiting += [each for each in _attributes(live) if each in methods]
+        waiting += [each for each in _names(live) if each in functions]
+    used = set(_attributes(statements))
+    layers = tuple(_constructed(methods.get("__init__"), used))
+    return LivePart(node.name, node.lineno, tuple(statements), layers)
+
+
+def _methods(
+    node: ast.ClassDef, classes: dict[str, ast.ClassDef], depth: int = 0
+) -> dict[str, ast.FunctionDef]:
+    """The methods of a class with those that it inherits from classes of the same file."""
+    found: dict[str, ast.FunctionDef] = {}
+    for base in node.bases if depth < 5 else ():
+        if isinstance(base, ast.Name) and base.id in classes and base.id != node.name:
+            found |= _methods(classes[base.id], classes, depth + 1)
+    return found | {each.name: each for each in node.body if isinstance(each, ast.FunctionDef)}
+
+
+def live_statements(function: ast.FunctionDef) -> list[ast.AST]:
+    """The statements of a function without those whose result nothing uses."""
+    dead: set[int] = set()
+    while True:
+        read = set(_reads(function, dead))
+        more = {
+            id(node)
+            for node in ast.walk(function)
+            if id(node) not in dead and isinstance(node, ast.stmt) and _is_dead(node, read)
+        }
+        if not more:
+            break
+        dead |= more
+    return [
+        _Pruned(dead).visit(_copy(node, dead)) for node in function.body if id(node) not in dead
+    ]
+
+
+def _is_dead(node: ast.stmt, read: set[str]) -> bool:
+    if isinstance(node, ast.Expr):
+        call = node.value
+        in_place = (
+            isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Attribute)
+            and call.func.attr.endswith("_")
+        )
+        return not in_place and not isinstance(call, ast.Yield | ast.YieldFrom | ast.Await)
+    if isinstance(node, ast.Assign):
+        targets = [name for target in node.targets for name in _targets(target)]
+        return bool(targets) and all(name is not None and name not in read for name in targets)
+    if isinstance(node, ast.AnnAssign | ast.AugAssign):
+        names = list(_targets(node.target))
+        return all(name is not None and name not in read for name in names)
+    return False
+
+
+def _targets(node: ast.expr) -> Iterator[str | None]:
+    """The names that an assignment binds; None for an attribute or an element."""
+    if isinstance(node, ast.Name):
+        yield node.id
+    elif isinstance(node, ast.Tuple | ast.List):
+        for inner in node.elts:
+            yield from _targets(inner)
+    elif isinstance(node, ast.Starred):
+        yield from _targets(node.value)
+    else:
+        yield None
+
+
+def _reads(node: ast.AST, dead: set[int]) -> Iterator[str]:
+    if id(node) in dead:
+        return
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        yield node.id
+    for child in ast.iter_child_nodes(node):
+        yield from _reads(child, dead)
+
+
+class _Pruned(ast.NodeTransformer):
+    """Replaces dead statements, and products with the constant zero, by `pass` and `0`."""
+
+    def __init__(self, dead: set[int]) -> None:
+        self._dead = dead
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        zero = any(isinstance(s, ast.Constant) and s.value == 0 for s in (node.left, node.right))
+        if isinstance(node.op, ast.Mult) and zero:
+            return ast.copy_location(ast.Constant(0), node)
+        return self.generic_visit(node)
+
+
+def _copy(node: ast.AST, dead: set[int]) -> ast.AST:
+    """A copy of a tree without the dead statements inside it."""
+    fields: dict[str, Any] = {}
+    for name, value in ast.iter_fields(node):
+        if isinstance(value, list):
+            fields[name] = [
+                _copy(each, dead) if isinstance(each, ast.AST) else each
+                for each in value
+                if id(each) not in dead
+            ]
+        else:
+            fields[name] = _copy(value, dead) if isinstance(value, ast.AST) else value
+    return ast.copy_location(type(node)(**fields), node)
+
+
+def _names(nodes: list[ast.stmt] | list[ast.AST] | tuple[ast.AST, ...]) -> list[str]:
+    """The names that are read in some nodes, in order."""
+    return [
+        inner.id
+        for node in nodes
+        for inner in ast.walk(node)
+        if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Load)
+    ]
+
+
+def _attributes(nodes: list[ast.AST]) -> list[str]:
+    """The attributes of `self` that are read in some nodes."""
+    return [
+        inner.attr
+        for node in nodes
+        for inner in ast.walk(node)
+        if isinstance(inner, ast.Attribute)
+        and isinstance(inner.value, ast.Name)
+        and inner.value.id == "self"
+    ]
+
+
+def _constructed(init: ast.FunctionDef | None, used: set[str]) -> Iterator[ast.Call]:
+    """The calls whose results `__init__` assigns to attributes that live code reads."""
+    for node in ast.walk(init) if init is not None else ():
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+            continue
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        if used.isdisjoint(_attributes(list(targets))):
+            continue
+        yield from (each for each in ast.walk(node.value) if isinstance(each, ast.Call))
+
 
 VERSION = 1
 """Raised when a change of the structural check can change a finding."""

@@ -8,9 +8,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from compilewatch.events import Event
 from compilewatch.extras.papers.analysis import funnel
-from compilewatch.extras.papers.records import PaperSummary, PipelineStage, StageOutcome
+from compilewatch.extras.papers.records import (
+    FindingClass,
+    PaperSummary,
+    PipelineStage,
+    StageOutcome,
+    StageResult,
+)
 from compilewatch.records import Record
+from compilewatch.sinks.metric_definitions import Definition, MetricGroup
 from compilewatch.sinks.prometheus import Sample
 
 MODEL, SCRIPTED = "model", "scripted"
@@ -163,3 +171,127 @@ def _data(
                 at=at,
                 values=tuple(found[start : start + MAX_VALUES]),
             )
+
+
+PAPERS = MetricGroup("papers", ("replies",))
+
+DEFINITIONS: tuple[Definition, ...] = (
+    Definition(
+        "compilewatch_paper_stages",
+        "Stored papers by stage of the pipeline and outcome of the stage.",
+        ("stage", "outcome"),
+        PAPERS,
+    ),
+    Definition(
+        "compilewatch_papers",
+        "Stored papers: passed every stage, failed one, or incomplete (a stage was not run).",
+        ("state",),
+        PAPERS,
+    ),
+    Definition(
+        "compilewatch_paper_info",
+        "Always 1; the labels say what became of a paper: its state, and the first stage that it "
+        "did not pass. Of the 100 papers that were worked on last.",
+        ("paper", "title", "state", "stage"),
+        PAPERS,
+    ),
+    Definition(
+        "compilewatch_paper_findings",
+        "Stored papers with a finding of this class in the last version of their code.",
+        ("finding",),
+        PAPERS,
+    ),
+    Definition(
+        "compilewatch_paper_verdicts",
+        "Generated models by compile target and status.",
+        ("target", "status"),
+        PAPERS,
+    ),
+    Definition(
+        "compilewatch_paper_repairs",
+        "Stored papers by the number of repairs of their code.",
+        ("repairs",),
+        PAPERS,
+    ),
+    Definition(
+        "compilewatch_paper_requests",
+        "Requests to the language model for all stored papers.",
+        (),
+        PAPERS,
+    ),
+    Definition(
+        "compilewatch_paper_tokens",
+        "Tokens of these requests.",
+        ("direction",),
+        PAPERS,
+    ),
+    Definition(
+        "compilewatch_paper_usd",
+        "US dollars that these requests cost, by the reviewed prices; absent if one is unknown.",
+        (),
+        PAPERS,
+    ),
+    Definition(
+        "compilewatch_paper_success_usd",
+        "US dollars divided by the papers that passed every stage; absent if none did.",
+        (),
+        PAPERS,
+    ),
+)
+
+LABELS: dict[str, str] = {
+    "replies": "where the code of papers comes from: `model`, or `scripted` (prepared replies)",
+    "stage": "a stage of the papers pipeline: "
+    + ", ".join(f"`{stage}`" for stage in PipelineStage),
+    "outcome": ", ".join(f"`{outcome}`" for outcome in StageOutcome),
+    "state": "`passed`, `failed`, `incomplete`",
+    "finding": ", ".join(f"`{kind}`" for kind in FindingClass),
+    "repairs": "`0` to `3`",
+    "paper": "the paper's id: a number of arXiv or a file's name",
+    "title": "the title of the paper, cut after 120 characters",
+    "direction": "`input` or `output`",
+}
+
+
+MEANINGS: dict[str, str] = {
+    "paper": "id of the paper",
+    "stage": "stage of the papers pipeline: `find` to `execute`",
+    "outcome": "`passed`, `failed` or `not_run`",
+    "finding": "class of the first finding, such as `unfaithful`; null: nothing is wrong",
+    "generation": "SHA-256 of the version of the code; null: the stage is about none",
+    "scripted": "whether the code comes from prepared replies instead of a model",
+}
+
+
+class PaperStageEnded(Event, frozen=True, kw_only=True, tag="paper_stage_ended"):
+    """A stage of a paper ended. `run` is empty, and `ts` is when the stage ended."""
+
+    paper: str
+    stage: str
+    outcome: str
+    finding: str | None
+    generation: str | None
+    scripted: bool
+    detail: str
+
+
+def paper_stage(result: StageResult) -> PaperStageEnded:
+    """The event of a line of a paper's journal: the same each time it is made."""
+    finding = result.findings[0] if result.findings else None
+    return PaperStageEnded(
+        ts=result.at,
+        level="warning" if finding else "info",
+        run="",
+        source="papers",
+        device="cpu",
+        paper=result.paper,
+        stage=result.stage.value,
+        outcome=result.outcome.value,
+        finding=finding.kind.value if finding else None,
+        generation=result.generation,
+        scripted=result.scripted,
+        detail=finding.evidence if finding else result.detail,
+    )
+
+
+EVENTS: tuple[type[Event], ...] = (PaperStageEnded,)

@@ -8,20 +8,41 @@ continues where it was.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Protocol, TypeVar
 
 import msgspec
 
-from compilewatch.errors import SourceError
-from compilewatch.extras.papers import PaperLibrary, Prompt, prompts, replies, static
+from compilewatch.config.settings import Settings
+from compilewatch.errors import SourceError, UsageError
+from compilewatch.extras.executor.instance import OnDemand, instance_of
+from compilewatch.extras.executor.sandbox.policy import MIB, SandboxLimits
+from compilewatch.extras.executor.settings import ExecutorSettings
+from compilewatch.extras.papers import PaperLibrary, Prompt, Provider, prompts, static
 from compilewatch.extras.papers import faithfulness as faithful
 from compilewatch.extras.papers.analysis import summarise_paper
-from compilewatch.extras.papers.calls import Caller, NoReplyError
-from compilewatch.extras.papers.datasets import offline
-from compilewatch.extras.papers.execution import CodeRunner, run_eager
-from compilewatch.extras.papers.journal import Journal, Observer, failed, listed
+from compilewatch.extras.papers.calls import Budget, Caller, NoReplyError, price_of
+from compilewatch.extras.papers.execution import (
+    CodeRunner,
+    DeviceTime,
+    LimitedTraining,
+    LocalTraining,
+    RemoteTraining,
+    SandboxRunner,
+    Training,
+    client_of,
+    run_eager,
+    seconds_of,
+)
+from compilewatch.extras.papers.launcher import ConfinedLauncher
+from compilewatch.extras.papers.prompts import load_rules, offline
 from compilewatch.extras.papers.records import (
     REPAIRABLE,
     CodeVersion,
@@ -38,12 +59,134 @@ from compilewatch.extras.papers.records import (
     StageOutcome,
     StageResult,
 )
+from compilewatch.extras.papers.settings import PapersSettings
 from compilewatch.extras.papers.store import PaperFolder, PaperStore
+from compilewatch.extras.papers.sweep import Sweeper
 from compilewatch.extras.papers.text import UnreadableError, read_text
-from compilewatch.extras.papers.threads import in_threads
-from compilewatch.records import Record
+from compilewatch.plan.requests import check_targets, targets_of
+from compilewatch.records import Mode, Record
+from compilewatch.records.clock import now
 from compilewatch.records.digests import digest
 from compilewatch.report.wording import plural
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def in_threads(
+    work: Callable[[Item], Result], items: Sequence[Item], jobs: int
+) -> tuple[Result, ...]:
+    """The results of `work` in the order of the items, of which `jobs` are worked on at a time.
+
+    The first error is raised once the items in work have ended; no other is begun. The threads do
+    not keep the process alive: after Ctrl-C it ends at once, so what they do must be stored as it
+    is done.
+    """
+    if jobs <= 1 or len(items) <= 1:
+        return tuple(work(item) for item in items)
+    futures: list[Future[Result]] = [Future() for _ in items]
+    waiting = list(zip(futures, items, strict=True))[::-1]
+    lock = threading.Lock()
+
+    def loop() -> None:
+        while True:
+            with lock:
+                if not waiting:
+                    return
+                future, item = waiting.pop()
+            try:
+                future.set_result(work(item))
+            except BaseException as error:  # noqa: BLE001  (raised again below)
+                with lock:
+                    waiting.clear()
+                future.set_exception(error)
+
+    threads = [threading.Thread(target=loop, daemon=True) for _ in range(min(jobs, len(items)))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for future in futures:
+        if future.done() and (error := future.exception()) is not None:
+            raise error
+    return tuple(future.result() for future in futures)
+
+
+Observer = Callable[[StageResult], None]
+
+
+def failed(finding: PaperFinding) -> StageContent:
+    return StageContent(findings=(finding,))
+
+
+def listed(findings: Iterable[PaperFinding], detail: str) -> StageContent:
+    found = tuple(findings)
+    return StageContent(findings=found, detail="" if found else detail)
+
+
+@dataclass(kw_only=True)
+class Journal:
+    """The stage results of one paper. `version` is the version of the code that is at work."""
+
+    paper: str
+    folder: PaperFolder
+    observer: Observer
+    lines: list[StageResult]
+    version: CodeVersion | None = None
+
+    def stage(
+        self, stage: PipelineStage, key: str, make: Callable[[], StageContent]
+    ) -> StageResult:
+        """The result of a stage from the journal, or a new one, stored."""
+        for known in reversed(self.lines):
+            if known.stage is stage and known.key == key and known.is_lasting:
+                if self.lines[-1] is not known:
+                    # The newest line of a stage is what counts: keep this one as the newest here.
+                    self.lines.append(known)
+                return known
+        result = self._result(stage, key, make())
+        if (same := _repeated(self.lines, result)) is not None:
+            result = same
+        else:
+            self.folder.append(result)
+        self.lines.append(result)
+        self.observer(result)
+        return result
+
+    def not_run(self, stage: PipelineStage, generation: CodeVersion, why: str) -> None:
+        """Store why a stage of a version was not run."""
+        self.stage(stage, f"{generation.id}-not-run", lambda: StageContent(not_run=why))
+
+    def _result(self, stage: PipelineStage, key: str, new: StageContent) -> StageResult:
+        outcome = StageOutcome.FAILED if new.findings else StageOutcome.PASSED
+        if new.not_run:
+            outcome = StageOutcome.NOT_RUN
+        of_code = stage not in (PipelineStage.FIND, PipelineStage.READ, PipelineStage.PLAN)
+        version = self.version if of_code else None
+        return StageResult(
+            paper=self.paper,
+            stage=stage,
+            key=key,
+            outcome=outcome,
+            at=now(),
+            generation=version.id if version else None,
+            detail=new.not_run or new.detail,
+            findings=new.findings,
+            files=new.files,
+            # JSON has no NaN: one would make the line unreadable.
+            numbers={n: value for n, value in new.numbers.items() if math.isfinite(value)},
+            labels=new.labels,
+            scripted=new.scripted or (version.scripted if version else False),
+        )
+
+
+def _repeated(journal: Sequence[StageResult], result: StageResult) -> StageResult | None:
+    """The newest line of the stage if it says the same, so that running again adds nothing."""
+    last = next((known for known in reversed(journal) if known.stage is result.stage), None)
+    if last is None or result.is_lasting:
+        return None
+    same = msgspec.structs.replace(last, at=result.at, files=result.files, numbers=result.numbers)
+    return last if same == result else None
 
 
 class Checker(Protocol):
@@ -167,8 +310,8 @@ class _Work:
         prompt = prompts.plan_prompt(self.paper, text, self.pipeline.caller.rules)
         call, key = self._called(prompt, PipelineStage.PLAN, text.raw_sha256)
         try:
-            plan = replies.plan_of(call)
-        except replies.InvalidReplyError as error:
+            plan = prompts.plan_of(call)
+        except prompts.InvalidReplyError as error:
             finding = error.finding
             self.journal.stage(PipelineStage.PLAN, key, lambda: failed(finding))
             raise _StoppedError from None
@@ -191,8 +334,8 @@ class _Work:
     ) -> CodeVersion:
         call, key = self._called(prompt, PipelineStage.GENERATE, parent)
         try:
-            code = replies.code_of(call)
-        except replies.InvalidReplyError as error:
+            code = prompts.code_of(call)
+        except prompts.InvalidReplyError as error:
             finding = error.finding
             self.journal.stage(PipelineStage.GENERATE, key, lambda: failed(finding))
             raise _StoppedError from None
@@ -260,8 +403,8 @@ class _Work:
         prompt = prompts.review_prompt(self.paper, plan, self.pipeline.caller.rules, generation)
         call, key = self._called(prompt, PipelineStage.REVIEW, generation.id)
         try:
-            review = replies.review_of(call)
-        except replies.InvalidReplyError as error:
+            review = prompts.review_of(call)
+        except prompts.InvalidReplyError as error:
             finding = error.finding
             return None, self.journal.stage(PipelineStage.REVIEW, key, lambda: failed(finding))
 
@@ -375,3 +518,109 @@ class _Work:
 class _EagerFile(Record, frozen=True, kw_only=True):
     eager: StageContent
     formulas: StageContent
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperOptions:
+    """How a run processes its papers.
+
+    `environments` are those that exist for the targets; with `named`, every target runs in each of
+    them. `max_device_seconds` limits the training of all papers together, with earlier runs.
+    `trainium`: start the instance of the executor when there is work, and stop it afterwards;
+    `state` is the file that says so to `compilewatch trainium down`.
+    `until` is `generate` or the last stage.
+    """
+
+    targets: tuple[str, ...] = ("dynamo", "export")
+    environments: tuple[str, ...] = ("default",)
+    named: tuple[str, ...] = ()
+    budget: Budget = field(default_factory=Budget)
+    max_device_seconds: float | None = None
+    jobs: int = 1
+    trainium: bool = False
+    state: Path | None = None
+    until: PipelineStage = PipelineStage.EXECUTE
+
+
+def run_papers(
+    settings: Settings,
+    library: PaperLibrary,
+    provider: Provider,
+    papers: Sequence[Paper],
+    options: PaperOptions = PaperOptions(),
+    *,
+    observer: Observer = lambda _: None,
+    say: Callable[[str], None] = lambda _: None,
+    runner: CodeRunner | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> tuple[PaperSummary, ...]:
+    """Process papers and return their summaries. Only one run writes to a folder at a time.
+
+    Raises UsageError for options that contradict the settings. `say` prints about the instance.
+    """
+    check_targets(targets_of(options.targets, [Mode.EVAL], False))
+    if options.trainium and not settings.of(ExecutorSettings).endpoint:
+        raise UsageError("--trainium needs the address of its executor: set TRAINIUM_ENDPOINT")
+    own = settings.of(PapersSettings)
+    store = PaperStore(Path(settings.output_dir))
+    chosen = runner or SandboxRunner()
+    with contextlib.ExitStack() as held:
+        held.callback(provider.close)
+        held.enter_context(store.locked())
+        used = sum(seconds_of(store.folder(paper.id).journal()) for paper in papers)
+        caller = Caller(
+            ledger=store.ledger,
+            provider=provider,
+            rules=load_rules(Path(own.rules_file)),
+            price=price_of(Path(own.prices_file), provider.model),
+            budget=options.budget,
+            papers=frozenset(paper.id for paper in papers),
+            run=now(),
+            sleep=sleep,
+        )
+        launcher = ConfinedLauncher(1, options.environments, cache=settings.cache_folder)
+        instance = _instance(settings, options, held, say) if options.trainium else None
+        pipeline = Pipeline(
+            store=store,
+            library=library,
+            caller=caller,
+            runner=chosen,
+            sweeper=Sweeper(
+                settings=settings, targets=options.targets, launcher=launcher, named=options.named
+            ),
+            executor=LimitedTraining(
+                training=_training(settings, chosen, options, instance),
+                time=DeviceTime(most=options.max_device_seconds, used=used),
+            ),
+            max_paper_tokens=own.max_paper_tokens,
+            observer=observer,
+            until=options.until,
+        )
+        return pipeline.run(papers, options.jobs)
+
+
+def _instance(
+    settings: Settings,
+    options: PaperOptions,
+    held: contextlib.ExitStack,
+    say: Callable[[str], None],
+) -> OnDemand:
+    client = held.enter_context(client_of(settings))
+    make = partial(instance_of, settings, client, say, options.state)
+    return held.enter_context(OnDemand(make))
+
+
+def _training(
+    settings: Settings, runner: CodeRunner, options: PaperOptions, instance: OnDemand | None
+) -> Training:
+    seconds = settings.of(PapersSettings).device_seconds
+    if options.max_device_seconds is not None:
+        seconds = min(seconds, options.max_device_seconds)
+    limits = SandboxLimits(
+        deadline_seconds=seconds,
+        memory_bytes=settings.memory_limit_bytes,
+        disk_bytes=256 * MIB,
+    )
+    if settings.of(ExecutorSettings).endpoint:
+        return RemoteTraining(settings=settings, limits=limits, instance=instance)
+    return LocalTraining(runner=runner, limits=limits)

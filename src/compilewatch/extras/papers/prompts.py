@@ -2,22 +2,95 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
+import msgspec
+from msgspec import Meta
+
+from compilewatch import data
 from compilewatch.extras.papers import Prompt
-from compilewatch.extras.papers.datasets import DATASETS
-from compilewatch.extras.papers.operations import OPERATIONS
 from compilewatch.extras.papers.records import (
+    OPERATIONS,
+    Binding,
+    Claim,
     CodeVersion,
+    FindingClass,
+    ModelCall,
     Paper,
     PaperFinding,
     PaperPlan,
     PaperText,
+    PipelineStage,
+    Review,
 )
-from compilewatch.extras.papers.rules import PaperRules
 from compilewatch.extras.papers.text import without_binary
 from compilewatch.records.digests import digest
+
+DATASETS: dict[str, str] = {
+    "cifar10": "synthetic_small",
+    "cifar100": "synthetic_small",
+    "mnist": "synthetic_small",
+    "fashion_mnist": "synthetic_small",
+    "imdb": "synthetic_medium",
+    "wikitext2": "synthetic_medium",
+    "synthetic_small": "synthetic_small",
+    "synthetic_medium": "synthetic_medium",
+    "synthetic_tabular": "synthetic_tabular",
+}
+"""Dataset -> the synthetic one that replaces it offline. Sandboxed code never has a network."""
+
+DEFAULT = "synthetic_small"
+
+
+def offline(name: str) -> tuple[str, str]:
+    """The dataset that is used in place of a recommended one, and a sentence about it."""
+    used = DATASETS.get(name, DEFAULT)
+    if name not in DATASETS:
+        return used, f"the plan names no known dataset, so {used} is used"
+    if used == name:
+        return used, f"{used}, as recommended"
+    return used, f"{used} in place of {name}: sandboxed code has no network"
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One rule with its reason. `roles` are the prompts that contain it."""
+
+    id: Annotated[str, Meta(pattern="^[a-z0-9-]+$")]
+    text: Annotated[str, Meta(min_length=1)]
+    reason: Annotated[str, Meta(min_length=1)]
+    date: datetime.date
+    roles: Annotated[tuple[str, ...], Meta(min_length=1)] = ("generate", "review")
+
+
+class PaperRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`papers/rules.toml`. `version` is raised with each change of a rule."""
+
+    schema_version: Annotated[int, Meta(ge=1, le=1)]
+    version: Annotated[int, Meta(ge=1)]
+    rule: tuple[Rule, ...] = ()
+
+    @property
+    def sha256(self) -> str:
+        return digest(self)
+
+    def text(self, role: str) -> str:
+        """The rules of a role, one line each."""
+        return "\n".join(f"- [{r.id}] {r.text}" for r in self.rule if role in r.roles)
+
+
+def load_rules(path: Path | None = None) -> PaperRules:
+    """The rules of a project's own file, which also states the version, and then the shipped ones.
+
+    A shipped rule is left out if an own one has its id. Raises ConfigError for a malformed file.
+    """
+    first, *others = data.read(path, data.RULES, PaperRules)
+    ids = {rule.id for rule in first.rule}
+    further = (rule for file in others for rule in file.rule if rule.id not in ids)
+    return msgspec.structs.replace(first, rule=(*first.rule, *further))
+
 
 VERSION = 1
 """Raised when a text below changes; it is part of the key of a call through the text itself."""
@@ -240,3 +313,115 @@ def _plan_text(plan: PaperPlan) -> str:
     lines += [f"Input: {shape}" for shape in plan.input_shapes]
     lines += [f"Unclear: {each}" for each in plan.unclear]
     return "\n".join(lines)
+
+
+_Kind = TypeVar("_Kind")
+
+COMPLETE = frozenset({"end_turn", "stop_sequence"})
+
+STOP_REASONS: dict[str, FindingClass] = {
+    "max_tokens": FindingClass.TRUNCATED,
+    "model_context_window_exceeded": FindingClass.TRUNCATED,
+    "guardrail_intervened": FindingClass.GUARDRAIL,
+    "content_filtered": FindingClass.GUARDRAIL,
+    "refusal": FindingClass.DECLINED,
+}
+"""Bedrock's reasons for an incomplete reply; all others are `malformed`."""
+
+
+class InvalidReplyError(Exception):
+    """The reply cannot be used; `finding` says why."""
+
+    def __init__(self, finding: PaperFinding) -> None:
+        super().__init__(finding.evidence)
+        self.finding = finding
+
+
+class _BoundInput(msgspec.Struct, frozen=True):
+    symbol: str
+    shape: tuple[int, ...]
+
+
+class _BoundAttribute(msgspec.Struct, frozen=True):
+    symbol: str
+    attribute: str
+
+
+class _Bound(msgspec.Struct, frozen=True):
+    claim: str
+    module: str
+    inputs: tuple[_BoundInput, ...] = ()
+    attributes: tuple[_BoundAttribute, ...] = ()
+
+
+class _Code(msgspec.Struct, frozen=True):
+    source: str
+    bindings: tuple[_Bound, ...] = ()
+    declined: str = ""
+
+
+class Code(msgspec.Struct, frozen=True):
+    """A module and its bindings, as a model returned them."""
+
+    source: str
+    bindings: tuple[Binding, ...]
+
+
+def plan_of(call: ModelCall) -> PaperPlan:
+    """Raises InvalidReplyError, also for a plan without claims to check."""
+    plan = _decoded(call, PaperPlan, PipelineStage.PLAN)
+    known = [_known(claim) for claim in plan.claims]
+    kept = tuple(claim for claim in known if claim.operations)
+    if not kept:
+        raise _invalid(PipelineStage.PLAN, FindingClass.MALFORMED, "the plan has no claim to check")
+    ids = [claim.id for claim in kept]
+    if len(set(ids)) < len(ids):
+        raise _invalid(
+            PipelineStage.PLAN, FindingClass.MALFORMED, "two claims of the plan have one id"
+        )
+    return msgspec.structs.replace(plan, claims=kept)
+
+
+def code_of(call: ModelCall) -> Code:
+    """Raises InvalidReplyError for a truncated, declined or empty reply."""
+    reply = _decoded(call, _Code, PipelineStage.GENERATE)
+    if reply.declined.strip() and not reply.source.strip():
+        said = f"the model declines: {' '.join(reply.declined.split())[:300]}"
+        raise _invalid(PipelineStage.GENERATE, FindingClass.DECLINED, said)
+    if not reply.source.strip():
+        raise _invalid(PipelineStage.GENERATE, FindingClass.MALFORMED, "the reply contains no code")
+    bindings = tuple(
+        Binding(
+            claim=each.claim,
+            module=each.module,
+            inputs={i.symbol: i.shape for i in each.inputs},
+            attributes={a.symbol: a.attribute for a in each.attributes},
+        )
+        for each in reply.bindings
+    )
+    return Code(source=without_binary(reply.source).rstrip() + "\n", bindings=bindings)
+
+
+def review_of(call: ModelCall) -> Review:
+    """Raises InvalidReplyError: without a valid review, nothing is approved."""
+    return _decoded(call, Review, PipelineStage.REVIEW)
+
+
+def _known(claim: Claim) -> Claim:
+    operations = tuple(name for name in claim.operations if name in OPERATIONS)
+    return msgspec.structs.replace(claim, operations=operations)
+
+
+def _decoded(call: ModelCall, kind: type[_Kind], stage: PipelineStage) -> _Kind:
+    if call.stop_reason not in COMPLETE:
+        found = STOP_REASONS.get(call.stop_reason, FindingClass.MALFORMED)
+        raise _invalid(stage, found, f"the reply is incomplete: {call.stop_reason or 'no reason'}")
+    try:
+        return msgspec.json.decode(call.reply, type=kind)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        said = f"the reply does not fit the schema: {error}"
+        raise _invalid(stage, FindingClass.MALFORMED, said) from None
+
+
+def _invalid(stage: PipelineStage, kind: FindingClass, evidence: str) -> InvalidReplyError:
+    return InvalidReplyError(PaperFinding(kind=kind, stage=stage, evidence=evidence))

@@ -3,24 +3,67 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import resources
 from pathlib import Path
 
+import jinja2
 import msgspec
+from botocore import exceptions
 
+import compilewatch
+from compilewatch import aws
 from compilewatch.api.publish import Published
 from compilewatch.config.settings import Settings
-from compilewatch.errors import SinkError
-from compilewatch.extras.papers.analysis import summarise_paper
-from compilewatch.extras.papers.events import paper_stage
-from compilewatch.extras.papers.metric_definitions import DEFINITIONS, PAPERS
-from compilewatch.extras.papers.metrics import execution_data, paper_groups
-from compilewatch.extras.papers.records import PaperSummary, StageResult
-from compilewatch.extras.papers.report import render
+from compilewatch.errors import SinkError, UnreachableError
+from compilewatch.extras.papers.analysis import first_finding, funnel, summarise_paper
+from compilewatch.extras.papers.metrics import (
+    DEFINITIONS,
+    PAPERS,
+    Datum,
+    execution_data,
+    paper_groups,
+    paper_stage,
+)
+from compilewatch.extras.papers.records import ModelCall, PaperSummary, PipelineStage, StageResult
 from compilewatch.extras.papers.settings import CloudWatchSettings
 from compilewatch.extras.papers.store import PaperStore
 from compilewatch.records.digests import digest
-from compilewatch.report.wording import plural
+from compilewatch.report.wording import plural, printable
+
+FINDING_WORDS = {
+    "wrong_in_eager": "wrong in eager mode",
+    "unfaithful": "not the paper's contribution",
+    "graph_break": "graph break",
+    "compiler_cannot": "the compiler cannot",
+}
+"""Findings that must not be confused, in words."""
+
+
+def render(
+    summaries: Sequence[PaperSummary], entries: Iterable[ModelCall]
+) -> Iterator[tuple[str, bytes]]:
+    """Every file of the page as (path, content); the page comes last."""
+    yield "report.css", resources.files("compilewatch.report").joinpath("report.css").read_bytes()
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("compilewatch.extras.papers"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=lambda value: printable(value) if isinstance(value, str) else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["words"] = lambda kind: FINDING_WORDS.get(kind, kind.replace("_", " "))
+    text = environment.get_template("papers.html").render(
+        version=compilewatch.__version__,
+        papers=summaries,
+        funnel=funnel(summaries),
+        stages=list(PipelineStage),
+        first_finding=first_finding,
+        requests=len(tuple(entries)),
+    )
+    yield "index.html", text.encode()
+
 
 PAPERS_JOB = "compilewatch_papers"
 
@@ -90,7 +133,6 @@ def _log(settings: Settings, store: PaperStore, results: list[StageResult]) -> s
 
 def _watch(settings: Settings, store: PaperStore, summaries: list[PaperSummary]) -> str:
     """Send the executions that CloudWatch does not have, a request at a time."""
-    from compilewatch.extras.papers.cloudwatch import put
 
     own = settings.of(CloudWatchSettings)
     sent = 0
@@ -105,3 +147,46 @@ def _watch(settings: Settings, store: PaperStore, summaries: list[PaperSummary])
     if not sent:
         return "cloudwatch: nothing new"
     return f"cloudwatch: {plural(sent, 'execution')} in {own.namespace}"
+
+
+MAX_DATA = 1_000
+MAX_BYTES = 800_000
+"""Below the limit of 1 MB, because a request is encoded differently from what is measured here."""
+
+
+def put(settings: CloudWatchSettings, data: Sequence[Datum]) -> str:
+    """Send data and return a line about them. Raises SinkError, or UnreachableError."""
+    sent = 0
+    try:
+        client = aws.client(
+            "cloudwatch",
+            region=settings.region,
+            profile=settings.profile,
+            endpoint_url=settings.endpoint_url,
+            attempts=3,
+        )
+        for batch in batches(data):
+            client.put_metric_data(
+                Namespace=settings.namespace, MetricData=[datum.request() for datum in batch]
+            )
+            sent += len(batch)
+    except (exceptions.BotoCoreError, exceptions.ClientError) as error:
+        said = f"CloudWatch: {aws.explain(error, settings.region)} ({sent} data were sent)"
+        transient = aws.error_details(error).code in aws.BUSY or isinstance(error, aws.CONNECTION)
+        raise (UnreachableError if transient else SinkError)(said) from None
+    return f"cloudwatch: {sent} data in the namespace {settings.namespace}"
+
+
+def batches(data: Iterable[Datum]) -> Iterator[list[Datum]]:
+    """Split data into requests within both limits."""
+    batch: list[Datum] = []
+    size = 0
+    for datum in data:
+        bytes_ = len(msgspec.json.encode(datum)) + 200
+        if batch and (len(batch) == MAX_DATA or size + bytes_ > MAX_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(datum)
+        size += bytes_
+    if batch:
+        yield batch

@@ -10,15 +10,15 @@ from compilewatch.config.settings import Settings
 from compilewatch.errors import CompilewatchError, SandboxError, UsageError
 from compilewatch.extras.papers import Availability, CallError
 from compilewatch.extras.papers.analysis import summarise_paper
+from compilewatch.extras.papers.calls import price_of
 from compilewatch.extras.papers.execution import SandboxRunner
-from compilewatch.extras.papers.prices import price_of
+from compilewatch.extras.papers.prompts import load_rules
 from compilewatch.extras.papers.records import (
     CodeVersion,
     PaperFinding,
     PaperSummary,
     PipelineStage,
 )
-from compilewatch.extras.papers.rules import load_rules
 from compilewatch.extras.papers.settings import PapersSettings
 from compilewatch.extras.papers.store import PaperStore
 from compilewatch.records import Record

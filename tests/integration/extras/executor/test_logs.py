@@ -7,8 +7,8 @@ import httpx2
 from compilewatch.extras.executor.protocol import JobRequest
 from compilewatch.extras.executor.sandbox.policy import SandboxLimits
 from compilewatch.extras.executor.service import LOG_BYTES
+from compilewatch.extras.papers.execution import job_ran
 from compilewatch.extras.papers.records import FindingClass
-from compilewatch.extras.papers.training import job_ran
 from tests.integration.extras.executor.conftest import TOKEN, Executor
 
 SIZE = 3 * 2**20

@@ -12,7 +12,7 @@ import pytest
 from compilewatch.errors import ProviderError, SandboxError
 from compilewatch.extras.papers import Reply
 from compilewatch.extras.papers.calls import Budget
-from compilewatch.extras.papers.providers.wire import Dropped, ErrorResponse, Response
+from compilewatch.extras.papers.providers.scripted import Dropped, ErrorResponse, Response
 from compilewatch.extras.papers.records import CallState, FindingClass, PipelineStage, StageOutcome
 from compilewatch.extras.papers.store import PaperStore
 from tests import papers as world

@@ -11,7 +11,8 @@ import pytest
 from compilewatch.errors import ProviderError
 from compilewatch.extras.executor.sandbox.policy import SandboxLimits
 from compilewatch.extras.papers.calls import Budget
-from compilewatch.extras.papers.providers.wire import Dropped, ErrorResponse, Response
+from compilewatch.extras.papers.execution import DeviceTime, LimitedTraining, seconds_of
+from compilewatch.extras.papers.providers.scripted import Dropped, ErrorResponse, Response
 from compilewatch.extras.papers.records import (
     CallState,
     CodeVersion,
@@ -20,7 +21,6 @@ from compilewatch.extras.papers.records import (
     StageContent,
 )
 from compilewatch.extras.papers.store import PaperFolder, PaperStore
-from compilewatch.extras.papers.training import DeviceTime, LimitedTraining, seconds_of
 from tests import papers as world
 from tests.integration.extras.papers.test_calls import THROTTLED, UNAVAILABLE, Faulty
 

@@ -18,10 +18,10 @@ from compilewatch.config.settings import load_settings
 from compilewatch.extras.executor.protocol import FailureCode, JobState, JobStatus
 from compilewatch.extras.executor.sandbox.policy import MIB, SandboxLimits
 from compilewatch.extras.executor.settings import ExecutorSettings
+from compilewatch.extras.papers.execution import RemoteTraining, job_ran
 from compilewatch.extras.papers.metrics import paper_groups
 from compilewatch.extras.papers.records import CodeVersion, FindingClass
 from compilewatch.extras.papers.store import PaperStore
-from compilewatch.extras.papers.training import RemoteTraining, job_ran
 from compilewatch.sinks.prometheus import registry
 from tests import papers as world
 from tests import services

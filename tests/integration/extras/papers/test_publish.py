@@ -20,7 +20,7 @@ import pytest
 
 from compilewatch.config.settings import Settings, load_settings
 from compilewatch.errors import SinkError
-from compilewatch.extras.papers import cloudwatch, publication
+from compilewatch.extras.papers import publication
 from compilewatch.extras.papers.publication import EXECUTIONS, publish_papers
 from compilewatch.extras.papers.records import PipelineStage, StageContent, StageOutcome
 from compilewatch.extras.papers.store import JOURNAL, PaperStore
@@ -159,7 +159,7 @@ def test_a_service_that_fails_between_two_requests_gets_nothing_twice(
     # So that few papers need several requests.
     monkeypatch.setattr(publication, "EXECUTIONS", 20)
     store(tmp_path, 50)
-    real, calls = cloudwatch.put, list[int]()
+    real, calls = publication.put, list[int]()
 
     def put(settings: Any, data: Any) -> str:
         calls.append(len(data))
@@ -169,7 +169,7 @@ def test_a_service_that_fails_between_two_requests_gets_nothing_twice(
 
     with loki() as double:
         settings = settings_of(tmp_path, gateway, double, moto)
-        monkeypatch.setattr(cloudwatch, "put", put)
+        monkeypatch.setattr(publication, "put", put)
         published = publish_papers(tmp_path, settings)
         assert [name for name, _ in published.failures] == ["cloudwatch"]
         assert publish_papers(tmp_path, settings).failures == ()
@@ -181,7 +181,7 @@ def test_a_service_that_fails_between_two_requests_gets_nothing_twice(
 
 
 def test_a_number_that_is_none_spoils_neither_the_journal_nor_other_numbers(tmp_path: Path) -> None:
-    from compilewatch.extras.papers.journal import Journal
+    from compilewatch.extras.papers.pipeline import Journal
 
     folder = PaperStore(tmp_path).folder("nan")
     journal = Journal(paper="nan", folder=folder, observer=lambda _: None, lines=[])

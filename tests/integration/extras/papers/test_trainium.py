@@ -18,10 +18,9 @@ from compilewatch.extras.executor.instance import OnDemand, running
 from compilewatch.extras.executor.protocol import JobRequest
 from compilewatch.extras.executor.sandbox.policy import SandboxLimits
 from compilewatch.extras.executor.settings import ExecutorSettings
-from compilewatch.extras.papers import training
-from compilewatch.extras.papers.execution import SCRIPT
+from compilewatch.extras.papers import execution
+from compilewatch.extras.papers.execution import SCRIPT, RemoteTraining
 from compilewatch.extras.papers.records import CodeVersion, PaperSummary, PipelineStage
-from compilewatch.extras.papers.training import RemoteTraining
 from tests import papers
 from tests.integration.extras.executor.conftest import TOKEN, Executor, _confining, _often
 from tests.integration.extras.executor.trainium.conftest import (
@@ -46,7 +45,7 @@ def executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Execut
     def files(generation: CodeVersion) -> dict[str, str]:
         return {SCRIPT: TRAINED + f"  # {generation.paper}"}
 
-    monkeypatch.setattr(training, "training_files", files)
+    monkeypatch.setattr(execution, "training_files", files)
     service = Executor(tmp_path, "--jobs", "2")
     service.start()
     yield service

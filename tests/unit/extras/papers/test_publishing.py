@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from compilewatch.config.settings import Settings
-from compilewatch.extras.papers import cloudwatch, publication
+from compilewatch.extras.papers import publication
 from compilewatch.extras.papers.analysis import summarise_paper
 from compilewatch.extras.papers.execution import trained_numbers
 from compilewatch.extras.papers.metrics import execution_data, paper_groups
+from compilewatch.extras.papers.publication import render
 from compilewatch.extras.papers.records import (
     FindingClass,
     PaperFinding,
@@ -19,7 +20,6 @@ from compilewatch.extras.papers.records import (
     StageOutcome,
     StageResult,
 )
-from compilewatch.extras.papers.report import render
 from compilewatch.extras.papers.store import PaperStore
 from tests.paper_summaries import FULL, summary
 
@@ -44,9 +44,9 @@ def test_a_value_that_is_no_number_is_lost_alone() -> None:
 
 def test_1001_data_are_two_requests_within_a_megabyte() -> None:
     (datum, *_), _ = execution_data(PAPERS[:1], "x")
-    assert [len(batch) for batch in cloudwatch.batches([datum] * 1001)] == [1000, 1]
+    assert [len(batch) for batch in publication.batches([datum] * 1001)] == [1000, 1]
     wide = execution_data([PAPERS[1]] * 150, "x")[0][0]
-    assert all(len(batch) < 1000 for batch in cloudwatch.batches([wide] * 1001))
+    assert all(len(batch) < 1000 for batch in publication.batches([wide] * 1001))
 
 
 def test_publishing_again_sends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +56,7 @@ def test_publishing_again_sends_nothing(tmp_path: Path, monkeypatch: pytest.Monk
         sent.append(len(data))
         return "sent"
 
-    monkeypatch.setattr(cloudwatch, "put", put)
+    monkeypatch.setattr(publication, "put", put)
     store = PaperStore(tmp_path)
     for _ in range(2):
         publication._watch(Settings(), store, PAPERS[:3])

@@ -2,16 +2,425 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from compilewatch.config.settings import load_settings
-from compilewatch.extras.executor.cli.jobs import cancel_verb, fetch_verb, logs_verb, status_verb
-from compilewatch.extras.executor.cli.options import client_of
-from compilewatch.extras.executor.cli.serve import serve_verb
-from compilewatch.extras.executor.cli.submit import submit_verb
+from compilewatch.cli import options
+from compilewatch.config.paths import cache_folder
+from compilewatch.config.settings import Settings, load_settings, where_to_set
+from compilewatch.errors import ExecutorError, UsageError
 from compilewatch.extras.executor.settings import ExecutorSettings
+
+if TYPE_CHECKING:
+    from compilewatch.extras.executor.client import ExecutorClient
+    from compilewatch.extras.executor.protocol import JobRequest, JobState
+    from compilewatch.extras.executor.runner import NeuronInspect, Setup
+
+
+def print_output(data: bytes) -> None:
+    """Print untrusted text: no escape sequence may reach the terminal."""
+    text = data.decode(errors="replace")
+    safe = "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
+    sys.stdout.write(safe)
+    sys.stdout.flush()
+
+
+def line_of(state: JobState) -> str:
+    """One line about a job."""
+    said = [f"{state.key}: {state.state}"]
+    if state.failure is not None and state.failure.value != state.state.value:
+        said.append(f"({state.failure})")
+    result = state.result
+    if result is not None:
+        if result.exit_code:
+            said.append(f"exit status {result.exit_code},")
+        said.append(f"{result.duration_seconds:.1f} s")
+        if result.peak_memory_bytes is not None:
+            said.append(f"and {result.peak_memory_bytes / 2**20:.0f} MiB")
+        if result.artifacts:
+            said.append(f"with files: {len(result.artifacts)}")
+    if state.message:
+        said.append(f"- {state.message}")
+    return " ".join(said)
+
+
+RETRY_SECONDS = 10.0
+"""How long a command waits for a service that cannot be reached; a workflow waits longer."""
+
+token_file = click.option(
+    "--token-file",
+    "executor_token_file",
+    metavar="FILE",
+    help="The file with the token (or the variable COMPILEWATCH_EXECUTOR_TOKEN).",
+)
+
+
+def client_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    for decorator in (
+        options.as_json,
+        click.option(
+            "--certificates",
+            "executor_certificates",
+            metavar="FILE",
+            help="Trust the certificates in this file.",
+        ),
+        token_file,
+        click.option(
+            "--endpoint",
+            "executor_endpoint",
+            metavar="URL",
+            help="The service's address (default: the variable TRAINIUM_ENDPOINT).",
+        ),
+    ):
+        function = decorator(function)
+    return function
+
+
+def token_of(settings: Settings) -> str:
+    from compilewatch.extras.executor.service import read_token
+
+    own = settings.of(ExecutorSettings)
+    return read_token(Path(own.token_file)) if own.token_file else own.token
+
+
+def client_of(flags: dict[str, Any]) -> tuple[Settings, ExecutorClient]:
+    from compilewatch.extras.executor.client import ExecutorClient
+
+    known = {name: value for name, value in flags.items() if name.startswith("executor_")}
+    settings = load_settings(known)
+    own = settings.of(ExecutorSettings)
+    endpoint = own.endpoint or os.environ.get("TRAINIUM_ENDPOINT", "")
+    if not endpoint:
+        raise ExecutorError(
+            "no executor is named: set TRAINIUM_ENDPOINT, use --endpoint, or set "
+            f"{where_to_set('executor.endpoint')}"
+        )
+    certificates = Path(own.certificates) if own.certificates else None
+    client = ExecutorClient(
+        endpoint, token_of(settings), retry_seconds=RETRY_SECONDS, certificates=certificates
+    )
+    click.get_current_context().call_on_close(client.close)
+    return settings, client
+
+
+def show(state: JobState, as_json: bool, *, final: bool = False) -> int:
+    if as_json:
+        options.print_json(state)
+    else:
+        click.echo(line_of(state))
+    return 1 if final and state.ended and state.state != "done" else 0
+
+
+@click.command("status")
+@click.argument("key", required=False)
+@click.option("--wait", is_flag=True, help="Wait until the job has ended.")
+@client_options
+def status_verb(key: str | None, wait: bool, as_json: bool, **flags: Any) -> int:
+    """Show the job KEY, or the service and its newest jobs.
+
+    The exit status is 1 for a job that ended in any other way than `done`.
+    """
+    _, client = client_of(flags)
+    if key is not None:
+        state = client.wait(key) if wait else client.status(key)
+        return show(state, as_json, final=True)
+    health, jobs = client.health(), client.jobs()
+    if as_json:
+        options.print_json({"health": health, "jobs": jobs})
+        return 0
+    click.echo(
+        f"{client.endpoint}: {health.status}, {health.running} running, {health.queued} waiting, "
+        f"{health.concurrency} at a time."
+    )
+    for state in jobs:
+        click.echo(line_of(state))
+    return 0
+
+
+@click.command("logs")
+@click.argument("key")
+@click.option("--stderr", is_flag=True, help="Show what the script wrote to stderr.")
+@click.option("--follow", is_flag=True, help="Go on until the job has ended.")
+@client_options
+def logs_verb(key: str, stderr: bool, follow: bool, as_json: bool, **flags: Any) -> int:
+    """Show what the job KEY printed. Control characters are replaced."""
+    _, client = client_of(flags)
+    stream = "stderr" if stderr else "stdout"
+    parts = client.follow(key, stream=stream) if follow else client.parts(key, stream=stream)
+    if as_json:
+        text = b"".join(parts).decode(errors="replace")
+        options.print_json({"key": key, "stream": stream, "text": text})
+        return 0
+    for part in parts:
+        print_output(part)
+    return 0
+
+
+@click.command("cancel")
+@click.argument("key")
+@client_options
+def cancel_verb(key: str, as_json: bool, **flags: Any) -> int:
+    """Cancel the job KEY and wait until it has ended."""
+    _, client = client_of(flags)
+    client.cancel(key)
+    return show(client.wait(key), as_json)
+
+
+@click.command("fetch")
+@click.argument("key")
+@click.option(
+    "--to", "folder", required=True, type=click.Path(file_okay=False, path_type=Path), help="Where."
+)
+@client_options
+def fetch_verb(key: str, folder: Path, as_json: bool, **flags: Any) -> int:
+    """Write the files that the job KEY left in /job/out into a folder."""
+    _, client = client_of(flags)
+    written = client.fetch(key, folder)
+    if as_json:
+        options.print_json([str(path) for path in written])
+    else:
+        click.echo("\n".join(map(str, written)) or f"{key} left no files.")
+    return 0
+
+
+@click.command("submit")
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--job", "key", help="The job's key (default: a digest of what is submitted).")
+@click.option("--entry", help="The file to run (default: the first).")
+@click.option("--argument", "arguments", multiple=True, help="An argument of the script.")
+@click.option("--seconds", type=float, help="The job's deadline (1800).")
+@click.option("--memory-gib", type=float, help="The job's memory (8).")
+@click.option("--profile", is_flag=True, help="Take a Neuron profile, where that is enabled.")
+@click.option("--paper", "paper_id", default="", help="The paper that the code belongs to.")
+@click.option("--wait", is_flag=True, help="Wait for the end, and show the output.")
+@click.option(
+    "--trainium",
+    is_flag=True,
+    help="Start the Trainium instance first; afterwards stop it, unless anybody's job runs.",
+)
+@client_options
+def submit_verb(
+    paths: tuple[Path, ...],
+    key: str | None,
+    wait: bool,
+    trainium: bool,
+    as_json: bool,
+    **flags: Any,
+) -> int:
+    """Submit scripts: the first of PATHS runs (or --entry), beside the others.
+
+    A folder is submitted with the Python files in it. Submitting the same again is the same job.
+    With --wait the exit status is 1 unless the job ends as `done`.
+    """
+    request = _request(paths, flags)
+    key = key or f"job-{_digest(request)}"
+    settings, client = client_of(flags)
+    with _instance(settings, client, start=trainium):
+        state = client.submit(key, request)
+        if not (wait or trainium):
+            return show(state, as_json)
+        if not as_json:
+            _follow(client, key)
+        return show(client.wait(key), as_json, final=True)
+
+
+def _instance(
+    settings: Settings, client: ExecutorClient, *, start: bool
+) -> contextlib.AbstractContextManager[None]:
+    if not start:
+        return contextlib.nullcontext()
+    from compilewatch.extras.executor.instance import instance_of
+
+    return instance_of(settings, client, lambda line: click.echo(line, err=True))
+
+
+def _request(paths: tuple[Path, ...], flags: dict[str, Any]) -> JobRequest:
+    import msgspec
+
+    from compilewatch.extras.executor.protocol import JobRequest
+
+    files: dict[str, str] = {}
+    for path in paths:
+        for name, file in _files(path):
+            try:
+                files[name] = file.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+                raise UsageError(f"{file} cannot be submitted: {reason}") from None
+    limits: dict[str, Any] = {}
+    if flags["seconds"] is not None:
+        limits["deadline_seconds"] = flags["seconds"]
+    if flags["memory_gib"] is not None:
+        limits["memory_bytes"] = int(flags["memory_gib"] * 2**30)
+    given = {
+        "files": files,
+        "entry": flags["entry"] or next(iter(files), "main.py"),
+        "arguments": flags["arguments"],
+        "limits": limits,
+        "profile": flags["profile"],
+        "paper_id": flags["paper_id"],
+    }
+    try:
+        return msgspec.convert(given, JobRequest)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"not a valid job: {error}") from None
+
+
+def _files(path: Path) -> Iterator[tuple[str, Path]]:
+    if path.is_dir():
+        found = sorted(path.rglob("*.py"))
+        if not found:
+            raise UsageError(f"{path} has no Python file")
+        yield from ((file.relative_to(path).as_posix(), file) for file in found)
+    else:
+        yield path.name, path
+
+
+def _digest(request: JobRequest) -> str:
+    import msgspec
+
+    return hashlib.sha256(msgspec.json.encode(request, order="deterministic")).hexdigest()[:24]
+
+
+def _follow(client: ExecutorClient, key: str) -> None:
+    for part in client.follow(key):
+        print_output(part)
+
+
+TRUE = ("1", "true", "yes", "on")
+
+
+@click.command("serve")
+@click.option("--host", "executor_host", metavar="ADDRESS", help="Listen here (127.0.0.1).")
+@click.option("--port", "executor_port", type=int, metavar="N", help="Listen here (8000).")
+@token_file
+@click.option("--certificate", type=click.Path(path_type=Path), help="TLS: the certificate.")
+@click.option("--key", type=click.Path(path_type=Path), help="TLS: its key.")
+@click.option("--state", "executor_state", metavar="DIR", help="The folder of the jobs.")
+@click.option(
+    "--environment", "executor_environment", metavar="NAME", help="Run jobs with its Python."
+)
+@click.option("--jobs", "executor_concurrency", type=int, metavar="N", help="Jobs at a time (1).")
+@click.option(
+    "--max-seconds", "executor_max_seconds", type=float, help="The longest time of a job (3600)."
+)
+@click.option(
+    "--max-memory-gib", "executor_max_memory_gib", type=float, help="The most memory of a job (8)."
+)
+@click.option(
+    "--visible", multiple=True, metavar="DIR", help="A folder that jobs can read, such as datasets."
+)
+@click.option(
+    "--allow-device",
+    "devices",
+    multiple=True,
+    metavar="/dev/neuronN",
+    help="Give jobs this device. Whoever runs a job then owns the instance: docs/executor.md.",
+)
+def serve_verb(
+    certificate: Path | None,
+    key: Path | None,
+    visible: tuple[str, ...],
+    devices: tuple[str, ...],
+    **flags: Any,
+) -> None:
+    """Run the service until it is stopped. Its jobs survive it: the next one goes on with them.
+
+    It listens on the loopback address, and elsewhere only with a token. It does not start where
+    it cannot confine what it is to run, and says which command changes that. MAX_EXECUTION_TIME,
+    NEURON_PROFILER_ENABLED and PROFILER_OUTPUT_DIR are read as well.
+    """
+    from compilewatch.extras.executor.service import Address, ServiceOptions, serve
+
+    if (certificate is None) != (key is None):
+        raise UsageError("TLS needs both --certificate and --key")
+    settings = load_settings({**flags, "executor_visible": list(visible) or None})
+    own = settings.of(ExecutorSettings)
+    if devices and own.concurrency > 1:
+        raise UsageError("jobs that get a device run one at a time: use --jobs 1")
+    address = Address(host=own.host, port=own.port, certificate=certificate, key=key)
+    setup = _setup(settings, devices)
+    service = ServiceOptions(
+        address=address, token=token_of(settings), state=_state(settings), setup=setup
+    )
+
+    def say(port: int) -> None:
+        click.echo(
+            f"The executor listens on {own.host}:{port} and keeps its jobs in {service.state}. It "
+            f"runs {setup.concurrency} at a time with {setup.python}.",
+            err=True,
+        )
+
+    def say_wait() -> None:
+        click.echo(f"Another executor uses {service.state}: waiting for it to end.", err=True)
+
+    serve(service, say, say_wait)
+
+
+def _setup(settings: Settings, devices: tuple[str, ...]) -> Setup:
+    from compilewatch.environments import Environments
+    from compilewatch.extras.executor.runner import Setup
+    from compilewatch.extras.executor.sandbox.policy import SandboxLimits
+
+    own = settings.of(ExecutorSettings)
+    chosen = Environments(settings.cache_folder).interpreter(own.environment)
+    memory = int(own.max_memory_gib * 2**30)
+    seconds = own.max_seconds
+    if given := os.environ.get("MAX_EXECUTION_TIME"):
+        try:
+            seconds = float(given)
+        except ValueError:
+            raise UsageError(f"MAX_EXECUTION_TIME: {given!r} is not a number of seconds") from None
+    return Setup(
+        python=chosen.path,
+        visible=own.visible,
+        devices=devices,
+        variables=tuple(chosen.variables.items()),
+        concurrency=own.concurrency,
+        keep_days=own.keep_days,
+        ceiling=SandboxLimits(
+            deadline_seconds=seconds,
+            memory_bytes=memory,
+            processes=1024,
+            open_files=4096,
+            disk_bytes=memory,
+            disk_files=1_000_000,
+            log_bytes=64 * 2**20,
+            output_bytes=256 * 2**20,
+            output_files=2000,
+        ),
+        profiler=_profiler(settings),
+    )
+
+
+def _profiler(settings: Settings) -> NeuronInspect | None:
+    from compilewatch.extras.executor.runner import NeuronInspect
+
+    if os.environ.get("NEURON_PROFILER_ENABLED", "").lower() not in TRUE:
+        return None
+    searched = f"{os.environ.get('PATH', '')}:/opt/aws/neuron/bin"
+    program = shutil.which("neuron-profile", path=searched)
+    if program is None:
+        raise UsageError(
+            "NEURON_PROFILER_ENABLED is set, but neuron-profile is not installed: install "
+            "aws-neuronx-tools, or unset it"
+        )
+    folder = os.environ.get("PROFILER_OUTPUT_DIR") or str(_state(settings) / "profiles")
+    return NeuronInspect(program=Path(program).absolute(), folder=Path(folder).absolute())
+
+
+def _state(settings: Settings) -> Path:
+    given = settings.of(ExecutorSettings).state
+    return Path(given) if given else (settings.cache_folder or cache_folder()) / "executor"
+
 
 command = click.Group(
     "executor",

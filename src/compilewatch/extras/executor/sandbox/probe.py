@@ -7,7 +7,7 @@ import functools
 import msgspec
 
 from compilewatch.errors import SandboxError
-from compilewatch.extras.executor.sandbox import bubblewrap, seccomp
+from compilewatch.extras.executor.sandbox import bubblewrap
 from compilewatch.extras.executor.sandbox.policy import SandboxEnding, SandboxLimits, SandboxSpec
 from compilewatch.extras.executor.sandbox.supervised import Supervised
 
@@ -69,7 +69,7 @@ LIMITS = SandboxLimits(
 def check(python: str) -> None:
     """Raise SandboxError unless code of this interpreter is confined here."""
     bubblewrap.program()
-    seccomp.load()
+    bubblewrap.load()
     run = SandboxSpec(
         command=(python, "-I", "-S", "probe.py"),
         python=python,

@@ -28,7 +28,7 @@ import msgspec
 
 from compilewatch.contract.processes import descendants, is_alive
 from compilewatch.errors import SandboxError, StoreError
-from compilewatch.extras.executor.sandbox import bubblewrap, first, memory, seccomp
+from compilewatch.extras.executor.sandbox import bubblewrap, first, memory
 from compilewatch.extras.executor.sandbox.frames import (
     HEADER_BYTES,
     Header,
@@ -175,7 +175,7 @@ class Supervisor:
         block, block_w = os.pipe()
         go, go_w = os.pipe()
         payload = memory_file(self._payload())
-        rules = memory_file(seccomp.program(any_ioctl=bool(run.devices)))
+        rules = memory_file(bubblewrap.filter_program(any_ioctl=bool(run.devices)))
         source = Path(first.__file__).read_text(encoding="utf-8")
         inner = [run.python, "-I", "-S", "-c", source, str(results_w), str(payload)]
         command = [*self.guard.prefix(), bwrap]

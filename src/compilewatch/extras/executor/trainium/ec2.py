@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, WaiterError
+from botocore.exceptions import BotoCoreError, EndpointConnectionError, WaiterError
 from tenacity import (
     Retrying,
     retry_if_exception,
@@ -23,8 +23,72 @@ from tenacity import (
 
 from compilewatch import aws
 from compilewatch.errors import TrainiumError, TrainiumUnavailableError, UsageError
-from compilewatch.extras.executor.trainium import rejections
 from compilewatch.records import Record
+
+CAPACITY = ("InsufficientInstanceCapacity", "InsufficientHostCapacity")
+WRONG_STATE = "IncorrectInstanceState"
+
+_NOT_FOUND = "{region} has no such instance ({message}): see trainium.instance and trainium.region"
+_QUOTA = (
+    "your account's quota forbids it ({message}): ask for a higher one in Service Quotas, "
+    "Running On-Demand Trn (or Inf) instances"
+)
+_MESSAGES = {
+    **dict.fromkeys(
+        aws.DENIED,
+        "these credentials may not {action}: ask your administrator to allow it (docs/trainium.md, "
+        "Rights)",
+    ),
+    **dict.fromkeys(
+        aws.REJECTED_CREDENTIALS,
+        "AWS rejects these credentials in {region} ({code}): renew them, or check whether "
+        "trainium_region is enabled for your account and whether this machine's clock is correct",
+    ),
+    "InvalidInstanceID.NotFound": _NOT_FOUND,
+    "InvalidInstanceID.Malformed": "{message}: an id looks like i-0123456789abcdef0",
+    "InstanceLimitExceeded": _QUOTA,
+    "VcpuLimitExceeded": _QUOTA,
+}
+
+
+def passes(error: BaseException, known_region: bool) -> bool:
+    """Whether the same call may succeed later.
+
+    If the region is unknown, an address that cannot be reached is a mistake and not an outage.
+    """
+    if isinstance(error, EndpointConnectionError):
+        return known_region
+    return isinstance(error, aws.CONNECTION) or aws.error_details(error).code in aws.BUSY
+
+
+def leaves_doubt(error: BaseException) -> bool:
+    """Whether EC2 may have executed the call although it failed."""
+    return isinstance(error, aws.CONNECTION) or aws.error_details(error).code in aws.FAULTS
+
+
+def of(error: BaseException, region: str, attempts: int = 1) -> TrainiumError | None:
+    """Convert an error of boto3; None for errors of neither AWS nor botocore."""
+    code, message, operation = aws.error_details(error)
+    if code in aws.BUSY:
+        # Without its code, which would mean that the call had no effect.
+        return TrainiumUnavailableError(
+            f"EC2 failed {attempts} times to respond to {operation} ({code}): try later"
+        )
+    if code:
+        template = _MESSAGES.get(code, "EC2 rejects {operation}: {code}: {message}")
+        # The message of a denied permission contains an encoded text of several kilobytes.
+        first = message.splitlines()[0][:300].rstrip(".") if message else code
+        said = template.format(
+            action=f"ec2:{operation}", code=code, message=first, operation=operation, region=region
+        )
+        return TrainiumError(said, code)
+    if isinstance(error, WaiterError) or not isinstance(error, BotoCoreError | ValueError):
+        return None
+    if isinstance(error, aws.CONNECTION) and aws.is_known(region):
+        return TrainiumUnavailableError(f"EC2 in {region} cannot be reached: {error}")
+    hint = "; see trainium.profile and trainium.region" if not region else ""
+    return TrainiumError(f"{aws.explain(error, region)}{hint}")
+
 
 LONGEST_WAIT_SECONDS = 120.0
 FIRST_WAIT_SECONDS = 1.0
@@ -70,7 +134,7 @@ class Ec2:
                 "ec2", region=region, profile=profile, connect_timeout=10, read_timeout=30
             )
         except (BotoCoreError, ValueError) as error:
-            raise rejections.of(error, region) or error from None
+            raise of(error, region) or error from None
         self.region = str(self._client.meta.region_name)
         self._known_region = aws.is_known(self.region)
 
@@ -117,7 +181,7 @@ class Ec2:
         try:
             return bool(retrying(self._start_once, instance))
         except TrainiumError as error:
-            if error.code not in rejections.CAPACITY:
+            if error.code not in CAPACITY:
                 raise
             raise TrainiumUnavailableError(
                 f"EC2 has no capacity for {instance.type} in {instance.zone} now (tried "
@@ -135,7 +199,7 @@ class Ec2:
     def stop(self, instance: str) -> None:
         """Request the stop, and repeat the request while the instance is only starting."""
         Retrying(
-            retry=retry_if_exception(lambda error: _code(error) == rejections.WRONG_STATE),
+            retry=retry_if_exception(lambda error: _code(error) == WRONG_STATE),
             stop=stop_after_delay(self._limits.stop_seconds),
             wait=wait_fixed(self._limits.poll_seconds),
             reraise=True,
@@ -166,7 +230,7 @@ class Ec2:
             try:
                 return self._client.start_instances(InstanceIds=[instance.id])
             except Exception as error:
-                if rejections.leaves_doubt(error):
+                if leaves_doubt(error):
                     doubts.append(error)
                 raise
 
@@ -210,7 +274,7 @@ class Ec2:
         """
         first = min(FIRST_WAIT_SECONDS, self._limits.poll_seconds)
         retrying = Retrying(
-            retry=retry_if_exception(lambda error: rejections.passes(error, self._known_region)),
+            retry=retry_if_exception(lambda error: passes(error, self._known_region)),
             stop=stop_after_attempt(self._limits.attempts),
             wait=wait_exponential(first, max=LONGEST_WAIT_SECONDS),
             reraise=True,
@@ -218,7 +282,7 @@ class Ec2:
         try:
             return retrying(call)
         except Exception as error:
-            mapped = rejections.of(error, self.region, self._limits.attempts)
+            mapped = of(error, self.region, self._limits.attempts)
             if mapped is None:
                 raise
             raise mapped from None
@@ -246,7 +310,7 @@ def _code(error: BaseException) -> str:
 
 
 def _may_start_later(error: BaseException) -> bool:
-    return _code(error) in (*rejections.CAPACITY, rejections.WRONG_STATE)
+    return _code(error) in (*CAPACITY, WRONG_STATE)
 
 
 def _failure(state: Any) -> str:

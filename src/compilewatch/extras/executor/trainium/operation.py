@@ -4,22 +4,209 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import os
 import signal
+import socket
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
+from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
+from compilewatch import data
 from compilewatch.config.settings import Settings
-from compilewatch.errors import TrainiumError, UsageError
+from compilewatch.errors import TrainiumError, TrainiumUnavailableError, UsageError
 from compilewatch.extras.executor.settings import TrainiumSettings
-from compilewatch.extras.executor.trainium import session
 from compilewatch.extras.executor.trainium.ec2 import GONE, Ec2, Instance, InstanceLimits, Say
-from compilewatch.extras.executor.trainium.prices import Price, price_of
-from compilewatch.extras.executor.trainium.session import InstanceSession
-from compilewatch.extras.executor.trainium.sshd import Agent
+from compilewatch.files import lock
 from compilewatch.records import Record
+
+MINIMUM_SECONDS = 60.0
+"""EC2 bills Linux per second, with this minimum after each start (StartInstances)."""
+
+
+class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One row: US dollars per hour for one instance type in some regions."""
+
+    instance_type: str
+    regions: Annotated[tuple[str, ...], Meta(min_length=1)]
+    usd_per_hour: Annotated[float, Meta(gt=0)]
+    date: datetime.date
+    source: Annotated[str, Meta(min_length=1)]
+
+    def cost(self, seconds: float) -> float:
+        """Return US dollars for an instance that has run for `seconds`, without its disks."""
+        return max(seconds, MINIMUM_SECONDS) / 3600 * self.usd_per_hour
+
+
+class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`trainium_prices.toml`."""
+
+    schema_version: Annotated[int, Meta(ge=1, le=1)]
+    price: tuple[Price, ...] = ()
+
+
+def price_of(file: Path, instance_type: str, region: str) -> Price | None:
+    """Return the newest price of a type in a region, of a project's own file if it has one.
+
+    None without a row. Raises ConfigError for a malformed file.
+    """
+
+    def fits(row: Price) -> bool:
+        return row.instance_type == instance_type and region in row.regions
+
+    files = data.read(file, data.TRAINIUM_PRICES, Prices)
+    fitting = next((f for f in (list(filter(fits, file.price)) for file in files) if f), [])
+    return max(fitting, key=lambda row: row.date, default=None)
+
+
+class InstanceSession(Record, frozen=True, kw_only=True):
+    """One `up` without its `down` so far.
+
+    `started`: this run started the instance; stored before EC2 is called, so that even a killed
+    `up` is recorded. `launched` is EC2's time of that start, empty until it is known: another time
+    means that another user has restarted the instance since, so this run must not stop it.
+    """
+
+    instance: str
+    region: str
+    started: bool
+    since: datetime.datetime
+    launched: datetime.datetime | None = None
+    schema_version: Annotated[int, Meta(ge=1, le=1)] = 1
+
+    def seconds(self) -> float:
+        """Return the age of the session in seconds."""
+        return (datetime.datetime.now(datetime.UTC) - self.since).total_seconds()
+
+
+def begin(instance: str, region: str, *, started: bool) -> InstanceSession:
+    """Return a new session that starts now."""
+    now = datetime.datetime.now(datetime.UTC)
+    return InstanceSession(instance=instance, region=region, started=started, since=now)
+
+
+def read(file: Path) -> InstanceSession | None:
+    """Return the stored session, if any. Raises TrainiumError for a file of another format."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=InstanceSession)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise TrainiumError(f"{file} cannot be read: {error.strerror}") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise TrainiumError(
+            f"{file} is not a state file of compilewatch trainium ({error}): use another --state, "
+            "or check in EC2 whether the instance is running and delete the file"
+        ) from None
+
+
+def write(file: Path, session: InstanceSession) -> None:
+    """Replace the file atomically. Raises TrainiumError."""
+    try:
+        new = file.with_name(f"{file.name}.new")
+        new.write_bytes(msgspec.json.encode(session) + b"\n")
+        new.replace(file)
+    except OSError as error:
+        raise TrainiumError(f"{file} cannot be written: {error.strerror}") from None
+
+
+def end(file: Path) -> None:
+    """Delete the session's file."""
+    file.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def locked(file: Path, seconds: float, say: Callable[[str], None]) -> Iterator[None]:
+    """Lock a session's file, so that `up` and `down` of one run do not overlap.
+
+    Raises TrainiumUnavailableError if another process holds the lock for longer than `seconds`.
+    """
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        held = file.with_name(f"{file.name}.lock").open("w")
+    except OSError as error:
+        raise TrainiumError(f"{error.filename} cannot be written: {error.strerror}") from None
+    with held:
+        waiting = partial(say, "waiting for another compilewatch trainium to end")
+        if not lock(held.fileno(), seconds=seconds, on_wait=waiting):
+            raise TrainiumUnavailableError(
+                f"another compilewatch trainium has held {file} for {seconds:g} s: wait for it, "
+                "or end it"
+            )
+        yield
+
+
+CONNECT_SECONDS = 10.0
+COMMAND_SECONDS = 60.0
+
+
+class Agent(Record, frozen=True, kw_only=True):
+    """The address of the agent's SSH server, and a shell command that must succeed, if any."""
+
+    instance: str
+    host: str
+    port: int
+    command: str = ""
+
+    def problem(self) -> str:
+        """Return why the agent is not ready, in a few words; empty if it is."""
+        return self._no_banner() or self._command_fails()
+
+    def wait(self, seconds: float, poll_seconds: float) -> None:
+        """Wait until the agent is ready. Raises TrainiumUnavailableError after `seconds`."""
+        problem = Retrying(
+            retry=retry_if_result(bool),
+            stop=stop_after_delay(seconds),
+            wait=wait_fixed(poll_seconds),
+            retry_error_callback=lambda state: state.outcome and state.outcome.result(),
+        )(self.problem)
+        if problem:
+            raise TrainiumUnavailableError(
+                f"{self.instance} runs, but its agent did not respond on {self.host}:{self.port} "
+                f"within {seconds:g} s: {problem}; check that its security group admits this "
+                "machine, and check trainium.host"
+            )
+
+    def _no_banner(self) -> str:
+        # An SSH server sends first (RFC 4253, 4.2), so an open port alone is not sufficient.
+        try:
+            with socket.create_connection((self.host, self.port), CONNECT_SECONDS) as connection:
+                said = connection.recv(4)
+        except OSError as error:
+            return (error.strerror or str(error)).lower()
+        return "" if said == b"SSH-" else "not an SSH server"
+
+    def _command_fails(self) -> str:
+        if not self.command:
+            return ""
+        variables: dict[str, Any] = {
+            "TRAINIUM_HOST": self.host,
+            "TRAINIUM_PORT": str(self.port),
+            "TRAINIUM_INSTANCE": self.instance,
+        }
+        try:
+            done = subprocess.run(
+                ["sh", "-c", self.command],
+                env={**os.environ, **variables},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=COMMAND_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return f"trainium_ready_command took more than {COMMAND_SECONDS:g} s"
+        if done.returncode == 0:
+            return ""
+        said = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
+        return f"trainium_ready_command ended with {done.returncode}: {said}"
 
 
 class InstanceReport(Record, frozen=True, kw_only=True):
@@ -74,10 +261,10 @@ class Operation:
         with self._locked():
             ec2 = self._ec2(self._settings.region)
             found = self._find(ec2)
-            known = self._other_than(found, session.read(self._state))
+            known = self._other_than(found, read(self._state))
             if found.state in ("running", "pending"):
-                known = known or session.begin(found.id, found.region, started=False)
-                session.write(self._state, known)
+                known = known or begin(found.id, found.region, started=False)
+                write(self._state, known)
                 self._say(f"{found.id} is {found.state} already")
                 return self._ready(ec2, found, known, "joined")
             return self._started(ec2, found)
@@ -85,11 +272,11 @@ class Operation:
     def down(self, *, force: bool = False, wait: bool = True) -> InstanceReport:
         """Stop what this run started, or with `force` the instance regardless of who started it."""
         with self._locked():
-            known = session.read(self._state)
+            known = read(self._state)
             if known is None and not force:
                 return InstanceReport(action="nothing")
             if known is not None and not known.started and not force:
-                session.end(self._state)
+                end(self._state)
                 return InstanceReport(action="left", instance=known.instance, region=known.region)
             ec2, found = self._meant(known, force=force)
             if known is not None and known.instance != found.id:
@@ -112,12 +299,12 @@ class Operation:
 
     def started_here(self) -> bool:
         """Whether this run has started an instance and not stopped it."""
-        known = session.read(self._state)
+        known = read(self._state)
         return known is not None and known.started
 
     def status(self) -> InstanceReport:
         """Report the current state. Starts and stops nothing."""
-        known = session.read(self._state)
+        known = read(self._state)
         ec2 = self._ec2(self._settings.region)
         found = self._find(ec2)
         if known is not None and known.instance != found.id:
@@ -136,8 +323,8 @@ class Operation:
 
     def _started(self, ec2: Ec2, found: Instance) -> InstanceReport:
         # Written first, so that `down` finds the instance of a killed `up`.
-        known = session.begin(found.id, found.region, started=True)
-        session.write(self._state, known)
+        known = begin(found.id, found.region, started=True)
+        write(self._state, known)
         try:
             try:
                 ours = ec2.start(found)
@@ -146,14 +333,14 @@ class Operation:
                 known = msgspec.structs.replace(known, started=not error.code)
                 raise
             known = msgspec.structs.replace(known, started=ours)
-            session.write(self._state, known)
+            write(self._state, known)
             self._say(f"{found.id} is starting: waiting for its status checks")
             return self._ready(ec2, found, known, "started" if ours else "joined")
         except BaseException:
             if known.started:
                 self._stop_again(ec2, found.id)
             else:
-                session.end(self._state)
+                end(self._state)
             raise
 
     def _ready(
@@ -163,7 +350,7 @@ class Operation:
         found = ec2.by_id(found.id)
         if known.started and known.launched is None:
             known = msgspec.structs.replace(known, launched=found.launched)
-            session.write(self._state, known)
+            write(self._state, known)
         agent = self._agent(found)
         if not agent.host:
             raise TrainiumError(f"{found.id} has no address: set trainium.host")
@@ -180,7 +367,7 @@ class Operation:
             except TrainiumError as error:
                 self._say(f"{instance} MAY STILL RUN: {error}; run: compilewatch trainium down")
                 return
-            session.end(self._state)
+            end(self._state)
 
     def _other_than(self, found: Instance, known: InstanceSession | None) -> InstanceSession | None:
         """Return the existing session if it is about this start of this instance.
@@ -211,7 +398,7 @@ class Operation:
 
     def _end(self, known: InstanceSession | None) -> None:
         if known is not None:
-            session.end(self._state)
+            end(self._state)
 
     def _find(self, ec2: Ec2) -> Instance:
         wanted = self._settings.instance
@@ -256,7 +443,7 @@ class Operation:
     def _locked(self) -> contextlib.AbstractContextManager[None]:
         # An `up` may take three times ready_seconds: start, checks, agent.
         seconds = 3 * self._limits.ready_seconds + self._limits.stop_seconds
-        return session.locked(self._state, seconds, self._say)
+        return locked(self._state, seconds, self._say)
 
 
 @contextlib.contextmanager

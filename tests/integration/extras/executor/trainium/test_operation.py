@@ -14,7 +14,7 @@ from moto.ec2.models.instances import StateReason
 
 from compilewatch import data
 from compilewatch.errors import ConfigError, TrainiumError, TrainiumUnavailableError, UsageError
-from compilewatch.extras.executor.trainium import session
+from compilewatch.extras.executor.trainium import operation
 from compilewatch.extras.executor.trainium.operation import InstanceReport
 from tests.integration.extras.executor.trainium.conftest import REGION, Refuse, World
 
@@ -34,10 +34,10 @@ def test_what_up_starts_down_stops(world: World) -> None:
 
 def test_the_newest_price_counts_and_a_minute_is_the_least(world: World) -> None:
     world.operation().up()
-    known = session.read(world.file)
+    known = operation.read(world.file)
     assert known is not None
     an_hour_ago = known.since - datetime.timedelta(hours=1)
-    session.write(world.file, msgspec.structs.replace(known, since=an_hour_ago))
+    operation.write(world.file, msgspec.structs.replace(known, since=an_hour_ago))
     report = world.operation().status()
     assert report.price is not None
     assert report.price.usd_per_hour == 1.5
@@ -80,9 +80,9 @@ def test_down_needs_no_aws_where_nothing_was_started(
 
 def test_up_again_is_the_same_session(world: World) -> None:
     world.operation().up()
-    first = session.read(world.file)
+    first = operation.read(world.file)
     assert world.operation().up().started_by_run
-    assert session.read(world.file) == first
+    assert operation.read(world.file) == first
     assert world.operation().down().action == "stopped"
 
 
@@ -132,9 +132,9 @@ def test_two_of_one_run_take_turns(world: World) -> None:
 
 def test_a_turn_that_does_not_come_is_said(world: World) -> None:
     with (
-        session.locked(world.file, 1.0, world.said.append),
+        operation.locked(world.file, 1.0, world.said.append),
         pytest.raises(TrainiumUnavailableError, match="another compilewatch trainium has held"),
-        session.locked(world.file, 0.2, world.said.append),
+        operation.locked(world.file, 0.2, world.said.append),
     ):
         pass
     assert world.said == ["waiting for another compilewatch trainium to end"]
@@ -351,7 +351,7 @@ def test_a_stop_that_fails_is_shouted_and_left_to_down(world: World, refuse: Ref
 
 def test_what_a_killed_up_started_is_found(world: World) -> None:
     """It had written its intention, and started the instance, but no more."""
-    session.write(world.file, session.begin(world.instance, REGION, started=True))
+    operation.write(world.file, operation.begin(world.instance, REGION, started=True))
     world.put("running")
     assert world.operation().down().action == "stopped"
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from compilewatch.errors import SandboxError, UsageError
 from compilewatch.extras.executor import sandbox
-from compilewatch.extras.executor.sandbox import bubblewrap, seccomp
+from compilewatch.extras.executor.sandbox import bubblewrap
 from compilewatch.extras.executor.sandbox.frames import is_name, parsed
 
 PYTHON = "/opt/venv/bin/python"
@@ -163,6 +163,6 @@ def test_ubuntus_denial_comes_with_the_command_that_changes_it(
 
 
 def test_a_missing_libseccomp_is_said_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seccomp, "LIBRARY", "libnothing.so.9")
+    monkeypatch.setattr(bubblewrap, "LIBRARY", "libnothing.so.9")
     with pytest.raises(SandboxError, match="sudo apt install libseccomp2"):
-        seccomp.load()
+        bubblewrap.load()
