@@ -12,7 +12,7 @@ import pytest
 
 from compilewatch import environments
 from compilewatch.environments import Environments
-from compilewatch.extras.cluster.cluster import load_ray
+from compilewatch.extras.cluster.driver import load_ray
 from compilewatch.extras.cluster.launcher import RayLauncher
 from tests.integration.launchers import bare_worker
 

@@ -8,23 +8,40 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import os
 import select
 import socket
 import sys
 import time
 import traceback
+from collections import deque
 from collections.abc import Generator, Iterator
-from types import TracebackType
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any
 
 import msgspec
 
+import compilewatch
+from compilewatch import extras
 from compilewatch.contract.messages import Lines
 from compilewatch.contract.targets import default_environment
 from compilewatch.errors import LauncherError
-from compilewatch.extras.cluster.batch import ClusterExecution, line_of
-from compilewatch.extras.cluster.cluster import Cluster, Node
-from compilewatch.extras.cluster.node import Description, described
+from compilewatch.extras.cluster.node import (
+    Content,
+    Description,
+    NodeTask,
+    Parcel,
+    described,
+    evaluated,
+    own_files,
+    read,
+    shared_files,
+    write,
+)
 from compilewatch.extras.cluster.protocol import (
     OUR_OWN_FAULT,
     ClusterBatch,
@@ -35,16 +52,317 @@ from compilewatch.extras.cluster.protocol import (
     Describe,
     Described,
     Done,
+    Flight,
+    Landed,
+    Lost,
     Order,
+    Pulse,
     Report,
+    Submitted,
+    lost_result,
 )
-from compilewatch.records import Environment
+from compilewatch.records import AttemptCode, Environment, Request, Result
+
+REACH_SECONDS = 5.0
+"""`ray.init` retries for over a minute and prints; whether a server listens is known sooner."""
+
+OBJECT_STORE_BYTES = 256 * 2**20
+"""For a cluster that this process starts. Artifacts pass through it and are removed at once."""
+
+TOKEN_ADVICE = (
+    " (a head of Ray 2.60 requires a token by default: set RAY_AUTH_MODE=token and copy the "
+    "head's ~/.ray/auth_token to this machine)"
+)
+
+NEURON_CORES = "neuron_cores"
+"""Ray's name for the resource, which it detects by itself (`ray._private.accelerators`)."""
+
+QUEUED_PER_SLOT = 2
+"""Enough that a node starts the next request without delay, but few are lost with the node."""
+
+POLL_SECONDS = 1.0
+
+PAUSE_SECONDS = 2.0
+"""Wait after a loss, multiplied by the losses of that request, before anything is submitted: until
+the cluster detects that a node is lost, requests that it places there are lost at once."""
+
+_parcels = msgspec.msgpack.Decoder(Parcel)
+_encode = msgspec.msgpack.Encoder().encode
+_folders = count(1)
 
 DESCRIBE_SECONDS = 180.0
 """For all nodes to describe themselves: each starts a worker and reads package metadata."""
 
 _descriptions = msgspec.msgpack.Decoder(Description)
 _orders = msgspec.json.Decoder(Order)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A living node that accepts tasks. `memory_bytes` is what Ray may assign to them."""
+
+    id: str
+    address: str
+    cpus: int
+    memory_bytes: int
+    neuron_cores: int
+
+    def slots(self, memory_limit_bytes: int) -> int:
+        """Return how many requests with this memory limit can run at the same time."""
+        return min(self.cpus, self.memory_bytes // memory_limit_bytes)
+
+
+def load_ray() -> ModuleType:
+    """Import Ray. Raises LauncherError if it is not installed."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        return importlib.import_module("ray")
+    except ImportError:
+        raise LauncherError(f"the launcher ray needs Ray: {extras.install('cluster')}") from None
+
+
+class Cluster:
+    """A connection. Without an address and without RAY_ADDRESS, it starts its own cluster.
+
+    Nodes receive this process's own compilewatch, as a module of the runtime environment;
+    everything else that a worker imports must be installed there.
+    """
+
+    def __init__(self, address: str, jobs: int, memory_limit_bytes: int) -> None:
+        self.ray: Any = load_ray()
+        address = address or os.environ.get("RAY_ADDRESS", "")
+        self.is_our_own = not address
+        _connect(self.ray, address, jobs, memory_limit_bytes)
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Return the living nodes that have a CPU, in the order of their ids."""
+        found = []
+        for node in self.ray.nodes():
+            has = node["Resources"]
+            if node["Alive"] and has.get("CPU", 0) >= 1:
+                found.append(
+                    Node(
+                        id=node["NodeID"],
+                        address=node["NodeManagerAddress"],
+                        cpus=int(has["CPU"]),
+                        memory_bytes=int(has.get("memory", 0)),
+                        neuron_cores=int(has.get(NEURON_CORES, 0)),
+                    )
+                )
+        return tuple(sorted(found, key=lambda node: node.id))
+
+    def close(self) -> None:
+        """Disconnect; Ray then ends this driver's workers, with their servers and children."""
+        self.ray.shutdown()
+
+
+def _connect(ray: Any, address: str, jobs: int, memory_limit_bytes: int) -> None:
+    given: dict[str, Any] = {
+        "address": address or "local",
+        "log_to_driver": False,
+        "configure_logging": False,
+        "runtime_env": {"py_modules": [str(Path(compilewatch.__file__).parent)]},
+    }
+    if address:
+        _reach(address)
+    else:
+        given |= {
+            "num_cpus": jobs,
+            "include_dashboard": False,
+            "object_store_memory": OBJECT_STORE_BYTES,
+            "_memory": jobs * memory_limit_bytes,  # not reserved, as on one machine without Ray
+        }
+    try:
+        ray.init(**given)
+    except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError, OSError) as error:
+        where = address or "on this machine"
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        advice = "" if os.environ.get("RAY_AUTH_MODE") else TOKEN_ADVICE
+        raise LauncherError(f"no Ray cluster {where}: {lines[0][:300]}{advice}") from None
+
+
+def _reach(address: str) -> None:
+    """Raise LauncherError unless a server listens at HOST:PORT."""
+    advice = "start one with `ray start --head`, or check --address"
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    if "/" in host or not host or not port.isdigit():
+        raise LauncherError(
+            f"not an address of a Ray cluster: {address!r}; write HOST:PORT (default port 6379), "
+            "and start the sweep on a machine that is part of the cluster"
+        )
+    try:
+        with socket.create_connection((host, int(port)), REACH_SECONDS) as probe:
+            why = "" if os.environ.get("RAY_USE_TLS") == "1" or _speaks(probe) else "not a Ray head"
+    except OSError as error:
+        why = error.strerror or str(error)
+    if why:
+        raise LauncherError(f"no Ray cluster responds at {address}: {why}; {advice}")
+
+
+def _speaks(probe: socket.socket) -> bool:
+    """Whether it is an HTTP/2 server like Ray's: it sends SETTINGS first (RFC 9113, 3.4)."""
+    empty_settings = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+    probe.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + empty_settings)
+    header = probe.recv(9)
+    return len(header) >= 4 and header[3] == 4
+
+
+class ClusterExecution:
+    """One run. `cache` is the folder in which nodes look for created environments.
+
+    `node_timeout_seconds` limits the time during which no node can take a request.
+    """
+
+    def __init__(
+        self, cluster: Cluster, run: ClusterBatch, cache: str | None, node_timeout_seconds: float
+    ) -> None:
+        self.cluster = cluster
+        self.ray = cluster.ray
+        self.cache = cache
+        self.node_timeout_seconds = node_timeout_seconds
+        self.waiting = deque(enumerate(run.flights))
+        self.digests = run.digests
+        self.scratch = Path(run.scratch)
+        self.flying: dict[Any, tuple[int, Flight]] = {}
+        self.shared: dict[tuple[str | None, str | None], Any] = {}
+        self.task = self.ray.remote(max_retries=0)(evaluated)
+        self.cores = any(node.neuron_cores for node in cluster.nodes())
+        self.room = 0
+        self.looked_at = float("-inf")
+        self.fits_at = time.monotonic()
+        self.paused_until = float("-inf")
+
+    def run(self) -> Iterator[Report]:
+        """Yield reports for the launcher, at least one every `POLL_SECONDS`.
+
+        Closing the iterator early cancels everything. Raises LauncherError, and ConnectionError if
+        this machine's own node is lost, without which nothing can run.
+        """
+        try:
+            while self.waiting or self.flying:
+                self._look()
+                while self._may_submit():
+                    number, flight = self.waiting.popleft()
+                    self._submit(number, flight)
+                    yield Submitted(number=number)
+                yield Pulse()
+                if self.flying:
+                    yield from self._landed()
+                else:
+                    time.sleep(POLL_SECONDS)
+        finally:
+            for ref in self.flying:
+                # `force` ends the worker process, and with it its server and the server's children.
+                self.ray.cancel(ref, force=True)
+            if self.flying and self.ray.is_initialized():
+                self.ray.wait(list(self.flying), num_returns=len(self.flying), timeout=5.0)
+
+    def _may_submit(self) -> bool:
+        if not self.waiting or len(self.flying) >= self.room:
+            return False
+        return time.monotonic() >= self.paused_until
+
+    def _look(self) -> None:
+        """Count the free slots. Raises LauncherError if there have been none for too long."""
+        now = time.monotonic()
+        if now - self.looked_at < POLL_SECONDS:
+            return
+        self.looked_at = now
+        requests = [f.request for _, f in (*self.waiting, *self.flying.values())]
+        limit = min(request.memory_limit_bytes for request in requests)
+        nodes = self.cluster.nodes()
+        room = sum(node.slots(limit) for node in nodes)
+        self.room = QUEUED_PER_SLOT * room
+        if room:
+            self.fits_at = now
+        elif self.cluster.is_our_own and not nodes:
+            raise ConnectionError("the node of this machine was lost")
+        elif now - self.fits_at > self.node_timeout_seconds:
+            raise LauncherError(
+                f"no node of the Ray cluster ({len(nodes)} alive) has a CPU and "
+                f"{limit / 2**30:.1f} GiB for a request: add nodes or lower memory_limit_gib, then "
+                "sweep --resume"
+            )
+
+    def _submit(self, number: int, flight: Flight) -> None:
+        request = flight.request
+        resources = {}
+        if self.cores and request.target.name == "neuron":
+            resources[NEURON_CORES] = 1
+        order = NodeTask(
+            request=request,
+            digest=self.digests[request.target.environment],
+            files={path: read(path) for path in own_files(request)},
+            cache=self.cache,
+        )
+        options = self.task.options(
+            num_cpus=1, memory=request.memory_limit_bytes, resources=resources
+        )
+        self.flying[options.remote(_encode(order), self._shared(request))] = number, flight
+
+    def _shared(self, request: Request) -> Any:
+        """Return a reference to the content that all requests share, stored in the cluster once."""
+        key = shared_files(request)
+        if key not in self.shared:
+            content: dict[str, Content] = {path: read(path) for path in key if path is not None}
+            self.shared[key] = self.ray.put(_encode(content))
+        return self.shared[key]
+
+    def _landed(self) -> Iterator[Landed | Lost]:
+        done, rest = self.ray.wait(list(self.flying), num_returns=1, timeout=POLL_SECONDS)
+        if done and rest:
+            more, _ = self.ray.wait(rest, num_returns=len(rest), timeout=0)
+            done += more
+        for ref in done:
+            # Removed only when it has been processed; the finally of `run` cancels the others.
+            number, flight = self.flying[ref]
+            report = self._taken(ref, number, flight)
+            del self.flying[ref]
+            yield report
+
+    def _taken(self, ref: Any, number: int, flight: Flight) -> Landed | Lost:
+        """Return the result of a task that ended, or report that its request was lost."""
+        try:
+            parcel = _parcels.decode(self.ray.get(ref))
+        except self.ray.exceptions.RayError as error:
+            lost = flight.lost(error, self.ray.exceptions)
+            if lost is None:
+                raise LauncherError(f"the Ray cluster cannot run it: {line_of(error)}") from None
+            ours = isinstance(error, self.ray.exceptions.LocalRayletDiedError)
+            if ours or (
+                self.cluster.is_our_own and lost.attempts[-1].code is AttemptCode.NODE_LOST
+            ):
+                raise ConnectionError("the node of this machine was lost") from None
+            if lost.may_run_again:
+                self.waiting.appendleft((number, lost))
+                self.paused_until = time.monotonic() + PAUSE_SECONDS * len(lost.attempts)
+                return Lost(number=number, attempts=lost.attempts)
+            digest = self.digests[lost.request.target.environment]
+            return Landed(number=number, result=lost_result(lost, digest), artifacts=None)
+        if parcel.result is None:
+            raise LauncherError(f"node {parcel.node}: {parcel.problem}")
+        return self._with_artifacts(number, flight, parcel.result, parcel.artifacts)
+
+    def _with_artifacts(
+        self, number: int, flight: Flight, result: Result, artifacts: Content
+    ) -> Landed:
+        request = flight.request
+        result = msgspec.structs.replace(
+            result, request=request, attempts=(*flight.attempts, *result.attempts)
+        )
+        if not artifacts:
+            return Landed(number=number, result=result, artifacts=None)
+        folder = self.scratch / f"{request.key[:16]}-{os.getpid()}-{next(_folders)}-artifacts"
+        write(artifacts, folder)
+        return Landed(number=number, result=result, artifacts=str(folder))
+
+
+def line_of(error: BaseException) -> str:
+    """Return the most informative line of a Ray error: the last of a traceback, or the first."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[-1] if "Traceback" in str(error) else next(iter(lines), ""))[:300]
 
 
 class Driver:

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from compilewatch.config.settings import Settings
 from compilewatch.errors import LauncherError
-from compilewatch.extras.cluster.losses import Flight, lost_result
 from compilewatch.extras.cluster.protocol import (
     OUR_OWN_FAULT,
     ClusterBatch,
@@ -25,11 +24,13 @@ from compilewatch.extras.cluster.protocol import (
     Describe,
     Described,
     Done,
+    Flight,
     Landed,
     Lost,
     Order,
     Report,
     Submitted,
+    lost_result,
 )
 from compilewatch.launchers import Completed, by_environment
 from compilewatch.launchers.peer import Peer

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from compilewatch.errors import LauncherError
-from compilewatch.extras.cluster import files as ray_files
+from compilewatch.extras.cluster import node as ray_files
 from compilewatch.records import ConfigBuild, LibraryBuild
 from tests import factories
 

@@ -20,8 +20,7 @@ import pytest
 from compilewatch.api.run import sweep
 from compilewatch.config.settings import load_settings
 from compilewatch.errors import LauncherError
-from compilewatch.extras.cluster.cluster import Node, _reach, load_ray
-from compilewatch.extras.cluster.driver import Driver, check_equal
+from compilewatch.extras.cluster.driver import Driver, Node, _reach, check_equal, load_ray
 from compilewatch.extras.cluster.launcher import RayLauncher
 from compilewatch.extras.cluster.node import Description
 from compilewatch.extras.cluster.protocol import Connect, Done

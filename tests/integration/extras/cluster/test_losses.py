@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from compilewatch.extras.cluster.cluster import load_ray
-from compilewatch.extras.cluster.losses import MOST_LOSSES, Flight, lost_result
+from compilewatch.extras.cluster.driver import load_ray
+from compilewatch.extras.cluster.protocol import MOST_LOSSES, Flight, lost_result
 from compilewatch.records import Status
 from tests import factories
 
