@@ -145,11 +145,11 @@ EXTRAS: dict[str, Extra] = {
     "history": Extra(
         commands={
             "bisect": Command(
-                "compilewatch.extras.history.cli.bisect:command",
+                "compilewatch.extras.history.cli:bisect_command",
                 "find the release of torch or Transformers that changed a model's result",
             ),
         },
-        provides={"attribution": "compilewatch.extras.history.cli.attribution:print_attributions"},
+        provides={"attribution": "compilewatch.extras.history.cli:print_attributions"},
     ),
     "papers": Extra(
         modules=("boto3", "opensearchpy", "pypdf", "scipy", "sklearn", "tenacity"),

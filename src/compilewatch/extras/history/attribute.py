@@ -1,16 +1,23 @@
-"""Attributing the changes between two stored runs to torch, Transformers or compilewatch itself."""
+"""Who changed a result between two stored runs: torch, Transformers, both, or compilewatch itself.
+
+Four results decide, of which a comparison has two: old torch with old Transformers, and new torch
+with new Transformers. The other two corners of the square have one of each. Where results of the
+comparison are of another version of compilewatch, its own two corners are evaluated again.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
+from compilewatch.analysis.judgement import judge
 from compilewatch.environments.versions import release_of
 from compilewatch.errors import InterpreterError, UsageError
-from compilewatch.extras.history.attribution import Attribution, ChangeCause, Versions, attribute
 from compilewatch.extras.history.bisect import Prepare
 from compilewatch.extras.history.versions import Evaluator
 from compilewatch.plan.keys import target_sha256
@@ -21,8 +28,10 @@ from compilewatch.records import (
     Depth,
     Environment,
     ModelSpec,
+    Record,
     Result,
     Run,
+    Status,
     Target,
     Tier,
     Variants,
@@ -33,6 +42,42 @@ JUDGED = (ChangeKind.REGRESSION, ChangeKind.FIXED)
 
 SHARED = frozenset({"torch", "transformers", "tokenizers", "triton", "sympy"})
 """Packages whose release follows from that of torch or Transformers."""
+
+
+class ChangeCause(StrEnum):
+    """`harness` is compilewatch itself; `not_determined` is never a guess at one of the others."""
+
+    TORCH = "torch"
+    TRANSFORMERS = "transformers"
+    INTERACTION = "interaction"
+    HARNESS = "harness"
+    NOT_DETERMINED = "not_determined"
+
+
+class Versions(NamedTuple):
+    """The releases of one corner."""
+
+    torch: str
+    transformers: str
+
+    def __str__(self) -> str:
+        return f"torch {self.torch} with transformers {self.transformers}"
+
+
+class Attribution(Record, frozen=True, kw_only=True):
+    """The cause of one change. `detail` is one sentence; `corners` are what was found, in words."""
+
+    model: str
+    target: Target
+    before: Status | None
+    after: Status | None
+    cause: ChangeCause
+    detail: str
+    corners: dict[str, str]
+
+
+Corners = Mapping[Versions, Result | None]
+"""The results of today's compilewatch; None where there is none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +179,10 @@ def _case(base: Side, side: Side, change: Change) -> _Case:
     elif old.request.model.build != new.request.model.build:
         case.problem = "the model is built otherwise: its configuration or source changed"
     else:
-        ends = _versions(before), _versions(after)
+        old_end, new_end = (
+            Versions(release_of(e.torch), e.transformers or "") for e in (before, after)
+        )
+        ends = old_end, new_end
         case.ends, case.others = ends, _other_differences(before, after)
         case.corners = {
             versions: result
@@ -150,18 +198,14 @@ def _case(base: Side, side: Side, change: Change) -> _Case:
 
 def _other_differences(before: Environment, after: Environment) -> list[str]:
     names = (before.packages.keys() | after.packages.keys()) - SHARED
-    found = [
+    differences = [
         f"{name} {before.packages.get(name, 'none')} -> {after.packages.get(name, 'none')}"
         for name in sorted(names)
         if before.packages.get(name) != after.packages.get(name)
     ]
     if before.python != after.python:
-        found.insert(0, f"python {before.python} -> {after.python}")
-    return found
-
-
-def _versions(environment: Environment) -> Versions:
-    return Versions(release_of(environment.torch), environment.transformers or "")
+        differences.insert(0, f"python {before.python} -> {after.python}")
+    return differences
 
 
 def _corner(case: _Case, versions: Versions) -> Corner:
@@ -212,9 +256,55 @@ def _attribution(case: _Case, by_place: bool) -> Attribution:
         after=change.after,
         cause=cause,
         detail=detail,
-        corners={str(v): _said(result) for v, result in sorted(case.corners.items()) if result},
+        corners={
+            str(versions): f"{result.status.value} in {result.phase.value}"
+            for versions, result in sorted(case.corners.items())
+            if result
+        },
     )
 
 
-def _said(result: Result) -> str:
-    return f"{result.status.value} in {result.phase.value}"
+def attribute(
+    old: Versions, new: Versions, corners: Corners, *, by_place: bool = False
+) -> tuple[ChangeCause, str]:
+    """Return the cause of a change from `old` to `new`, and a sentence.
+
+    `corners` has the results of the two ends and, if both packages differ, of the two mixtures.
+    `by_place` compares graph breaks as the comparison did that found the change.
+    """
+
+    def same(one: Versions, other: Versions) -> bool:
+        before, after = corners[one], corners[other]
+        assert before is not None
+        assert after is not None
+        return judge(before, after, by_place=by_place) is None
+
+    torch_only = Versions(new.torch, old.transformers)
+    transformers_only = Versions(old.torch, new.transformers)
+    for corner in dict.fromkeys((old, torch_only, transformers_only, new)):
+        result = corners.get(corner)
+        if result is None or not result.is_verdict:
+            why = f"{result.status} in {result.phase}" if result else "there is no result"
+            return ChangeCause.NOT_DETERMINED, f"no verdict of {corner}: {why}"
+    if same(old, new):
+        detail = "with today's compilewatch the two versions have the same result"
+        return ChangeCause.HARNESS, detail
+    if old.transformers == new.transformers:
+        return ChangeCause.TORCH, "only torch differs"
+    if old.torch == new.torch:
+        return ChangeCause.TRANSFORMERS, "only Transformers differs"
+    torch_changes = not same(old, torch_only)
+    transformers_changes = not same(old, transformers_only)
+    if not torch_changes and not transformers_changes:
+        how = "neither of the two alone changes the result, only both together"
+        return ChangeCause.INTERACTION, how
+    if torch_changes and transformers_changes:
+        alike = same(torch_only, new) and same(transformers_only, new)
+        how = "each of the two alone does it" if alike else "each of the two alone changes it"
+        return ChangeCause.INTERACTION, how
+    changed = torch_only if torch_changes else transformers_only
+    name = "torch" if torch_changes else "Transformers"
+    if not same(changed, new):
+        return ChangeCause.INTERACTION, f"{name} alone changes the result, but to another one"
+    cause = ChangeCause.TORCH if torch_changes else ChangeCause.TRANSFORMERS
+    return cause, f"{name} alone changes the result"

@@ -1,10 +1,19 @@
-"""Which release of torch or Transformers changed the result of a model."""
+"""Which release of torch or Transformers changed the result of a model.
+
+It is a binary search over *states*. Two results have the same state if their verdict and their set
+of graph breaks are equal. That a release does not have the model is a state like any other; that
+nothing is known of a release (a timeout, an environment that cannot be created) is none.
+"""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
+from enum import StrEnum
+from itertools import count
 from pathlib import Path
 
 from packaging.version import Version
@@ -13,19 +22,26 @@ from compilewatch.environments import SUPPORTED_TRANSFORMERS, Environments, pack
 from compilewatch.environments.releases import releases
 from compilewatch.environments.versions import ensure
 from compilewatch.errors import InterpreterError, UnknownModelError, UsageError, did_you_mean
-from compilewatch.extras.history.bisection import (
-    Bisection,
-    Evaluated,
-    Kind,
-    evaluated,
-    most_evaluations,
-    search,
-)
-from compilewatch.extras.history.source_changes import changed_lines
 from compilewatch.extras.history.versions import Evaluator
-from compilewatch.records import Environment, ModelSpec, Record, Target
+from compilewatch.records import (
+    Environment,
+    GraphBreak,
+    ModelSpec,
+    Phase,
+    Record,
+    Result,
+    Status,
+    Target,
+)
 
 PACKAGES = ("transformers", "torch")
+
+MACHINES = frozenset({Status.TIMEOUT, Status.OOM, Status.CRASHED})
+"""Statuses that say nothing about a release, because the machine may have been the cause."""
+
+CONTEXT_LINES = 2
+
+Group = list[tuple[str, int, int, int, int]]
 
 Choose = Callable[[str, str], ModelSpec]
 """Returns the model with a name in an environment. Raises UnknownModelError."""
@@ -33,6 +49,138 @@ Choose = Callable[[str, str], ModelSpec]
 Prepare = Callable[[str, str], Environment]
 """Returns an environment with these releases of torch and Transformers, and creates it if needed.
 """
+
+
+class Kind(StrEnum):
+    """`failed`: an error before the compiler ran; `absent`: the release has no such model."""
+
+    VERDICT = "verdict"
+    FAILED = "failed"
+    ABSENT = "absent"
+    UNDETERMINED = "undetermined"
+
+
+class Evaluated(Record, frozen=True, kw_only=True):
+    """What one release gave.
+
+    `architecture` is the class that was built. `run` is the stored run that has the result, None
+    where there is no result; `reused` says that an earlier run had it already. `detail` is one
+    line.
+    """
+
+    release: str
+    kind: Kind
+    environment: str = ""
+    architecture: str | None = None
+    status: Status | None = None
+    phase: Phase | None = None
+    code: str = ""
+    fullgraph: bool | None = None
+    breaks: tuple[GraphBreak, ...] = ()
+    detail: str = ""
+    run: str | None = None
+    reused: bool = False
+
+    @property
+    def state(self) -> tuple[object, ...]:
+        """What must be equal for two releases to have the same result."""
+        verdict = (self.kind, self.status, self.phase, self.code, self.fullgraph)
+        return (*verdict, frozenset(each.fingerprint for each in self.breaks))
+
+    def lacks(self, other: Evaluated) -> tuple[GraphBreak, ...]:
+        """Return the graph breaks of another release that this one does not have."""
+        own = {each.fingerprint for each in self.breaks}
+        return tuple(each for each in other.breaks if each.fingerprint not in own)
+
+
+class Bisection(Record, frozen=True, kw_only=True):
+    """A finished search, with its evaluations in the order of the releases from good to bad.
+
+    `last` is the last release with the state of the good one and `first` the first one known to
+    differ; both are None where the ends do not differ, or one of them has no state. `between` are
+    the releases between them of which nothing is known: the pair is adjacent if there are none.
+    """
+
+    releases: tuple[str, ...]
+    evaluated: tuple[Evaluated, ...]
+    last: str | None = None
+    first: str | None = None
+    between: tuple[str, ...] = ()
+
+    def of(self, release: str) -> Evaluated:
+        """Return what a release gave, which must have been evaluated."""
+        return next(each for each in self.evaluated if each.release == release)
+
+    @property
+    def changes_again(self) -> bool:
+        """Whether the bad release differs from `first` too, so that there is a further change."""
+        return self.first is not None and self.of(self.first).state != self.evaluated[-1].state
+
+
+def most_evaluations(releases: int) -> int:
+    """Return the limit of a search over this many releases: two for the ends, two to spare."""
+    return 4 + math.ceil(math.log2(releases))
+
+
+def search(releases: Sequence[str], evaluate: Callable[[str], Evaluated]) -> Bisection:
+    """Search releases, which run from the good one to the bad one (at least two).
+
+    A release without a state costs one of the evaluations, and its neighbour is evaluated instead.
+    """
+    results: dict[int, Evaluated] = {}
+
+    def ask(index: int) -> Evaluated:
+        results[index] = evaluate(releases[index])
+        return results[index]
+
+    low, high = 0, len(releases) - 1
+    good, bad = ask(low), ask(high)
+    known = Kind.UNDETERMINED not in (good.kind, bad.kind)
+    differ = known and good.state != bad.state
+    while differ and len(results) < most_evaluations(len(releases)):
+        middle = (low + high) / 2
+        open_ = [index for index in range(low + 1, high) if index not in results]
+        if not open_:
+            break
+        index = min(open_, key=lambda each: abs(each - middle))
+        state = ask(index)
+        if state.kind is Kind.UNDETERMINED:
+            continue
+        if state.state == good.state:
+            low = index
+        else:
+            high = index
+    return Bisection(
+        releases=tuple(releases),
+        evaluated=tuple(results[index] for index in sorted(results)),
+        last=releases[low] if differ else None,
+        first=releases[high] if differ else None,
+        between=tuple(releases[low + 1 : high]) if differ else (),
+    )
+
+
+def evaluated(
+    release: str, result: Result, *, environment: str, run: str | None, reused: bool
+) -> Evaluated:
+    """Return what a result says about a release."""
+    kind = Kind.VERDICT if result.is_verdict else Kind.FAILED
+    in_setup = result.status is Status.ERROR and result.phase is Phase.SETUP
+    if result.status in MACHINES or in_setup:
+        kind = Kind.UNDETERMINED
+    return Evaluated(
+        release=release,
+        kind=kind,
+        environment=environment,
+        architecture=result.request.model.architecture,
+        status=result.status,
+        phase=result.phase,
+        code=result.error.code if result.error is not None else "",
+        fullgraph=result.fullgraph.accepted if result.fullgraph is not None else None,
+        breaks=result.breaks,
+        detail=result.detail,
+        run=run,
+        reused=reused,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,16 +233,19 @@ def bisect(
     Environments are kept, and so are results: a search that was interrupted begins again where it
     was, at no cost.
     """
-    limit, done = most_evaluations(len(versions)), 0
+    limit, numbers = most_evaluations(len(versions)), count(1)
 
     def evaluate(release: str) -> Evaluated:
-        nonlocal done
-        found = _evaluate(question, release, evaluator, choose, prepare)
-        done += 1
-        report(found, done, limit)
-        return found
+        result = _evaluate(question, release, evaluator, choose, prepare)
+        report(result, next(numbers), limit)
+        return result
 
     return search(versions, evaluate)
+
+
+def preparing(environments: Environments, observer: Callable[[str], None]) -> Prepare:
+    """Return the usual `Prepare`, which creates environments that are missing."""
+    return lambda torch, transformers: ensure(environments, torch, transformers, observer)
 
 
 def _evaluate(
@@ -124,11 +275,6 @@ def _evaluate(
     )
 
 
-def preparing(environments: Environments, observer: Callable[[str], None]) -> Prepare:
-    """Return the usual `Prepare`, which creates environments that are missing."""
-    return lambda torch, transformers: ensure(environments, torch, transformers, observer)
-
-
 class FileChange(Record, frozen=True, kw_only=True):
     """The changed lines of one file of Transformers, as a unified diff."""
 
@@ -153,10 +299,11 @@ def source_changes(
     files = {
         modeling_file(folder, each.architecture) for folder, each in zip(folders, pair, strict=True)
     }
-    files |= {found.file for each in pair for found in each.breaks}
+    files |= {graph_break.file for each in pair for graph_break in each.breaks}
     changes = []
     for file in sorted(each for each in files if each.startswith("transformers/")):
-        before, after = (_text(folder / file) for folder in folders)
+        paths = [folder / file for folder in folders]
+        before, after = (p.read_text("utf-8").splitlines() if p.is_file() else [] for p in paths)
         marked = [{b.line for b in each.breaks if b.file == file} for each in pair]
         lines = changed_lines(
             before, after, marked_before=marked[0], marked_after=marked[1], limit=limit
@@ -176,5 +323,40 @@ def modeling_file(packages: Path, class_name: str | None) -> str:
     return ""
 
 
-def _text(path: Path) -> list[str]:
-    return path.read_text("utf-8").splitlines() if path.is_file() else []
+def changed_lines(
+    before: Sequence[str],
+    after: Sequence[str],
+    *,
+    marked_before: Collection[int] = (),
+    marked_after: Collection[int] = (),
+    limit: int = 60,
+) -> tuple[str, ...]:
+    """Return a unified diff without its heading: at most `limit` lines, and how many are left out.
+
+    Parts with a marked line (counted from 1) come first: the places of graph breaks are most likely
+    to be of interest. The other parts keep their order.
+    """
+    matcher = SequenceMatcher(None, before, after, autojunk=False)
+    groups = list(matcher.get_grouped_opcodes(CONTEXT_LINES))
+
+    def unmarked(group: Group) -> bool:
+        old = range(group[0][1] + 1, group[-1][2] + 1)
+        new = range(group[0][3] + 1, group[-1][4] + 1)
+        return not any(n in old for n in marked_before) and not any(n in new for n in marked_after)
+
+    ordered = sorted(groups, key=unmarked)
+    lines = [line for group in ordered for line in _lines(group, before, after)]
+    left = len(lines) - limit
+    return (*lines[:limit], *([f"… and {left} more lines"] if left > 0 else []))
+
+
+def _lines(group: Group, before: Sequence[str], after: Sequence[str]) -> list[str]:
+    old, new = group[0][1], group[0][3]
+    lines = [f"@@ -{old + 1},{group[-1][2] - old} +{new + 1},{group[-1][4] - new} @@"]
+    for tag, old_start, old_end, new_start, new_end in group:
+        if tag == "equal":
+            lines += (f" {line}" for line in before[old_start:old_end])
+            continue
+        lines += (f"-{line}" for line in before[old_start:old_end])
+        lines += (f"+{line}" for line in after[new_start:new_end])
+    return lines

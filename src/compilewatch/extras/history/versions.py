@@ -57,18 +57,18 @@ class Evaluator:
         placed = place([target], settings.environments, [environment])
         expectations = load_expectations(Path(settings.expectations_file))
         options = options_of(settings, [environment])
-        made = plan(specs, placed, options, expectations=expectations, named=True)
+        planned = plan(specs, placed, options, expectations=expectations, named=True)
         answers = {
             skipped.request.model.name: EvaluatedVersion(result=skipped, run="", reused=False)
-            for skipped in made.skipped
+            for skipped in planned.skipped
         }
-        stored = self.store.lookup_many([request.key for request in made.requests])
+        stored = self.store.lookup_many([request.key for request in planned.requests])
         waiting = []
-        for request in made.requests:
-            if found := stored.get(request.key):
-                result = msgspec.structs.replace(found.result, request=request)
+        for request in planned.requests:
+            if known := stored.get(request.key):
+                result = msgspec.structs.replace(known.result, request=request)
                 answers[request.model.name] = EvaluatedVersion(
-                    result=result, run=found.run, reused=True
+                    result=result, run=known.run, reused=True
                 )
             else:
                 waiting.append(request.model)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.extras.history.attribution import ChangeCause
+from compilewatch.extras.history.attribute import ChangeCause
 from tests.team import Compilewatch
 
 # Starts a worker in each of four environments: only real ones evaluate the corners that two runs

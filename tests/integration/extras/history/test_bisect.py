@@ -13,10 +13,8 @@ import pytest
 from compilewatch.api.view import view
 from compilewatch.config.settings import Settings
 from compilewatch.errors import InterpreterError, UnknownModelError
-from compilewatch.extras.history.attribute import Side, attribute_changes
-from compilewatch.extras.history.attribution import Attribution, ChangeCause
-from compilewatch.extras.history.bisect import Question, bisect
-from compilewatch.extras.history.bisection import Bisection, Evaluated, Kind
+from compilewatch.extras.history.attribute import Attribution, ChangeCause, Side, attribute_changes
+from compilewatch.extras.history.bisect import Bisection, Evaluated, Kind, Question, bisect
 from compilewatch.extras.history.versions import Evaluator
 from compilewatch.launchers import Launcher
 from compilewatch.records import Environment, ModelSpec, Phase, Request, Result, Status, Target

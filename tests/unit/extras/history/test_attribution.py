@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from compilewatch.extras.history.attribution import ChangeCause, Versions, attribute
+from compilewatch.extras.history.attribute import ChangeCause, Versions, attribute
 from compilewatch.records import Phase, Result, Status
 from tests.factories import graph_break, result
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compilewatch.extras.history.bisection import (
-    Break,
+from compilewatch.extras.history.bisect import (
     Evaluated,
     Kind,
     evaluated,
@@ -24,7 +23,7 @@ BREAKS = Evaluated(
     kind=Kind.VERDICT,
     status=Status.GRAPH_BREAK,
     phase=Phase.DONE,
-    breaks=(Break(fingerprint="a", reason="GB0170", file="f.py", function="forward", line=1),),
+    breaks=(graph_break(),),
 )
 ABSENT = Evaluated(release="", kind=Kind.ABSENT)
 UNKNOWN = Evaluated(release="", kind=Kind.UNDETERMINED, detail="no environment")

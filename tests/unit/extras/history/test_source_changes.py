@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from compilewatch.extras.history.source_changes import changed_lines
+from compilewatch.extras.history.bisect import changed_lines
 
 BEFORE = [f"line {number}" for number in range(1, 41)]
 AFTER = [*BEFORE[:4], "changed near the top", *BEFORE[5:34], "new", *BEFORE[34:]]

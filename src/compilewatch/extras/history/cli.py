@@ -1,0 +1,314 @@
+"""`compilewatch bisect`, and `compare --attribute`: who changed a model's result."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import RenderableType
+from rich.text import Text
+
+from compilewatch.api.launching import local_launcher
+from compilewatch.api.requests import one_target
+from compilewatch.api.selection import one_model, split
+from compilewatch.api.worker_client import check_nested_graph_breaks
+from compilewatch.cli import completion, options
+from compilewatch.cli.rendering.tables import changes_table
+from compilewatch.config.settings import Settings, load_settings
+from compilewatch.contract.targets import target_label
+from compilewatch.environments import Environments
+from compilewatch.environments.versions import release_of
+from compilewatch.errors import UnknownModelError, UsageError
+from compilewatch.extras.history.attribute import (
+    Attribution,
+    ChangeCause,
+    Corner,
+    Side,
+    attribute_changes,
+)
+from compilewatch.extras.history.bisect import (
+    PACKAGES,
+    Bisection,
+    Evaluated,
+    FileChange,
+    Kind,
+    Question,
+    bisect,
+    candidates,
+    preparing,
+    source_changes,
+)
+from compilewatch.extras.history.versions import Evaluator
+from compilewatch.records import DEFAULT_ENVIRONMENT, GraphBreak, Mode, Record, Result
+from compilewatch.records.labels import reason_label
+from compilewatch.records.views import Earlier, RunView
+from compilewatch.report.terminal.pieces import (
+    STYLES,
+    Indented,
+    console,
+    plain,
+    plain_table,
+    spaced,
+)
+from compilewatch.report.wording import OUTCOME_LABELS, ResultGroup, outcome, plural
+from compilewatch.store import Store
+
+INCOMPLETE = 3
+
+
+class BisectReport(Record, frozen=True, kw_only=True):
+    """The output of `--json`. `other` is the release of the package that stayed the same."""
+
+    model: str
+    package: str
+    other: str
+    bisection: Bisection
+    changes: tuple[FileChange, ...]
+
+
+@click.command("bisect")
+@click.argument("model", shell_complete=completion.models)
+@click.option("--package", type=click.Choice(PACKAGES), default="transformers", show_default=True)
+@click.option("--good", metavar="VERSION", required=True, help="One end: a release of the package.")
+@click.option("--bad", metavar="VERSION", required=True, help="The other end, newer or older.")
+@click.option("--torch", metavar="VERSION", help="The torch that stays the same (the installed).")
+@click.option("--transformers", metavar="VERSION", help="The Transformers, likewise.")
+@options.source
+@click.option("--target", default="dynamo", show_default=True, help="The compile target.")
+@click.option("--mode", type=click.Choice([m.value for m in Mode]), default=Mode.EVAL.value)
+@options.dynamic
+@options.nested_graph_breaks
+@click.option(
+    "--device", metavar="NAME", help="cpu, or a declared device, which need not be present: cuda."
+)
+@options.dtype
+@options.depth
+@options.variants
+@options.tier
+@click.option(
+    "--lines",
+    type=click.IntRange(min=0),
+    default=40,
+    show_default=True,
+    help="How many changed lines of each file are shown.",
+)
+@options.output
+@options.as_json
+def bisect_command(
+    *,
+    model: str,
+    package: str,
+    good: str,
+    bad: str,
+    torch: str | None,
+    transformers: str | None,
+    target: str,
+    mode: str,
+    dynamic: bool | None,
+    device: str | None,
+    lines: int,
+    as_json: bool,
+    **flags: Any,
+) -> int:
+    """Find the two adjacent releases between which the result of MODEL changed.
+
+    The result is its verdict and its set of graph breaks. Each release is evaluated in an
+    environment of its own, which is created when it is needed and kept; it shares the files of
+    torch with others of the same torch. Results are stored, so that a search that was interrupted
+    continues where it was. The exit status is 3 if the result of --good or --bad is not known.
+    """
+    settings = load_settings(flags | {"devices": split(device), "jobs": 1})
+    other = _other(settings, package, torch, transformers)
+    environments = Environments(settings.cache_folder)
+    asked = one_target(target, mode=mode, dynamic=dynamic, settings=settings)
+    check_nested_graph_breaks([asked], settings, asked=flags["nested_graph_breaks"])
+    versions = candidates(package, good, bad)
+    evaluator = Evaluator(
+        store=Store(Path(settings.output_dir)),
+        settings=settings,
+        launch=lambda chosen, names: local_launcher(chosen, names, single=True),
+        selection={"bisect": package},
+    )
+    err = console(stderr=True)
+    bisection = bisect(
+        Question(model=model, target=asked, package=package, other=other),
+        versions,
+        evaluator,
+        choose=lambda name, environment: one_model(settings, name, environment=environment),
+        prepare=preparing(environments, options.show_creation),
+        report=lambda *evaluation: err.print(evaluated_line(package, *evaluation)),
+    )
+    ends = bisection.evaluated[0], bisection.evaluated[-1]
+    if all(end.kind is Kind.ABSENT for end in ends):
+        raise UnknownModelError(ends[1].detail, model)
+    changes = source_changes(bisection, environments, lines)
+    if as_json:
+        options.print_json(
+            BisectReport(
+                model=model, package=package, other=other, bisection=bisection, changes=changes
+            )
+        )
+    else:
+        console().print(bisection_table(model, package, other, bisection, changes))
+    return INCOMPLETE if Kind.UNDETERMINED in {end.kind for end in ends} else 0
+
+
+def _other(settings: Settings, package: str, torch: str | None, transformers: str | None) -> str:
+    """The release of the package that stays the same. Raises UsageError, InterpreterError."""
+    named = {"torch": torch, "transformers": transformers}
+    if named[package] is not None:
+        raise UsageError(f"--{package} stays the same: choose another --package, or omit it")
+    (name,) = set(named) - {package}
+    if (release := named[name]) is not None:
+        return release
+    installed = Environments(settings.cache_folder).describe(DEFAULT_ENVIRONMENT)
+    return release_of(installed.torch if name == "torch" else installed.transformers or "0")
+
+
+DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
+
+
+def evaluated_line(package: str, one: Evaluated, number: int, limit: int) -> Text:
+    """`2 of at most 7: transformers 5.4.0  graph break: GB0170 …  (evaluated in …)`."""
+    origin = f"from run {one.run}" if one.reused else f"evaluated in {one.environment}"
+    line = plain(f"{number} of at most {limit}: {package} {one.release}  ")
+    line.append_text(_result(one))
+    return line.append(f"  ({origin if one.run else 'not evaluated'})", style="dim")
+
+
+def bisection_table(
+    model: str, package: str, other: str, bisection: Bisection, changes: Sequence[FileChange]
+) -> RenderableType:
+    """Every release that was evaluated, what changed between which two, and the changed lines."""
+    table = plain_table("Release", "Result", "Environment", "Run", gap=2)
+    for one in bisection.evaluated:
+        style = "bold" if one.release in (bisection.last, bisection.first) else ""
+        cells = plain(one.environment), plain(one.run or "")
+        table.add_row(plain(one.release, style), _result(one), *cells)
+    parts: list[RenderableType] = [table, plain(_conclusion(model, package, other, bisection))]
+    if bisection.first is not None and not changes:
+        parts.append(plain("The model's file and those with graph breaks are the same in both."))
+    for change in changes:
+        lines = (plain(line, DIFF_STYLES.get(line[:1], "")) for line in change.lines)
+        parts += [plain(change.file, "bold"), Indented(Text("\n").join(lines))]
+    return spaced(parts)
+
+
+def _conclusion(model: str, package: str, other: str, bisection: Bisection) -> str:
+    fixed = "transformers" if package == "torch" else "torch"
+    evaluations = plural(len(bisection.evaluated), "evaluation")
+    count = f"{evaluations} of {len(bisection.releases)} releases"
+    ends = bisection.evaluated[0], bisection.evaluated[-1]
+    last, first = bisection.last, bisection.first
+    unknown = [each.release for each in ends if each.kind is Kind.UNDETERMINED]
+    if unknown:
+        return f"Not determined: nothing is known of {package} {' and '.join(unknown)}. {count}."
+    if last is None or first is None:
+        between = f"between {package} {ends[0].release} and {ends[1].release}"
+        return (
+            f"{model} has the same result at both ends, {between}, with {fixed} {other}. {count}."
+        )
+    change = f"{model} changed between {package} {last} and {first}, with {fixed} {other}"
+    lines = [f"{change}. {count}."]
+    before, after = bisection.of(last), bisection.of(first)
+    lines += [f"  only in {last}: {_place(each)}" for each in after.lacks(before)]
+    lines += [f"  only in {first}: {_place(each)}" for each in before.lacks(after)]
+    if bisection.between:
+        lines.append(f"Nothing is known of the releases between: {', '.join(bisection.between)}.")
+    if bisection.changes_again:
+        lines.append(
+            f"The result of {ends[1].release} is another one still: search on with "
+            f"--good {first} --bad {ends[1].release}."
+        )
+    return "\n".join(lines)
+
+
+def _place(graph_break: GraphBreak) -> str:
+    where = f"{graph_break.file}:{graph_break.line} in {graph_break.function}"
+    return f"{reason_label(graph_break)} at {where}"
+
+
+def _result(one: Evaluated) -> Text:
+    if one.kind is Kind.ABSENT:
+        return plain("no such model", "dim")
+    if one.status is None or one.phase is None:
+        return plain(f"not known: {one.detail}", STYLES[ResultGroup.NO_VERDICT])
+    group = outcome(Earlier("", one.status, one.phase))
+    why = "; ".join(sorted(set(map(reason_label, one.breaks)))) or one.code
+    if group is ResultGroup.PASS:
+        why = "" if one.fullgraph is not False else "fullgraph=True rejected"
+    elif group in (ResultGroup.NO_VERDICT, ResultGroup.NOT_RUN):
+        why = f"{one.status.value} in {one.phase.value}: {one.detail}"
+    return plain(OUTCOME_LABELS[group] + (f": {why}" if why else ""), STYLES[group])
+
+
+def print_attributions(
+    store: Store,
+    settings: Settings,
+    seen: RunView,
+    olds: Iterable[Result],
+    *,
+    limit: int,
+    by_place: bool,
+    as_json: bool,
+) -> None:
+    """Print who changed each verdict of a comparison; a line to stderr before each evaluation.
+
+    `olds` are the results that the run is compared with. `limit` is how many changes are evaluated.
+    With `by_place`, both sides are environments of this machine.
+    """
+    evaluator = Evaluator(
+        store=store,
+        settings=settings,
+        launch=lambda chosen, names: local_launcher(chosen, names),
+        selection={"attribute": seen.run.id},
+    )
+
+    def report(corner: Corner, models: Sequence[str]) -> None:
+        count = plural(len(models), "model")
+        click.echo(f"{corner.versions}: evaluating {count} on {corner.target.name}", err=True)
+
+    assert seen.baseline is not None
+    attributions = attribute_changes(
+        Side.of(seen.baseline, olds),
+        Side.of(seen.run, seen.results),
+        seen.changes,
+        evaluator,
+        preparing(Environments(settings.cache_folder), options.show_creation),
+        limit=limit,
+        by_place=by_place,
+        report=report,
+    )
+    if as_json:
+        options.print_json(attributions)
+    else:
+        console().print(spaced([changes_table(seen), attributions_table(attributions)]))
+
+
+CAUSE_LABELS = {
+    ChangeCause.TORCH: "torch",
+    ChangeCause.TRANSFORMERS: "Transformers",
+    ChangeCause.INTERACTION: "both together",
+    ChangeCause.HARNESS: "compilewatch",
+    ChangeCause.NOT_DETERMINED: "not determined",
+}
+
+
+def attributions_table(attributions: Sequence[Attribution]) -> RenderableType:
+    """A row for each change between two verdicts, and how many have which cause."""
+    if not attributions:
+        return plain("No verdict changed, so that there is nothing to attribute.")
+    table = plain_table("Changed by", "Model", "Target", "Change", "Why", gap=2)
+    for each in attributions:
+        change = " -> ".join(side.value if side else "none" for side in (each.before, each.after))
+        style = "dim" if each.cause is ChangeCause.NOT_DETERMINED else "bold"
+        cells = (each.model, target_label(each.target), change, each.detail)
+        table.add_row(plain(CAUSE_LABELS[each.cause], style), *map(plain, cells))
+    counts = Counter(each.cause for each in attributions)
+    words = ", ".join(
+        f"{CAUSE_LABELS[cause]} {counts[cause]}" for cause in ChangeCause if counts[cause]
+    )
+    return spaced([table, plain(f"Changed by: {words}.")])
