@@ -44,15 +44,17 @@ COMMANDS: dict[str, extras.Command] = {
 
 
 class LazyGroup(click.Group):
-    """Lists the commands without importing them, so that `--help` is fast."""
+    """Lists the commands of a table without importing them, so that `--help` is fast."""
+
+    table = COMMANDS
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        return list(COMMANDS)
+        return list(self.table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in COMMANDS:
+        if cmd_name not in self.table:
             return None
-        command = plugins.load(COMMANDS[cmd_name].implementation, cmd_name)
+        command = plugins.load(self.table[cmd_name].implementation, cmd_name)
         assert isinstance(command, click.Command)
         return command
 
@@ -65,19 +67,20 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
-            hint = did_you_mean(args[0], COMMANDS) or "; see compilewatch --help"
+        if args and not args[0].startswith("-") and args[0] not in self.table:
+            hint = did_you_mean(args[0], self.table) or f"; see {ctx.command_path} --help"
             ctx.fail(f"no command {args[0]!r}{hint}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         of_extras = extras.commands()
         for title, names in (
-            ("Commands", [name for name in COMMANDS if name not in of_extras]),
-            ("Commands of extras", list(of_extras)),
+            ("Commands", [name for name in self.table if name not in of_extras]),
+            ("Commands of extras", [name for name in of_extras if name in self.table]),
         ):
-            with formatter.section(title):
-                formatter.write_dl([(name, COMMANDS[name].help) for name in names])
+            if names:
+                with formatter.section(title):
+                    formatter.write_dl([(name, self.table[name].help) for name in names])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -7,9 +7,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from compilewatch.errors import StoreError
-from compilewatch.extras.monitor import inference
-from compilewatch.extras.monitor.entries import Details, MonitorEntry, Row
-from compilewatch.extras.monitor.view import TEXT_BYTES, Monitor
+from compilewatch.extras.monitor import view
+from compilewatch.extras.monitor.view import TEXT_BYTES, Details, Monitor, MonitorEntry, Row
 from compilewatch.report.charts import MID_TONES
 
 REFRESH_SECONDS = 0.5
@@ -210,14 +209,14 @@ def _ranked(st: Any, values: Sequence[tuple[str, float]], what: str) -> None:
 
 
 def _inference_timing(st: Any, details: Details) -> None:
-    figures = (inference.LATENCY, inference.PER_SAMPLE, inference.RATE, inference.SPEEDUP)
+    figures = (view.LATENCY, view.PER_SAMPLE, view.RATE, view.SPEEDUP)
     _by_batch(st, details, figures)
     if details.call_rows:
         st.subheader("Where a call goes")
-        _parts(st, details.call_rows, "call", tuple(inference.PARTS))
+        _parts(st, details.call_rows, "call", tuple(view.PARTS))
     if details.break_rows:
         st.subheader("What each graph break costs in a call")
-        _parts(st, details.break_rows, "line", inference.COSTS)
+        _parts(st, details.break_rows, "line", view.COSTS)
 
 
 def _parts(st: Any, rows: Sequence[Row], label: str, parts: Sequence[str]) -> None:
@@ -226,7 +225,7 @@ def _parts(st: Any, rows: Sequence[Row], label: str, parts: Sequence[str]) -> No
         [{name: row[name] for name in (label, *parts)} for row in rows],
         x=label,
         y=list(parts),
-        color=[inference.PARTS[name] for name in parts],
+        color=[view.PARTS[name] for name in parts],
         x_label="",  # of the labels: in a horizontal chart, the values are y
         y_label="milliseconds",
         horizontal=True,
@@ -249,29 +248,29 @@ def _chart(column: Any, details: Details, name: str) -> None:
     by_size: dict[str | float, Row] = {}
     for row in details.batch_rows:
         if name in row:
-            size = row[inference.BATCH]
-            point = by_size.setdefault(size, {inference.BATCH: size})
-            point[str(row[inference.TARGET])] = row[name]
+            size = row[view.BATCH]
+            point = by_size.setdefault(size, {view.BATCH: size})
+            point[str(row[view.TARGET])] = row[name]
     targets = [t for t in details.tones if any(t in point for point in by_size.values())]
     colours = [details.tones[target] for target in targets]
     # A line needs two points; of one batch size, bars show more.
     draw, how = (column.line_chart, {}) if len(by_size) > 1 else (column.bar_chart, BESIDE)
     rows = list(by_size.values())
-    draw(rows, x=inference.BATCH, y=targets, color=colours, y_label="", **how)
+    draw(rows, x=view.BATCH, y=targets, color=colours, y_label="", **how)
 
 
 def _memory(st: Any, details: Details | None) -> None:
     if details is None:
         return
     if details.batch_rows:
-        _by_batch(st, details, (inference.PEAK, inference.CALL, inference.DEVICE))
+        _by_batch(st, details, (view.PEAK, view.CALL, view.DEVICE))
     if details.memory_rows:
         st.subheader("Resident memory after each step, in megabytes")
         st.line_chart(list(details.memory_rows), x="step", y="resident MB")
     if details.largest:
         st.subheader("Largest requests, in megabytes")
         _ranked(st, details.largest, "megabytes")
-    measured = any(inference.PEAK in row for row in details.batch_rows)
+    measured = any(view.PEAK in row for row in details.batch_rows)
     if not (details.memory_rows or details.largest or measured):
         st.info("No memory was measured.")
 

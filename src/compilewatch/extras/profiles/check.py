@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import os
+import struct
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from compilewatch.errors import StoreError, UsageError
-from compilewatch.extras.profiles.infer.files import check_inference, is_inference
+from compilewatch.extras.profiles.infer.records import PROFILE_VERSION
 from compilewatch.extras.profiles.train import analysis
-from compilewatch.extras.profiles.train.records import ProfileFinding, TrainingProfile
-from compilewatch.extras.profiles.train.store import is_training, read_training
-from compilewatch.files import write_atomically
+from compilewatch.extras.profiles.train.records import (
+    OPERATORS_FILE,
+    FindingCode,
+    ProfileFinding,
+    TrainingProfile,
+)
+from compilewatch.extras.profiles.train.store import (
+    DamagedProfileError,
+    check_trace,
+    is_training,
+    read_training,
+)
+from compilewatch.files import failed, write_atomically
 
 REPORT_FILE = "check_report.md"
 
@@ -127,3 +144,117 @@ def _report(checked: CheckedProfile) -> Iterator[str]:
     for row in analysis.top_operators(checked.training):
         own, total = row.self_cpu_time_us / 1e3, row.cpu_time_total_us / 1e3
         yield f"| `{row.name}` | {row.calls} | {own:.3f} | {total:.3f} |"
+
+
+PREFIX, LINE_FILE = "profile-", "profiles.jsonl"
+"""A profile of one model on its own is a folder with this prefix; its line is written last."""
+
+BASELINE_FILE = "baseline_metrics.json"
+REQUIRED = (BASELINE_FILE, "detailed_metrics.csv", "baseline_summary_report.txt")
+PLOTS = ("plots/batch_size_comparison.png", "plots/metrics_heatmap.png")
+TRACE = "profiler_traces/trace.json"
+STACKS = "profiler_traces/stacks.txt"
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def is_inference(path: Path) -> bool:
+    """Whether a folder holds the files of an inference profile, or some of them."""
+    return any((path / name).is_file() for name in (*REQUIRED[:2], TRACE))
+
+
+def check_inference(path: Path) -> tuple[ProfileFinding, ...]:
+    """Read every file, and return what is missing.
+
+    Raises DamagedProfileError for a damaged file, and StoreError for one of a newer version.
+    """
+    found = list(_missing(path))
+    for name, check in (
+        (BASELINE_FILE, _check_metrics),
+        ("detailed_metrics.csv", lambda path: _check_table(path, "batch_size")),
+        (OPERATORS_FILE, lambda path: _check_table(path, "name")),
+        ("baseline_summary_report.txt", _check_text),
+        (STACKS, _check_text),
+        *((name, _check_png) for name in PLOTS),
+    ):
+        if (path / name).exists():
+            check(path / name)
+    check_trace(path / TRACE)
+    return tuple(found)
+
+
+def _missing(path: Path) -> Iterator[ProfileFinding]:
+    missing = [name for name in REQUIRED if not (path / name).exists()]
+    if path.name.startswith(PREFIX) and not (path / LINE_FILE).exists():
+        missing.append(LINE_FILE)
+    if missing:
+        yield ProfileFinding(
+            code=FindingCode.INCOMPLETE,
+            found=f"without {', '.join(missing)}",
+            advice="run `compilewatch profile infer` again",
+        )
+    plots = [name for name in PLOTS if not (path / name).exists()]
+    if plots and not missing:
+        yield ProfileFinding(
+            code=FindingCode.FILE_MISSING,
+            found=f"without {', '.join(plots)}",
+            advice="run `compilewatch profile infer` again for the pictures",
+        )
+
+
+def _check_metrics(path: Path) -> None:
+    metrics: Any
+    try:
+        metrics = msgspec.json.decode(_read(path))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DamagedProfileError(f"{path}: damaged ({error})") from None
+    if not isinstance(metrics, dict):
+        raise DamagedProfileError(f"{path}: not an object of metrics")
+    version = metrics.get("schema_version", PROFILE_VERSION)
+    if not isinstance(version, int):
+        raise DamagedProfileError(f"{path}: schema_version {version!r} is not a number")
+    if version > PROFILE_VERSION:
+        raise StoreError(
+            f"{path}: written by a newer compilewatch (schema {version}, this one knows "
+            f"{PROFILE_VERSION}): upgrade compilewatch to read it"
+        )
+
+
+def _check_table(path: Path, column: str) -> None:
+    try:
+        rows = list(csv.reader(io.StringIO(_read(path).decode()), strict=True))
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise DamagedProfileError(f"{path}: damaged ({error})") from None
+    if not rows or column not in rows[0]:
+        raise DamagedProfileError(f"{path}: its first line has no column {column}")
+    for number, row in enumerate(rows[1:], start=2):
+        if len(row) != len(rows[0]):
+            raise DamagedProfileError(
+                f"{path}:{number}: {len(row)} columns instead of {len(rows[0])}"
+            )
+
+
+def _check_text(path: Path) -> None:
+    if not _read(path).strip():
+        raise DamagedProfileError(f"{path} is empty")
+
+
+def _check_png(path: Path) -> None:
+    """Check the signature and the checksum of every chunk: PNG specification, section 5."""
+    data = _read(path)
+    at, kind = len(_PNG), b""
+    while data.startswith(_PNG) and kind != b"IEND" and len(data) >= at + 12:
+        (length,) = struct.unpack(">I", data[at : at + 4])
+        kind, end = data[at + 4 : at + 8], at + 8 + length
+        if data[end : end + 4] != struct.pack(">I", zlib.crc32(data[at + 4 : end])):
+            break
+        at = end + 4
+    if kind != b"IEND" or at != len(data):
+        raise DamagedProfileError(f"{path}: not a complete PNG picture")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise failed("read", path, error) from None

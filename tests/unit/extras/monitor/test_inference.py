@@ -10,9 +10,8 @@ import msgspec
 import pytest
 
 from compilewatch.errors import StoreError
-from compilewatch.extras.monitor import inference
-from compilewatch.extras.monitor.entries import Details
-from compilewatch.extras.monitor.view import Monitor
+from compilewatch.extras.monitor import view
+from compilewatch.extras.monitor.view import Details, Monitor
 from compilewatch.extras.profiles.infer.store import PROFILES_FILE, ProfileFolder, read_profiles
 from compilewatch.records import Status
 from tests import profiled
@@ -46,11 +45,11 @@ def test_a_profile_has_a_row_for_each_target_and_batch(monitor: Monitor) -> None
     assert found.entry.started_at.startswith("2026-11-22T10:00")
     rows = {(row["target"], row["batch size"]): row for row in found.batch_rows}
     assert rows.keys() == {(t, n) for t in ("eager", "inductor") for n in profiled.SIZES}
-    assert rows["eager", 1][inference.LATENCY] == pytest.approx(10, rel=0.05)
-    assert rows["eager", 4][inference.CALL] == pytest.approx(0.004)
-    assert inference.SPEEDUP not in rows["eager", 1]
-    assert rows["inductor", 1][inference.SPEEDUP] == 1.25
-    assert inference.DEVICE not in rows["eager", 1]
+    assert rows["eager", 1][view.LATENCY] == pytest.approx(10, rel=0.05)
+    assert rows["eager", 4][view.CALL] == pytest.approx(0.004)
+    assert view.SPEEDUP not in rows["eager", 1]
+    assert rows["inductor", 1][view.SPEEDUP] == 1.25
+    assert view.DEVICE not in rows["eager", 1]
 
 
 def test_the_parts_of_a_call_and_the_lines_of_breaks_are_shown(monitor: Monitor) -> None:
@@ -59,7 +58,7 @@ def test_the_parts_of_a_call_and_the_lines_of_breaks_are_shown(monitor: Monitor)
     assert [row["call"] for row in found.call_rows] == [
         f"inductor, batch {size}" for size in profiled.SIZES
     ]
-    parts = [float(found.call_rows[0][name]) for name in inference.PARTS]
+    parts = [float(found.call_rows[0][name]) for name in view.PARTS]
     assert sum(parts) == pytest.approx(8.0)
     (cost,) = found.break_rows
     assert (cost["line"], cost["share of the call"]) == ("net.py:8", "12.5%")
@@ -136,7 +135,7 @@ def test_five_hundred_profiles_are_read_once(
         reads.append(root)
         return read_profiles(root)
 
-    monkeypatch.setattr("compilewatch.extras.monitor.inference.read_profiles", counted)
+    monkeypatch.setattr("compilewatch.extras.monitor.view.read_profiles", counted)
     first = monitor.entries()
     assert (len(first), len(reads)) == (500, 500)
     assert monitor.entries() == first

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from compilewatch.errors import StoreError
-from compilewatch.extras.monitor.entries import Details
-from compilewatch.extras.monitor.view import Monitor, _drawn
+from compilewatch.extras.monitor.view import Details, Monitor, _drawn
 from compilewatch.extras.profiles.train.records import Stage, Step
 from compilewatch.profiling import Profiler
 from compilewatch.records import Phase, Status
@@ -69,7 +68,7 @@ def test_a_running_sweep_is_followed_and_each_line_is_read_once(
         assert (entry.state, entry.done, entry.total, entry.passed) == ("running", 1, 3, 1)
         writer.append([factories.result("B")])
         assert details(monitor).entry.done == 2
-        monkeypatch.setattr("compilewatch.extras.monitor.sweeps.decode", _never)
+        monkeypatch.setattr("compilewatch.extras.monitor.view.decode", _never)
         assert details(monitor).entry.done == 2
         monkeypatch.undo()
         with (writer.path / "results.jsonl").open("ab") as file:

@@ -1,39 +1,73 @@
-"""`compilewatch profile infer`: how fast models run on each target."""
+"""`compilewatch profile infer` and `profile compare`: how fast models run on each target."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import click
 import msgspec
+from rich.console import RenderableType
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
 
 from compilewatch import plugins
 from compilewatch.api.requests import one_request
 from compilewatch.api.selection import split
 from compilewatch.cli import completion, options
+from compilewatch.cli.options import Decorator
 from compilewatch.config.settings import Settings, load_settings
 from compilewatch.environments import Environments
 from compilewatch.errors import MissingExtraError, SinkError, UsageError
-from compilewatch.extras.profiles.cli.tables import ProfileProgress, profile_panel
+from compilewatch.extras.profiles.infer import analysis, report
+from compilewatch.extras.profiles.infer.comparison import compare_profiles
 from compilewatch.extras.profiles.infer.measurement import (
     Job,
     canonical,
     check_targets,
     profile_model,
 )
-from compilewatch.extras.profiles.infer.records import InferenceOptions, InferenceProfile
+from compilewatch.extras.profiles.infer.records import (
+    EAGER,
+    BatchPoint,
+    InferenceOptions,
+    InferenceProfile,
+    PointChange,
+    ProfileComparison,
+    TargetProfile,
+    Verdict,
+)
 from compilewatch.extras.profiles.infer.servers import Profilers
-from compilewatch.extras.profiles.infer.store import PREFIX, ProfileFolder
+from compilewatch.extras.profiles.infer.store import PREFIX, ProfileFolder, open_profile
 from compilewatch.records import ConfigBuild, Depth, Status, Tier
 from compilewatch.records.clock import new_run_id
-from compilewatch.report.terminal.pieces import console, plain
+from compilewatch.report.terminal.pieces import console, plain, plain_table, spaced
+from compilewatch.report.wording import milliseconds
 from compilewatch.sources.labelled import LabelledTexts, read_labelled
 
+SLOWER_FOUND = 1
 INCOMPLETE = 3
-DEVICES = ("cpu", "cuda")
-DTYPES = ("float32", "bfloat16", "float16")
+NOTHING_COMPARED = 3
 DEFAULTS = InferenceOptions()
+
+SECONDS_BETWEEN_LINES = 10.0
+BREAKS_SHOWN = 8
+
+VERDICT_STYLES = {
+    Verdict.SLOWER: "red",
+    Verdict.FASTER: "green",
+    Verdict.SAME: "",
+    Verdict.UNCLEAR: "dim",
+}
+
+
+def _option(name: str, kind: click.ParamType[Any], text: str | None = None) -> Decorator:
+    """An option for a field of `InferenceOptions`, with its default."""
+    flag, default = f"--{name.replace('_', '-')}", getattr(DEFAULTS, name)
+    return click.option(flag, type=kind, default=default, show_default=True, help=text)
 
 
 @click.command("infer")
@@ -53,50 +87,30 @@ DEFAULTS = InferenceOptions()
     show_default=True,
     metavar="N,N",
 )
-@click.option(
-    "--device",
-    type=click.Choice(DEVICES),
-    default=DEFAULTS.device,
-    show_default=True,
-    help="cuda: the first GPU of this machine, on which nothing was measured so far.",
+@_option(
+    "device",
+    click.Choice(("cpu", "cuda")),
+    "cuda: the first GPU of this machine, on which nothing was measured so far.",
 )
-@click.option("--dtype", type=click.Choice(DTYPES), default=DEFAULTS.dtype, show_default=True)
-@click.option("--threads", type=click.IntRange(min=1), default=DEFAULTS.threads, show_default=True)
-@click.option(
-    "--max-length",
-    type=click.IntRange(min=1),
-    default=DEFAULTS.max_length,
-    show_default=True,
-    help="Tokens of a text.",
+@_option("dtype", click.Choice(("float32", "bfloat16", "float16")))
+@_option("threads", click.IntRange(min=1))
+@_option("max_length", click.IntRange(min=1), "Tokens of a text.")
+@_option(
+    "size",
+    click.Choice(("full", "reduced")),
+    "full: as configured; reduced: one of each kind of layer, at most 64 million parameters.",
 )
-@click.option(
-    "--size",
-    type=click.Choice(("full", "reduced")),
-    default=DEFAULTS.size,
-    show_default=True,
-    help="full: as configured; reduced: one of each kind of layer, at most 64 million parameters.",
+@_option("warmup", click.IntRange(min=0))
+@_option("runs", click.IntRange(min=1), "Calls in each round.")
+@_option(
+    "rounds",
+    click.IntRange(min=1),
+    "Rounds of each target; fewer than 8 are too few for claims.",
 )
-@click.option("--warmup", type=click.IntRange(min=0), default=DEFAULTS.warmup, show_default=True)
-@click.option(
-    "--runs",
-    type=click.IntRange(min=1),
-    default=DEFAULTS.runs,
-    show_default=True,
-    help="Calls in each round.",
-)
-@click.option(
-    "--rounds",
-    type=click.IntRange(min=1),
-    default=DEFAULTS.rounds,
-    show_default=True,
-    help="Rounds of each target; fewer than 8 are too few for claims.",
-)
-@click.option(
-    "--max-seconds",
-    type=click.FloatRange(min=0, min_open=True),
-    default=DEFAULTS.max_seconds,
-    show_default=True,
-    help="Measure a batch size for about so long; three rounds are always measured.",
+@_option(
+    "max_seconds",
+    click.FloatRange(min=0, min_open=True),
+    "Measure a batch size for about so long; three rounds are always measured.",
 )
 @click.option("--trace", is_flag=True, help="Also write a Chrome trace, stacks and op_stats.csv.")
 @click.option(
@@ -118,7 +132,7 @@ DEFAULTS = InferenceOptions()
 @options.python_path
 @options.output
 @options.as_json
-def command(
+def infer_command(
     *,
     models: tuple[str, ...],
     targets: str,
@@ -152,7 +166,7 @@ def command(
         _job(name, chosen, texts, source, inputs_file, python_path, trace=trace) for name in models
     ]
     root = Path(settings.output_dir).absolute()
-    found: list[InferenceProfile] = []
+    profiles: list[InferenceProfile] = []
     environments = Environments(settings.cache_folder)
     with Profilers(chosen.targets, environments, chosen.device) as profilers:
         for job in jobs:
@@ -160,7 +174,7 @@ def command(
             folder = ProfileFolder(root / name)
             with ProfileProgress(job.request.model.name) as progress:
                 stored = profile_model(job, profilers, folder, progress.on_step, name)
-            found.append(stored.profile)
+            profiles.append(stored.profile)
             published = _publish(settings, stored.profile)
             if not as_json:
                 out = console()
@@ -171,8 +185,9 @@ def command(
                 if published:
                     out.print(plain(published))
     if as_json:
-        options.print_json(found[0] if len(found) == 1 else found)
-    return 0 if all(map(_is_complete, found)) else INCOMPLETE
+        options.print_json(profiles[0] if len(profiles) == 1 else profiles)
+    points = (point for profile in profiles for _, point in profile.points())
+    return 0 if all(point.status is Status.PASS for point in points) else INCOMPLETE
 
 
 def _publish(settings: Settings, profile: InferenceProfile) -> str:
@@ -244,5 +259,178 @@ def _sizes(text: str) -> tuple[int, ...]:
     return tuple(sorted(sizes))
 
 
-def _is_complete(profile: InferenceProfile) -> bool:
-    return all(p.status is Status.PASS for target in profile.targets for p in target.points)
+@click.command("compare")
+@click.argument("before")
+@click.argument("after", default="latest")
+@click.option("--model", metavar="NAME", help="The model, where a folder has profiles of several.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(("slower",)),
+    help="Exit with status 1 if a target is slower at any batch size, beyond noise.",
+)
+@options.output
+@options.as_json
+def compare_command(
+    *,
+    before: str,
+    after: str,
+    model: str | None,
+    fail_on: str | None,
+    output_dir: str | None,
+    as_json: bool,
+) -> int:
+    """Say which of two profiles of a model is faster: BEFORE, or AFTER (the latest by default).
+
+    A profile is named by its id or the beginning of it, by its folder, or by `latest`. "Slower" is
+    claimed only beyond noise: by rank sums of the rounds (p < 0.01) and for at least 7 %. Exit
+    statuses: 0 compared; 1 a condition of --fail-on is met; 2 wrong input; 3 nothing could be
+    compared, such as profiles of different machines.
+    """
+    root = Path(load_settings({"output_dir": output_dir}).output_dir).absolute()
+    old = open_profile(root, before, model)
+    new = open_profile(root, after, model or old.profile.model)
+    comparison = compare_profiles(old.profile, old.samples(), new.profile, new.samples())
+    if as_json:
+        options.print_json(comparison)
+    else:
+        console().print(comparison_table(comparison))
+    verdicts = {point.judgement.verdict for point in comparison.points}
+    if comparison.obstacle or verdicts <= {Verdict.UNCLEAR}:
+        return NOTHING_COMPARED
+    if fail_on == "slower" and (slower := comparison.of(Verdict.SLOWER)):
+        names = ", ".join(f"{p.target} at batch {p.batch_size}" for p in slower)
+        click.echo(f"compilewatch: --fail-on: slower: {names}", err=True)
+        return SLOWER_FOUND
+    return 0
+
+
+def profile_panel(profile: InferenceProfile) -> RenderableType:
+    """Everything about one profile."""
+    facts = "\n".join(f"{name:<9} {value}" for name, value in report.facts(profile))
+    best = analysis.fastest(profile)
+    points = _figures("Target", "Batch", "Latency", "Per sample", "Samples/s", "Memory", "Speed-up")
+    for target, point in profile.points():
+        style = "bold" if best == (target, point) else ""
+        points.add_row(*_point_row(target, point), style=style)
+    answers = Text()
+    for name, value in report.answers(profile):
+        answers.append(f"{name}: ", style="bold")
+        answers.append_text(plain(f"{value}\n"))
+    for note in profile.notes:
+        answers.append_text(plain(f"note: {note}\n", "yellow"))
+    answers.rstrip()
+    return spaced([plain(facts), points, *_breaks(profile), answers])
+
+
+def _figures(first: str, *headings: str, last: str = "") -> Table:
+    """A table with figures between a name and a remark."""
+    table = plain_table(first, *headings, last, gap=2)
+    for column in table.columns[1:-1]:
+        column.justify = "right"
+    return table
+
+
+def _point_row(target: TargetProfile, point: BatchPoint) -> tuple[RenderableType, ...]:
+    name, size = plain(target.target), str(point.batch_size)
+    if point.latency is None:
+        empty = ("–",) * 5
+        return (name, size, *empty, plain(f"{point.status.value}: {point.detail}", "yellow"))
+    timing = point.latency
+    remark = "" if timing.stable else "unstable"
+    if point.numerics is not None and not point.numerics.matches:
+        remark = "numbers differ"
+    return (
+        name,
+        size,
+        milliseconds(timing.median_seconds),
+        milliseconds(timing.median_seconds / point.batch_size),
+        report.rate(point.samples_per_second),
+        report.megabytes(point.memory.rss_peak_bytes if point.memory else None),
+        "1.00 ×" if target.target == EAGER else report.speedup_words(point).partition(" (")[0],
+        plain(remark, "yellow"),
+    )
+
+
+def _breaks(profile: InferenceProfile) -> Iterator[RenderableType]:
+    """The costs of graph breaks at the first batch size that has them."""
+    target, point = analysis.broken(profile) or (None, None)
+    if target is None or point is None:
+        return
+    costs = f"Costs in a call of {target.target} at batch {point.batch_size}"
+    table = plain_table("Graph break", "Where", costs)
+    for cost in point.breaks[:BREAKS_SHOWN]:
+        place = f"{cost.file}:{cost.line} in {cost.function}"
+        table.add_row(*map(plain, (cost.code, place, report.break_cost_words(cost))))
+    if len(point.breaks) > BREAKS_SHOWN:
+        table.add_row("", plain(f"and {len(point.breaks) - BREAKS_SHOWN} more"), "")
+    yield table
+
+
+def comparison_table(comparison: ProfileComparison) -> RenderableType:
+    """What changed between two profiles, and what may be the cause."""
+    heading = f"{comparison.model}: {comparison.before} -> {comparison.after}"
+    parts: list[RenderableType] = [plain(heading)]
+    if comparison.obstacle:
+        parts.append(plain(f"not compared: {comparison.obstacle}", "yellow"))
+    elif comparison.points:
+        before = f"Before ({comparison.points[0].measure})"
+        headings = ("Batch", before, "After", "Change", "Against eager", "Memory")
+        table = _figures("Target", *headings, last="Verdict")
+        for point in comparison.points:
+            table.add_row(*_comparison_row(point))
+        parts.append(table)
+    if comparison.differences:
+        parts.append(plain("Also different: " + "; ".join(comparison.differences)))
+    else:
+        parts.append(plain("The software and the machine are the same."))
+    return spaced(parts)
+
+
+def _comparison_row(point: PointChange) -> tuple[RenderableType, ...]:
+    judged = point.judgement
+    before, after = point.memory_before_bytes, point.memory_after_bytes
+    verdict = judged.verdict.value + (f": {judged.reason}" if judged.reason else "")
+    return (
+        plain(point.target),
+        str(point.batch_size),
+        milliseconds(point.before_seconds),
+        milliseconds(point.after_seconds),
+        f"{judged.ratio - 1:+.1%}" if judged.ratio else "–",
+        f"{point.relative - 1:+.1%}" if point.relative else "–",
+        f"{(after - before) / before:+.1%}" if before and after else "–",
+        plain(verdict, VERDICT_STYLES[judged.verdict]),
+    )
+
+
+class ProfileProgress:
+    """An observer that shows a bar on a terminal and lines elsewhere; on standard error."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._console = console(stderr=True)
+        self._bar = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            TimeElapsedColumn(),
+            console=self._console,
+            transient=True,
+            disable=not self._console.is_terminal,
+        )
+        self._task = self._bar.add_task(model, total=1.0)
+        self._printed = 0.0
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def on_step(self, what: str, done: float) -> None:
+        step = f"{self._model}: {what}"
+        self._bar.update(self._task, description=step, completed=done)
+        now = time.monotonic()
+        if not self._console.is_terminal and now - self._printed >= SECONDS_BETWEEN_LINES:
+            self._printed = now
+            self._console.print(plain(f"{done:4.0%} {step}"))

@@ -15,8 +15,8 @@ from compilewatch.cli import options
 from compilewatch.cli.rendering.progress import spinner
 from compilewatch.environments import Environments
 from compilewatch.errors import CompilerError
-from compilewatch.extras.profiles.train.messages import NeuronCapture
-from compilewatch.extras.profiles.train.worker_calls import capture_on_neuron
+from compilewatch.extras.profiles.train.records import NeuronCapture
+from compilewatch.extras.profiles.train.workflow import capture_on_neuron
 from compilewatch.neuron import profiler
 from compilewatch.records import Mode, Tier
 from compilewatch.report.terminal.pieces import console
@@ -94,8 +94,8 @@ def capture_command(
         tool = profiler.find()
         with spinner(f"{tool.name} captures {neff}"):
             profiler.capture(tool, neff, ntff, timeout_seconds=TIMEOUT_SECONDS)
-        found: Any = {"tool": tool.name, "neff": str(neff), "ntff": str(ntff)}
-        said = f"{ntff}\nNext: compilewatch profile neuron summarize {ntff}"
+        result: Any = {"tool": tool.name, "neff": str(neff), "ntff": str(ntff)}
+        text = f"{ntff}\nNext: compilewatch profile neuron summarize {ntff}"
     else:
         request, settings = one_request(
             what,
@@ -115,17 +115,16 @@ def capture_command(
             delete_working=delete_working,
         )
         with spinner(f"profiling {request.model.name}"):
-            captured = capture_on_neuron(Environments(settings.cache_folder), order)
-        found = captured
-        said = (
-            f"{plural(captured.steps, 'step')}, {plural(len(captured.files), 'file')} in "
+            result = capture_on_neuron(Environments(settings.cache_folder), order)
+        text = (
+            f"{plural(result.steps, 'step')}, {plural(len(result.files), 'file')} in "
             f"{order.neuron_tensorboard_plugin_dir}\n"
             f"Next: tensorboard --logdir {logdir} --load_fast=false (view NEURON)"
         )
     if as_json:
-        options.print_json(found)
+        options.print_json(result)
     else:
-        click.echo(said)
+        click.echo(text)
 
 
 _place = click.argument("place", metavar="SESSION|FILE.ntff", type=click.Path(path_type=Path))
@@ -152,8 +151,8 @@ def view_command(*, place: Path, output_format: str, output_file: Path | None) -
         tool, _existing(place), output_format=output_format, output_file=output_file
     )
     with spinner(f"{tool.name} converts {place}"):
-        said = profiler.run(tool, arguments, timeout_seconds=TIMEOUT_SECONDS)
-    click.echo(f"Saved: {output_file.absolute()}" if output_file is not None else said.rstrip())
+        text = profiler.run(tool, arguments, timeout_seconds=TIMEOUT_SECONDS)
+    click.echo(f"Saved: {output_file.absolute()}" if output_file is not None else text.rstrip())
 
 
 @command.command("summarize")
@@ -167,8 +166,8 @@ def summarize_command(*, place: Path, as_json: bool) -> None:
         raise CompilerError(f"{empty[0]} is empty: nothing was captured")
     arguments = profiler.view_command(tool, place, output_format="summary-json", output_file=None)
     with spinner(f"{tool.name} summarises {place}"):
-        said = profiler.run(tool, arguments, timeout_seconds=TIMEOUT_SECONDS)
-    figures = profiler.parse_summary(said)
+        text = profiler.run(tool, arguments, timeout_seconds=TIMEOUT_SECONDS)
+    figures = profiler.parse_summary(text)
     if as_json:
         options.print_json({"tool": tool.name, "summary": figures})
         return

@@ -1,9 +1,9 @@
-"""`compilewatch profile train`: measure training steps, eager and compiled side by side."""
+"""`compilewatch profile train` and `profile check`: training steps, and the files of profiles."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import click
 import msgspec
 from rich import box
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -20,22 +21,29 @@ from compilewatch.api.selection import split
 from compilewatch.cli import completion, options
 from compilewatch.cli.conditions import INCOMPLETE
 from compilewatch.cli.rendering.progress import spinner
-from compilewatch.config.settings import Settings
+from compilewatch.config.settings import Settings, load_settings
 from compilewatch.environments import Environments
 from compilewatch.errors import UsageError
-from compilewatch.extras.profiles.train.records import Stage, TrainingOptions
-from compilewatch.extras.profiles.train.worker_calls import train_alone
+from compilewatch.extras.profiles.check import (
+    CheckedProfile,
+    check_outputs,
+    check_profiles,
+    write_report,
+)
+from compilewatch.extras.profiles.train import analysis
+from compilewatch.extras.profiles.train.records import Stage, TrainingOptions, TrainingProfile
 from compilewatch.extras.profiles.train.workflow import (
     EAGER,
     XLA,
     Trained,
     profile_training,
+    train_alone,
     training_request,
 )
 from compilewatch.records import Mode, Request, Status
 from compilewatch.records.clock import new_run_id
-from compilewatch.report.terminal.pieces import console
-from compilewatch.report.wording import printable
+from compilewatch.report.terminal.pieces import console, plain
+from compilewatch.report.wording import plural
 
 TARGETS = (EAGER, "inductor")
 
@@ -83,7 +91,7 @@ SHOWN = (Stage.FORWARD, Stage.BACKWARD, Stage.OPTIMIZER)
 @options.depth
 @options.output
 @options.as_json
-def command(
+def train_command(
     *,
     models: tuple[str, ...],
     targets: str,
@@ -126,9 +134,9 @@ def command(
         alone = partial(train_alone, Environments(settings.cache_folder))
         done.extend(profile_training(prepared, launcher, Path(scratch), alone))
     if as_json:
-        options.print_json([_as_json(each) for each in done])
+        options.print_json([_trained_json(each) for each in done])
     else:
-        _show(done, out)
+        _show_trained(done, out)
     return 0 if all(each.status is Status.PASS for each in done) else INCOMPLETE
 
 
@@ -168,54 +176,133 @@ def _requests(
     return requests, settings
 
 
-def _show(done: Sequence[Trained], out: Path) -> None:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("model", "target"):
-        table.add_column(heading, overflow="fold")
-    milliseconds = [f"{stage} ms" for stage in SHOWN]
-    for heading in ("first step s", "step ms", *milliseconds, "memory MB", "speed-up"):
-        table.add_column(heading, justify="right")
+def _show_trained(done: Sequence[Trained], out: Path) -> None:
+    headings = ("first step s", "step ms", *(f"{stage} ms" for stage in SHOWN), "memory MB")
+    table = _figures("model", "target", figures=(*headings, "speed-up"))
     for each in done:
-        table.add_row(Text(printable(each.model)), Text(each.target), *_cells(each))
+        table.add_row(plain(each.model), plain(each.target), *_cells(each))
     printer = console()
     printer.print(table)
     for each in done:
-        if each.status is not Status.PASS:
-            said = f"{each.model} on {each.target}: {each.status}: {each.detail}"
-            printer.print(Text(printable(said)))
+        lines = [f"{each.status}: {each.detail}"] if each.status is not Status.PASS else []
         if each.same_losses is False:
-            said = f"{each.model} on {each.target}: its losses differ from those of eager mode"
-            printer.print(Text(printable(said)))
-        for finding in each.findings:
-            said = f"{each.model} on {each.target}: {finding.code}: {finding.found}"
-            printer.print(Text(printable(said)))
-    printer.print(Text(f"Next: compilewatch profile check {out} --analysis"))
+            lines.append("its losses differ from those of eager mode")
+        lines += [f"{finding.code}: {finding.found}" for finding in each.findings]
+        for line in lines:
+            printer.print(plain(f"{each.model} on {each.target}: {line}"))
+    printer.print(plain(f"Next: compilewatch profile check {out} --analysis"))
 
 
-def _cells(each: Trained) -> list[str]:
+def _figures(*names: str, figures: Sequence[str]) -> Table:
+    """A table of names, and of figures after them."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in names:
+        table.add_column(heading, overflow="fold")
+    for heading in figures:
+        table.add_column(heading, justify="right")
+    return table
+
+
+def _cells(each: Trained) -> Iterator[str]:
     figures, times = each.metrics, each.times
     if figures is None or times is None or times.step is None:
-        return []
-    first, peak = figures.first_step_seconds, figures.peak_resident_bytes
-    medians = [times.stages[s].median * 1e3 if s in times.stages else None for s in SHOWN]
-    return [
-        f"{first:.2f}" if first is not None else "–",
-        f"{times.step.median * 1e3:.2f}",
-        *(f"{value:.2f}" if value is not None else "–" for value in medians),
-        f"{peak / 1e6:,.0f}" if peak is not None else "–",
-        f"{each.speedup:.2f}" if each.speedup is not None else "–",
-    ]
+        return
+    yield _figure(figures.first_step_seconds)
+    yield _figure(times.step.median, 1e3)
+    for stage in SHOWN:
+        yield _figure(times.stages[stage].median if stage in times.stages else None, 1e3)
+    peak = figures.peak_resident_bytes
+    yield f"{peak / 1e6:,.0f}" if peak is not None else "–"
+    yield _figure(each.speedup)
 
 
-def _as_json(each: Trained) -> dict[str, Any]:
-    return {
-        "model": each.model,
-        "target": each.target,
-        "status": each.status,
-        "detail": each.detail,
-        "folder": str(each.folder) if each.folder is not None else None,
-        "speedup": each.speedup,
-        "same_losses": each.same_losses,
-        "metrics": msgspec.to_builtins(each.metrics),
-        "findings": msgspec.to_builtins(each.findings),
-    }
+def _figure(value: float | None, factor: float = 1.0) -> str:
+    return f"{value * factor:.2f}" if value is not None else "–"
+
+
+def _trained_json(each: Trained) -> dict[str, Any]:
+    names = ("model", "target", "status", "detail", "speedup", "same_losses", "metrics", "findings")
+    folder = str(each.folder) if each.folder is not None else None
+    return {name: getattr(each, name) for name in names} | {"folder": folder}
+
+
+STATUS_STYLES = ("green", "yellow", "red")
+
+
+@click.command("check")
+@click.argument("folder", metavar="DIR", required=False, type=click.Path(path_type=Path))
+@options.output
+@click.option(
+    "--analysis", "explained", is_flag=True, help="Explain what dominates, by stage and operator."
+)
+@click.option("--report", is_flag=True, help="Write check_report.md into each profile's folder.")
+@options.as_json
+def check_command(
+    *, folder: Path | None, output_dir: str | None, explained: bool, report: bool, as_json: bool
+) -> int:
+    """Validate the profiles in DIR, or all in outputs/, of training and of inference.
+
+    Each file is read completely: damaged lines, files that contradict each other and traces that no
+    viewer would open are found. The exit status is 0 if nothing was found, 1 if there are findings
+    (also for a profile that is incomplete or still being written), 2 if a profile is broken.
+    """
+    root = Path(load_settings({"output_dir": output_dir}).output_dir)
+    profiles = check_profiles(folder) if folder is not None else check_outputs(root)
+    if as_json:
+        options.print_json([_check_json(each, explained) for each in profiles])
+    else:
+        for each in profiles:
+            console().print(Group(*_check_lines(each, explained)))
+    if report:
+        for each in profiles:
+            click.echo(f"Saved: {write_report(each).absolute()}", err=True)
+    return max(each.exit_status for each in profiles)
+
+
+def _check_lines(checked: CheckedProfile, explained: bool) -> Iterator[RenderableType]:
+    style = STATUS_STYLES[checked.exit_status]
+    head = Text.assemble(plain(str(checked.path)), ": ", (checked.state, style))
+    if checked.broken is not None:
+        yield head
+        yield plain(f"  {checked.broken}")
+        return
+    training = checked.training
+    size = f"training, {plural(len(training.steps), 'step')}" if training else "inference"
+    yield Text.assemble(head, f", {size}, {plural(len(checked.findings), 'finding')}")
+    for finding in checked.findings:
+        yield plain(f"  {finding.code}: {finding.found}")
+        yield plain(f"    {finding.advice}")
+    if explained and training is not None:
+        for sentence in analysis.explanation(training):
+            yield plain(f"  {sentence}")
+        yield from _tables(training)
+
+
+def _tables(profile: TrainingProfile) -> Iterator[Table]:
+    times = analysis.times_of(profile)
+    if times.stages:
+        stages = _figures("stage", figures=("median ms", "min ms", "max ms", "share"))
+        for stage, spread in times.stages.items():
+            seconds = (spread.median, spread.minimum, spread.maximum)
+            cells = [f"{value * 1e3:.3f}" for value in seconds]
+            stages.add_row(stage, *cells, f"{times.shares.get(stage, 0.0):.1%}")
+        yield stages
+    rows = analysis.top_operators(profile)
+    if rows:
+        operators = _figures("operator", figures=("calls", "own CPU ms", "CPU ms"))
+        for row in rows:
+            own, total = row.self_cpu_time_us / 1e3, row.cpu_time_total_us / 1e3
+            operators.add_row(plain(row.name), str(row.calls), f"{own:.3f}", f"{total:.3f}")
+        yield operators
+
+
+def _check_json(checked: CheckedProfile, explained: bool) -> dict[str, Any]:
+    names = ("kind", "state", "exit_status", "broken", "findings")
+    fields = {"path": str(checked.path)} | {name: getattr(checked, name) for name in names}
+    if (training := checked.training) is not None:
+        fields["metrics"] = analysis.metrics_of(training)
+        if explained:
+            fields["explanation"] = analysis.explanation(training)
+            fields["shares"] = analysis.times_of(training).shares
+            fields["operators"] = analysis.top_operators(training)
+    return fields

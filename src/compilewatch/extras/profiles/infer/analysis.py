@@ -95,23 +95,18 @@ def best_point(target: TargetProfile) -> BatchPoint | None:
 
 def fastest(profile: InferenceProfile) -> tuple[TargetProfile, BatchPoint] | None:
     """The target and batch size with the most samples a second whose numbers are right."""
-    found = [
-        (point.samples_per_second, target, point)
-        for target in profile.targets
-        for point in target.points
+    measured = (
+        (target, point)
+        for target, point in profile.points()
         if point.samples_per_second
         and (target_kind(target.target) == EAGER or point.speedup is not None)
-    ]
-    if not found:
-        return None
-    _, target, point = max(found, key=lambda each: each[0])
-    return target, point
+    )
+    return max(measured, key=lambda each: each[1].samples_per_second or 0.0, default=None)
 
 
 def broken(profile: InferenceProfile) -> tuple[TargetProfile, BatchPoint] | None:
     """The first target with graph breaks whose costs are known, at its smallest batch size."""
-    points = ((target, point) for target in profile.targets for point in target.points)
-    return next(((target, point) for target, point in points if point.breaks), None)
+    return next(((target, point) for target, point in profile.points() if point.breaks), None)
 
 
 def bottleneck(profile: InferenceProfile) -> str:

@@ -7,6 +7,8 @@ time (memory, numbers, traces) comes after the last round.
 
 from __future__ import annotations
 
+import os
+import platform
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,12 +26,9 @@ from compilewatch.errors import UsageError
 from compilewatch.extras.profiles.infer import (
     analysis,
     messages,
-    page,
-    plots,
-    report_files,
+    report,
     statistics,
 )
-from compilewatch.extras.profiles.infer.machine import busy_note, load, this_machine
 from compilewatch.extras.profiles.infer.messages import (
     FirstCall,
     Generated,
@@ -204,7 +203,7 @@ class Inference:
     """
 
     def __init__(
-        self, job: Job, profilers: Profilers, folder: ProfileFolder, report: ReportStep
+        self, job: Job, profilers: Profilers, folder: ProfileFolder, on_step: ReportStep
     ) -> None:
         self.job = job
         self.options = job.options
@@ -217,7 +216,7 @@ class Inference:
         self.done = 0.0
         self.deadline = job.request.deadlines.profile_seconds
         self._profilers = profilers
-        self._report = report
+        self._on_step = on_step
         self._number = 0
 
     def run(self, profile_id: str, place: str = ".") -> InferenceProfile:
@@ -290,7 +289,7 @@ class Inference:
 
     def step(self, what: str, share: float = 0.0) -> None:
         """Report a step that begins, and which share of the profile it is."""
-        self._report(what, self.done)
+        self._on_step(what, self.done)
         self.done = min(1.0, self.done + share)
 
     # --- one batch size --------------------------------------------------------------------------
@@ -654,19 +653,66 @@ def profile_model(
     job: Job,
     profilers: Profilers,
     folder: ProfileFolder,
-    report: ReportStep,
+    on_step: ReportStep,
     profile_id: str,
 ) -> StoredProfile:
     """Profile one model and store everything: the files first, the record last."""
-    progress = Inference(job, profilers, folder, report)
+    progress = Inference(job, profilers, folder, on_step)
     try:
         profile = progress.run(profile_id, folder.place)
-        report("writing files", 1.0)
-        folder.write(dict(report_files.files(profile, progress.samples)))
-        folder.write(dict(plots.plots(profile)))
-        folder.write(dict(page.render(profile, progress.samples)))
+        on_step("writing files", 1.0)
+        folder.write(dict(report.files(profile, progress.samples)))
+        folder.write(dict(report.plots(profile)))
+        folder.write(dict(report.render(profile, progress.samples)))
         profile = msgspec.structs.replace(profile, files=folder.names())
         folder.finish(profile)
     finally:
         folder.close()
     return StoredProfile(profile=profile, folder=folder.path)
+
+
+BUSY = 0.5
+"""Above this load for each core, times may be those of other programs."""
+
+
+def this_machine(device: str = "cpu") -> Machine:
+    """Describe this machine."""
+    import psutil
+
+    allowed = getattr(os, "sched_getaffinity", None)  # Linux only
+    return Machine(
+        cpu=_cpu(),
+        cores=len(allowed(0)) if allowed else os.cpu_count() or 1,
+        memory_bytes=int(psutil.virtual_memory().total),
+        system=f"{platform.system()} {platform.machine()}",
+        device=device,
+    )
+
+
+def load() -> float | None:
+    """The mean number of programs that wanted to run during the last minute."""
+    try:
+        return os.getloadavg()[0]
+    except OSError:
+        return None
+
+
+def busy_note(machine: Machine, seen: float | None) -> str | None:
+    """A sentence on a machine that is too busy for times that mean something."""
+    if seen is None or seen <= BUSY * machine.cores:
+        return None
+    return (
+        f"the machine was busy: a load of {seen:.1f} on {machine.cores} cores; "
+        "times include waiting, so trust ratios, which are from rounds in turns"
+    )
+
+
+def _cpu() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() in ("model name", "Model"):
+                return value.strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

@@ -13,13 +13,13 @@ from compilewatch.environments import Environments
 from compilewatch.errors import LauncherError
 from compilewatch.extras.profiles.infer.comparison import compare_profiles
 from compilewatch.extras.profiles.infer.measurement import Job, profile_model
-from compilewatch.extras.profiles.infer.page import PAGE
 from compilewatch.extras.profiles.infer.records import (
     EAGER,
     InferenceOptions,
     InferenceProfile,
     ProfileComparison,
 )
+from compilewatch.extras.profiles.infer.report import PAGE
 from compilewatch.extras.profiles.infer.servers import Profilers
 from compilewatch.extras.profiles.infer.store import PREFIX, ProfileFolder, read_profiles
 from compilewatch.files import safe_name

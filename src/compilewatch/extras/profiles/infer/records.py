@@ -5,7 +5,7 @@ A number that was not measured is None, never zero.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 
 from compilewatch.records.accuracy import Accuracy
@@ -324,6 +324,12 @@ class InferenceProfile(Record, frozen=True, kw_only=True, tag_field="kind", tag=
     files: tuple[str, ...] = ()
     place: str = "."
     notes: tuple[str, ...] = ()
+
+    def points(self) -> Iterator[tuple[TargetProfile, BatchPoint]]:
+        """Yield every target with each of its batch sizes."""
+        for target in self.targets:
+            for point in target.points:
+                yield target, point
 
     def target(self, name: str) -> TargetProfile | None:
         """Return one of its targets by name, None if it was not profiled."""

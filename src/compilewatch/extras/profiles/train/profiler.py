@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import csv
+import hashlib
+import io
 import logging
 import math
 import os
@@ -14,26 +18,34 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+import msgspec
+
 from compilewatch.contract.processes import resident_bytes
 from compilewatch.errors import did_you_mean
-from compilewatch.extras.profiles.train.clock import StageClock
-from compilewatch.extras.profiles.train.folder import TrainingFolder
-from compilewatch.extras.profiles.train.operators import STEP_NAME, OperatorTrace
-from compilewatch.extras.profiles.train.records import (
-    METRICS_FILE,
-    STAGES_FILE,
-    Stage,
-    Step,
-    TrainingConfig,
-    TrainingSummary,
-)
-from compilewatch.extras.profiles.train.summaries import (
+from compilewatch.extras.profiles.train.analysis import (
     complete_steps,
     dominant_stage,
     metrics,
     stage_times,
 )
-from compilewatch.records.clock import now
+from compilewatch.extras.profiles.train.records import (
+    CONFIG_FILE,
+    METRICS_FILE,
+    OPERATOR_COLUMNS,
+    OPERATORS_FILE,
+    STAGES_FILE,
+    STEPS_FILE,
+    SUMMARY_FILE,
+    TRACE_FILE,
+    Stage,
+    Step,
+    TrainingConfig,
+    TrainingSummary,
+    WrittenFile,
+)
+from compilewatch.files import append_all, lock, replace, sync, sync_folder
+from compilewatch.records import Record
+from compilewatch.records.clock import new_run_id, now
 
 T = TypeVar("T")
 Setting = str | int | float | bool | None
@@ -366,3 +378,213 @@ def _device_peak() -> int | None:
     if torch is None or not torch.cuda.is_initialized():
         return None
     return int(torch.cuda.max_memory_allocated())
+
+
+SYNC_SECONDS = 1.0
+"""How often `steps.jsonl` is synced: a killed process loses no step, a power failure this much."""
+
+
+class TrainingFolder:
+    """The folder of one profile. Raises OSError.
+
+    The lock of `steps.jsonl` is held until `close`, or until the process ends, so that readers know
+    whether the profile is still being written.
+    """
+
+    def __init__(self, root: Path) -> None:
+        root.mkdir(parents=True, exist_ok=True)
+        while True:
+            self.path = root.absolute() / new_run_id()
+            try:
+                self.path.mkdir()
+                break
+            except FileExistsError:
+                time.sleep(0.001)
+        self._steps = -1
+        self._synced = time.monotonic()
+
+    @property
+    def id(self) -> str:
+        return self.path.name
+
+    def begin(self, config: TrainingConfig) -> None:
+        """Write `config.json`, and lock the empty `steps.jsonl`."""
+        self.write(CONFIG_FILE, config)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._steps = os.open(self.path / STEPS_FILE, flags, 0o644)
+        lock(self._steps, seconds=0.0)
+        sync_folder(self.path)
+
+    def append(self, step: Step) -> None:
+        """Append one line, which other processes can read when this returns."""
+        if self._steps < 0:
+            raise OSError(f"{STEPS_FILE} is not open")
+        append_all(self._steps, msgspec.json.encode(step) + b"\n")
+        if time.monotonic() - self._synced >= SYNC_SECONDS:
+            sync(self._steps)
+            self._synced = time.monotonic()
+
+    def steps(self) -> bytes:
+        """Return the lines so far."""
+        return (self.path / STEPS_FILE).read_bytes()
+
+    def write(self, name: str, record: Record) -> None:
+        """Write a file of JSON atomically."""
+        self.write_bytes(name, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
+
+    def write_bytes(self, name: str, data: bytes) -> None:
+        replace(self.path / name, data, durable=True)
+
+    def finish(self, summary: TrainingSummary) -> None:
+        """Write the summary, which makes the profile complete."""
+        if self._steps >= 0:
+            sync(self._steps)
+        written = {
+            path.name: _measured(path)
+            for path in sorted(self.path.iterdir())
+            if path.is_file() and not path.name.startswith(".") and path.name != SUMMARY_FILE
+        }
+        self.write(SUMMARY_FILE, msgspec.structs.replace(summary, files=written))
+        sync_folder(self.path)
+
+    def close(self) -> None:
+        """Release the lock. May be called twice."""
+        descriptor, self._steps = self._steps, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def _measured(path: Path) -> WrittenFile:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return WrittenFile(bytes=path.stat().st_size, sha256=digest)
+
+
+class StageClock:
+    """Adds up the seconds of each stage of the current step.
+
+    Stages may be nested: the time of the inner one does not count for the outer one, so that the
+    stages of a step add up to the step. A stage that is open when a step ends continues in the next
+    one, with the rest of its time.
+    """
+
+    def __init__(self) -> None:
+        self._open: list[Stage] = []
+        self._seconds: dict[Stage, float] = {}
+        self._since = self._began = time.perf_counter()
+
+    def _charge(self, now: float) -> None:
+        """Count the time since the last change for the innermost open stage."""
+        stage = self._open[-1] if self._open else Stage.OTHER
+        self._seconds[stage] = self._seconds.get(stage, 0.0) + now - self._since
+        self._since = now
+
+    def enter(self, stage: Stage) -> None:
+        self._charge(time.perf_counter())
+        self._open.append(stage)
+
+    def leave(self, stage: Stage) -> None:
+        self._charge(time.perf_counter())
+        if stage in self._open:
+            # Stages that generators left open end with the one around them.
+            del self._open[len(self._open) - 1 - self._open[::-1].index(stage) :]
+
+    def end_step(self) -> tuple[float, dict[Stage, float]]:
+        """Return the seconds of the step that ends now and those of its stages."""
+        now = time.perf_counter()
+        self._charge(now)
+        wall, seconds = now - self._began, self._seconds
+        return wall, {stage: seconds[stage] for stage in Stage if stage in seconds}
+
+    def begin_step(self) -> None:
+        """Begin the next step; the time since `end_step` belongs to no step."""
+        self._seconds = {}
+        self._since = self._began = time.perf_counter()
+
+
+STEP_NAME = "training step"
+
+
+class OperatorTrace:
+    """One recording. Steps and stages are annotated, so that the trace shows them.
+
+    Errors of torch propagate, such as that of a second profiler in the same process.
+    """
+
+    def __init__(self) -> None:
+        torch: Any = sys.modules["torch"]
+        self._record = torch.profiler.record_function
+        self._open: list[tuple[str, Any]] = []
+        # On the CPU and on the accelerator, if there is one: torch's default activities.
+        self._profile = torch.profiler.profile(profile_memory=True, acc_events=True)
+        quiet = {"KINETO_LOG_LEVEL": "99"}  # Kineto reads it now; it logs each recording to stderr
+        with _environment(quiet):
+            self._profile.start()
+
+    def enter(self, name: str) -> None:
+        """Begin an annotated part of the trace."""
+        annotation = self._record(name)
+        annotation.__enter__()
+        self._open.append((name, annotation))
+
+    def leave(self, name: str) -> None:
+        """End the newest part with this name, and what began inside of it."""
+        if any(name == known for known, _ in self._open):
+            while self._open:
+                known, annotation = self._open.pop()
+                annotation.__exit__(None, None, None)
+                if known == name:
+                    return
+
+    def stop(self) -> None:
+        """End the recording."""
+        for _, annotation in reversed(self._open):
+            annotation.__exit__(None, None, None)
+        self._open.clear()
+        self._profile.stop()
+
+    def save(self, folder: Path) -> None:
+        """Write both files atomically, the trace in the JSON format of Chrome."""
+        temporary = folder / f".{TRACE_FILE}.tmp"
+        try:
+            self._profile.export_chrome_trace(str(temporary))
+            temporary.replace(folder / TRACE_FILE)
+            table = folder / f".{OPERATORS_FILE}.tmp"
+            table.write_text(operators_csv(self._profile.key_averages()), encoding="utf-8")
+            table.replace(folder / OPERATORS_FILE)
+        finally:
+            # On a full disk, Kineto leaves a temporary file of its own, which stays open.
+            for left in folder.glob(f".{TRACE_FILE}*"):
+                os.truncate(left, 0)
+                left.unlink()
+
+
+@contextlib.contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Set variables that are not set, and remove them again."""
+    added = {name: value for name, value in variables.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
+
+
+def operators_csv(averages: Any) -> str:
+    """The rows of `key_averages()`, most time of their own first. Times are in microseconds."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(OPERATOR_COLUMNS)
+    ordered = sorted(averages, key=lambda e: (-e.self_cpu_time_total, e.key))
+    for each in ordered:
+        writer.writerow(
+            [
+                each.key,
+                each.count,
+                *(each.self_cpu_time_total, each.cpu_time_total),
+                *(each.self_device_time_total, each.device_time_total),
+                *(each.self_cpu_memory_usage, each.cpu_memory_usage),
+            ]
+        )
+    return text.getvalue()

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
-from compilewatch.errors import StoreError
+from compilewatch.api.worker_client import call_worker, last_line, oneshot
+from compilewatch.environments import Environments
+from compilewatch.errors import CompilerError, InputsError, StoreError
 from compilewatch.extras.profiles.train import analysis
 from compilewatch.extras.profiles.train.records import (
+    CapturedProfile,
+    NeuronCapture,
     ProfileFinding,
     StageTimes,
     TrainingMetrics,
@@ -137,3 +142,34 @@ def _compared(found: Trained, eager: Trained | None) -> Trained:
     if same and found.times.step is not None and eager.times.step is not None:
         speedup = eager.times.step.median / found.times.step.median
     return replace(found, speedup=speedup, same_losses=same)
+
+
+def train_alone(environments: Environments, request: Request) -> Result:
+    """Train for a profile in an interpreter of its own, which no server has warmed up.
+
+    Raises InputsError if it does not end within the deadline of all phases.
+    """
+    try:
+        return call_worker(environments, "train", request, Result)
+    except subprocess.TimeoutExpired:
+        seconds = request.deadlines.total_seconds
+        raise InputsError(
+            f"{request.model.name}: the training did not end within {seconds:g} s: raise "
+            "deadlines.total_seconds or train fewer steps"
+        ) from None
+
+
+def capture_on_neuron(environments: Environments, order: NeuronCapture) -> CapturedProfile:
+    """Run `neuron-profile` of `worker.process.oneshot`, with the variables of this shell.
+
+    Raises CompilerError with the message of the failure.
+    """
+    chosen = environments.interpreter(order.request.target.environment)
+    seconds = order.request.deadlines.total_seconds
+    try:
+        done = oneshot(chosen, "neuron-profile", msgspec.json.encode(order), seconds)
+    except subprocess.TimeoutExpired:
+        raise CompilerError(f"the capture did not end within {seconds:g} s") from None
+    if done.returncode != 0:
+        raise CompilerError(f"{order.request.model.name}: {last_line(done.stderr)}")
+    return msgspec.json.decode(done.stdout, type=CapturedProfile)

@@ -18,7 +18,7 @@ import msgspec
 import torch
 
 from compilewatch.errors import CompilerError
-from compilewatch.extras.profiles.train.messages import CapturedProfile, NeuronCapture
+from compilewatch.extras.profiles.train.records import CapturedProfile, NeuronCapture
 from compilewatch.worker.example_inputs import make_inputs
 from compilewatch.worker.model.overrides import overrides_of
 from compilewatch.worker.model.resolve import build_model

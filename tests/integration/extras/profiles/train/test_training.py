@@ -22,7 +22,7 @@ from torch import nn
 from torch.profiler._trace_validator import validate_trace
 
 from compilewatch.extras.profiles.check import check_profiles
-from compilewatch.extras.profiles.train.operators import operators_csv
+from compilewatch.extras.profiles.train.profiler import operators_csv
 from compilewatch.extras.profiles.train.records import OPERATORS_FILE, STEPS_FILE, TRACE_FILE, Stage
 from compilewatch.extras.profiles.train.store import read_training, tail
 from compilewatch.profiling import Profiler

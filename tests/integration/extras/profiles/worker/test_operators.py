@@ -13,7 +13,7 @@ from torch import nn
 from torch.profiler import profile
 
 from compilewatch.extras.profiles.infer.records import OpStat
-from compilewatch.extras.profiles.infer.report_files import op_stats
+from compilewatch.extras.profiles.infer.report import op_stats
 from compilewatch.extras.profiles.worker import measuring
 
 pytestmark = pytest.mark.torch
@@ -33,7 +33,7 @@ def call() -> None:
 
 
 def rows_of(operators: tuple[OpStat, ...]) -> dict[str, dict[str, str]]:
-    return {row["name"]: row for row in csv.DictReader(op_stats(operators).splitlines())}
+    return {row["name"]: row for row in csv.DictReader(op_stats(operators).decode().splitlines())}
 
 
 def test_the_file_is_what_torch_sums_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,7 +118,7 @@ class _Server:
 @pytest.fixture(autouse=True)
 def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Matplotlib asks another program for the fonts of the machine."""
-    monkeypatch.setattr("compilewatch.extras.profiles.infer.plots.plots", lambda _: ())
+    monkeypatch.setattr("compilewatch.extras.profiles.infer.report.plots", lambda _: ())
 
 
 def profiled_on(

@@ -10,8 +10,7 @@ import xml.etree.ElementTree as ET
 import msgspec
 import pytest
 
-from compilewatch.extras.profiles.infer import page, plots, report_files
-from compilewatch.extras.profiles.infer import words as words
+from compilewatch.extras.profiles.infer import report
 from compilewatch.extras.profiles.infer.records import BatchPoint, InferenceProfile
 from compilewatch.records import Status
 from compilewatch.report.wording import milliseconds
@@ -22,12 +21,12 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 @pytest.fixture(scope="module")
 def files() -> dict[str, bytes]:
-    return dict(report_files.files(*profiled.profile()))
+    return dict(report.files(*profiled.profile()))
 
 
 @pytest.fixture(scope="module")
 def page_files() -> dict[str, bytes]:
-    return dict(page.render(*profiled.profile()))
+    return dict(report.render(*profiled.profile()))
 
 
 def failed() -> InferenceProfile:
@@ -79,10 +78,10 @@ def test_the_summary_has_its_sections(files: dict[str, bytes]) -> None:
 
 @pytest.mark.process  # matplotlib asks the system for its fonts, once
 def test_both_pictures_are_made_and_neither_without_a_measurement() -> None:
-    made = dict(plots.plots(profiled.profile()[0]))
+    made = dict(report.plots(profiled.profile()[0]))
     assert set(made) == {"plots/batch_size_comparison.png", "plots/metrics_heatmap.png"}
     assert all(data.startswith(PNG) for data in made.values())
-    assert dict(plots.plots(failed())) == {}
+    assert dict(report.plots(failed())) == {}
 
 
 def test_the_page_has_no_scripts_and_links_what_exists(
@@ -108,12 +107,12 @@ def test_the_page_shows_the_cost_of_a_break_beside_its_line(page_files: dict[str
 
 
 def test_a_page_without_a_measurement_says_why() -> None:
-    made = dict(page.render(failed(), ()))
+    made = dict(report.render(failed(), ()))
     text = made["report.html"].decode()
     assert "used 9 GiB of 8 GiB allowed" in text
     assert not any(name.startswith("charts/") for name in made)
-    report = dict(report_files.files(failed(), ()))["baseline_summary_report.txt"].decode()
-    assert "nothing was measured" in report
+    text = dict(report.files(failed(), ()))["baseline_summary_report.txt"].decode()
+    assert "nothing was measured" in text
 
 
 def test_charts_are_documents_that_say_their_content(page_files: dict[str, bytes]) -> None:
@@ -141,8 +140,8 @@ def test_times_are_worded_by_their_size(seconds: float | None, said: str) -> Non
 
 
 def test_a_setting_fix_without_certainty_claims_nothing() -> None:
-    assert "saves 1.00 ms a call" in words.setting_fix_words(profiled.SETTING_FIX)
+    assert "saves 1.00 ms a call" in report.setting_fix_words(profiled.SETTING_FIX)
     unsure = msgspec.structs.replace(profiled.SETTING_FIX, certain=False)
-    assert "no saving that is certain" in words.setting_fix_words(unsure)
+    assert "no saving that is certain" in report.setting_fix_words(unsure)
     wrong = msgspec.structs.replace(profiled.SETTING_FIX, matches=False)
-    assert "the numbers differ" in words.setting_fix_words(wrong)
+    assert "the numbers differ" in report.setting_fix_words(wrong)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from compilewatch.extras.profiles.infer.machine import busy_note
-from compilewatch.extras.profiles.infer.measurement import Job, suggested_settings
+from compilewatch.extras.profiles.infer.measurement import Job, busy_note, suggested_settings
 from compilewatch.extras.profiles.infer.profiles_of_run import (
     compared_with,
     slower_notes,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from compilewatch.extras.profiles.train import clock
-from compilewatch.extras.profiles.train.clock import StageClock
+from compilewatch.extras.profiles.train import profiler
+from compilewatch.extras.profiles.train.profiler import StageClock
 from compilewatch.extras.profiles.train.records import Stage
 
 
@@ -19,7 +19,7 @@ class Time:
 @pytest.fixture
 def time(monkeypatch: pytest.MonkeyPatch) -> Time:
     fake = Time()
-    monkeypatch.setattr(clock, "time", fake)
+    monkeypatch.setattr(profiler, "time", fake)
     return fake
 
 

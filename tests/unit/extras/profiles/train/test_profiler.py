@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from compilewatch.errors import StoreError
-from compilewatch.extras.profiles.train.folder import TrainingFolder
+from compilewatch.extras.profiles.train.profiler import TrainingFolder
 from compilewatch.extras.profiles.train.records import STEPS_FILE, SUMMARY_FILE, TrainingProfile
 from compilewatch.extras.profiles.train.store import read_training, tail
 from compilewatch.profiling import Profiler, Stage
