@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from rich.console import Group, RenderableType
 
-from compilewatch.analysis.leverage import By, FixableCause, Leverage
-from compilewatch.analysis.predictions import PredictionCheck
+from compilewatch.analysis.leverage import FixableCause, Leverage
 from compilewatch.analysis.verified_fixes import VerifiedFixes
 from compilewatch.report.leverage import (
     gain,
@@ -15,7 +14,7 @@ from compilewatch.report.leverage import (
     verified_total_words,
 )
 from compilewatch.report.terminal.pieces import plain, plain_table, spaced
-from compilewatch.report.wording import percent, plural, quantity
+from compilewatch.report.wording import plural, quantity
 
 
 def fixes_table(found: Leverage, verified: VerifiedFixes | None = None) -> RenderableType:
@@ -54,27 +53,6 @@ def _verified(verified: VerifiedFixes | None, number: int) -> list[RenderableTyp
         return []
     step = verified.steps[number - 1]
     return [plain(step_fix_words(step), "green" if step is not None else "dim")]
-
-
-def check_text(found: PredictionCheck) -> RenderableType:
-    """What came true of a prediction, and the models for which it did not."""
-    unit = "lines" if found.by is By.LINE else "ids"
-    right, predicted = len(found.right), len(found.right) + len(found.wrong)
-    kept = found.rid - len(found.revealed)
-    facts = (
-        ("models with a verdict in both runs", f"{found.models:,}"),
-        ("with graph breaks before", f"{found.broken:,}"),
-        ("of these without any now", f"{len(found.fixed):,}"),
-        (f"causes ({unit}) gone from every model", f"{found.gone:,} of {found.causes:,}"),
-        ("models with these causes only", f"{predicted:,}"),
-        ("of these without breaks now", f"{right:,} ({percent(found.precision)})"),
-        ("still break", ", ".join(found.wrong) or "none"),
-        ("models rid of all their causes", f"{found.rid:,}"),
-        ("of these without breaks now", f"{kept:,} ({percent(found.rid_share)})"),
-        ("another break came to light", ", ".join(found.revealed) or "none"),
-    )
-    width = max(len(name) for name, _ in facts)
-    return Group(*(plain(f"{name:<{width}}  {value}") for name, value in facts))
 
 
 def _cause(cause: FixableCause, further: bool) -> RenderableType:

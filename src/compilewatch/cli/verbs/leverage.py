@@ -8,12 +8,11 @@ import click
 import msgspec
 
 from compilewatch.analysis.leverage import By, FixOrder, leverage
-from compilewatch.analysis.predictions import check
 from compilewatch.analysis.rows import targets_in_order
 from compilewatch.analysis.verified_fixes import verified_fixes
 from compilewatch.api.stored_fixes import stored_fixes
 from compilewatch.cli import completion, options
-from compilewatch.cli.rendering.fixes import check_text, fixes_table
+from compilewatch.cli.rendering.fixes import fixes_table
 from compilewatch.config.settings import load_settings
 from compilewatch.errors import UsageError, did_you_mean
 from compilewatch.records import Result
@@ -46,13 +45,6 @@ from compilewatch.store import Store
     metavar="LABEL",
     help="Only this target, such as dynamo/train (default: the first one with graph breaks).",
 )
-@click.option(
-    "--check",
-    "later",
-    metavar="LATER",
-    shell_complete=completion.runs,
-    help="Hold predictions from RUN against LATER, a run of the same models by another PyTorch.",
-)
 @options.output
 @options.as_json
 def command(
@@ -62,7 +54,6 @@ def command(
     order: str,
     top: int,
     label: str | None,
-    later: str | None,
     output_dir: str | None,
     as_json: bool,
 ) -> None:
@@ -71,18 +62,10 @@ def command(
     Each step names a line (or an id of PyTorch's registry of graph breaks) and the models without
     any graph break once it is fixed too. RUN is the latest run by default; nothing is evaluated.
     """
-    store = Store(Path(load_settings({"output_dir": output_dir}).output_dir))
-    stored = store.open(run)
+    stored = Store(Path(load_settings({"output_dir": output_dir}).output_dir)).open(run)
     results = stored.results()
     if label is not None:
         _check_label(label, results, stored.run.id)
-    if later is not None:
-        held = check(results, store.open(later).results(), By(by), target=label)
-        if as_json:
-            options.print_json(held)
-        else:
-            console().print(check_text(held))
-        return
     found = leverage(results, by=By(by), order=FixOrder(order), top=top, target=label)
     fixes, notes = stored_fixes(stored)
     for note in notes:

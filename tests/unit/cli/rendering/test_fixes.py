@@ -1,10 +1,9 @@
 from __future__ import annotations
 
 from compilewatch.analysis.leverage import By, leverage
-from compilewatch.analysis.predictions import check
 from compilewatch.analysis.verified_fixes import verified_fixes
 from compilewatch.api.stored_fixes import StoredFix
-from compilewatch.cli.rendering.fixes import check_text, fixes_table
+from compilewatch.cli.rendering.fixes import fixes_table
 from compilewatch.cli.rendering.stored_fix import stored_fix_text
 from compilewatch.records import Target
 from compilewatch.records.views import ModelFix
@@ -56,14 +55,6 @@ def test_nothing_to_fix_is_a_sentence() -> None:
 
 def test_it_fits_eighty_columns() -> None:
     assert max(map(len, narrow(fixes_table(leverage(BROKEN))))) <= 80
-
-
-def test_a_check_says_what_came_true() -> None:
-    after = [factories.result("A"), factories.result("B", breaks=(OTHER,)), BROKEN[2]]
-    text = " ".join(piped(check_text(check(BROKEN, after, By.LINE))).split())
-    assert "models with a verdict in both runs 3 with graph breaks before 3" in text
-    assert "models rid of all their causes 2 of these without breaks now 1 (50.0 %)" in text
-    assert "another break came to light B" in text
 
 
 FIXES = tuple(
