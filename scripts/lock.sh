@@ -7,7 +7,6 @@
 # the 25 most used architectures. If a torch fails, the next older one is tried, down to the pinned one.
 #
 #   TORCH=2.14.1           try only this version
-#   JENKINS_SOURCES=FOLDER  also renew stack/jenkins/facts.json, from clones that scripts/jenkins_facts names
 #
 # The local version of a build ("+cu132") is removed, so that the lock fits every machine, and so are the
 # CUDA libraries: pip resolves those of the torch that it installs.
@@ -20,8 +19,6 @@ trap 'rm -rf "$tools" "$cache/environments/lock-trial"' EXIT
 .venv/bin/python -m venv "$tools/venv"
 "$tools/venv/bin/pip" install --quiet pip-tools
 cp -r requirements "$tools/"
-
-if [ -n "${JENKINS_SOURCES:-}" ]; then .venv/bin/python -m scripts.jenkins_facts "$JENKINS_SOURCES"; fi
 
 restore() { cp "$tools"/requirements/* requirements/; }
 

@@ -16,7 +16,6 @@ import pytest
 import yaml
 
 from compilewatch.config.settings import load_settings
-from scripts.jenkins_facts.__main__ import pinned
 from tests import services
 from tests.integration.jenkins.conftest import FACTS, ROOT
 
@@ -34,7 +33,7 @@ def casc() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def facts() -> Facts:
-    """What the sources of Jenkins and of its plugins say; see scripts/jenkins_facts."""
+    """What Jenkins and its plugins take, as recorded from their sources."""
     found: Facts = json.loads(FACTS.read_text(encoding="utf-8"))
     return found
 
@@ -136,17 +135,6 @@ def test_what_jenkins_does_not_have_is_found(
 ) -> None:
     assert before in CASC
     assert any(said in one for one in problems(facts, yaml.safe_load(CASC.replace(before, after))))
-
-
-def test_the_facts_are_of_the_pinned_versions(facts: Facts) -> None:
-    """A new version in plugins.txt or the Dockerfile needs its own facts: see docs/jenkins.md."""
-    assert {n: s["pinned"] for n, s in facts["sources"].items() if s["pinned"]} == {
-        name: version for name, version in pinned().items() if name in facts["sources"]
-    }
-    assert set(pinned()) - set(facts["sources"]) == {
-        # Nothing of these is named anywhere: they show pages, or bring others along.
-        *("credentials-binding", "pipeline-graph-view", "workflow-aggregator"),
-    }
 
 
 def test_nothing_is_built_on_the_controller_and_nobody_is_let_in(casc: dict[str, Any]) -> None:
