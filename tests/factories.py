@@ -11,6 +11,7 @@ from compilewatch.records import (
     Depth,
     Environment,
     ErrorRecord,
+    FactoryBuild,
     FullgraphVerdict,
     GraphBreak,
     ModelSpec,
@@ -134,3 +135,13 @@ def view(*results: Result, **fields: Any) -> RunView:
 def settings(**changes: Any) -> Settings:
     """The default settings but for these, named as variables name them: `loki_url`."""
     return load_settings(changes, folder=Path("/"), environ={})
+
+
+def chaos(behaviour: str) -> ModelSpec:
+    """A model of `tests.chaos`, which any process of this checkout can build."""
+    build = FactoryBuild(
+        factory=f"tests.chaos:{behaviour}",
+        path=str(Path(__file__).parents[1]),
+        inputs=f"tests.chaos:inputs_of_{behaviour}",
+    )
+    return ModelSpec(source="manifest", name=behaviour, build=build)

@@ -31,7 +31,7 @@ from compilewatch.errors import (
 from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.plan.placement import wanted
 from compilewatch.records import (
-    ChaosBuild,
+    FactoryBuild,
     ModelSpec,
     Record,
     Request,
@@ -77,7 +77,9 @@ def try_environment(environments: Environments, name: str) -> Working:
 
     Raises InterpreterError, with a message of one line, if that fails.
     """
-    model = ModelSpec(source="chaos", name="ok", build=ChaosBuild(behaviour="ok"))
+    factory = "compilewatch.worker.process.warmup:one_layer"
+    build = FactoryBuild(factory=factory, inputs=f"{factory}_inputs")
+    model = ModelSpec(source="manifest", name="one layer", build=build)
     request = Request(model=model, target=Target(environment=name), key="check", tier=Tier.FAKE)
     began = time.monotonic()
     try:

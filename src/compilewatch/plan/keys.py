@@ -21,7 +21,6 @@ from compilewatch.contract.targets import COMMON_FILES, entry, variants_of
 from compilewatch.errors import ConfigError
 from compilewatch.records import (
     HARNESS_VERSION,
-    ChaosBuild,
     ClassBuild,
     ConfigBuild,
     Depth,
@@ -148,8 +147,6 @@ def _build_identity(spec: ModelSpec) -> dict[str, Any]:
     build = spec.build
     if isinstance(build, ClassBuild):
         return {"class": build.class_name}
-    if isinstance(build, ChaosBuild):
-        return {"chaos": build.behaviour}
     if isinstance(build, FactoryBuild):
         identity = {"factory": build.factory, "inputs": build.inputs, "source": build.source_sha256}
         # Without the digest of the source, only the folder distinguishes two factories.

@@ -87,13 +87,7 @@ class CallerBuild(Record, frozen=True, kw_only=True, tag="caller"):
     """An object of the process that called `compilewatch.check`; no other process can build it."""
 
 
-class ChaosBuild(Record, frozen=True, kw_only=True, tag="chaos"):
-    """A built-in model that fails on purpose; `behaviour` is a name in `worker.model.chaos`."""
-
-    behaviour: str
-
-
-Build = ClassBuild | ConfigBuild | FactoryBuild | LibraryBuild | CallerBuild | ChaosBuild
+Build = ClassBuild | ConfigBuild | FactoryBuild | LibraryBuild | CallerBuild
 
 
 class ModelSpec(Record, frozen=True, kw_only=True):

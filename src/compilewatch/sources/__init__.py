@@ -13,7 +13,6 @@ SOURCES: dict[str, str] = {
     ALL: "compilewatch.sources.libraries.source:AllLibraries",
     "hub": "compilewatch.sources.hub.source:HubSource",
     "manifest": "compilewatch.sources.manifest:ManifestSource",
-    "chaos": "compilewatch.sources.chaos:ChaosSource",
     **extras.rows("sources"),
 }
 

@@ -26,8 +26,8 @@ ENTRY_POINTS = "compilewatch.sources"
 
 
 def source_names() -> tuple[str, ...]:
-    """Return the values of `--source` other than `auto`, without those that only tests use."""
-    return tuple(n for n in plugins.names(SOURCES, group=ENTRY_POINTS) if n != "chaos")
+    """Return the values of `--source` other than `auto`."""
+    return plugins.names(SOURCES, group=ENTRY_POINTS)
 
 
 def source_class(name: str) -> Callable[..., Source]:
@@ -87,7 +87,7 @@ def _library_sentence(library: str, places: Places) -> str:
 def other_sources(places: Places | None = None) -> tuple[Callable[[], Source], ...]:
     """Return the sources in which to look up a model that the chosen source does not have."""
     known = places or Places()
-    names = ("manifest", "hub", "library", "chaos", ALL)
+    names = ("manifest", "hub", "library", ALL)
     return tuple(partial(_made, name, "all", known) for name in names)
 
 

@@ -22,7 +22,6 @@ from compilewatch.contract.messages import ChildResult
 from compilewatch.contract.targets import entry
 from compilewatch.errors import WrongGuessError
 from compilewatch.records import (
-    ChaosBuild,
     ConfigBuild,
     Mode,
     Phase,
@@ -215,10 +214,6 @@ def _set_up(request: Request, tier: Tier) -> tuple[CompileTarget, FakeTensorMode
         # Workers are offline; only the download of requested real weights is allowed.
         huggingface_hub.constants.HF_HUB_OFFLINE = False
         os.environ.pop("HF_HUB_OFFLINE", None)
-    if isinstance(build, ChaosBuild):
-        from compilewatch.worker.model import chaos
-
-        chaos.misbehave(build.behaviour, Phase.SETUP)
     target = load_target(request.target.name)
     missing = target.missing()
     if missing is not None:
@@ -275,15 +270,7 @@ def _inputs(
     without: frozenset[str] = frozenset(),
 ) -> ExampleInputs:
     from compilewatch.worker.example_inputs import make_inputs
-    from compilewatch.worker.subject import ExampleInputs
 
-    build = request.model.build
-    if isinstance(build, ChaosBuild):
-        from compilewatch.worker.model import chaos
-
-        chaos.misbehave(build.behaviour, Phase.INPUTS)
-        with fake_mode if fake_mode is not None else nullcontext():
-            return ExampleInputs(strategy="chaos", kwargs=chaos.example_kwargs())
     return make_inputs(built.module, built.config, request, overrides, fake_mode, without=without)
 
 

@@ -15,6 +15,8 @@ from tests.team import PROGRAM, Compilewatch
 
 pytestmark = pytest.mark.torch
 
+ROOT = Path(__file__).parents[3]
+
 CASES = {
     "unknown model, near names": (
         ("explain", "LlamaForCasualLM"),
@@ -119,13 +121,15 @@ def test_an_abort_keeps_what_is_done_and_resume_finishes_it(
 ) -> None:
     """A real process, which alone can be sent a signal; this one finishes what it left."""
     outputs = team / f"interrupted-{how.name}"
+    entries = (
+        f"[[model]]\nname = '{name}'\nfactory = 'tests.chaos:{name}'\n"
+        f"inputs = 'tests.chaos:inputs_of_{name}'\npython_path = '{ROOT}'\n"
+        for name in ("ok", "hang_compile")
+    )
+    (team / "chaos.toml").write_text("schema_version = 1\n" + "\n".join(entries))
     command = [
         str(PROGRAM),
-        "sweep",
-        "--source",
-        "chaos",
-        "--models",
-        "chaos/ok,chaos/hang_compile",
+        *("sweep", "--source", "manifest"),
     ]
     command += ["--output", str(outputs), "--jobs", "1"]
     sweeping = subprocess.Popen(
@@ -134,7 +138,11 @@ def test_an_abort_keeps_what_is_done_and_resume_finishes_it(
         stderr=subprocess.PIPE,
         text=True,
         # Long enough to be aborted in; what finishes the run waits for it a second time.
-        env=os.environ | {"COMPILEWATCH_DEADLINES_COMPILE_SECONDS": "4"},
+        env=os.environ
+        | {
+            "COMPILEWATCH_DEADLINES_COMPILE_SECONDS": "4",
+            "COMPILEWATCH_MODELS_FILE": str(team / "chaos.toml"),
+        },
     )
     try:
         deadline = time.monotonic() + 120

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import ModuleType
 
 from compilewatch.contract.messages import ChildResult
 from compilewatch.records import Depth, Phase, Request, Result, Status, Tier
@@ -73,15 +72,7 @@ def warm_up(targets: Iterable[str], *, single: bool = False, device: object = No
         threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()
 
 
-def without_chaos() -> None:
-    """A child with a chaos model asks it to misbehave at the end, and its module imports torch."""
-    stub = ModuleType("compilewatch.worker.model.chaos")
-    vars(stub)["misbehave"] = lambda *_: None
-    sys.modules[stub.__name__] = stub
-
-
 if __name__ == "__main__":
-    without_chaos()
     phases.evaluate = answer
     warmup.warm_up = warm_up  # type: ignore[assignment]
     warmup.import_modules = lambda targets: None  # type: ignore[assignment,misc]

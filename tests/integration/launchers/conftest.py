@@ -10,13 +10,13 @@ import pytest
 from compilewatch import environments
 from compilewatch.environments import Interpreter
 from compilewatch.launchers.local.launcher import LocalLauncher
-from compilewatch.records import ChaosBuild, ClassBuild, Deadlines, ModelSpec, Request, Target
+from compilewatch.records import ClassBuild, Deadlines, ModelSpec, Request, Target
+from tests import factories
 
 
 def chaos_request(behaviour: str, **fields: Any) -> Request:
-    model = ModelSpec(source="chaos", name=behaviour, build=ChaosBuild(behaviour=behaviour))
-    given: dict[str, Any] = {"model": model, "target": Target(), "key": f"key-{behaviour}"}
-    return Request(**{**given, **fields})
+    given: dict[str, Any] = {"target": Target(), "key": f"key-{behaviour}"}
+    return Request(model=factories.chaos(behaviour), **{**given, **fields})
 
 
 def bare_request(name: str, **fields: Any) -> Request:

@@ -15,7 +15,6 @@ from compilewatch.errors import ConfigError
 from compilewatch.plan import keys as identity
 from compilewatch.plan.keys import overrides_for, request_key
 from compilewatch.records import (
-    ChaosBuild,
     ClassBuild,
     ConfigBuild,
     Depth,
@@ -218,9 +217,9 @@ def test_a_factory_is_its_source_or_its_folder() -> None:
     assert _key(build("/ci/one", "")) != _key(build("/ci/two", ""))
 
 
-def test_chaos_and_classes_do_not_meet() -> None:
-    chaos = factories.spec("x", build=ChaosBuild(behaviour="BertModel"))
-    assert _key(chaos) != _key(factories.spec("x", build=ClassBuild(class_name="BertModel")))
+def test_factories_and_classes_do_not_meet() -> None:
+    factory = factories.spec("x", build=FactoryBuild(factory="BertModel"))
+    assert _key(factory) != _key(factories.spec("x", build=ClassBuild(class_name="BertModel")))
 
 
 @pytest.fixture

@@ -66,7 +66,6 @@ def test_a_source_asked_for_by_name_must_be_there(tmp_path: Path) -> None:
     source, sentence = choose_source("manifest", places=Places(manifest=tmp_path / "ours.toml"))
     assert isinstance(source, ManifestSource)
     assert str(tmp_path / "ours.toml") in sentence
-    assert choose_source("chaos")[0].name == "chaos"
 
 
 def test_unknown_sources(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +78,7 @@ def test_unknown_sources(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_other_packages_may_offer_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     offered = {
-        "theirs": EntryPoint("theirs", "compilewatch.sources.chaos:ChaosSource", "g"),
+        "theirs": EntryPoint("theirs", "compilewatch.sources.manifest:ManifestSource", "g"),
         "broken": EntryPoint("broken", "no_such_package:Source", "g"),
     }
 
@@ -88,15 +87,15 @@ def test_other_packages_may_offer_sources(monkeypatch: pytest.MonkeyPatch) -> No
         return [e for e in offered.values() if name in (None, e.name)]
 
     monkeypatch.setattr(plugins, "entry_points", entry_points)
-    assert set(source_names()) == {*SOURCES, "theirs", "broken"} - {"chaos"}
-    assert choose_source("theirs")[0].name == "chaos"
+    assert set(source_names()) == {*SOURCES, "theirs", "broken"}
+    assert choose_source("theirs")[0].name == "manifest"
     with pytest.raises(UsageError, match=r"broken .* cannot be loaded: No module named"):
         source_class("broken")
 
 
 def test_other_sources_reach_every_head(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [load() for load in other_sources()]
-    wanted = ["manifest", "hub", "library", "chaos", "all-libraries"]
+    wanted = ["manifest", "hub", "library", "all-libraries"]
     assert [source.name for source in found] == wanted
     assert [s.heads for s in found if isinstance(s, LibrarySource)] == ["all"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib
 import inspect
 import sys
 from collections.abc import Iterator, Mapping
@@ -19,7 +18,6 @@ from torch.nn.parameter import is_lazy
 from compilewatch.contract.targets import default_dtype
 from compilewatch.errors import ConfigError
 from compilewatch.records import (
-    ChaosBuild,
     ClassBuild,
     ConfigBuild,
     Depth,
@@ -98,12 +96,10 @@ def build_model(
     elif isinstance(build, FactoryBuild):
         with _missing_packages_named():
             module = _in_named_type(_call_factory(build), request)
-    elif isinstance(build, LibraryBuild):
+    else:
+        assert isinstance(build, LibraryBuild)  # an object of a caller needs no building
         with _missing_packages_named():
             return _from_library(request, build, fake_mode, full_size=full_size)
-    else:
-        assert isinstance(build, ChaosBuild)  # an object of a caller needs no building
-        module = _chaos(build)
     if fake_mode is not None:
         module = to_fake(module, fake_mode)
     return _built(module, fake_mode, Depth.FULL)
@@ -264,11 +260,6 @@ def _call_factory(build: FactoryBuild) -> nn.Module:
     if not isinstance(made, nn.Module):
         raise ConfigError(f"{build.factory} returned {type(made).__name__}, not a torch.nn.Module")
     return made
-
-
-def _chaos(build: ChaosBuild) -> nn.Module:
-    chaos = importlib.import_module("compilewatch.worker.model.chaos")
-    return chaos.build(build.behaviour)
 
 
 @contextmanager

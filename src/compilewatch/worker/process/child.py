@@ -30,7 +30,7 @@ from compilewatch.contract.messages import (
     read_marks,
 )
 from compilewatch.errors import CompilewatchError
-from compilewatch.records import ChaosBuild, Phase, Request, Tier
+from compilewatch.records import Phase, Request, Tier
 from compilewatch.worker import forked, phases
 from compilewatch.worker.process.frame_stack import with_large_frame
 
@@ -107,11 +107,6 @@ def evaluate(start: Start, folder: Path, prepare: Callable[[], None]) -> None:
         found, result=msgspec.structs.replace(found.result, durations=spent)
     )
     files.replace(folder / RESULT_FILE, msgspec.json.encode(found))
-    build = start.request.model.build
-    if isinstance(build, ChaosBuild):
-        from compilewatch.worker.model import chaos
-
-        chaos.misbehave(build.behaviour, Phase.DONE)
 
 
 def _marker(folder: Path, marks: list[tuple[Phase, float]]) -> Callable[[Phase], None]:

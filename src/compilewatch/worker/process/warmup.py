@@ -8,6 +8,7 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from compilewatch.contract.targets import entry
 from compilewatch.records import DeclaredDevice
@@ -41,7 +42,6 @@ MODULES = (
     "transformers.tokenization_python",
     "transformers.tokenization_utils_tokenizers",
     "transformers.video_processing_utils",
-    "compilewatch.worker.model.chaos",
     "compilewatch.worker.process.child",
     "compilewatch.worker.model.construct",
     "compilewatch.worker.example_inputs",
@@ -152,6 +152,19 @@ def _load_cudnn() -> None:
 
     with contextlib.suppress(RuntimeError):
         torch.backends.cudnn.version()
+
+
+def one_layer() -> Any:
+    """Return the model with which an environment is tried; `one_layer_inputs` are its inputs."""
+    from torch import nn
+
+    return nn.Linear(4, 4)
+
+
+def one_layer_inputs() -> Any:
+    import torch
+
+    return torch.ones(2, 4)
 
 
 def compile_something(device: DeclaredDevice | None = None, *, backward: bool = True) -> None:

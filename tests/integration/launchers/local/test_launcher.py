@@ -14,7 +14,7 @@ from tests.integration.launchers.conftest import chaos_request, hurried
 
 pytestmark = pytest.mark.torch
 
-HANGS = ("setup", "create", "inputs", "eager", "compile")
+HANGS = ("create", "inputs", "eager", "compile")
 QUIET = (
     *("ok", "break", "reads_value", "segfault", "abort", "exit", "system_exit", "garbage"),
     *("huge_error", "grandchildren", "die_after_result"),

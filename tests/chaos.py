@@ -1,8 +1,5 @@
-"""Models that fail on purpose, to test that failures are isolated.
-
-`build(behaviour)` is called in the phase `create` like any factory. In phases that run no code of
-the model, `misbehave` is called instead.
-"""
+"""Models of a team that fail on purpose, to test that failures are isolated; `factories.chaos`
+names one without an import of torch."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -34,19 +32,23 @@ def build(behaviour: str) -> nn.Module:
     return _Chaotic(behaviour)
 
 
-def misbehave(behaviour: str, phase: Phase) -> None:
-    """Misbehave if `phase` is the phase of the behaviour; for phases without model code."""
-    own, act = BEHAVIOURS[behaviour]
-    if phase is own:
+def inputs(behaviour: str) -> dict[str, torch.Tensor]:
+    """Return the inputs of a behaviour."""
+    phase, act = BEHAVIOURS[behaviour]
+    if phase is Phase.INPUTS:
         act()
-
-
-def example_kwargs() -> dict[str, torch.Tensor]:
-    """Return the input of every chaos model."""
     return {"x": torch.ones(2, 4)}
 
 
-class _Chaotic(nn.Module):  # type: ignore[misc]
+def __getattr__(name: str) -> Callable[[], object]:
+    """Each behaviour as a factory and, after `inputs_of_`, as a function that makes its inputs."""
+    behaviour = name.removeprefix("inputs_of_")
+    if behaviour not in BEHAVIOURS:
+        raise AttributeError(name)
+    return partial(build if name == behaviour else inputs, behaviour)
+
+
+class _Chaotic(nn.Module):
     def __init__(self, behaviour: str) -> None:
         super().__init__()
         self.behaviour = behaviour
@@ -83,6 +85,18 @@ def _ignore_terminate() -> NoReturn:
 
 def _segfault() -> None:
     ctypes.string_at(0)
+
+
+def _die_at_the_end() -> None:
+    """Crash where this process, but no fork of it, ends by itself."""
+    builder, end = os.getpid(), os._exit
+
+    def crash(status: int) -> NoReturn:
+        if os.getpid() == builder:
+            _segfault()
+        end(status)
+
+    os._exit = crash
 
 
 def _exit() -> NoReturn:
@@ -133,7 +147,6 @@ BEHAVIOURS: dict[str, tuple[Phase, Callable[[], None]]] = {
     "ok": (Phase.DONE, _nothing),
     "break": (Phase.DONE, _nothing),
     "reads_value": (Phase.DONE, _nothing),
-    "hang_setup": (Phase.SETUP, _hang),
     "hang_create": (Phase.CREATE, _hang),
     "hang_inputs": (Phase.INPUTS, _hang),
     "hang_eager": (Phase.EAGER, _hang),
@@ -148,6 +161,6 @@ BEHAVIOURS: dict[str, tuple[Phase, Callable[[], None]]] = {
     "huge_error": (Phase.EAGER, _huge_error),
     "grandchildren": (Phase.CREATE, _leave_grandchildren),
     "kill_server": (Phase.EAGER, _kill_server),
-    "die_after_result": (Phase.DONE, _segfault),
+    "die_after_result": (Phase.CREATE, _die_at_the_end),
 }
 """Behaviour -> the phase in which it takes effect, and its function."""
