@@ -105,8 +105,9 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(2)
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("compilewatch: interrupted; all finished results are kept", err=True)
+    except (KeyboardInterrupt, click.Abort) as error:
+        kept = str(error.__cause__ or "") or "all finished results are kept"  # click raises Abort
+        click.echo(f"compilewatch: interrupted; {kept}", err=True)
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(0)

@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from compilewatch.api.stored_fixes import StoredFix
 from compilewatch.records import Result
 from compilewatch.report.commands import commands
-from compilewatch.report.terminal.pieces import block, plain
+from compilewatch.report.terminal.pieces import code, plain
 from compilewatch.report.wording import plural
 
 
@@ -22,4 +22,4 @@ def stored_fix_text(found: StoredFix, result: Result) -> RenderableType:
         origin += f" For {name} nothing is verified: {explain.replace('explain', 'fix', 1)}"
     heading = plain("Stored fix: ", "bold")
     heading.append_text(plain(" and ".join(fix.changes), "bold green"))
-    return Group(heading, plain(origin, "dim"), block(fix.code))
+    return Group(heading, plain(origin, "dim"), code(fix.code))

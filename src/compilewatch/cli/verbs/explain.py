@@ -82,4 +82,4 @@ def _print_stored_fix(result: Result, folder: Path) -> None:
 
     found = stored_fix_for(Store(folder), result)
     if found is not None:
-        console().print(stored_fix_text(found, result))
+        console().print(stored_fix_text(found, result), crop=False)

@@ -63,7 +63,7 @@ class FoundFix:
         width = shutil.get_terminal_size(fallback=(100, 24)).columns
         console = Console(width=width, no_color=True, highlight=False, file=io.StringIO())
         with console.capture() as captured:
-            console.print(fix_panel(self.fix))
+            console.print(fix_panel(self.fix), crop=False)
         return captured.get().rstrip()
 
 

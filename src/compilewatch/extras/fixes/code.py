@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from compilewatch.extras.fixes.records import FixChange
 
@@ -11,23 +11,26 @@ NAME = "compilable"
 
 _USE = """\
 compiled = torch.compile(model)
-with compilable(model, args, kwargs):
-    compiled(*args, **kwargs)
+with compilable(model, args, kwargs) as (given, named):
+    compiled(*given, **named)
 """
 
 _USE_OPTIONS = """\
 options = {}
-with compilable(model, args, kwargs, options):
+with compilable(model, args, kwargs, options) as (given, named):
     compiled = torch.compile(model, **options)
-    compiled(*args, **kwargs)
+    compiled(*given, **named)
 """
+
+IN_CONTEXT = "Each call is made inside of the context manager, where threads take turns."
+"""A condition of each fix that is a context manager."""
 
 OPTIONS_LINE = "options["
 
 
 def imports(changes: Sequence[FixChange]) -> list[str]:
     """Return the import statements of a fix, sorted, without repetition."""
-    needed = {"import contextlib", "import torch", "import torch._dynamo"}
+    needed = {"import contextlib", "import threading", "import torch", "import torch._dynamo"}
     return sorted(needed | {line for each in changes for line in each.imports}, key=_import_order)
 
 
@@ -38,7 +41,8 @@ def _import_order(line: str) -> tuple[bool, str]:
 def context_manager(changes: Sequence[FixChange], title: str) -> str:
     """Return the source of `compilable(model, args, kwargs, options)`, with what it calls.
 
-    `title` is its docstring, one line.
+    The manager yields the arguments of the call, and leaves those of the caller as they are. What
+    it changes is in force for all threads: they take turns. `title` is its docstring, one line.
     """
     definitions = {text.strip("\n"): None for each in changes for text in each.definitions}
     body: list[str] = []
@@ -51,19 +55,31 @@ def context_manager(changes: Sequence[FixChange], title: str) -> str:
         f"def {NAME}(model, args, kwargs, options=None):\n"
         f'    """{title}"""\n'
         "    options = {} if options is None else options\n"
-        "    with contextlib.ExitStack() as stack:\n"
+        "    kwargs = dict(kwargs)\n"
+        "    with TURNS, contextlib.ExitStack() as stack:\n"
         f"{inside}\n"
-        "        yield\n"
+        "        yield args, kwargs\n"
     )
-    return "\n\n\n".join([*definitions, manager])
+    return "\n\n\n".join(["TURNS = threading.RLock()", *definitions, manager])
 
 
-def pasteable(changes: Sequence[FixChange], title: str) -> str:
-    """Return a fix as a user pastes it: imports, the context manager, and an example of its use."""
+def pasteable(changes: Sequence[FixChange], title: str, holds_if: Sequence[str] = ()) -> str:
+    """Return a fix as a user pastes it: imports, the context manager, its use, and conditions.
+
+    `holds_if` are conditions besides those of the changes.
+    """
     source = context_manager(changes, title)
     with_options = any(OPTIONS_LINE in line for each in changes for line in each.lines)
     if not with_options:
         source = source.replace(", options=None):", "):")
         source = source.replace("    options = {} if options is None else options\n", "")
     use = _USE_OPTIONS if with_options else _USE
-    return "\n".join([*imports(changes), "\n", source, "\n" + use])
+    of_changes = [text for each in changes for text in each.holds_if]
+    conditions = dict.fromkeys([IN_CONTEXT, *of_changes, *holds_if])
+    return "\n".join([*imports(changes), "\n", source, "\n" + use, *_comments(conditions)])
+
+
+def _comments(conditions: Iterable[str]) -> Iterator[str]:
+    yield "# Holds if:"
+    for each in conditions:
+        yield textwrap.fill(each, 90, initial_indent="# - ", subsequent_indent="#   ")

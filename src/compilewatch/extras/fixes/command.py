@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from compilewatch.extras.fixes.fixing import Limits, find_fix
 from compilewatch.extras.fixes.of_run.command import fix_run
 from compilewatch.extras.fixes.records import FixStatus
 from compilewatch.extras.fixes.search import MAX_EVALUATIONS, MAX_SECONDS
-from compilewatch.extras.fixes.text import fix_panel
+from compilewatch.extras.fixes.text import conditions, fix_panel
 from compilewatch.report.terminal.pieces import console
 
 EXIT_STATUSES = {
@@ -114,14 +116,15 @@ def command(
     """
     if run is not None:
         _check_alone()
-        return fix_run(
-            run,
-            load_settings({"output_dir": output_dir, "jobs": jobs}),
-            limits=Limits(evaluations=max_evaluations, seconds=max_model_seconds),
-            max_seconds=max_seconds,
-            rewrites=not no_rewrites,
-            as_json=as_json,
-        )
+        with _interrupted("the fixes that were found are stored, and the same command goes on"):
+            return fix_run(
+                run,
+                load_settings({"output_dir": output_dir, "jobs": jobs}),
+                limits=Limits(evaluations=max_evaluations, seconds=max_model_seconds),
+                max_seconds=max_seconds,
+                rewrites=not no_rewrites,
+                as_json=as_json,
+            )
     if model is None:
         raise UsageError("name a model, or a run with --all-of")
     request, settings = one_request(
@@ -132,22 +135,37 @@ def command(
         inputs_file=inputs_file,
         flags=flags | {"jobs": 1},
     )
-    found = find_fix(
-        request,
-        settings,
-        limits=Limits(evaluations=max_evaluations, seconds=max_seconds or MAX_SECONDS),
-        rewrites=not no_rewrites,
-        cost=cost,
-        report=partial(_report, console(stderr=True)),
-    )
-    for path, text in ((save, found.script), (patch, found.patch)):
-        if path is not None:
-            _write(path, text)
+    for file in filter(None, (save, patch)):
+        _check_writable(Path(file))
+    with _interrupted("the search was not at its end, and nothing of it is stored"):
+        found = find_fix(
+            request,
+            settings,
+            limits=Limits(evaluations=max_evaluations, seconds=max_seconds or MAX_SECONDS),
+            rewrites=not no_rewrites,
+            cost=cost,
+            report=partial(_report, console(stderr=True)),
+        )
     if as_json:
         options.print_json(found)
     else:
-        console().print(fix_panel(found, verbose=verbose))
+        console().print(fix_panel(found, verbose=verbose), crop=False)
+    diff = "\n".join([*conditions(found), "", found.patch])
+    for path, has, text in ((save, found.script, found.script), (patch, found.patch, diff)):
+        if path is not None and has:
+            _write(Path(path), text)
+        elif path is not None:
+            click.echo(f"compilewatch: {path} is not written: there is nothing for it", err=True)
     return EXIT_STATUSES[found.status]
+
+
+@contextlib.contextmanager
+def _interrupted(said: str) -> Iterator[None]:
+    """Let the message of Ctrl-C say what is true of what was found."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(said) from None
 
 
 def _report(err: Console, what: str, number: int) -> None:
@@ -166,8 +184,19 @@ def _check_alone() -> None:
             raise UsageError(f"{option.opts[0]} is about one model: leave it out with --all-of")
 
 
-def _write(path: str, text: str) -> None:
+def _check_writable(path: Path) -> None:
+    """Raises UsageError before a search whose result could not be written."""
+    exists = path.exists()
     try:
-        Path(path).write_text(text)
+        path.open("a").close()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+    if not exists:
+        path.unlink()
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
     except OSError as error:
         raise StoreError(f"{path} cannot be written: {error.strerror}") from None

@@ -28,6 +28,7 @@ from compilewatch.extras.fixes.records import (
     Verification,
 )
 from compilewatch.records import GraphBreak, Result, StackFrame, Status
+from compilewatch.report.wording import plural
 
 Changes = tuple[FixChange, ...]
 
@@ -84,7 +85,7 @@ class Search:
         made = Found(model=baseline.request.model.name, breaks=baseline.breaks)
         if baseline.status is Status.PASS:
             return made.fix(self, FixStatus.NO_BREAK, "it has no graph breaks")
-        if baseline.status is not Status.GRAPH_BREAK and baseline.error is None:
+        if not baseline.is_verdict:  # it fails without the compiler
             return made.fix(self, FixStatus.NO_VERDICT, baseline.detail)
         self.place = replace(self.place, inputs=baseline.inputs)
         try:
@@ -245,6 +246,7 @@ class Found:
 
     def fix(self, search: Search, status: FixStatus, detail: str) -> Fix:
         title = f"What makes {self.model} {detail}."
+        conditions = self.verification.holds_if if self.verification is not None else ()
         return Fix(
             model=self.model,
             target=target_label(search.place.request.target),
@@ -253,7 +255,7 @@ class Found:
             breaks=self.breaks,
             left=self.left if self.verification is not None else self.breaks,
             changes=self.changes,
-            code=pasteable(self.changes, title) if self.changes else "",
+            code=pasteable(self.changes, title, conditions) if self.changes else "",
             script=self.script,
             verification=self.verification,
             trials=tuple(search.trials),
@@ -299,7 +301,7 @@ def outcome_of(verification: Verification) -> tuple[FixStatus, str]:
     if verification.single_graph:
         return FixStatus.VERIFIED, "one graph"
     before, after = verification.breaks
-    return FixStatus.IMPROVES, f"{after} graph breaks instead of {before}"
+    return FixStatus.IMPROVES, f"{plural(after, 'graph break')} instead of {before}"
 
 
 def _is_tried_alone(change: FixChange) -> bool:

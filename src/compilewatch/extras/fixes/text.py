@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich.console import Group, RenderableType
-from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
 from compilewatch.extras.fixes.records import Fix, FixCost, FixKind, FixStatus, Verification
 from compilewatch.records import GraphBreak
-from compilewatch.report.terminal.pieces import Indented, plain
+from compilewatch.report.terminal.pieces import Indented, code, plain
 from compilewatch.report.wording import milliseconds
 
 _STYLES = {
@@ -47,14 +48,14 @@ def fix_panel(found: Fix, *, verbose: bool = False) -> RenderableType:
     if found.breaks:
         parts += ["", Text("Graph breaks", "bold"), Indented(_breaks(found))]
     if found.code:
-        parts += ["", Text("Fix", "bold"), Indented(_fix(found, verbose=verbose))]
+        parts += ["", Text("Fix", "bold"), *_fix(found, verbose=verbose)]
     if found.verification is not None:
         parts += ["", Text("Verification", "bold"), Indented(_verification(found.verification))]
         parts.append(Indented(Text("At reduced depth, on this machine's CPU.", "dim")))
     if found.cost is not None:
         parts.append(Indented(plain(cost_words(found.cost))))
     for each in found.rejections:
-        line = f"rejected by the verification: {' and '.join(each.changes)}: {each.reason}"
+        line = f"rejected by the script: {' and '.join(each.changes)}: {each.reason}"
         parts += ["", plain(line)]
     if found.regions:
         parts += ["", Text("Compile these instead", "bold")]
@@ -104,29 +105,35 @@ def _breaks(found: Fix) -> Table:
     return table
 
 
-def _fix(found: Fix, *, verbose: bool) -> RenderableType:
+def _fix(found: Fix, *, verbose: bool) -> Iterator[RenderableType]:
     """The lines to change, where that is all, or else the context manager to paste."""
-    rewrites = [each.kind is FixKind.REWRITE for each in found.changes]
-    parts = [_code(found.patch, "diff")] if found.patch else []
-    if verbose or not found.patch or not all(rewrites):
-        parts.append(_code(found.code, "python"))
-    else:
-        parts.append(
-            plain(
-                "--patch FILE writes this diff; --verbose prints a context manager that does the "
-                "same without a change of the file.",
-                "dim",
-            )
+    if found.patch:
+        yield code(found.patch, "diff")
+    others = [each.name for each in found.changes if each.kind is not FixKind.REWRITE]
+    if found.patch and not others and not verbose:
+        yield from (plain(line) for line in conditions(found))
+        yield plain(
+            "--patch FILE writes this diff; --verbose prints a context manager that does the same "
+            "without a change of the file.",
+            "dim",
         )
-    return Group(*parts)
+        return
+    if found.patch:
+        besides = f", with what the diff leaves out ({' and '.join(others)})" if others else ""
+        yield plain(f"\nor, without a change of the file{besides}:\n", "bold")
+    yield code(found.code)
 
 
-def _code(source: str, language: str) -> RenderableType:
-    return Syntax(source.rstrip(), language, theme="ansi_dark", background_color="default")
+def conditions(found: Fix) -> Iterator[str]:
+    """Yield what a diff must have said beside it; the code of a context manager ends with it."""
+    yield "Holds if:"
+    yield from (f"- {each}" for each in found.holds_if)
 
 
 def _verification(verification: Verification) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
+    for each in verification.tried:
+        table.add_row("", plain("tried"), plain(each))
     for step in verification.steps:
         mark = Text("ok", "green") if step.passed else Text("failed", "red")
         table.add_row(mark, plain(step.name), plain(step.detail))

@@ -16,6 +16,7 @@ from typing import IO, Any, cast
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.segment import Segment
+from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
@@ -94,6 +95,18 @@ def spaced(parts: Iterable[RenderableType]) -> RenderableType:
 
 def block(text: str, style: str = "") -> RenderableType:
     return Indented(plain(text.strip("\n"), style))
+
+
+def code(source: str, language: str = "python") -> Text:
+    """Code as it can be pasted: from the first column, and no line is cut or broken.
+
+    What prints it, prints it with `crop=False`.
+    """
+    shown = Syntax("", language, theme="ansi_dark", background_color="default")
+    text = shown.highlight(wording.printable(source.rstrip()))
+    text.rstrip()
+    text.no_wrap, text.overflow = True, "ignore"
+    return text
 
 
 def plain(text: str, style: str = "") -> Text:

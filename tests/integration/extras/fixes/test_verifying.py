@@ -60,7 +60,7 @@ FIX = """
 def compilable(model, args, kwargs, options):
     with contextlib.ExitStack() as stack:
         {line}
-        yield
+        yield args, kwargs
 
 
 subject = ScriptSubject(build, inputs, compilable)

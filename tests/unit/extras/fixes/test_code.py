@@ -92,6 +92,7 @@ def test_imports_and_definitions_appear_once() -> None:
     assert imports((PATCHED, other, ARGUMENT)) == [
         "import contextlib",
         "import math",
+        "import threading",
         "import torch",
         "import torch._dynamo",
         "from unittest import mock",

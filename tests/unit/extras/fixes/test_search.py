@@ -21,8 +21,8 @@ from compilewatch.extras.fixes.records import (
     VerificationStep,
 )
 from compilewatch.extras.fixes.search import MAX_VERIFICATIONS, Search
-from compilewatch.records import ErrorRecord, GraphBreak, Result, Status
-from tests.factories import graph_break, request, result
+from compilewatch.records import ErrorRecord, GraphBreak, Phase, Result, Status
+from tests.factories import error, graph_break, request, result
 
 Names = frozenset[str]
 
@@ -116,9 +116,13 @@ def test_a_model_without_breaks_needs_nothing(found: Callable[..., Fix]) -> None
 
 
 def test_a_model_that_cannot_be_judged_is_not_searched(found: Callable[..., Fix]) -> None:
-    world = World({}, {})
-    world.evaluate = lambda changes: result(status=Status.TIMEOUT)  # type: ignore[method-assign]
-    assert found(world).status is FixStatus.NO_VERDICT
+    world = World({}, {"error": [A]})
+    late = result(status=Status.TIMEOUT)
+    failed = result(status=Status.ERROR, phase=Phase.EAGER, error=error())
+    for outcome in (late, failed):
+        world.evaluate = lambda _, outcome=outcome: outcome  # type: ignore[method-assign, misc]
+        fix = found(world)
+        assert (fix.status, len(fix.trials)) == (FixStatus.NO_VERDICT, 1)
 
 
 def test_two_changes_that_help_only_together(found: Callable[..., Fix]) -> None:
@@ -223,7 +227,7 @@ def test_it_ends_where_the_model_fails_without_the_fix_too(found: Callable[..., 
 def test_fewer_breaks_are_an_improvement(found: Callable[..., Fix]) -> None:
     fix = found(World({"one": {"A"}, "two": {"nothing"}}, {"one": [A]}))
     assert (fix.status, names(fix)) == (FixStatus.IMPROVES, ["A"])
-    assert fix.detail == "1 graph breaks instead of 2"
+    assert fix.detail == "1 graph break instead of 2"
     assert [each.function for each in fix.left] == ["two"]
 
 

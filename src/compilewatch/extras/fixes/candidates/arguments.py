@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Iterator, Sequence
 
+from compilewatch.extras.fixes import replacements
 from compilewatch.extras.fixes.candidates import Place, Proposer
 from compilewatch.extras.fixes.records import FixChange, FixKind
 from compilewatch.records import ConfigBuild, FactoryBuild, GraphBreak, LibraryBuild, TensorSummary
@@ -51,6 +53,7 @@ class ArgumentsProposer(Proposer):
                     '    kwargs["use_cache"] = False',
                 ),
                 drops=("past_key_values",),
+                holds_if=("Nobody needs the cache of this call, now or for a next token.",),
             )
         if _ATTENTION.search(named) and not isinstance(place.request.model.build, ConfigBuild):
             yield _attention("eager")
@@ -72,6 +75,10 @@ def _rope_index() -> FixChange:
             '    if hasattr(inner, "rope_deltas"):',
             "        inner.rope_deltas = deltas",
         ),
+        holds_if=(
+            "Each call is the first one of its text: with a cache of earlier calls the model "
+            "computes other position ids.",
+        ),
     )
 
 
@@ -83,6 +90,10 @@ def _attention(implementation: str) -> FixChange:
         lines=(
             "stack.callback(model.set_attn_implementation, model.config._attn_implementation)",
             f"model.set_attn_implementation({implementation!r})",
+        ),
+        holds_if=(
+            f"The mask, the cache and the sizes of a call suit the implementation {implementation}"
+            ", and its memory suffices.",
         ),
     )
 
@@ -101,40 +112,31 @@ def _numbers(given: TensorSummary) -> FixChange | None:
         "graph: the compiler knows them and guards on them. New values cost a compilation. (Fake "
         "tensors keep the values of constants with one element only; the limit is raised.)",
         imports=(
-            "import functools",
+            "import inspect",
             "import torch._subclasses.fake_tensor",
             "import weakref",
+            "from collections.abc import Callable",
+            "from types import MethodType",
+            "from typing import Any",
             "from unittest import mock",
         ),
-        definitions=(_TENSOR_AGAIN,),
+        definitions=(_FORWARDS, inspect.getsource(replacements.tensor_again)),
         lines=(
-            f'if torch.is_tensor(kwargs.get("{name}")):',
-            f'    kwargs["{name}"] = kwargs["{name}"].tolist()',
-            f'forward = tensor_again(model, "{name}", torch.{dtype})',
-            'stack.enter_context(mock.patch.object(model, "forward", forward))',
+            f'if torch.is_tensor(given := kwargs.get("{name}")):',
+            f'    kwargs["{name}"] = given.tolist()',
+            f'    forward = tensor_again(model, "{name}", given.dtype, given.device)',
+            '    stack.enter_context(mock.patch.object(model, "forward", forward))',
             "fake_tensor = torch._subclasses.fake_tensor",
             f'limit = mock.patch.object(fake_tensor, "CONSTANT_NUMEL_LIMIT", {_CONSTANTS})',
             "stack.enter_context(limit)",
         ),
+        holds_if=(
+            f"{name} seldom has new values: each costs a compilation, and after the limit of "
+            "recompilations the model runs in eager mode.",
+            f"{name} is given by its name, and nobody needs its gradient or what the model writes "
+            "into it.",
+        ),
     )
 
 
-_TENSOR_AGAIN = '''\
-_forwards = weakref.WeakKeyDictionary()
-
-
-def tensor_again(model, name, dtype):
-    """Return a forward that makes a tensor of an argument which is given as numbers."""
-    made = _forwards.setdefault(model, {})
-    if name not in made:
-        forward = model.forward
-
-        @functools.wraps(forward)
-        def with_tensor(*args, **kwargs):
-            if isinstance(kwargs.get(name), list):
-                kwargs[name] = torch.tensor(kwargs[name], dtype=dtype)
-            return forward(*args, **kwargs)
-
-        made[name] = with_tensor  # the same at each call: another one would be compiled again
-    return made[name]
-'''
+_FORWARDS = "FORWARDS = weakref.WeakKeyDictionary()  # by the forward that each one calls"

@@ -67,10 +67,17 @@ def as_python_value(name: str) -> FixChange:
         summary=f"Attributes {name} of the model and its modules that hold one number, in a tensor "
         "or in a scalar of NumPy, are Python values during the call, which Dynamo guards on.",
         imports=(
-            "import numpy as np",
+            "import sys",
             "from contextlib import ExitStack",
-            "from unittest import mock",
+            "from typing import Any",
         ),
-        definitions=(inspect.getsource(replacements.hold_as_python_value),),
+        definitions=(
+            inspect.getsource(replacements.hold_as_python_value),
+            inspect.getsource(replacements.put_back),
+        ),
         lines=(f"hold_as_python_value(stack, model, {name!r})",),
+        holds_if=(
+            f"Nothing else holds the tensor in {name} and changes it in place during a call.",
+            f"{name} seldom has new values: each costs a compilation.",
+        ),
     )

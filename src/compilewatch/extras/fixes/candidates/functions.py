@@ -30,6 +30,7 @@ class _Replacement:
     by: Callable[..., Any]
     called: str
     summary: str
+    holds_if: tuple[str, ...]
 
 
 _REPLACEMENTS = (
@@ -40,6 +41,9 @@ _REPLACEMENTS = (
         called=r"torch\._check_tensor_all(_with)?\(|torch_compilable_check",
         summary="torch._check_tensor_all becomes an assertion in the graph, which is checked when "
         "the graph runs. It raises RuntimeError.",
+        holds_if=(
+            "Nobody catches the error by its text; on an accelerator it is raised after the call.",
+        ),
     ),
 )
 
@@ -106,6 +110,12 @@ def traced(module: str, name: str) -> FixChange:
         ),
         lines=(f"trace_without_dynamo(stack, {module!r}, {name!r})",),
         once=True,
+        holds_if=(
+            f"What {name} reads besides its arguments never changes: globals, attributes and "
+            "settings are those of the compilation, without a guard.",
+            f"What {name} does besides computing tensors need not happen at each call.",
+            f"{name} decides nothing on the values of tensors.",
+        ),
     )
 
 
@@ -125,4 +135,5 @@ def _replaced(each: _Replacement) -> FixChange:
             f"stack.enter_context(mock.patch.object({each.module}, {each.name!r}, "
             f"{each.by.__name__}))",
         ),
+        holds_if=each.holds_if,
     )

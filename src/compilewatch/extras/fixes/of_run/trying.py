@@ -84,7 +84,9 @@ class KnownChangesTrial:
             # Which ones went is not known where some remain.
             left=() if status is FixStatus.VERIFIED else tuple(breaks),
             changes=attempt.changes,
-            code=pasteable(attempt.changes, f"What makes {name} {detail}."),
+            code=pasteable(
+                attempt.changes, f"What makes {name} {detail}.", attempt.verification.holds_if
+            ),
             script=attempt.script,
             verification=attempt.verification,
         )

@@ -112,7 +112,7 @@ def _outcome(trial: FixTrial, rejections: Sequence[Rejection]) -> str:
         names = set(trial.changes)
         reasons = [each.reason for each in rejections if set(each.changes) == names]
         return (
-            f"one graph{also}, but the verification rejects it: {reasons[-1]}"
+            f"one graph{also}, but the script rejects it: {reasons[-1]}"
             if reasons
             else (f"one graph{also}, but not verified")
         )

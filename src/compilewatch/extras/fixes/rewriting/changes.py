@@ -47,6 +47,7 @@ def change(rule: RewriteRule, edits: Sequence[Edit], source_of: SourceOf) -> Fix
         edits=tuple(edits),
         diff=patch(edits, source_of),
         removes_check=rule.removes_check,
+        holds_if=rule.holds_if,
     )
 
 

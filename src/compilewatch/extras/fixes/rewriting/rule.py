@@ -19,6 +19,7 @@ class RewriteRule:
     `when` is a pattern in the code and reason of a break, or in the message of an error of the
     compiler. `before` and `after` are bodies of a function, and `at` the line of `before`, from 1,
     that has the break. With `removes_check`, what was an error of the model is none any more.
+    `holds_if` are the conditions that neither the rule nor a script can try.
     """
 
     name: str
@@ -27,6 +28,7 @@ class RewriteRule:
     apply: Callable[[Site], Edits]
     before: str
     after: str
+    holds_if: tuple[str, ...]
     at: int = 1
     removes_check: bool = False
 

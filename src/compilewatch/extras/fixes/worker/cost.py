@@ -57,7 +57,7 @@ def called_again(
     args, kwargs = arguments(subject, SHAPES[0], 0)
     options: dict[str, Any] = {}
     torch._dynamo.reset()
-    stack.enter_context(fix(model, args, kwargs, options))
+    args, kwargs = stack.enter_context(fix(model, args, kwargs, options))
     run = model if backend is None else torch.compile(model, backend=backend, **options)
     call = partial(one_call, subject, run, args, kwargs)
     try:

@@ -37,7 +37,7 @@ class ScriptSubject:
         self,
         build: Callable[[int], torch.nn.Module],
         inputs: Callable[[str, int], tuple[tuple[Any, ...], dict[str, Any]]],
-        compilable: Callable[..., contextlib.AbstractContextManager[None]],
+        compilable: Callable[..., contextlib.AbstractContextManager[Any]],
         *,
         train: bool = False,
         drops: tuple[str, ...] = (),
@@ -45,9 +45,11 @@ class ScriptSubject:
         self.build, self.inputs, self.compilable = build, inputs, compilable
         self.train, self.drops = train, drops
 
-    def unchanged(self, *_: Any) -> contextlib.AbstractContextManager[None]:
+    def unchanged(
+        self, _: Any, args: Any, kwargs: Any, *__: Any
+    ) -> contextlib.AbstractContextManager[Any]:
         """Take the place of the fix: the model as it is."""
-        return contextlib.nullcontext()
+        return contextlib.nullcontext((args, kwargs))
 
 
 class ScriptCall:
@@ -57,7 +59,7 @@ class ScriptCall:
         self,
         subject: ScriptSubject,
         model: torch.nn.Module,
-        fix: Callable[..., contextlib.AbstractContextManager[None]],
+        fix: Callable[..., contextlib.AbstractContextManager[Any]],
         backend: Any = None,
         *,
         whole: bool = False,
@@ -68,8 +70,8 @@ class ScriptCall:
         self.options: dict[str, Any] = {}
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any], seed: int) -> Outcome:
-        given = [list(args), dict(kwargs)]  # the fix may add arguments, which are not the caller's
-        with self.fix(self.model, args, kwargs, self.options):
+        given = [list(args), dict(kwargs)]
+        with self.fix(self.model, args, kwargs, self.options) as (args, kwargs):
             if self.run is None:
                 self.run = torch.compile(
                     self.model, backend=self.backend, fullgraph=self.whole, **self.options

@@ -109,7 +109,7 @@ def test_a_hint_that_failed_says_what_it_led_to(tmp_path: Path) -> None:
     ("status", "breaks", "changes", "said"),
     [
         ("graph_break", 2, (SCALARS.name,), "2 graph breaks"),
-        ("pass", 0, (SCALARS.name,), "one graph, but the verification rejects it: results: differ"),
+        ("pass", 0, (SCALARS.name,), "one graph, but the script rejects it: results: differ"),
         ("pass", 0, (SCALARS.name, "x_y=1"), f"one graph, with {SCALARS.name} and x_y=1, but not"),
     ],
 )

@@ -205,6 +205,10 @@ RULES = (
         "one call each. The mask has the square of the sequence's length as size.",
         when=r"tolist|data.dependent|GB9493|GuardOnDataDependent|split",
         apply=masked,
+        holds_if=(
+            "No segment has NaN or infinity, which would reach the other segments.",
+            "The memory suffices for a mask with the square of the sequence's length.",
+        ),
         before="""\
 lengths = cu_seqlens[1:] - cu_seqlens[:-1]
 splits = [torch.split(tensor, lengths.tolist(), dim=2) for tensor in (query, key, value)]

@@ -108,6 +108,11 @@ RULES = (
         "chosen.",
         when=r"GB0170|data_dependent|[Dd]ata.dependent|GuardOnDataDependent",
         apply=chosen,
+        holds_if=(
+            "The derivative of the value that is not chosen is finite: a gradient of NaN or "
+            "infinity reaches the weights.",
+            "Nobody needs the result to be the input itself: it is a copy.",
+        ),
         before="""\
 if torch.isinf(x).any():
     x = torch.clamp(x, min=-100, max=100)

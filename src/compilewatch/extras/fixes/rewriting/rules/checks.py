@@ -119,6 +119,7 @@ RULES = (
         summary="A message is left out while the model is compiled.",
         when=r"GB0291|[Ll]ogg|print|warn|GB0059|builtin",
         apply=said,
+        holds_if=("Nobody needs the message of compiled code, and no handler counts it.",),
         before="""\
 logger.warning(f"The sequence has {x.shape[0]} tokens.")
 return x + 1
@@ -135,6 +136,7 @@ return x + 1
         "RuntimeError.",
         when=_ON_VALUES,
         apply=hinted,
+        holds_if=("Nobody catches the error by another type than RuntimeError, or by its text.",),
         before="""\
 count = mask.sum().item()
 if count != limit:
@@ -153,6 +155,10 @@ return x[:count]
         summary="A check of values is made by an operator of the graph. It raises RuntimeError.",
         when=_ON_VALUES,
         apply=raised,
+        holds_if=(
+            "Nobody catches the error by another type than RuntimeError, or by its text; on an "
+            "accelerator it is raised after the call.",
+        ),
         before="""\
 if x.max().item() > 10:
     raise ValueError("too large")

@@ -67,6 +67,10 @@ RULES = (
         "that depends on data is not needed where they are false.",
         when=r"[Dd]ata.dependent|data_dependent|GuardOnDataDependent",
         apply=reordered,
+        holds_if=(
+            "The value of the condition is used as a truth value only: it may be False where it "
+            "was None or 0.",
+        ),
         before="""\
 causal = length > 1 and mask is None and causal
 return x * 2 if causal else x

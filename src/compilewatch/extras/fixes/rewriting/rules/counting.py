@@ -119,6 +119,7 @@ RULES = (
         "numbers.",
         when=r"[Dd]ata.dependent|GuardOnDataDependent|Tensor\.item\(\)|_local_scalar_dense|GB0124",
         apply=counted,
+        holds_if=("The elements are integers of at most 64 bits, and need no gradient.",),
         before="""\
 for size, start in zip(sizes, starts):
     parts.append(torch.arange(start, start + size.item()))

@@ -239,6 +239,7 @@ RULES = (
         summary="A function gets a list instead of a generator; it consumes all of it.",
         when=r"GB0003|[Gg]enerator|GB9493|__next__",
         apply=listed,
+        holds_if=("What the generator yields ends, and making all of it at once has no effect.",),
         before="""\
 return tuple(each * 2 for each in x)
 """,
@@ -252,6 +253,10 @@ return tuple([each * 2 for each in x])
         "the others add nothing.",
         when=r"nonzero|GB0036|GB0170|[Dd]ata.dependent|GuardOnDataDependent|GB7000",
         apply=visited,
+        holds_if=(
+            "A row without an element adds nothing: its weights get a gradient of zeros instead "
+            "of none, which an optimizer with weight decay or momentum takes for an update.",
+        ),
         before="""\
 hit = torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero()
 for row in hit:

@@ -100,6 +100,10 @@ RULES = (
         "assigned to those where both are true.",
         when=r"GB0170|data_dependent|[Dd]ata.dependent|GuardOnDataDependent",
         apply=unconditional,
+        holds_if=(
+            "Nobody needs the version or the gradient of a tensor that nothing is assigned "
+            "to: it is written to in place all the same.",
+        ),
         before="""\
 mask = x > 3
 if mask.any():

@@ -143,6 +143,10 @@ RULES = (
         "float64. Where math raises an error, torch returns NaN or infinity.",
         when=r"GB0124|\bmath\b|numpy|[Dd]ata.dependent|GuardOnDataDependent|data_dependent",
         apply=on_tensors,
+        holds_if=(
+            "The function gets values that it is defined for: there is no error for others.",
+            "The result is used in arithmetic only: it is a tensor instead of a number.",
+        ),
         before="""\
 return x / math.sqrt(x.sum().item())
 """,
@@ -157,6 +161,7 @@ return x / torch.sqrt(torch.as_tensor(x.sum(), dtype=torch.float64))
         "gathered in a tensor.",
         when=r"tolist|[Dd]ata.dependent|GuardOnDataDependent",
         apply=gathered,
+        holds_if=("The numbers are integers of at most 64 bits, and need no gradient.",),
         before="""\
 ends = [0]
 for x in tensors:

@@ -1,0 +1,146 @@
+"""The context managers that are printed, as they are pasted: what they leave to their caller."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from typing import Any
+
+import pytest
+
+from compilewatch.extras.fixes.candidates import Place
+from compilewatch.extras.fixes.candidates.arguments import ArgumentsProposer
+from compilewatch.extras.fixes.candidates.attributes import as_python_value
+from compilewatch.extras.fixes.candidates.usage import UsageProposer
+from compilewatch.extras.fixes.code import NAME, context_manager, imports
+from compilewatch.extras.fixes.records import FixChange
+from compilewatch.records import FactoryBuild, ModelSpec, TensorSummary
+from tests.factories import graph_break, request
+
+pytestmark = pytest.mark.torch
+
+
+def manager(change: FixChange) -> Any:
+    names: dict[str, Any] = {}
+    exec("\n".join([*imports([change]), context_manager([change], "A fix.")]), names)
+    return names[NAME]
+
+
+def given_as_numbers(name: str) -> FixChange:
+    build = FactoryBuild(factory="net:build", path="")
+    place = Place(
+        request=request(model=ModelSpec(source="own", name="Net", build=build)),
+        source_of=lambda _: None,
+        inputs=(TensorSummary(name=name, shape=(2,), dtype="int64"),),
+    )
+    (change,) = ArgumentsProposer().propose([graph_break(reason="Unbacked")], place)
+    return change
+
+
+def model_of_sizes() -> Any:
+    import torch
+
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
+            return x * sizes.sum()
+
+    return Net()
+
+
+def test_arguments_given_as_numbers_stay_tensors_for_the_caller() -> None:
+    import torch
+
+    fix, model = manager(given_as_numbers("sizes")), model_of_sizes()
+    args, kwargs = (torch.ones(2),), {"sizes": torch.tensor([2, 3])}
+    forwards = set()
+    for _ in range(2):
+        with fix(model, args, kwargs) as (given, named):
+            forwards.add(model.forward.__func__)
+            assert named["sizes"] == [2, 3]
+            assert model(*given, **named).tolist() == [5, 5]
+        assert torch.is_tensor(kwargs["sizes"])
+    assert len(forwards) == 1  # another one would be compiled again
+    assert "forward" not in vars(model)
+
+
+def test_a_forward_that_is_assigned_later_is_called() -> None:
+    import torch
+
+    fix, model = manager(given_as_numbers("sizes")), model_of_sizes()
+    args, kwargs = (torch.ones(1),), {"sizes": torch.tensor([2, 3])}
+    with fix(model, args, kwargs) as (given, named):
+        model(*given, **named)
+    model.forward = lambda x, sizes: x - sizes.sum()
+    with fix(model, args, kwargs) as (given, named):
+        assert model(*given, **named).item() == -4
+
+
+def test_a_fix_does_not_keep_a_model() -> None:
+    import torch
+
+    fix, model = manager(given_as_numbers("sizes")), model_of_sizes()
+    kept = weakref.ref(model)
+    with fix(model, (), {"sizes": torch.tensor([1])}):
+        pass
+    del model
+    gc.collect()
+    assert kept() is None
+
+
+class Cache:
+    """Like a cache of keys: an object, of which PyTorch does not know what it holds."""
+
+    def __init__(self) -> None:
+        self.keys: list[Any] = []
+
+
+def test_a_first_call_fills_a_copy_of_the_cache_of_the_caller() -> None:
+    import torch
+
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor, cache: Cache) -> None:
+            cache.keys.append(x.add_(1) + torch.rand(1))
+
+    (change,) = UsageProposer().propose((), Place(request=request(), source_of=lambda _: None))
+    x, cache, before = torch.zeros(1), Cache(), torch.get_rng_state()
+    with manager(change)(Net(), (x, cache), {}) as (given, _):
+        assert given == (x, cache)
+    assert (cache.keys, x.item()) == ([], 0)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("value", ["tensor", "numpy"])
+def test_what_a_call_writes_to_an_attribute_held_as_a_python_value_stays(value: str) -> None:
+    import torch
+
+    np = pytest.importorskip("numpy")
+    model = torch.nn.Module()
+    model.step = first = torch.tensor(2) if value == "tensor" else np.int64(2)
+    fix = manager(as_python_value("step"))
+    with fix(model, (), {}):
+        assert type(model.step) is int
+    assert model.step is first
+    with fix(model, (), {}):
+        setattr(model, "step", model.step + 1)  # noqa: B010
+    assert (type(model.step), model.step) == (type(first), 3)
+    with fix(model, (), {}):
+        vars(model)["step"] = None
+    assert model.step is None
+
+
+def test_threads_take_turns() -> None:
+    import torch
+
+    fix, entered = manager(as_python_value("step")), threading.Event()
+
+    def enter() -> None:
+        with fix(torch.nn.Module(), (), {}):
+            entered.set()
+
+    other = threading.Thread(target=enter)
+    with fix(torch.nn.Module(), (), {}):
+        other.start()
+        assert not entered.wait(0.05)
+    assert entered.wait(5)
+    other.join()
