@@ -281,6 +281,25 @@ def test_modules_are_nouns_of_the_domain() -> None:
     assert names & {"util", "utils", "helpers", "misc", "common"} == set()
 
 
+FORKS_OF_THEIR_OWN = {
+    "compilewatch.worker.forked",
+    "compilewatch.worker.model.chaos",  # misbehaves on purpose
+    "compilewatch.extras.fixes.worker.forks",  # the text of a script of plain PyTorch
+    "compilewatch.extras.executor.sandbox.first",  # bubblewrap ends it
+}
+
+
+def test_forks_end_with_their_process() -> None:
+    """A fork does not inherit the death signal: only `forked.fork` sets one."""
+    forking = {
+        module
+        for module in modules()
+        for node in ast.walk(tree_of(module))
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == "os.fork"
+    }
+    assert forking == FORKS_OF_THEIR_OWN
+
+
 RUN_FILES = {"results.jsonl", "run.json", "index.sqlite"}
 
 

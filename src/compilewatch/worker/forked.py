@@ -10,6 +10,7 @@ of random numbers, and not every module can be copied.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import os
 import signal
@@ -24,6 +25,10 @@ import msgspec
 
 from compilewatch.contract.failures import RecordedError, error_record, one_line, type_names
 from compilewatch.records import ErrorRecord, Record
+
+LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+_PR_SET_PDEATHSIG = 1  # prctl.h
 
 _Value = TypeVar("_Value")
 
@@ -49,6 +54,26 @@ def threads() -> int:
     return len(list(tasks.iterdir())) if tasks.exists() else threading.active_count()
 
 
+def fork() -> int:
+    """Fork this process; the fork ends with it, even if nothing is left that could kill the fork.
+
+    A fork does not inherit the death signal of its parent, so each needs one of its own.
+    """
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        die_with(parent)
+    return pid
+
+
+def die_with(parent: int) -> None:
+    """Let the kernel kill this process when its parent dies for any reason (Linux only)."""
+    if LIBC is not None:
+        LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # the parent died between the fork and the call
+            os._exit(0)
+
+
 def in_fork(function: Callable[[], _Value], kind: type[_Value], log: list[str]) -> _Value:
     """Call a function in a fork of this process and return what it returns.
 
@@ -61,7 +86,7 @@ def in_fork(function: Callable[[], _Value], kind: type[_Value], log: list[str]) 
     sys.stdout.flush()
     sys.stderr.flush()
     with _termination_delayed() as mask:
-        pid = os.fork()
+        pid = fork()
         if pid == 0:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             os.close(read)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -132,3 +134,19 @@ assert not possible()
 """
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_fork_ends_when_its_process_is_killed() -> None:
+    """Nothing else would end it: its process group and its deadline go with the process."""
+    lines = "run(lambda: (print(os.getpid(), flush=True), time.sleep(3600)))"
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM + lines], env=dict(WORKER_VARIABLES), stdout=subprocess.PIPE
+    ) as program:
+        assert program.stdout is not None
+        fork = int(program.stdout.readline())
+        program.kill()
+        try:
+            assert program.communicate(timeout=20)[0] == b"", "the fork, too, has closed the pipe"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(fork, signal.SIGKILL)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import gc
 import os
@@ -40,9 +39,7 @@ FILE_LIMIT_BYTES = 2**30
 _LARGEST_INT = 2**31 - 1
 _M_TRIM_THRESHOLD = -1  # malloc.h
 _M_MMAP_THRESHOLD = -3
-_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 def main(start: Start, server_pid: int, *, prepare: Callable[[], None] = lambda: None) -> NoReturn:
@@ -87,7 +84,7 @@ def read_ahead(request: Request) -> None:
 def become_child(folder: Path, server_pid: int, memory_limit_bytes: int) -> None:
     """Give this process a session, output files and limits, and let it end with its server."""
     os.setsid()
-    _die_with_parent(server_pid)
+    forked.die_with(server_pid)
     _redirect_output(folder)
     _reset_signals()
     _limit_resources(memory_limit_bytes)
@@ -124,16 +121,8 @@ def _marker(folder: Path, marks: list[tuple[Phase, float]]) -> Callable[[Phase],
 
 def become_subreaper() -> None:
     """Make orphaned descendants children of this process, so that it can end them (Linux only)."""
-    if _LIBC is not None:
-        _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def _die_with_parent(parent: int) -> None:
-    """Let the kernel kill this process when its parent dies for any reason (Linux only)."""
-    if _LIBC is not None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # the parent died between the fork and the call
-            os._exit(0)
+    if forked.LIBC is not None:
+        forked.LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _redirect_output(folder: Path) -> None:
@@ -188,9 +177,9 @@ def _keep_freed_memory() -> None:
     Otherwise each large tensor gets a new mapping, and each of its pages is faulted in and cleared:
     that is a fifth of the capture of a training step (glibc; other libraries lack `mallopt`).
     """
-    if _LIBC is not None and hasattr(_LIBC, "mallopt"):
-        _LIBC.mallopt(_M_MMAP_THRESHOLD, _LARGEST_INT)
-        _LIBC.mallopt(_M_TRIM_THRESHOLD, _LARGEST_INT)
+    if forked.LIBC is not None and hasattr(forked.LIBC, "mallopt"):
+        forked.LIBC.mallopt(_M_MMAP_THRESHOLD, _LARGEST_INT)
+        forked.LIBC.mallopt(_M_TRIM_THRESHOLD, _LARGEST_INT)
 
 
 def _lower(kind: int, limit: int) -> None:

@@ -19,6 +19,7 @@ from compilewatch.contract.messages import MadeInputs, Readiness, Script
 from compilewatch.contract.targets import TARGETS
 from compilewatch.errors import UnknownArgumentsError, WrongGuessError
 from compilewatch.records import Mode, Record, Request, Tier
+from compilewatch.worker import forked
 from compilewatch.worker.targets import load_target
 
 
@@ -108,6 +109,7 @@ def call_with(verb: str, request: Request) -> MadeInputs | Script:
 
 
 def main() -> None:
+    forked.die_with(os.getppid())  # nobody else would end a model that hangs
     # The output of model code must not be mixed with the JSON document.
     channel = os.dup(1)
     os.dup2(2, 1)

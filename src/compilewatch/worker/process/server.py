@@ -44,7 +44,7 @@ from compilewatch.contract.messages import (
 )
 from compilewatch.contract.processes import children
 from compilewatch.records import DeclaredDevice
-from compilewatch.worker.forked import threads
+from compilewatch.worker.forked import fork, threads
 
 _orders = msgspec.json.Decoder(Order)
 
@@ -123,7 +123,7 @@ class Server:
 
         child.read_ahead(start.request)
         server_pid = os.getpid()
-        pid = os.fork()
+        pid = fork()
         if pid == 0:
             self.lines.channel.close()
             child.main(start, server_pid)

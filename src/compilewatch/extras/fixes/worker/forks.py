@@ -5,6 +5,7 @@ Each requirement is examined in a fork, so that its model has never been called.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import select
@@ -34,6 +35,8 @@ class Fork:
         sys.stderr.flush()
         self.process = os.fork()
         if self.process == 0:
+            if sys.platform == "linux":  # the kernel kills it when this process ends (prctl.h)
+                ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
             os.close(self.pipe)
             torch.set_num_threads(1)  # before threads of autograd race for the pool of a fork
             try:

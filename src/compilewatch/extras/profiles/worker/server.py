@@ -30,6 +30,7 @@ from compilewatch.errors import CompilewatchError, UsageError
 from compilewatch.extras.profiles.infer.messages import END, Order, StepReply, SubjectJob
 from compilewatch.extras.profiles.infer.records import ProfileFailure
 from compilewatch.records import Phase, Status
+from compilewatch.worker import forked
 from compilewatch.worker.process import child, warmup
 from compilewatch.worker.process.server import own_temporary_folder
 
@@ -133,7 +134,7 @@ class ProfilingServer:
     def _fork(self, job: SubjectJob) -> _Subject:
         ours, theirs = socket.socketpair()
         parent = os.getpid()
-        pid = os.fork()
+        pid = forked.fork()
         if pid == 0:
             ours.close()
             self.lines.channel.close()

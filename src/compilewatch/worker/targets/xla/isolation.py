@@ -19,6 +19,7 @@ import msgspec
 
 from compilewatch.contract.failures import error_code, one_line
 from compilewatch.records import ErrorRecord, Phase, Record
+from compilewatch.worker.forked import fork
 from compilewatch.worker.targets.compiler_errors import Codes, compiler_failure
 
 StepResult = TypeVar("StepResult", bound=msgspec.Struct)
@@ -84,7 +85,7 @@ def isolated(
     reading, writing = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
-    pid = os.fork()
+    pid = fork()
     if pid == 0:
         os.close(reading)
         _live(step, writing, codes)

@@ -21,6 +21,7 @@ import torch
 import torch._dynamo
 
 from compilewatch.records import Record
+from compilewatch.worker.forked import fork
 from compilewatch.worker.targets.dynamo.capture import capture, unmeasured_guards
 
 CHECK_SECONDS = 30
@@ -43,7 +44,7 @@ class CheckServer:
         warm_up()
         read_source, self._write = os.pipe()
         self._read, write_check = os.pipe()
-        self._pid = os.fork()
+        self._pid = fork()
         if self._pid == 0:
             os.close(self._write)
             os.close(self._read)
@@ -119,7 +120,7 @@ def _serve(sources: BinaryIO, checks: BinaryIO) -> NoReturn:
 
 def _in_fork(function: Callable[[], Check]) -> bytes:
     read, write = os.pipe()
-    pid = os.fork()
+    pid = fork()
     if pid == 0:
         os.close(read)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
