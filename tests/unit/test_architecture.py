@@ -283,7 +283,6 @@ def test_modules_are_nouns_of_the_domain() -> None:
 
 FORKS_OF_THEIR_OWN = {
     "compilewatch.worker.forked",
-    "compilewatch.worker.model.chaos",  # misbehaves on purpose
     "compilewatch.extras.fixes.worker.forks",  # the text of a script of plain PyTorch
     "compilewatch.extras.executor.sandbox.first",  # bubblewrap ends it
 }

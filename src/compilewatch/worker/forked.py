@@ -23,7 +23,13 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
-from compilewatch.contract.failures import RecordedError, error_record, one_line, type_names
+from compilewatch.contract.failures import (
+    RecordedError,
+    encoded,
+    error_record,
+    one_line,
+    type_names,
+)
 from compilewatch.records import ErrorRecord, Record
 
 LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
@@ -110,7 +116,7 @@ def _call(function: Callable[[], object], write: int, log: list[str]) -> NoRetur
         renew_thread_pool()
         ending = msgspec.structs.replace(_ending(function), log=tuple(log))
         with os.fdopen(write, "wb") as stream:
-            stream.write(msgspec.msgpack.encode(ending))
+            stream.write(encoded(ending, msgspec.msgpack.encode))
         code = 0
     finally:
         if code:
@@ -123,8 +129,8 @@ def _call(function: Callable[[], object], write: int, log: list[str]) -> NoRetur
 
 def _ending(function: Callable[[], object]) -> _Ending:
     try:
-        return _Ending(value=msgspec.msgpack.encode(function()))
-    except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever code of the model raises)
+        return _Ending(value=encoded(function(), msgspec.msgpack.encode))
+    except BaseException as error:  # noqa: BLE001  (whatever code of the model raises)
         names = tuple(sorted(type_names(error)))
         return _Ending(record=error_record(error), line=one_line(error), names=names)
 

@@ -54,7 +54,7 @@ def evaluate(
     """Run a request in one tier (never `auto`) and say what became of it.
 
     `folder` is the folder of this request and contains `artifacts`; `mark` is called when a phase
-    starts. Whatever the model's code raises becomes the result, including `SystemExit`.
+    starts. Whatever the model's code raises becomes the result, including `KeyboardInterrupt`.
     """
     progress = Progress(depth=request.depth)
 
@@ -64,7 +64,7 @@ def evaluate(
 
     try:
         outcome = _run(request, tier, folder, enter, progress)
-    except (Exception, SystemExit) as error:  # noqa: BLE001  (the worker's top)
+    except BaseException as error:  # noqa: BLE001  (the worker's top)
         return failed(error, request, tier, progress)
     result = result_of(request, tier, progress, outcome)
     if result.status not in (Status.ERROR, Status.OOM):

@@ -97,6 +97,28 @@ print("not reached")
     assert (done.returncode, done.stdout) == (7, "SystemExit\n")
 
 
+@pytest.mark.parametrize("kind", ["KeyboardInterrupt", "GeneratorExit", "BaseException"])
+def test_whatever_a_model_raises_comes_back_with_its_message(kind: str) -> None:
+    done = ran(
+        f"""
+def fail():
+    raise {kind}("stopped at \\udc80")
+
+try:
+    run(fail)
+except RecordedError as error:
+    print(error_record(error).type, error_record(error).message)
+"""
+    )
+    assert (done.returncode, done.stdout) == (0, f"{kind} stopped at \\udc80\n"), done.stderr
+
+
+def test_a_value_with_a_lone_surrogate_comes_back() -> None:
+    done = ran("""run(lambda: {"reason \\udc80": ["at \\udc80", b"bytes"]}, dict)""")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("{'reason \\\\udc80': ['at \\\\udc80', b'bytes']}")
+
+
 @pytest.mark.parametrize("number", ["SIGSEGV", "SIGKILL", "SIGABRT"])
 def test_a_signal_ends_this_process_too(number: str) -> None:
     done = ran(f"run(lambda: os.kill(os.getpid(), signal.{number}))")

@@ -160,6 +160,15 @@ def test_before_the_compiler_an_error_has_its_phase_and_may_be_the_fake_tensors(
     assert answer.fake_failure == f"in {phase}, ValueError: no"
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt("no"), GeneratorExit("no"), SystemExit("no")])
+def test_what_is_no_exception_is_the_models_error_too(
+    ask: Ask, strikes: Callable[..., None], error: BaseException
+) -> None:
+    strikes(Phase.CREATE, error)
+    result = ask("probe", tier=Tier.REAL).result
+    assert (result.status, result.detail) == (Status.ERROR, f"{type(error).__name__}: no")
+
+
 def test_real_tensors_are_never_blamed_on_fake_ones(ask: Ask, strikes: Callable[..., None]) -> None:
     strikes(Phase.EAGER, ValueError("no"))
     assert ask("probe", tier=Tier.REAL).fake_failure is None

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from compilewatch import files
+from compilewatch.contract.failures import encoded
 from compilewatch.contract.messages import (
     ARTIFACTS_FOLDER,
     NO_RESULT,
@@ -103,7 +104,7 @@ def evaluate(start: Start, folder: Path, prepare: Callable[[], None]) -> None:
     found = msgspec.structs.replace(
         found, result=msgspec.structs.replace(found.result, durations=spent)
     )
-    files.replace(folder / RESULT_FILE, msgspec.json.encode(found))
+    files.replace(folder / RESULT_FILE, encoded(found))
 
 
 def _marker(folder: Path, marks: list[tuple[Phase, float]]) -> Callable[[Phase], None]:

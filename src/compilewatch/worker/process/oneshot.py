@@ -14,7 +14,7 @@ import msgspec
 
 from compilewatch import extras, plugins
 from compilewatch.contract.devices import devices
-from compilewatch.contract.failures import one_line
+from compilewatch.contract.failures import encoded, one_line
 from compilewatch.contract.messages import MadeInputs, Readiness, Script
 from compilewatch.contract.targets import TARGETS
 from compilewatch.errors import UnknownArgumentsError, WrongGuessError
@@ -114,12 +114,12 @@ def main() -> None:
     channel = os.dup(1)
     os.dup2(2, 1)
     try:
-        encoded = msgspec.json.encode(call(sys.argv[1]))
-    except (Exception, SystemExit) as error:  # noqa: BLE001  (the worker's top)
+        document = encoded(call(sys.argv[1]))
+    except BaseException as error:  # noqa: BLE001  (the worker's top)
         sys.stderr.write(f"\n{one_line(error)}\n")
         sys.exit(1)
     with os.fdopen(channel, "wb") as stream:
-        stream.write(encoded)
+        stream.write(document)
 
 
 if __name__ == "__main__":

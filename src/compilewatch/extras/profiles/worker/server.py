@@ -171,7 +171,7 @@ def _obey(job: SubjectJob, lines: Lines) -> None:
             try:
                 value = getattr(subject, order.step)(**order.options)
                 reply = StepReply(value=msgspec.Raw(msgspec.json.encode(value)))
-            except (Exception, SystemExit) as error:  # noqa: BLE001  (the worker's top)
+            except BaseException as error:  # noqa: BLE001  (the worker's top)
                 reply = _failure_of(error, subject.phase)
             lines.send(reply)
 

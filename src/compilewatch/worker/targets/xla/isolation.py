@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
-from compilewatch.contract.failures import error_code, one_line
+from compilewatch.contract.failures import encoded, error_code, one_line
 from compilewatch.records import ErrorRecord, Phase, Record
 from compilewatch.worker.forked import fork
 from compilewatch.worker.targets.compiler_errors import Codes, compiler_failure
@@ -121,14 +121,14 @@ def _live(step: Callable[[Enter], Any], writing: int, codes: Codes) -> NoReturn:
     """In the fork: run the step, send its result, and exit without any tear-down."""
 
     def send(message: _Message) -> None:
-        data = msgspec.json.encode(message) + b"\n"
+        data = encoded(message) + b"\n"
         while data:
             data = data[os.write(writing, data) :]
 
     try:
         value = step(lambda phase: send(_Entered(phase=phase)))
-        send(_Finished(value=msgspec.Raw(msgspec.json.encode(value))))
-    except (Exception, SystemExit) as error:  # noqa: BLE001  (the edge to the compiler)
+        send(_Finished(value=msgspec.Raw(encoded(value))))
+    except BaseException as error:  # noqa: BLE001  (the edge to the compiler)
         traceback.print_exc()
         send(_failed(error, codes))
     finally:
