@@ -60,7 +60,7 @@ def gate_false_alarms(output: Path) -> dict[str, Any]:
     models = [model() for model in imported(root, SOURCE).MODELS]
     inputs = [(torch.ones(4, 16),)] * len(models)
     with contextlib.redirect_stdout(io.StringIO()):  # some models print
-        baseline = baseline_of(checked(root, models, inputs, {}))
+        baseline = baseline_of(checked(root, models, inputs, ()))
     failures, started = 0, time.monotonic()
     with contextlib.redirect_stdout(io.StringIO()):
         for _ in range(REPETITIONS):
@@ -97,7 +97,7 @@ def gate_cost(output: Path) -> dict[str, Any]:
             torch.compile(model, backend="eager")(x)
 
     def check(model: Any, x: Any) -> None:
-        checked(root, [model], [(x,)], {})
+        checked(root, [model], [(x,)], ())
 
     least = {
         type(model).__name__: _least_seconds(partial(plain, model, x), partial(check, model, x))

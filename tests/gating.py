@@ -5,20 +5,20 @@ from __future__ import annotations
 import importlib.util
 import linecache
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import compilewatch
-from compilewatch.extras.gate.baseline import Identity, KnownBreak
-from compilewatch.extras.gate.findings import CheckReport, known_breaks
-from compilewatch.extras.gate.judgement import Rules, judge
+from compilewatch.extras.gate.baseline import KnownBreak, renewal
+from compilewatch.extras.gate.judgement import CheckReport, judge
+from compilewatch.extras.gate.settings import Rules
 from tests.cases import suite
 
 SOURCE = Path(suite.__file__).read_text(encoding="utf-8")
 
-Baseline = Mapping[Identity, KnownBreak]
+Baseline = Sequence[KnownBreak]
 
 
 def imported(root: Path, source: str) -> ModuleType:
@@ -48,12 +48,7 @@ def checked(
     ]
 
 
-def baseline_of(reports: Sequence[CheckReport]) -> dict[Identity, KnownBreak]:
+def baseline_of(reports: Sequence[CheckReport]) -> Baseline:
     """What `--compilewatch-update` makes of reports."""
-    found: dict[Identity, KnownBreak] = {}
-    for report in reports:
-        for known in known_breaks(report.findings):
-            old = found.get(known.identity)
-            if old is None or old.places < known.places:
-                found[known.identity] = known
-    return found
+    met = {r.name: [(b.entry, b.known) for b in r.breaks if b.own] for r in reports}
+    return renewal((), met, met.keys(), lambda _: False).known

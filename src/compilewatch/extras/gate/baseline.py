@@ -1,118 +1,202 @@
 """The graph breaks that a repository knows: a file in it, which a reviewer reads in a diff.
 
-A break is known by file, function and code, so that moved lines, new names of variables and another
-version of torch change nothing. The file has neither line numbers nor versions nor paths of a
-machine.
+A break is known by file, function, code and statement, so that moved lines and another version of
+torch change nothing. Each is one line of the file: git merges those of two branches.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from compilewatch.errors import ConfigError
 from compilewatch.files import write_atomically
 
-SCHEMA = 1
+SCHEMA = 2
 
 NAME = "compilewatch.baseline.json"
 
-Identity = tuple[str, str, str]
-"""File, qualified name of the function, and code of a break."""
+ATTRIBUTES = ".gitattributes"
+
+_CONFLICT = re.compile(r"^(<{7}|\|{7}|={7}|>{7})( .*)?$", re.MULTILINE)
+
+_UPDATE = "pytest with --compilewatch-update, or compilewatch gate --update"
+
+Identity = tuple[str, str, str, str]
+"""File, qualified name of the function, code and statement of a break."""
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class KnownBreak:
-    """One known break.
+    """One known break; two equal statements of a function that break are two.
 
     `file` is relative to the root of the repository, `function` is qualified (`Model.forward`),
-    `reason` is one line. `places` counts the lines of that function which break for that reason in
-    one check, and `checks` are the tests that meet it.
+    `code` and `reason` are torch's, and `text` is the statement without the block below it.
+    `check` is the first one that met it. `why` it was accepted and a `link` are for people to fill
+    in.
     """
 
     file: str
     function: str
     code: str
+    text: str
     reason: str = ""
-    places: int = 1
-    checks: tuple[str, ...] = ()
+    check: str = ""
+    why: str = ""
+    link: str = ""
 
     @property
     def identity(self) -> Identity:
-        return (self.file, self.function, self.code)
+        return (self.file, self.function, self.code, self.text)
+
+    def __str__(self) -> str:
+        return f"{self.reason or self.code} in {self.function}, {self.file}: {self.text}"
 
 
-def load(path: Path) -> dict[Identity, KnownBreak]:
-    """Return the known breaks; none if there is no file. Raises ConfigError for a damaged one."""
+Met = Mapping[str, Sequence[tuple[KnownBreak, KnownBreak | None]]]
+"""What each check met, by its name, with the entry of the baseline that it is."""
+
+
+def load(path: Path, *, both_sides: bool = False) -> tuple[KnownBreak, ...]:
+    """Return the known breaks in order; none if there is no file.
+
+    `both_sides` reads a file with the markers of a merge conflict: what either side knows. Raises
+    ConfigError for a file that is damaged, of another version, or in conflict.
+    """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        return {}
+        return ()
     except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error}): repair it, or delete it") from None
+    if _CONFLICT.search(text) is None:
+        return _parsed(text, path)
+    if not both_sides:
         raise ConfigError(
-            f"{path}: cannot be read ({error}): repair it, or delete it and run pytest with "
-            "--compilewatch-update"
-        ) from None
+            f"{path}: has conflict markers of a merge: run {_UPDATE}, which reads both sides"
+        )
+    sides = [Counter(_parsed(_side(text, dropped), path)) for dropped in ("=>", "<|")]
+    return tuple(sorted((sides[0] | sides[1]).elements()))
+
+
+def _side(text: str, dropped: str) -> str:
+    """One side of a file in conflict: without the lines after the markers in `dropped`."""
+    kept: list[str] = []
+    marker = ""
+    for line in text.splitlines():
+        if _CONFLICT.match(line):
+            marker = line[0] if line[0] != ">" else ""
+        elif not marker or marker not in f"{dropped}|":
+            kept.append(line)
+    return "\n".join(kept)
+
+
+def _parsed(text: str, path: Path) -> tuple[KnownBreak, ...]:
+    again = f"delete it and run {_UPDATE}"
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{path}: cannot be read ({error}): repair it, or {again}") from None
     schema = content.get("schema") if isinstance(content, dict) else None
     if isinstance(schema, int) and schema > SCHEMA:
         raise ConfigError(
             f"{path}: written by a newer compilewatch (schema {schema}, this one reads {SCHEMA}): "
             "upgrade compilewatch"
         )
+    if schema is not None and schema != SCHEMA:
+        raise ConfigError(f"{path}: has the format of an earlier compilewatch: {again}")
     try:
-        found = [
-            KnownBreak(**entry | {"checks": tuple(entry.get("checks", ()))})
-            for entry in content["breaks"]
-        ]
+        entries = (KnownBreak(**entry) for entry in content["breaks"] if entry)
+        return tuple(sorted(entries))
     except (KeyError, TypeError, AttributeError):
-        raise ConfigError(
-            f"{path}: not a baseline of compilewatch: delete it and run pytest with "
-            "--compilewatch-update"
-        ) from None
-    return {each.identity: each for each in found}
+        raise ConfigError(f"{path}: not a baseline of compilewatch: {again}") from None
 
 
-def save(path: Path, known: Iterable[KnownBreak]) -> None:
-    """Write the known breaks in order; without any, the file has an empty list."""
-    entries = [asdict(each) for each in sorted(known)]
-    text = json.dumps({"schema": SCHEMA, "breaks": entries}, indent=2, ensure_ascii=False)
-    write_atomically(path, text.encode() + b"\n")
+def save(path: Path, known: Iterable[KnownBreak]) -> bool:
+    """Write the known breaks, each in a line, in order; say whether that changed the file.
 
+    Raises OSError.
 
-def renewed(
-    before: Mapping[Identity, KnownBreak],
-    met: Mapping[str, Iterable[KnownBreak]],
-) -> dict[Identity, KnownBreak]:
-    """Return the baseline after a session: `met` has for each check that ran what it met.
-
-    What only other checks meet stays as it was.
+    Every line of a break ends alike, since a last one without a comma would be a conflict of any
+    two additions. A new file gets its line in .gitattributes: git then keeps what both sides add.
     """
-    left: dict[Identity, KnownBreak] = {}
-    for known in before.values():
-        checks = tuple(check for check in known.checks if check not in met)
-        if checks:
-            left[known.identity] = replace(known, checks=checks)
-    for check, breaks in met.items():
-        for each in breaks:
-            old = left.get(each.identity)
-            left[each.identity] = replace(
-                each,
-                places=max(each.places, old.places if old is not None else 0),
-                checks=tuple(sorted({check, *(old.checks if old is not None else ())})),
-            )
-    return left
-
-
-def resolved(
-    before: Mapping[Identity, KnownBreak],
-    met: Mapping[str, Iterable[KnownBreak]],
-) -> tuple[KnownBreak, ...]:
-    """Return the known breaks whose checks all ran, and which none of them met."""
-    seen = {each.identity for breaks in met.values() for each in breaks}
-    return tuple(
-        known
-        for known in sorted(before.values())
-        if known.checks and set(known.checks) <= met.keys() and known.identity not in seen
+    lines = [json.dumps(_entry(each), ensure_ascii=False) for each in sorted(known)]
+    text = "\n".join(
+        [f'{{"schema": {SCHEMA}, "breaks": [', *(f"{line}," for line in lines), "{}]}\n"]
     )
+    new = not path.exists()
+    if not new and path.read_bytes() == text.encode():
+        return False
+    write_atomically(path, text.encode())
+    attributes = path.with_name(ATTRIBUTES)
+    before = attributes.read_text(encoding="utf-8") if attributes.exists() else ""
+    if new and path.name not in before:
+        start = "\n" if before and not before.endswith("\n") else ""
+        write_atomically(attributes, f"{before}{start}{path.name} merge=union\n".encode())
+    return True
+
+
+def _entry(known: KnownBreak) -> dict[str, Any]:
+    values = {field.name: getattr(known, field.name) for field in fields(known)}
+    return {name: value for name, value in values.items() if value}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Renewal:
+    """What a session means for a baseline.
+
+    `kept` are its entries that stay, `added` are new and moved breaks. `resolved` are those that no
+    check met, although theirs came to its end, or did not run and their statement was removed.
+    """
+
+    kept: tuple[KnownBreak, ...]
+    resolved: tuple[KnownBreak, ...]
+    added: tuple[KnownBreak, ...]
+
+    @property
+    def known(self) -> tuple[KnownBreak, ...]:
+        """The renewed baseline."""
+        return tuple(sorted((*self.kept, *self.added)))
+
+
+def renewal(
+    before: Sequence[KnownBreak],
+    met: Met,
+    ended: Set[str],
+    removed: Callable[[KnownBreak], bool],
+) -> Renewal:
+    """Return what the checks of a session mean for a baseline.
+
+    `ended` are the checks that came to their end, `removed` says that the repository no longer has
+    the statement of a break. What only other checks meet stays as it was.
+    """
+    places: Counter[Identity] = Counter()
+    checks: dict[Identity, list[str]] = {}
+    latest: dict[Identity, KnownBreak] = {}
+    moved: set[KnownBreak] = set()
+    for check, pairs in sorted(met.items()):
+        places |= Counter(place.identity for place, _ in pairs)
+        for place, old in pairs:
+            checks.setdefault(place.identity, []).append(check)
+            why, link = (old.why, old.link) if old is not None else ("", "")
+            latest.setdefault(place.identity, replace(place, check=check, why=why, link=link))
+            if old is not None and old.identity != place.identity:
+                moved.add(old)
+    kept: list[KnownBreak] = []
+    resolved: list[KnownBreak] = []
+    for known in sorted(before):
+        if places[known.identity] > 0:
+            places[known.identity] -= 1
+            names = checks[known.identity]
+            stays = known.check in names or (known.check and known.check not in ended)
+            kept.append(known if stays else replace(known, check=names[0]))
+        elif known not in moved:
+            over = known.check in ended or (known.check not in met and removed(known))
+            (resolved if over else kept).append(known)
+    added = [latest[identity] for identity, count in places.items() for _ in range(count)]
+    return Renewal(kept=tuple(kept), resolved=tuple(resolved), added=tuple(sorted(added)))

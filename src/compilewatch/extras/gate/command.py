@@ -12,11 +12,9 @@ from compilewatch.cli import completion, options
 from compilewatch.cli.conditions import FOUND, INCOMPLETE
 from compilewatch.errors import UsageError
 from compilewatch.extras.gate.baseline import load
-from compilewatch.extras.gate.findings import CheckReport
-from compilewatch.extras.gate.judgement import judge
-from compilewatch.extras.gate.messages import failure
+from compilewatch.extras.gate.judgement import CheckReport, judge
 from compilewatch.extras.gate.named import NamedChecks
-from compilewatch.extras.gate.outputs import Outputs
+from compilewatch.extras.gate.reports import Outputs, error_commands, failure
 from compilewatch.extras.gate.session import GateSession
 from compilewatch.extras.gate.settings import (
     baseline_path,
@@ -24,7 +22,6 @@ from compilewatch.extras.gate.settings import (
     project_settings,
     rules_of,
 )
-from compilewatch.extras.gate.summary import error_commands
 from compilewatch.records import Mode
 
 
@@ -99,7 +96,7 @@ def command(
     outputs = Outputs(**{name: given.pop(name) for name in ("sarif", "summary", "code_quality")})
     given["own"] = given["own"] or None
     rules = rules_of(root, settings, given)
-    known = load(baseline_path(root, settings, baseline))
+    known = load(baseline_path(root, settings, baseline), both_sides=update)
     checks = NamedChecks(
         root=root,
         names=models or (() if manifest else tuple(settings.get("models", ()))),
@@ -117,10 +114,9 @@ def command(
             "[tool.compilewatch] of pyproject.toml"
         )
     reports: dict[str, list[CheckReport]] = {}
-    for name, result in checks.run():
-        report = judge(
-            result, known, rules, name=name, command=f"compilewatch gate {shlex.quote(name)}"
-        )
+    for name, result, code in checks.run():
+        again = f"compilewatch gate {shlex.quote(name)}"
+        report = judge(result, known, rules, name=name, command=again, code=code)
         reports[name] = [report]
         if not as_json:
             click.echo(_words(report, accepted=update and not report.problems, verbose=verbose))
@@ -145,7 +141,9 @@ def _words(report: CheckReport, *, accepted: bool, verbose: bool) -> str:
 def _finish(
     session: GateSession, outputs: Outputs, *, update: bool, strict: bool, as_json: bool
 ) -> int:
-    problems = list(outputs.write(session))
+    problems = [*session.problems, *outputs.write(session)]
+    rejected = () if update else session.twice
+    rejected += tuple(session.strict_problems()) if strict and not update else ()
     if as_json:
         options.print_json(
             {
@@ -157,13 +155,13 @@ def _finish(
             }
         )
     else:
-        for line in (*session.lines(), *error_commands(session)):
+        for line in (*session.lines(), *rejected, *error_commands(session)):
             click.echo(line)
     if problems:
         raise UsageError("; ".join(problems))
     decided = [each for each in session.checks if each.verdict]
-    if any(each.problems or (each.new and not update) for each in decided):
+    if any(each.problems or (each.of("new") and not update) for each in decided):
         return FOUND
-    if strict and session.resolved and not update:
+    if rejected:
         return FOUND
     return 0 if decided and len(decided) == len(session.checks) else INCOMPLETE

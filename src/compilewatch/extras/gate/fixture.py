@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import shlex
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,13 +16,18 @@ import pytest
 from compilewatch import plugins
 from compilewatch.api.check import CheckResult, check
 from compilewatch.errors import CompilewatchError, UsageError, did_you_mean
-from compilewatch.extras.gate.baseline import Identity, KnownBreak, load
-from compilewatch.extras.gate.findings import CheckReport, encoded
-from compilewatch.extras.gate.judgement import Rules, judge
-from compilewatch.extras.gate.messages import failure
+from compilewatch.extras.gate.baseline import KnownBreak, load
+from compilewatch.extras.gate.judgement import CheckReport, judge
 from compilewatch.extras.gate.named import NamedChecks
 from compilewatch.extras.gate.plugin import PROPERTY, REPORTS, UPDATE
-from compilewatch.extras.gate.settings import RULES, baseline_path, project_settings, rules_of
+from compilewatch.extras.gate.reports import failure
+from compilewatch.extras.gate.settings import (
+    RULES,
+    Rules,
+    baseline_path,
+    project_settings,
+    rules_of,
+)
 from compilewatch.records import Mode
 
 KEYWORDS = (*RULES, "calls", "mode", "backend", "dynamic")
@@ -64,9 +73,12 @@ class CompileCheck:
         try:
             rules, known = self._rules(dict(zip(RULES, given, strict=True)))
             if isinstance(model, str) and not (args or kwargs or calls):
-                found = _named(model, rules, mode=mode, backend=backend, dynamic=bool(dynamic))
+                checked, code = _named(
+                    model, rules, mode=mode, backend=backend, dynamic=bool(dynamic)
+                )
             else:
-                found = check(
+                code = code_files(model)
+                checked = check(
                     model,
                     *args,
                     calls=calls,
@@ -79,7 +91,8 @@ class CompileCheck:
         except CompilewatchError as error:
             raise pytest.fail.Exception(f"compilewatch: {error}", pytrace=False) from None
         nodeid = self._node.nodeid
-        report = judge(found, known, rules, name=nodeid, command=f"pytest {shlex.quote(nodeid)}")
+        command = f"pytest {shlex.quote(nodeid)}"
+        report = judge(checked, known, rules, name=nodeid, command=command, code=code)
         report = msgspec.structs.replace(
             report, problems=(*report.problems, *_misspelled(report, kwargs))
         )
@@ -88,28 +101,29 @@ class CompileCheck:
         if report.failed and not accepted:
             verbose = self._config.getoption("verbose") > 0
             fix: Sequence[str] = ()
-            if report.new and self._config.getoption("--compilewatch-fix"):
-                fix = self._fix(model, found, mode=mode, dynamic=bool(dynamic))
-            said = failure(report, update=UPDATE, verbose=verbose, fix=fix)
-            pytest.fail(said, pytrace=False)
-        return found
+            if report.of("new") and self._config.getoption("--compilewatch-fix"):
+                fix = self._fix(model, checked, mode=mode, dynamic=bool(dynamic))
+            message = failure(report, update=UPDATE, verbose=verbose, fix=fix)
+            pytest.fail(message, pytrace=False)
+        return checked
 
-    def _rules(self, given: dict[str, Any]) -> tuple[Rules, dict[Identity, KnownBreak]]:
+    def _rules(self, given: dict[str, Any]) -> tuple[Rules, tuple[KnownBreak, ...]]:
         """Return what the keywords of a call, the marker and the project's settings say."""
         root = self._config.rootpath
         settings = project_settings(root)
         marker = self._node.get_closest_marker("compilewatch")
         path = baseline_path(root, settings, self._config.getoption("--compilewatch-baseline"))
-        return rules_of(root, settings, _marked(marker), given), load(path)
+        known = load(path, both_sides=self._config.getoption(UPDATE))
+        return rules_of(root, settings, _marked(marker), given), known
 
-    def _fix(self, model: object, found: CheckResult, *, mode: str, dynamic: bool) -> list[str]:
+    def _fix(self, model: object, checked: CheckResult, *, mode: str, dynamic: bool) -> list[str]:
         """Return what to say of a fix: of a model by name after a search, else of a stored one."""
         try:
             from compilewatch.extras.gate.proposed_fix import searched_fix, stored_fix
         except ModuleNotFoundError as error:
             return [f"fix:        {plugins.missing(error, '--compilewatch-fix') or error}"]
         if not isinstance(model, str):
-            return list(stored_fix(found.result))
+            return list(stored_fix(checked.result))
         seconds: float = self._config.getoption("--compilewatch-fix-timeout")
         root = self._config.rootpath
         return list(searched_fix(model, root=root, mode=mode, dynamic=dynamic, seconds=seconds))
@@ -117,12 +131,12 @@ class CompileCheck:
     def _keep(self, report: CheckReport) -> None:
         """Add a report to the test, from which the session collects it; JUnit gets the counts."""
         self._reports.append(report)
-        self._node.stash[REPORTS] = encoded(self._reports)
+        self._node.stash[REPORTS] = msgspec.json.encode(self._reports).decode()
         counts = {
             "checks": len(self._reports),
-            "new": sum(len(each.new) for each in self._reports),
-            "known": sum(len(each.own) - len(each.new) for each in self._reports),
-            "third_party": sum(len(each.third_party) for each in self._reports),
+            "new": sum(len(each.of("new")) for each in self._reports),
+            "known": sum(len(each.of("known", "moved")) for each in self._reports),
+            "third_party": sum(len(each.of("elsewhere")) for each in self._reports),
             "recompilations": sum(each.recompilations for each in self._reports),
         }
         properties = self._node.user_properties
@@ -130,7 +144,33 @@ class CompileCheck:
         properties += [(f"{PROPERTY}{name}", count) for name, count in counts.items()]
 
 
-def _named(model: str, rules: Rules, *, mode: str, backend: str, dynamic: bool) -> CheckResult:
+def code_files(model: Any) -> tuple[str, ...] | None:
+    """Return the files that define a model: its modules' classes and hooks, or its function.
+
+    None if they cannot be known, as of a function that was typed.
+    """
+    files: dict[str, None] = {}
+    modules = list(model.modules()) if hasattr(model, "modules") else [model]
+    for module in modules:
+        hooks = [*getattr(module, "_forward_hooks", {}).values()]
+        hooks += [*getattr(module, "_forward_pre_hooks", {}).values()]
+        for part in (module, getattr(module, "forward", None), *hooks):
+            while isinstance(part, functools.partial):
+                part = part.func
+            part = inspect.unwrap(part) if callable(part) else part
+            code = getattr(part, "__code__", None)
+            owners = [] if code is not None else type(part).__mro__
+            names = [code.co_filename] if code is not None else []
+            names += [
+                getattr(sys.modules.get(o.__module__), "__file__", None) or "" for o in owners
+            ]
+            files |= dict.fromkeys(name for name in names if name and Path(name).is_file())
+    return tuple(files) or None
+
+
+def _named(
+    model: str, rules: Rules, *, mode: str, backend: str, dynamic: bool
+) -> tuple[CheckResult, tuple[str, ...] | None]:
     """Check a model by name, which is built in a process of its own. Raises UsageError."""
     if mode not in set(Mode):
         raise UsageError(f"mode is 'eval' or 'train', not {mode!r}")
@@ -143,10 +183,10 @@ def _named(model: str, rules: Rules, *, mode: str, backend: str, dynamic: bool) 
         numerics=rules.numerics,
         jobs=1,
     )
-    found = [result for _, result in checks.run()]
-    if len(found) > 1:
+    results = [(result, code) for _, result, code in checks.run()]
+    if len(results) > 1:
         raise UsageError(f"{model} has several components: name one of them")
-    return found[0]
+    return results[0]
 
 
 def _misspelled(report: CheckReport, kwargs: Iterable[str]) -> Iterator[str]:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
 from compilewatch.api.check import CheckResult
-from compilewatch.extras.gate.baseline import Identity, KnownBreak
-from compilewatch.extras.gate.findings import BreakPlace, CheckReport, Finding, known_breaks
-from compilewatch.extras.gate.places import own_path, qualified
+from compilewatch.extras.gate.baseline import KnownBreak
+from compilewatch.extras.gate.own_code import (
+    OwnCode,
+    OwnLine,
+    Statement,
+    same_shape,
+    same_statement,
+    statement_at,
+    statements_of,
+)
+from compilewatch.extras.gate.settings import Rules
 from compilewatch.records import GraphBreak, Numerics, Phase, StackFrame, Status
-from compilewatch.records.labels import reason_label, source_lines
+from compilewatch.records.base import Record
+from compilewatch.records.labels import reason_label, source_line
 from compilewatch.report.wording import plural, recompilation_lines
 
 _NOWHERE = "?"
@@ -23,48 +30,101 @@ _NOWHERE = "?"
 _FRAMES = 100
 """A longer call path comes from recursion, of which the innermost frames say enough."""
 
+State = Literal["new", "known", "moved", "elsewhere"]
 
-@dataclass(frozen=True, kw_only=True)
-class Rules:
-    """What fails a check.
 
-    `own` are packages whose breaks count, beside all code below `root` that is not installed.
-    `recompilations` is how many are accepted, `captured_share` the smallest share (0 to 1); None
-    accepts any. `numerics` compares the results with eager mode.
+class JudgedBreak(GraphBreak, frozen=True, kw_only=True):
+    """A graph break as a repository sees it.
+
+    In own code `file` and `line` are those of the repository, `function` is qualified
+    (`Model.forward`), and `user_stack` has the frames of own code that lead there, outermost first.
+    `state` is relative to the baseline, `elsewhere` in other packages. `text` is the statement,
+    `statement_line` its first line. `known` is the entry of the baseline that it is, and `note`
+    says what is not as that has it.
     """
 
-    root: Path
-    own: tuple[str, ...] = ()
-    third_party: Literal["report", "fail"] = "report"
-    recompilations: int | None = None
-    captured_share: float | None = None
-    fullgraph: bool = False
-    numerics: bool = False
+    state: State
+    text: str = ""
+    statement_line: int = 0
+    known: KnownBreak | None = None
+    note: str = ""
+
+    @property
+    def own(self) -> bool:
+        return self.state != "elsewhere"
+
+    @property
+    def place(self) -> tuple[str, int, str]:
+        """By which a report shows it once: several lines of one statement are one place."""
+        return (self.file, self.statement_line, self.code)
+
+    @property
+    def entry(self) -> KnownBreak:
+        """What a baseline knows it by."""
+        return KnownBreak(
+            file=self.file,
+            function=self.function,
+            code=self.code,
+            text=self.text,
+            reason=reason_label(self),
+        )
+
+
+class CheckReport(Record, frozen=True, kw_only=True):
+    """One check: `name` is the test or the model, `status` that of the result.
+
+    `breaks` has each place once. `problems` are reasons to fail other than new breaks, a line each,
+    `error` is a traceback, and `command` is what a person types to see it again.
+    """
+
+    name: str
+    status: str
+    breaks: tuple[JudgedBreak, ...] = ()
+    problems: tuple[str, ...] = ()
+    recompilations: int = 0
+    error: str = ""
+    verdict: bool = True
+    command: str = ""
+
+    def of(self, *states: State) -> tuple[JudgedBreak, ...]:
+        """The breaks with one of these states."""
+        return tuple(each for each in self.breaks if each.state in states)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the rules do not accept what was met."""
+        return bool(self.of("new") or self.problems)
 
 
 def judge(
     checked: CheckResult,
-    baseline: Mapping[Identity, KnownBreak],
+    baseline: Sequence[KnownBreak],
     rules: Rules,
     *,
     name: str,
     command: str = "",
+    code: Iterable[str] | None = None,
 ) -> CheckReport:
-    """Return what a check means. A place in own code that the baseline does not hold is new."""
+    """Return what a check means. A place in own code that the baseline does not hold is new.
+
+    `code` are the files of the model on this machine: without one of the repository, the check
+    fails, since it could not meet anything new. None does not look at that.
+    """
+    own = OwnCode(root=rules.root, packages=rules.own)
     second = checked.second_call.breaks if checked.second_call is not None else ()
-    findings = [_finding(each, checked.files, rules) for each in (*checked.breaks, *second)]
-    met = {known.identity: known.places for known in known_breaks(findings)}
-    judged = tuple(
-        msgspec.structs.replace(each, new=True, moved=_moved(each, baseline, met.keys()))
-        if each.own and met[each.identity] > _places(baseline, each.identity)
-        else each
-        for each in findings
-    )
+    places: dict[tuple[str, int, str], tuple[JudgedBreak, Statement]] = {}
+    for graph_break in (*checked.breaks, *second):
+        judged, statement = _in_repository(graph_break, checked.files, own)
+        places.setdefault(judged.place, (judged, statement))
+    breaks = tuple(_against(baseline, list(places.values()), removed_from(rules)))
+    problems = [*_problems(checked, breaks, rules)]
+    if code is not None and rules.third_party == "report" and not problems:
+        problems += _without_own_code(code, breaks, own)
     return CheckReport(
         name=name,
         status=checked.status.value,
-        findings=judged,
-        problems=tuple(_problems(checked, judged, rules)),
+        breaks=breaks,
+        problems=tuple(problems),
         recompilations=len(checked.recompilations),
         error=_error_text(checked),
         verdict=checked.result.is_verdict,
@@ -72,64 +132,146 @@ def judge(
     )
 
 
-def _places(baseline: Mapping[Identity, KnownBreak], identity: Identity) -> int:
-    known = baseline.get(identity)
-    return known.places if known is not None else 0
+def removed_from(rules: Rules) -> Callable[[KnownBreak], bool]:
+    """Return what says of a known break that the repository no longer has its statement."""
+
+    def removed(known: KnownBreak) -> bool:
+        if known.file.partition("/")[0] in rules.own:
+            return False
+        texts = statements_of(rules.root / known.file, known.function) or ()
+        return not any(same_shape(text, known.text) for text in texts)
+
+    return removed
 
 
-def _moved(
-    finding: Finding, baseline: Mapping[Identity, KnownBreak], met: Iterable[Identity]
+def _against(
+    baseline: Sequence[KnownBreak],
+    places: Sequence[tuple[JudgedBreak, Statement]],
+    removed: Callable[[KnownBreak], bool],
+) -> Iterator[JudgedBreak]:
+    """Yield breaks with their states: each entry of the baseline is one of them at most."""
+
+    def same(entry: KnownBreak, judged: JudgedBreak, _: Statement) -> bool:
+        return entry.identity == judged.entry.identity
+
+    def in_function(entry: KnownBreak, judged: JudgedBreak, statement: Statement) -> bool:
+        return _function(entry) == _function(judged) and same_statement(entry.text, statement)
+
+    def moved(entry: KnownBreak, judged: JudgedBreak, _: Statement) -> bool:
+        elsewhere = _function(entry) != _function(judged) and entry.code == judged.code
+        return elsewhere and same_shape(entry.text, judged.text) and removed(entry)
+
+    left = list(baseline)
+    entries: dict[int, tuple[State, KnownBreak]] = {}
+    tests: tuple[tuple[State, Callable[[KnownBreak, JudgedBreak, Statement], bool]], ...] = (
+        ("known", same),
+        ("known", in_function),
+        ("moved", moved),
+    )
+    for state, test in tests:
+        for number, (judged, statement) in enumerate(places):
+            entry = next((e for e in left if judged.own and test(e, judged, statement)), None)
+            if number not in entries and entry is not None:
+                left.remove(entry)
+                entries[number] = (state, entry)
+    for number, (judged, _) in enumerate(places):
+        if number in entries:
+            state, entry = entries[number]
+            note = (
+                f"moved from {entry.function} in {entry.file}" if state == "moved" else judged.note
+            )
+            yield msgspec.structs.replace(judged, state=state, known=entry, note=note)
+        elif judged.own:
+            note = _of_function(judged, baseline, left, [each for each, _ in places])
+            yield msgspec.structs.replace(judged, note=judged.note or note)
+        else:
+            yield judged
+
+
+def _function(place: KnownBreak | JudgedBreak) -> tuple[str, str, str]:
+    return (place.file, place.function, place.code)
+
+
+def _of_function(
+    judged: JudgedBreak,
+    baseline: Sequence[KnownBreak],
+    left: Sequence[KnownBreak],
+    places: Sequence[JudgedBreak],
 ) -> str:
-    """Say where a break may have come from: a known one of the same reason that was not met."""
-    name = finding.place.function.rpartition(".")[2]
-    for old in sorted(baseline.values()):
-        alike = old.file == finding.place.file or old.function.rpartition(".")[2] == name
-        if old.code == finding.code and old.identity not in met and alike:
-            return f"{old.function} in {old.file}"
-    return ""
+    """Say what the baseline knows of the function of a new break."""
+    known = [entry for entry in baseline if _function(entry) == _function(judged)]
+    if not known:
+        return ""
+    other = [entry.text for entry in left if _function(entry) == _function(judged)]
+    if other:
+        return f"the baseline knows another line of {judged.function}: {other[0]}"
+    count = sum(_function(each) == _function(judged) for each in places)
+    return f"{judged.function} has {count} such lines, the baseline knows {len(known)}"
 
 
-def _finding(found: GraphBreak, files: Mapping[str, str], rules: Rules) -> Finding:
-    """Return a break as the repository sees it.
+def _in_repository(
+    graph_break: GraphBreak, files: Mapping[str, str], own: OwnCode
+) -> tuple[JudgedBreak, Statement]:
+    """Return a break as the repository sees it, and the statement that breaks.
 
     Its place is the innermost frame that is neither Python's nor Dynamo's own, as everywhere else:
     a `copy.deepcopy` in own code is a break of own code.
     """
-    lines = source_lines(found)
-    path = own_path(found.file, files, rules.root, rules.own)
-    function = found.function
-    if path is not None:
-        function = qualified(files.get(found.file, ""), found.line, found.function)
-    frames = [
-        BreakPlace(file=own, line=frame.line, function=frame.function)
-        for frame in _up_to(found)
-        if (own := own_path(frame.file, files, rules.root, rules.own)) is not None
-    ]
-    return Finding(
-        own=path is not None,
-        new=False,
-        place=BreakPlace(file=path or found.file, line=found.line, function=function),
-        code=found.code,
-        reason=reason_label(found),
-        fingerprint=found.fingerprint,
-        text=found.reason.strip(),
-        explanation=found.explanation,
-        hints=found.hints,
-        gb_id=found.gb_id,
-        path=tuple(frames[-_FRAMES:]),
-        source_start=lines[0][0] if lines else 0,
-        source=tuple(text for _, text in lines),
+    values = {name: getattr(graph_break, name) for name in GraphBreak.__struct_fields__}
+    line = own.line(graph_break.file, graph_break.line, files)
+    ran = line.ran if line is not None else files.get(graph_break.file, "")
+    text = source_line(graph_break).strip()
+    statement = statement_at(ran, graph_break.line, graph_break.function, text)
+    if line is None:
+        first = statement.line
+        return JudgedBreak(**values, state="elsewhere", text=text, statement_line=first), statement
+    shift = line.line - graph_break.line
+    values |= {
+        "file": line.file,
+        "line": line.line,
+        "function": statement.function,
+        "source_start": graph_break.source_start + shift,
+        "user_stack": tuple(_own_frames(graph_break, files, own))[-_FRAMES:],
+    }
+    judged = JudgedBreak(
+        **values,
+        state="new",
+        text=statement.text,
+        statement_line=statement.line + shift,
+        note="the file that ran is an older one: install the project again" if line.stale else "",
+    )
+    return judged, statement
+
+
+def _own_frames(
+    graph_break: GraphBreak, files: Mapping[str, str], own: OwnCode
+) -> Iterator[StackFrame]:
+    """The frames of own code in a break's stack up to its place."""
+    here = (graph_break.file, graph_break.line)
+    stack = graph_break.user_stack
+    at = [n for n, frame in enumerate(stack) if (frame.file, frame.line) == here]
+    for frame in stack[: at[-1] + 1] if at else stack:
+        line: OwnLine | None = own.line(frame.file, frame.line, files)
+        if line is not None:
+            yield msgspec.structs.replace(frame, file=line.file, line=line.line)
+
+
+def _without_own_code(
+    code: Iterable[str], breaks: Sequence[JudgedBreak], own: OwnCode
+) -> Iterator[str]:
+    """Say that nothing of the repository was checked, and what to do."""
+    paths = list(dict.fromkeys(code))
+    names = {path: path.rpartition("/")[2] for path in paths}
+    if any(each.own for each in breaks) or any(own.line(names[p], 1, {names[p]: p}) for p in paths):
+        return
+    at = paths[0] if paths else "a package"
+    yield (
+        f"no file of {own.root} is in it: the model is defined in {at}; check code of this "
+        'repository, name the package in own=, or set third_party="fail"'
     )
 
 
-def _up_to(found: GraphBreak) -> Sequence[StackFrame]:
-    """The frames of a break's stack up to its place."""
-    here = (found.file, found.line)
-    at = [n for n, frame in enumerate(found.user_stack) if (frame.file, frame.line) == here]
-    return found.user_stack[: at[-1] + 1] if at else found.user_stack
-
-
-def _problems(checked: CheckResult, findings: Sequence[Finding], rules: Rules) -> Iterator[str]:
+def _problems(checked: CheckResult, breaks: Sequence[JudgedBreak], rules: Rules) -> Iterator[str]:
     if checked.status not in (Status.PASS, Status.GRAPH_BREAK, Status.MISMATCH):
         phase = checked.result.phase
         if phase is Phase.EAGER:
@@ -137,23 +279,23 @@ def _problems(checked: CheckResult, findings: Sequence[Finding], rules: Rules) -
         else:
             yield f"{checked.status.value} in the phase {phase.value}: {checked.detail}"
         return
-    if checked.graphs == 0 and any(each.place.file == _NOWHERE for each in findings):
+    if checked.graphs == 0 and any(each.file == _NOWHERE for each in breaks):
         yield (
             "nothing of it is captured, as of a model of torch.jit or of a C extension: check the "
             "module or function that it was made of"
         )
     if rules.third_party == "fail":
-        for each in findings:
+        for each in breaks:
             if not each.own:
-                yield f"graph break in {each.place.file}:{each.place.line}: {each.reason}"
+                yield f"graph break in {each.file}:{each.line}: {reason_label(each)}"
     again = checked.recompilations
     if rules.recompilations is not None and len(again) > rules.recompilations:
         yield f"{plural(len(again), 'recompilation')}, {rules.recompilations} accepted:"
         yield from (f"  {line}" for line in recompilation_lines(again))
     share = checked.captured_share
     if rules.captured_share is not None and (share is None or share < rules.captured_share):
-        said = "unknown" if share is None else f"{share:.1%}"
-        yield f"captured share {said}, at least {rules.captured_share:.1%} wanted"
+        text = "unknown" if share is None else f"{share:.1%}"
+        yield f"captured share {text}, at least {rules.captured_share:.1%} wanted"
     if rules.fullgraph and checked.fullgraph is False:
         verdict = checked.result.fullgraph
         reason = (verdict.reason or "" if verdict is not None else "").strip().splitlines()

@@ -11,7 +11,7 @@ from compilewatch.api.check import CheckResult, with_numerics
 from compilewatch.api.launching import local_launcher
 from compilewatch.api.selection import Selection, choose_models, described, environments_for
 from compilewatch.config.settings import Settings, load_settings
-from compilewatch.extras.gate.places import located, source_folders
+from compilewatch.extras.gate.own_code import located, source_folders
 from compilewatch.plan.placement import place
 from compilewatch.plan.requests import check_targets, options_of, plan, targets_of
 from compilewatch.records import FactoryBuild, Mode, ModelSpec, Request, Result, Status
@@ -36,8 +36,12 @@ class NamedChecks:
     jobs: int | None = None
     environment: str | None = None
 
-    def run(self) -> Iterator[tuple[str, CheckResult]]:
-        """Yield each model with its result, as they come. Raises errors of names and settings."""
+    def run(self) -> Iterator[tuple[str, CheckResult, tuple[str, ...] | None]]:
+        """Yield each model with its result and the file of its factory, as they come.
+
+        There is no file for a model of a library, and None if it does not lie on this machine.
+        Raises errors of names and settings.
+        """
         settings = load_settings(
             {
                 "jobs": self.jobs,
@@ -46,7 +50,7 @@ class NamedChecks:
             }
         )
         planned = self._plan(settings)
-        folders = {request.model.name: self._folders(request.model) for request in planned.requests}
+        models = {request.model.name: request.model for request in planned.requests}
         waiting: dict[str, dict[str, Result]] = {}
         for result in _results(planned, settings):
             name = result.request.model.name
@@ -58,8 +62,13 @@ class NamedChecks:
             compared = captured.status in (Status.PASS, Status.GRAPH_BREAK)
             if self.numerics and compared:
                 captured = with_numerics(captured, found["inductor"])
-            where = folders.get(name, source_folders(self.root))
-            yield name, CheckResult(result=captured, files=located(files_of(captured), where))
+            folders = self._folders(models.get(name, captured.request.model))
+            files = located(files_of(captured), folders)
+            yield (
+                name,
+                CheckResult(result=captured, files=files),
+                self._code(models.get(name), folders),
+            )
 
     def _plan(self, settings: Settings) -> Plan:
         backend = "" if self.backend == "eager" else f":{self.backend}"
@@ -92,6 +101,12 @@ class NamedChecks:
 
     def _own_folders(self) -> tuple[Path, ...]:
         return tuple(folder for folder in source_folders(self.root) if folder.is_dir())
+
+    def _code(self, model: ModelSpec | None, folders: Sequence[Path]) -> tuple[str, ...] | None:
+        if model is None or not isinstance(model.build, FactoryBuild):
+            return ()
+        module = model.build.factory.partition(":")[0].replace(".", "/")
+        return tuple(located((f"{module}.py", f"{module}/__init__.py"), folders).values()) or None
 
     def _folders(self, model: ModelSpec) -> tuple[Path, ...]:
         build = model.build

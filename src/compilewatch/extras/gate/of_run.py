@@ -18,12 +18,11 @@ import msgspec
 from compilewatch.api.check import CheckResult
 from compilewatch.errors import CompilewatchError, StoreError
 from compilewatch.events import Author, Event
-from compilewatch.extras.gate.baseline import load, resolved
-from compilewatch.extras.gate.events import NewBreak
-from compilewatch.extras.gate.findings import BreakPlace, CheckReport, Finding, known_breaks
-from compilewatch.extras.gate.judgement import judge
+from compilewatch.extras.gate.baseline import load
+from compilewatch.extras.gate.judgement import CheckReport, judge
 from compilewatch.extras.gate.named import files_of
-from compilewatch.extras.gate.places import located, source_folders
+from compilewatch.extras.gate.own_code import located, source_folders
+from compilewatch.extras.gate.session import GateSession
 from compilewatch.extras.gate.settings import (
     baseline_path,
     project_root,
@@ -31,8 +30,10 @@ from compilewatch.extras.gate.settings import (
     rules_of,
 )
 from compilewatch.records import FactoryBuild, Record, Result, Run
+from compilewatch.records.labels import reason_label
 from compilewatch.records.views import Link
 from compilewatch.report.wording import plural
+from compilewatch.sinks.metric_definitions import RUN, Definition
 from compilewatch.store import RunFolder, StoredRun
 
 FILE = "gate.json"
@@ -41,6 +42,43 @@ TARGET = "dynamo"
 
 GIT_SECONDS = 10.0
 
+DEFINITIONS: tuple[Definition, ...] = (
+    Definition(
+        "compilewatch_gate_breaks",
+        "Places of graph breaks that a run of a team's list met, by what its baseline says of "
+        "them; absent for a repository without settings of the gate.",
+        ("baseline_state",),
+        RUN,
+    ),
+    Definition(
+        "compilewatch_gate_baseline_timestamp_seconds",
+        "When the baseline was last committed; absent without one.",
+        (),
+        RUN,
+    ),
+)
+
+LABELS: dict[str, str] = {
+    "baseline_state": "`new`, `known` and `resolved` in own code, `third_party` in other packages",
+}
+
+MEANINGS: dict[str, str] = {
+    "place": "`file:line` of a new graph break, relative to the repository",
+    "models": "the models that meet it, separated by commas",
+}
+
+
+class NewBreak(Event, frozen=True, kw_only=True, tag="gate_break"):
+    """A run of a team's list met a graph break in own code that its baseline does not hold."""
+
+    place: str
+    function: str
+    reason: str
+    models: str
+
+
+EVENTS: tuple[type[Event], ...] = (NewBreak,)
+
 Sample = tuple[str, tuple[str, ...], float]
 """A metric's name, its label values in the order of the definition, and the value."""
 
@@ -48,7 +86,9 @@ Sample = tuple[str, tuple[str, ...], float]
 class GateBreak(Record, frozen=True, kw_only=True):
     """A graph break in own code that the baseline does not hold, and the models that meet it."""
 
-    place: BreakPlace
+    file: str
+    line: int
+    function: str
     code: str
     reason: str
     models: tuple[str, ...]
@@ -113,8 +153,8 @@ def judge_run(writer: FinishedRun) -> None:
 def _event(author: Author, new: GateBreak) -> NewBreak:
     return NewBreak(
         **author.stamp("warning"),
-        place=f"{new.place.file}:{new.place.line}",
-        function=new.place.function,
+        place=f"{new.file}:{new.line}",
+        function=new.function,
         reason=new.reason,
         models=", ".join(new.models),
     )
@@ -140,40 +180,32 @@ def gate_result(results: Iterable[Result], root: Path, settings: dict[str, objec
         checked = CheckResult(result=result, files=files)
         report = judge(checked, known, rules, name=request.model.name)
         reports.setdefault(report.name, []).append(report)
-    everything = [each for group in reports.values() for each in group]
-    met = {
-        model: known_breaks(each for report in group for each in report.findings)
-        for model, group in reports.items()
-    }
-    own = {identity for breaks in met.values() for identity in (b.identity for b in breaks)}
-    fresh = _new(everything)
+    session = GateSession(rules=rules, path=path, before=known, reports=reports, update="")
+    counts = session.counts()
     return GateResult(
         baseline=name,
         models=len(reports),
-        new=fresh,
-        known=len(own & known.keys()),
-        resolved=len(resolved(known, met)),
-        third_party=len({_at(each) for report in everything for each in report.third_party}),
-        baseline_changed_at=_changed_at(path),
-        problems=tuple(f"{r.name}: {line}" for r in everything for line in r.problems),
-    )
-
-
-def _new(reports: Sequence[CheckReport]) -> tuple[GateBreak, ...]:
-    """Each place once, with the models that meet it."""
-    found: dict[tuple[BreakPlace, str], GateBreak] = {}
-    for report in reports:
-        for each in report.new:
-            held = found.get(_at(each))
-            models = {report.name, *(held.models if held is not None else ())}
-            found[_at(each)] = GateBreak(
-                place=each.place, code=each.code, reason=each.reason, models=tuple(sorted(models))
+        new=tuple(
+            GateBreak(
+                file=each.file,
+                line=each.line,
+                function=each.function,
+                code=each.code,
+                reason=reason_label(each),
+                models=tuple(sorted(models)),
             )
-    return tuple(sorted(found.values(), key=lambda each: (each.place.file, each.place.line)))
-
-
-def _at(finding: Finding) -> tuple[BreakPlace, str]:
-    return finding.place, finding.code
+            for each, models in sorted(session.breaks, key=lambda pair: pair[0].place)
+            if each.state == "new"
+        ),
+        known=counts["known"] + counts["moved"],
+        resolved=counts["resolved"],
+        third_party=counts["in other packages"],
+        baseline_changed_at=_changed_at(path),
+        problems=(
+            *(f"{r.name}: {line}" for r in session.checks for line in r.problems),
+            *session.twice,
+        ),
+    )
 
 
 def _changed_at(path: Path) -> str | None:
@@ -185,10 +217,12 @@ def _changed_at(path: Path) -> str | None:
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=GIT_SECONDS
         )
-        said = done.stdout.strip() if done.returncode == 0 else ""
+        committed = done.stdout.strip() if done.returncode == 0 else ""
     except (OSError, subprocess.TimeoutExpired):
-        said = ""
-    return said or datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="seconds")
+        committed = ""
+    return committed or datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(
+        timespec="seconds"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,11 +250,11 @@ def view_of_run(stored: StoredRun, baseline: StoredRun | None) -> tuple[RunGate,
 
 def _notes(result: GateResult) -> Iterator[str]:
     for each in result.new:
-        place = f"{each.place.file}:{each.place.line} in {each.place.function}"
+        place = f"{each.file}:{each.line} in {each.function}"
         yield f"new graph break in own code: {place}: {each.reason} ({', '.join(each.models)})"
     if result.resolved:
-        said = plural(result.resolved, "graph break")
-        yield f"{said} of {result.baseline} resolved: compilewatch gate --update removes them"
+        count = plural(result.resolved, "graph break")
+        yield f"{count} of {result.baseline} resolved: compilewatch gate --update removes them"
     yield from (f"gate: {problem}" for problem in result.problems)
 
 

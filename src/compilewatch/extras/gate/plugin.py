@@ -20,6 +20,8 @@ PROPERTY = "compilewatch_"
 
 UPDATE = "--compilewatch-update"
 
+_STRICT = "--compilewatch-strict"
+
 REPORTS = pytest.StashKey[str]()
 """The reports of a test's checks as JSON."""
 
@@ -35,9 +37,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="write the graph breaks that the checks of this session meet to the baseline",
     )
     group.addoption(
-        "--compilewatch-strict",
+        _STRICT,
         action="store_true",
-        help="fail for resolved graph breaks that the baseline still has",
+        help="fail for resolved graph breaks that the baseline still has, and for entries of it "
+        "without a reason and a link",
     )
     group.addoption(
         "--compilewatch-baseline",
@@ -151,11 +154,16 @@ class _Collector:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if not self._checks:
             return
-        from compilewatch.extras.gate.findings import decoded
-        from compilewatch.extras.gate.outputs import Outputs
+        import msgspec
+
+        from compilewatch.extras.gate.judgement import CheckReport
+        from compilewatch.extras.gate.reports import Outputs
         from compilewatch.extras.gate.session import GateSession
 
-        reports = {name: decoded(text) for name, text in self._checks.items()}
+        reports = {
+            name: msgspec.json.decode(text, type=tuple[CheckReport, ...])
+            for name, text in self._checks.items()
+        }
         option = self._config.getoption
         self._session = GateSession.of(
             self._config.rootpath,
@@ -166,22 +174,26 @@ class _Collector:
         )
         if option(UPDATE):
             self._session.renew()
-        elif self._session.resolved and option("--compilewatch-strict"):
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        else:
+            self._problems += self._session.twice
+            self._problems += self._session.strict_problems() if option(_STRICT) else ()
+            if self._problems:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
         outputs = Outputs(
             sarif=option("--compilewatch-sarif"),
             summary=option("--compilewatch-summary"),
             code_quality=option("--compilewatch-code-quality"),
         )
-        self._problems = list(outputs.write(self._session))
-        if self._problems and session.exitstatus == pytest.ExitCode.OK:
+        unwritten = [*self._session.problems, *outputs.write(self._session)]
+        self._problems += unwritten
+        if unwritten and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._session is None:
             return
         terminalreporter.write_sep("=", "compilewatch")
-        from compilewatch.extras.gate.summary import error_commands
+        from compilewatch.extras.gate.reports import error_commands
 
         for line in (*self._session.lines(), *self._problems, *error_commands(self._session)):
             terminalreporter.write_line(line)

@@ -15,7 +15,7 @@ from compilewatch.api.stored_fixes import stored_fix_for
 from compilewatch.config.settings import load_settings
 from compilewatch.errors import CompilewatchError
 from compilewatch.extras.fixes.records import Fix, FixStatus
-from compilewatch.extras.gate.places import source_folders
+from compilewatch.extras.gate.own_code import source_folders
 from compilewatch.records import Result
 from compilewatch.store import Store
 

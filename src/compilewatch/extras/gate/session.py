@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from compilewatch.errors import CompilewatchError
-from compilewatch.extras.gate.baseline import Identity, KnownBreak, load, renewed, resolved, save
-from compilewatch.extras.gate.findings import CheckReport, known_breaks
-from compilewatch.extras.gate.settings import baseline_path, project_settings
+from compilewatch.extras.gate.baseline import ATTRIBUTES, KnownBreak, Renewal, load, renewal, save
+from compilewatch.extras.gate.judgement import CheckReport, JudgedBreak, removed_from
+from compilewatch.extras.gate.own_code import clone_of
+from compilewatch.extras.gate.settings import Rules, baseline_path, project_settings, rules_of
 from compilewatch.records import Status
+from compilewatch.records.labels import reason_label
 from compilewatch.report.wording import plural
 
 _COMPLETE = frozenset({Status.PASS, Status.GRAPH_BREAK, Status.MISMATCH})
 """Statuses after which all breaks of a check are known."""
+
+_MOST_ELSEWHERE = 20
 
 
 @dataclass(kw_only=True)
@@ -22,16 +27,17 @@ class GateSession:
     """What the checks met by name, and the known breaks before them.
 
     `partial` are the names of those that may have ended before all of their checks. `update` is the
-    command that renews the baseline; `changes` says what it changed.
+    command that renews the baseline; `changes` says what it changed, `problems` what it could not.
     """
 
-    root: Path
+    rules: Rules
     path: Path
-    before: Mapping[Identity, KnownBreak]
+    before: Sequence[KnownBreak]
     reports: Mapping[str, Sequence[CheckReport]]
     update: str
     partial: frozenset[str] = frozenset()
     changes: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
 
     @classmethod
     def of(
@@ -44,89 +50,159 @@ class GateSession:
         partial: frozenset[str] = frozenset(),
     ) -> GateSession:
         """Return the session of what was reported; `baseline` is an option with its path."""
+        rules, path = Rules(root=root), root
+        before: tuple[KnownBreak, ...] = ()
         try:
-            path = baseline_path(root, project_settings(root), baseline)
-            before = load(path)
+            settings = project_settings(root)
+            rules = rules_of(root, settings)
+            path = baseline_path(root, settings, baseline)
+            before = load(path, both_sides=True)
         except CompilewatchError:  # each check has said so, and nothing is written over it
-            path, before = root, {}
+            path = root
         return cls(
-            root=root, path=path, before=before, reports=reports, update=update, partial=partial
+            rules=rules, path=path, before=before, reports=reports, update=update, partial=partial
         )
 
     @property
     def name(self) -> str:
         """The path of the baseline as messages say it."""
-        inside = self.path.is_relative_to(self.root)
-        return self.path.relative_to(self.root).as_posix() if inside else str(self.path)
+        root = self.rules.root
+        inside = self.path.is_relative_to(root)
+        return self.path.relative_to(root).as_posix() if inside else str(self.path)
 
-    def in_repository(self, file: str) -> str:
+    def in_clone(self, file: str) -> str:
         """The path of an own file relative to the top of the clone, which may hold more projects.
 
         Code scanning and annotations count from there.
         """
-        for folder in (self.root, *self.root.parents):
-            if (folder / ".git").exists():
-                return (self.root.relative_to(folder) / file).as_posix()
-        return file
+        top = clone_of(self.rules.root)
+        path = Path(self.rules.root.resolve(), file)
+        return (
+            path.resolve().relative_to(top).as_posix()
+            if path.resolve().is_relative_to(top)
+            else file
+        )
 
     @property
     def checks(self) -> tuple[CheckReport, ...]:
         return tuple(each for reports in self.reports.values() for each in reports)
 
+    @cached_property
+    def breaks(self) -> tuple[tuple[JudgedBreak, tuple[str, ...]], ...]:
+        """Each place once, with the checks that met it; new if it is in any of them."""
+        places: dict[tuple[str, int, str], JudgedBreak] = {}
+        checks: dict[tuple[str, int, str], list[str]] = {}
+        for check in self.checks:
+            for each in check.breaks:
+                if each.place not in places or each.state == "new":
+                    places[each.place] = each
+                names = checks.setdefault(each.place, [])
+                names += [check.name] if check.name not in names else []
+        return tuple((each, tuple(checks[place])) for place, each in places.items())
+
+    def of_state(self, state: str) -> tuple[JudgedBreak, ...]:
+        """The places with a state, each once."""
+        return tuple(each for each, _ in self.breaks if each.state == state)
+
+    @cached_property
+    def renewal(self) -> Renewal:
+        """What the checks mean for the baseline."""
+        met: dict[str, list[tuple[KnownBreak, KnownBreak | None]]] = {}
+        ended: set[str] = set()
+        for name, reports in self.reports.items():
+            met[name] = [(b.entry, b.known) for r in reports for b in r.breaks if b.own]
+            if name not in self.partial and all(each.status in _COMPLETE for each in reports):
+                ended.add(name)
+        return renewal(self.before, met, ended, removed_from(self.rules))
+
     @property
     def resolved(self) -> tuple[KnownBreak, ...]:
         """The known breaks that none of their checks met any more."""
-        return resolved(self.before, self._met())
+        return self.renewal.resolved
+
+    @property
+    def twice(self) -> tuple[str, ...]:
+        """A line for each entry of the baseline that several places are said to have moved from.
+
+        One check sees one of them only, so that each passed.
+        """
+        places: dict[KnownBreak, set[KnownBreak]] = {}
+        for each in self.of_state("moved"):
+            if each.known is not None:
+                places.setdefault(each.known, set()).add(each.entry)
+        return tuple(
+            f"{len(several)} places cannot all have moved from {known}: "
+            + ", ".join(f"{each.function} in {each.file}" for each in sorted(several))
+            for known, several in places.items()
+            if len(several) > list(self.before).count(known)
+        )
+
+    def strict_problems(self) -> Iterator[str]:
+        """Yield what `--strict` fails for: resolved breaks, entries without a reason or a link."""
+        if self.resolved:
+            yield f"strict: {plural(len(self.resolved), 'known break')} resolved"
+        for known in sorted(set(self.renewal.kept)):
+            missing = [name for name in ("why", "link") if not getattr(known, name)]
+            if missing:
+                yield f"strict: {self.name} has no {' and no '.join(missing)} for {known}"
 
     def renew(self) -> None:
         """Write the baseline, and remember what changed. A damaged one is left as it is."""
         if self.path.is_dir():
             return
-        after = renewed(self.before, self._met())
-        if after == dict(self.before) and self.path.exists():
-            self.changes.append(f"{self.name} is up to date")
+        before, after = self.before, self.renewal.known
+        attributes = self.path.with_name(ATTRIBUTES)
+        written = attributes.exists() and attributes.read_bytes()
+        try:
+            if not save(self.path, after):
+                self.changes.append(f"{self.name} is up to date")
+                return
+        except (OSError, CompilewatchError) as error:
+            self.problems.append(f"the baseline is not renewed: {error}")
             return
-        save(self.path, after.values())
-        added, removed = after.keys() - self.before.keys(), self.before.keys() - after.keys()
         self.changes.append(f"{self.name} written: {plural(len(after), 'known break')}")
-        self.changes += [f"  + {words(after[each])}" for each in sorted(added)]
-        self.changes += [f"  - {words(self.before[each])}" for each in sorted(removed)]
+        if written != (attributes.exists() and attributes.read_bytes()):
+            self.changes.append(f"{ATTRIBUTES} written: git merges two updates line by line")
+        old, new = [each.identity for each in before], [each.identity for each in after]
+        self.changes += [f"  + {each}" for each in after if each.identity not in old]
+        self.changes += [f"  - {each}" for each in before if each.identity not in new]
 
     def counts(self) -> dict[str, int]:
         """The numbers of the table, by their names in it; places are counted once."""
-        findings = [each for check in self.checks for each in check.findings]
-        own = {each.identity for each in findings if each.own}
         return {
             "checks": len(self.checks),
-            "new": len({(each.identity, each.place.line) for each in findings if each.new}),
-            "known": len(own & self.before.keys()),
+            "new": len(self.of_state("new")),
+            "known": len(self.of_state("known")),
+            "moved": len(self.of_state("moved")),
             "resolved": len(self.resolved),
-            "in other packages": len({each.identity for each in findings if not each.own}),
+            "in other packages": len(self.of_state("elsewhere")),
             "recompilations": sum(check.recompilations for check in self.checks),
         }
 
     def lines(self) -> Iterator[str]:
-        """The table at the end of a session, and what changed or is resolved."""
+        """The table at the end of a session, other packages' breaks, and what changed."""
         yield "  ".join(f"{name}: {count}" for name, count in self.counts().items())
+        yield from self.elsewhere()
         if self.changes:
             yield from self.changes
             return
+        for each in self.of_state("moved"):
+            yield f"{each.note}: {place_line(each)}"
         for known in self.resolved:
-            yield f"resolved: {words(known)}"
-        if self.resolved:
+            yield f"resolved: {known}"
+        if self.resolved or self.of_state("moved"):
             yield f"renew {self.name} with: {self.update}"
 
-    def _met(self) -> dict[str, list[KnownBreak]]:
-        """What each check met. One that did not end has also met what it is known to meet."""
-        met: dict[str, list[KnownBreak]] = {}
-        for name, reports in self.reports.items():
-            found = [known for each in reports for known in known_breaks(each.findings)]
-            if name in self.partial or not all(each.status in _COMPLETE for each in reports):
-                found += [known for known in self.before.values() if name in known.checks]
-            met[name] = found
-        return met
+    def elsewhere(self) -> Iterator[str]:
+        """Yield a line for each break in another package."""
+        breaks = self.of_state("elsewhere")
+        for each in breaks[:_MOST_ELSEWHERE]:
+            yield f"in another package: {place_line(each)}"
+        if len(breaks) > _MOST_ELSEWHERE:
+            yield f"… and {len(breaks) - _MOST_ELSEWHERE} more in other packages"
 
 
-def words(known: KnownBreak) -> str:
-    """A known break in one line."""
-    return f"{known.reason} in {known.function}, {known.file}"
+def place_line(graph_break: JudgedBreak) -> str:
+    """A graph break in one line: where it is, and why."""
+    place = f"{graph_break.file}:{graph_break.line} in {graph_break.function}"
+    return f"{place}: {reason_label(graph_break)}"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from compilewatch.errors import ConfigError, UsageError, did_you_mean
 from compilewatch.extras.gate.baseline import NAME
-from compilewatch.extras.gate.judgement import Rules
 
 RULES = ("own", "third_party", "recompilations", "captured_share", "fullgraph", "numerics")
 
@@ -27,6 +27,24 @@ _TYPES: dict[str, tuple[str, tuple[type, ...]]] = {
     "manifest": ("a path", (str,)),
 }
 """What each setting may be, in words and as types."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """What fails a check.
+
+    `own` are packages whose breaks count, beside the own code of the repository at `root`.
+    `recompilations` is how many are accepted, `captured_share` the smallest share (0 to 1); None
+    accepts any. `numerics` compares the results with eager mode.
+    """
+
+    root: Path
+    own: tuple[str, ...] = ()
+    third_party: Literal["report", "fail"] = "report"
+    recompilations: int | None = None
+    captured_share: float | None = None
+    fullgraph: bool = False
+    numerics: bool = False
 
 
 def project_settings(root: Path) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 import compilewatch
 from compilewatch.errors import UsageError
-from compilewatch.extras.gate.findings import CheckReport
-from compilewatch.extras.gate.judgement import Rules, judge
+from compilewatch.extras.gate.judgement import CheckReport, judge
+from compilewatch.extras.gate.settings import Rules
 
 pytestmark = pytest.mark.torch
 
@@ -56,7 +56,7 @@ def available():
 
 def report(root: Path, model: Callable[..., Any], *args: Any, **rules: Any) -> CheckReport:
     found = compilewatch.check(model, *args)
-    return judge(found, {}, Rules(root=root, **rules), name="t::a")
+    return judge(found, (), Rules(root=root, **rules), name="t::a")
 
 
 def test_an_import_three_calls_inside_is_found_with_the_calls(
@@ -68,10 +68,10 @@ def test_an_import_three_calls_inside_is_found_with_the_calls(
         (package / name).write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
     net = importlib.import_module("chain.net")
-    (found,) = report(tmp_path, net.Net(), X).new
-    assert (found.place.file, found.place.function) == ("chain/kernels.py", "available")
-    assert found.source_line == "import fast_attention_that_is_not_installed"
-    assert [each.file for each in found.path] == [
+    (found,) = report(tmp_path, net.Net(), X).of("new")
+    assert (found.file, found.function) == ("chain/kernels.py", "available")
+    assert found.text == "import fast_attention_that_is_not_installed"
+    assert [each.file for each in found.user_stack] == [
         *("chain/net.py", "chain/attention.py", "chain/kernels.py", "chain/kernels.py")
     ]
     for name in [name for name in sys.modules if name.startswith("chain")]:
@@ -149,7 +149,7 @@ async def coroutine(x: Tensor) -> Tensor:
 def test_models_of_every_kind_have_a_verdict(model: Any, breaks_at: str | None) -> None:
     found = report(Path(__file__).parent, model, X)
     assert found.problems == ()
-    assert [each.place.function for each in found.new] == ([breaks_at] if breaks_at else [])
+    assert [each.function for each in found.of("new")] == ([breaks_at] if breaks_at else [])
     assert torch.get_default_dtype() is torch.float32
 
 

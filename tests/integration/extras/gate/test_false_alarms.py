@@ -30,11 +30,11 @@ def baseline(root: Path) -> Baseline:
     """The breaks of the suite as they are stored and read."""
     module = imported(root, SOURCE)
     models = [model() for model in module.MODELS]
-    found = checked(root, models, [(torch.ones(4, 16),)] * len(models), {})
-    assert {each.name for each in found if each.new} == set(BROKEN)
+    found = checked(root, models, [(torch.ones(4, 16),)] * len(models), ())
+    assert {each.name for each in found if each.of("new")} == set(BROKEN)
     assert [each for each in found if each.problems] == []
     path = root / "compilewatch.baseline.json"
-    save(path, baseline_of(found).values())
+    save(path, baseline_of(found))
     return load(path)
 
 
@@ -47,8 +47,8 @@ def test_a_refactoring_is_no_new_break(
     module = imported(root, source)
     models = [getattr(module, name)() for name in BROKEN]
     found = checked(root, models, [(torch.ones(4, 16),)] * len(models), baseline)
-    assert [each.place for report in found for each in report.new] == []
-    assert all(report.own for report in found)
+    assert [each.place for report in found for each in report.of("new")] == []
+    assert all(report.of("known") for report in found)
 
 
 def test_a_second_place_and_another_reason_are_new(root: Path, baseline: Baseline) -> None:
@@ -60,4 +60,4 @@ def test_a_second_place_and_another_reason_are_new(root: Path, baseline: Baselin
     for source in (more, other):
         module = imported(root, source)
         (report,) = checked(root, [module.Gated()], [(torch.ones(4, 16),)], baseline)
-        assert report.new
+        assert report.of("new")

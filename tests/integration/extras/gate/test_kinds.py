@@ -20,8 +20,9 @@ import torch
 from torch import nn
 
 import compilewatch
-from compilewatch.extras.gate.findings import CheckReport
-from compilewatch.extras.gate.judgement import Rules, judge
+from compilewatch.extras.gate.judgement import CheckReport, judge
+from compilewatch.extras.gate.settings import Rules
+from compilewatch.records.labels import source_line
 from tests.cases import breaks, kinds
 
 pytestmark = pytest.mark.torch
@@ -66,7 +67,7 @@ def own_kinds(repository: Path) -> Iterator[ModuleType]:
 
 def report(repository: Path, model: nn.Module) -> CheckReport:
     return judge(
-        compilewatch.check(model, torch.ones(3, 4)), {}, Rules(root=repository), name="t::a"
+        compilewatch.check(model, torch.ones(3, 4)), (), Rules(root=repository), name="t::a"
     )
 
 
@@ -78,10 +79,10 @@ def test_every_break_of_the_cases_is_new_at_its_line(
     (case,) = (case for case in own_breaks.CASES if case.name == name)
     found = report(repository, case.build())
     wanted = {(own_breaks.line_of(known.mark), known.code) for known in (*case.breaks, *case.later)}
-    assert {(each.place.line, each.code) for each in found.new} == wanted
-    assert {each.place.file for each in found.new} <= {"src/own_breaks.py"}
-    assert all("# break: " in each.source_line for each in found.new)
-    assert found.third_party == ()
+    assert {(each.line, each.code) for each in found.of("new")} == wanted
+    assert {each.file for each in found.of("new")} <= {"src/own_breaks.py"}
+    assert all("# break: " in source_line(each) for each in found.of("new"))
+    assert found.of("elsewhere") == ()
 
 
 @pytest.mark.parametrize("name", kinds.KINDS)
@@ -91,11 +92,11 @@ def test_every_further_kind_is_new_at_its_line(
 ) -> None:
     monkeypatch.setenv("SET_BY_A_MODEL", "0")
     found = report(repository, own_kinds.module_of(own_kinds.KINDS[name])())
-    assert {(each.place.line, each.code) for each in found.new} == own_kinds.marked(name)
-    assert {each.place.file for each in found.new} == {"src/own_kinds.py"}
-    assert {each.place.function for each in found.new} == {name}
+    assert {(each.line, each.code) for each in found.of("new")} == own_kinds.marked(name)
+    assert {each.file for each in found.of("new")} == {"src/own_kinds.py"}
+    assert {each.function for each in found.of("new")} == {name}
     # Eager code may go on in generators of Python's library, whose callers Dynamo does not see.
-    assert {each.code for each in found.third_party} <= {"GB0003"}
+    assert {each.code for each in found.of("elsewhere")} <= {"GB0003"}
 
 
 @pytest.mark.matrix

@@ -41,7 +41,7 @@ def test_a_sweep_of_a_teams_list_is_judged_by_the_baseline_of_its_repository(
     assert line in " ".join((swept.stdout + swept.stderr).split())
     folder = tmp_path / "outputs" / "latest"
     (new,) = json.loads((folder / "gate.json").read_text())["new"]
-    assert (new["place"]["line"], new["models"]) == (15, ["zoo/net"])
+    assert (new["line"], new["models"]) == (15, ["zoo/net"])
     (log,) = (folder / "logs").glob("*.jsonl")
     events = [json.loads(line) for line in log.read_text().splitlines()]
     (named,) = [event for event in events if event["event"] == "gate_break"]

@@ -1,71 +1,112 @@
-"""The file of known breaks: what it holds, and how a session renews it."""
+"""The file of known breaks: what it holds, how git merges it, and how a session renews it."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from compilewatch.errors import ConfigError
-from compilewatch.extras.gate.baseline import KnownBreak, load, renewed, resolved, save
+from compilewatch.extras.gate.baseline import ATTRIBUTES, NAME, KnownBreak, load, renewal, save
 
-BRANCH = KnownBreak(file="src/net.py", function="Net.forward", code="GB0170", checks=("t::a",))
-PRINT = KnownBreak(
-    file="src/net.py", function="Net.forward", code="GB0059", checks=("t::a", "t::b")
+BRANCH = KnownBreak(
+    file="src/net.py", function="Net.forward", code="GB0170", text="if x:", check="t::a"
 )
+PRINT = replace(BRANCH, code="GB0059", text="print(x)", check="t::b")
 
 
-def by_identity(*known: KnownBreak) -> dict[tuple[str, str, str], KnownBreak]:
-    return {each.identity: each for each in known}
-
-
-def test_what_is_written_is_read_again_and_has_one_order(tmp_path: Path) -> None:
+def test_what_is_written_is_read_again_one_break_a_line_in_one_order(tmp_path: Path) -> None:
     one, other = tmp_path / "one.json", tmp_path / "other.json"
-    save(one, [BRANCH, PRINT])
-    save(other, [PRINT, BRANCH])
+    accepted = replace(PRINT, why="a debug build only", link="https://example.org/1")
+    assert save(one, [BRANCH, accepted, BRANCH])
+    save(other, [accepted, BRANCH, BRANCH])
+    assert not save(one, [accepted, BRANCH, BRANCH])
     assert one.read_bytes() == other.read_bytes()
-    assert load(one) == by_identity(BRANCH, PRINT)
+    assert load(one) == (accepted, BRANCH, BRANCH)
+    lines = one.read_text().splitlines()
+    assert len(lines) == 5
     assert "line" not in json.loads(one.read_text())["breaks"][0]
 
 
 def test_no_file_is_no_known_break(tmp_path: Path) -> None:
-    assert load(tmp_path / "none.json") == {}
+    assert load(tmp_path / "none.json") == ()
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "problem"),
     [
         ("{", "cannot be read"),
         ("[]", "not a baseline"),
-        ('{"schema": 1}', "not a baseline"),
-        ('{"schema": 1, "breaks": [{"line": 3}]}', "not a baseline"),
-        ('{"schema": 2, "breaks": []}', "upgrade compilewatch"),
+        ('{"schema": 2}', "not a baseline"),
+        ('{"schema": 2, "breaks": [{"line": 3}]}', "not a baseline"),
+        ('{"schema": 1, "breaks": []}', "has the format of an earlier compilewatch: delete it"),
+        ('{"schema": 3, "breaks": []}', "upgrade compilewatch"),
+        ("<<<<<<< HEAD\n", "conflict markers of a merge: run pytest with --compilewatch-update"),
     ],
 )
-def test_a_damaged_file_is_named_in_one_line(tmp_path: Path, content: str, said: str) -> None:
-    path = tmp_path / "compilewatch.baseline.json"
+def test_a_damaged_file_is_named_in_one_line(tmp_path: Path, content: str, problem: str) -> None:
+    path = tmp_path / NAME
     path.write_text(content)
     with pytest.raises(ConfigError) as raised:
         load(path)
-    assert said in str(raised.value)
+    assert problem in str(raised.value)
     assert str(path) in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
-def test_a_break_is_resolved_only_if_every_check_that_met_it_ran() -> None:
-    before = by_identity(BRANCH, PRINT)
-    assert resolved(before, {"t::a": []}) == (BRANCH,)
-    assert resolved(before, {"t::a": [], "t::b": []}) == (PRINT, BRANCH)
-    assert resolved(before, {"t::a": [BRANCH], "t::b": []}) == (PRINT,)
+def git(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    user = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "init.defaultBranch=main")
+    command = ["git", *user, *arguments]
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
 
 
-def test_what_other_checks_meet_stays_in_a_renewed_baseline() -> None:
-    met = KnownBreak(file="src/net.py", function="Net.forward", code="GB0170", places=2)
-    after = renewed(by_identity(BRANCH, PRINT), {"t::a": [met]})
-    assert sorted(after.values()) == [
-        KnownBreak(file="src/net.py", function="Net.forward", code="GB0059", checks=("t::b",)),
-        KnownBreak(
-            file="src/net.py", function="Net.forward", code="GB0170", places=2, checks=("t::a",)
-        ),
-    ]
+@pytest.mark.process
+@pytest.mark.parametrize("before", [(), (BRANCH,), (PRINT,)])
+@pytest.mark.parametrize("attributes", [True, False])
+def test_two_additions_are_merged_by_git_or_read_out_of_the_conflict(
+    tmp_path: Path, before: tuple[KnownBreak, ...], attributes: bool
+) -> None:
+    """Git itself merges: both add next to each other, which is a conflict without an attribute."""
+    path = tmp_path / NAME
+    ours, theirs = (replace(BRANCH, file="src/o.py", text=text) for text in ("if a:", "if b:"))
+    save(path, before)
+    if not attributes:
+        (tmp_path / ATTRIBUTES).unlink()
+    for arguments in (("init",), ("add", "."), ("commit", "-m", "0"), ("checkout", "-b", "b")):
+        git(tmp_path, *arguments)
+    save(path, [*before, theirs])
+    git(tmp_path, "commit", "-am", "1")
+    git(tmp_path, "checkout", "main")
+    save(path, [*before, ours, BRANCH])
+    git(tmp_path, "commit", "-am", "2")
+    merged = git(tmp_path, "merge", "b")
+    assert (merged.returncode == 0) is attributes, merged.stdout
+    assert load(path, both_sides=True) == tuple(sorted((*before, BRANCH, ours, theirs)))
+
+
+def removed(known: KnownBreak) -> bool:
+    return known.text == "removed"
+
+
+def test_a_break_is_resolved_if_its_check_ended_or_its_statement_was_removed() -> None:
+    before = (PRINT, BRANCH)
+    assert renewal(before, {"t::a": []}, {"t::a"}, removed).resolved == (BRANCH,)
+    assert renewal(before, {"t::a": []}, set(), removed).resolved == ()
+    assert renewal(before, {"t::a": [(PRINT, PRINT)]}, {"t::a", "t::b"}, removed).kept == (
+        replace(PRINT, check="t::a"),
+    )
+    other = replace(BRANCH, text="removed")
+    assert renewal((other,), {"t::b": []}, {"t::b"}, removed).resolved == (other,)
+
+
+def test_a_renewed_baseline_keeps_what_people_wrote_and_what_other_checks_meet() -> None:
+    accepted = replace(BRANCH, why="because", link="https://example.org/1")
+    moved = replace(BRANCH, function="Net.helper")
+    twice = renewal((PRINT, accepted), {"t::a": [(moved, accepted)]}, {"t::a"}, removed)
+    assert twice.resolved == ()
+    assert twice.known == (PRINT, replace(accepted, function="Net.helper"))
+    met = {"t::a": [(BRANCH, None), (BRANCH, None)], "t::c": [(BRANCH, None)]}
+    assert renewal((), met, {"t::a", "t::c"}, removed).known == (BRANCH, BRANCH)

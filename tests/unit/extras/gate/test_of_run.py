@@ -10,8 +10,14 @@ import pytest
 
 from compilewatch.errors import StoreError
 from compilewatch.extras.gate.baseline import KnownBreak, save
-from compilewatch.extras.gate.metric_definitions import DEFINITIONS
-from compilewatch.extras.gate.of_run import FILE, RunGate, gate_result, samples, view_of_run
+from compilewatch.extras.gate.of_run import (
+    DEFINITIONS,
+    FILE,
+    RunGate,
+    gate_result,
+    samples,
+    view_of_run,
+)
 from compilewatch.records import GraphBreak, Result, Status
 from compilewatch.store import StoredRun
 from tests import factories
@@ -36,7 +42,13 @@ def found(name: str, *breaks: GraphBreak) -> Result:
 
 
 def known(root: Path, **fields: Any) -> None:
-    entry = {"file": "net.py", "function": "Net.forward", "code": "GB0170", **fields}
+    entry = {
+        "file": "net.py",
+        "function": "Net.forward",
+        "code": "GB0170",
+        "text": "if x.sum() > 0:",
+        **fields,
+    }
     save(root / "compilewatch.baseline.json", [KnownBreak(**entry)])
 
 
@@ -49,14 +61,14 @@ def test_a_place_that_the_baseline_lacks_is_new_once_for_all_models_that_meet_it
 ) -> None:
     made = gate_result([found("A", broken()), found("B", broken())], root, {})
     (new,) = made.new
-    assert (new.place.file, new.place.line, new.place.function) == ("net.py", 3, "Net.forward")
+    assert (new.file, new.line, new.function) == ("net.py", 3, "Net.forward")
     assert new.models == ("A", "B")
     assert (made.models, made.known, made.resolved, made.third_party) == (2, 0, 0, 0)
     assert made.baseline_changed_at is None
 
 
 def test_known_breaks_and_those_of_other_packages_are_no_news(root: Path) -> None:
-    known(root, checks=("A",))
+    known(root, check="A")
     elsewhere = broken("timm/layers.py", fingerprint="other")
     made = gate_result([found("A", broken(), elsewhere)], root, {})
     assert made.new == ()
@@ -69,13 +81,13 @@ def test_known_breaks_and_those_of_other_packages_are_no_news(root: Path) -> Non
 
 
 def test_what_no_model_meets_any_more_is_resolved_if_its_models_ran(root: Path) -> None:
-    known(root, checks=("A",))
+    known(root, check="A")
     assert gate_result([found("A")], root, {}).resolved == 1
     assert gate_result([found("B")], root, {}).resolved == 0
 
 
 def test_a_result_without_a_verdict_resolves_nothing(root: Path) -> None:
-    known(root, checks=("A",))
+    known(root, check="A")
     timed_out = factories.result("A", Status.TIMEOUT)
     made = gate_result([timed_out], root, {})
     assert (made.models, made.resolved) == (0, 0)
@@ -98,7 +110,7 @@ def test_a_damaged_baseline_is_a_problem_of_the_result(root: Path) -> None:
 
 
 def test_the_notes_of_a_run_name_the_lines(root: Path) -> None:
-    known(root, checks=("A",), code="GB0001")
+    known(root, check="A", code="GB0001")
     made = gate_result([found("A", broken())], root, {})
     (root / FILE).write_bytes(msgspec.json.encode(made))
     part, notes = view_of_run(StoredRun(root), None)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.extras.gate.outputs import Outputs
-from compilewatch.extras.gate.summary import error_commands, markdown
+from compilewatch.extras.gate.reports import Outputs, error_commands, markdown
 from tests.schemas import sarif_errors
 from tests.unit.extras.gate.sessions import example
 
@@ -50,13 +49,17 @@ def test_sarif_has_each_break_once_with_its_state(
 
 def test_the_summary_shows_new_code_and_lets_none_of_it_be_markup(tmp_path: Path) -> None:
     text = markdown(example(tmp_path))
-    assert "| checks | new | known | resolved | in other packages | recompilations |" in text
-    assert "| 2 | 1 | 1 | 1 | 1 | 2 |" in text
-    assert "**New:** `net.py:12` in `Net.helper`: [GB0170 Data-dependent branching](" in text
-    fenced = text[text.index("````python") : text.index("````", text.index("````python") + 5)]
+    assert (
+        "| checks | new | known | moved | resolved | in other packages | recompilations |" in text
+    )
+    assert "| 2 | 1 | 1 | 0 | 1 | 1 | 2 |" in text
+    assert "**New:** [GB0170](" in text
+    fenced = text[text.index("````text") : text.index("````", text.index("````text") + 5)]
+    assert "net.py:12 in Net.helper: GB0170 Data-dependent branching" in fenced
     assert "  > 12 |     if y.sum() > 0:  # ```" in fenced
-    assert "reached through net.py:9 in forward" in fenced
-    assert "- GB0059 a\\|b in Net.gone, net.py" in text
+    assert "    net.py:9 in forward" in fenced
+    assert "resolved: GB0059 a|b in Net.gone, net.py" in text
+    assert "in another package: timm/a.py:12 in f: GB0059" in text
     assert "captured share 75.0%" in text
 
 

@@ -9,8 +9,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from compilewatch.extras.gate.init import command
-from compilewatch.extras.gate.scaffold import TEST, WORKFLOW, proposed_models
+from compilewatch.extras.gate.init import TEST, WORKFLOW, command, proposed_models
 from tests.schemas import vendor_errors
 from tests.schemas import workflow as workflow_of
 
