@@ -163,7 +163,14 @@ class _Preparation:
         from compilewatch.worker.device import torch_device
         from compilewatch.worker.device.subjects import inputs_on_real_device
 
-        made = _inputs(built, self.request, self.overrides, self.fake_mode, without)
+        made = _inputs(
+            built,
+            self.request,
+            self.overrides,
+            self.fake_mode,
+            without,
+            real_builder(self.request, self.overrides),
+        )
         if _uses_real_device(self.request):
             made = inputs_on_real_device(made, torch_device(self.request.device))
         return made
@@ -262,16 +269,29 @@ def _check_backend(name: str) -> None:
         raise UnsupportedError(f"torch.compile has no backend {name!r} here") from None
 
 
+def real_builder(request: Request, overrides: Overrides) -> Callable[[], nn.Module] | None:
+    """Return what builds the model with real tensors, None for a device that need not be here."""
+    from compilewatch.worker.model.resolve import build_model
+
+    if request.device is not None:
+        return None
+    training = request.target.mode is Mode.TRAIN
+    return lambda: build_model(request, None, overrides).module.train(training)
+
+
 def _inputs(
     built: BuiltModel,
     request: Request,
     overrides: Overrides,
     fake_mode: FakeTensorMode | None,
-    without: frozenset[str] = frozenset(),
+    without: frozenset[str],
+    real: Callable[[], nn.Module] | None,
 ) -> ExampleInputs:
     from compilewatch.worker.example_inputs import make_inputs
 
-    return make_inputs(built.module, built.config, request, overrides, fake_mode, without=without)
+    return make_inputs(
+        built.module, built.config, request, overrides, fake_mode, without=without, real=real
+    )
 
 
 def _eager(subject: Subject) -> None:

@@ -303,6 +303,13 @@ class Broken(nn.Module):
         raise RuntimeError("always")
 
 
+class OnlyFake(nn.Module):
+    def forward(self, x):
+        if type(x) is torch.Tensor:
+            raise RuntimeError("no real tensor")
+        return x + 1
+
+
 def imports():
     import a_package_that_is_not_here
 
@@ -350,6 +357,14 @@ def test_a_failure_on_guessed_inputs_is_one_of_the_inputs(
     )
     assert "`compilewatch inputs m --save FILE`" in result.detail
     assert (answer.fake_failure is not None) is (tier is Tier.FAKE)
+    assert not target.subjects
+
+
+def test_a_guess_is_confirmed_by_real_tensors(own: Ask, target: StubTarget) -> None:
+    asked = own("OnlyFake")
+    assert asked.fake_failure is not None
+    assert "RuntimeError: no real tensor" in asked.fake_failure
+    assert asked.result.phase is Phase.INPUTS
     assert not target.subjects
 
 

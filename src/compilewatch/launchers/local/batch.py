@@ -54,6 +54,10 @@ POLL_SECONDS = 0.1
 """How often deadlines and memory are checked. The exit of a child is reported immediately."""
 
 
+FAULTS = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL})
+"""Signals by which code ends itself: native code that fake tensors reach may be the cause."""
+
+
 class LocalExecution:
     """The requests of one environment and device in one run."""
 
@@ -181,7 +185,9 @@ class LocalExecution:
             self._finish(task, msgspec.structs.replace(result, detail=detail), exited)
         else:
             task.crashed_before = True
-            self._retry(task, _attempt(task, result))
+            assert exited is not None
+            by_its_code = exited.signal in FAULTS and task.request.tier is Tier.AUTO
+            self._retry(task, _attempt(task, result), tier=Tier.REAL if by_its_code else None)
 
     def _lost(self, task: Task, why: str) -> None:
         """Retry a lost task alone, since another task may be the cause; fail it the second time."""

@@ -7,6 +7,7 @@ take is one rule. What no rule can make is data in `data/overrides/`. Rules see 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,9 @@ from compilewatch.worker.example_inputs.factory import factory_inputs
 from compilewatch.worker.example_inputs.fakes import holds_state
 from compilewatch.worker.example_inputs.files import inputs_to_toml, load_inputs_file, to_fake
 from compilewatch.worker.example_inputs.guess import guessed_inputs
+from compilewatch.worker.example_inputs.guess.trial import tried_on_real
 from compilewatch.worker.example_inputs.labels import add_labels
-from compilewatch.worker.example_inputs.libraries import library_inputs
+from compilewatch.worker.example_inputs.libraries import inputs_of_its_library, library_inputs
 from compilewatch.worker.example_inputs.signature import read_signature
 from compilewatch.worker.example_inputs.specs import attributes_of
 from compilewatch.worker.model.adapters import base_of
@@ -77,10 +79,12 @@ def make_inputs(
     without: frozenset[str] = frozenset(),
     batch: int = BATCH,
     length: int | None = None,
+    real: Callable[[], nn.Module] | None = None,
 ) -> ExampleInputs:
     """Return the arguments of one forward call of `module`; fake if `fake_mode` is given.
 
-    Arguments in `without` are not made, unless they are in a saved file or of a factory.
+    `real` builds the module with real tensors, for the call that confirms a guess. Arguments in
+    `without` are not made, unless they are in a saved file or of a factory.
 
     A saved file of the request has precedence, then the callable of a factory or what its library
     knows, then overrides and rules. Without `fake_mode`, inputs have real values even if the module
@@ -100,8 +104,12 @@ def make_inputs(
         made = factory_inputs(build)
     elif isinstance(build, LibraryBuild) and (known := library_inputs(module, build)):
         made = known
+    elif isinstance(build, FactoryBuild) and (known := inputs_of_its_library(module)):
+        made = replace(known, guessed=tuple(map(repr, summarize(known))))
     else:
         made = _derive(module, config, request, overrides, fake_mode, without, batch, length)
+    if made.guessed and fake_mode is not None and real is not None:
+        made = _confirmed(made, request, real)
     _refuse_empty(module, made, request)
     return made if fake_mode is None else to_fake(made, fake_mode)
 
@@ -184,6 +192,18 @@ def _guess(context: Context, request: Request, fake_mode: FakeTensorMode | None)
         missing = context.signature.required
         raise UnknownArgumentsError(request.model.name, missing, found.inputs, where)
     raise WrongGuessError(request.model.name, found.inputs, found.trial.line, where)
+
+
+def _confirmed(
+    made: ExampleInputs, request: Request, real: Callable[[], nn.Module]
+) -> ExampleInputs:
+    """Return a guess that real tensors accept. Raises WrongGuessError for one that they reject."""
+    trial = tried_on_real(real, made, gradients=request.target.mode is Mode.TRAIN)
+    if trial is None:
+        return replace(made, strategy=f"{made.strategy}, tried on fake tensors only")
+    if not trial.passed and trial.code not in ("out_of_memory", "missing_package"):
+        raise WrongGuessError(request.model.name, made, trial.line, naming_options(request))
+    return made
 
 
 def _with_labels(context: Context, made: ExampleInputs) -> ExampleInputs:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch._dynamo.guards
 from torch import Tensor
+from torch import _TorchCompileInductorWrapper as Inductor
 from torch._guards import TracingContext
 from torch._higher_order_ops.utils import registered_hop_fake_fns
 from torch._ops import HigherOrderOperator
@@ -22,6 +23,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     unset_fake_temporarily,
 )
+from torch.fx import GraphModule, Interpreter
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_leaves
 
@@ -89,6 +91,9 @@ class InputAwareFakeMode(FakeTensorMode):  # type: ignore[misc]
 
     A product of tensors of different types is rejected, as real ones are.
 
+    Where a model has compiled a function of its own, no kernel that Inductor generates gets fake
+    tensors, which have no memory: while the mode is active, such a graph runs node by node.
+
     Dynamo traces with its own fake mode; `values_shown` describes how it treats known values.
     """
 
@@ -98,6 +103,17 @@ class InputAwareFakeMode(FakeTensorMode):  # type: ignore[misc]
     def __init__(self, device: torch.device = CPU) -> None:
         super().__init__(allow_non_fake_inputs=True)
         self.device = device
+        self._compilers: list[Any] = []
+
+    def __enter__(self) -> InputAwareFakeMode:
+        self._compilers.append(Inductor.__call__)
+        Inductor.__call__ = _interpreted
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        Inductor.__call__ = self._compilers.pop()
 
     def known(self, value: Tensor, device: torch.device | None = None) -> FakeTensor:
         """Make a real tensor fake, on a device (by default that of this mode), and keep its value.
@@ -212,6 +228,11 @@ class InputAwareFakeMode(FakeTensorMode):  # type: ignore[misc]
                 positions = value.nonzero(as_tuple=True)
             found += [self.known(position, index.device) for position in positions]
         return found
+
+
+def _interpreted(_: Inductor, graph: GraphModule, _inputs: list[Any], **_settings: Any) -> Any:
+    interpreter = Interpreter(graph)
+    return lambda *args: interpreter.run(*args, enable_io_processing=False)
 
 
 def _check_types(func: Any, args: Sequence[Any]) -> None:

@@ -30,6 +30,7 @@ def made_inputs(request: Request, tier: Tier) -> MadeInputs:
     from compilewatch.worker.model.fake_mode import InputAwareFakeMode
     from compilewatch.worker.model.overrides import overrides_of
     from compilewatch.worker.model.resolve import build_model
+    from compilewatch.worker.phases import real_builder
 
     fake_mode = InputAwareFakeMode() if tier is Tier.FAKE else None
     overrides = overrides_of(request)
@@ -38,7 +39,8 @@ def made_inputs(request: Request, tier: Tier) -> MadeInputs:
     unknown: tuple[str, ...] = ()
     problem = ""
     try:
-        inputs = make_inputs(built.module, built.config, request, overrides, fake_mode)
+        real = real_builder(request, overrides)
+        inputs = make_inputs(built.module, built.config, request, overrides, fake_mode, real=real)
     except UnknownArgumentsError as error:
         inputs, unknown = error.made, error.names
     except WrongGuessError as error:

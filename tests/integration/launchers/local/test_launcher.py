@@ -94,6 +94,7 @@ def test_a_crash_is_retried_once_and_named(
     assert (result.status, result.phase) == (Status.CRASHED, Phase.EAGER)
     assert result.detail == f"{name} in eager, twice"
     assert [attempt.reason for attempt in result.attempts] == [f"{name} in eager"]
+    assert (result.attempts[0].tier, result.tier) == (Tier.FAKE, Tier.REAL)
     assert result.error is not None
     assert "Fatal Python error" in result.error.tail
 

@@ -246,9 +246,73 @@ class Transposed(nn.Module):
         return self.conv(feats.transpose(1, 2))
 
 
+class Masked(nn.Module):
+    """A layer whose eager mode rejects masks of the shape that a tensor for it would have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(8, 2, batch_first=True)
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        return self.layer(x, src_key_padding_mask=padding_mask)
+
+
+class Captions(nn.Module):
+    """Runs on an image alone, as CoCa does; a user gives both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.words = nn.Conv2d(3, 4, 1), nn.Embedding(50, 4)
+
+    def forward(self, image: Tensor, text: Tensor | None = None, scale: Any = None) -> Any:
+        found = self.conv(image)
+        return found if text is None else (found, self.words(text))
+
+
+class Separates(nn.Module):
+    """Sound of two channels at a rate of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.samplerate = 44100
+        self.conv = nn.Conv1d(2, 4, 8, stride=4)
+
+    def forward(self, mix: Tensor) -> Tensor:
+        return self.conv(mix)
+
+
+class Speech(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(40, 4)
+
+    def forward(self, features: Tensor, lengths: Tensor) -> Tensor:
+        steps = torch.arange(features.shape[1])
+        assert int(lengths.max()) == features.shape[1], "padding without any row that needs it"
+        return self.linear(features) * (steps < lengths[:, None])[..., None]
+
+
+class Prompted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.text = nn.Conv2d(4, 8, 1), nn.Linear(6, 8)
+
+    def forward(self, latents: Tensor, encoder_hidden_states: Tensor) -> Tensor:
+        pooled = self.text(encoder_hidden_states).reshape(len(latents), -1, 8).mean(1)
+        return self.conv(latents) + pooled[..., None, None]
+
+
 @pytest.mark.parametrize(
     ("module", "shapes"),
     [
+        (Masked(), {"x": (2, 32, 8)}),
+        (Captions(), {"image": (2, 3, 64, 64), "text": (2, 32)}),
+        (Separates(), {"mix": (2, 2, 44100)}),
+        (Speech(), {"features": (2, 100, 40), "lengths": (2,)}),
+        (
+            Prompted(),
+            {"latents": (2, 4, 64, 64), "encoder_hidden_states": (2, 32, 6)},
+        ),
         (Returns(), {"x": (2, 32)}),
         (Image(), {"x": (2, 4, 48, 48)}),
         (SizeInMessage(), {"pixels": (2, 3, 80, 80)}),

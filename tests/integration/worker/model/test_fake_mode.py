@@ -241,3 +241,15 @@ def test_a_product_of_two_types_fails_as_it_does_on_real_tensors(mode: Any, prod
         with pytest.raises(RuntimeError, match=r"have the same dtype, but got torch\.int64"):
             multiply(known)
         assert multiply(known.float()).dtype is torch.float32
+
+
+@torch.compile
+def _compiled_already(x: torch.Tensor) -> torch.Tensor:
+    return x.sin() + 1
+
+
+def test_no_generated_kernel_gets_fake_tensors(mode: Any) -> None:
+    """Their memory does not exist: the kernel would end the process."""
+    with mode:
+        made = _compiled_already(mode.from_tensor(torch.ones(3, 2)))
+    assert isinstance(made, FakeTensor)

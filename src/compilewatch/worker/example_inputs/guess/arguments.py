@@ -21,6 +21,9 @@ from compilewatch.worker.example_inputs.guess.symbols import Sizes
 from compilewatch.worker.example_inputs.guess.uses import Path, Uses, paths_below
 from compilewatch.worker.example_inputs.guess.values import Attributes, Guess
 
+SEQUENCES = re.compile(r"(\w*_)?(hidden_states|context|embeds|memory|sequence)")
+"""Features of tokens: their axis is in the tensor although a linear layer needs none."""
+
 MOST = 8
 """How many values of one argument are tried."""
 
@@ -150,15 +153,21 @@ def _of_name(arg: Argument) -> Iterator[Any]:
 def _of_text(arg: Argument) -> Iterator[Any]:
     """A tensor of the dimensions in the model's own documentation."""
     width = _width(arg)
-    found = documented_dims(arg.sizes.module, arg.word, arg.annotation) if len(arg.path) < 3 else ()
-    for dims in islice(found, 2):
+    for dims in islice(_documented(arg), 2):
         for guess in arg.sizes.of_dims(dims, width):
             yield replace(_like_layer(arg, guess), why=f"documented as ({', '.join(dims)})")
 
 
+def _documented(arg: Argument) -> Iterator[tuple[str, ...]]:
+    if len(arg.path) < 3:
+        yield from documented_dims(arg.sizes.module, arg.word, arg.annotation)
+
+
 def _of_layers(arg: Argument) -> Iterator[Any]:
-    """What the first layers take; of their ranks, those that the forward unpacks come first."""
-    ranks = [len(dims) for dims in arg.own.dims]
+    """What the first layers take; ranks that the forward unpacks or documents come first."""
+    ranks = [len(dims) for dims in arg.own.dims or islice(_documented(arg), 1)]
+    if not ranks and SEQUENCES.fullmatch(arg.word):
+        ranks = [3]
     found = list(arg.of_layers())
     found.sort(key=lambda guess: bool(ranks) and len(guess.shape) not in ranks)
     matching = [g for g in found if not ranks or len(g.shape) in ranks]

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 _GROUP = re.compile(r"[(\[{]([^()\[\]{}\n]{1,80})[)\]}]")
-_DIM = re.compile(r"[`'\"]?[A-Za-z_]?\w*(\s*[*x×/]\s*\w+)*[`'\"]?")
+_DIM = re.compile(r"[`'\"]?[A-Za-z_]?\w*( \w+)?(\s*[*x×/]\s*\w+)*[`'\"]?")
 _TYPES = re.compile(r"tensor|optional|bool|int\b|float|str\b|list|dict|tuple|default|none", re.I)
 _JAXTYPING = re.compile(
     r"(?:Float|Int|Bool|Shaped|Num|UInt8|Int64|Integer)\w*\[.*?,\s*['\"]([^'\"]+)['\"]"
@@ -46,7 +46,7 @@ def _dims_in(text: str) -> Iterator[tuple[str, ...]]:
         if not 1 < len(words) <= 6 or _TYPES.search(group[1]):
             continue
         if all(word and _DIM.fullmatch(word) for word in words):
-            yield tuple(words)
+            yield tuple(word.replace(" ", "_") for word in words)
             return
 
 

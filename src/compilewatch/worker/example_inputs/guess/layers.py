@@ -33,7 +33,7 @@ def _ids(layer: Any, _: int, sizes: Sizes) -> Shapes:
 def _convolution(rank: int) -> Callable[[Any, int, Sizes], Shapes]:
     def takes(layer: Any, _: int, sizes: Sizes) -> Shapes:
         channels = int(layer.in_channels) or sizes.channels  # 0: a lazy layer
-        for spatial in sizes.spatial(rank):
+        for spatial in sizes.signal(channels) if rank == 1 else sizes.spatial(rank):
             yield Guess(shape=(sizes.batch, channels, *spatial))
 
     return takes
@@ -70,7 +70,7 @@ def _channel_norm(rank: int) -> Callable[[Any, int, Sizes], Shapes]:
         channels = int(getattr(layer, "num_features", 0) or getattr(layer, "num_channels", 0))
         if rank == 1:
             yield Guess(shape=(sizes.batch, channels))
-        for spatial in sizes.spatial(rank):
+        for spatial in sizes.signal(channels) if rank == 1 else sizes.spatial(rank):
             yield Guess(shape=(sizes.batch, channels, *spatial))
 
     return takes
@@ -169,8 +169,9 @@ def _taken(layer: Any, position: int, sizes: Sizes) -> Shapes:
         elif name == "linear":
             yield from features(weight.shape[1], sizes)
         else:
-            for spatial in sizes.spatial(weight.dim() - 2):
-                yield Guess(shape=(sizes.batch, weight.shape[1], *spatial))
+            rank, channels = weight.dim() - 2, int(weight.shape[1])
+            for spatial in sizes.signal(channels) if rank == 1 else sizes.spatial(rank):
+                yield Guess(shape=(sizes.batch, channels, *spatial))
     else:
         row = row_of(layer)
         try:

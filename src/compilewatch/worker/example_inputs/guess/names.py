@@ -7,7 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from compilewatch.worker.example_inputs.guess.symbols import EDGES, Sizes
+from compilewatch.worker.example_inputs.guess.symbols import (
+    EDGES,
+    SECOND,
+    SPEECH_FRAMES,
+    Sizes,
+)
 from compilewatch.worker.example_inputs.guess.values import Guess
 
 if TYPE_CHECKING:
@@ -21,6 +26,17 @@ STEPS = 10
 
 NUMBERS = 10
 """Ids of tokens, atoms and relations are below this number if no embedding says more."""
+
+
+LENGTHS = r"(\w*_)?(lengths|lens)"
+"""An argument that says how much of each row of a batch is no padding."""
+
+MEDIA = re.compile(
+    r"(input_|text_)?(ids|tokens)|texts?|captions?|(\w*_)?(images?|imgs?|pixel_values|videos?)"
+    r"|audios?|wavs?|waveforms?|speech|input_(features|values)|mels?|spectrograms?",
+    re.IGNORECASE,
+)
+"""An argument that a user gives although a forward runs without it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +109,7 @@ def _noise(arg: Argument) -> Iterator[Any]:
 
 
 def _lengths(arg: Argument) -> Iterator[Any]:
+    yield Guess(shape=(arg.sizes.batch,), fill="lengths", high=arg.sizes.sequence)
     yield Guess(shape=(arg.sizes.batch,), fill="integers", high=8)
     yield Guess(shape=(arg.sizes.batch,), fill="ones")
 
@@ -120,14 +137,16 @@ def _video(arg: Argument) -> Iterator[Any]:
 
 
 def _waveform(arg: Argument) -> Iterator[Any]:
-    yield Guess(shape=(arg.sizes.batch, 16000))
-    yield Guess(shape=(arg.sizes.batch, 1, 16000))
+    samples = arg.sizes.rate or SECOND
+    yield Guess(shape=(arg.sizes.batch, samples))
+    for channels in (1, 2):
+        yield Guess(shape=(arg.sizes.batch, channels, samples))
 
 
 def _spectrogram(arg: Argument) -> Iterator[Any]:
     mels = arg.sizes.number("n_mels", "n_feats", "input_size") or 80
-    yield Guess(shape=(arg.sizes.batch, mels, 64))
-    yield Guess(shape=(arg.sizes.batch, 64, mels))
+    yield Guess(shape=(arg.sizes.batch, mels, SPEECH_FRAMES))
+    yield Guess(shape=(arg.sizes.batch, SPEECH_FRAMES, mels))
 
 
 def _series(arg: Argument) -> Iterator[Any]:
@@ -168,7 +187,8 @@ NAMES: tuple[Name, ...] = (
     Name(pattern=r"(\w*_)?(mask|masks|padding_mask)", makes=_mask),
     Name(pattern=r"t|ts|times?|time_?steps?|steps?|noise_level_step", makes=_steps),
     Name(pattern=r"sigmas?|noise_levels?|c_noise|noise_labels", makes=_noise),
-    Name(pattern=r"(\w*_)?(lengths?|lens?|wav_lens)", makes=_lengths),
+    Name(pattern=LENGTHS, makes=_lengths, strong=True),
+    Name(pattern=r"(\w*_)?(length|len)", makes=_lengths),
     Name(pattern=r"(class_)?labels?|classes|y|target_classes|class_ids", makes=_labels),
     Name(
         pattern=r"(\w*_)?(input_ids|ids|idx|tokens?|texts?|captions?|token_ids)|toks|indices|items?",
@@ -177,7 +197,7 @@ NAMES: tuple[Name, ...] = (
     Name(pattern=r"src|tgt|source|trg", makes=_sequence),
     Name(pattern=r"(\w*_)?(images?|imgs?|pixel_values|pictures?|pixels)\d?|im\d?", makes=_image),
     Name(pattern=r"(\w*_)?(videos?|clips?|frames)|vid", makes=_video),
-    Name(pattern=r"(\w*_)?(wavs?|waveforms?|audios?|speech|signal|mixture\w*)", makes=_waveform),
+    Name(pattern=r"(\w*_)?(wavs?|waveforms?|audios?|speech|signal|mix\w*)", makes=_waveform),
     Name(pattern=r"(\w*_)?(mels?|spectrograms?|specs?|fbanks?)", makes=_spectrogram),
     Name(pattern=r"x_(num|cont)\w*|(continuous|numerical)\w*", makes=_columns, strong=True),
     Name(pattern=r"insample_y|x_enc|past_values|x_dec|series|time_series", makes=_series),

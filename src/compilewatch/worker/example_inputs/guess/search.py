@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import inspect
 import itertools
+import re
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,8 +20,9 @@ from compilewatch.worker.example_inputs.dynamic import dynamic_shapes
 from compilewatch.worker.example_inputs.guess.arguments import Argument
 from compilewatch.worker.example_inputs.guess.corrections import FailedCall, corrections
 from compilewatch.worker.example_inputs.guess.layers import is_known
+from compilewatch.worker.example_inputs.guess.names import LENGTHS, MEDIA
 from compilewatch.worker.example_inputs.guess.reading import Reading
-from compilewatch.worker.example_inputs.guess.symbols import Sizes
+from compilewatch.worker.example_inputs.guess.symbols import SPEECH_FRAMES, Sizes, rate_of
 from compilewatch.worker.example_inputs.guess.trial import Trial, tried
 from compilewatch.worker.example_inputs.guess.values import Call, described, tensors
 from compilewatch.worker.subject import ExampleInputs
@@ -146,7 +148,10 @@ def guessed_inputs(ctx: Context, mode: Any) -> FoundInputs:
     graph = bool(_GRAPH & set(named)) or {"z", "pos"} <= set(named)
     required = [name for name, p in named.items() if p.default is p.empty]
     uses = Reading(is_known).read(ctx.module, list(named), required)
-    sizes = Sizes(module=ctx.module, batch=ctx.batch, sequence=ctx.length or ctx.sequence)
+    rate = rate_of(ctx.module, named)
+    spoken = rate is not None or any(re.fullmatch(LENGTHS, name) for name in named)
+    sequence = ctx.length or (SPEECH_FRAMES if spoken else ctx.sequence)
+    sizes = Sizes(module=ctx.module, batch=ctx.batch, sequence=sequence, rate=rate)
     arguments = {
         name: Argument(
             path=(name,), uses=uses, sizes=sizes, ctx=ctx, parameter=parameter, graph=graph
@@ -174,9 +179,16 @@ def _first_calls(
         example = _example(ctx.module, name, list(arguments))
         if example:
             yield {**example, **fixed}
-    needed = {n: a for n, a in arguments.items() if n not in fixed and _is_needed(a)}
+    free = {n: a for n, a in arguments.items() if n not in fixed}
+    media = {n for n, a in free.items() if MEDIA.fullmatch(n) and _may_be_tensor(a)}
+    plain = {n: a for n, a in free.items() if _required(a) or n in media}
+    needed = {n: a for n, a in free.items() if _is_needed(a) or n in media}
     if not needed and not fixed:
         needed = {n: a for n, a in arguments.items() if _may_be_tensor(a)}
+    # None stays None where the model runs without a tensor there, but for another medium.
+    for chosen in (plain, {n: a for n, a in plain.items() if n not in media}):
+        if chosen or fixed:
+            yield {**{n: _first(ctx, a) for n, a in chosen.items()}, **fixed}
     ruled = {n: v for n in arguments if n not in fixed and (v := _of_rule(ctx, n)) is not None}
     values = {name: argument.values() or [None] for name, argument in needed.items()}
     first = {name: each[0] for name, each in values.items()}
@@ -192,6 +204,11 @@ def _first_calls(
         for name in values:
             if not _required(arguments[name]):
                 yield {**first, name: None, **fixed}
+
+
+def _first(ctx: Context, argument: Argument) -> Any:
+    ruled = _of_rule(ctx, argument.word)
+    return ruled if ruled is not None else next(iter(argument.values()), None)
 
 
 def _with_one_other(

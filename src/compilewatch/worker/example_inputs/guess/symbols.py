@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +19,25 @@ SIDES = (64, 224)
 
 FRAMES = 16
 
+SECOND = 16000
+"""Samples of a second of sound, if the model does not name its rate."""
+
+SPEECH_FRAMES = 100
+"""Frames of features in a second of speech."""
+
+RATES = ("sample_rate", "samplerate", "sampling_rate")
+
+SOUND = re.compile(
+    r"(?<![a-zA-Z])(wavs?|waveforms?|audios?|speech|sounds?|mix|mixtures?|music|noisy)(?![a-zA-Z])",
+    re.I,
+)
+"""A word in the name of an argument or the documentation of a module that takes sound."""
+
 NODES, EDGES = 16, 32
 """Sizes of a graph."""
 
 _BATCH = words("b n bs bsz batch batch_size batchsize nbatch num_batches bb bsize _n")
-_CHANNELS = words("c ch cin c_in channels in_channels n_channels num_channels in_chans cc")
+_CHANNELS = words("c ch cin c_in channel channels in_channels n_channels num_channels in_chans cc")
 _SPATIAL = words("h w height width hh ww ht wd side img_size image_size h_ w_ img_h img_w")
 _FRAMES = frozenset(["f", "t", "frames", "num_frames", "n_frames", "frame"])
 _WIDTH = words(
@@ -33,6 +48,8 @@ _WIDTH = words(
 
 IMAGE_SIZES = ("input_size", "image_size", "img_size", "sample_size", "input_resolution", "img_dim")
 CHANNELS = (
+    "audio_channels",
+    "nb_channels",
     "in_channels",
     "in_chans",
     "num_channels",
@@ -58,12 +75,16 @@ WIDTHS = (
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of one model; `dims` of the same name are always equal."""
+    """The sizes of one model; `dims` of the same name are always equal.
+
+    `rate` is the number of samples in a second of sound, None for a model that takes no sound.
+    """
 
     module: nn.Module
     batch: int = 2
     sequence: int = 32
     nodes: int = NODES
+    rate: int | None = None
 
     @property
     def image(self) -> tuple[int, ...] | None:
@@ -104,12 +125,15 @@ class Sizes:
                     return found
         return None
 
+    def signal(self, channels: int) -> Iterator[tuple[int, ...]]:
+        """Yield lengths of a signal: at least a second of sound or of features of speech."""
+        if self.rate is not None:
+            yield (self.rate if channels <= 2 else SPEECH_FRAMES,)
+        yield from ((64,), (1024,), (SECOND,))
+
     def spatial(self, rank: int) -> Iterator[tuple[int, ...]]:
-        """Yield sizes of an image, volume, video or signal, those that the model names first."""
+        """Yield sizes of an image, volume or video, those that the model names first."""
         image = self.image
-        if rank == 1:
-            yield from ((64,), (1024,), (16000,))
-            return
         if image is not None:
             known = image[-rank:] if len(image) >= rank else (image[-1],) * rank
             yield known if rank == 2 or len(image) >= rank else (FRAMES, *image[-2:])
@@ -132,6 +156,8 @@ class Sizes:
         found: set[tuple[int, ...]] = set()
         for side in sides:
             shape = tuple(self._dim(dim, i, len(dims), side, width) for i, dim in enumerate(dims))
+            if self.rate is not None and (len(shape) == 2 or (len(shape) == 3 and shape[1] <= 2)):
+                shape = (*shape[:-1], self.rate)
             if shape not in found:
                 found.add(shape)
                 yield Guess(shape=shape)
@@ -188,6 +214,15 @@ class Sizes:
                 value = holder.get(name) if isinstance(holder, Mapping) else _own(holder, name)
                 if value is not None:
                     yield value
+
+
+def rate_of(module: nn.Module, arguments: Iterable[str]) -> int | None:
+    """Return the samples in a second if a module takes sound, by its own words; otherwise None."""
+    rates = [rate for name in RATES for rate in Sizes(module=module).named(name)]
+    texts = (*arguments, inspect.getdoc(type(module)), inspect.getdoc(module.forward))
+    if not rates and not any(SOUND.search((text or "").replace("_", " ")) for text in texts):
+        return None
+    return next((rate for rate in rates if isinstance(rate, int) and rate > 0), SECOND)
 
 
 def _own(holder: Any, name: str) -> Any:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import copy
 import inspect
 import linecache
+import signal
 import textwrap
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from types import FrameType
 from typing import Any, TypeGuard
@@ -25,6 +27,10 @@ from compilewatch.worker.subject import ExampleInputs
 
 MESSAGE = 2000
 """How much of a message is kept, in characters."""
+
+
+SECONDS_ON_REAL = 30
+"""How long a call with real tensors may take that confirms a guess."""
 
 
 class ComparedNumbers(Record, frozen=True, kw_only=True):
@@ -70,6 +76,40 @@ def tried(module: nn.Module, inputs: ExampleInputs, mode: Any, *, gradients: boo
         return forked.in_fork(call, Trial, [])
     except RecordedError as error:  # SystemExit of the model's code
         return Trial(line=error.line, message=str(error), names=tuple(error.names))
+
+
+def tried_on_real(
+    build: Callable[[], nn.Module], inputs: ExampleInputs, *, gradients: bool
+) -> Trial | None:
+    """Build a module with real tensors and call it once with real inputs; None if it takes long.
+
+    That is in a fork, where one is possible.
+    """
+
+    def call() -> Trial:
+        before = signal.signal(signal.SIGALRM, _too_long)
+        signal.alarm(SECONDS_ON_REAL)
+        try:
+            return _called(build(), copy.deepcopy(inputs), None, gradients)
+        finally:
+            signal.alarm(0)
+            signal.signal(signal.SIGALRM, before)
+
+    if not forked.possible():
+        return call()
+    try:
+        trial = forked.in_fork(call, Trial, [])
+    except RecordedError as error:  # of the constructor, or SystemExit
+        trial = Trial(line=error.line, message=str(error), names=tuple(error.names))
+    return None if TooLongError.__name__ in trial.names else trial
+
+
+class TooLongError(Exception):
+    """A call takes longer than `SECONDS_ON_REAL`."""
+
+
+def _too_long(*_: object) -> None:
+    raise TooLongError
 
 
 def _called(module: nn.Module, inputs: ExampleInputs, mode: Any, gradients: bool) -> Trial:

@@ -23,6 +23,8 @@ Call = Mapping[str, Any]
 class Guess:
     """One tensor: `normal`, `integers` in [0, high), `true` (a mask), or `segments` (sorted ids).
 
+    `lengths` are those of a full row and of a padded one, up to `high`.
+
     `why` says what it was derived from, for a person who reads the error of a wrong guess.
     `free` is whether its spatial sizes are a convention only, so that others may be tried.
     """
@@ -108,6 +110,7 @@ _KINDS = {
     "integers": "int64",
     "true": "bool",
     "segments": "int64",
+    "lengths": "int64",
     "ones": "float",
 }
 
@@ -123,6 +126,8 @@ def _tensor(ctx: Context, name: str, guess: Guess) -> torch.Tensor:
         return torch.ones(guess.shape, dtype=torch.bool)
     if guess.fill == "ones":
         return torch.ones(guess.shape, dtype=ctx.dtype)
+    if guess.fill == "lengths":
+        return torch.linspace(guess.high, guess.high // 2, guess.shape[0]).long()
     if guess.fill == "segments":
         count = guess.shape[0]
         return torch.arange(count) * guess.high // max(count, 1)
