@@ -115,17 +115,22 @@ def run(compiled):
 
 
 def place(stack, otherwise=None):
-    """The innermost line outside Dynamo, the calls of nn.Module and the standard library."""
-    library = sysconfig.get_paths()["stdlib"]
+    """The innermost line outside Dynamo, the calls of nn.Module and the standard library.
+
+    Of what an import runs, it is the line that imports.
+    """
+    library, found = sysconfig.get_paths()["stdlib"], None
     for frame in reversed(stack):
         file = frame.filename
         if file == run.__code__.co_filename:
             break
         inside = file.startswith((library, "<frozen")) and "-packages" not in file
         calls = file.endswith("torch/nn/modules/module.py") and frame.name.endswith("_call_impl")
-        if not inside and not calls and "torch/_dynamo/" not in file:
-            return f"{base(file)}:{frame.lineno}"
-    return otherwise or forward
+        if file.startswith("<frozen importlib"):
+            found = None
+        elif not found and not inside and not calls and "torch/_dynamo/" not in file:
+            found = f"{base(file)}:{frame.lineno}"
+    return found or otherwise or forward
 
 
 class Operators(TorchDispatchMode):

@@ -70,6 +70,8 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+(?=>)")
 _TORCH_STACK = re.compile(
     r"(?:=+ TorchDynamo Stack Trace =+\n)?^Traceback \(most recent call last\):\n(?:  .*\n)+", re.M
 )
+_IMPORT = re.compile(r"\s*(import|from)\s|.*\bimport_module\(")
+"""A statement whose first execution runs the code of a module: its breaks are one entry."""
 _CODE_NUMBER = re.compile(r"^(<[^>]*>)\.\d+$")
 _MODULE_CALLS = ("_wrapped_call_impl", "_call_impl")
 _MODULE_FILE = "torch/nn/modules/module.py"
@@ -168,10 +170,11 @@ def graph_break(
     cause: BreakCause, reason: str, place: StackFrame, stack: tuple[StackFrame, ...] = ()
 ) -> GraphBreak:
     source_start, source = _source(place)
+    name = cause.gb_id or cause.gb_type or cause.code
     return GraphBreak(
         code=cause.code,
         reason=portable_text(without_torch_stack(reason)),
-        fingerprint=fingerprint(cause.gb_id or cause.gb_type or cause.code, place),
+        fingerprint=fingerprint("import" if _IMPORT.match(place.text) else name, place),
         file=place.file,
         line=place.line,
         function=place.function,
@@ -258,12 +261,13 @@ def reason_in(payload: str) -> str:
 def user_stack(summary: Iterable[FrameSummary]) -> tuple[StackFrame, ...]:
     """Return a stack of torch, outermost first, as the model's author knows it.
 
-    Omitted are the harness (everything up to its last frame) and the two frames of each `nn.Module`
-    call. A resume function gets the name of the function that it resumes and replaces its frame.
+    Omitted are the harness (everything up to its last frame), the two frames of each `nn.Module`
+    call, and what an import runs, which is due to the statement that imports. A resume function gets the name of the function that it resumes and replaces its frame.
     (torch's `collapse_resume_frames` merges all adjacent frames of one name, also a `forward` that
     calls a `forward`, so the stack in the structured trace lacks frames.)
     """
     frames: list[StackFrame] = []
+    importing = False
     for at in summary:
         frame = stack_frame(at.filename, at.lineno, at.name, at.line or "")
         resumed = _RESUME.match(frame.function)
@@ -271,9 +275,11 @@ def user_stack(summary: Iterable[FrameSummary]) -> tuple[StackFrame, ...]:
             frame = msgspec.structs.replace(frame, function=resumed["function"])
             if frames and (frames[-1].file, frames[-1].function) == (frame.file, frame.function):
                 frames.pop()
+        importing = importing or frame.file.startswith("<frozen importlib")
         if _HARNESS.match(frame.file):
             frames.clear()
-        elif not (frame.function in _MODULE_CALLS and frame.file == _MODULE_FILE):
+            importing = False
+        elif not importing and not (frame.function in _MODULE_CALLS and frame.file == _MODULE_FILE):
             frames.append(frame)
     return tuple(frames)
 

@@ -175,6 +175,23 @@ def test_a_stack_leaves_out_the_harness_and_keeps_a_forward_in_a_forward() -> No
     assert all(not frame.file.startswith("/") for frame in found)
 
 
+def test_what_an_import_runs_is_one_break_of_the_statement_that_imports() -> None:
+    def report(number: int, reason: str, *files: str) -> BreakReport:
+        frames = [
+            FrameSummary("/x/compilewatch/worker/phases.py", 1, "_eager", line="module(x)"),
+            FrameSummary("/x/m/model.py", 7, "forward", line="import heavy"),
+            FrameSummary("<frozen importlib._bootstrap>", 241, "_call", line=""),
+            *(FrameSummary(file, number, "made", line="made()") for file in files),
+        ]
+        return BreakReport(compile_id=f"{number}/0", reason=reason, stack=user_stack(frames))
+
+    (found,) = _log(
+        report(1, BRANCH, "/usr/lib/python3.11/dataclasses.py"),
+        report(2, LOOP, "/x/site-packages/heavy/core.py"),
+    ).breaks()
+    assert (found.file, found.line, found.occurrences) == ("m/model.py", 7, 2)
+
+
 def test_the_place_is_where_somebody_can_act() -> None:
     model = StackFrame(file="transformers/models/x.py", line=5, function="forward")
     in_torch = StackFrame(file="torch/nn/functional.py", line=7, function="one_hot")
