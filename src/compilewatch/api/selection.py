@@ -98,7 +98,7 @@ def choose_models(
     if names is None and selection.families is None and not selection.every:
         # All models of a team's own list are selected; of thousands, only the most used ones.
         top = top or (None if chosen.name in ("manifest", *extras.SANDBOXED) else settings.top)
-    others = other_sources(places) if names is not None else ()
+    others = other_sources(places, settings.source) if names is not None else ()
     specs = select(
         chosen.models,
         top=top,

@@ -84,11 +84,14 @@ def _library_sentence(library: str, places: Places) -> str:
     return f"Models of {row.package} {version} in the environment {environment}."
 
 
-def other_sources(places: Places | None = None) -> tuple[Callable[[], Source], ...]:
-    """Return the sources in which to look up a model that the chosen source does not have."""
-    known = places or Places()
-    names = ("manifest", "hub", "library", ALL)
-    return tuple(partial(_made, name, "all", known) for name in names)
+def other_sources(places: Places, chosen: str) -> tuple[Callable[[], Source], ...]:
+    """Return the sources in which to look up a model that the chosen source did not select.
+
+    The first is all of the chosen source, so that its models have precedence.
+    """
+    first = (chosen,) if chosen in _LIBRARY_OF else ()
+    names = (*first, "manifest", "hub", "library", ALL)
+    return tuple(partial(_made, name, "all", places) for name in names)
 
 
 def with_parts(names: Sequence[str] | None, places: Places) -> list[str] | None:

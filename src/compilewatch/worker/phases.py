@@ -162,14 +162,16 @@ class _Preparation:
     def _inputs(self, built: BuiltModel, without: frozenset[str]) -> ExampleInputs:
         from compilewatch.worker.device import torch_device
         from compilewatch.worker.device.subjects import inputs_on_real_device
+        from compilewatch.worker.example_inputs import make_inputs
 
-        made = _inputs(
-            built,
+        made = make_inputs(
+            built.module,
+            built.config,
             self.request,
             self.overrides,
             self.fake_mode,
-            without,
-            real_builder(self.request, self.overrides),
+            without=without,
+            real=real_builder(self.request, self.overrides),
         )
         if _uses_real_device(self.request):
             made = inputs_on_real_device(made, torch_device(self.request.device))
@@ -277,21 +279,6 @@ def real_builder(request: Request, overrides: Overrides) -> Callable[[], nn.Modu
         return None
     training = request.target.mode is Mode.TRAIN
     return lambda: build_model(request, None, overrides).module.train(training)
-
-
-def _inputs(
-    built: BuiltModel,
-    request: Request,
-    overrides: Overrides,
-    fake_mode: FakeTensorMode | None,
-    without: frozenset[str],
-    real: Callable[[], nn.Module] | None,
-) -> ExampleInputs:
-    from compilewatch.worker.example_inputs import make_inputs
-
-    return make_inputs(
-        built.module, built.config, request, overrides, fake_mode, without=without, real=real
-    )
 
 
 def _eager(subject: Subject) -> None:

@@ -94,10 +94,16 @@ def test_other_packages_may_offer_sources(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_other_sources_reach_every_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [load() for load in other_sources()]
-    wanted = ["manifest", "hub", "library", "all-libraries"]
-    assert [source.name for source in found] == wanted
+    found = [load() for load in other_sources(Places(), "auto")]
+    names = ["manifest", "hub", "library", "all-libraries"]
+    assert [source.name for source in found] == names
     assert [s.heads for s in found if isinstance(s, LibrarySource)] == ["all"]
+
+
+def test_a_chosen_library_has_precedence_with_all_its_models() -> None:
+    """`resnet18` is a model of torchvision too, and none that timm selects by default."""
+    first = other_sources(Places(), "timm")[0]()
+    assert (first.name, getattr(first, "heads", "")) == ("timm", "all")
 
 
 def test_a_pipeline_is_the_row_of_its_models(

@@ -262,7 +262,8 @@ def user_stack(summary: Iterable[FrameSummary]) -> tuple[StackFrame, ...]:
     """Return a stack of torch, outermost first, as the model's author knows it.
 
     Omitted are the harness (everything up to its last frame), the two frames of each `nn.Module`
-    call, and what an import runs, which is due to the statement that imports. A resume function gets the name of the function that it resumes and replaces its frame.
+    call, and what an import runs, which is due to the statement that imports. A resume function
+    gets the name of the function that it resumes and replaces its frame.
     (torch's `collapse_resume_frames` merges all adjacent frames of one name, also a `forward` that
     calls a `forward`, so the stack in the structured trace lacks frames.)
     """
