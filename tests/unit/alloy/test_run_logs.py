@@ -24,7 +24,7 @@ from compilewatch.events import (
 )
 from compilewatch.records.clock import now
 from compilewatch.records.plans import Plan
-from compilewatch.sinks.loki_client import Emitter, log_record
+from compilewatch.sinks.loki import Emitter, log_record
 from compilewatch.store import Store
 from scripts.check_alloy import Block, parse
 from tests import factories
@@ -86,9 +86,9 @@ def collected(pipeline: Pipeline, line: str) -> Sent:
 def pushed(line: str) -> Sent:
     record = log_record(line.encode())
     assert record is not None
-    entry = Emitter("http://127.0.0.1").entry(record, record.getMessage())
-    at, text, metadata = json.loads(entry.value)
-    return json.loads(entry.stream), int(at), text, metadata
+    stream = Emitter("http://127.0.0.1").stream(record)
+    ((at, text, metadata),) = stream["values"]
+    return stream["stream"], int(at), text, metadata
 
 
 def variants(kind: type[Event]) -> Iterator[Event]:

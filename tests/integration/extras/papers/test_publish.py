@@ -24,7 +24,7 @@ from compilewatch.extras.papers import publication
 from compilewatch.extras.papers.publication import EXECUTIONS, publish_papers
 from compilewatch.extras.papers.records import PipelineStage, StageContent, StageOutcome
 from compilewatch.extras.papers.store import JOURNAL, PaperStore
-from compilewatch.sinks.loki_client import BATCH_LINES
+from compilewatch.sinks.loki import BATCH_LINES
 from tests import aws, services
 from tests.doubles.loki import LokiDouble, loki
 from tests.integration.sinks.test_pushgateway import held
