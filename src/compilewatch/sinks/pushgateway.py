@@ -24,7 +24,7 @@ from compilewatch.config.settings import Settings
 from compilewatch.errors import SelectionError, SinkError, UnreachableError
 from compilewatch.records.labels import selection_label
 from compilewatch.records.views import RunView
-from compilewatch.retry import retrying
+from compilewatch.retry import retrying, within
 from compilewatch.sinks import RunFiles
 from compilewatch.sinks.metric_definitions import RUN, TARGET
 from compilewatch.sinks.prometheus import Sample, definitions_of, groups, registry
@@ -35,6 +35,10 @@ SELECTION_METRIC = "compilewatch_planned_requests"
 """The metric of each source's group that says which models were published last."""
 
 MESSAGE_CHARACTERS = 300
+
+LARGEST_RESPONSE_BYTES = 2**30
+"""Far more than the metrics of a gateway, which are read line by line."""
+LINE_BYTES = 2**16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +104,10 @@ def push_health(settings: Settings, health: Mapping[str, PublicationHealth]) -> 
 
 
 class Gateway:
-    """The client: replaces groups, retries transient errors, and explains the others."""
+    """The client: replaces groups, retries transient errors, and explains the others.
+
+    Each request ends after `publish.timeout_seconds`.
+    """
 
     def __init__(self, settings: Settings, *, retry: bool = True) -> None:
         self.address = settings.pushgateway.url.rstrip("/")
@@ -139,17 +146,25 @@ class Gateway:
         return [sample.labels for family in parsed for sample in family.samples]
 
     def _lines_of(self, metric: str) -> list[str]:
-        found: list[str] = []
+        series: list[str] = []
 
         def read() -> None:
             request = urllib.request.Request(f"{self.address}/metrics", headers=self._headers)
+            size, start = 0, f"{metric}{{".encode()
             with urllib.request.urlopen(request, timeout=self._timeout) as response:
                 # Line by line: the metrics of a thousand models are tens of megabytes.
-                wanted = f"{metric}{{".encode()
-                found.extend(line.decode() for line in response if line.startswith(wanted))
+                while line := response.readline(LINE_BYTES):
+                    size += len(line)
+                    if size > LARGEST_RESPONSE_BYTES:
+                        raise SinkError(
+                            f"{self.address}/metrics responds with more than "
+                            f"{LARGEST_RESPONSE_BYTES:,} bytes: correct pushgateway.url"
+                        )
+                    if line.startswith(start):
+                        series.append(line.decode(errors="replace"))
 
         self._ask(read)
-        return found
+        return series
 
     def _put(self, job: str, key: Mapping[str, str], metrics: CollectorRegistry) -> None:
         self._ask(
@@ -165,15 +180,19 @@ class Gateway:
         )
 
     def _ask(self, request: Callable[[], None]) -> None:
+        def explained() -> None:
+            try:
+                request()
+            except urllib.error.HTTPError as error:
+                raise self._error_of(error) from None
+
         try:
-            request()
-        except urllib.error.HTTPError as error:
-            raise self._error_of(error) from None
+            within(self._timeout, explained)
         except (OSError, http.client.HTTPException) as error:
-            why = getattr(error, "reason", None) or error
+            why = " ".join(str(getattr(error, "reason", None) or error).split())
             raise UnreachableError(
-                f"no Pushgateway responds at {self.address} ({why}): start it, or correct "
-                "pushgateway_url"
+                f"no Pushgateway responds at {self.address} ({why[:MESSAGE_CHARACTERS]}): start "
+                "it, or correct pushgateway.url"
             ) from None
 
     def _error_of(self, error: urllib.error.HTTPError) -> SinkError:

@@ -21,7 +21,7 @@ from tenacity import RetryCallState
 
 from compilewatch.errors import SourceError
 from compilewatch.records import Record
-from compilewatch.retry import TransientError, retrying
+from compilewatch.retry import TransientError, retrying, within
 
 Notice = Callable[[str], None]
 """Told, in one line, each time that a request failed and is made again."""
@@ -32,13 +32,16 @@ _TRANSIENT_STATUS = frozenset({408, 429, 500, 502, 503, 504})
 class RetryLimits(Record, frozen=True, kw_only=True):
     """Limits of one request, in seconds; waits double from `first_wait` up to `longest_wait`.
 
-    If a server demands a longer wait (`Retry-After`) than `longest_wait`, the request fails.
+    `timeout_seconds` limits each wait for the server, and `deadline_seconds` the request, without
+    the body of a download. If a server demands a longer wait (`Retry-After`) than `longest_wait`,
+    the request fails.
     """
 
     attempts: int = 5
     first_wait_seconds: float = 1.0
     longest_wait_seconds: float = 60.0
     timeout_seconds: float = 20.0
+    deadline_seconds: float = 120.0
 
 
 class HubUnavailableError(SourceError):
@@ -90,7 +93,9 @@ class _RetryingClient(httpx2.Client):
         if (said := self._unreachable.get(request.url.host)) is not None:
             raise HubUnavailableError(said)
         try:
-            response = super().send(request, **kwargs)
+            response = within(self._limits.deadline_seconds, super().send, request, **kwargs)
+        except TimeoutError as exc:
+            raise TransientError(str(exc)) from exc
         except httpx2.TimeoutException as exc:
             limit = self._limits.timeout_seconds
             raise TransientError(f"no response within {limit:g} s") from exc
