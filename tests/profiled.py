@@ -8,7 +8,7 @@ from dataclasses import replace
 import msgspec
 
 from compilewatch.extras.profiles.infer import analysis
-from compilewatch.extras.profiles.infer.comparison import compare_profiles
+from compilewatch.extras.profiles.infer.analysis import compare_profiles
 from compilewatch.extras.profiles.infer.profiles_of_run import RunProfiles
 from compilewatch.extras.profiles.infer.records import (
     EAGER,

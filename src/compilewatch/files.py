@@ -195,11 +195,11 @@ def safe_name(name: str) -> str:
     return f"{plain[: NAME_LENGTH - 9]}-{suffix}"
 
 
-def point_latest(root: Path, run_id: str) -> None:
-    """Point the link `latest` to a run, atomically. Raises OSError."""
+def point_latest(root: Path, run_id: str, link: str = "latest") -> None:
+    """Point the link `latest`, or another one, to a run, atomically. Raises OSError."""
     # The name contains the run's id because two threads of a process may start runs at once.
-    temporary = root / f".latest.{run_id}.tmp"
+    temporary = root / f".{link}.{run_id}.tmp"
     with contextlib.suppress(FileNotFoundError):
         temporary.unlink()
     temporary.symlink_to(run_id, target_is_directory=True)
-    temporary.replace(root / "latest")
+    temporary.replace(root / link)

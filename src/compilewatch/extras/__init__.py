@@ -83,8 +83,8 @@ EXTRAS: dict[str, Extra] = {
             "view": "compilewatch.extras.profiles.infer.profiles_of_run:view_of_run",
             "merge": "compilewatch.extras.profiles.infer.store:adopt_profiles",
             "run_samples": "compilewatch.extras.profiles.infer.metrics:samples",
-            "metrics": "compilewatch.extras.profiles.infer.metric_definitions:DEFINITIONS",
-            "metric_labels": "compilewatch.extras.profiles.infer.metric_definitions:LABELS",
+            "metrics": "compilewatch.extras.profiles.infer.metrics:DEFINITIONS",
+            "metric_labels": "compilewatch.extras.profiles.infer.metrics:LABELS",
         },
     ),
     "gate": Extra(

@@ -136,20 +136,18 @@ class Cluster:
 
     def nodes(self) -> tuple[Node, ...]:
         """Return the living nodes that have a CPU, in the order of their ids."""
-        found = []
-        for node in self.ray.nodes():
-            has = node["Resources"]
-            if node["Alive"] and has.get("CPU", 0) >= 1:
-                found.append(
-                    Node(
-                        id=node["NodeID"],
-                        address=node["NodeManagerAddress"],
-                        cpus=int(has["CPU"]),
-                        memory_bytes=int(has.get("memory", 0)),
-                        neuron_cores=int(has.get(NEURON_CORES, 0)),
-                    )
-                )
-        return tuple(sorted(found, key=lambda node: node.id))
+        nodes = (
+            Node(
+                id=node["NodeID"],
+                address=node["NodeManagerAddress"],
+                cpus=int(node["Resources"].get("CPU", 0)),
+                memory_bytes=int(node["Resources"].get("memory", 0)),
+                neuron_cores=int(node["Resources"].get(NEURON_CORES, 0)),
+            )
+            for node in self.ray.nodes()
+            if node["Alive"]
+        )
+        return tuple(sorted((n for n in nodes if n.cpus), key=lambda node: node.id))
 
     def close(self) -> None:
         """Disconnect; Ray then ends this driver's workers, with their servers and children."""
@@ -260,9 +258,8 @@ class ClusterExecution:
                 self.ray.wait(list(self.flying), num_returns=len(self.flying), timeout=5.0)
 
     def _may_submit(self) -> bool:
-        if not self.waiting or len(self.flying) >= self.room:
-            return False
-        return time.monotonic() >= self.paused_until
+        free = self.waiting and len(self.flying) < self.room
+        return bool(free) and time.monotonic() >= self.paused_until
 
     def _look(self) -> None:
         """Count the free slots. Raises LauncherError if there have been none for too long."""
@@ -288,9 +285,8 @@ class ClusterExecution:
 
     def _submit(self, number: int, flight: Flight) -> None:
         request = flight.request
-        resources = {}
-        if self.cores and request.target.name == "neuron":
-            resources[NEURON_CORES] = 1
+        on_neuron = self.cores and request.target.name == "neuron"
+        resources = {NEURON_CORES: 1} if on_neuron else {}
         order = NodeTask(
             request=request,
             digest=self.digests[request.target.environment],
@@ -404,7 +400,7 @@ class Driver:
 
     def agreed(self) -> tuple[Environment, ...]:
         """Return the environments of the nodes. Raises LauncherError if nodes differ."""
-        found: dict[str, tuple[str, Environment]] = {}
+        agreed: dict[str, tuple[str, Environment]] = {}
         lacking: dict[str, str] = {}
         descriptions = list(self.descriptions())
         if not descriptions:
@@ -418,25 +414,23 @@ class Driver:
                     continue
                 if name not in has:
                     lacking.setdefault(name, description.node)
-                elif name not in found:
-                    found[name] = (description.node, has[name])
+                elif name not in agreed:
+                    agreed[name] = (description.node, has[name])
                 else:
-                    check_equal(*found[name], description.node, has[name])
-        for name, (node_name, _) in found.items():
+                    check_equal(*agreed[name], description.node, has[name])
+        for name, (node_name, _) in agreed.items():
             if name in lacking:
                 raise LauncherError(
                     f"node {lacking[name]} has no environment {name!r}, node {node_name} has it: "
                     f"create it (compilewatch env create {name}), or remove one of the nodes"
                 )
-        return tuple(environment for _, environment in found.values())
+        return tuple(environment for _, environment in agreed.values())
 
     def eligible(self, node: Node, name: str) -> bool:
         """Whether requests in this environment are placed on this node."""
-        if name != default_environment("neuron") or not any(
-            n.neuron_cores for n in self.cluster.nodes()
-        ):
+        if node.neuron_cores or name != default_environment("neuron"):
             return True
-        return node.neuron_cores > 0
+        return not any(other.neuron_cores for other in self.cluster.nodes())
 
     def descriptions(self) -> Iterator[tuple[Node, Description]]:
         """Yield the description of each living node; all nodes describe themselves in parallel."""

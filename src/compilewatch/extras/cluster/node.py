@@ -83,10 +83,10 @@ def described(names: tuple[str, ...], cache: str | None) -> bytes:
     known = Environments(Path(cache) if cache else None)
     try:
         there = known.available()
-        found = tuple(known.describe(name) for name in names if name in there)
+        environments = tuple(known.describe(name) for name in names if name in there)
     except CompilewatchError as error:
         return _encode(Description(node=node_name(), problem=str(error)))
-    return _encode(Description(node=node_name(), environments=found))
+    return _encode(Description(node=node_name(), environments=environments))
 
 
 def evaluated(order: bytes, shared: bytes) -> bytes:
@@ -222,31 +222,30 @@ def at_node(request: Request, sent: Mapping[str, Content], root: Path) -> Reques
     `sent` maps paths of the planning machine to content. Raises LauncherError for a file that is
     neither sent nor on this node.
     """
+
+    def moved(path: str | None) -> str | None:
+        """The path on this node; a folder is a folder on the node too."""
+        if path is None or path not in sent:
+            return path
+        place = lay_out(sent[path], root)
+        return str(place / Path(path).name if Path(path).name in sent[path] else place)
+
     build = request.model.build
     if isinstance(build, FactoryBuild):
         for folder in build.python_path:
             _require(folder, request)
-    if isinstance(build, ConfigBuild):
-        if _in_place(build):
-            _require(build.config_file, request)
-        else:
-            moved = _moved(build.config_file, sent, root)
-            build = msgspec.structs.replace(build, config_file=moved)
-    if isinstance(build, LibraryBuild) and (path := build.configuration) is not None:
-        # A folder of configurations is a folder on the node too.
-        is_folder = Path(path).name not in sent.get(path, {})
-        moved = _moved(path, sent, root, folder=is_folder)
-        build = msgspec.structs.replace(build, configuration=moved)
-    changes: dict[str, str] = {}
-    for name in ("inputs_file", "neuron_operators"):
-        if (path := getattr(request, name)) is not None:
-            changes[name] = _moved(path, sent, root)
-    if request.overrides_dir is not None:
-        changes["overrides_dir"] = _moved(request.overrides_dir, sent, root, folder=True)
-    saved = request.model.inputs_file
-    saved = _moved(saved, sent, root) if saved is not None else None
+    if isinstance(build, ConfigBuild) and _in_place(build):
+        _require(build.config_file, request)
+    elif isinstance(build, ConfigBuild):
+        build = msgspec.structs.replace(build, config_file=moved(build.config_file))
+    if isinstance(build, LibraryBuild):
+        build = msgspec.structs.replace(build, configuration=moved(build.configuration))
+    saved = moved(request.model.inputs_file)
     model = msgspec.structs.replace(request.model, build=build, inputs_file=saved)
-    return msgspec.structs.replace(request, model=model, **changes)
+    names = ("inputs_file", "neuron_operators", "overrides_dir")
+    return msgspec.structs.replace(
+        request, model=model, **{name: moved(getattr(request, name)) for name in names}
+    )
 
 
 def pack(folder: Path, most_bytes: int = MOST_ARTIFACT_BYTES) -> Content:
@@ -289,10 +288,3 @@ def _require(path: str, request: Request) -> None:
             f"{request.model.name} needs {path}, which does not exist: your own code and weights "
             "are not sent to nodes, so put them at the same path on every node"
         )
-
-
-def _moved(path: str, sent: Mapping[str, Content], root: Path, *, folder: bool = False) -> str:
-    if path not in sent:
-        return path
-    place = lay_out(sent[path], root)
-    return str(place if folder else place / Path(path).name)

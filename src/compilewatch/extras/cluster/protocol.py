@@ -87,8 +87,8 @@ def lost_result(flight: Flight, digest: str) -> Result:
 
 
 def _address(message: str) -> str:
-    found = re.search(r"Node IP: ([^,\s]+), node ID: (\w{8})", message)
-    return f" {found[1]} ({found[2]})" if found else ""
+    node = re.search(r"Node IP: ([^,\s]+), node ID: (\w{8})", message)
+    return f" {node[1]} ({node[2]})" if node else ""
 
 
 # --- launcher to driver --------------------------------------------------------------------------

@@ -85,12 +85,14 @@ class Evaluated(Record, frozen=True, kw_only=True):
     def state(self) -> tuple[object, ...]:
         """What must be equal for two releases to have the same result."""
         verdict = (self.kind, self.status, self.phase, self.code, self.fullgraph)
-        return (*verdict, frozenset(each.fingerprint for each in self.breaks))
+        return (*verdict, frozenset(graph_break.fingerprint for graph_break in self.breaks))
 
     def lacks(self, other: Evaluated) -> tuple[GraphBreak, ...]:
         """Return the graph breaks of another release that this one does not have."""
-        own = {each.fingerprint for each in self.breaks}
-        return tuple(each for each in other.breaks if each.fingerprint not in own)
+        own = {graph_break.fingerprint for graph_break in self.breaks}
+        return tuple(
+            graph_break for graph_break in other.breaks if graph_break.fingerprint not in own
+        )
 
 
 class Bisection(Record, frozen=True, kw_only=True):
@@ -109,7 +111,7 @@ class Bisection(Record, frozen=True, kw_only=True):
 
     def of(self, release: str) -> Evaluated:
         """Return what a release gave, which must have been evaluated."""
-        return next(each for each in self.evaluated if each.release == release)
+        return next(one for one in self.evaluated if one.release == release)
 
     @property
     def changes_again(self) -> bool:
@@ -295,16 +297,16 @@ def source_changes(
     pair = search.of(search.last), search.of(search.first)
     if not (pair[0].environment and pair[1].environment):
         return ()
-    folders = [package_folder(environments.interpreter(each.environment)) for each in pair]
+    folders = [package_folder(environments.interpreter(side.environment)) for side in pair]
     files = {
         modeling_file(folder, each.architecture) for folder, each in zip(folders, pair, strict=True)
     }
-    files |= {graph_break.file for each in pair for graph_break in each.breaks}
+    files |= {graph_break.file for side in pair for graph_break in side.breaks}
     changes = []
-    for file in sorted(each for each in files if each.startswith("transformers/")):
+    for file in sorted(path for path in files if path.startswith("transformers/")):
         paths = [folder / file for folder in folders]
         before, after = (p.read_text("utf-8").splitlines() if p.is_file() else [] for p in paths)
-        marked = [{b.line for b in each.breaks if b.file == file} for each in pair]
+        marked = [{b.line for b in side.breaks if b.file == file} for side in pair]
         lines = changed_lines(
             before, after, marked_before=marked[0], marked_after=marked[1], limit=limit
         )

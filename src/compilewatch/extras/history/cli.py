@@ -302,12 +302,14 @@ def attributions_table(attributions: Sequence[Attribution]) -> RenderableType:
     if not attributions:
         return plain("No verdict changed, so that there is nothing to attribute.")
     table = plain_table("Changed by", "Model", "Target", "Change", "Why", gap=2)
-    for each in attributions:
-        change = " -> ".join(side.value if side else "none" for side in (each.before, each.after))
-        style = "dim" if each.cause is ChangeCause.NOT_DETERMINED else "bold"
-        cells = (each.model, target_label(each.target), change, each.detail)
-        table.add_row(plain(CAUSE_LABELS[each.cause], style), *map(plain, cells))
-    counts = Counter(each.cause for each in attributions)
+    for attribution in attributions:
+        change = " -> ".join(
+            side.value if side else "none" for side in (attribution.before, attribution.after)
+        )
+        style = "dim" if attribution.cause is ChangeCause.NOT_DETERMINED else "bold"
+        cells = (attribution.model, target_label(attribution.target), change, attribution.detail)
+        table.add_row(plain(CAUSE_LABELS[attribution.cause], style), *map(plain, cells))
+    counts = Counter(attribution.cause for attribution in attributions)
     words = ", ".join(
         f"{CAUSE_LABELS[cause]} {counts[cause]}" for cause in ChangeCause if counts[cause]
     )

@@ -117,10 +117,7 @@ def _overview(st: Any, monitor: Monitor, key: str) -> None:
 def _summary(st: Any, details: Details) -> None:
     entry = details.entry
     st.subheader(f"{entry.kind}: {entry.title}")
-    if entry.state == "running":
-        st.caption("running; this page follows it")
-    else:
-        st.caption(entry.state)
+    st.caption("running; this page follows it" if entry.state == "running" else entry.state)
     if entry.total and entry.done is not None:
         st.progress(min(1.0, entry.done / entry.total), f"{entry.done} of {entry.total}")
     if details.figures:
@@ -134,9 +131,7 @@ def _summary(st: Any, details: Details) -> None:
         st.success("Nothing deserves attention.")
     for sentence in details.explanation:
         st.write(_plain(sentence))
-    if details.changes:
-        st.subheader("Changes since the baseline")
-        st.dataframe(list(details.changes), hide_index=True, width="stretch")
+    _table(st, "Changes since the baseline", details.changes)
     if details.statuses:
         st.bar_chart(
             [
@@ -148,6 +143,12 @@ def _summary(st: Any, details: Details) -> None:
             color="colour",
             horizontal=True,
         )
+
+
+def _table(st: Any, heading: str, rows: Sequence[Row]) -> None:
+    if rows:
+        st.subheader(heading)
+        st.dataframe(list(rows), hide_index=True, width="stretch")
 
 
 def _tone(status: str) -> str:
@@ -177,9 +178,7 @@ def _timing(st: Any, details: Details | None) -> None:
             y="share",
             horizontal=True,
         )
-    if details.operators:
-        st.subheader("Operators of the trace")
-        st.dataframe(list(details.operators), hide_index=True, width="stretch")
+    _table(st, "Operators of the trace", details.operators)
     if details.phase_seconds:
         st.subheader("Seconds by phase, all requests together")
         st.bar_chart(
@@ -187,15 +186,16 @@ def _timing(st: Any, details: Details | None) -> None:
             x="phase",
             y="seconds",
         )
-    if details.slowest:
-        st.subheader("Slowest requests")
-        _ranked(st, details.slowest, "seconds")
+    _ranked(st, "Slowest requests", details.slowest, "seconds")
     if not (details.stage_rows or details.phase_seconds or details.batch_rows):
         st.info("No times yet.")
 
 
-def _ranked(st: Any, values: Sequence[tuple[str, float]], what: str) -> None:
+def _ranked(st: Any, heading: str, values: Sequence[tuple[str, float]], what: str) -> None:
     """A bar in each row of a table, largest first: a chart would sort and cut off the names."""
+    if not values:
+        return
+    st.subheader(heading)
     st.dataframe(
         [{"request": name, what: value} for name, value in values],
         hide_index=True,
@@ -267,9 +267,7 @@ def _memory(st: Any, details: Details | None) -> None:
     if details.memory_rows:
         st.subheader("Resident memory after each step, in megabytes")
         st.line_chart(list(details.memory_rows), x="step", y="resident MB")
-    if details.largest:
-        st.subheader("Largest requests, in megabytes")
-        _ranked(st, details.largest, "megabytes")
+    _ranked(st, "Largest requests, in megabytes", details.largest, "megabytes")
     measured = any(view.PEAK in row for row in details.batch_rows)
     if not (details.memory_rows or details.largest or measured):
         st.info("No memory was measured.")

@@ -295,8 +295,11 @@ class Monitor:
         except StoreError:
             stored, damaged = (), ("of a newer version",)
         entries = []
-        for each in stored:
-            profile, key = each.profile, each.folder.relative_to(self.root).as_posix()
+        for stored_profile in stored:
+            profile, key = (
+                stored_profile.profile,
+                stored_profile.folder.relative_to(self.root).as_posix(),
+            )
             self._profiles[key] = profile
             entries.append(
                 MonitorEntry(
@@ -487,7 +490,7 @@ def _drawn(steps: Sequence[Step]) -> tuple[tuple[dict[str, float], ...], str]:
     The first step compiles and takes many times as long: the others would be a line at zero.
     """
     rows = tuple(
-        {"step": float(step.index)} | {name.value: s * 1e3 for name, s in step.stages.items()}
+        {"step": step.index, **{name.value: s * 1e3 for name, s in step.stages.items()}}
         for step in steps
     )
     spent = [sum(step.stages.values()) for step in steps]

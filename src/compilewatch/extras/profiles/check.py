@@ -7,8 +7,9 @@ import io
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import msgspec
 
 from compilewatch.errors import StoreError, UsageError
 from compilewatch.extras.profiles.infer.records import PROFILE_VERSION
+from compilewatch.extras.profiles.infer.store import PREFIX, PROFILES_FILE
 from compilewatch.extras.profiles.train import analysis
 from compilewatch.extras.profiles.train.records import (
     OPERATORS_FILE,
@@ -27,14 +29,25 @@ from compilewatch.extras.profiles.train.store import (
     DamagedProfileError,
     check_trace,
     is_training,
+    read_bytes,
     read_training,
 )
-from compilewatch.files import failed, write_atomically
+from compilewatch.files import write_atomically
 
 REPORT_FILE = "check_report.md"
 
 FOUND, BROKEN = 1, 2
 """Exit statuses of a check besides 0."""
+
+BASELINE_FILE = "baseline_metrics.json"
+TABLE_FILE = "detailed_metrics.csv"
+TEXT_FILE = "baseline_summary_report.txt"
+REQUIRED = (BASELINE_FILE, TABLE_FILE, TEXT_FILE)
+PLOTS = ("plots/batch_size_comparison.png", "plots/metrics_heatmap.png")
+TRACE = "profiler_traces/trace.json"
+STACKS = "profiler_traces/stacks.txt"
+
+_PNG = b"\x89PNG\r\n\x1a\n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,19 +72,19 @@ def check_profiles(root: Path) -> tuple[CheckedProfile, ...]:
     """Check every profile in and below a folder. Raises UsageError if there is none."""
     if not root.is_dir():
         raise UsageError(f"there is no folder {root}")
-    found = tuple(_checked(root))
-    if not found:
+    profiles = tuple(_checked(root))
+    if not profiles:
         raise UsageError(f"{root} contains no profile: no config.json and no baseline_metrics.json")
-    return found
+    return profiles
 
 
 def check_outputs(root: Path) -> tuple[CheckedProfile, ...]:
     """Check the profiles in a folder of outputs, not the runs. Raises UsageError without any."""
     folders = [root / "profiles", *sorted(root.glob("profile-*"))]
-    found = tuple(each for folder in folders if folder.is_dir() for each in _checked(folder))
-    if not found:
+    profiles = tuple(each for folder in folders if folder.is_dir() for each in _checked(folder))
+    if not profiles:
         raise UsageError(f"{root} contains no profile: `compilewatch profile train` makes one")
-    return found
+    return profiles
 
 
 def _checked(root: Path) -> Iterator[CheckedProfile]:
@@ -83,7 +96,7 @@ def _checked(root: Path) -> Iterator[CheckedProfile]:
             yield check_training(path)
         elif is_inference(path):
             names[:] = [name for name in names if name not in ("plots", "profiler_traces")]
-            yield _inference(path)
+            yield check_inference(path)
 
 
 def check_training(path: Path) -> CheckedProfile:
@@ -92,23 +105,32 @@ def check_training(path: Path) -> CheckedProfile:
         profile = read_training(path)
     except StoreError as error:
         return CheckedProfile(path=path, kind="training", state="broken", broken=str(error))
+    found = analysis.findings(profile)
     return CheckedProfile(
-        path=path,
-        kind="training",
-        state=profile.state,
-        findings=analysis.findings(profile),
-        training=profile,
+        path=path, kind="training", state=profile.state, findings=found, training=profile
     )
 
 
-def _inference(path: Path) -> CheckedProfile:
+def check_inference(path: Path) -> CheckedProfile:
+    """Check one inference profile: read every file, and find what is missing."""
+    checks: dict[str, Callable[[Path], None]] = {
+        BASELINE_FILE: _check_metrics,
+        TABLE_FILE: partial(_check_table, column="batch_size"),
+        OPERATORS_FILE: partial(_check_table, column="name"),
+        **dict.fromkeys((TEXT_FILE, STACKS), _check_text),
+        **dict.fromkeys(PLOTS, _check_png),
+    }
     try:
-        found = check_inference(path)
+        for name, check in checks.items():
+            if (path / name).exists():
+                check(path / name)
+        check_trace(path / TRACE)
     except StoreError as error:
         return CheckedProfile(path=path, kind="inference", state="broken", broken=str(error))
-    incomplete = any(each.code == "incomplete" for each in found)
+    findings = tuple(_missing(path))
+    incomplete = any(finding.code is FindingCode.INCOMPLETE for finding in findings)
     state = "incomplete" if incomplete else "finished"
-    return CheckedProfile(path=path, kind="inference", state=state, findings=found)
+    return CheckedProfile(path=path, kind="inference", state=state, findings=findings)
 
 
 def write_report(checked: CheckedProfile) -> Path:
@@ -126,8 +148,8 @@ def _report(checked: CheckedProfile) -> Iterator[str]:
     yield "## Findings\n"
     if not checked.findings and checked.broken is None:
         yield "None.\n"
-    for each in checked.findings:
-        yield f"- `{each.code}`: {each.found}. To do: {each.advice}."
+    for finding in checked.findings:
+        yield f"- `{finding.code}`: {finding.found}. To do: {finding.advice}."
     if checked.training is None:
         return
     yield "\n## What dominates\n"
@@ -146,47 +168,15 @@ def _report(checked: CheckedProfile) -> Iterator[str]:
         yield f"| `{row.name}` | {row.calls} | {own:.3f} | {total:.3f} |"
 
 
-PREFIX, LINE_FILE = "profile-", "profiles.jsonl"
-"""A profile of one model on its own is a folder with this prefix; its line is written last."""
-
-BASELINE_FILE = "baseline_metrics.json"
-REQUIRED = (BASELINE_FILE, "detailed_metrics.csv", "baseline_summary_report.txt")
-PLOTS = ("plots/batch_size_comparison.png", "plots/metrics_heatmap.png")
-TRACE = "profiler_traces/trace.json"
-STACKS = "profiler_traces/stacks.txt"
-
-_PNG = b"\x89PNG\r\n\x1a\n"
-
-
 def is_inference(path: Path) -> bool:
     """Whether a folder holds the files of an inference profile, or some of them."""
     return any((path / name).is_file() for name in (*REQUIRED[:2], TRACE))
 
 
-def check_inference(path: Path) -> tuple[ProfileFinding, ...]:
-    """Read every file, and return what is missing.
-
-    Raises DamagedProfileError for a damaged file, and StoreError for one of a newer version.
-    """
-    found = list(_missing(path))
-    for name, check in (
-        (BASELINE_FILE, _check_metrics),
-        ("detailed_metrics.csv", lambda path: _check_table(path, "batch_size")),
-        (OPERATORS_FILE, lambda path: _check_table(path, "name")),
-        ("baseline_summary_report.txt", _check_text),
-        (STACKS, _check_text),
-        *((name, _check_png) for name in PLOTS),
-    ):
-        if (path / name).exists():
-            check(path / name)
-    check_trace(path / TRACE)
-    return tuple(found)
-
-
 def _missing(path: Path) -> Iterator[ProfileFinding]:
     missing = [name for name in REQUIRED if not (path / name).exists()]
-    if path.name.startswith(PREFIX) and not (path / LINE_FILE).exists():
-        missing.append(LINE_FILE)
+    if path.name.startswith(PREFIX) and not (path / PROFILES_FILE).exists():
+        missing.append(PROFILES_FILE)
     if missing:
         yield ProfileFinding(
             code=FindingCode.INCOMPLETE,
@@ -205,7 +195,7 @@ def _missing(path: Path) -> Iterator[ProfileFinding]:
 def _check_metrics(path: Path) -> None:
     metrics: Any
     try:
-        metrics = msgspec.json.decode(_read(path))
+        metrics = msgspec.json.decode(read_bytes(path))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DamagedProfileError(f"{path}: damaged ({error})") from None
     if not isinstance(metrics, dict):
@@ -222,7 +212,7 @@ def _check_metrics(path: Path) -> None:
 
 def _check_table(path: Path, column: str) -> None:
     try:
-        rows = list(csv.reader(io.StringIO(_read(path).decode()), strict=True))
+        rows = list(csv.reader(io.StringIO(read_bytes(path).decode()), strict=True))
     except (csv.Error, UnicodeDecodeError) as error:
         raise DamagedProfileError(f"{path}: damaged ({error})") from None
     if not rows or column not in rows[0]:
@@ -235,13 +225,13 @@ def _check_table(path: Path, column: str) -> None:
 
 
 def _check_text(path: Path) -> None:
-    if not _read(path).strip():
+    if not read_bytes(path).strip():
         raise DamagedProfileError(f"{path} is empty")
 
 
 def _check_png(path: Path) -> None:
     """Check the signature and the checksum of every chunk: PNG specification, section 5."""
-    data = _read(path)
+    data = read_bytes(path)
     at, kind = len(_PNG), b""
     while data.startswith(_PNG) and kind != b"IEND" and len(data) >= at + 12:
         (length,) = struct.unpack(">I", data[at : at + 4])
@@ -251,10 +241,3 @@ def _check_png(path: Path) -> None:
         at = end + 4
     if kind != b"IEND" or at != len(data):
         raise DamagedProfileError(f"{path}: not a complete PNG picture")
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise failed("read", path, error) from None

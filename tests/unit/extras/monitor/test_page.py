@@ -74,13 +74,13 @@ def test_the_slowest_requests_are_listed_slowest_first_with_their_complete_names
 ) -> None:
     st = MagicMock()
     name = "AVeryLongModelForConditionalGeneration dynamo eval"
-    page._ranked(st, [(name, 9.0), ("A dynamo eval", 1.0)], "seconds")
+    page._ranked(st, "Slowest", [(name, 9.0), ("A dynamo eval", 1.0)], "seconds")
     assert st.dataframe.call_args.args[0] == [
         {"request": name, "seconds": 9.0},
         {"request": "A dynamo eval", "seconds": 1.0},
     ]
     shown: list[str] = []
-    monkeypatch.setattr(page, "_ranked", lambda st, values, what: shown.append(what))
+    monkeypatch.setattr(page, "_ranked", lambda st, heading, values, what: shown.append(what))
     details = MagicMock(slowest=((name, 9.0),), largest=((name, 8.0),), batch_rows=())
     monkeypatch.setattr(page, "_details", lambda *arguments: details)
     page._timing(MagicMock(), details)

@@ -23,7 +23,7 @@ from compilewatch.config.settings import Settings, load_settings
 from compilewatch.environments import Environments
 from compilewatch.errors import MissingExtraError, SinkError, UsageError
 from compilewatch.extras.profiles.infer import analysis, report
-from compilewatch.extras.profiles.infer.comparison import compare_profiles
+from compilewatch.extras.profiles.infer.analysis import compare_profiles
 from compilewatch.extras.profiles.infer.measurement import (
     Job,
     canonical,

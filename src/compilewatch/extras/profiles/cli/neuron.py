@@ -15,7 +15,7 @@ from compilewatch.cli import options
 from compilewatch.cli.rendering.progress import spinner
 from compilewatch.environments import Environments
 from compilewatch.errors import CompilerError
-from compilewatch.extras.profiles.train.records import NeuronCapture
+from compilewatch.extras.profiles.infer.messages import NeuronCapture
 from compilewatch.extras.profiles.train.workflow import capture_on_neuron
 from compilewatch.neuron import profiler
 from compilewatch.records import Mode, Tier

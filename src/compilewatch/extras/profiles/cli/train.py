@@ -115,16 +115,11 @@ def train_command(
         models, _known(targets), max_seconds, flags | {"jobs": 1, "output_dir": output_dir}
     )
     out = Path(settings.output_dir).absolute() / "profiles" / new_run_id()
-    wanted = TrainingOptions(
-        out=str(out),
-        steps=steps,
-        warm_up=warmup,
-        trace_steps=trace_steps,
-        batch_size=batch_size,
+    training = TrainingOptions(
+        out=str(out), steps=steps, warm_up=warmup, trace_steps=trace_steps, batch_size=batch_size
     )
-    prepared = [(target, training_request(r, target, wanted)) for target, r in requests]
-    served = (r.target.environment for target, r in prepared if target != XLA)
-    names = tuple(dict.fromkeys(served))
+    prepared = [(target, training_request(r, target, training)) for target, r in requests]
+    names = tuple(dict.fromkeys(r.target.environment for t, r in prepared if t != XLA))
     done: list[Trained] = []
     with (
         tempfile.TemporaryDirectory(prefix="compilewatch-") as scratch,
@@ -134,10 +129,10 @@ def train_command(
         alone = partial(train_alone, Environments(settings.cache_folder))
         done.extend(profile_training(prepared, launcher, Path(scratch), alone))
     if as_json:
-        options.print_json([_trained_json(each) for each in done])
+        options.print_json([_trained_json(trained) for trained in done])
     else:
         _show_trained(done, out)
-    return 0 if all(each.status is Status.PASS for each in done) else INCOMPLETE
+    return 0 if all(trained.status is Status.PASS for trained in done) else INCOMPLETE
 
 
 def _known(targets: str) -> list[str]:
@@ -179,17 +174,17 @@ def _requests(
 def _show_trained(done: Sequence[Trained], out: Path) -> None:
     headings = ("first step s", "step ms", *(f"{stage} ms" for stage in SHOWN), "memory MB")
     table = _figures("model", "target", figures=(*headings, "speed-up"))
-    for each in done:
-        table.add_row(plain(each.model), plain(each.target), *_cells(each))
+    for trained in done:
+        table.add_row(plain(trained.model), plain(trained.target), *_cells(trained))
     printer = console()
     printer.print(table)
-    for each in done:
-        lines = [f"{each.status}: {each.detail}"] if each.status is not Status.PASS else []
-        if each.same_losses is False:
+    for trained in done:
+        lines = [f"{trained.status}: {trained.detail}"] if trained.status is not Status.PASS else []
+        if trained.same_losses is False:
             lines.append("its losses differ from those of eager mode")
-        lines += [f"{finding.code}: {finding.found}" for finding in each.findings]
+        lines += [f"{finding.code}: {finding.found}" for finding in trained.findings]
         for line in lines:
-            printer.print(plain(f"{each.model} on {each.target}: {line}"))
+            printer.print(plain(f"{trained.model} on {trained.target}: {line}"))
     printer.print(plain(f"Next: compilewatch profile check {out} --analysis"))
 
 
@@ -249,14 +244,14 @@ def check_command(
     root = Path(load_settings({"output_dir": output_dir}).output_dir)
     profiles = check_profiles(folder) if folder is not None else check_outputs(root)
     if as_json:
-        options.print_json([_check_json(each, explained) for each in profiles])
+        options.print_json([_check_json(profile, explained) for profile in profiles])
     else:
-        for each in profiles:
-            console().print(Group(*_check_lines(each, explained)))
+        for profile in profiles:
+            console().print(Group(*_check_lines(profile, explained)))
     if report:
-        for each in profiles:
-            click.echo(f"Saved: {write_report(each).absolute()}", err=True)
-    return max(each.exit_status for each in profiles)
+        for profile in profiles:
+            click.echo(f"Saved: {write_report(profile).absolute()}", err=True)
+    return max(profile.exit_status for profile in profiles)
 
 
 def _check_lines(checked: CheckedProfile, explained: bool) -> Iterator[RenderableType]:

@@ -1,8 +1,13 @@
-"""What measured values of a model say: points, costs of breaks, and the main findings."""
+"""What measured values of a model say: points, the main findings, and which profile is faster.
+
+Two profiles are measured at different times, so they are compared by CPU time where there is one
+thread (other programs change it by a few per cent, and wall time by half), and `slower` is claimed
+only for a change that neither chance nor the usual difference between two days explains.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -11,11 +16,15 @@ from compilewatch.extras.profiles.infer.records import (
     EAGER,
     BatchPoint,
     InferenceProfile,
+    PointChange,
+    ProfileComparison,
     Samples,
     TargetProfile,
     Verdict,
+    eager_of,
     target_kind,
 )
+from compilewatch.extras.profiles.infer.statistics import Rounds
 from compilewatch.records import Status
 
 TRACED = (EAGER, "inductor")
@@ -160,3 +169,115 @@ def _scaling(points: Sequence[BatchPoint]) -> str:
             f"batch {first.batch_size}"
         )
     return "the time of a call grows with its batch, so the machine is full at any batch size"
+
+
+SAME_OPTIONS = ("device", "dtype", "threads", "size", "max_length")
+"""Options that two profiles must share to be compared."""
+
+Series = Mapping[tuple[str, int], Rounds]
+"""The rounds by target and batch size."""
+
+
+def compare_profiles(
+    before: InferenceProfile,
+    before_samples: Iterable[Samples],
+    after: InferenceProfile,
+    after_samples: Iterable[Samples],
+) -> ProfileComparison:
+    """Compare what both profiles measured."""
+    obstacle = _obstacle(before, after)
+    points: tuple[PointChange, ...] = ()
+    if not obstacle:
+        points = tuple(_changes(before, before_samples, after, after_samples))
+    if not obstacle and not points:
+        obstacle = "they have no target and batch size in common, or their raw values were deleted"
+    return ProfileComparison(
+        model=after.model,
+        before=before.id,
+        after=after.id,
+        differences=tuple(_differences(before, after)),
+        points=points,
+        obstacle=obstacle,
+    )
+
+
+def _changes(
+    before: InferenceProfile,
+    before_samples: Iterable[Samples],
+    after: InferenceProfile,
+    after_samples: Iterable[Samples],
+) -> Iterator[PointChange]:
+    single = after.options.threads == 1
+    olds, news = (
+        {(s.target, s.batch_size): s.cpu_seconds if single else s.wall_seconds for s in samples}
+        for samples in (before_samples, after_samples)
+    )
+    old_memory, new_memory = (
+        {(t.target, p.batch_size): p.memory.rss_peak_bytes for t, p in side.points() if p.memory}
+        for side in (before, after)
+    )
+    for key in (key for key in news if key in olds):
+        target, size = key
+        yield PointChange(
+            target=target,
+            batch_size=size,
+            judgement=statistics.apart(olds[key], news[key]),
+            measure="CPU time" if single else "wall time",
+            before_seconds=_middle(olds[key]),
+            after_seconds=_middle(news[key]),
+            relative=_relative(olds, news, key),
+            memory_before_bytes=old_memory.get(key),
+            memory_after_bytes=new_memory.get(key),
+        )
+
+
+def _relative(olds: Series, news: Series, key: tuple[str, int]) -> float | None:
+    """The change of the target relative to that of eager mode; None for eager mode itself."""
+    target, size = key
+    name = eager_of(target, (known for known, _ in olds.keys() & news.keys()))
+    eager = (name or EAGER, size)
+    if target == name or eager not in olds or eager not in news:
+        return None
+    old, new = (_middle(statistics.relative(side[key], side[eager])) for side in (olds, news))
+    return new / old if old and new else None
+
+
+def _obstacle(before: InferenceProfile, after: InferenceProfile) -> str:
+    if before.model != after.model:
+        return f"they are of different models: {before.model} and {after.model}"
+    if before.machine != after.machine:
+        return "they are of different machines, and times of one say nothing about another"
+    for name in SAME_OPTIONS:
+        old, new = getattr(before.options, name), getattr(after.options, name)
+        if old != new:
+            return f"they were measured with different --{name.replace('_', '-')}: {old} and {new}"
+    return ""
+
+
+def _differences(before: InferenceProfile, after: InferenceProfile) -> Iterator[str]:
+    """What else may be the cause: `torch 2.14.0 -> 2.15.0`, and the machine."""
+    for name in ("cpu", "cores", "memory_bytes", "system", "device"):
+        old, new = getattr(before.machine, name), getattr(after.machine, name)
+        if old != new:
+            yield f"machine: {name.removesuffix('_bytes')} {old} -> {new}"
+    for target in after.targets:
+        known = before.target(target.target)
+        if known is None:
+            continue
+        changes = []
+        for name in ("torch", "transformers", "python", "compilewatch"):
+            old, new = getattr(known.software, name), getattr(target.software, name)
+            if old != new:
+                changes.append(f"{name} {old} -> {new}")
+        if not changes and known.software.digest != target.software.digest:
+            changes.append("other packages of the environment")
+        yield from (f"{target.target}: {change}" for change in changes)
+    if before.parameters != after.parameters:
+        yield f"model: {before.parameters or 0:,} -> {after.parameters or 0:,} parameters"
+    if before.inputs != after.inputs:
+        yield "example inputs"
+
+
+def _middle(rounds: Rounds) -> float | None:
+    medians = statistics.medians(rounds)
+    return statistics.middle(medians) if medians else None

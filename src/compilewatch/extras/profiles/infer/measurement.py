@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -72,6 +72,9 @@ INDUCTOR = "inductor"
 
 TARGETS = (EAGER, INDUCTOR, "xla")
 """What inference can be profiled on."""
+
+MODEL_FACTS = ("parameters", "trainable_parameters", "model_bytes", "tokens_per_sample")
+"""What a profile has of what its first target reported about the model, by the same names."""
 
 LEAST_ROUNDS = 3
 """Rounds that are measured even if the time for a batch is over."""
@@ -211,7 +214,7 @@ class Inference:
         self.prepared: dict[str, Prepared] = {}
         self.points: dict[str, list[BatchPoint]] = {t: [] for t in self.options.targets}
         self.samples: list[Samples] = []
-        self.extras: dict[str, dict[str, object]] = {t: {} for t in self.options.targets}
+        self.extras: dict[str, dict[str, Any]] = {t: {} for t in self.options.targets}
         self.notes: list[str] = []
         self.done = 0.0
         self.deadline = job.request.deadlines.profile_seconds
@@ -233,6 +236,7 @@ class Inference:
         if known is not None:
             machine = msgspec.structs.replace(machine, device=known.device)
         model = self.job.request.model
+        facts: dict[str, Any] = {name: getattr(known, name, None) for name in MODEL_FACTS}
         return InferenceProfile(
             id=profile_id,
             key=self.job.key(machine),
@@ -245,15 +249,12 @@ class Inference:
             targets=tuple(self._target(name) for name in self.options.targets),
             started_at=started,
             finished_at=now(),
-            parameters=known.parameters if known else None,
-            trainable_parameters=known.trainable_parameters if known else None,
-            model_bytes=known.model_bytes if known else None,
             inputs=known.inputs if known else (),
             inputs_strategy=known.strategy if known else "",
-            tokens_per_sample=known.tokens_per_sample if known else None,
             load=busy,
             place=place,
             notes=tuple(self.notes),
+            **facts,
         )
 
     def _model_facts(self) -> Prepared | None:
@@ -272,20 +273,22 @@ class Inference:
 
     def _target(self, name: str) -> TargetProfile:
         environment = self._profilers.of(name).environment
-        profile = TargetProfile(
-            target=name,
-            software=Software(
-                environment=environment.name,
-                python=environment.python,
-                torch=environment.torch,
-                transformers=environment.transformers or "",
-                digest=environment.digest,
-                compilewatch=compilewatch.__version__,
-            ),
-            points=tuple(self.points[name]),
-            best_batch_size=analysis.best_batch(self.points[name]),
+        software = Software(
+            environment=environment.name,
+            python=environment.python,
+            torch=environment.torch,
+            transformers=environment.transformers or "",
+            digest=environment.digest,
+            compilewatch=compilewatch.__version__,
         )
-        return msgspec.structs.replace(profile, **self.extras[name])
+        points = tuple(self.points[name])
+        return TargetProfile(
+            target=name,
+            software=software,
+            points=points,
+            best_batch_size=analysis.best_batch(points),
+            **self.extras[name],
+        )
 
     def step(self, what: str, share: float = 0.0) -> None:
         """Report a step that begins, and which share of the profile it is."""

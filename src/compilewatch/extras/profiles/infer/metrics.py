@@ -18,6 +18,7 @@ from compilewatch.extras.profiles.infer.records import (
     TargetProfile,
     Verdict,
 )
+from compilewatch.sinks.metric_definitions import RUN, Definition
 
 if TYPE_CHECKING:
     from compilewatch.extras.profiles.infer.profiles_of_run import RunProfiles
@@ -27,6 +28,83 @@ SHOWN_MODELS = 40
 
 Sample = tuple[str, tuple[str, ...], float]
 """A metric's name, its label values in the order of the definition, and the value."""
+
+PROFILED = ("model", "family", "target")
+
+DEFINITIONS: tuple[Definition, ...] = (
+    Definition(
+        "compilewatch_latency_seconds",
+        "Time of one call of a profiled model; the quantile 0.99 is absent without 662 samples.",
+        (*PROFILED, "batch_size", "quantile"),
+        RUN,
+    ),
+    Definition(
+        "compilewatch_throughput_samples_per_second",
+        "Samples per second of a profiled model, from the median of its calls.",
+        (*PROFILED, "batch_size"),
+        RUN,
+    ),
+    Definition(
+        "compilewatch_profile_memory_bytes",
+        "Peak resident memory of a process that makes one call of a profiled model.",
+        (*PROFILED, "batch_size"),
+        RUN,
+    ),
+    Definition(
+        "compilewatch_profile_speedup_ratio",
+        "Latency in eager mode divided by that of the target, from rounds in turns; absent where "
+        "the numbers differ.",
+        (*PROFILED, "batch_size"),
+        RUN,
+    ),
+    Definition(
+        "compilewatch_break_cost_ratio",
+        "Share of a call that the graph breaks of a profiled model cost, at its smallest batch "
+        "size; 0 without graph breaks.",
+        PROFILED,
+        RUN,
+    ),
+    Definition(
+        "compilewatch_break_cost_downloads",
+        "The same share times the downloads of the model: it ranks what is worth fixing.",
+        PROFILED,
+        RUN,
+    ),
+    Definition(
+        "compilewatch_break_even_calls",
+        "Calls after which compiling has paid, with empty (cold) and filled (warm) caches; absent "
+        "where it never does.",
+        (*PROFILED, "cache"),
+        RUN,
+    ),
+    Definition(
+        "compilewatch_profiles",
+        "Profiled models by target: stable, unstable (the rounds differ by more than 10 %), or "
+        "failed.",
+        ("target", "stability"),
+        RUN,
+    ),
+    Definition(
+        "compilewatch_profile_changes",
+        "Batch sizes of profiled models by verdict against the baseline, beyond noise; absent "
+        "without a baseline.",
+        ("target", "verdict"),
+        RUN,
+    ),
+    Definition(
+        "compilewatch_profile_slower_ratio",
+        "CPU time divided by that of the baseline, of a model that is slower beyond noise.",
+        PROFILED,
+        RUN,
+    ),
+)
+
+LABELS: dict[str, str] = {
+    "batch_size": "the rows of a batch, a number",
+    "quantile": "`0.5` or `0.99`",
+    "stability": "`stable`, `unstable`, `failed`",
+    "verdict": "`slower`, `faster`, `same`, `unclear`",
+}
 
 
 def samples(part: RunProfiles) -> Iterator[Sample]:
@@ -45,9 +123,8 @@ def of_profiles(profiles: Sequence[InferenceProfile]) -> Iterator[Sample]:
         for target in profile.targets:
             yield from _of_target(profile, target, detailed=detailed)
     counted: Counter[tuple[str, str]] = Counter()
-    for profile in profiles:
-        for target in profile.targets:
-            counted[target.target, _stability(target)] += 1
+    for target in (target for profile in profiles for target in profile.targets):
+        counted[target.target, _stability(target)] += 1
     yield from (("compilewatch_profiles", labels, count) for labels, count in counted.items())
 
 
@@ -69,27 +146,25 @@ def _of_target(
         yield "compilewatch_break_cost_ratio", who, share
         if profile.downloads is not None:
             yield "compilewatch_break_cost_downloads", who, share * profile.downloads
-    if best is not None and best.break_even_calls_cold is not None:
-        yield "compilewatch_break_even_calls", (*who, "cold"), best.break_even_calls_cold
-    if best is not None and best.break_even_calls_warm is not None:
-        yield "compilewatch_break_even_calls", (*who, "warm"), best.break_even_calls_warm
+    for cache in ("cold", "warm"):
+        calls = getattr(best, f"break_even_calls_{cache}", None)
+        if calls is not None:
+            yield "compilewatch_break_even_calls", (*who, cache), calls
 
 
 def _of_point(who: tuple[str, ...], point: BatchPoint) -> Iterator[Sample]:
     assert point.latency is not None
     labels = (*who, str(point.batch_size))
-    for quantile, seconds in (
-        ("0.5", point.latency.median_seconds),
-        ("0.99", point.latency.p99_seconds),
+    memory = point.memory.rss_peak_bytes if point.memory is not None else None
+    for name, own, value in (
+        ("compilewatch_latency_seconds", ("0.5",), point.latency.median_seconds),
+        ("compilewatch_latency_seconds", ("0.99",), point.latency.p99_seconds),
+        ("compilewatch_throughput_samples_per_second", (), point.samples_per_second),
+        ("compilewatch_profile_memory_bytes", (), memory),
+        ("compilewatch_profile_speedup_ratio", (), point.speedup),
     ):
-        if seconds is not None:
-            yield "compilewatch_latency_seconds", (*labels, quantile), seconds
-    if point.samples_per_second is not None:
-        yield "compilewatch_throughput_samples_per_second", labels, point.samples_per_second
-    if point.memory is not None and point.memory.rss_peak_bytes is not None:
-        yield "compilewatch_profile_memory_bytes", labels, point.memory.rss_peak_bytes
-    if point.speedup is not None:
-        yield "compilewatch_profile_speedup_ratio", labels, point.speedup
+        if value is not None:
+            yield name, (*labels, *own), value
 
 
 def _stability(target: TargetProfile) -> str:

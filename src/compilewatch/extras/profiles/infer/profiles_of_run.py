@@ -11,7 +11,7 @@ import msgspec
 from compilewatch.api.evaluation import Observer
 from compilewatch.environments import Environments
 from compilewatch.errors import LauncherError
-from compilewatch.extras.profiles.infer.comparison import compare_profiles
+from compilewatch.extras.profiles.infer.analysis import compare_profiles
 from compilewatch.extras.profiles.infer.measurement import Job, profile_model
 from compilewatch.extras.profiles.infer.records import (
     EAGER,
@@ -43,12 +43,12 @@ COMPILED = frozenset({Status.PASS, Status.GRAPH_BREAK})
 
 def to_profile(results: Iterable[Result], most: int) -> list[Request]:
     """The requests of the most used models that compiled, in eval mode, each model once."""
-    found: dict[str, Request] = {}
+    requests: dict[str, Request] = {}
     for result in results:
         request = result.request
         if result.status in COMPILED and request.target.mode is Mode.EVAL:
-            found.setdefault(request.model.name, request)
-    ranked = sorted(found.values(), key=lambda r: -(r.model.downloads or 0))
+            requests.setdefault(request.model.name, request)
+    ranked = sorted(requests.values(), key=lambda r: -(r.model.downloads or 0))
     return [
         msgspec.structs.replace(request, tier=Tier.REAL, depth=Depth.REDUCED)
         for request in ranked[:most]
@@ -75,13 +75,12 @@ def profile_run(
     count = 0
     try:
         with Profilers(OPTIONS.targets, environments) as profilers:
-            for request in requests:
+            for count, request in enumerate(requests):
                 name = request.model.name
                 folder = ProfileFolder(root, f"{FOLDER}/{safe_name(name)}")
                 job = Job(request=request, options=OPTIONS)
                 observer.on_step(f"{name} ({count + 1} of {len(requests)})", 0.0)
                 profile_model(job, profilers, folder, lambda *_: None, f"{PREFIX}{run_id}")
-                count += 1
     except LauncherError as error:
         left = len(requests) - count
         return (f"{left} of {len(requests)} models were not profiled: {error}",)
@@ -109,8 +108,8 @@ class RunProfiles:
 
 def view_of_run(stored: StoredRun, baseline: StoredRun | None) -> tuple[RunProfiles, Sequence[str]]:
     """The profiles of a run, and notes on damaged lines and on what became slower."""
-    found, damaged = read_profiles(stored.path)
-    profiles = tuple(each.profile for each in found)
+    known, damaged = read_profiles(stored.path)
+    profiles = tuple(each.profile for each in known)
     changes = compared_with(stored, baseline) if profiles else ()
     return RunProfiles(profiles=profiles, changes=changes), [*damaged, *slower_notes(changes)]
 
@@ -132,13 +131,13 @@ def compared_with(run: StoredRun, baseline: StoredRun | None) -> tuple[ProfileCo
 def slower_notes(compared: Sequence[ProfileComparison]) -> list[str]:
     """One line for each model that is slower than in the baseline, beyond noise."""
     notes = []
-    for each in compared:
-        points = [p for p in each.points if p.judgement.verdict == "slower"]
+    for comparison in compared:
+        points = [p for p in comparison.points if p.judgement.verdict == "slower"]
         if points:
-            said = ", ".join(
+            changes = ", ".join(
                 f"{p.target} at batch {p.batch_size} {(p.judgement.ratio or 1) - 1:+.0%}"
                 for p in points
             )
-            also = f" ({'; '.join(each.differences)})" if each.differences else ""
-            notes.append(f"{each.model} is slower than in the baseline: {said}{also}")
+            also = f" ({'; '.join(comparison.differences)})" if comparison.differences else ""
+            notes.append(f"{comparison.model} is slower than in the baseline: {changes}{also}")
     return notes

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from compilewatch.config.settings import Settings
-from compilewatch.extras.profiles.infer.metric_definitions import DEFINITIONS
-from compilewatch.extras.profiles.infer.metrics import of_profiles
+from compilewatch.extras.profiles.infer.metrics import DEFINITIONS, of_profiles
 from compilewatch.extras.profiles.infer.records import InferenceProfile
 from compilewatch.sinks.prometheus import registry
 from compilewatch.sinks.pushgateway import JOB, Gateway

@@ -30,12 +30,12 @@ def eager_of(target: str, targets: Iterable[str]) -> str | None:
 
     None if no eager mode is among the targets.
     """
-    found = [each for each in targets if target_kind(each) == EAGER]
+    eager = [target for target in targets if target_kind(target) == EAGER]
     own = EAGER + target.removeprefix(target_kind(target))
     for name in (own, EAGER):
-        if name in found:
+        if name in eager:
             return name
-    return found[0] if found else None
+    return eager[0] if eager else None
 
 
 class Machine(Record, frozen=True, kw_only=True):
@@ -333,7 +333,7 @@ class InferenceProfile(Record, frozen=True, kw_only=True, tag_field="kind", tag=
 
     def target(self, name: str) -> TargetProfile | None:
         """Return one of its targets by name, None if it was not profiled."""
-        return next((each for each in self.targets if each.target == name), None)
+        return next((target for target in self.targets if target.target == name), None)
 
 
 class Samples(Record, frozen=True, kw_only=True):
@@ -382,4 +382,4 @@ class ProfileComparison(Record, frozen=True, kw_only=True):
     obstacle: str = ""
 
     def of(self, verdict: Verdict) -> tuple[PointChange, ...]:
-        return tuple(each for each in self.points if each.judgement.verdict is verdict)
+        return tuple(point for point in self.points if point.judgement.verdict is verdict)

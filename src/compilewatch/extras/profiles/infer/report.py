@@ -542,10 +542,12 @@ def call_parts(profile: InferenceProfile, width: int) -> bytes:
 def spread(profile: InferenceProfile, samples: Sequence[Samples], width: int) -> bytes:
     """One row for each series: the median of each round, relative to the median of all."""
     rows, tones = [], target_tones(profile.options.targets)
-    for each in samples:
-        rounds = [median(values) for values in each.wall_seconds if values]
+    for series in samples:
+        rounds = [median(values) for values in series.wall_seconds if values]
         middle = median(rounds)
-        rows.append((f"{each.target}, batch {each.batch_size}", [r / middle - 1 for r in rounds]))
+        rows.append(
+            (f"{series.target}, batch {series.batch_size}", [r / middle - 1 for r in rounds])
+        )
     largest = max(abs(change) for _, changes in rows for change in changes)
     furthest = min(max(0.05, largest), FURTHEST)
     described = "; ".join(

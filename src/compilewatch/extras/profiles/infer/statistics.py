@@ -41,10 +41,10 @@ def timing(wall: Rounds, cpu: Rounds) -> Timing:
     """Sum up measured times. Raises ValueError without a single sample."""
     import numpy
 
-    values = numpy.array([value for each in wall for value in each], dtype=float)
+    values = numpy.array([value for round_ in wall for value in round_], dtype=float)
     if not values.size:
         raise ValueError("no samples")
-    cpu_values = [value for each in cpu for value in each]
+    cpu_values = [value for round_ in cpu for value in round_]
     low, high = median_interval(values.tolist())
     lower, upper = numpy.percentile(values, [25, 75])
     tails = {
@@ -74,9 +74,9 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
     """
     from scipy.stats import quantile_test
 
-    found = quantile_test(values, p=0.5).confidence_interval(CONFIDENCE)
-    low = min(values) if math.isnan(found.low) else float(found.low)
-    high = max(values) if math.isnan(found.high) else float(found.high)
+    interval = quantile_test(values, p=0.5).confidence_interval(CONFIDENCE)
+    low = min(values) if math.isnan(interval.low) else float(interval.low)
+    high = max(values) if math.isnan(interval.high) else float(interval.high)
     return low, high
 
 
@@ -84,15 +84,15 @@ def medians(rounds: Rounds) -> list[float]:
     """The median of each round."""
     import numpy
 
-    return [float(numpy.median(each)) for each in rounds if len(each)]
+    return [float(numpy.median(round_)) for round_ in rounds if len(round_)]
 
 
 def is_stable(rounds: Rounds) -> bool:
     """Whether the rounds agree well enough for claims; of one round, its samples."""
     import numpy
 
-    found = medians(rounds)
-    values = found if len(found) > 1 else [value for each in rounds for value in each]
+    middles = medians(rounds)
+    values = middles if len(middles) > 1 else [value for round_ in rounds for value in round_]
     lower, middle, upper = numpy.percentile(values, [25, 50, 75])
     return bool(middle > 0 and (upper - lower) / middle <= UNSTABLE_RATIO)
 

@@ -19,7 +19,7 @@ import msgspec
 
 from compilewatch.errors import StoreError, UsageError
 from compilewatch.extras.profiles.infer.records import PROFILE_VERSION, InferenceProfile, Samples
-from compilewatch.files import failed, write_atomically
+from compilewatch.files import failed, point_latest, write_atomically
 from compilewatch.store.journal import append_record, read_records
 
 PROFILES_FILE = "profiles.jsonl"
@@ -83,8 +83,8 @@ class ProfileFolder:
 
     def names(self) -> tuple[str, ...]:
         """The files of the profile by relative path, sorted."""
-        found = (path.relative_to(self.path) for path in self.path.rglob("*") if path.is_file())
-        shown = (p.as_posix() for p in found if not any(s.startswith(".") for s in p.parts))
+        paths = (path.relative_to(self.path) for path in self.path.rglob("*") if path.is_file())
+        shown = (p.as_posix() for p in paths if not any(s.startswith(".") for s in p.parts))
         return tuple(sorted(name for name in shown if name != PROFILES_FILE))
 
     def close(self) -> None:
@@ -97,7 +97,8 @@ class ProfileFolder:
         """Append the record, durably: from now on the profile exists."""
         append_record(self.root / PROFILES_FILE, profile)
         if self.root.name.startswith(PREFIX):
-            _point(self.root.parent / LATEST, self.root.name)
+            with suppress(OSError):  # a file system without links has none
+                point_latest(self.root.parent, self.root.name, LATEST)
 
 
 def adopt_profiles(source: Path, target: Path) -> None:
@@ -126,8 +127,8 @@ def read_profiles(root: Path) -> tuple[tuple[StoredProfile, ...], tuple[str, ...
     Raises StoreError if a newer compilewatch wrote one.
     """
     profiles, damaged = read_records(root / PROFILES_FILE, InferenceProfile, PROFILE_VERSION)
-    found = (StoredProfile(profile=each, folder=root / each.place) for each in profiles)
-    return tuple(found), damaged
+    stored = (StoredProfile(profile=profile, folder=root / profile.place) for profile in profiles)
+    return tuple(stored), damaged
 
 
 def profile_folders(root: Path) -> Iterator[Path]:
@@ -146,8 +147,8 @@ def open_profile(root: Path, reference: str, model: str | None = None) -> Stored
 
     A folder with several models needs `model`. Raises UsageError if there is none.
     """
-    found, damaged = read_profiles(_folder_of(root, reference))
-    chosen = [each for each in found if model is None or each.profile.model == model]
+    profiles, damaged = read_profiles(_folder_of(root, reference))
+    chosen = [profile for profile in profiles if model is None or profile.profile.model == model]
     if len(chosen) == 1 or (chosen and len({each.profile.model for each in chosen}) == 1):
         return chosen[-1]
     if chosen:
@@ -155,8 +156,8 @@ def open_profile(root: Path, reference: str, model: str | None = None) -> Stored
         raise UsageError(f"{reference} has several models, choose one with --model: {names}")
     if damaged:
         raise StoreError(damaged[0])
-    if found:
-        names = ", ".join(sorted({each.profile.model for each in found}))
+    if profiles:
+        names = ", ".join(sorted({profile.profile.model for profile in profiles}))
         raise UsageError(f"{reference} has no profile of {model}; it has {names}")
     raise UsageError(f"{reference} has no complete profile: it was interrupted, measure again")
 
@@ -182,14 +183,3 @@ def _folder_of(root: Path, reference: str) -> Path:
     near = get_close_matches(reference, names, n=3, cutoff=0.5)
     hint = f"; did you mean {', '.join(near)}?" if near else ""
     raise UsageError(f"no profile {reference!r} in {root}{hint}")
-
-
-def _point(link: Path, name: str) -> None:
-    """Let the link name the newest profile. A file system without links has none."""
-    fresh = link.with_name(f".{link.name}-{os.getpid()}")
-    try:
-        fresh.unlink(missing_ok=True)
-        fresh.symlink_to(name)
-        fresh.replace(link)
-    except OSError:
-        fresh.unlink(missing_ok=True)

@@ -24,9 +24,6 @@ from compilewatch.extras.profiles.train.records import (
 LEAST_STEPS = 5
 """Steady steps below which shares and spreads say little."""
 
-DATA_SHARE = 0.2
-OPTIMIZER_SHARE = 0.3
-OTHER_SHARE = 0.2
 OVERHEAD_SHARE = 0.1
 """Of the time of the steps; the files and the trace are written between steps."""
 
@@ -55,6 +52,32 @@ ADVICE: dict[Stage, str] = {
 }
 
 
+STAGE_LIMITS = {
+    Stage.DATA: (0.2, FindingCode.DATA_BOUND),
+    Stage.OPTIMIZER: (0.3, FindingCode.OPTIMIZER_BOUND),
+    Stage.OTHER: (0.2, FindingCode.NOT_COVERED),
+}
+"""The shares of a step beyond which a stage is a finding."""
+
+FINDING_ADVICE = {
+    FindingCode.RUNNING: "check it again when the training has ended",
+    FindingCode.INCOMPLETE: "the steps can be used; run the training again for the other files",
+    FindingCode.FAILED: "correct the training script",
+    FindingCode.NO_STEPS: "call profiler.step() at the end of each step",
+    FindingCode.FEW_STEPS: "run at least {least} steps",
+    FindingCode.STEPS_LOST: "free space on the disk, and see `problems` in profiler_summary.json",
+    FindingCode.NO_TRACE: "see `problems` in profiler_summary.json",
+    FindingCode.LOSS_NOT_FINITE: "lower the learning rate, clip gradients, or look for a division "
+    "by zero",
+    **{code: ADVICE[stage] for stage, (_, code) in STAGE_LIMITS.items()},
+    FindingCode.UNSTABLE: "run on an idle machine, pin threads, or pad batches to equal shapes",
+    FindingCode.WAITING: "look for input and output, locks and other processes on this machine",
+    FindingCode.MEMORY_GROWS: "keep no tensors with gradients, such as losses in a list: use "
+    "loss.item()",
+    FindingCode.OVERHEAD: "no step contains this time; trace fewer steps for a shorter training",
+}
+
+
 def times_of(profile: TrainingProfile) -> StageTimes:
     """Return the stage times, computed from the steps: those of a running profile, too."""
     return stage_times(profile.steps, profile.config.warm_up_steps)
@@ -67,12 +90,15 @@ def metrics_of(profile: TrainingProfile) -> TrainingMetrics:
 
 def findings(profile: TrainingProfile) -> tuple[ProfileFinding, ...]:
     """Return everything that deserves attention, what concerns the profile itself first."""
-    found = [*_about_profile(profile)]
     counted = steady(profile.steps, profile.config.warm_up_steps)
+    found = [*_about_profile(profile)]
     if profile.steps:
-        found += _about_time(profile, counted)
-        found += _about_memory(counted)
-    return tuple(found)
+        found += [*_about_time(profile, counted), *_about_memory(counted)]
+    least = profile.config.warm_up_steps + LEAST_STEPS + 3
+    return tuple(
+        ProfileFinding(code=code, found=text, advice=FINDING_ADVICE[code].format(least=least))
+        for code, text in found
+    )
 
 
 def top_operators(profile: TrainingProfile, count: int = 10) -> tuple[OperatorStat, ...]:
@@ -109,106 +135,65 @@ def _explained(profile: TrainingProfile) -> Iterator[str]:
     rows = top_operators(profile, 3)
     total = sum(row.self_cpu_time_us for row in profile.operators or ())
     if rows and total > 0:
-        said = ", ".join(f"{row.name} {row.self_cpu_time_us / total:.0%}" for row in rows)
-        yield f"Operators with the most time of their own in the traced steps: {said}."
+        names = ", ".join(f"{row.name} {row.self_cpu_time_us / total:.0%}" for row in rows)
+        yield f"Operators with the most time of their own in the traced steps: {names}."
 
 
-def _about_profile(profile: TrainingProfile) -> Iterator[ProfileFinding]:
-    steps = len(profile.steps)
+Found = Iterator[tuple[FindingCode, str]]
+
+
+def _about_profile(profile: TrainingProfile) -> Found:
+    steps, summary = len(profile.steps), profile.summary
     if profile.state == "running":
-        yield ProfileFinding(
-            code=FindingCode.RUNNING,
-            found=f"it is still being written: {steps} steps so far",
-            advice="check it again when the training has ended",
-        )
+        yield FindingCode.RUNNING, f"it is still being written: {steps} steps so far"
     if profile.state == "incomplete":
         torn = "; the last line was cut off" if profile.torn else ""
-        yield ProfileFinding(
-            code=FindingCode.INCOMPLETE,
-            found=f"its process ended without a summary, after {steps} steps{torn}",
-            advice="the steps can be used; run the training again for the other files",
-        )
-    if profile.summary is not None and profile.summary.error is not None:
-        yield ProfileFinding(
-            code=FindingCode.FAILED,
-            found=f"the training ended with {profile.summary.error}",
-            advice="correct the training script",
-        )
+        text = f"its process ended without a summary, after {steps} steps{torn}"
+        yield FindingCode.INCOMPLETE, text
+    if summary is not None and summary.error is not None:
+        yield FindingCode.FAILED, f"the training ended with {summary.error}"
     if profile.state != "running" and not steps:
-        yield ProfileFinding(
-            code=FindingCode.NO_STEPS,
-            found="no step was recorded",
-            advice="call profiler.step() at the end of each step",
-        )
+        yield FindingCode.NO_STEPS, "no step was recorded"
     lost = profile.steps[-1].index + 1 - steps if steps else 0
-    lost = max(lost, profile.summary.steps_lost if profile.summary is not None else 0)
+    lost = max(lost, summary.steps_lost if summary is not None else 0)
     if lost > 0:
-        yield ProfileFinding(
-            code=FindingCode.STEPS_LOST,
-            found=f"{lost} steps could not be written",
-            advice="free space on the disk, and see `problems` in profiler_summary.json",
-        )
+        yield FindingCode.STEPS_LOST, f"{lost} steps could not be written"
     planned = profile.config.traced_from
     ended = profile.state in ("finished", "failed")
     if planned is not None and ended and steps > planned and not profile.has_trace:
-        yield ProfileFinding(
-            code=FindingCode.NO_TRACE,
-            found="the planned trace is missing",
-            advice="see `problems` in profiler_summary.json",
-        )
+        yield FindingCode.NO_TRACE, "the planned trace is missing"
 
 
-def _about_time(profile: TrainingProfile, counted: Sequence[Step]) -> Iterator[ProfileFinding]:
+def _about_time(profile: TrainingProfile, counted: Sequence[Step]) -> Found:
     times, figures = times_of(profile), metrics_of(profile)
-    if figures.losses_not_finite:
-        yield ProfileFinding(
-            code=FindingCode.LOSS_NOT_FINITE,
-            found=f"the loss was infinite or not a number in {figures.losses_not_finite} steps",
-            advice="lower the learning rate, clip gradients, or look for a division by zero",
-        )
+    if lost := figures.losses_not_finite:
+        text = f"the loss was infinite or not a number in {lost} steps"
+        yield FindingCode.LOSS_NOT_FINITE, text
     if len(counted) < LEAST_STEPS:
-        yield ProfileFinding(
-            code=FindingCode.FEW_STEPS,
-            found=f"only {len(counted)} steady steps, too few for shares and spreads",
-            advice=f"run at least {profile.config.warm_up_steps + LEAST_STEPS + 3} steps",
-        )
+        text = f"only {len(counted)} steady steps, too few for shares and spreads"
+        yield FindingCode.FEW_STEPS, text
         return
-    for stage, limit, code in (
-        (Stage.DATA, DATA_SHARE, FindingCode.DATA_BOUND),
-        (Stage.OPTIMIZER, OPTIMIZER_SHARE, FindingCode.OPTIMIZER_BOUND),
-        (Stage.OTHER, OTHER_SHARE, FindingCode.NOT_COVERED),
-    ):
+    for stage, (limit, code) in STAGE_LIMITS.items():
         share = times.shares.get(stage, 0.0)
         if share > limit:
             what = "no stage covers" if stage is Stage.OTHER else f"the stage {stage} takes"
-            yield ProfileFinding(
-                code=code, found=f"{what} {share:.0%} of a step", advice=ADVICE[stage]
-            )
+            yield code, f"{what} {share:.0%} of a step"
     low, middle, high = statistics.quantiles((s.wall_seconds for s in counted), n=4)
     if middle > 0 and (high - low) / middle > SPREAD:
-        yield ProfileFinding(
-            code=FindingCode.UNSTABLE,
-            found="step times vary: the middle half of them spreads over "
-            f"{(high - low) / middle:.2g} times the median",
-            advice="run on an idle machine, pin threads, or pad batches to equal shapes",
-        )
+        spread = f"{(high - low) / middle:.2g} times the median"
+        text = f"step times vary: the middle half of them spreads over {spread}"
+        yield FindingCode.UNSTABLE, text
     ratio = figures.cpu_ratio
     if profile.config.device == "cpu" and ratio is not None and ratio < CPU_RATIO:
-        yield ProfileFinding(
-            code=FindingCode.WAITING,
-            found=f"the process used the CPU for only {ratio:.0%} of the time",
-            advice="look for input and output, locks and other processes on this machine",
-        )
-    if figures.overhead_seconds > OVERHEAD_SHARE * figures.wall_seconds:
-        yield ProfileFinding(
-            code=FindingCode.OVERHEAD,
-            found=f"the profiler itself took {figures.overhead_seconds:.3g} s between steps, for "
-            f"{figures.wall_seconds:.3g} s of steps",
-            advice="no step contains this time; trace fewer steps for a shorter training",
-        )
+        text = f"the process used the CPU for only {ratio:.0%} of the time"
+        yield FindingCode.WAITING, text
+    overhead, wall = figures.overhead_seconds, figures.wall_seconds
+    if overhead > OVERHEAD_SHARE * wall:
+        took = f"the profiler itself took {overhead:.3g} s between steps"
+        yield FindingCode.OVERHEAD, f"{took}, for {wall:.3g} s of steps"
 
 
-def _about_memory(counted: Sequence[Step]) -> Iterator[ProfileFinding]:
+def _about_memory(counted: Sequence[Step]) -> Found:
     used = [step.resident_bytes for step in counted if step.resident_bytes is not None]
     quarter = len(used) // 4
     if quarter < 5:
@@ -216,11 +201,8 @@ def _about_memory(counted: Sequence[Step]) -> Iterator[ProfileFinding]:
     before, after = statistics.median(used[:quarter]), statistics.median(used[-quarter:])
     middle = statistics.median(used[quarter:-quarter])
     if after > (1 + GROWTH) * before and before < middle < after:
-        yield ProfileFinding(
-            code=FindingCode.MEMORY_GROWS,
-            found=f"memory grows: {before / 1e6:,.0f} MB to {after / 1e6:,.0f} MB",
-            advice="keep no tensors with gradients, such as losses in a list: use loss.item()",
-        )
+        text = f"memory grows: {before / 1e6:,.0f} MB to {after / 1e6:,.0f} MB"
+        yield FindingCode.MEMORY_GROWS, text
 
 
 def complete_steps(data: bytes) -> Iterator[Step]:
@@ -231,8 +213,8 @@ def complete_steps(data: bytes) -> Iterator[Step]:
 
 def steady(steps: Sequence[Step], warm_up: int) -> list[Step]:
     """Return the steps that are neither warm-up nor traced; all, if there is none."""
-    found = [step for step in steps if step.index >= warm_up and not step.traced]
-    return found or list(steps)
+    counted = [step for step in steps if step.index >= warm_up and not step.traced]
+    return counted or list(steps)
 
 
 def spread(values: Sequence[float]) -> Spread | None:
@@ -254,12 +236,12 @@ def stage_times(steps: Sequence[Step], warm_up: int) -> StageTimes:
     """Return the content of `stage_times.json`."""
     counted = steady(steps, warm_up)
     total = sum(step.wall_seconds for step in counted)
-    found = {
-        stage: spread([step.stages.get(stage, 0.0) for step in counted])
+    stages = {
+        stage: summary
         for stage in Stage
         if any(stage in step.stages for step in counted)
+        and (summary := spread([step.stages.get(stage, 0.0) for step in counted])) is not None
     }
-    stages = {stage: each for stage, each in found.items() if each is not None}
     return StageTimes(
         stages=stages,
         shares={stage: each.total / total for stage, each in stages.items() if total > 0},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import hashlib
 import io
@@ -13,7 +12,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -54,6 +53,13 @@ PROBLEMS_KEPT = 20
 
 NVML_SECONDS = 1.0
 """How often the use of a GPU is read: its sample periods are up to a second long."""
+
+SYNC_SECONDS = 1.0
+"""How often `steps.jsonl` is synced: a killed process loses no step, a power failure this much."""
+
+STEP_NAME = "training step"
+
+KINETO_LOG = "KINETO_LOG_LEVEL"
 
 _log = logging.getLogger("compilewatch.profiling")
 
@@ -128,12 +134,12 @@ class Profiler:
             self._active = False
             if self._trace is not None:
                 self._quietly("the trace cannot be written", self._save_trace)
-            said = None if error is None else f"{type(error).__name__}: {error}"[:1000]
-            self._quietly("the profile cannot be completed", lambda: self._finish(said))
+            failure = None if error is None else f"{type(error).__name__}: {error}"[:1000]
+            self._quietly("the profile cannot be completed", lambda: self._finish(failure))
             if self._folder is not None:
                 self._quietly("the profile cannot be closed", self._folder.close)
 
-    def stage(self, name: str | Stage) -> _StageContext | nullcontext[None]:
+    def stage(self, name: str | Stage) -> AbstractContextManager[None]:
         """Return the context of one stage of the step; see `Stage` for the names."""
         if not self._running():
             return nullcontext()
@@ -144,7 +150,7 @@ class Profiler:
             hint = did_you_mean(str(name), known) or f"; known: {', '.join(known)}"
             self._problem(f"no stage {name!r}, which counts as other{hint}")
             stage = Stage.OTHER
-        return _StageContext(self, stage)
+        return self._stage(stage)
 
     def data(self, batches: Iterable[T]) -> Iterator[T]:
         """Yield the batches; the time that each takes counts as the stage `data`."""
@@ -206,10 +212,11 @@ class Profiler:
         self._begin_step()
 
     def _begin_step(self) -> None:
-        if self._trace_steps and self._index == self._warm_up and self._trace is None:
-            self._quietly("the trace cannot be started", self._start_trace)
-        if self._trace is not None:
-            self._quietly("a step cannot be traced", lambda: self._traced(STEP_NAME, begins=True))
+        begins = self._trace_steps and self._index == self._warm_up and self._trace is None
+        if begins and "torch" in sys.modules:
+            self._trace = self._quietly("the trace cannot be started", OperatorTrace)
+        if (trace := self._trace) is not None:
+            self._quietly("a step cannot be traced", lambda: trace.enter(STEP_NAME))
         self._cpu_began = time.process_time()
         self._step_began = time.perf_counter() - self._began
         self._clock.begin_step()
@@ -219,16 +226,18 @@ class Profiler:
         wall, stages = self._clock.end_step()
         cpu = time.process_time() - self._cpu_began
         ended = time.perf_counter()
-        traced = self._trace is not None
+        trace = self._trace
         index, self._index = self._index, self._index + 1
         try:
-            if traced:
-                self._traced(STEP_NAME, begins=False)
+            if trace is not None:
+                trace.leave(STEP_NAME)
                 if index + 1 >= self._warm_up + self._trace_steps:
                     self._quietly("the trace cannot be written", self._save_trace)
             value = self._quietly("the loss cannot be read", lambda: _number(loss))
             finite = value is None or math.isfinite(value)
-            size = self._quietly("`samples` cannot be read", lambda: _count(samples))
+            size = self._quietly(
+                "`samples` cannot be read", lambda: None if samples is None else int(samples)
+            )
             step = Step(
                 index=index,
                 at_seconds=self._step_began,
@@ -243,7 +252,7 @@ class Profiler:
                 resident_bytes=resident_bytes(),
                 device_peak_bytes=_device_peak(),
                 device_utilization=self._utilization(),
-                traced=traced,
+                traced=trace is not None,
             )
             self._append(step)
         finally:
@@ -257,10 +266,6 @@ class Profiler:
             self._lost += 1
             self._problem(f"{self._folder.path}: steps are lost: {error.strerror or error}")
 
-    def _start_trace(self) -> None:
-        if "torch" in sys.modules:
-            self._trace = OperatorTrace()
-
     def _save_trace(self) -> None:
         trace, self._trace = self._trace, None
         self._trace_steps = 0
@@ -268,10 +273,6 @@ class Profiler:
         assert self._folder is not None
         trace.stop()
         trace.save(self._folder.path)
-
-    def _traced(self, name: str, *, begins: bool) -> None:
-        if self._trace is not None:
-            (self._trace.enter if begins else self._trace.leave)(name)
 
     def _finish(self, error: str | None) -> None:
         assert self._folder is not None
@@ -297,16 +298,24 @@ class Profiler:
 
     # --- stages ---
 
+    @contextmanager
+    def _stage(self, stage: Stage) -> Iterator[None]:
+        self._quietly("a stage cannot begin", lambda: self._enter(stage))
+        try:
+            yield
+        finally:
+            self._quietly("a stage cannot end", lambda: self._leave(stage))
+
     def _enter(self, stage: Stage) -> None:
         self._clock.enter(stage)
         if self._trace is not None:
-            self._traced(stage.value, begins=True)
+            self._trace.enter(stage.value)
 
     def _leave(self, stage: Stage) -> None:
         self._wait()
         self._clock.leave(stage)
         if self._trace is not None:
-            self._traced(stage.value, begins=False)
+            self._trace.leave(stage.value)
 
     def _wait(self) -> None:
         """Wait for an asynchronous device, so that its work counts for the stage that began it."""
@@ -347,21 +356,6 @@ class Profiler:
             _log.warning("the training continues, but %s", sentence)
 
 
-class _StageContext:
-    """The context of one stage. Exceptions of the training pass through."""
-
-    __slots__ = ("_profiler", "_stage")
-
-    def __init__(self, profiler: Profiler, stage: Stage) -> None:
-        self._profiler, self._stage = profiler, stage
-
-    def __enter__(self) -> None:
-        self._profiler._quietly("a stage cannot begin", lambda: self._profiler._enter(self._stage))
-
-    def __exit__(self, *_: object) -> None:
-        self._profiler._quietly("a stage cannot end", lambda: self._profiler._leave(self._stage))
-
-
 def _number(loss: Any) -> float | None:
     """Return the value of a number or of a tensor with one element."""
     if loss is None:
@@ -369,19 +363,11 @@ def _number(loss: Any) -> float | None:
     return float(loss.detach() if hasattr(loss, "detach") else loss)
 
 
-def _count(samples: int | None) -> int | None:
-    return int(samples) if samples is not None else None
-
-
 def _device_peak() -> int | None:
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return None
     return int(torch.cuda.max_memory_allocated())
-
-
-SYNC_SECONDS = 1.0
-"""How often `steps.jsonl` is synced: a killed process loses no step, a power failure this much."""
 
 
 class TrainingFolder:
@@ -430,9 +416,7 @@ class TrainingFolder:
 
     def write(self, name: str, record: Record) -> None:
         """Write a file of JSON atomically."""
-        self.write_bytes(name, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
-
-    def write_bytes(self, name: str, data: bytes) -> None:
+        data = msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
         replace(self.path / name, data, durable=True)
 
     def finish(self, summary: TrainingSummary) -> None:
@@ -502,9 +486,6 @@ class StageClock:
         self._since = self._began = time.perf_counter()
 
 
-STEP_NAME = "training step"
-
-
 class OperatorTrace:
     """One recording. Steps and stages are annotated, so that the trace shows them.
 
@@ -517,9 +498,14 @@ class OperatorTrace:
         self._open: list[tuple[str, Any]] = []
         # On the CPU and on the accelerator, if there is one: torch's default activities.
         self._profile = torch.profiler.profile(profile_memory=True, acc_events=True)
-        quiet = {"KINETO_LOG_LEVEL": "99"}  # Kineto reads it now; it logs each recording to stderr
-        with _environment(quiet):
+        # Kineto reads it now, and would log each recording to stderr.
+        known = os.environ.get(KINETO_LOG)
+        os.environ.setdefault(KINETO_LOG, "99")
+        try:
             self._profile.start()
+        finally:
+            if known is None:
+                os.environ.pop(KINETO_LOG, None)
 
     def enter(self, name: str) -> None:
         """Begin an annotated part of the trace."""
@@ -559,32 +545,14 @@ class OperatorTrace:
                 left.unlink()
 
 
-@contextlib.contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Set variables that are not set, and remove them again."""
-    added = {name: value for name, value in variables.items() if name not in os.environ}
-    os.environ.update(added)
-    try:
-        yield
-    finally:
-        for name in added:
-            os.environ.pop(name, None)
-
-
 def operators_csv(averages: Any) -> str:
     """The rows of `key_averages()`, most time of their own first. Times are in microseconds."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(OPERATOR_COLUMNS)
-    ordered = sorted(averages, key=lambda e: (-e.self_cpu_time_total, e.key))
-    for each in ordered:
-        writer.writerow(
-            [
-                each.key,
-                each.count,
-                *(each.self_cpu_time_total, each.cpu_time_total),
-                *(each.self_device_time_total, each.device_time_total),
-                *(each.self_cpu_memory_usage, each.cpu_memory_usage),
-            ]
-        )
+    for row in sorted(averages, key=lambda e: (-e.self_cpu_time_total, e.key)):
+        times = (row.self_cpu_time_total, row.cpu_time_total)
+        device = (row.self_device_time_total, row.device_time_total)
+        memory = (row.self_cpu_memory_usage, row.cpu_memory_usage)
+        writer.writerow((row.key, row.count, *times, *device, *memory))
     return text.getvalue()

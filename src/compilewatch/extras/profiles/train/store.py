@@ -59,14 +59,14 @@ def is_training(path: Path) -> bool:
 
 def find_training(root: Path) -> tuple[Path, ...]:
     """Return the folders of all training profiles in and below a folder, newest name first."""
-    found: list[Path] = []
+    folders: list[Path] = []
     for folder, names, files in os.walk(root):
         names[:] = [name for name in names if not name.startswith(".")]
         path = Path(folder)
         if (STEPS_FILE in files or CONFIG_FILE in files) and is_training(path):
-            found.append(path)
+            folders.append(path)
             names.clear()
-    return tuple(sorted(found, key=lambda path: (path.name, str(path)), reverse=True))
+    return tuple(sorted(folders, key=lambda path: (path.name, str(path)), reverse=True))
 
 
 def read_config(path: Path) -> TrainingConfig:
@@ -108,7 +108,7 @@ def read_training(path: Path) -> TrainingProfile:
     """
     config = read_config(path)
     state = state_of(path)
-    lines = _read(path / STEPS_FILE).split(b"\n") if (path / STEPS_FILE).exists() else [b""]
+    lines = read_bytes(path / STEPS_FILE).split(b"\n") if (path / STEPS_FILE).exists() else [b""]
     torn = bool(lines.pop())
     steps = tuple(_steps(lines, path / STEPS_FILE))
     summary = None
@@ -143,7 +143,7 @@ def _check_written(path: Path, summary: TrainingSummary, steps: int) -> None:
     for name, written in summary.files.items():
         if Path(name).name != name:
             raise DamagedProfileError(f"{path / SUMMARY_FILE}: {name!r} is not a name of a file")
-        data = _read(path / name)
+        data = read_bytes(path / name)
         if len(data) != written.bytes or hashlib.sha256(data).hexdigest() != written.sha256:
             raise DamagedProfileError(f"{path / name}: changed since the profile ended")
 
@@ -167,7 +167,7 @@ def _operators(path: Path) -> tuple[OperatorStat, ...] | None:
     if not path.exists():
         return None
     try:
-        rows = list(csv.reader(io.StringIO(_read(path).decode())))
+        rows = list(csv.reader(io.StringIO(read_bytes(path).decode())))
         if not rows or tuple(rows[0]) != OPERATOR_COLUMNS:
             raise DamagedProfileError(f"{path}: its first line is not {','.join(OPERATOR_COLUMNS)}")
         named = (dict(zip(OPERATOR_COLUMNS, row, strict=True)) for row in rows[1:])
@@ -184,7 +184,7 @@ def check_trace(path: Path) -> bool:
     if not path.exists():
         return False
     try:
-        trace = msgspec.json.decode(_read(path))
+        trace = msgspec.json.decode(read_bytes(path))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DamagedProfileError(f"{path}: damaged ({error})") from None
     events = trace.get("traceEvents") if isinstance(trace, dict) else trace
@@ -204,7 +204,7 @@ def _optional(path: Path, kind: type[T]) -> T | None:
 
 
 def _record(path: Path, kind: type[T]) -> T:
-    return _decoded(_read(path), kind, str(path))
+    return _decoded(read_bytes(path), kind, str(path))
 
 
 def _decoded(data: bytes, kind: type[T], where: str) -> T:
@@ -216,7 +216,8 @@ def _decoded(data: bytes, kind: type[T], where: str) -> T:
         raise StoreError(f"{where}: {error}") from None
 
 
-def _read(path: Path) -> bytes:
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a file. Raises DamagedProfileError without it, and StoreError."""
     try:
         return path.read_bytes()
     except FileNotFoundError:

@@ -13,10 +13,9 @@ import msgspec
 from compilewatch.api.worker_client import call_worker, last_line, oneshot
 from compilewatch.environments import Environments
 from compilewatch.errors import CompilerError, InputsError, StoreError
+from compilewatch.extras.profiles.infer.messages import CapturedProfile, NeuronCapture
 from compilewatch.extras.profiles.train import analysis
 from compilewatch.extras.profiles.train.records import (
-    CapturedProfile,
-    NeuronCapture,
     ProfileFinding,
     StageTimes,
     TrainingMetrics,
@@ -54,7 +53,8 @@ class Trained:
 
 def training_request(request: Request, target: str, options: TrainingOptions) -> Request:
     """Return the request that trains instead of evaluating; `target` may be `eager`."""
-    compiled = target != EAGER
+    out = str(Path(options.out) / safe_name(request.model.name) / target)
+    own = msgspec.structs.replace(options, out=out, compiled=target != EAGER)
     return msgspec.structs.replace(
         request,
         target=msgspec.structs.replace(request.target, mode=Mode.TRAIN),
@@ -62,16 +62,7 @@ def training_request(request: Request, target: str, options: TrainingOptions) ->
         tier=Tier.REAL,
         depth=request.depth or Depth.FULL,
         keep_artifacts=False,
-        work=Work(
-            name="train",
-            options=msgspec.to_builtins(
-                msgspec.structs.replace(
-                    options,
-                    out=str(Path(options.out) / safe_name(request.model.name) / target),
-                    compiled=compiled,
-                )
-            ),
-        ),
+        work=Work(name="train", options=msgspec.to_builtins(own)),
     )
 
 
@@ -92,34 +83,30 @@ def profile_training(
         else:
             (completed,) = launcher.run([request], scratch)
             result = completed.result
-        found = _trained(target, result)
+        trained = _trained(target, result)
         if target == EAGER:
-            eager[found.model] = found
-        yield _compared(found, eager.get(found.model))
+            eager[trained.model] = trained
+        yield _compared(trained, eager.get(trained.model))
 
 
 def _trained(target: str, result: Result) -> Trained:
     assert result.request.work is not None
-    found = Trained(
+    where = "" if result.status is Status.PASS else f" (in {result.phase})"
+    trained = Trained(
         model=result.request.model.name,
         target=target,
         status=result.status,
-        detail=f"{result.detail} (in {result.phase})"
-        if result.status is not Status.PASS
-        else result.detail,
+        detail=f"{result.detail}{where}",
     )
     folders = find_training(Path(result.request.work.options["out"]))
     if not folders:
-        return found
+        return trained
     try:
         profile = read_training(folders[0])
     except StoreError as error:
-        return replace(found, detail=str(error))
-    return Trained(
-        model=found.model,
-        target=target,
-        status=found.status,
-        detail=found.detail,
+        return replace(trained, detail=str(error))
+    return replace(
+        trained,
         folder=folders[0],
         metrics=analysis.metrics_of(profile),
         times=analysis.times_of(profile),
@@ -128,20 +115,20 @@ def _trained(target: str, result: Result) -> Trained:
     )
 
 
-def _compared(found: Trained, eager: Trained | None) -> Trained:
+def _compared(trained: Trained, eager: Trained | None) -> Trained:
     """Add the speed-up over eager mode, if both trained and their first losses are the same."""
-    if eager is None or found is eager or found.status is not Status.PASS:
-        return found
-    if eager.status is not Status.PASS or found.times is None or eager.times is None:
-        return found
-    pairs = list(zip(eager.losses, found.losses, strict=False))
+    if eager is None or trained is eager or {trained.status, eager.status} != {Status.PASS}:
+        return trained
+    if trained.times is None or eager.times is None:
+        return trained
+    pairs = list(zip(eager.losses, trained.losses, strict=False))
     same = bool(pairs) and all(
         a is not None and b is not None and math.isclose(a, b, rel_tol=SAME_LOSS) for a, b in pairs
     )
     speedup = None
-    if same and found.times.step is not None and eager.times.step is not None:
-        speedup = eager.times.step.median / found.times.step.median
-    return replace(found, speedup=speedup, same_losses=same)
+    if same and trained.times.step is not None and eager.times.step is not None:
+        speedup = eager.times.step.median / trained.times.step.median
+    return replace(trained, speedup=speedup, same_losses=same)
 
 
 def train_alone(environments: Environments, request: Request) -> Result:

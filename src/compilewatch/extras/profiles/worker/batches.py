@@ -26,15 +26,15 @@ def make_batch(
     Inputs without a batch dimension are returned as they are, with None. Rules make what
     they derive in the wanted size; the rows of a person's own inputs are repeated.
     """
-    made = make_inputs(
+    inputs = make_inputs(
         built.module, built.config, request, overrides, None, batch=batch, length=length
     )
-    rows = rows_of(made)
+    rows = rows_of(inputs)
     if rows is None:
-        return made, None
+        return inputs, None
     if rows != batch and _is_own(request):
-        return with_rows(made, rows, batch), batch
-    return made, rows
+        return with_rows(inputs, rows, batch), batch
+    return inputs, rows
 
 
 def rows_of(inputs: ExampleInputs) -> int | None:

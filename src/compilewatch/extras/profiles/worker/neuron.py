@@ -18,7 +18,7 @@ import msgspec
 import torch
 
 from compilewatch.errors import CompilerError
-from compilewatch.extras.profiles.train.records import CapturedProfile, NeuronCapture
+from compilewatch.extras.profiles.infer.messages import CapturedProfile, NeuronCapture
 from compilewatch.worker.example_inputs import make_inputs
 from compilewatch.worker.model.overrides import overrides_of
 from compilewatch.worker.model.resolve import build_model
@@ -49,23 +49,20 @@ def api() -> Any:
 
 
 def captured(content: bytes) -> CapturedProfile:
-    """Capture as `content` says, a `NeuronCapture` as JSON."""
-    return capture(msgspec.json.decode(content, type=NeuronCapture))
+    """Train for some steps inside of the profiler's context. Raises CompilerError.
 
-
-def capture(order: NeuronCapture) -> CapturedProfile:
-    """Train for some steps inside of the profiler's context. Raises CompilerError."""
+    `content` is a `NeuronCapture` as JSON.
+    """
+    order = msgspec.json.decode(content, type=NeuronCapture)
     profiler = api()
-    request = order.request
-    overrides = overrides_of(request)
+    overrides = overrides_of(order.request)
     torch.manual_seed(0)
-    built = build_model(request, None, overrides)
+    built = build_model(order.request, None, overrides)
     built.module.train()
-    inputs = make_inputs(built.module, built.config, request, overrides, None)
+    inputs = make_inputs(built.module, built.config, order.request, overrides, None)
     folder = Path(order.neuron_tensorboard_plugin_dir)
     folder.mkdir(parents=True, exist_ok=True)
     before = set(folder.rglob("*"))
-    blocks = _Blocks()
     with profiler.profile(
         port=order.port,
         profile_type=order.profile_type,
@@ -74,7 +71,7 @@ def capture(order: NeuronCapture) -> CapturedProfile:
         delete_working=order.delete_working,
     ):
         # The model is moved to the device in here: what was moved before would not be recorded.
-        _train(built.module, inputs, order.steps, blocks)
+        blocks = _train(built.module, inputs, order.steps)
     files = sorted(path for path in set(folder.rglob("*")) - before if path.is_file())
     if not files:
         raise CompilerError(
@@ -84,45 +81,39 @@ def capture(order: NeuronCapture) -> CapturedProfile:
     return CapturedProfile(
         api=EXPERIMENTAL,
         steps=order.steps,
-        blocks=dict(blocks.ran),
+        blocks=blocks,
         files=tuple(path.relative_to(folder).as_posix() for path in files),
     )
 
 
-class _Blocks:
-    """Named blocks of `torch_xla.debug.profiler`, counted."""
+def _train(module: torch.nn.Module, inputs: ExampleInputs, steps: int) -> dict[str, int]:
+    """Train in named blocks, and return how often each has run."""
+    import torch_xla.core.xla_model as xm
 
-    def __init__(self) -> None:
-        self.ran: Counter[str] = Counter()
-        self._profiler: Any = importlib.import_module("torch_xla.debug.profiler")
+    profiler: Any = importlib.import_module("torch_xla.debug.profiler")
+    ran: Counter[str] = Counter()
 
     @contextmanager
-    def named(self, name: str) -> Iterator[None]:
-        with self._profiler.Trace(name):
+    def block(name: str) -> Iterator[None]:
+        with profiler.Trace(name):
             yield
-        self.ran[name] += 1
-
-    def step(self, number: int) -> Any:
-        return self._profiler.StepTrace("training_step", step_num=number)
-
-
-def _train(module: torch.nn.Module, inputs: ExampleInputs, steps: int, blocks: _Blocks) -> None:
-    import torch_xla.core.xla_model as xm
+        ran[name] += 1
 
     device = xm.xla_device()
     module = module.to(device)
     placed = mapped(inputs, lambda tensor: tensor.to(device))
     optimizer = torch.optim.SGD(module.parameters(), lr=LEARNING_RATE)
     for number in range(steps):
-        with blocks.step(number):
-            with blocks.named("model_build"):
+        with profiler.StepTrace("training_step", step_num=number):
+            with block("model_build"):
                 optimizer.zero_grad()
                 loss = loss_of(module(*placed.args, **placed.kwargs))
             if loss is None:
                 raise CompilerError("the model has no output with a gradient")
-            with blocks.named("loss_backward"):
+            with block("loss_backward"):
                 loss.backward()
-            with blocks.named("optimizer_step"):
+            with block("optimizer_step"):
                 optimizer.step()
         xm.mark_step()  # torch_xla rejects it inside of a named block
     xm.wait_device_ops()
+    return dict(ran)

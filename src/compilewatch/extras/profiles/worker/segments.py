@@ -120,17 +120,17 @@ def divide(call: Slice, slices: Iterable[Slice]) -> Division:
         done = stack.pop()
         division.add(done.owner, done.kind, done.exclusive)
 
-    for each in sorted(slices, key=lambda s: (s.start, -s.duration)):
-        while len(stack) > 1 and each.start >= stack[-1].end:
+    for slice_ in sorted(slices, key=lambda s: (s.start, -s.duration)):
+        while len(stack) > 1 and slice_.start >= stack[-1].end:
             close()
         parent = stack[-1]
         # A slice that does not nest (torch rounds) is cut at the end of the slice around it.
-        duration = min(each.start + each.duration, parent.end) - each.start
-        if duration < 0 or each.start < call.start:
+        duration = min(slice_.start + slice_.duration, parent.end) - slice_.start
+        if duration < 0 or slice_.start < call.start:
             continue
         parent.exclusive -= duration
-        owner, kind = _belongs(each, parent)
-        stack.append(_Open(each.start + duration, owner, kind, duration))
+        owner, kind = _belongs(slice_, parent)
+        stack.append(_Open(slice_.start + duration, owner, kind, duration))
     while stack:
         close()
     return division

@@ -67,7 +67,7 @@ def train(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
     )
     subject.enter(Phase.COMPILE)
     counters.clear()
-    said = ""
+    words = ""
     try:
         subject = _resized(subject, options.batch_size)
         with ExitStack() as stack:
@@ -82,7 +82,7 @@ def train(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
             if target.name == "xla":
                 from compilewatch.extras.profiles.worker import xla_training
 
-                said = xla_training.loop(subject, options, profiler, rows_of(subject.inputs))
+                words = xla_training.loop(subject, options, profiler, rows_of(subject.inputs))
             else:
                 _loop(subject, options, profiler)
     except Exception as error:  # noqa: BLE001  (the edge to model code and to the compiler)
@@ -96,7 +96,7 @@ def train(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
     graphs = counters["stats"]["unique_graphs"] if captured else None
     return TargetOutcome(
         status=Status.PASS,
-        detail="; ".join(filter(None, [f"{options.steps} steps", said, *profiler.problems])),
+        detail="; ".join(filter(None, [f"{options.steps} steps", words, *profiler.problems])),
         graphs=graphs,
     )
 

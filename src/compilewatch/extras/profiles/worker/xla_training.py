@@ -75,8 +75,8 @@ def loop(
 
 def blocks(folder: Path) -> dict[str, int]:
     """Count the named blocks in the traces below a folder."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for path in folder.rglob("*.trace.json.gz"):
         events = json.loads(gzip.decompress(path.read_bytes())).get("traceEvents", [])
-        found.update(e["name"] for e in events if e.get("name") in BLOCKS and e.get("ph") == "X")
-    return {name: found[name] for name in BLOCKS}
+        counts.update(e["name"] for e in events if e.get("name") in BLOCKS and e.get("ph") == "X")
+    return {name: counts[name] for name in BLOCKS}

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from compilewatch.extras.profiles.infer.comparison import compare_profiles
+from compilewatch.extras.profiles.infer.analysis import compare_profiles
 from compilewatch.extras.profiles.infer.records import InferenceOptions, ProfileComparison, Verdict
 from tests import profiled
 

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from compilewatch.extras.profiles.infer import metrics
-from compilewatch.extras.profiles.infer.comparison import compare_profiles
-from compilewatch.extras.profiles.infer.metric_definitions import DEFINITIONS
+from compilewatch.extras.profiles.infer.analysis import compare_profiles
+from compilewatch.extras.profiles.infer.metrics import DEFINITIONS
 from compilewatch.extras.profiles.infer.profiles_of_run import RunProfiles
 from compilewatch.extras.profiles.infer.records import ProfileComparison
 from compilewatch.sinks import prometheus
