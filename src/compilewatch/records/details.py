@@ -11,7 +11,8 @@ class Numerics(Record, frozen=True, kw_only=True):
 
     Relative errors are relative to the largest magnitude in the same output. `reference` is what
     errors were compared with if the tolerances alone did not decide: `float64`, or `eager` if the
-    model cannot run in float64. `mismatches` names the first few outputs that differ.
+    model cannot run in float64. `mismatches` names the first few outputs that differ; `alone` says
+    then which of the two differs from each sample of the batch computed alone, in eager mode.
     """
 
     deterministic: bool
@@ -22,6 +23,12 @@ class Numerics(Record, frozen=True, kw_only=True):
     rtol: float | None = None
     reference: str | None = None
     mismatches: tuple[str, ...] = ()
+    alone: str = ""
+
+    @property
+    def difference(self) -> str:
+        """The first output that differs, and what becomes of each sample alone."""
+        return "; ".join(filter(None, (*self.mismatches[:1], self.alone)))
 
 
 class ExportVariant(Record, frozen=True, kw_only=True):

@@ -237,6 +237,7 @@ def _numerics(found: Numerics) -> Section:
             *((name, None if value is None else f"{value:.3g}") for name, value in measured),
             ("errors held against", found.reference),
             ("outputs that differ", ", ".join(found.mismatches) or None),
+            ("samples computed alone", found.alone or None),
         ),
     )
 

@@ -315,4 +315,4 @@ def _differences(numerics: Numerics | None) -> Iterator[str]:
         yield "numerics: the results were not compared"
     elif numerics.deterministic and not numerics.matches:
         yield f"differs from eager mode (compared with {numerics.reference}):"
-        yield from (f"  {each}" for each in numerics.mismatches)
+        yield from (f"  {each}" for each in (*numerics.mismatches, numerics.alone) if each)

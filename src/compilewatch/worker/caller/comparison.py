@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,9 +15,9 @@ import torch._inductor.config
 
 from compilewatch.errors import UsageError
 from compilewatch.records import Numerics, Phase, Tier
-from compilewatch.worker.subject import Subject
+from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets import numerics
-from compilewatch.worker.targets.execution import Call, observed, observed_in_float64
+from compilewatch.worker.targets.execution import Call, observed, observed_in_float64, samples
 from compilewatch.worker.targets.inductor import InductorTarget
 
 INDUCTOR = "inductor"
@@ -44,10 +45,17 @@ def compared(subject: Subject, backend: str) -> Numerics:
     def reference() -> Any:
         return subject.in_fork(lambda each: _of_all_calls(each, observed_in_float64), dict)
 
+    def sample(inputs: ExampleInputs) -> Any:
+        return subject.in_fork(
+            lambda each: observed(replace(each, inputs=inputs), each.module), dict
+        )
+
+    several = subject.later is not None
+    alone = [] if several else [partial(sample, each.inputs) for each in samples(subject)]
     # A pool of compile workers would stay in the caller's process. Random numbers as in eager mode,
     # because dropout could not be compared otherwise.
     with torch._inductor.config.patch(compile_threads=1, fallback_random=True):
-        return numerics.assess(eager, compiled, reference)
+        return numerics.assess(eager, compiled, reference, alone)
 
 
 def _compiled(subject: Subject, backend: str) -> Call:

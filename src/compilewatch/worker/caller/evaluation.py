@@ -258,7 +258,7 @@ def _with_numerics(subject: CallerSubject, outcome: TargetOutcome, backend: str)
     differs = found[0].deterministic and not found[0].matches
     if not differs or outcome.status is Status.GRAPH_BREAK:
         return replace(outcome, numerics=found[0])
-    detail = f"differs from eager in {found[0].mismatches[0]}"
+    detail = f"differs from eager in {found[0].difference}"
     return replace(outcome, status=Status.MISMATCH, detail=detail, numerics=found[0])
 
 

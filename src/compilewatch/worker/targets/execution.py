@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from compilewatch.records import Mode
 from compilewatch.worker.model.state import preserved
@@ -19,6 +20,7 @@ from compilewatch.worker.targets.dynamo.calls import loss_of
 Call = Callable[..., Any]
 
 _BATCH = "batch"
+_MOST_SAMPLES = 8
 
 
 def enlarged(inputs: ExampleInputs) -> ExampleInputs | None:
@@ -65,6 +67,26 @@ def observed(subject: Subject, call: Call) -> dict[str, Any]:
         output = forward(subject, call, mapped(subject.inputs, torch.clone))
         found = comparable(subject, output)
         return {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in found.items()}
+
+
+def samples(subject: Subject) -> list[Subject]:
+    """Return the subject with each sample of its batch alone; none where it has no small batch.
+
+    In train mode samples belong together: their gradients add up, and statistics are of a batch.
+    """
+    leaves = tree_leaves((subject.inputs.args, subject.inputs.kwargs))
+    sizes = [len(each) for each in leaves if isinstance(each, torch.Tensor) and each.dim()]
+    count = sizes[0] if sizes else 0
+    if subject.request.target.mode is Mode.TRAIN or not 1 < count <= _MOST_SAMPLES:
+        return []
+
+    def only(number: int, value: torch.Tensor) -> torch.Tensor:
+        return value[number, None] if value.shape[:1] == (count,) else value
+
+    return [
+        replace(subject, inputs=mapped(subject.inputs, partial(only, number)))
+        for number in range(count)
+    ]
 
 
 def comparable(subject: Subject, output: Any) -> dict[str, Any]:

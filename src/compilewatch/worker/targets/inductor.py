@@ -14,6 +14,7 @@ import sysconfig
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from compilewatch.contract.failures import one_line
 from compilewatch.contract.processes import PeakMemory
 from compilewatch.records import ErrorRecord, Numerics, Performance, Phase, Status, Tier
 from compilewatch.worker.model.state import preserved
-from compilewatch.worker.subject import Subject
+from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, TargetOutcome, numerics
 from compilewatch.worker.targets.compiler_errors import Codes, compiler_failure
 from compilewatch.worker.targets.execution import (
@@ -36,6 +37,7 @@ from compilewatch.worker.targets.execution import (
     mapped,
     observed,
     observed_in_float64,
+    samples,
 )
 from compilewatch.worker.targets.outputs import from_bytes, to_bytes
 
@@ -203,7 +205,14 @@ def _numerics(subject: Subject, compiled: _Compiled) -> Numerics:
     def reference() -> dict[str, Any]:
         return from_bytes(subject.in_fork(lambda s: to_bytes(observed_in_float64(s)), bytes))
 
-    return numerics.assess(eager, by_compiler, reference)
+    def sample(inputs: ExampleInputs) -> dict[str, Any]:
+        def call(s: Subject) -> bytes:
+            return to_bytes(observed(replace(s, inputs=inputs), s.module))
+
+        return from_bytes(subject.in_fork(call, bytes))
+
+    alone = [partial(sample, each.inputs) for each in samples(subject)]
+    return numerics.assess(eager, by_compiler, reference, alone)
 
 
 def _compile_again(subject: Subject) -> tuple[Call, float]:
@@ -286,7 +295,7 @@ def _remarks(graphs: int, found: Numerics, performance: Performance) -> Iterator
     if not found.deterministic:
         yield "not deterministic: two eager runs differ, so numerics are not compared"
     elif not found.matches:
-        yield f"differs from eager in {found.mismatches[0]}"
+        yield f"differs from eager in {found.difference}"
     yield "one graph" if graphs == 1 else f"{graphs} graphs"
     if performance.speedup is not None:
         yield f"{performance.speedup:.2f} times as fast as eager"

@@ -14,7 +14,7 @@ import contextlib
 import dataclasses
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -50,19 +50,23 @@ class NumericComparison:
     tolerance: float | None = None
 
 
-def assess(eager: Run, compiled: Run, reference: Run | None) -> Numerics:
+def assess(
+    eager: Run, compiled: Run, reference: Run | None, samples: Sequence[Run] = ()
+) -> Numerics:
     """Compare the results of two functions; each is called at least once, from the same seed.
 
     `reference` runs the same model in float64; if it raises, eager mode is the reference. Eager
     mode runs twice first: if its results differ, the model is not deterministic and nothing counts
     against the compiler (`matches` is then the plain comparison, for information). A mismatch only
-    counts if it occurs again with another seed.
+    counts if it occurs again with another seed. Then `samples`, which run each sample of the batch
+    alone in eager mode, say which of the two results depends on the other samples.
     """
-    first = seeded(eager)
+    first, by_compiler = seeded(eager), seeded(compiled)
     deterministic = identical(first, seeded(eager))
-    expected, found = _reference(reference), compare(first, seeded(compiled), None)
+    expected, found = _reference(reference), compare(first, by_compiler, None)
     if found.mismatches and expected is not None:
-        found = compare(first, seeded(compiled), expected)
+        by_compiler = seeded(compiled)
+        found = compare(first, by_compiler, expected)
     if found.mismatches and deterministic:
         again = _reference(reference, SEED + 1)
         found = compare(seeded(eager, SEED + 1), seeded(compiled, SEED + 1), again)
@@ -75,7 +79,30 @@ def assess(eager: Run, compiled: Run, reference: Run | None) -> Numerics:
         rtol=found.tolerance,
         reference="eager" if expected is None else "float64",
         mismatches=found.mismatches[:_NAMED_MISMATCHES],
+        alone=_alone(samples, first, by_compiler) if found.mismatches and deterministic else "",
     )
+
+
+def _alone(samples: Sequence[Run], eager: Any, compiled: Any) -> str:
+    """Say which results of a batch differ from those of its samples; empty if none can be told."""
+    errors: dict[str, float] = {}
+    for number, run in enumerate(samples):
+        single = _reference(run)
+        if single is None:
+            return ""
+        rows_of_sample = {n: v for n, v in leaves(single) if isinstance(v, Tensor) and len(v) == 1}
+        for name, output in (("eager mode", eager), ("compiled code", compiled)):
+            batch = {n: v for n, v in leaves(output) if n in rows_of_sample}
+            rows = {n: v[number, None] for n, v in batch.items() if len(v) == len(samples)}
+            found = compare({n: rows_of_sample[n] for n in rows}, rows, None)
+            if found.mismatches:
+                errors[name] = max(errors.get(name, 0.0), found.max_abs_error or 0.0)
+    if not errors:
+        return ""
+    changed = " and ".join(f"{name} changes by {error:.3g}" for name, error in errors.items())
+    other = {"eager mode", "compiled code"} - errors.keys()
+    kept = "".join(f", {name} does not" for name in other)
+    return f"against each sample alone in eager mode, {changed}{kept}"
 
 
 def seeded(run: Run, seed: int = SEED) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
+from functools import partial
 from typing import Any
 
 import pytest
@@ -175,3 +176,32 @@ def test_a_model_that_does_not_run_in_float64_is_held_to_eager() -> None:
     found = assess(lambda: VALUES, lambda: VALUES + 1, reference)
     assert found.reference == "eager"
     assert found.mismatches == ("output: off by 1",)
+
+
+def by_batch(x: Tensor) -> dict[str, Tensor]:
+    """The result of a sample depends on the others, as where a mask is left out for all or none."""
+    return {"output": x - x.sum(0, keepdim=True) * (len(x) > 1)}
+
+
+@pytest.mark.parametrize(
+    ("eager", "compiled", "said"),
+    [
+        (dict, by_batch, "compiled code changes by 3, eager mode does not"),
+        (by_batch, dict, "eager mode changes by 3, compiled code does not"),
+        (by_batch, lambda x: {"output": x + 1}, "eager mode changes by 3 and compiled code cha"),
+        (dict, dict, ""),
+    ],
+)
+def test_samples_alone_say_which_of_two_results_depends_on_the_batch(
+    eager: Any, compiled: Any, said: str
+) -> None:
+    x = torch.tensor([[1.0], [2.0]])
+
+    def run(function: Any, given: Tensor = x) -> Any:
+        return function({"output": given}) if function is dict else function(given)
+
+    alone = [partial(run, eager, x[number, None]) for number in range(2)]
+    found = assess(partial(run, eager), partial(run, compiled), None, alone)
+    assert said in found.alone
+    assert bool(found.alone) is bool(said)
+    assert found.alone in found.difference

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -174,7 +175,7 @@ def test_other_rules_fail_in_lines_of_their_own(root: Path) -> None:
 
 
 def test_results_that_differ_from_eager_mode_fail_where_it_is_wanted(root: Path) -> None:
-    def compared(**fields: bool) -> CheckResult:
+    def compared(**fields: Any) -> CheckResult:
         differs = Numerics(mismatches=("logits: off by 1",), reference="float64", **fields)
         return CheckResult(result=factories.result(status=Status.MISMATCH, numerics=differs))
 

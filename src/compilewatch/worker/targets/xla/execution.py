@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from compilewatch.worker.targets.execution import (
     forward,
     observed,
     observed_in_float64,
+    samples,
 )
 from compilewatch.worker.targets.xla import device as xla_device
 from compilewatch.worker.targets.xla.isolation import Enter
@@ -110,7 +112,10 @@ def _numerics(subject: Subject, placed: Subject, draws: bool) -> Numerics:
             return {n: v.cpu() if isinstance(v, Tensor) else v for n, v in found.items()}
 
     return numerics.assess(
-        lambda: observed(subject, subject.module), on_xla, lambda: observed_in_float64(subject)
+        lambda: observed(subject, subject.module),
+        on_xla,
+        lambda: observed_in_float64(subject),
+        [partial(observed, each, subject.module) for each in samples(subject)],
     )
 
 

@@ -292,7 +292,7 @@ def _judged(outcome: TargetOutcome, detail: XlaDetail, ran: Execution) -> Target
     if not ran.numerics.deterministic:
         phrases.append("not deterministic: two eager runs differ, so numerics are not compared")
     elif wrong:
-        phrases.append(f"differs from eager in {ran.numerics.mismatches[0]}")
+        phrases.append(f"differs from eager in {ran.numerics.difference}")
     phrases.append("one graph" if ran.graphs == 1 else f"{ran.graphs} graphs")
     if outcome.breaks:
         phrases.append(f"breaks {outcome.graph_breaks} ({outcome.distinct_breaks} distinct)")
