@@ -10,40 +10,55 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import tempting
+import tempting_proposed
 import torch
 from tempting import LARGE_BATCH, WIDTH
 from torch import Tensor, nn
 
+from compilewatch.extras.fixes.candidates import Place
+from compilewatch.extras.fixes.candidates.arguments import given_as_numbers
 from compilewatch.extras.fixes.candidates.attributes import as_python_value
 from compilewatch.extras.fixes.candidates.functions import traced
+from compilewatch.extras.fixes.candidates.settings import after_rejection, ignored_message
+from compilewatch.extras.fixes.candidates.usage import UsageProposer
 from compilewatch.extras.fixes.records import FixChange, FixKind
+from compilewatch.extras.fixes.rewriting.changes import change
+from compilewatch.extras.fixes.rewriting.rules import RULES
+from compilewatch.extras.fixes.rewriting.sites import site_at
+from compilewatch.records import TensorSummary
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """A model, a fix that is wrong for it and why, and one that is right.
 
-    `requirement` is the beginning of the name of the requirement that rejects it.
+    `requirement` is the beginning of the name of the requirement that rejects the wrong one, and
+    `condition` a part of a condition under which the right one holds.
     """
 
     model: type[nn.Module]
-    wrong: FixChange
-    why: str
-    requirement: str
+    wrong: FixChange | None = None
+    why: str = ""
+    requirement: str = ""
     right: FixChange | None = None
+    condition: str = ""
     train: bool = False
-    inputs: Callable[[int], tuple[Tensor, ...]] = lambda rows: (torch.rand(rows, WIDTH) + 0.1,)
+    inputs: Callable[[int], tuple[Tensor, ...] | dict[str, Tensor]] = lambda rows: (
+        torch.rand(rows, WIDTH) + 0.1,
+    )
 
     @property
     def name(self) -> str:
         return self.model.__name__
 
-    def arguments(self, shape: str, _: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def arguments(self, shape: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return arguments of the first or the second shape; the caller has set the seed."""
-        return self.inputs(LARGE_BATCH if shape == "first shape" else LARGE_BATCH + 2), {}
+        made = self.inputs(LARGE_BATCH if shape == "first shape" else LARGE_BATCH + 2)
+        return ((), made) if isinstance(made, dict) else (made, {})
 
 
 def setting(text: str) -> FixChange:
@@ -345,10 +360,13 @@ def both(first: FixChange, *others: FixChange) -> FixChange:
         imports=(*first.imports, *(line for each in others for line in each.imports)),
         definitions=(*first.definitions, *(text for each in others for text in each.definitions)),
         lines=(*first.lines, *(line for each in others for line in each.lines)),
+        edits=tuple(edit for each in (first, *others) for edit in each.edits),
+        functions=tuple(name for each in (first, *others) for name in each.functions),
+        holds_if=tuple(text for each in (first, *others) for text in each.holds_if),
     )
 
 
-CASES = (
+TEMPTING = (
     Case(
         model=tempting.LargeBatch,
         wrong=replaced(without_scaling),
@@ -564,3 +582,215 @@ CASES = (
         right=SCALARS,
     ),
 )
+
+
+def rewritten(model: type[nn.Module], rule: str, text: str) -> FixChange:
+    """Return the change that a rule makes at the line of a model with this text."""
+    lines, first = inspect.getsourcelines(model)
+    line = next(first + number for number, each in enumerate(lines) if text in each)
+    source = Path(inspect.getsourcefile(model) or "").read_text()
+    site = site_at(source, "tempting_proposed.py", line, "")
+    row = next(each for each in RULES if each.name == rule)
+    assert site is not None
+    return change(row, row.apply(site), lambda _: source)
+
+
+CHOSEN, IN_TENSORS = "chosen instead of branched", "function of torch instead of math"
+CALLED_ONCE = next(UsageProposer().propose((), Place(request=None, source_of=open)))  # type: ignore[arg-type]
+
+
+def integers(rows: int) -> tuple[Tensor, ...]:
+    return (torch.randint(1, 9, (rows, WIDTH)),)
+
+
+def with_count(rows: int) -> tuple[Tensor, ...]:
+    return torch.rand(rows, WIDTH) + 0.1, torch.tensor(3)
+
+
+def with_levels(rows: int) -> dict[str, Tensor]:
+    sizes = [[2, 2], [2, 1]] if rows == LARGE_BATCH else [[2, 3], [1, 1]]
+    length = sum(height * width for height, width in sizes)
+    return {"x": torch.rand(2, length, WIDTH), "spatial_shapes": torch.tensor(sizes)}
+
+
+def with_ids(rows: int) -> dict[str, Tensor]:
+    return {"input_ids": torch.randint(0, 16, (rows, WIDTH))}
+
+
+NUMBERS = given_as_numbers(TensorSummary(name="spatial_shapes", dtype="int64", shape=(2, 2)))
+EACH_SHAPE = after_rejection("data-dependent")
+assert NUMBERS is not None
+assert EACH_SHAPE is not None
+EXPERTS = both(
+    setting("capture_dynamic_output_shape_ops=True"),
+    rewritten(tempting_proposed.Experts, "all rows visited", "nonzero()"),
+)
+
+PROPOSED = (
+    Case(
+        model=tempting_proposed.OtherType,
+        wrong=rewritten(tempting_proposed.OtherType, CHOSEN, "if x.max()"),
+        why="the branch that is not taken has another type",
+        requirement="both branches",
+        inputs=integers,
+    ),
+    Case(
+        model=tempting_proposed.ChangedLater,
+        wrong=rewritten(tempting_proposed.ChangedLater, CHOSEN, "if x.max()"),
+        why="the caller's tensor is no longer changed in place",
+        requirement="both branches",
+    ),
+    Case(
+        model=tempting_proposed.ReturnsItself,
+        wrong=rewritten(tempting_proposed.ReturnsItself, CHOSEN, "if x.max()"),
+        why="a copy is returned instead of the caller's tensor",
+        requirement="both branches",
+    ),
+    Case(
+        model=tempting_proposed.LimitsOfIntegers,
+        wrong=rewritten(tempting_proposed.LimitsOfIntegers, CHOSEN, "if torch.isinf"),
+        why="integers have no finfo, which only the branch that is not taken needs",
+        requirement="Dynamo captures it",
+        inputs=integers,
+    ),
+    Case(
+        model=tempting_proposed.WritesParameter,
+        wrong=rewritten(
+            tempting_proposed.WritesParameter, "assigned where a mask is true", "if mask.any()"
+        ),
+        why="a parameter cannot be written into, not even nothing",
+        requirement="eager results, seed 0",
+        train=True,
+    ),
+    Case(
+        model=tempting_proposed.CatchesItsCheck,
+        wrong=rewritten(tempting_proposed.CatchesItsCheck, "check in the graph", "if x.max()"),
+        why="the model catches the error of its own check",
+        requirement="results for large numbers",
+    ),
+    Case(
+        model=tempting_proposed.Experts,
+        right=EXPERTS,
+        condition="a gradient of zeros instead",
+    ),
+    Case(
+        model=tempting_proposed.TrainedExperts,
+        wrong=EXPERTS,
+        why="experts without a row get zeros as gradient",
+        requirement="eager results, seed 0",
+        train=True,
+    ),
+    Case(
+        model=tempting_proposed.ReadsGlobal,
+        right=traced("tempting_proposed", "scaled"),
+        condition="tempting_proposed.FACTOR",
+    ),
+    Case(
+        model=tempting_proposed.ReadsObject,
+        right=traced("tempting_proposed", "scaled_by_settings"),
+        condition="tempting_proposed.SETTINGS",
+    ),
+    Case(
+        model=tempting_proposed.ReadsOtherModule,
+        right=traced("tempting_proposed", "scaled_by_other"),
+        condition="tempting_counts.SCALE",
+    ),
+    Case(
+        model=tempting_proposed.CountsElsewhere,
+        wrong=traced("tempting_proposed", "counting"),
+        why="another file counts when the model is compiled, and not at each call",
+        requirement="results of the graph, seed 0",
+    ),
+    Case(
+        model=tempting_proposed.CountsInObject,
+        wrong=traced("tempting_proposed", "counting_in_object"),
+        why="an object counts when the model is compiled, and not at each call",
+        requirement="results of the graph, seed 0",
+    ),
+    Case(
+        model=tempting_proposed.RemembersInDefault,
+        wrong=traced("tempting_proposed", "remembering"),
+        why="a default value remembers when the model is compiled, and not at each call",
+        requirement="results of the graph, seed 0",
+    ),
+    *(
+        Case(
+            model=model,
+            wrong=as_python_value("scale"),
+            why="what the seventh call writes is lost",
+            requirement="eager results, seed 0",
+        )
+        for model in (
+            tempting_proposed.SetsLater,
+            tempting_proposed.SetsInDict,
+        )
+    ),
+    Case(
+        model=tempting_proposed.FillsLater,
+        wrong=as_python_value("scale"),
+        why="the seventh call writes into the tensor",
+        requirement="Dynamo captures it",
+    ),
+    Case(
+        model=tempting_proposed.LogsForOthers,
+        right=ignored_message("logging.Logger.warning", name="warning"),
+        condition="no handler counts it",
+    ),
+    Case(
+        model=tempting_proposed.PreparesItself,
+        wrong=CALLED_ONCE,
+        why="the call before is counted in another file",
+        requirement="eager results, seed 0",
+    ),
+    Case(
+        model=tempting_proposed.Powers,
+        right=SCALARS,
+        condition="No integer read at tempting_proposed.py",
+        inputs=with_count,
+    ),
+    Case(
+        model=tempting_proposed.DividesInPython,
+        right=SCALARS,
+        condition="100: eager mode raises ZeroDivisionError",
+        inputs=with_count,
+    ),
+    Case(
+        model=tempting_proposed.DividesByNumber,
+        right=SCALARS,
+        condition="as for 1 / 0",
+    ),
+    Case(
+        model=tempting_proposed.CatchesNumber,
+        right=SCALARS,
+        condition="No integer read at tempting_proposed.py",
+        inputs=with_count,
+    ),
+    Case(
+        model=tempting_proposed.RootOfSum,
+        right=rewritten(tempting_proposed.RootOfSum, IN_TENSORS, "math.sqrt"),
+        condition="that it is defined for",
+    ),
+    Case(
+        model=tempting_proposed.RootOfCount,
+        wrong=rewritten(tempting_proposed.RootOfCount, IN_TENSORS, "math.sqrt"),
+        why="integers become float64",
+        requirement="eager results, seed 0",
+        inputs=integers,
+    ),
+    Case(
+        model=tempting_proposed.Draws,
+        right=SCALARS,
+        inputs=lambda rows: (torch.rand(rows, WIDTH),),
+    ),
+    Case(
+        model=tempting_proposed.Levels, right=both(EACH_SHAPE, SCALARS, NUMBERS), inputs=with_levels
+    ),
+    Case(model=tempting_proposed.Embeds, right=SCALARS, inputs=with_ids),
+    Case(
+        model=tempting_proposed.Increments,
+        right=rewritten(tempting_proposed.Increments, CHOSEN, "if torch.isinf"),
+    ),
+)
+"""Models for which what `fix` proposes is wrong, or right under a condition."""
+
+CASES = (*TEMPTING, *PROPOSED)

@@ -20,10 +20,15 @@ from tempting_fixes import CASES, Case
 from compilewatch.extras.fixes.code import NAME, context_manager, imports
 from compilewatch.extras.fixes.records import FixChange
 from compilewatch.extras.fixes.worker import verifying
-from compilewatch.extras.fixes.worker.forks import Forks
-from compilewatch.extras.fixes.worker.results import equal_with_inductor
-from compilewatch.extras.fixes.worker.script_calls import ScriptSubject, Step
-from compilewatch.extras.fixes.worker.verifying import verify, warm_up
+from compilewatch.extras.fixes.worker.script import of_subject
+from compilewatch.extras.fixes.worker.verifying import (
+    Forks,
+    ScriptSubject,
+    Step,
+    equal_with_inductor,
+    verify,
+    warm_up,
+)
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,14 +38,9 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     fix: str
     single_graph: bool
     steps: list[tuple[str, bool, str]]
+    tried: list[str]
+    holds_if: list[str]
     seconds: float
-
-
-def manager(change: FixChange) -> Any:
-    """Return the context manager of a fix, from the source that is printed."""
-    names: dict[str, Any] = {}
-    exec("\n".join([*imports([change]), "\n", context_manager([change], change.name)]), names)
-    return names[NAME]
 
 
 def built(case: Case, seed: int) -> torch.nn.Module:
@@ -49,7 +49,11 @@ def built(case: Case, seed: int) -> torch.nn.Module:
 
 
 def subject_of(case: Case, change: FixChange) -> ScriptSubject:
-    return ScriptSubject(partial(built, case), case.arguments, manager(change), train=case.train)
+    """Return the case with a fix, from the source that is printed and written."""
+    names: dict[str, Any] = {}
+    exec("\n".join([*imports([change]), "\n", context_manager([change], change.name)]), names)
+    given = eval(of_subject((change,), train=case.train), names)
+    return ScriptSubject(partial(built, case), case.arguments, names[NAME], **given)
 
 
 def said(case: Case, fix: str) -> Said:
@@ -68,6 +72,8 @@ def said(case: Case, fix: str) -> Said:
         fix=fix,
         single_graph=figures["single_graph"],
         steps=steps,
+        tried=figures["tried"],
+        holds_if=[*change.holds_if, *figures["holds_if"]],
         seconds=round(time.monotonic() - began, 1),
     )
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import sys
+import zlib
 from collections import OrderedDict, defaultdict
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +22,9 @@ LITERAL_ELEMENTS = 4096
 
 LITERAL_NUMBERS = 16
 """So are floating-point tensors of up to this size: boxes, scales and limits are not noise."""
+
+GIVEN_ELEMENTS = 2**21
+"""Tensors that a person gave are written out up to this size."""
 
 OBJECTS = '''
 def class_of(module, name):
@@ -34,15 +41,19 @@ def made(module, name, state):
 """Functions that the source of an object with attributes calls."""
 
 
-def inputs_source(inputs: ExampleInputs) -> str:
-    """`args = (…)` and `kwargs = {…}`, one argument per line.
+TensorSource = Callable[[torch.Tensor], str]
+
+
+def inputs_source(inputs: ExampleInputs, tensor: TensorSource | None = None) -> str:
+    """`args = (…)` and `kwargs = {…}`, one argument per line; `tensor` writes each tensor.
 
     Raises InputsError that names an argument that cannot be written.
     """
+    write = partial(_argument, tensor=tensor or tensor_source)
     lines = ["args = ("]
-    lines += [f"    {_argument(f'args[{i}]', v)}," for i, v in enumerate(inputs.args)]
+    lines += [f"    {write(f'args[{i}]', v)}," for i, v in enumerate(inputs.args)]
     lines += [")", "kwargs = {"]
-    lines += [f"    {name!r}: {_argument(name, v)}," for name, v in inputs.kwargs.items()]
+    lines += [f"    {name!r}: {write(name, v)}," for name, v in inputs.kwargs.items()]
     return "\n".join([*lines, "}"])
 
 
@@ -51,9 +62,9 @@ def has_objects(inputs: ExampleInputs) -> bool:
     return any(f"{name}(" in inputs_source(inputs) for name in ("class_of", "made"))
 
 
-def _argument(name: str, value: Any) -> str:
+def _argument(name: str, value: Any, tensor: TensorSource) -> str:
     try:
-        return value_source(value)
+        return value_source(value, tensor)
     except (TypeError, RecursionError) as error:
         raise InputsError(
             f"{name}: {error}; a script can contain tensors, numbers, texts, collections, data "
@@ -61,17 +72,19 @@ def _argument(name: str, value: Any) -> str:
         ) from None
 
 
-def value_source(value: Any) -> str:
+def value_source(value: Any, tensor: TensorSource | None = None) -> str:
     """Python source of one value; raises TypeError for one that cannot be written."""
+    tensor = tensor or tensor_source
     if isinstance(value, torch.Tensor):
-        return tensor_source(value)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return f"{_class(type(value))}({', '.join(map(value_source, value))})"
+        return tensor(value)
     if isinstance(value, list | tuple):
-        inner = ", ".join(value_source(item) for item in value)
+        inner = ", ".join(value_source(item, tensor) for item in value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return f"{_class(type(value))}({inner})"
+    if isinstance(value, list | tuple):
         return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' * (len(value) == 1)})"
     if isinstance(value, dict) and not dataclasses.is_dataclass(value):
-        return _dict_source(value)
+        return _dict_source(value, tensor)
     if value is None or isinstance(value, bool | int | float | str):
         return repr(value)
     if isinstance(value, torch.dtype):
@@ -80,7 +93,7 @@ def value_source(value: Any) -> str:
         return f"torch.device({str(value)!r})"
     if isinstance(value, type):
         return _class(value)
-    return _object_source(value)
+    return _object_source(value, tensor)
 
 
 def tensor_source(tensor: torch.Tensor) -> str:
@@ -91,7 +104,7 @@ def tensor_source(tensor: torch.Tensor) -> str:
     if few and not same and bool(tensor.isfinite().all()):
         return f"torch.tensor({tensor.tolist()}, dtype={dtype})"
     if (tensor.is_floating_point() or tensor.is_complex()) and not same:
-        return f"torch.randn({shape}, dtype={dtype})"
+        return _noise(tensor)
     if same or tensor.numel() == 1:
         return f"torch.full({shape}, {tensor.flatten()[0].item()}, dtype={dtype})"
     if tensor.numel() <= LITERAL_ELEMENTS:
@@ -100,26 +113,57 @@ def tensor_source(tensor: torch.Tensor) -> str:
     return f"torch.randint({int(tensor.min())}, {high}, {shape}, dtype={dtype})"
 
 
-def _dict_source(value: dict[Any, Any]) -> str:
-    items = "{" + ", ".join(f"{k!r}: {value_source(v)}" for k, v in value.items()) + "}"
+def _noise(tensor: torch.Tensor) -> str:
+    """Normal noise, or values in the tensor's own range where that is another one."""
+    shape, dtype = tuple(tensor.shape), str(tensor.dtype)
+    normal = f"torch.randn({shape}, dtype={dtype})"
+    if tensor.is_complex() or not tensor.numel() or not tensor.isfinite().all():
+        return normal
+    low, high = tensor.min().item(), tensor.max().item()
+    if -8 < low < -1 and 1 < high < 8:
+        return normal
+    return f"torch.empty({shape}, dtype={dtype}).uniform_({low}, {high})"
+
+
+def given_source(tensor: torch.Tensor) -> str:
+    """Python source of a tensor with exactly its values, as compressed bytes if it is large."""
+    if tensor.numel() <= LITERAL_ELEMENTS and not tensor.is_complex() and tensor.isfinite().all():
+        return tensor_source(tensor) if tensor.numel() < 2 else _literal(tensor)
+    if tensor.numel() > GIVEN_ELEMENTS:
+        return tensor_source(tensor)
+    values = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
+    text = base64.b85encode(zlib.compress(bytes(values.tolist()))).decode()
+    stored = f'__import__("zlib").decompress(__import__("base64").b85decode({text!r}))'
+    made = f"torch.frombuffer(bytearray({stored}), dtype={tensor.dtype})"
+    return f"{made}.view({tuple(tensor.shape)})"
+
+
+def _literal(tensor: torch.Tensor) -> str:
+    return f"torch.tensor({tensor.tolist()}, dtype={tensor.dtype})"
+
+
+def _dict_source(value: dict[Any, Any], tensor: TensorSource) -> str:
+    items = "{" + ", ".join(f"{k!r}: {value_source(v, tensor)}" for k, v in value.items()) + "}"
     if isinstance(value, defaultdict):
         return f"defaultdict({getattr(value.default_factory, '__name__', None)}, {items})"
     return f"OrderedDict({items})" if isinstance(value, OrderedDict) else items
 
 
-def _object_source(value: Any) -> str:
+def _object_source(value: Any, tensor: TensorSource) -> str:
     """An object by its constructor where that takes its attributes, otherwise by its state."""
     kind: Any = type(value)
     given = _constructed_from(value)
     if given is not None:
-        arguments = ", ".join(f"{name}={value_source(each)}" for name, each in given.items())
+        arguments = ", ".join(
+            f"{name}={value_source(each, tensor)}" for name, each in given.items()
+        )
         named = all(map(str.isidentifier, given))
-        return f"{_class(kind)}({arguments if named else '**' + _dict_source(given)})"
+        return f"{_class(kind)}({arguments if named else '**' + _dict_source(given, tensor)})"
     if kind.__reduce_ex__ is not object.__reduce_ex__ or kind.__reduce__ is not object.__reduce__:
         raise TypeError(f"a {kind.__name__} cannot be written: it is more than its attributes")
     if not hasattr(value, "__dict__"):
         raise TypeError(f"a {kind.__name__} cannot be written: it has no attributes")
-    return f"made({_path(kind)}, {_dict_source(vars(value))})"
+    return f"made({_path(kind)}, {_dict_source(vars(value), tensor)})"
 
 
 def _constructed_from(value: Any) -> dict[str, Any] | None:

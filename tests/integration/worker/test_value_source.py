@@ -17,7 +17,13 @@ import transformers
 
 from compilewatch.errors import InputsError
 from compilewatch.worker.subject import ExampleInputs
-from compilewatch.worker.value_source import OBJECTS, has_objects, inputs_source, value_source
+from compilewatch.worker.value_source import (
+    OBJECTS,
+    given_source,
+    has_objects,
+    inputs_source,
+    value_source,
+)
 
 pytestmark = pytest.mark.torch
 
@@ -178,5 +184,26 @@ def test_few_numbers_are_written_and_many_are_noise() -> None:
     made = _read_again(boxes)
     assert torch.equal(made, boxes)
     assert made.dtype == boxes.dtype
-    assert value_source(torch.rand(3, 8)) == "torch.randn((3, 8), dtype=torch.float32)"
+    assert value_source(torch.linspace(-2, 2, 24)) == "torch.randn((24,), dtype=torch.float32)"
+    # Probabilities, and what a root is taken of, must stay in their range.
+    positive = _read_again(torch.rand(3, 8) + 2)
+    assert 2 <= positive.min() < positive.max() < 3
     assert value_source(torch.tensor([1.0, float("nan")])).startswith("torch.randn(")
+
+
+def test_what_a_person_gave_is_written_with_its_own_values() -> None:
+    given = {
+        "few": torch.rand(3, 8),
+        "many": torch.rand(80, 80),
+        "half": torch.rand(80, 80).bfloat16(),
+        "bools": torch.rand(80, 80) > 0.5,
+        "infinite": torch.tensor([1.0, float("inf")]),
+        "one": torch.tensor(0.1),
+        "none": torch.ones(0, 2),
+    }
+    names: dict[str, Any] = {"torch": torch}
+    exec(inputs_source(ExampleInputs(strategy="file", kwargs=given), given_source), names)
+    for name, value in names["kwargs"].items():
+        assert value.dtype == given[name].dtype
+        assert value.shape == given[name].shape
+        assert torch.equal(value, given[name]), name

@@ -32,7 +32,9 @@ class FixKind(StrEnum):
 class Edit(Record, frozen=True, kw_only=True):
     """Complete lines of a function of a library, from `line` on, and the lines in their place.
 
-    `file` is relative to the folder of packages, `path` the function in its module.
+    `file` is relative to the folder of packages, `path` the function in its module. Where the new
+    lines choose between two values, `branches` has each choice: its name, the old lines with this
+    branch forced, and the new ones.
     """
 
     file: str
@@ -40,6 +42,7 @@ class Edit(Record, frozen=True, kw_only=True):
     line: int
     old: str
     new: str
+    branches: tuple[tuple[str, str, str], ...] = ()
 
 
 class FixChange(Record, frozen=True, kw_only=True):
@@ -52,7 +55,8 @@ class FixChange(Record, frozen=True, kw_only=True):
     `diff` of the library's files. With `removes_check`, an error that the model raised for some
     values is no longer raised. With `once`, what a function does besides its tensors is done when
     the model is compiled, and not at each call. `drops` names outputs that the model no longer
-    returns. `holds_if` are conditions that no script can try, a short sentence each.
+    returns. `functions` (`module:path`) and `attributes` are what it replaces. `holds_if` are
+    conditions that no script can try, a short sentence each.
     """
 
     name: str
@@ -66,6 +70,8 @@ class FixChange(Record, frozen=True, kw_only=True):
     removes_check: bool = False
     once: bool = False
     drops: tuple[str, ...] = ()
+    functions: tuple[str, ...] = ()
+    attributes: tuple[str, ...] = ()
     holds_if: tuple[str, ...] = ()
 
 

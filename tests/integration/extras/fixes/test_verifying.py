@@ -38,7 +38,7 @@ def build(seed):
     return Model()
 
 
-def inputs(shape, seed):
+def inputs(shape):
     return (torch.rand(3 if shape == "first shape" else 5, 2),), {{}}
 """
 
@@ -145,7 +145,7 @@ def test_a_fix_that_does_nothing_is_not_verified(tmp_path: Path) -> None:
 
 
 REFUSED = """
-def refused(shape, seed):
+def refused(shape):
     return (torch.rand(3, 2) if shape == "first shape" else torch.rand(3, 2, 2),), {}
 
 
@@ -218,7 +218,7 @@ def test_functions_of_the_verification_in_one_process(tmp_path: Path) -> None:
         "compilations": found["captured"]["compilations"],
     }
     assert found["left behind"] == [True, ""]
-    kinds = {kind: (passed, detail) for kind, passed, detail in found["unusual"]}
+    kinds = {kind: (passed, detail) for kind, passed, detail, _ in found["unusual"]}
     passed, detail = kinds.pop("NaN")
     assert passed
     assert detail.startswith("an error as in eager mode")
@@ -234,7 +234,7 @@ def test_a_model_that_ends_its_process_for_unusual_values(tmp_path: Path) -> Non
     """Only a process shows it: there is nothing to compare then, and the fix is not to blame."""
     last = "say(json.dumps(untouched(lambda: for_unusual(subject, whole=False))))"
     found = said(ran(tmp_path, branch="os.abort()", last=last))
-    kinds = {kind: (passed, detail) for kind, passed, detail in found}
+    kinds = {kind: (passed, detail) for kind, passed, detail, _ in found}
     assert kinds["infinity"] == (True, "eager mode ends the process")
     assert kinds["zeros"] == (True, "")
 
@@ -249,7 +249,7 @@ def test_an_error_that_only_inductor_loses_is_not_verified(tmp_path: Path) -> No
     """
     last = f"{textwrap.dedent(losing)}\nsay(json.dumps(equal_with_inductor(subject, whole=True)))"
     found = said(ran(tmp_path, forward=RIGHT, line=PATCH, last=last))
-    assert found == [False, "no error for NaN, for which eager mode raises one"]
+    assert found["step"] == [False, "no error for NaN, for which eager mode raises one"]
 
 
 @pytest.mark.matrix
@@ -262,7 +262,7 @@ def test_an_error_of_inductor_without_the_fix_is_not_blamed_on_it(tmp_path: Path
     torch._inductor.config.post_grad_custom_pre_pass = fail
     """
     last = f"{textwrap.dedent(failing)}\nsay(json.dumps(equal_with_inductor(subject, whole=False)))"
-    passed, detail = said(ran(tmp_path, last=last))
+    passed, detail = said(ran(tmp_path, last=last))["step"]
     assert not passed
     assert "no such stride" in detail
     assert detail.endswith(f"({WITHOUT})")  # for which the search ends

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,7 @@ def outcome(values: dict[str, Any], changed: tuple[str, ...] = ()) -> dict[str, 
 
 
 def found(expected: Any, got: Any, tolerance: float = 1e-6, **options: Any) -> str:
-    from compilewatch.extras.fixes.worker.comparing import difference
+    from compilewatch.extras.fixes.worker.verifying import difference
 
     return difference(outcome({"output": expected}), outcome({"output": got}), tolerance, **options)
 
@@ -25,7 +26,7 @@ def found(expected: Any, got: Any, tolerance: float = 1e-6, **options: Any) -> s
 def test_leaves_have_paths_and_their_containers_types() -> None:
     import torch
 
-    from compilewatch.extras.fixes.worker.comparing import leaves
+    from compilewatch.extras.fixes.worker.verifying import leaves
 
     one = torch.ones(1)
     value = OrderedDict(a=[one, (2, None)], b=SimpleNamespace(c="text", log=logging.getLogger()))
@@ -42,7 +43,7 @@ def test_leaves_have_paths_and_their_containers_types() -> None:
 
 
 def test_leaves_of_what_contains_itself_end() -> None:
-    from compilewatch.extras.fixes.worker.comparing import leaves
+    from compilewatch.extras.fixes.worker.verifying import leaves
 
     endless: list[Any] = [1]
     endless.append(endless)
@@ -94,7 +95,7 @@ def test_numbers_and_texts(expected: Any, got: Any, same: bool) -> None:
 
 
 def test_what_is_missing_new_dropped_or_ignored() -> None:
-    from compilewatch.extras.fixes.worker.comparing import difference
+    from compilewatch.extras.fixes.worker.verifying import difference
 
     with_cache = outcome({"output.logits": 1, "output.past_key_values.0": 2})
     without = outcome({"output.logits": 1})
@@ -106,7 +107,7 @@ def test_what_is_missing_new_dropped_or_ignored() -> None:
 
 
 def test_state_is_compared_where_a_call_changed_it() -> None:
-    from compilewatch.extras.fixes.worker.comparing import difference
+    from compilewatch.extras.fixes.worker.verifying import difference
 
     ours, theirs = {"state calls": 1}, {"state calls": 2}
     assert difference(outcome(ours), outcome(theirs), 1e-6) == ""
@@ -119,7 +120,7 @@ def test_a_gradient_is_compared_with_the_largest_one() -> None:
     """A key's bias has no gradient but rounding; a small gradient among small ones counts."""
     import torch
 
-    from compilewatch.extras.fixes.worker.comparing import difference
+    from compilewatch.extras.fixes.worker.verifying import difference
 
     def gradients(*values: float) -> dict[str, Any]:
         return outcome({f"gradient of {n}": torch.tensor([v]) for n, v in enumerate(values)})
@@ -145,7 +146,7 @@ def test_float64_excuses_rounding_only_if_it_is_the_same_call() -> None:
 def test_inductors_integers_are_counted_instead() -> None:
     import torch
 
-    from compilewatch.extras.fixes.worker.comparing import INDUCTOR_TOLERANCE, unequal_integers
+    from compilewatch.extras.fixes.worker.verifying import INDUCTOR_TOLERANCE, unequal_integers
 
     ours, theirs = torch.tensor([1, 2]), torch.tensor([1, 3])
     assert found(ours, theirs, INDUCTOR_TOLERANCE) == ""
@@ -160,7 +161,7 @@ def test_a_call_returns_all_that_a_caller_can_notice() -> None:
     import torch
     from torch import nn
 
-    from compilewatch.extras.fixes.worker.comparing import called
+    from compilewatch.extras.fixes.worker.verifying import called, seeded
 
     class Noticed(nn.Module):
         def __init__(self) -> None:
@@ -176,7 +177,8 @@ def test_a_call_returns_all_that_a_caller_can_notice() -> None:
             return self.weight * x, x[:1]
 
     model, x = Noticed(), torch.zeros(2)
-    seen = called(model, lambda: model(x), [[x], {}], seed=0, train=True)
+    seeded(0)
+    seen = called(model, lambda: model(x), [[x], {}], nullcontext(), train=True)
     assert seen["changed"] == ["state .calls"]
     assert (seen["state .calls"], seen["buffer count"].item()) == (1, 1)
     assert seen["arguments.0.0"].tolist() == [1, 1]
@@ -184,10 +186,14 @@ def test_a_call_returns_all_that_a_caller_can_notice() -> None:
     assert seen["memory of output.1"] == "that of arguments.0.0"
     assert seen["gradient flows through output.0"] is True
     assert seen["gradient of weight"].abs().min() > 0
-    again = called(model, lambda: model(x), [[x], {}], seed=0, train=True)
+    seeded(0)
+    again = called(model, lambda: model(x), [[x], {}], nullcontext(), train=True)
     assert seen["buffer count"].item() == 1  # a copy
     assert again["random numbers"] == seen["random numbers"]
-    drawn = called(model, lambda: (torch.rand(1), model(x))[1], [[x], {}], seed=0, train=True)
+    seeded(0)
+    drawn = called(
+        model, lambda: (torch.rand(1), model(x))[1], [[x], {}], nullcontext(), train=True
+    )
     assert drawn["random numbers"] != seen["random numbers"]
 
 
@@ -195,7 +201,7 @@ def test_the_loss_of_a_normalised_output_has_gradients() -> None:
     import torch
     from torch import nn
 
-    from compilewatch.extras.fixes.worker.comparing import loss_of
+    from compilewatch.extras.fixes.worker.verifying import loss_of
 
     x = torch.randn(3, 8, requires_grad=True)
     loss_of([nn.functional.layer_norm(x, (8,)), torch.tensor(1)]).backward()
@@ -209,7 +215,7 @@ def test_globals_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
     from torch import nn
 
-    from compilewatch.extras.fixes.worker.comparing import restored_globals, state
+    from compilewatch.extras.fixes.worker.verifying import ScriptSubject, restored_globals, state
 
     class Counts(nn.Module):
         made = 0
@@ -220,7 +226,8 @@ def test_globals_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Counts()
     before = state(model)
     assert before[f"state {__name__}.LAST"] == 5
-    with restored_globals(model):
+    subject = ScriptSubject(lambda _: model, lambda _: ((), {}), lambda *_: nullcontext())
+    with restored_globals(subject, model):
         vars(here)["SEEN"]["other"] = 1
         vars(here)["LAST"] = 6
         Counts.made += 1
@@ -232,7 +239,7 @@ def test_a_changed_parameter_is_seen_whatever_its_type() -> None:
     import torch
     from torch import nn
 
-    from compilewatch.extras.fixes.worker.comparing import called, checksums
+    from compilewatch.extras.fixes.worker.verifying import called, checksums
 
     class Scales(nn.Module):
         def __init__(self, dtype: torch.dtype, by: float) -> None:
@@ -246,7 +253,7 @@ def test_a_changed_parameter_is_seen_whatever_its_type() -> None:
 
     def after_a_call(dtype: torch.dtype, by: float) -> dict[str, Any]:
         model = Scales(dtype, by)
-        return called(model, model, [], seed=0, train=False)
+        return called(model, model, [], nullcontext(), train=False)
 
     for dtype in (torch.float32, torch.bfloat16, torch.complex64, torch.float8_e4m3fn, torch.int8):
         assert "parameter scale" not in after_a_call(dtype, 1)

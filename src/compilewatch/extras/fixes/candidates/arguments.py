@@ -35,7 +35,7 @@ class ArgumentsProposer(Proposer):
         if not isinstance(place.request.model.build, FactoryBuild | LibraryBuild):
             yield from self._of_transformers(breaks, place)
         if any(_VALUES.search(each.reason) for each in breaks):
-            yield from filter(None, map(_numbers, place.inputs))
+            yield from filter(None, map(given_as_numbers, place.inputs))
 
     def _of_transformers(self, breaks: Sequence[GraphBreak], place: Place) -> Iterator[FixChange]:
         frames = [(f.file, f.function) for each in breaks for f in each.user_stack]
@@ -98,7 +98,7 @@ def _attention(implementation: str) -> FixChange:
     )
 
 
-def _numbers(given: TensorSummary) -> FixChange | None:
+def given_as_numbers(given: TensorSummary) -> FixChange | None:
     """Give a tensor of sizes or positions as numbers; None for data."""
     name, dtype, shape = given.name, given.dtype or "", given.shape
     if not name.isidentifier() or not dtype.startswith(("int", "uint")) or shape is None:

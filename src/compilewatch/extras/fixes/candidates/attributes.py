@@ -76,6 +76,7 @@ def as_python_value(name: str) -> FixChange:
             inspect.getsource(replacements.put_back),
         ),
         lines=(f"hold_as_python_value(stack, model, {name!r})",),
+        attributes=(name,),
         holds_if=(
             f"Nothing else holds the tensor in {name} and changes it in place during a call.",
             f"{name} seldom has new values: each costs a compilation.",

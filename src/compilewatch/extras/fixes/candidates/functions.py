@@ -110,9 +110,10 @@ def traced(module: str, name: str) -> FixChange:
         ),
         lines=(f"trace_without_dynamo(stack, {module!r}, {name!r})",),
         once=True,
+        functions=(f"{module}:{name}",),
         holds_if=(
-            f"What {name} reads besides its arguments never changes: globals, attributes and "
-            "settings are those of the compilation, without a guard.",
+            f"What {name} reads besides its arguments stays as it is when the model is compiled, "
+            "for there is no guard.",
             f"What {name} does besides computing tensors need not happen at each call.",
             f"{name} decides nothing on the values of tensors.",
         ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import re
 from collections.abc import Iterator, Sequence
 
@@ -17,9 +19,12 @@ class RewritesProposer(Proposer):
     def propose(self, breaks: Sequence[GraphBreak], place: Place, /) -> Iterator[FixChange]:
         """Propose each rule at all of its places together, then at each of them."""
         sites = [(each, site) for each in breaks if (site := _site(each, place)) is not None]
+        caught = {each.fingerprint for each in breaks if _is_caught(each, place)}
         for rule in RULES:
             found: dict[tuple[Edit, ...], None] = {}
             for each, site in sites:
+                if rule.other_error and each.fingerprint in caught:
+                    continue
                 if re.search(rule.when, f"{each.code} {each.reason}") and (
                     edits := rule.apply(site)
                 ):
@@ -40,3 +45,19 @@ def _site(each: GraphBreak, place: Place) -> Site | None:
             if source is not None:
                 return site_at(source, file, line, each.reason)
     return None
+
+
+def _is_caught(each: GraphBreak, place: Place) -> bool:
+    """Whether the model catches errors at a line of the stack of a break."""
+    for file, line in {(each.file, each.line), *((f.file, f.line) for f in each.user_stack)}:
+        source = None if NOT_LIBRARIES.match(file) else place.source_of(file)
+        with contextlib.suppress(SyntaxError):
+            for node in ast.walk(ast.parse(source or "")):
+                if not isinstance(node, ast.Try | ast.With):
+                    continue
+                catches = isinstance(node, ast.Try) and bool(node.handlers)
+                if isinstance(node, ast.With):
+                    catches = any("suppress" in ast.unparse(item) for item in node.items)
+                if catches and node.body[0].lineno <= line <= (node.body[-1].end_lineno or line):
+                    return True
+    return False

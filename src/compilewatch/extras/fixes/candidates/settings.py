@@ -98,9 +98,9 @@ class SettingsProposer(Proposer):
             if re.search(row.when, reasons):
                 yield _setting(row.setting, row.value, row.summary, row.holds_if)
         for method in sorted(set(_LOGGING.findall(reasons))):
-            yield _ignored(f"logging.Logger.{method}", name=method)
+            yield ignored_message(f"logging.Logger.{method}", name=method)
         if _WARNING.search(reasons):
-            yield _ignored("warnings.warn")
+            yield ignored_message("warnings.warn")
         if any(_PRINT.search(line) for line in reasons.splitlines()):
             yield _setting(
                 "reorderable_logging_functions",
@@ -141,7 +141,7 @@ def _setting(setting: str, value: str, summary: str, holds_if: str, name: str = 
     )
 
 
-def _ignored(function: str, name: str = "") -> FixChange:
+def ignored_message(function: str, name: str = "") -> FixChange:
     """Skip a function that only says something: a message is lost, and nothing that is computed."""
     value = f"{{*torch._dynamo.config.ignore_logging_functions, {function}}}"
     patched = f"torch._dynamo.config.patch(ignore_logging_functions={value})"

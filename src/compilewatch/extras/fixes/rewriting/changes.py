@@ -45,6 +45,7 @@ def change(rule: RewriteRule, edits: Sequence[Edit], source_of: SourceOf) -> Fix
         definitions=(*_definitions(), *constants),
         lines=tuple(lines),
         edits=tuple(edits),
+        functions=tuple(f"{module_of(each.file)}:{each.path}" for each in edits),
         diff=patch(edits, source_of),
         removes_check=rule.removes_check,
         holds_if=rule.holds_if,

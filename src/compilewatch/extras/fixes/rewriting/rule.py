@@ -18,8 +18,9 @@ class RewriteRule:
 
     `when` is a pattern in the code and reason of a break, or in the message of an error of the
     compiler. `before` and `after` are bodies of a function, and `at` the line of `before`, from 1,
-    that has the break. With `removes_check`, what was an error of the model is none any more.
-    `holds_if` are the conditions that neither the rule nor a script can try.
+    that has the break. With `removes_check`, what was an error of the model is none any more; with
+    `other_error` it is one of another type, so that it applies only where nothing catches errors.
+    `holds_if` are conditions that no script can try.
     """
 
     name: str
@@ -31,6 +32,7 @@ class RewriteRule:
     holds_if: tuple[str, ...]
     at: int = 1
     removes_check: bool = False
+    other_error: bool = False
 
 
 def all_of(*edits: Edit | None) -> Edits:

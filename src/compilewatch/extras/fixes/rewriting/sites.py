@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -87,10 +88,13 @@ class Site:
         last = last or first
         return first.lineno, last.end_lineno or last.lineno  # type: ignore[attr-defined]
 
-    def edit(self, span: tuple[int, int], new: str) -> Edit | None:
+    def edit(
+        self, span: tuple[int, int], new: str, branches: Sequence[tuple[str, str, str]] = ()
+    ) -> Edit | None:
         """The edit that puts lines in the place of others; None if those are not unique.
 
         Lines that are there more than once in the function are made unique by those after them.
+        `branches` are those of the edit.
         """
         first, last = span
         start, end = self.function.lineno, self.function.end_lineno or self.function.lineno
@@ -100,13 +104,14 @@ class Site:
                 self.lines[at : at + len(old)] == old for at in range(start - 1, end - len(old) + 1)
             )
             if found == 1:
-                rest = self.lines[span[1] : last]
+                rest = "".join(self.lines[span[1] : last])
                 return Edit(
                     file=self.file,
                     path=self.path,
                     line=first,
                     old="".join(old),
-                    new=new + "".join(rest),
+                    new=new + rest,
+                    branches=tuple((name, a + rest, b + rest) for name, a, b in branches),
                 )
             last += 1
         return None
@@ -117,6 +122,17 @@ class Site:
         head = _text_until(self.lines[first - 1], node.col_offset)
         tail = self.lines[last - 1].encode()[node.end_col_offset :].decode()
         return self.edit((first, last), f"{head}{new}{tail}")
+
+
+def with_test(
+    site: Site, statement: ast.stmt, owner: ast.If | ast.IfExp, taken: bool, last: ast.stmt
+) -> str:
+    """The lines of a statement, and of the one after it, with one branch of `owner` forced."""
+    test, owner.test = owner.test, ast.Constant(taken)
+    nodes = [statement] if last is statement else [statement, last]
+    text = "\n".join(map(ast.unparse, nodes))
+    owner.test = test
+    return textwrap.indent(text, site.indent) + "\n"
 
 
 def _text_until(line: str, offset: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import copy
 import inspect
 import textwrap
@@ -16,16 +15,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from compilewatch.contract.targets import target_label
 from compilewatch.extras.fixes.code import NAME, context_manager, imports
-from compilewatch.extras.fixes.records import SCRIPT_FILE, WantedVerification
-from compilewatch.extras.fixes.worker import (
-    capturing,
-    comparing,
-    cost,
-    forks,
-    results,
-    script_calls,
-    verifying,
-)
+from compilewatch.extras.fixes.records import SCRIPT_FILE, FixChange, WantedVerification
+from compilewatch.extras.fixes.worker import verifying
 from compilewatch.records import Mode, Request, Status
 from compilewatch.worker import forked
 from compilewatch.worker.example_inputs import make_inputs
@@ -35,7 +26,7 @@ from compilewatch.worker.model.resolve import build_model
 from compilewatch.worker.reproduce import at_written_depth, dtype_source, model_source
 from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets import TargetOutcome
-from compilewatch.worker.value_source import OBJECTS, has_objects, inputs_source
+from compilewatch.worker.value_source import OBJECTS, given_source, has_objects, inputs_source
 
 SECOND_BATCH = BATCH + 1
 SECOND_LENGTH = SEQUENCE - 8
@@ -79,7 +70,6 @@ def source(request: Request, wanted: WantedVerification) -> str:
         "model.train()" if train else "model.eval()",
         "return model",
     ]
-    drops = tuple(sorted({name for each in wanted.changes for name in each.drops}))
     parts = [
         f'"""{wanted.title}: a verification in plain PyTorch {torch.__version__}.\n\n'
         f"{request.model.name} on {target_label(request.target)}. Exit status: 0 a single graph,\n"
@@ -93,15 +83,15 @@ def source(request: Request, wanted: WantedVerification) -> str:
         context_manager(wanted.changes, wanted.title),
         "def build(seed):\n    torch.manual_seed(seed)\n"
         + textwrap.indent("\n".join(model), "    "),
-        "def inputs(shape, seed):\n"
+        "def inputs(shape):\n"
         '    if shape == "first shape":\n'
         f"{_inputs(first, ' ' * 8)}\n"
         "    else:\n"
         f"{_inputs(second, ' ' * 8)}\n"
-        "    return (args, kwargs) if seed == 0 else rolled(args, kwargs)",
-        ROLLED.strip(),
+        "    return args, kwargs",
         'if __name__ == "__main__":\n'
-        f"    subject = ScriptSubject(build, inputs, {NAME}, train={train}, drops={drops!r})\n"
+        f"    given = {of_subject(wanted.changes, train=train)}\n"
+        f"    subject = ScriptSubject(build, inputs, {NAME}, **given)\n"
         "    sys.exit(main(subject))\n",
     ]
     return "\n\n\n".join(filter(None, parts))
@@ -162,33 +152,36 @@ def with_one_more(made: ExampleInputs) -> ExampleInputs:
 
 
 def verification_text() -> str:
-    """Return the text of the script without what it imports of compilewatch: plain PyTorch."""
-    imported: dict[str, None] = {}
-    bodies = []
-    for module in (comparing, forks, script_calls, capturing, results, cost, verifying):
-        text = inspect.getsource(module)
-        _, *nodes = ast.parse(text).body
-        end = 0
-        for node in nodes:
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                end = node.end_lineno or 0
-                line = ast.unparse(node)
-                if "compilewatch" not in line and "__future__" not in line:
-                    imported[line] = None
-        bodies.append("\n".join(text.splitlines()[end:]).strip())
-    lines = sorted(imported, key=lambda line: (line.startswith("from "), line))
-    return "\n\n\n".join(["from __future__ import annotations\n\n" + "\n".join(lines), *bodies])
-
-
-ROLLED = '''
-def rolled(args, kwargs):
-    """The samples in another order, where all tensors have the same number of them."""
-    tensors = [v for v in tree_leaves((args, kwargs)) if torch.is_tensor(v)]
-    if len({v.shape[:1] for v in tensors}) > 1 or not all(v.dim() for v in tensors):
-        return args, kwargs
-    return tree_map_only(torch.Tensor, lambda v: v.roll(1, 0), (args, kwargs))
-'''
+    """Return the text of `verifying` without its docstring: plain PyTorch."""
+    text = inspect.getsource(verifying)
+    return text.partition('"""\n\n')[2].strip()
 
 
 def _inputs(made: ExampleInputs, indent: str) -> str:
-    return textwrap.indent(inputs_source(made), indent)
+    """The source of inputs; those that a person gave have their own values."""
+    given = made.strategy in ("file", "factory")
+    return textwrap.indent(inputs_source(made, tensor=given_source if given else None), indent)
+
+
+def of_subject(changes: tuple[FixChange, ...], *, train: bool) -> str:
+    """Return the source of the other arguments of a `ScriptSubject`: what the changes concern."""
+    functions = dict.fromkeys(name for each in changes for name in each.functions)
+    branches = []
+    for edit, name in [
+        pair for each in changes for pair in zip(each.edits, each.functions, strict=False)
+    ]:
+        module, _, path = name.partition(":")
+        for title, *lines in edit.branches:
+            forced = [
+                f"lambda: edited({module!r}, {path!r}, ({edit.old!r}, {new!r}))" for new in lines
+            ]
+            branches.append(f"({title!r}, {', '.join(forced)})")
+    given = {
+        "train": repr(train),
+        "drops": repr(tuple(sorted({name for each in changes for name in each.drops}))),
+        "functions": repr(tuple(functions)),
+        "frozen": repr(tuple(name for each in changes if each.once for name in each.functions)),
+        "attributes": repr(tuple(name for each in changes for name in each.attributes)),
+        "branches": f"[{', '.join(branches)}]",
+    }
+    return "{" + ", ".join(f"{name!r}: {text}" for name, text in given.items()) + "}"

@@ -1,43 +1,1466 @@
-"""Verifies a fix in plain PyTorch: the last part of the text of each script that `fix` writes.
+"""Verifies a fix in plain PyTorch: this file is the script that `fix` writes, but for its end.
 
-The script has the texts of `comparing`, `forks`, `script_calls`, `capturing`, `results` and `cost`,
-too, and nothing else of compilewatch. It defines `build(seed)`, which returns the model,
-`inputs(shape, seed)`, which returns its arguments, and `compilable`, the context manager that is
-the fix; `main` calls them.
+It imports nothing of compilewatch. The end defines `build(seed)`, which returns the model,
+`inputs(shape)`, which returns the caller's own arguments, and `compilable`, the context manager
+that is the fix; `main` calls them.
 """
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import ctypes
+import dis
 import gc
+import importlib
+import inspect
 import json
+import linecache
+import logging
 import os
+import random
+import re
+import resource
+import select
+import signal
 import sys
 import time
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
+from statistics import median
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
 import torch._dynamo
-from torch.utils._pytree import tree_leaves
+from torch._dynamo.utils import counters, same
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import MappingKey, tree_leaves, tree_map, tree_map_only, tree_map_with_path
+from torch.utils.benchmark import Timer
 
-from compilewatch.extras.fixes.worker.capturing import captured, left_behind
-from compilewatch.extras.fixes.worker.cost import costs
-from compilewatch.extras.fixes.worker.forks import KILLED, Forks
-from compilewatch.extras.fixes.worker.results import (
-    captured_with_results,
-    equal_calls,
-    equal_with_inductor,
-    for_unusual,
+Step = tuple[bool, str]
+"""Whether a requirement is met, and what was found."""
+
+Call = tuple[str, str]
+"""The shape and the variant of the inputs of a call."""
+
+FIRST, SECOND = SHAPES = ("first shape", "second shape")
+
+CALLS: tuple[Call, ...] = (
+    (FIRST, "own"),
+    (SECOND, "own"),
+    (FIRST, "permuted"),
+    (SECOND, "permuted"),
+    (FIRST, "lowest"),
+    (SECOND, "spread"),
+    (FIRST, "highest"),
+    (SECOND, "lowest"),
+    (FIRST, "other numbers"),
+    (FIRST, "spread"),
+    (SECOND, "highest"),
+    (FIRST, "own"),
 )
-from compilewatch.extras.fixes.worker.script_calls import (
-    CALLS,
-    SEEDS,
-    SHAPES,
-    ScriptSubject,
-    Step,
-    arguments,
-)
+"""The calls of one model, in order."""
+
+COUNTED = 4
+"""In so many calls compilations are counted: the later ones may need one for a changed number."""
+
+FEW = 6
+"""So many calls are made with other weights, and with Inductor."""
+
+EAGER_ONLY: tuple[Call, ...] = ((FIRST, "one sample"), (FIRST, "not contiguous"))
+"""Further calls that are made without a compiler, which would compile anew for each."""
+
+SEEDS = (0, 1)
+"""The seeds of the weights for which results are compared."""
+
+CAPTURE_TOLERANCE = 1e-6
+"""How far a graph that eager mode runs may differ from the model: rounding alone."""
+
+INDUCTOR_TOLERANCE = 1e-4
+"""The tolerance of `torch._dynamo.utils.same` in PyTorch's own benchmarks, for float32."""
+
+Model = Callable[..., Any]
+
+Outcome = dict[str, Any]
+"""All that a caller can notice of one call, by name: tensors, numbers and texts."""
+
+OF_STATE = "state "
+"""The names of attributes and globals begin so: they are compared where a call changed them."""
+
+MEMORY = "memory of "
+OF_EAGER = (MEMORY, "gradient flows through ", "random numbers")
+"""The names of what Inductor may do in another way than eager mode begin so."""
+
+
+# --- what is called -------------------------------------------------------------------------------
+
+
+class ScriptSubject:
+    """A model, its inputs, and the fix. `compilable(model, args, kwargs, options)` is the fix.
+
+    `functions` (`module:path`) are those that the fix changes, `frozen` those of them that run when
+    the model is compiled and not at each call, and `attributes` names of attributes that it
+    replaces. `branches` are a title, and the model's function and the fix's, both with one branch
+    forced, as context managers. `calls` are those of `CALLS` that eager mode accepts.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[int], torch.nn.Module],
+        inputs: Callable[[str], tuple[tuple[Any, ...], dict[str, Any]]],
+        compilable: Callable[..., contextlib.AbstractContextManager[Any]],
+        *,
+        train: bool = False,
+        drops: tuple[str, ...] = (),
+        functions: tuple[str, ...] = (),
+        frozen: tuple[str, ...] = (),
+        attributes: tuple[str, ...] = (),
+        branches: Sequence[tuple[str, Callable[..., Any], Callable[..., Any]]] = (),
+    ) -> None:
+        self.build, self.inputs, self.compilable = build, inputs, compilable
+        self.train, self.drops, self.branches = train, drops, branches
+        self.functions, self.frozen, self.attributes = functions, frozen, attributes
+        self.calls: tuple[Call, ...] = CALLS
+        self.eager_only: tuple[Call, ...] = EAGER_ONLY
+
+    def unchanged(
+        self, _: Any, args: Any, kwargs: Any, *__: Any
+    ) -> contextlib.AbstractContextManager[Any]:
+        """Take the place of the fix: the model as it is."""
+        return contextlib.nullcontext((args, kwargs))
+
+
+class ScriptCall:
+    """A model that is called again and again, under a fix, and compiled if there is a backend."""
+
+    def __init__(
+        self,
+        subject: ScriptSubject,
+        model: torch.nn.Module,
+        fix: Callable[..., contextlib.AbstractContextManager[Any]],
+        backend: Any = None,
+        *,
+        whole: bool = False,
+    ) -> None:
+        self.subject, self.model, self.fix = subject, model, fix
+        self.backend, self.whole = backend, whole
+        self.run: Model | None = None if backend is not None else model
+        self.options: dict[str, Any] = {}
+        self.around: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+
+    def __call__(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], seed: int, *, brief: bool = False
+    ) -> Outcome:
+        given = [list(args), dict(kwargs)]
+        seeded(seed)  # a fix that draws random numbers is noticed
+        with self.fix(self.model, args, kwargs, self.options) as (args, kwargs):
+            if self.run is None:
+                self.run = torch.compile(
+                    self.model, backend=self.backend, fullgraph=self.whole, **self.options
+                )
+            run = partial(self.run, *args, **kwargs)
+            train = self.subject.train
+            return called(self.model, run, given, self.around, train=train, brief=brief)
+
+    def all(self, calls: Sequence[Call]) -> list[Outcome]:
+        """Make these calls."""
+        with restored_globals(self.subject, self.model):
+            return [self.number(number, call) for number, call in enumerate(calls)]
+
+    def number(self, number: int, call: Call) -> Outcome:
+        """Make one of the calls, with a seed of its own."""
+        kinds = ALTERED.get(call[1])
+        with contextlib.ExitStack() as stack:
+            if kinds is not None:
+                stack.enter_context(altered(self.subject, self.model, kinds))
+            given = arguments(self.subject, *call)
+            return self(*given, seed=number, brief=number >= COUNTED)
+
+
+def arguments(subject: ScriptSubject, shape: str, variant: str) -> tuple[Any, Any]:
+    """Return the caller's own arguments, or others within the range of their values.
+
+    Integers of a few elements that are no ids, masks or labels are sizes and positions, which stay
+    as they are: the other arguments depend on them.
+    """
+    seeded(0)
+    own = subject.inputs(shape)
+    change = VARIANTS[variant]
+    if change is None:
+        return own
+    first = next((each for each in tree_leaves(own) if torch.is_tensor(each) and each.dim()), None)
+    samples = 0 if first is None else len(first)
+
+    def varied(path: tuple[Any, ...], value: Any) -> Any:
+        if not torch.is_tensor(value) or value.is_complex() or not value.numel():
+            return value
+        return value if is_size(path, value) else change(value, samples)
+
+    return tree_map_with_path(varied, own)  # type: ignore[no-any-return]
+
+
+def is_size(path: tuple[Any, ...], value: torch.Tensor) -> bool:
+    """Whether an argument holds sizes or positions, by its name, type and number of elements."""
+    if value.is_floating_point() or value.dtype is torch.bool or value.numel() > 64:
+        return False
+    names = [each.key for each in path if isinstance(each, MappingKey)]
+    if not names:
+        return bool(value.dim() < 2)
+    return bool(not re.search(r"ids$|mask|labels|token_type", str(names[0])))
+
+
+def permuted(value: torch.Tensor, samples: int) -> torch.Tensor:
+    """Permute floating-point values, and roll the samples of integers."""
+    if value.is_floating_point():
+        return value.flatten()[torch.randperm(value.numel())].view(value.shape)
+    return value.roll(1, 0) if value.dim() and len(value) == samples else value
+
+
+def spread(value: torch.Tensor, samples: int) -> torch.Tensor:
+    """Draw values between the smallest and the largest one."""
+    if value.dtype is torch.bool or not value.isfinite().all():
+        return permuted(value, samples)
+    low, high = value.min().item(), value.max().item()
+    if value.is_floating_point():
+        drawn = torch.rand(value.shape, dtype=torch.float64) * (high - low) + low
+        return drawn.clamp(low, high).to(value.dtype)
+    return torch.randint(int(low), int(high) + 1, value.shape, dtype=value.dtype)
+
+
+def one_sample(value: torch.Tensor, samples: int) -> torch.Tensor:
+    return value[:1].clone() if value.dim() and len(value) == samples else value
+
+
+def not_contiguous(value: torch.Tensor, _: int) -> torch.Tensor:
+    return value.repeat_interleave(2, -1)[..., ::2] if value.dim() else value
+
+
+ALTERED: dict[str, tuple[type, ...]] = {
+    "other numbers": (bool, int, float),
+    "other factors": (bool, float),
+}
+"""Own inputs, while numbers of these types in globals and attributes are others.
+
+The second one takes the place of the first where integers are sizes that must stay.
+"""
+
+VARIANTS: dict[str, Callable[[torch.Tensor, int], torch.Tensor] | None] = {
+    "own": None,
+    **dict.fromkeys(ALTERED),
+    "permuted": permuted,
+    "spread": spread,
+    "lowest": lambda value, _: torch.full_like(value, value.min().item()),
+    "highest": lambda value, _: torch.full_like(value, value.max().item()),
+    "one sample": one_sample,
+    "not contiguous": not_contiguous,
+}
+
+
+def accepted(subject: ScriptSubject) -> list[Call]:
+    """Return the calls that eager mode accepts. Raises what an own call raises."""
+    plain = ScriptCall(subject, subject.build(0), subject.unchanged)
+    found = []
+    for call in dict.fromkeys([*CALLS, (FIRST, "other factors"), *EAGER_ONLY]):
+        try:
+            with torch.no_grad():
+                plain.number(COUNTED, call)
+        except Exception:  # model code
+            if call[1] == "own":
+                raise
+        else:
+            found.append(call)
+    return found
+
+
+# --- what a call leaves ---------------------------------------------------------------------------
+
+
+def seeded(seed: int) -> None:
+    random.seed(seed)
+    with contextlib.suppress(ImportError):
+        import numpy
+
+        numpy.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def called(
+    model: torch.nn.Module,
+    run: Callable[[], Any],
+    given: Any,
+    around: contextlib.AbstractContextManager[Any],
+    *,
+    train: bool,
+    brief: bool = False,
+) -> Outcome:
+    """Call a model by `run` within `around`, and return all that can be compared, as copies.
+
+    `given` holds the caller's own arguments, which the call may change. With `brief`, of each
+    gradient only the sum of its magnitudes is returned, which takes less memory.
+    """
+    model.zero_grad(set_to_none=True)
+    before, held = state(model), checksums(model)
+    with torch.set_grad_enabled(train and torch.is_grad_enabled()), around:
+        output = run()
+    found: Outcome = {"random numbers": zlib.crc32(bytes(torch.get_rng_state().tolist()))}
+    found["random numbers of Python"] = hash(random.getstate())
+    if train and (loss := loss_of(output)) is not None and loss.requires_grad:
+        loss.backward()
+    found |= dict(leaves(output, "output")) | dict(leaves(given, "arguments"))
+    found |= relations(output, given, model)
+    found |= {f"buffer {name}": value for name, value in model.named_buffers()}
+    now = checksums(model)
+    for name, value in model.named_parameters():
+        if now[name] != held.get(name):
+            precise = torch.complex128 if value.is_complex() else torch.float64
+            found[f"parameter {name}"] = value.detach().to(precise).sum()
+        if value.grad is not None:
+            found[f"gradient of {name}"] = value.grad.abs().sum() if brief else value.grad
+    after = state(model)
+    found |= after
+    found["changed"] = [name for name in after if after[name] != before.get(name)]
+    return {
+        name: value.detach().clone() if torch.is_tensor(value) else value
+        for name, value in found.items()
+    }
+
+
+def checksums(model: torch.nn.Module) -> dict[str, int]:
+    """Return a checksum of each parameter; copies would take as much memory as the model."""
+    return {name: checksum(value.detach()) for name, value in model.named_parameters()}
+
+
+def checksum(values: torch.Tensor) -> int:
+    try:
+        count = values.numel() * values.element_size()
+        return zlib.crc32((ctypes.c_char * count).from_address(values.contiguous().data_ptr()))
+    except (NotImplementedError, RuntimeError, TypeError, ValueError):
+        # Sparse tensors, and those of some subclasses, have no bytes to be read.
+        return hash(repr(values.double().sum()))
+
+
+def loss_of(output: Any) -> Any:
+    """Return the loss of a model, or one that every element of its outputs takes part in.
+
+    The weights differ between elements: the mean of a normalised output has no gradient.
+    """
+    loss: Any = getattr(output, "loss", None)
+    if torch.is_tensor(loss) and loss.requires_grad:
+        return loss
+    outputs = [value for value in tensors(output) if value.requires_grad]
+    parts = [(value.abs() if value.is_complex() else value).flatten() for value in outputs]
+    if not parts:
+        return None
+    return sum(
+        (each.float() * torch.arange(1.0, len(each) + 1).sin()).sum() / len(each)
+        for each in parts
+        if len(each)
+    )
+
+
+def tensors(value: Any) -> list[torch.Tensor]:
+    return [each for _, each in leaves(value, "") if isinstance(each, torch.Tensor)]
+
+
+def leaves(
+    value: Any, path: str, *, objects: bool = True, seen: set[int] | None = None, depth: int = 0
+) -> Iterator[tuple[str, Any]]:
+    """Yield each tensor, number and text of a value with its path, and the type of what holds them.
+
+    With `objects`, attributes of objects are followed, too. What is in `seen` is left out.
+    """
+    plain = isinstance(value, complex | bool | int | float | str | torch.dtype | None)
+    if plain or isinstance(value, torch.Tensor):
+        yield path, value
+    elif type(value).__module__ == "numpy" and hasattr(value, "tobytes"):
+        yield path, f"{value.dtype} {value.shape} {hash(value.tobytes())}"
+    elif depth < 8:
+        items: Any = ()
+        if isinstance(value, Mapping):
+            items = list(value.items())
+        elif isinstance(value, list | tuple):
+            items = enumerate(value)
+        elif objects and has_attributes(value):
+            items = list(vars(value).items())
+        else:
+            return
+        if seen is not None:
+            if id(value) in seen:
+                return
+            seen.add(id(value))
+        yield path, f"<{type(value).__name__}>"
+        for key, each in items:
+            yield from leaves(each, f"{path}.{key}", objects=objects, seen=seen, depth=depth + 1)
+
+
+def has_attributes(value: Any) -> bool:
+    """Whether an object's attributes belong to it; those of a logger or a Python module lead
+    to the whole program.
+    """
+    return (
+        hasattr(value, "__dict__")
+        and not callable(value)
+        and not isinstance(value, logging.Logger | ModuleType)
+    )
+
+
+def relations(output: Any, given: Any, model: torch.nn.Module) -> Outcome:
+    """Return which outputs share memory with what, and through which gradients flow."""
+    owners: dict[int, str] = {}
+    held = [*leaves(given, "arguments"), *model.named_parameters(), *model.named_buffers()]
+    for name, value in held:
+        if isinstance(value, torch.Tensor):
+            owners.setdefault(memory(value), name)
+    found: Outcome = {}
+    for name, value in leaves(output, "output"):
+        if isinstance(value, torch.Tensor):
+            found[f"gradient flows through {name}"] = value.requires_grad
+            if place := memory(value):
+                owner = owners.setdefault(place, name)
+                found[f"{MEMORY}{name}"] = "its own" if owner == name else f"that of {owner}"
+    return found
+
+
+def memory(value: torch.Tensor) -> int:
+    """Return where a tensor's storage is; 0 if it has none."""
+    with contextlib.suppress(Exception):  # subclasses and sparse tensors
+        return int(value.untyped_storage().data_ptr()) if value.numel() else 0
+    return 0
+
+
+# --- attributes and globals -----------------------------------------------------------------------
+
+OF_MODULES = frozenset(vars(torch.nn.Module())) - {"training"}
+"""What PyTorch itself keeps in each module: parameters, buffers, submodules and hooks."""
+
+PLAIN = (bool, int, float, str, type(None), list, dict, set)
+"""Types of the globals that are compared. Subclasses may make what they return, as tables do."""
+
+FOREIGN = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "builtins", "__main__"}
+"""Packages whose globals belong to no model."""
+
+
+def is_own(name: str | None) -> bool:
+    """Whether a module by its name may belong to a model."""
+    return bool(name) and name is not None and name.partition(".")[0] not in FOREIGN
+
+
+def own_globals(model: torch.nn.Module) -> Iterator[tuple[Any, Any, str, str]]:
+    """Yield what the model's files and classes keep outside of it: owner, value, title and name.
+
+    The files are those of its classes, and those of functions that they import. Plain numbers,
+    texts and containers are followed, and objects of classes in these files.
+    """
+    kinds = {kind for module in model.modules() for kind in type(module).__mro__}
+    kinds = {kind for kind in kinds if is_own(kind.__module__)}
+    owners: dict[str, Any] = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in kinds}
+    files = {kind.__module__ for kind in kinds}
+    for file in tuple(files):
+        for name, value in list(vars(sys.modules.get(file, torch.nn.Module)).items()):
+            # Dynamo keeps what it compiled in the globals of a file.
+            if isinstance(value, FunctionType | ModuleType) and not name.startswith("__"):
+                home = value.__module__ if isinstance(value, FunctionType) else value.__name__
+                files.update([home] if is_own(home) else [])
+    owners |= {file: sys.modules[file] for file in files if file in sys.modules}
+    for title, owner in sorted(owners.items()):
+        for name, value in list(vars(owner).items()):
+            followed = type(value) in PLAIN or type(value).__module__ in files
+            if followed and not name.startswith("__") and not isinstance(value, type):
+                yield owner, value, f"{title}.{name}", name
+
+
+def state(model: torch.nn.Module) -> Outcome:
+    """Return the numbers and texts in attributes of the modules, and in globals of their files."""
+    seen: set[int] = set()
+    found: Outcome = {}
+    for path, module in model.named_modules():
+        for name, value in list(vars(module).items()):
+            if name not in OF_MODULES:
+                found |= dict(leaves(value, f"{OF_STATE}{path}.{name}", seen=seen))
+    for _, value, title, _ in own_globals(model):
+        plain = repr(sorted(map(repr, value))) if isinstance(value, set) else value
+        objects = type(value) not in PLAIN
+        found |= dict(leaves(plain, f"{OF_STATE}{title}", objects=objects, seen=seen))
+    return {
+        name: float(value.detach().double().abs().sum())
+        if isinstance(value, torch.Tensor)
+        else value
+        for name, value in found.items()
+    }
+
+
+@contextlib.contextmanager
+def restored_globals(subject: ScriptSubject, model: torch.nn.Module) -> Iterator[None]:
+    """Put back what is changed of the globals, so that two models begin with the same ones.
+
+    So is what the functions of the fix keep in their default values.
+    """
+    defaults = [(each, each.__defaults__) for each in changed_functions(subject.functions)]
+    before = [(owner, value, content(value), name) for owner, value, _, name in own_globals(model)]
+    before += [(None, each, content(each), "") for _, values in defaults for each in values or ()]
+    yield
+    for owner, value, saved, name in before:
+        if isinstance(value, list):
+            value[:] = saved
+        elif isinstance(value, dict | set):
+            value.clear()
+            value.update(saved)
+        elif type(value) not in PLAIN and hasattr(value, "__dict__"):
+            vars(value).clear()
+            vars(value).update(saved)
+        if owner is not None and vars(owner).get(name) is not value:
+            setattr(owner, name, value)
+
+
+def content(value: Any) -> Any:
+    """Return a copy of a container, or of the attributes of an object."""
+    plain = type(value) in PLAIN or not hasattr(value, "__dict__")
+    with contextlib.suppress(Exception):  # what cannot be copied
+        return copy.deepcopy(value if plain else vars(value))
+    return copy.copy(value if plain else vars(value))
+
+
+def changed_functions(names: Sequence[str]) -> list[FunctionType]:
+    """Return functions by `module:path`, without their decorators."""
+    found = []
+    for name in names:
+        module, _, path = name.partition(":")
+        value: Any = importlib.import_module(module)
+        for each in path.split("."):
+            value = inspect.getattr_static(value, each)
+        value = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
+        found.append(inspect.unwrap(value))
+    return [each for each in found if isinstance(each, FunctionType)]
+
+
+def reads(
+    functions: Sequence[FunctionType],
+) -> tuple[dict[str, tuple[dict[str, Any], str]], set[str]]:
+    """Return what functions, and those that they call, read besides their arguments.
+
+    That are globals, each with the namespace that holds it and its name there, by their titles, and
+    names of attributes.
+    """
+    found: dict[str, tuple[dict[str, Any], str]] = {}
+    attributes: set[str] = set()
+    waiting = list(functions)
+    for function in waiting:  # the list grows, as that of the codes
+        codes = [function.__code__]
+        for code in codes:
+            codes += [each for each in code.co_consts if isinstance(each, CodeType)]
+            owner: Any = None
+            for step in dis.get_instructions(code):
+                name, space = str(step.argval), {}
+                if step.opname == "LOAD_GLOBAL":
+                    space = function.__globals__
+                elif step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+                    attributes.add(name)
+                    space = vars(owner) if isinstance(owner, ModuleType) else {}
+                owner = space.get(name)
+                if name in space:
+                    found[f"{space['__name__']}.{name}"] = (space, name)
+                if isinstance(owner, FunctionType) and is_own(owner.__module__):
+                    waiting += [] if owner in waiting else [owner]
+    return found, attributes
+
+
+def frozen_reads(subject: ScriptSubject) -> list[str]:
+    """Say what functions read that run when the model is compiled: that must stay as it is."""
+    found = []
+    for name, function in zip(subject.frozen, changed_functions(subject.frozen), strict=False):
+        titles = list(function.__code__.co_freevars)
+        for title, (space, key) in reads([function])[0].items():
+            value, package = space[key], title.partition(".")[0]
+            constant = package in FOREIGN and isinstance(value, int | float | str)
+            lock = type(value).__module__ in ("_thread", "threading", "logging")
+            if not (callable(value) or isinstance(value, ModuleType) or constant or lock):
+                titles += [title] if package != "torch" else []
+        if titles:
+            what = ", ".join(dict.fromkeys(titles))
+            found.append(
+                f"{what} stays as it is when the model is compiled: {name} reads it then only."
+            )
+    return found
+
+
+@contextlib.contextmanager
+def altered(
+    subject: ScriptSubject, model: torch.nn.Module, kinds: tuple[type, ...]
+) -> Iterator[None]:
+    """Change the numbers that functions of the fix read from globals and attributes for a while."""
+    functions = changed_functions(
+        [each for each in subject.functions if each not in subject.frozen]
+    )
+    spaces, attributes = reads(functions)
+    places = [place for title, place in spaces.items() if is_own(title)]
+    for name in attributes | set(subject.attributes):
+        places += [(vars(module), name) for module in model.modules() if name in vars(module)]
+    before = [(space, name, space[name]) for space, name in places if name != "training"]
+    for space, name, value in before:
+        single = isinstance(value, torch.Tensor) and not value.dim() and not value.requires_grad
+        if isinstance(value, kinds) or type(value).__module__ == "numpy" or single:
+            space[name] = other_number(value)
+    try:
+        yield
+    finally:
+        for space, name, value in before:
+            space[name] = value
+
+
+def other_number(value: Any) -> Any:
+    """Return another number of the same type."""
+    with contextlib.suppress(Exception):  # arrays and numbers that cannot be calculated with
+        if "bool" in str(getattr(value, "dtype", type(value))):
+            return value.logical_not() if torch.is_tensor(value) else type(value)(not value)
+        return value + 1 if "int" in str(getattr(value, "dtype", type(value))) else value * 2 + 1
+    return value
+
+
+# --- two calls ------------------------------------------------------------------------------------
+
+
+def difference(
+    expected: Outcome,
+    got: Outcome,
+    tolerance: float,
+    exact: Outcome | None = None,
+    dropped: tuple[str, ...] = (),
+    ignored: tuple[str, ...] = (),
+) -> str:
+    """Return the first difference between two calls; empty if there is none.
+
+    `exact` is the same call in float64, for PyTorch's rule that compiled code may differ from it
+    a little more than eager mode does. Arguments and outputs whose name is in `dropped` are not
+    compared, and nothing whose name begins as one in `ignored`. With Inductor's tolerance,
+    integers are not: an index of the largest of equal values depends on the last bit
+    (`unequal_integers` counts them).
+    """
+    changed = {*expected["changed"], *got["changed"]}
+    inductor = tolerance == INDUCTOR_TOLERANCE
+    steepest = max(
+        (size_of(value) for name, value in expected.items() if name.startswith("gradient of ")),
+        default=0.0,
+    )
+    for name in dict.fromkeys([*expected, *got]):
+        if name == "changed" or not {*name.split(".")}.isdisjoint(dropped):
+            continue
+        if name.startswith(OF_STATE) and name not in changed:
+            continue
+        if name.startswith(OF_EAGER if inductor else ignored):
+            continue
+        if name not in got:
+            return f"{name} is missing"
+        if name not in expected:
+            return f"{name} is new"
+        scale = steepest if name.startswith("gradient of ") else size_of(expected[name])
+        reference = (exact or {}).get(name)
+        if found := unequal(expected[name], got[name], reference, tolerance, scale):
+            return f"{name} {found}"
+    return ""
+
+
+def unequal(ours: Any, theirs: Any, exact: Any, tolerance: float, scale: float) -> str:
+    """Return how two values differ; empty if they do not.
+
+    Values that are all small are compared as if the largest of them were 1.
+    """
+    if isinstance(ours, float) and isinstance(theirs, float):
+        ours, theirs = torch.tensor(ours).double(), torch.tensor(theirs).double()
+    if not isinstance(ours, torch.Tensor) or not isinstance(theirs, torch.Tensor):
+        return "" if repr(ours) == repr(theirs) else f"is {theirs!r}, not {ours!r}"[:200]
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+        return f"is {theirs.dtype} {tuple(theirs.shape)}, not {ours.dtype} {tuple(ours.shape)}"
+    if not (ours.is_floating_point() or ours.is_complex()):
+        if tolerance == INDUCTOR_TOLERANCE or torch.equal(ours, theirs):
+            return ""
+        return f"differs in {int((ours != theirs).sum())} of {ours.numel()} elements"
+    factor = 1 / scale if 0 < scale < 1 else 1.0
+    if not usable(exact, ours):
+        exact = None
+    if same(
+        ours * factor,
+        theirs * factor,
+        None if exact is None else exact * factor,
+        tol=tolerance,
+        equal_nan=True,
+        log_error=lambda *_: None,
+    ):
+        return ""
+    precise = torch.complex128 if ours.is_complex() else torch.float64
+    apart = (theirs.to(precise) - ours.to(precise)).abs().nan_to_num(torch.inf)
+    return f"differs by {apart.max().item():.3g}"
+
+
+def size_of(value: Any) -> float:
+    """Return the largest magnitude in a tensor; 0 if that is not a number."""
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
+        return 0.0
+    size = float(value.abs().max())
+    return size if size < float("inf") else 0.0
+
+
+def usable(exact: Any, ours: torch.Tensor) -> bool:
+    """Whether a value of float64 says how exact a value is.
+
+    If it is far away, the call in float64 was another one: it drew other random numbers, or took
+    another branch.
+    """
+    if not isinstance(exact, torch.Tensor) or exact.shape != ours.shape:
+        return False
+    if exact.dtype != torch.float64 or not bool(exact.isfinite().all()):
+        return False
+    apart = (exact - ours.double()).abs().max() if ours.numel() else 0.0
+    return bool(apart <= 1e-2 * size_of(exact))
+
+
+def unequal_integers(
+    expected: Outcome, got: Outcome, dropped: tuple[str, ...] = ()
+) -> dict[str, int]:
+    """Return how many elements of each tensor of integers or booleans differ."""
+    return {
+        name: int((value != got[name]).sum())
+        for name, value in expected.items()
+        if isinstance(value, torch.Tensor)
+        and not (value.is_floating_point() or value.is_complex())
+        and {*name.split(".")}.isdisjoint(dropped)
+        and not torch.equal(value, got[name])
+    }
+
+
+# --- processes ------------------------------------------------------------------------------------
+
+# Each requirement is examined in a fork, so that its model has never been called.
+
+DIED: dict[str, Any] = {"raised": "the process ended"}
+
+KILLED: dict[str, Any] = {"raised": "the process was killed, as happens where memory is short"}
+
+
+class Fork:
+    """A function that returns in a fork what JSON can hold; it begins when it is its turn."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.function = function
+        self.process, self.pipe, self.ended, self.killed = 0, -1, False, False
+        self.said = b""
+
+    def begin(self) -> None:
+        self.pipe, write = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.process = os.fork()
+        if self.process == 0:
+            if sys.platform == "linux":  # the kernel kills it when this process ends (prctl.h)
+                ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+            os.close(self.pipe)
+            torch.set_num_threads(1)  # before threads of autograd race for the pool of a fork
+            try:
+                said = json.dumps(self.function())
+            except BaseException as error:  # noqa: BLE001  (the parent reports it)
+                said = json.dumps({"raised": words_of(error)})
+            with os.fdopen(write, "w") as stream:
+                stream.write(said)
+            os._exit(0)
+        os.close(write)
+
+    def read(self) -> None:
+        """Take what the fork has written; at the end of its output it has ended."""
+        said = os.read(self.pipe, 2**16)
+        self.said += said
+        if not said:
+            self.end()
+
+    def end(self) -> None:
+        os.close(self.pipe)
+        _, status = os.waitpid(self.process, 0)
+        self.killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        self.ended = True
+
+
+class Forks:
+    """Runs functions in forks, so many at a time, in the order in which they were given."""
+
+    def __init__(self, at_a_time: int) -> None:
+        self.at_a_time = at_a_time
+        self.forks: list[Fork] = []
+
+    def __enter__(self) -> Forks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in self.running():
+            os.kill(each.process, signal.SIGKILL)
+            each.end()
+
+    def start(self, function: Callable[[], Any]) -> Fork:
+        fork = Fork(function)
+        self.forks.append(fork)
+        self.fill()
+        return fork
+
+    def result(self, fork: Fork) -> Any:
+        """Wait for a fork, and return what its function did.
+
+        That is `DIED` or `KILLED` if the process ended before.
+        """
+        while not fork.ended:
+            running = {each.pipe: each for each in self.running()}
+            for pipe in select.select(list(running), [], [])[0]:
+                running[pipe].read()
+            self.fill()
+        if fork.said:
+            return json.loads(fork.said)
+        return KILLED if fork.killed else DIED
+
+    def running(self) -> list[Fork]:
+        return [each for each in self.forks if each.process and not each.ended]
+
+    def fill(self) -> None:
+        for each in self.forks:
+            if not each.process and len(self.running()) < self.at_a_time:
+                each.begin()
+
+
+def untouched(function: Callable[[], Any]) -> Any:
+    """Return what a function returns in a fork; `DIED` or `KILLED` if that ends before."""
+    with Forks(1) as forks:
+        return forks.result(forks.start(function))
+
+
+def words_of(error: BaseException) -> str:
+    """Return an exception in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
+
+
+# --- what Dynamo captures -------------------------------------------------------------------------
+
+
+class Breaks(logging.Handler):
+    """Counts graph breaks in PyTorch's structured trace; its counters leave out branches."""
+
+    count = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        artifact = getattr(record, "metadata", {}).get("artifact", {})
+        self.count += artifact.get("name") == "dynamo_graph_break_reason"
+
+
+def captured(subject: ScriptSubject, *, calls: int) -> dict[str, int]:
+    """Return what Dynamo captures of the model as it is, and what it compiles in so many calls."""
+    return counted(subject, subject.unchanged, subject.calls[:calls])[0]
+
+
+def counted(
+    subject: ScriptSubject, fix: Callable[..., Any], calls: Sequence[Call]
+) -> tuple[dict[str, int], list[Outcome]]:
+    """Return what is captured and compiled in calls of a model, and what each call did.
+
+    `operators` are those that graphs run: one graph may serve several layers. `late` are calls of a
+    shape that was seen before in which Dynamo compiled something again; these and compilations are
+    counted in the first `COUNTED` calls.
+    """
+    counters.clear()
+    operators = 0
+
+    def backend(module: Any, _: Any) -> Any:
+        graphs = [each.graph for each in module.modules() if hasattr(each, "graph")]
+        held = sum(node.op.startswith("call_") for graph in graphs for node in graph.nodes)
+
+        def run(*values: Any) -> Any:
+            nonlocal operators
+            operators += held
+            return module.forward(*values)
+
+        return run
+
+    breaks = Breaks(logging.DEBUG)
+    logging.getLogger("torch.__trace").addHandler(breaks)
+    calling = ScriptCall(subject, subject.build(0), fix, backend)
+    stats, frames = counters["stats"], counters["frames"]
+    found, outcomes = {"late": 0}, []
+    with restored_globals(subject, calling.model):
+        for number, call in enumerate(calls):
+            before = stats["unique_graphs"]
+            outcomes.append(calling.number(number, call))
+            if number == 0:
+                # Dynamo gives up a frame without a graph break where it meets an unknown size.
+                found["breaks"] = breaks.count + frames["total"] - frames["ok"]
+                found |= {"graphs": stats["unique_graphs"], "operators": operators}
+            if number < COUNTED:
+                found["late"] += number >= len(SHAPES) and stats["unique_graphs"] > before
+                found["compilations"] = stats["unique_graphs"]
+    return found, outcomes
+
+
+def left_behind(subject: ScriptSubject) -> Step:
+    """Whether the fix ends with its context: settings and functions of PyTorch are as before."""
+
+    def settings() -> dict[str, Any]:
+        owners = (torch, torch.nn.functional, torch.Tensor, torch.nn.Module)
+        functions = {
+            f"{owner.__name__}.{name}": id(value)
+            for owner in owners
+            for name, value in vars(owner).items()
+            if callable(value)
+        }
+        config = {
+            f"torch._dynamo.config.{name}": value
+            for name, value in torch._dynamo.config.get_config_copy().items()
+        }
+        others = {"grad mode": torch.is_grad_enabled(), "dtype": torch.get_default_dtype()}
+        return functions | config | others
+
+    model = subject.build(0)
+    model_args, model_kwargs = arguments(subject, FIRST, "own")
+    before = settings()
+    with subject.compilable(model, model_args, model_kwargs, {}):
+        pass
+    after = settings()
+    changed = [name for name, value in before.items() if after.get(name) != value]
+    return not changed, f"{changed[0]} stays changed" if changed else ""
+
+
+# --- results --------------------------------------------------------------------------------------
+
+UNUSUAL: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "NaN": lambda x: torch.full_like(x, float("nan")),
+    "infinity": lambda x: torch.full_like(x, float("inf")),
+    "zeros": torch.zeros_like,
+    "negative numbers": lambda x: -x.abs() - 1,
+    "large numbers": lambda x: x * 1000 + 1000,
+    "integers that are all zero": torch.zeros_like,
+    "integers whose last are zero": lambda x: without_last(x),
+}
+"""Values for which a model may take another branch or raise an error.
+
+They are those of the inputs; if no input has floating-point numbers, of the parameters.
+"""
+
+WITHOUT = "without the fix, too"
+"""What a verification says of a failure that is not the fix's: no other fix would do better."""
+
+INTEGERS = ("integers that are all zero", "integers whose last are zero")
+"""The kinds that replace integers and booleans, such as those of a mask."""
+
+
+def without_last(values: torch.Tensor) -> torch.Tensor:
+    """Return integers with zeros at the end of each row, as a mask of padded texts has them."""
+    if not values.dim():
+        return values
+    last = torch.arange(values.shape[-1]) == values.shape[-1] - 1
+    return values.masked_fill(last, 0)
+
+
+def attempted(function: Callable[[], Any]) -> Any:
+    """Return what a function returns, or what it raises as `untouched` returns that of a fork."""
+    try:
+        return function()
+    except Exception as error:  # noqa: BLE001  (the compiler's, or of model code)
+        return {"raised": words_of(error)}
+
+
+def captured_with_results(subject: ScriptSubject) -> dict[str, Any]:
+    """Return what Dynamo captures with the fix, and whether graphs and eager mode with the fix do
+    what eager mode does.
+    """
+    captures = attempted(lambda: counted(subject, subject.compilable, subject.calls))
+    calls = (*subject.calls, *subject.eager_only)
+    expected = ScriptCall(subject, subject.build(0), subject.unchanged).all(calls)
+    fixed = ScriptCall(subject, subject.build(0), subject.compilable)
+    eager = attempted(lambda: compared(subject, 0, None, expected, fixed.all(calls)))
+    if isinstance(captures, dict):
+        return {**captures, "eager": eager}
+    found, got = captures
+    return {**found, "eager": eager, "results": compared(subject, 0, "eager", expected, got)}
+
+
+def equal_calls(subject: ScriptSubject, seed: int, *, whole: bool) -> dict[str, Any]:
+    """Whether a model with the fix, compiled once, does in all calls what eager mode does.
+
+    With `whole`, it is compiled with `fullgraph=True`. So does the model with the fix that is not
+    compiled.
+    """
+    # One model at a time: each may take gigabytes.
+    calls = subject.calls[:FEW]
+    expected = ScriptCall(subject, subject.build(seed), subject.unchanged).all(calls)
+    fixed = ScriptCall(subject, subject.build(seed), subject.compilable, "eager", whole=whole)
+    graph = attempted(lambda: compared(subject, seed, "eager", expected, all_compiled(fixed)))
+    del fixed
+    fixed = ScriptCall(subject, subject.build(seed), subject.compilable)
+    eager = attempted(lambda: compared(subject, seed, None, expected, fixed.all(calls)))
+    return {"graph": graph, "eager": eager}
+
+
+def all_compiled(fixed: ScriptCall) -> list[Outcome]:
+    """Make the calls of a model. Raises RuntimeError if nothing was compiled."""
+    counters.clear()
+    got = fixed.all(fixed.subject.calls[:FEW])
+    if not counters["stats"]["unique_graphs"]:
+        raise RuntimeError("nothing is captured")
+    return got
+
+
+def equal_branches(subject: ScriptSubject) -> Step:
+    """Whether both branches between which a rewrite chooses do the same, whichever the values take.
+
+    Each is forced in the model's function and in the rewritten one: types, shapes, shared memory,
+    changes in place, gradients and errors must be the same.
+    """
+    for title, plain, fixed in subject.branches:
+        outcomes = []
+        for fix in (plain, fixed):
+            calling = ScriptCall(subject, subject.build(0), partial(with_branch, fix))
+            with restored_globals(subject, calling.model):
+                outcomes.append(attempted(partial(calling.number, 0, subject.calls[0])))
+        expected, got = outcomes
+        if "raised" in expected or "raised" in got:
+            raised = [each.get("raised", "nothing").partition(":")[0] for each in outcomes]
+            found = "" if raised[0] == raised[1] else f"raised {raised[1]}, not {raised[0]}"
+        else:
+            found = difference(expected, got, CAPTURE_TOLERANCE, dropped=subject.drops)
+        if found:
+            return False, f"{title}: {found}"
+    return True, f"{len(subject.branches)} branches"
+
+
+@contextlib.contextmanager
+def with_branch(
+    forced: Callable[[], Any], _: Any, args: Any, kwargs: Any, *__: Any
+) -> Iterator[Any]:
+    """Force a branch, in the place of the fix."""
+    with forced():
+        yield args, kwargs
+
+
+def equal_with_inductor(
+    subject: ScriptSubject, *, whole: bool, threads: int = 1, backend: str = "inductor"
+) -> dict[str, Any]:
+    """Whether Inductor computes what eager mode does, and raises an error where that raises one.
+
+    Each kernel is a file that the C++ compiler takes a second for: `threads` at a time.
+    """
+    os.environ["TORCH_WARM_POOL"] = "0"  # no processes that compile for a GPU
+    from torch._inductor import config
+
+    numbers = Numbers()
+    calls = subject.calls[:FEW]
+    with config.patch(compile_threads=threads, fallback_random=True):
+        try:
+            plain = ScriptCall(subject, subject.build(0), subject.unchanged)
+            compiler = numbers.within(backend)
+            fixed = ScriptCall(subject, subject.build(0), subject.compilable, compiler, whole=whole)
+            expected = plain.all(calls)
+            step = compared(subject, 0, backend, expected, all_compiled(fixed))
+        except Exception as error:  # noqa: BLE001  (of the compiler and of what it has compiled)
+            return {"step": (False, f"{words_of(error)}{_fails_as_it_is(subject, backend, error)}")}
+    conditions: list[str] = []
+    tried: list[str] = []
+    with config.patch(compile_threads=1, fallback_random=True):  # a fork has no such threads
+        for kind in UNUSUAL if step[0] else ():
+            # Where eager mode ends the process, nothing is known.
+            raised = untouched(partial(error_for, plain, kind))
+            if isinstance(raised, list) and untouched(partial(error_for, fixed, kind)) is None:
+                if raised[1]:
+                    step = (False, f"no error for {kind}, for which eager mode raises one")
+                conditions.append(without_error(kind, raised[0]))
+        if step[0]:
+            plain.fix = subject.compilable
+            found = for_numbers(plain, fixed, numbers)
+            step = found.pop("step", step)
+            conditions, tried = [*conditions, *found["holds_if"]], found["tried"]
+    return {"step": step, "holds_if": conditions, "tried": tried}
+
+
+def _fails_as_it_is(subject: ScriptSubject, backend: str, error: Exception) -> str:
+    """Say whether the model without the fix raises the same error when it is compiled."""
+    torch._dynamo.reset()
+    try:
+        ScriptCall(subject, subject.build(0), subject.unchanged, backend).all(subject.calls[:FEW])
+    except Exception as other:  # noqa: BLE001  (of the compiler and of what it has compiled)
+        return f" ({WITHOUT})" if words_of(other) == words_of(error) else ""
+    return ""
+
+
+def compared(
+    subject: ScriptSubject,
+    seed: int,
+    backend: str | None,
+    expected: list[Outcome],
+    got: list[Outcome],
+) -> Step:
+    """Whether the calls of a model with the fix did what eager mode does without it."""
+    tolerance = INDUCTOR_TOLERANCE if backend == "inductor" else CAPTURE_TOLERANCE
+    calls = (*subject.calls, *subject.eager_only)[: len(got)]
+    for number, (shape, variant) in enumerate(calls):
+        ours, theirs = expected[number], got[number]
+        found = difference(ours, theirs, tolerance, dropped=subject.drops)
+        if found:
+            exact = in_float64(subject, seed, number)
+            found = difference(ours, theirs, tolerance, exact, subject.drops)
+        if found:
+            usual = as_it_is(subject, seed, backend, tolerance, expected)
+            return False, f"{shape}, {variant}: {found}{usual}"
+    if backend == "inductor":
+        return equal_integers(subject, seed, expected, got)
+    return True, f"{len(calls)} calls"
+
+
+def as_it_is(
+    subject: ScriptSubject,
+    seed: int,
+    backend: str | None,
+    tolerance: float,
+    expected: list[Outcome],
+) -> str:
+    """Say whether the compiled model differs from eager mode without the fix, too."""
+    if backend is None:
+        return ""
+    torch._dynamo.reset()
+    with contextlib.suppress(Exception):
+        plain = ScriptCall(subject, subject.build(seed), subject.unchanged, backend).all(
+            subject.calls[: len(expected)]
+        )
+        pairs = zip(expected, plain, strict=False)
+        if any(difference(*pair, tolerance) for pair in pairs):
+            return f" (the compiled model differs from eager mode {WITHOUT})"
+    return ""
+
+
+def in_float64(subject: ScriptSubject, seed: int, number: int) -> Outcome | None:
+    """Return a call of the model in float64, None if it cannot be called so."""
+
+    def doubled(value: torch.Tensor) -> torch.Tensor:
+        return value.double() if value.is_floating_point() else value
+
+    call = (*subject.calls, *subject.eager_only)[number]
+    with contextlib.suppress(Exception):
+        args, kwargs = tree_map_only(torch.Tensor, doubled, arguments(subject, *call))
+        precise = ScriptCall(subject, subject.build(seed).double(), subject.unchanged)
+        with restored_globals(subject, precise.model):
+            return precise(args, kwargs, seed=number, brief=number >= COUNTED)
+    return None
+
+
+def equal_integers(
+    subject: ScriptSubject, seed: int, expected: list[Outcome], got: list[Outcome]
+) -> Step:
+    """Whether Inductor's integers are those of eager mode.
+
+    The index of the largest of equal values depends on the last bit: where some differ, as many
+    must differ in the model as it is.
+    """
+    pairs = list(zip(expected, got, strict=False))
+    if not any(unequal_integers(*pair, subject.drops) for pair in pairs):
+        return True, f"{len(pairs)} calls"
+    torch._dynamo.reset()
+    as_it_is = ScriptCall(subject, subject.build(seed), subject.unchanged, "inductor").all(
+        subject.calls[:FEW]
+    )
+    for (ours, theirs), plain in zip(pairs, as_it_is, strict=False):
+        usual = unequal_integers(ours, plain, subject.drops)
+        for name, count in unequal_integers(ours, theirs, subject.drops).items():
+            if count > usual.get(name, 0):
+                return False, f"{name} differs in {count} elements"
+    return True, f"{len(pairs)} calls; integers differ without the fix, too"
+
+
+def unusual(
+    subject: ScriptSubject, kind: str, models: Sequence[torch.nn.Module]
+) -> tuple[Any, Any]:
+    """Return unusual arguments, or usual ones for which the models get unusual parameters."""
+    own = arguments(subject, FIRST, "own")
+    change, floating = UNUSUAL[kind], kind not in INTEGERS
+    given = [value for value in tree_leaves(own) if torch.is_tensor(value)]
+    if floating and not any(value.is_floating_point() for value in given):
+        with torch.no_grad():
+            for value in (each for model in models for each in model.parameters()):
+                value.copy_(change(value))
+        return own
+
+    def changed(path: tuple[Any, ...], value: Any) -> Any:
+        if not torch.is_tensor(value) or value.is_floating_point() != floating:
+            return value
+        return value if is_size(path, value) else change(value)
+
+    return tree_map_with_path(changed, own)  # type: ignore[no-any-return]
+
+
+def for_unusual(subject: ScriptSubject, *, whole: bool) -> list[tuple[str, bool, str, str]]:
+    """Whether the graph does what the model does for unusual values, errors included.
+
+    The model is compiled for usual inputs, and called with unusual ones after that, for each kind
+    in a fork. Returns of each kind its name, a step, and a condition that results from it or "".
+    """
+    plain = ScriptCall(subject, subject.build(0), subject.unchanged)
+    fixed = ScriptCall(subject, subject.build(0), subject.compilable, "eager", whole=whole)
+    for each in (plain, fixed):
+        with restored_globals(subject, each.model):
+            each.number(0, (FIRST, "own"))
+
+    def outcome(kind: str) -> tuple[bool, str, str]:
+        values = unusual(subject, kind, (plain.model, fixed.model))
+        try:
+            with restored_globals(subject, plain.model):
+                expected = plain(*values, seed=1)
+        except Exception as error:  # noqa: BLE001  (the model's own check, or of what it calls)
+            raised = words_of(error)
+            hidden = error_for(fixed, kind)
+            if hidden is None and is_check(error):
+                return False, f"eager mode raises an error that the fix hides ({raised})", ""
+            if hidden is None:
+                return True, f"eager mode raises an error ({raised})", without_error(kind, raised)
+            ours, theirs = raised.partition(":")[0], hidden[0].partition(":")[0]
+            other = f"Nobody catches the {ours} of the model: the fix raises {theirs}."
+            return True, f"an error as in eager mode ({raised})", "" if ours == theirs else other
+        got = fixed(*unusual(subject, kind, ()), seed=1)
+        # Where a branch became a selection, a copy is returned instead of the input itself.
+        found = difference(
+            expected, got, CAPTURE_TOLERANCE, dropped=subject.drops, ignored=(MEMORY,)
+        )
+        return not found, found, ""
+
+    found = []
+    for kind in UNUSUAL:
+        said = untouched(partial(outcome, kind))
+        if said == DIED and untouched(partial(error_for, plain, kind)) == DIED:
+            said = (True, "eager mode ends the process", "")
+        found.append((kind, *((False, said["raised"], "") if "raised" in said else said)))
+    return found
+
+
+def error_for(calling: ScriptCall, kind: str) -> tuple[str, bool] | None:
+    """Return the error that a model, compiled or not, raises for unusual values, and if it is a
+    check; None if it raises none.
+    """
+    values = unusual(calling.subject, kind, (calling.model,))
+    try:
+        calling(*values, seed=1)
+    except Exception as error:  # noqa: BLE001  (whatever it raises)
+        return words_of(error), is_check(error)
+    return None
+
+
+def is_check(error: Exception) -> bool:
+    """Whether an error is one that a model raises itself: `raise` or `assert` in its own file."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    file = trace.tb_frame.f_code.co_filename if trace is not None else ""
+    if trace is None or file.startswith(TORCH):
+        return False
+    return linecache.getline(file, trace.tb_lineno).strip().startswith(("raise", "assert"))
+
+
+def without_error(kind: str, raised: str) -> str:
+    error = raised.partition(":")[0]
+    return f"No input is like {kind}: eager mode raises {error}, the fix does not."
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+TORCH = str(Path(torch.__file__).parent)
+
+LARGE = (10**6, 2**31 + 11)
+"""Large numbers, one of which does not fit in 32 bits."""
+
+MOST_CONSTANTS = 6
+NUMBER_SECONDS = 30
+
+
+class Numbers(TorchDispatchMode):  # type: ignore[misc]
+    """Counts the integers that are read from tensors (`.item()`), and puts `value` in their place.
+
+    It notes the places in the model's code where numbers are read, by their type. Of floating-point
+    numbers a compiler makes tensors, which nothing reads.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.value: int | None = None
+        self.count, self.reading = 0, False
+        self.places: dict[type, dict[str, CodeType]] = {int: {}, float: {}}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten._local_scalar_dense.default:
+            return self.read(result, args[0].dtype)
+        return result
+
+    def read(self, number: Any, dtype: torch.dtype) -> Any:
+        if type(number) not in self.places:
+            return number
+        frame = sys._getframe()
+        while frame.f_back and frame.f_code.co_filename.startswith((TORCH, __file__)):
+            frame = frame.f_back
+        place = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+        if not self.reading:  # in eager mode, before compiled code is called
+            self.places[type(number)][place] = frame.f_code
+        if isinstance(number, float):
+            return number
+        self.count += 1
+        return number if self.value is None else min(self.value, torch.iinfo(dtype).max)
+
+    @contextlib.contextmanager
+    def eager(self) -> Iterator[None]:
+        """Be in force in eager mode, where `tolist` reads the memory of a tensor."""
+        before = torch.Tensor.tolist
+
+        def listed(tensor: torch.Tensor) -> Any:
+            return tree_map(lambda number: self.read(number, tensor.dtype), before(tensor))
+
+        torch.Tensor.tolist = listed
+        try:
+            with self:
+                yield
+        finally:
+            torch.Tensor.tolist = before
+
+    def within(self, backend: str) -> Callable[..., Any]:
+        """Return a backend whose compiled code runs in this mode."""
+
+        def compiler(module: Any, inputs: Any) -> Any:
+            compiled = torch._dynamo.lookup_backend(backend)(module, inputs)
+
+            def run(*values: Any) -> Any:
+                with self if self.reading else contextlib.nullcontext():
+                    return compiled(*values)
+
+            return run
+
+        return compiler
+
+    def places_of(self, kind: type) -> str:
+        return ", ".join(list(self.places[kind])[:4])
+
+    def values(self) -> list[int]:
+        """The integers to be tried: small and large ones, and constants of the code."""
+        constants = [c for code in self.places[int].values() for c in code.co_consts]
+        own = [c for c in constants if type(c) is int and abs(c) > 1]
+        return list(dict.fromkeys([0, 1, -1, *LARGE, *own[:MOST_CONSTANTS]]))
+
+
+def for_numbers(eager: ScriptCall, fixed: ScriptCall, numbers: Numbers) -> dict[str, Any]:
+    """Whether compiled code does with unusual numbers what the same code does in eager mode.
+
+    They take the place of all integers that the model reads from tensors and that compiled code
+    reads, too. Returns conditions, what was tried, and a step where no number gives the same.
+    """
+    counts, conditions = [], []
+    eager.around = numbers.eager()
+    for calling in (eager, fixed):
+        numbers.count, numbers.reading = 0, calling is fixed
+        attempted(partial(calling.number, 0, (FIRST, "own")))
+        counts.append(numbers.count)
+    if places := numbers.places_of(float):
+        conditions = [f"Python raises no error for numbers read at {places}, as for 1 / 0."]
+    if not counts[0] or counts[0] != counts[1]:
+        if places := numbers.places_of(int) if counts[0] else "":
+            conditions.append(f"Integers read at {places} are like those that were tried.")
+        return {"holds_if": conditions, "tried": []}
+    places, values, other = numbers.places_of(int), numbers.values(), {}
+    for value in values:
+        result = untouched(partial(with_number, eager, fixed, numbers, value))
+        if detail := "the process ends" if isinstance(result, dict) else result:
+            other[value] = detail
+    tried = f"for integers read at {places}: {', '.join(map(str, values))}"
+    if other:
+        first, listed = next(iter(other)), ", ".join(map(str, other))
+        conditions.append(f"No integer read at {places} is {listed} ({first}: {other[first]}).")
+    found: dict[str, Any] = {"holds_if": conditions, "tried": [tried]}
+    if len(other) == len(values):
+        found["step"] = (False, f"other integers at {places}: {other[values[0]]}")
+    return found
+
+
+def with_number(eager: ScriptCall, fixed: ScriptCall, numbers: Numbers, value: int) -> str:
+    """Return how compiled code differs from eager mode for an integer; empty if it does not."""
+    allow_memory()
+    signal.alarm(NUMBER_SECONDS)
+    numbers.value = value
+    eager.around = numbers.eager()
+    outcomes = [attempted(partial(each.number, 0, (FIRST, "own"))) for each in (eager, fixed)]
+    raised = [each.get("raised", "no error").partition(":")[0] for each in outcomes]
+    if raised == ["no error"] * 2:
+        expected, got = outcomes
+        return difference(expected, got, INDUCTOR_TOLERANCE, dropped=eager.subject.drops)
+    if "no error" not in raised:
+        return ""
+    return f"eager mode raises {raised[0]}, compiled code {raised[1]}"
+
+
+def allow_memory(more: int = 2**32) -> None:
+    """Let this process take so many bytes more than it has."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * os.sysconf("SC_PAGE_SIZE") + more
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+
+
+# --- cost -----------------------------------------------------------------------------------------
+
+ROUNDS = 5
+ROUND_SECONDS = 0.2
+
+
+def costs(subject: ScriptSubject) -> dict[str, float | None]:
+    """Return the seconds of a call in eager mode, compiled without the fix, and compiled with it.
+
+    The compiler is Inductor, the inputs are those of the first shape, and in mode train a backward
+    belongs to a call. Each figure is the median of five measurements of
+    `torch.utils.benchmark`, in turns, with one thread. None where the compiler raises an error.
+    """
+    with contextlib.ExitStack() as stack:
+        calls = {
+            "eager": called_again(subject, subject.unchanged, stack, None),
+            "without": called_again(subject, subject.unchanged, stack, "inductor"),
+            "with": called_again(subject, subject.compilable, stack, "inductor"),
+        }
+        found: dict[str, list[float]] = {name: [] for name, call in calls.items() if call}
+        for _ in range(ROUNDS):
+            for name, times in found.items():
+                timer = Timer("call()", globals={"call": calls[name]})
+                times.append(timer.blocked_autorange(min_run_time=ROUND_SECONDS).median)
+    return {name: median(found[name]) if name in found else None for name in calls}
+
+
+def called_again(
+    subject: ScriptSubject,
+    fix: Callable[..., Any],
+    stack: contextlib.ExitStack,
+    backend: str | None,
+) -> Callable[[], Any] | None:
+    """Return a model as a call that can be repeated, compiled by two calls; None if that fails.
+
+    The fix stays in force until the stack ends, as in a program that makes many calls within it.
+    """
+    model = subject.build(0)
+    args, kwargs = arguments(subject, FIRST, "own")
+    options: dict[str, Any] = {}
+    torch._dynamo.reset()
+    args, kwargs = stack.enter_context(fix(model, args, kwargs, options))
+    run = model if backend is None else torch.compile(model, backend=backend, **options)
+    call = partial(one_call, subject, run, args, kwargs)
+    try:
+        call()
+        call()
+    except Exception:  # noqa: BLE001  (the compiler's; the model as it is may not compile)
+        return None
+    return call
+
+
+def one_call(
+    subject: ScriptSubject, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    with torch.set_grad_enabled(subject.train):
+        output = run(*args, **kwargs)
+    if subject.train and (loss := loss_of(output)) is not None:
+        loss.backward()
+
+
+# --- verification ---------------------------------------------------------------------------------
 
 KEPT = 0.9
 """How many of the operators that were in graphs must stay there; a fix may need a few fewer."""
@@ -52,44 +1475,48 @@ def verify(
     """Examine all requirements; `report` gets each as it is known. Returns the figures."""
 
     def step(name: str, found: Any) -> bool:
-        passed, detail = found if isinstance(found, list) else (False, found["raised"])
+        passed, detail = found if not isinstance(found, dict) else (False, found["raised"])
         report(name, (passed, detail))
         return bool(passed)
 
+    figures: dict[str, Any] = {"single_graph": False, "tried": [], "holds_if": []}
+    of_calls = forks.start(partial(accepted, subject))
+    of_settings = forks.start(partial(left_behind, subject))
+    of_before = forks.start(partial(captured, subject, calls=1))
+    of_branches = forks.start(partial(equal_branches, subject))
+    calls = forks.result(of_calls)
+    if isinstance(calls, dict):
+        # A model that fails without the fix, too, was given inputs that do not suit it.
+        report("the inputs of both shapes suit the model", (False, calls["raised"]))
+        figures |= {name: [-1, -1] for name in ("breaks", "graphs", "operators")}
+        return figures | {"compilations": [None, -1]}
+    choose(subject, {tuple(call) for call in calls})
     # One seed runs in the default mode, whose graphs are counted, and the other one in fullgraph.
     of_after = forks.start(partial(captured_with_results, subject))
-    of_before = forks.start(partial(captured, subject, calls=1))
-    of_graph = forks.start(partial(equal_calls, subject, 1, "eager"))
-    of_settings = forks.start(partial(left_behind, subject))
-    of_eager = {seed: forks.start(partial(equal_calls, subject, seed)) for seed in SEEDS}
-
+    of_graph = forks.start(partial(equal_calls, subject, 1, whole=True))
     before, after = forks.result(of_before), forks.result(of_after)
-    figures: dict[str, Any] = {"single_graph": False}
     for name in ("breaks", "graphs", "operators"):
         figures[name] = [before.get(name, -1), after.get(name, -1)]
     figures["compilations"] = [None, after.get("compilations", -1)]
     if "raised" in after:
-        # A model that fails without the fix, too, was given inputs that do not suit it.
-        before = forks.result(forks.start(partial(captured, subject, calls=len(CALLS))))
-        same = after != KILLED and after["raised"] == before.get("raised")
-        name = "the inputs of both shapes suit the model" if same else "Dynamo captures it"
-        report(name, (False, after["raised"]))
+        report("Dynamo captures it", (False, after["raised"]))
         return figures
-    accepted = forks.result(of_graph)
-    whole = figures["single_graph"] = isinstance(accepted, list)
+    accepted_graph = forks.result(of_graph)
+    raised = accepted_graph if "raised" in accepted_graph else accepted_graph["graph"]
+    whole = figures["single_graph"] = not isinstance(raised, dict)
     if whole:
         report("fullgraph=True accepts it", (True, shapes_of(subject)))
     elif not after["breaks"]:
-        report("fullgraph=True accepts it", (False, accepted["raised"]))
+        report("fullgraph=True accepts it", (False, raised["raised"]))
         return figures
     else:
         fewer = after["breaks"] < before.get("breaks", sys.maxsize)
         said = f"{before.get('breaks')} to {after['breaks']}"
-        detail = said if fewer else f"{said}; {accepted['raised']}"
+        detail = said if fewer else f"{said}; {raised['raised']}"
         report("it has fewer graph breaks", (fewer, detail))
         if not fewer:
             return figures
-        of_graph = forks.start(partial(equal_calls, subject, 1, "eager", whole=False))
+        of_graph = forks.start(partial(equal_calls, subject, 1, whole=False))
     report("the graphs contain the model", contained(before, after, whole=whole))
     report("compilations do not grow", not_grown(subject, after, figures, forks))
     of_unusual = forks.start(partial(for_unusual, subject, whole=whole))
@@ -97,22 +1524,72 @@ def verify(
     of_inductor = forks.start(partial(with_inductor, whole=whole))
     if not step("nothing stays changed", forks.result(of_settings)):
         return figures
-    for seed in SEEDS:
-        if not step(f"eager results, seed {seed}", forks.result(of_eager[seed])):
+    other = forks.result(of_graph)
+    of_seeds = (after, other if "raised" not in other else {"eager": other})
+    for seed, found in enumerate(of_seeds):
+        if not step(f"eager results, seed {seed}", found["eager"]):
             return figures
-    for seed, found in enumerate((after["results"], forks.result(of_graph))):
+    if subject.branches and not step("both branches", forks.result(of_branches)):
+        return figures
+    for seed, found in enumerate((after["results"], other["graph"])):
         if not step(f"results of the graph, seed {seed}", found):
             return figures
-    if unusual_equal(forks.result(of_unusual), report):
-        step("results of Inductor", forks.result(of_inductor))
+    unusual_values = forks.result(of_unusual)
+    if unusual_equal(unusual_values, report):
+        figures["holds_if"] += [condition for *_, condition in unusual_values if condition]
+        of_compiler = forks.result(of_inductor)
+        step("results of Inductor", of_compiler.get("step", of_compiler))
+        for name in ("holds_if", "tried"):
+            figures[name] += of_compiler.get(name, [])
+    figures["tried"] = [*tried(subject), *figures["tried"]]
+    figures["holds_if"] = list(dict.fromkeys([*limits(subject), *figures["holds_if"]]))
     return figures
+
+
+def choose(subject: ScriptSubject, usable: set[Call]) -> None:
+    """Make own inputs in the place of those that eager mode does not accept."""
+
+    def chosen(call: Call) -> Call:
+        others = (call, (FIRST, "other factors"))
+        candidates = others if call[1] == "other numbers" else (call,)
+        return next((each for each in candidates if each in usable), (call[0], "own"))
+
+    subject.calls = tuple(map(chosen, CALLS))
+    subject.eager_only = tuple(call for call in EAGER_ONLY if call in usable)
+
+
+def tried(subject: ScriptSubject) -> list[str]:
+    """Say what the calls are."""
+    variants = ", ".join(dict.fromkeys(variant for _, variant in subject.calls))
+    eager = ", ".join(variant for _, variant in subject.eager_only)
+    found = [
+        f"{len(subject.calls)} calls of one model in turns of two shapes, inputs: {variants}",
+        *([f"in eager mode: {eager}"] if eager else []),
+        f"weights of {len(SEEDS)} seeds",
+        f"inputs that are {', '.join(UNUSUAL)}",
+    ]
+    return found + [f"forced: {title}" for title, *_ in subject.branches]
+
+
+def limits(subject: ScriptSubject) -> list[str]:
+    """Say what no call of the script tries."""
+    tensors = [
+        each for each in tree_leaves(arguments(subject, FIRST, "own")) if torch.is_tensor(each)
+    ]
+    kinds = dict.fromkeys(
+        f"{str(each.dtype).removeprefix('torch.')} of {each.dim()} dimensions" for each in tensors
+    )
+    found = [f"The inputs have the types that were tried: {', '.join(kinds)}."] if kinds else []
+    if not subject.train:
+        found.append("No gradient is taken: mode eval was verified.")
+    return [*found, *frozen_reads(subject)]
 
 
 def shapes_of(subject: ScriptSubject) -> str:
     """Say whether the two shapes differ: example inputs of a person may have one only."""
     found = []
     for shape in SHAPES:
-        tensors = filter(torch.is_tensor, tree_leaves(arguments(subject, shape, 0)))
+        tensors = filter(torch.is_tensor, tree_leaves(arguments(subject, shape, "own")))
         found.append([each.shape for each in tensors])
     return "both shapes" if found[0] != found[1] else "one shape: the example inputs have no other"
 
@@ -150,9 +1627,9 @@ def unusual_equal(found: Any, report: Callable[[str, Step], None]) -> bool:
     if isinstance(found, dict):
         report("results for unusual values", (False, found["raised"]))
         return False
-    for kind, passed, detail in found:
+    for kind, passed, detail, _ in found:
         report(f"results for {kind}", (passed, detail))
-    return all(passed for _, passed, _ in found)
+    return all(passed for _, passed, *_ in found)
 
 
 def warm_up(subject: ScriptSubject) -> int:

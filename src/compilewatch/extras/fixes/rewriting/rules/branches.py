@@ -7,7 +7,7 @@ import re
 
 from compilewatch.extras.fixes.rewriting.matching import without_item
 from compilewatch.extras.fixes.rewriting.rule import Edits, RewriteRule, all_of
-from compilewatch.extras.fixes.rewriting.sites import Site
+from compilewatch.extras.fixes.rewriting.sites import Site, with_test
 
 _REDUCED = ("max", "min", "sum", "mean")
 _ELEMENTWISE = ("clamp", "clip", "nan_to_num", "abs", "relu")
@@ -19,11 +19,15 @@ def chosen(site: Site) -> Edits:
     `x = f(x)` under a condition, with or without `else`, a `return` in each branch, or `f(x) if
     condition else g(x)`. The condition is a boolean tensor of one element, and `f` and `g` change
     each element by itself, with nothing but numbers: both values exist then, have one shape, and
-    `torch.where` takes all of one. A type that only one of them would change is an error of the
-    script. A gradient through the value that is not taken is zero times its derivative, which is
-    NaN where that is infinite.
+    `torch.where` takes all of one. A type that only one of them would change, and a value that is
+    the tensor itself and is changed later, are found where the script forces each branch. A
+    gradient through the value that is not taken is zero times its derivative, which is NaN where
+    that is infinite.
     """
     statement, last = site.statement, site.statement
+    owner = statement.value if isinstance(statement, ast.Assign | ast.Return) else statement
+    if not isinstance(owner, ast.If | ast.IfExp):
+        return ()
     match statement:
         case ast.If(test=test, body=[ast.Assign(targets=[target], value=value)], orelse=[]):
             other: ast.expr = target
@@ -52,9 +56,15 @@ def chosen(site: Site) -> Edits:
     names = {_element_of(value), _element_of(other)}
     if not _is_reduced(condition) or len(names) > 1 or None in names:
         return ()
-    parts = (ast.unparse(each) for each in (condition, value, other))
-    line = f"{site.indent}{head}torch.where({', '.join(parts)})\n"
-    return all_of(site.edit(site.span(statement, last), line))
+    test_text, values = ast.unparse(condition), f"{ast.unparse(value)}, {ast.unparse(other)}"
+    line = f"{site.indent}{head}torch.where({test_text}, {values})\n"
+    branches = []
+    for taken, name in ((True, "taken"), (False, "not taken")):
+        forced = f"torch.full_like({test_text}, {taken}, dtype=torch.bool)"
+        new = f"{site.indent}{head}torch.where({forced}, {values})\n"
+        plain = with_test(site, statement, owner, taken, last)
+        branches.append((f"the branch at line {statement.lineno} {name}", plain, new))
+    return all_of(site.edit(site.span(statement, last), line, branches))
 
 
 def _is_reduced(test: ast.expr) -> bool:
@@ -111,7 +121,6 @@ RULES = (
         holds_if=(
             "The derivative of the value that is not chosen is finite: a gradient of NaN or "
             "infinity reaches the weights.",
-            "Nobody needs the result to be the input itself: it is a copy.",
         ),
         before="""\
 if torch.isinf(x).any():

@@ -134,6 +134,7 @@ return x + 1
         name="check of numbers in the graph",
         summary="A check of numbers that a graph does not know is made when it runs. It raises "
         "RuntimeError.",
+        other_error=True,
         when=_ON_VALUES,
         apply=hinted,
         holds_if=("Nobody catches the error by another type than RuntimeError, or by its text.",),
@@ -153,6 +154,7 @@ return x[:count]
     RewriteRule(
         name="check in the graph",
         summary="A check of values is made by an operator of the graph. It raises RuntimeError.",
+        other_error=True,
         when=_ON_VALUES,
         apply=raised,
         holds_if=(

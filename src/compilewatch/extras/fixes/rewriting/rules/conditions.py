@@ -14,11 +14,14 @@ def reordered(site: Site) -> Edits:
     In `size > 1 and mask is None and causal` the parts have no effect: names, comparisons with
     None, and comparisons of numbers. Their order changes nothing but which of them are evaluated:
     where one that Python knows is false, the comparison is not needed. The result is the same as a
-    truth; it may be False where it was None. A part that protects another stays before it, since
-    comparisons with None come first and only the comparison of numbers moves.
+    truth; it may be False where it was None, so the value must be used as a truth only. A part that
+    protects another stays before it, since comparisons with None come first and only the comparison
+    of numbers moves.
     """
     match site.statement:
-        case ast.Assign(value=ast.BoolOp(op=ast.And(), values=parts) as whole):
+        case ast.Assign(
+            targets=[ast.Name(id=name)], value=ast.BoolOp(op=ast.And(), values=parts) as whole
+        ) if _is_truth(name, site.function, site.statement):
             pass
         case ast.If(test=ast.BoolOp(op=ast.And(), values=parts) as whole):
             pass
@@ -30,6 +33,37 @@ def reordered(site: Site) -> Edits:
         return ()
     first = " and ".join(map(ast.unparse, known))
     return all_of(site.replaced(whole, f"bool({first}) and {ast.unparse(numbers[0])}"))
+
+
+def _is_truth(name: str, function: ast.AST, assigned: ast.stmt) -> bool:
+    """Whether a function uses a name as a truth only: in a condition, or as `is_causal` of SDPA."""
+    truths: set[int] = set()
+    for node in ast.walk(function):
+        match node:
+            case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test):
+                truths |= {id(each) for each in _operands(test)}
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                truths |= {id(each) for each in _operands(operand)}
+            case ast.Call(func=called, keywords=keywords) if ast.unparse(called).endswith(
+                "scaled_dot_product_attention"
+            ):
+                truths |= {id(each.value) for each in keywords if each.arg == "is_causal"}
+            case ast.Nonlocal(names=names) | ast.Global(names=names) if name in names:
+                return False
+    own = {id(each) for each in ast.walk(assigned)}
+    return all(
+        id(each) in truths | own
+        for each in ast.walk(function)
+        if isinstance(each, ast.Name) and each.id == name and isinstance(each.ctx, ast.Load)
+    )
+
+
+def _operands(test: ast.expr) -> list[ast.expr]:
+    return (
+        [each for part in test.values for each in _operands(part)]
+        if isinstance(test, ast.BoolOp)
+        else [test]
+    )
 
 
 def _known(part: ast.expr) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from compilewatch.extras.fixes.rewriting.rule import Edits, RewriteRule, all_of
-from compilewatch.extras.fixes.rewriting.sites import Site
+from compilewatch.extras.fixes.rewriting.sites import Site, with_test
 
 _BOOLEAN = (
     *("eq", "ne", "lt", "le", "gt", "ge", "bool", "isnan", "isinf", "isfinite", "any", "all"),
@@ -23,10 +23,12 @@ def unconditional(site: Site) -> Edits:
     `any()` is left out, since an empty mask assigns nothing.
     """
     match site.statement:
-        case ast.If(
-            test=test,
-            body=[ast.Assign(targets=[ast.Subscript(slice=mask) as target], value=value)],
-            orelse=[],
+        case (
+            ast.If(
+                test=test,
+                body=[ast.Assign(targets=[ast.Subscript(slice=mask) as target], value=value)],
+                orelse=[],
+            ) as statement
         ):
             pass
         case _:
@@ -40,8 +42,16 @@ def unconditional(site: Site) -> Edits:
         chosen = f"({text}) & ({ast.unparse(test)})"
     else:
         return ()
-    line = f"{site.indent}{ast.unparse(target.value)}[{chosen}] = {ast.unparse(value)}\n"
-    return all_of(site.edit(site.span(site.statement), line))
+    head, tail = f"{site.indent}{ast.unparse(target.value)}[", f"] = {ast.unparse(value)}\n"
+    branches = [
+        (
+            f"the branch at line {statement.lineno} {name}",
+            with_test(site, statement, statement, taken, statement),
+            f"{head}({text}) & {taken}{tail}",
+        )
+        for taken, name in ((True, "taken"), (False, "not taken"))
+    ]
+    return all_of(site.edit(site.span(statement), f"{head}{chosen}{tail}", branches))
 
 
 def _boolean(site: Site, node: ast.expr) -> bool:

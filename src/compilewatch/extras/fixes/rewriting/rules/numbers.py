@@ -154,6 +154,7 @@ return x / math.sqrt(x.sum().item())
 return x / torch.sqrt(torch.as_tensor(x.sum(), dtype=torch.float64))
 """,
         removes_check=True,
+        other_error=True,
     ),
     RewriteRule(
         name="numbers gathered in a tensor",
