@@ -115,6 +115,10 @@ def main() -> None:
         what = f"the output's encoding {error.encoding} cannot encode {error.object[error.start]!a}"
         click.echo(f"compilewatch: {what}: set PYTHONIOENCODING=utf-8", err=True)
         sys.exit(2)
+    except (MemoryError, RecursionError) as error:
+        what = "an input is too large or nested too deeply"
+        click.echo(f"compilewatch: {what} ({type(error).__name__})", err=True)
+        sys.exit(2)
     except OSError as error:
         # An error that no other module has handled: most often the output cannot be written.
         where = f"{error.filename}: " if error.filename else ""

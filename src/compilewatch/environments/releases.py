@@ -31,11 +31,16 @@ def releases(package: str, python: str | None = None) -> tuple[Version, ...]:
             command, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS
         )
         output, complaints = done.stdout, done.stderr
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except OSError as error:
+        raise InterpreterError(f"{command[0]} cannot be run: {error.strerror}") from None
+    except subprocess.TimeoutExpired as error:
         output, complaints = "", str(error)
     found = re.search(r"^Available versions: (.*)$", output, re.MULTILINE)
     if found is None:
         unreachable = "Retrying" in complaints or "timed out" in complaints
+        if not unreachable and "No matching distribution" not in complaints:
+            last = (complaints.strip().splitlines() or ["no message"])[-1]
+            raise InterpreterError(f"{command[0]} cannot list the releases of {package}: {last}")
         why = "cannot be reached" if unreachable else "lists no wheel of it for this Python"
         raise InterpreterError(
             f"the releases of {package} are not known, because the package index {why}: check the "

@@ -99,8 +99,8 @@ def _parsed(file: Path) -> ast.Module:
     except SyntaxError as error:
         line = f": {error.text.strip()}" if error.text else ""
         raise ConfigError(f"{file}:{error.lineno}: SyntaxError: {error.msg}{line}") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{file} cannot be read: {error}") from None
+    except (OSError, ValueError, MemoryError, RecursionError) as error:
+        raise ConfigError(f"{file} cannot be read: {str(error) or type(error).__name__}") from None
 
 
 def _top_level(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:

@@ -123,7 +123,7 @@ def factory_spec(
         raise _missing(module, python_path, root)
     check_factory(where, attribute, module)
     digest = hashlib.sha256()
-    for path in sorted(where.parent.glob("*.py")):
+    for path in sorted(path for path in where.parent.glob("*.py") if path.is_file()):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return ModelSpec(
         source="manifest",

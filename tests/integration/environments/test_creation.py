@@ -198,6 +198,9 @@ def test_a_release_that_does_not_exist_is_one_line_and_leaves_nothing(
     nothing = Recipe(torch=pin, requirements=chosen.requirements, chosen=("no-such==1.0",))
     with pytest.raises(InterpreterError, match="releases of no-such are not known"):
         create(environments, "absent", nothing)
+    for python, why in (("/no-python", "cannot be run: No such"), ("/bin/false", "cannot list")):
+        with pytest.raises(InterpreterError, match=f"^{python} {why}"):
+            create(environments, "absent", absent, python=python)
     assert not environments.folder("absent").exists()
 
 

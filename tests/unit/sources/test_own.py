@@ -62,6 +62,19 @@ def test_the_only_function_that_returns_a_model_is_the_factory(here: Path, name:
     assert build(name) == ("mynet:build", str(here))
 
 
+def test_what_lies_beside_a_model_need_not_be_a_file(here: Path) -> None:
+    write(here / "mynet.py", NET, BUILD)
+    (here / "other.py").mkdir()
+    (here / "gone.py").symlink_to("nowhere")
+    assert build("./mynet.py") == ("mynet:build", str(here))
+
+
+def test_a_file_that_is_nested_too_deeply_is_one_line(here: Path) -> None:
+    write(here / "mynet.py", "x = " + "-" * 100_000 + "1\n")
+    with pytest.raises(ConfigError, match=r"mynet\.py"):
+        build("./mynet.py")
+
+
 @pytest.mark.parametrize("name", ["mynet:build", "mynet.build"])
 def test_a_module_and_a_factory_with_a_colon_or_a_dot(here: Path, name: str) -> None:
     write(here / "mynet.py", NET, BUILD)
