@@ -29,22 +29,20 @@ agent_writes() {
 
 # The runs are in a folder of the host, which belongs to the user who created the checkout.
 open_outputs() {
-  local outputs path
+  local outputs
   outputs=${COMPILEWATCH_OUTPUT_DIR:-$(sed -n 's/^COMPILEWATCH_OUTPUT_DIR=//p' .env)}
   outputs=${outputs:-$PWD/outputs}
   mkdir -p "$outputs"
-  for path in "$outputs" "$outputs"/index.sqlite*; do
-    if [ ! -e "$path" ] || agent_writes "$path"; then continue; fi
-    # Root can still write there afterwards, any other owner could not.
-    if [ "$(id -u)" = 0 ] && [ -O "$path" ]; then
-      chown 1000:1000 "$path"
-      continue
-    fi
-    echo "stack_setup: the Jenkins agent (user 1000) cannot write to $path: run" \
-      "\`sudo setfacl -R -m u:1000:rwX,d:u:1000:rwX $outputs\`, or set COMPILEWATCH_OUTPUT_DIR" \
-      "in .env to a folder that belongs to it, or take jenkins out of COMPOSE_PROFILES" >&2
-    exit 1
-  done
+  if agent_writes "$outputs"; then return; fi
+  # Root can still write there afterwards, any other owner could not.
+  if [ "$(id -u)" = 0 ] && [ -O "$outputs" ]; then
+    chown 1000:1000 "$outputs"
+    return
+  fi
+  echo "stack_setup: the Jenkins agent (user 1000) cannot write to $outputs: run" \
+    "\`sudo setfacl -R -m u:1000:rwX,d:u:1000:rwX $outputs\`, or set COMPILEWATCH_OUTPUT_DIR" \
+    "in .env to a folder that belongs to it, or take jenkins out of COMPOSE_PROFILES" >&2
+  exit 1
 }
 
 kind=${1:-}

@@ -21,6 +21,7 @@ import msgspec
 from compilewatch.errors import ConfigError, StoreError, did_you_mean
 
 T = TypeVar("T", bound=msgspec.Struct)
+_Decoded = TypeVar("_Decoded")
 
 NAME_LENGTH = 120
 """Maximum length of a file name made from a model's name; file systems allow 255 bytes."""
@@ -136,7 +137,7 @@ def read_toml(path: Path, kind: type[T], *, version: int = 1) -> T:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
     written = values.get("schema_version", version)
     if isinstance(written, int) and written > version:
@@ -150,13 +151,25 @@ def read_toml(path: Path, kind: type[T], *, version: int = 1) -> T:
         raise ConfigError(f"{path}: {error}{_near_field(str(error), kind)}") from None
 
 
+class DamagedError(ValueError):
+    """Data cannot be decoded as what it should hold; the message says why."""
+
+
+def from_json(data: bytes | str, kind: type[_Decoded]) -> _Decoded:
+    """Decode JSON as a type. Raises DamagedError, also where the text is no UTF-8."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise DamagedError(str(error)) from None
+
+
 def read_json_object(path: Path) -> dict[str, Any]:
     """Read a JSON file that holds an object. Raises ConfigError that names the file."""
     try:
         values = json.loads(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not JSON: {error}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: a configuration is a JSON object")

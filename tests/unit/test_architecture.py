@@ -299,7 +299,7 @@ def test_forks_end_with_their_process() -> None:
     assert forking == FORKS_OF_THEIR_OWN
 
 
-RUN_FILES = {"results.jsonl", "run.json", "index.sqlite"}
+RUN_FILES = {"results.jsonl", "run.json", ".index"}
 
 
 def test_only_the_store_touches_the_files_of_a_run() -> None:

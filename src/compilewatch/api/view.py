@@ -60,7 +60,8 @@ def view(
     other, problem = _baseline(store, stored, baseline, runs)
     notes += problem
     try:
-        history, trend = _past(store, run, results, [each.run for each in runs])
+        history, trend, damaged = _past(store, run, results, [each.run for each in runs])
+        notes += (line for line in damaged if line not in notes)
     except StoreError as error:
         history, trend = {}, ()
         notes.append(f"the history of earlier runs cannot be read: {error}")
@@ -70,7 +71,7 @@ def view(
     if other is None:
         return replace(seen, notes=tuple(notes))
     compared = compare(other.run, other.results(), run, results)
-    notes += (f"baseline: {line}" for line in other.damaged)
+    notes += (line for line in other.damaged if line not in notes)
     return replace(
         seen,
         changes=compared.changes,
@@ -148,12 +149,15 @@ def _before(
 
 def _past(
     store: Store, run: Run, results: Sequence[Result], runs: Sequence[Run]
-) -> tuple[Mapping[tuple[str, str], tuple[Earlier, ...]], tuple[TrendPoint, ...]]:
-    """The history of each model and target and the trend of the run; `runs` come newest first."""
+) -> tuple[Mapping[tuple[str, str], tuple[Earlier, ...]], tuple[TrendPoint, ...], list[str]]:
+    """The history of each model and target, the trend of the run, and the damaged lines of both.
+
+    `runs` come newest first.
+    """
     earlier = [other for other in runs if other.id < run.id and same_settings(run, other)]
     alike = [other for other in earlier if may_be_baseline(other) and scope(other) == scope(run)]
     recent, alike = earlier[: RUNS_SHOWN - 1], alike[: RUNS_SHOWN - 1]
-    found = store.outcomes(list({other.id for other in (*recent, *alike)}))
+    found, damaged = store.outcomes(list({other.id for other in (*recent, *alike)}))
     here = {(r.request.model.name, target_label(r.request.target)) for r in results}
     history: defaultdict[tuple[str, str], list[Earlier]] = defaultdict(list)
     ids = {other.id for other in recent}
@@ -168,7 +172,7 @@ def _past(
         TrendPoint(run=each.id, started_at=each.started_at, passed=number, planned=each.planned)
         for each, number in counts
     )
-    return {key: tuple(points) for key, points in history.items()}, tuple(trend)
+    return {key: tuple(points) for key, points in history.items()}, tuple(trend), damaged
 
 
 def _lost(results: Iterable[Result]) -> list[str]:

@@ -5,12 +5,12 @@ Every line of results.jsonl, run.json and plan.json has a `schema_version`.
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from compilewatch.errors import StoreError
+from compilewatch.files import from_json
 from compilewatch.records import (
     RESULT_VERSION,
     RUN_VERSION,
@@ -30,20 +30,8 @@ VERSIONS: dict[type, int] = {
 }
 
 
-class DamagedError(ValueError):
-    """Stored data cannot be decoded as the expected record; the message says why."""
-
-
 class _Version(msgspec.Struct):
     schema_version: int
-
-
-_PROBE = msgspec.json.Decoder(_Version)
-
-
-@cache
-def _decoder(kind: type[Record]) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind)
 
 
 def decode(data: bytes, kind: type[T], current: int | None = None) -> T:
@@ -55,12 +43,9 @@ def decode(data: bytes, kind: type[T], current: int | None = None) -> T:
     message names the file.
     """
     current = VERSIONS[kind] if current is None else current
-    try:
-        version = _PROBE.decode(data).schema_version
-        if version == current:
-            return _decoder(kind).decode(data)  # type: ignore[no-any-return]
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise DamagedError(str(error)) from None
+    version = from_json(data, _Version).schema_version
+    if version == current:
+        return from_json(data, kind)
     if version > current:
         raise StoreError(
             f"written by a newer compilewatch (schema {version}, this one knows "

@@ -13,9 +13,9 @@ from typing import TypeVar
 import msgspec
 
 from compilewatch.errors import StoreError
-from compilewatch.files import append_all, failed, lock, sync, sync_folder
+from compilewatch.files import DamagedError, append_all, failed, lock, sync, sync_folder
 from compilewatch.records import Record
-from compilewatch.store.formats import DamagedError, decode
+from compilewatch.store.formats import decode
 
 LOCK_SECONDS = 10.0
 

@@ -19,8 +19,9 @@ from compilewatch.files import failed, point_latest, sync_folder, write_atomical
 from compilewatch.records import Run
 from compilewatch.records.clock import new_run_id
 from compilewatch.records.plans import Plan
+from compilewatch.store import index
 from compilewatch.store.deletion import clear_deleted, delete_run
-from compilewatch.store.index import Index, StoredOutcome, StoredResult
+from compilewatch.store.index import StoredOutcome, StoredResult
 from compilewatch.store.runs import PLAN_FILE, RUN_FILE, RunFolder, StoredRun
 from compilewatch.store.spool import Spool
 from compilewatch.store.writer import RunWriter, earlier_seconds
@@ -36,7 +37,6 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
-        self._index = Index(self.root)
 
     # --- reading ---
 
@@ -110,13 +110,14 @@ class Store:
 
     def lookup_many(self, keys: Sequence[str]) -> dict[str, StoredResult]:
         """Return the newest reusable result for each key that has one; see `index.is_reusable`."""
-        if not keys or not self.root.is_dir():
-            return {}
-        return self._index.find(keys)
+        return index.find(self.root, keys)
 
-    def outcomes(self, runs: Sequence[str]) -> list[StoredOutcome]:
-        """What these runs found, in the order of their ids. Raises StoreError."""
-        return self._index.outcomes(runs) if runs else []
+    def outcomes(self, runs: Sequence[str]) -> tuple[list[StoredOutcome], list[str]]:
+        """What these runs found, in the order of their ids, and one line for each damaged line.
+
+        Raises StoreError.
+        """
+        return index.outcomes(self.root, runs)
 
     # --- writing ---
 
@@ -187,7 +188,6 @@ class Store:
     def delete_run(self, stored: StoredRun) -> None:
         """Delete a run that is not being written. Results that only it has are evaluated again."""
         delete_run(stored.path)
-        self._index.forget(stored.path.name)
 
     def clear_deleted(self) -> None:
         """Delete the rest of runs whose deletion was interrupted."""

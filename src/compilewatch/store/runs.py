@@ -11,10 +11,10 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from compilewatch.errors import StoreError
-from compilewatch.files import failed, lock, write_atomically
+from compilewatch.files import DamagedError, failed, lock, write_atomically
 from compilewatch.records import Result, Run
 from compilewatch.records.plans import Plan
-from compilewatch.store.formats import DamagedError, decode
+from compilewatch.store.formats import decode
 from compilewatch.store.journal import decode_lines
 
 RUN_FILE = "run.json"

@@ -92,10 +92,11 @@ def test_results_of_the_baseline_are_kept_where_a_break_moved(store: Store) -> N
     assert seen.before == {("A", Target()): before}
 
 
-def test_an_index_that_cannot_be_used_costs_the_history_only(store: Store) -> None:
-    stored(store, factories.result("A"))
+def test_a_run_that_cannot_be_read_costs_the_history_only(store: Store) -> None:
+    first = stored(store, factories.result("A"))
     last = stored(store, factories.result("A"))
-    (store.root / "index.sqlite").mkdir()
+    (store.root / first / "results.jsonl").unlink()
+    (store.root / first / "results.jsonl").mkdir()
     seen = view(store, store.open(last))
     assert (seen.history, seen.trend) == ({}, ())
     assert [

@@ -31,11 +31,6 @@ def test_a_deleted_run_is_not_listed_and_nothing_reuses_it(store: Store, stored:
     assert not list(store.root.glob(".deleted-*"))
 
 
-def test_an_index_that_is_not_there_is_not_made(store: Store, stored: Stored) -> None:
-    delete(store, stored(factories.result("A")))
-    assert not (store.root / "index.sqlite").exists()
-
-
 def test_a_run_that_is_being_written_is_not_deleted(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from compilewatch.errors import StoreError
+from compilewatch.files import DamagedError
 from compilewatch.records import RESULT_VERSION, Result
-from compilewatch.store.formats import DamagedError, decode
+from compilewatch.store.formats import decode
 from tests import factories
 
 

@@ -1,21 +1,26 @@
 from __future__ import annotations
 
-import sqlite3
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from compilewatch.errors import StoreError
 from compilewatch.records import Mode, Phase, Result, Status, Target
 from compilewatch.store import Store, index, is_reusable
-from compilewatch.store.index import VERSION
 from tests import factories
 
 Stored = Callable[..., str]
+
+
+@pytest.fixture(autouse=True)
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what was just written has an index."""
+    monkeypatch.setattr(index, "SETTLED_NANOSECONDS", -1)
 
 
 @pytest.mark.parametrize(
@@ -107,6 +112,7 @@ def test_a_file_that_was_edited_in_place_is_read_again(store: Store, stored: Sto
     assert len(store.lookup_many(["key of A", "key of B"])) == 2
     path = store.root / run_id / "results.jsonl"
     first, second = path.read_bytes().splitlines(keepends=True)
+    time.sleep(0.02)
     # As long as before, and the other way round: every offset of the index is now wrong.
     path.write_bytes(second + first)
     found = store.lookup_many(["key of A", "key of B"])
@@ -124,34 +130,62 @@ def test_a_line_that_got_damaged_is_no_result(store: Store, stored: Stored) -> N
     assert set(store.lookup_many(["key of A", "key of B"])) == {"key of B"}
 
 
-@pytest.mark.parametrize("garbage", [b"no database at all" * 100, b""])
-def test_a_damaged_index_is_built_anew(store: Store, stored: Stored, garbage: bytes) -> None:
-    stored(factories.result("A"))
-    store.lookup_many(["key of A"])
-    (store.root / "index.sqlite").write_bytes(garbage)
+def test_a_repair_in_place_is_seen(store: Store, stored: Stored) -> None:
+    """`cp -p` onto a file keeps its inode, and here its size and its time of modification."""
+    run_id = stored(factories.result("A"), factories.result("B"))
+    path = store.root / run_id / "results.jsonl"
+    right, times = path.read_bytes(), path.stat()
+    path.write_bytes(right.replace(b'{"request"', b'["request"', 1))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    found, damaged = store.outcomes([run_id])
+    assert [outcome.model for outcome in found] == ["B"]
+    assert [line.partition(": ")[0] for line in damaged] == [f"{path}:1"]
+    time.sleep(0.02)  # the clock of a file system ticks every few milliseconds
+    path.write_bytes(right)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    found, damaged = store.outcomes([run_id])
+    assert ([outcome.model for outcome in found], damaged) == (["A", "B"], [])
+
+
+def test_a_damaged_index_is_made_anew_wherever_the_damage_is(store: Store, stored: Stored) -> None:
+    run_id = stored(*(factories.result(f"M{number}") for number in range(5)))
+    keys = [f"key of M{number}" for number in range(5)]
+    right = store.lookup_many(keys), store.outcomes([run_id])
+    path = store.root / run_id / ".index"
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 7):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        assert (store.lookup_many(keys), store.outcomes([run_id])) == right
+        path.write_bytes(whole[:place])
+        assert (store.lookup_many(keys), store.outcomes([run_id])) == right
+
+
+def test_an_index_of_another_version_is_made_anew(
+    store: Store, stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = stored(factories.result("A"))
+    with monkeypatch.context() as other:
+        other.setattr(index, "VERSION", index.VERSION + 1)
+        store.lookup_many(["key of A"])
+    made = (store.root / run_id / ".index").read_bytes()
     assert set(store.lookup_many(["key of A"])) == {"key of A"}
+    assert (store.root / run_id / ".index").read_bytes() != made
 
 
-def test_an_index_damaged_in_the_middle_is_built_anew(store: Store, stored: Stored) -> None:
-    stored(*(factories.result(f"M{number}") for number in range(500)))
-    keys = [f"key of M{number}" for number in range(500)]
-    assert len(store.lookup_many(keys)) == 500
-    path = store.root / "index.sqlite"
-    data = bytearray(path.read_bytes())
-    data[4096:] = b"\xaa" * (len(data) - 4096)
-    path.write_bytes(data)
-    assert len(store.lookup_many(keys)) == 500
+def test_a_file_that_was_just_written_has_no_index_yet(
+    store: Store, stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index, "SETTLED_NANOSECONDS", 10**12)
+    run_id = stored(factories.result("A"))
+    assert set(store.lookup_many(["key of A"])) == {"key of A"}
+    assert not (store.root / run_id / ".index").exists()
 
 
-def test_an_index_of_another_version_is_built_anew(store: Store, stored: Stored) -> None:
-    stored(factories.result("A"))
-    store.lookup_many(["key of A"])
-    database = sqlite3.connect(store.root / "index.sqlite")
-    database.execute("DROP TABLE results")
-    database.execute("CREATE TABLE results (other TEXT)")
-    database.execute(f"PRAGMA user_version={VERSION + 1}")
-    database.commit()
-    database.close()
+def test_without_a_place_for_the_index_everything_is_known_all_the_same(
+    store: Store, stored: Stored
+) -> None:
+    run_id = stored(factories.result("A"))
+    (store.root / run_id / ".index").mkdir()
     assert set(store.lookup_many(["key of A"])) == {"key of A"}
 
 
@@ -162,45 +196,15 @@ def test_it_knows_what_each_run_found_and_the_later_line_of_two(
     first = stored(factories.result("A"), factories.result("A", target=train))
     second = stored(factories.result("A", status=Status.TIMEOUT), factories.result("A"))
     third = stored(factories.result("A", status=Status.SKIPPED, phase=Phase.SETUP))
-    assert store.outcomes([second, first]) == [
+    outcomes = [
         (first, "A", "dynamo", "pass", "done"),
         (first, "A", "dynamo/train", "pass", "done"),
         (second, "A", "dynamo", "pass", "done"),
     ]
+    assert store.outcomes([second, first]) == (outcomes, [])
     store.delete_run(store.open(first))
-    assert [found.run for found in store.outcomes([first, third])] == [third]
-    assert store.outcomes([]) == []
-
-
-def test_it_can_be_deleted_and_rebuilt(store: Store, stored: Stored) -> None:
-    stored(factories.result("A"))
-    store.lookup_many(["key of A"])
-    for path in store.root.glob("index.sqlite*"):
-        path.unlink()
-    store.lookup_many(["key of A"])
-    rows = sqlite3.connect(store.root / "index.sqlite").execute("SELECT key FROM results")
-    assert rows.fetchall() == [("key of A",)]
-    rows.connection.close()
-
-
-def test_an_index_that_cannot_be_used_is_one_line_that_says_what_to_do(
-    store: Store, stored: Stored
-) -> None:
-    stored(factories.result("A"))
-    (store.root / "index.sqlite").mkdir()
-    with pytest.raises(StoreError, match="only a cache"):
-        store.lookup_many(["key of A"])
-
-
-def test_a_full_disk_is_called_that(
-    store: Store, stored: Stored, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stored(factories.result("A"))
-    (store.root / "index.sqlite").mkdir()
-    monkeypatch.setattr(index, "ROOM_BYTES", 2**62)
-    with pytest.raises(StoreError, match="the disk is full") as caught:
-        store.lookup_many(["key of A"])
-    assert "delete it" not in str(caught.value)
+    assert [found.run for found in store.outcomes([first, third])[0]] == [third]
+    assert store.outcomes([]) == ([], [])
 
 
 LOOKUP = """

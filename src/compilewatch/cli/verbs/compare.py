@@ -75,15 +75,18 @@ def command(
     settings = load_settings({"output_dir": output_dir})
     store = Store(Path(settings.output_dir))
     before = store.open(base)
+    after = store.open(run or ("latest" if environments is devices is None else base))
+    for line in dict.fromkeys((*before.damaged, *after.damaged)):
+        click.echo(f"note: {line}", err=True)
     names: tuple[str, str] | None = None
     if environments is not None:
         names = _two(environments, "--environments", "default,torch-2.9")
-        seen = view_between(before, store.open(run or base), names)
+        seen = view_between(before, after, names)
     elif devices is not None:
         old, new = map(canonical, _two(devices, "--devices", "cpu,cuda"))
-        seen = view_between_devices(before, store.open(run or base), (old, new))
+        seen = view_between_devices(before, after, (old, new))
     else:
-        seen = view(store, store.open(run or "latest"), baseline=before)
+        seen = view(store, after, baseline=before)
     if attributing:
         olds: Iterable[Result] = before.results()
         if names is not None:

@@ -68,7 +68,7 @@ def command(
         _check_label(label, results, stored.run.id)
     found = leverage(results, by=By(by), order=FixOrder(order), top=top, target=label)
     fixes, notes = stored_fixes(stored)
-    for note in notes:
+    for note in (*stored.damaged, *notes):
         click.echo(f"note: {note}", err=True)
     verified = verified_fixes(found, results, fixes)
     if as_json:

@@ -36,6 +36,8 @@ def command(run: str, baseline: str | None, output_dir: str | None, as_json: boo
         baseline=baseline,
         expectations=load_expectations(Path(settings.expectations_file)),
     )
+    for note in seen.notes:
+        click.echo(f"note: {note}", err=True)
     published = publish(store, seen, load_sinks(settings.sinks, settings))
     if as_json:
         options.print_json({"said": published.lines, "failures": published.failures})

@@ -26,7 +26,8 @@ def command(output_dir: str | None, as_json: bool) -> None:
     if as_json:
         options.print_json(runs)
     else:
-        found = store.outcomes([run.id for run in runs])
+        found, damaged = store.outcomes([run.id for run in runs])
+        problems += tuple(damaged)
         passed = Counter(one.run for one in found if one.status == Status.PASS)
         console().print(runs_table(runs, passed))
     for problem in problems:

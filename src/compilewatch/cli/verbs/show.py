@@ -112,6 +112,8 @@ def _newest(
                 raise
             click.echo(f"compilewatch: {error}; reading older runs instead", err=True)
             continue
+        for line in stored.damaged:
+            click.echo(f"note: {line}", err=True)
         specs = {result.request.model.name: result.request.model for result in results}
         spec = _meant(model, list(specs.values()))
         known |= specs
