@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from compilewatch.files import DamagedError, from_json
 from compilewatch.records import (
     Environment,
     Phase,
@@ -176,16 +177,16 @@ class Lines:
 def read_marks(folder: Path) -> Marks:
     """The phases that a child has entered so far; empty before the first."""
     try:
-        return msgspec.json.decode((folder / PHASES_FILE).read_bytes(), type=Marks)
-    except (OSError, msgspec.DecodeError):
+        return from_json((folder / PHASES_FILE).read_bytes(), Marks)
+    except (OSError, DamagedError):
         return ()
 
 
 def read_result(folder: Path) -> ChildResult | None:
     """The result that a child wrote, or None if it wrote none."""
     try:
-        return msgspec.json.decode((folder / RESULT_FILE).read_bytes(), type=ChildResult)
-    except (OSError, msgspec.DecodeError):
+        return from_json((folder / RESULT_FILE).read_bytes(), ChildResult)
+    except (OSError, DamagedError):
         return None
 
 

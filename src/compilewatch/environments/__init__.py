@@ -18,13 +18,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
 from packaging.specifiers import SpecifierSet
 
 from compilewatch.config.paths import cache_folder
 from compilewatch.contract import targets
 from compilewatch.environments import facts
 from compilewatch.errors import InterpreterError
+from compilewatch.files import DamagedError, from_json
 from compilewatch.records import DEFAULT_ENVIRONMENT, Environment, Record
 
 T = TypeVar("T")
@@ -128,8 +128,8 @@ class Environments:
     def read_stamp(self, name: str) -> Stamp | None:
         """Return the stamp of an environment, None if it is missing, incomplete or unreadable."""
         try:
-            return msgspec.json.decode((self.folder(name) / STAMP_FILE).read_bytes(), type=Stamp)
-        except (OSError, msgspec.DecodeError):
+            return from_json((self.folder(name) / STAMP_FILE).read_bytes(), Stamp)
+        except (OSError, DamagedError):
             return None
 
     def available(self) -> tuple[str, ...]:
@@ -265,8 +265,8 @@ def describe_interpreter(name: str, chosen: Interpreter) -> Environment:
         lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
         raise InterpreterError(f"environment {name!r} is broken: {lines[-1]}")
     try:
-        return msgspec.json.decode(done.stdout, type=Environment)
-    except msgspec.DecodeError:
+        return from_json(done.stdout, Environment)
+    except DamagedError:
         raise InterpreterError(
             f"environment {name!r}: {chosen.path} printed no description that can be read: is it "
             "a Python?"

@@ -23,7 +23,7 @@ import msgspec
 
 from compilewatch import __version__
 from compilewatch.errors import StoreError
-from compilewatch.files import write_atomically
+from compilewatch.files import DamagedError, from_json, write_atomically
 from compilewatch.records import HARNESS_VERSION, Record
 from compilewatch.records.clock import now
 
@@ -63,10 +63,10 @@ def remembered(
     path = _folder(name, chosen, cache) / f"{what}.json"
     depends_on = _digest(chosen)
     if not fresh:
-        with contextlib.suppress(OSError, msgspec.DecodeError):
-            fact = msgspec.json.decode(path.read_bytes(), type=Fact)
+        with contextlib.suppress(OSError, DamagedError):
+            fact = from_json(path.read_bytes(), Fact)
             if fact.depends_on == depends_on:
-                return msgspec.json.decode(fact.value, type=kind), fact.checked_at
+                return from_json(bytes(fact.value), kind), fact.checked_at
     value = check()
     checked_at = now()
     fact = Fact(

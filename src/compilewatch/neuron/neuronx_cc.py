@@ -25,6 +25,7 @@ import msgspec
 from compilewatch import files
 from compilewatch.contract import processes
 from compilewatch.errors import CompilerError
+from compilewatch.files import DamagedError, from_json
 from compilewatch.neuron import error_classes
 from compilewatch.neuron.neff import NeffError, read_header
 from compilewatch.records import SCHEMA_VERSION, NeuronDetail, NeuronFailure
@@ -235,9 +236,9 @@ def with_neff(
 def earlier_result(folder: Path, compiler: Compiler, hlo: Path, target: str) -> NeuronDetail | None:
     """Return the result in the folder if its request was the same and its NEFF exists."""
     try:
-        found = msgspec.json.decode((folder / DETAIL_FILE).read_bytes(), type=NeuronDetail)
+        found = from_json((folder / DETAIL_FILE).read_bytes(), NeuronDetail)
         read_header(folder / NEFF_FILE)
-    except (OSError, msgspec.DecodeError, NeffError):
+    except (OSError, DamagedError, NeffError):
         return None
     wanted = (SCHEMA_VERSION, True, compiler.version, compiler.flags(target), sha256(hlo))
     stored = (found.schema_version, found.compiled, found.compiler_version, found.flags)

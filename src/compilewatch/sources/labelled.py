@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from compilewatch.errors import UsageError, did_you_mean
+from compilewatch.files import DamagedError, from_json
 
 FIELD_CHARACTERS = 16 * 2**20
 """The most that one field may have; csv's own limit is 128 KiB."""
@@ -91,10 +90,10 @@ def read_labelled(
 def _read_mappings(path: Path) -> dict[str, int]:
     """Read names and classes: `{name: class}` or `{class: name}`, also below `label2id`."""
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=dict[str, object])
+        found = from_json(path.read_bytes(), dict[str, object])
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-    except msgspec.DecodeError as error:
+    except DamagedError as error:
         raise UsageError(f"{path} is not a JSON object: {error}") from None
     for key in ("label2id", "label_to_id", "id2label", "id_to_label"):
         if isinstance(found.get(key), dict):

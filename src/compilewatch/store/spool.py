@@ -13,8 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from compilewatch.errors import StoreError
-from compilewatch.files import failed, write_atomically
+from compilewatch.files import DamagedError, failed, from_json, write_atomically
 from compilewatch.records import Record
 from compilewatch.records.clock import now
 
@@ -84,6 +83,6 @@ class Spool:
 
 
 def _read(path: Path, kind: type[_Kind]) -> _Kind | None:
-    with contextlib.suppress(OSError, msgspec.DecodeError, StoreError):
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+    with contextlib.suppress(OSError, DamagedError):
+        return from_json(path.read_bytes(), kind)
     return None

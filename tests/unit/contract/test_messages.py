@@ -55,5 +55,9 @@ def test_what_a_child_did_not_write_or_finish_is_nothing(tmp_path: Path) -> None
     files.replace(tmp_path / RESULT_FILE, b'{"result":{"status":"pass"')
     assert read_marks(tmp_path) == ()
     assert read_result(tmp_path) is None
+    for damaged in (b'{"result": "\xff"}', b"[" * 10_000):  # a model may leave such files
+        files.replace(tmp_path / RESULT_FILE, damaged)
+        files.replace(tmp_path / PHASES_FILE, damaged)
+        assert (read_marks(tmp_path), read_result(tmp_path)) == ((), None)
     files.replace(tmp_path / PHASES_FILE, b'[["create",1.5]]')
     assert read_marks(tmp_path) == ((Phase.CREATE, 1.5),)

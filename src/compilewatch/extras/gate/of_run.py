@@ -29,6 +29,7 @@ from compilewatch.extras.gate.settings import (
     project_settings,
     rules_of,
 )
+from compilewatch.files import DamagedError, from_json
 from compilewatch.records import FactoryBuild, Record, Result, Run
 from compilewatch.records.labels import reason_label
 from compilewatch.records.views import Link
@@ -242,8 +243,8 @@ def view_of_run(stored: StoredRun, baseline: StoredRun | None) -> tuple[RunGate,
     del baseline
     path = RunFolder(stored.path).path(FILE)
     try:
-        result = msgspec.json.decode(path.read_bytes(), type=GateResult)
-    except (OSError, msgspec.MsgspecError) as error:
+        result = from_json(path.read_bytes(), GateResult)
+    except (OSError, DamagedError) as error:
         raise StoreError(f"{path} is damaged ({error}): delete it") from None
     return RunGate(result=result), tuple(_notes(result))
 

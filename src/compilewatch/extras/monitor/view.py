@@ -30,12 +30,13 @@ from compilewatch.extras.profiles.train.store import (
     state_of,
     tail,
 )
+from compilewatch.files import DamagedError
 from compilewatch.records import Change, ChangeKind, Phase, Result, Run, Status
 from compilewatch.records.labels import reason_label
 from compilewatch.report.charts import PROFILE_TONES, target_tones
 from compilewatch.report.wording import milliseconds, plural
 from compilewatch.store import StoredRun
-from compilewatch.store.formats import DamagedError, decode
+from compilewatch.store.formats import decode
 from compilewatch.store.outputs import RUN_ID
 from compilewatch.store.runs import RESULTS_FILE, result_lines
 

@@ -13,7 +13,7 @@ import msgspec
 
 from compilewatch.config.paths import cache_folder
 from compilewatch.errors import SourceError, StoreError
-from compilewatch.files import write_atomically
+from compilewatch.files import DamagedError, from_json, write_atomically
 
 T = TypeVar("T")
 
@@ -41,8 +41,8 @@ def read_cached(
         digest.update(f"{path} {stat.st_size} {stat.st_mtime_ns}\n".encode())
     cached = (cache or cache_folder()) / f"library-{name}-{digest.hexdigest()[:16]}.json"
     try:
-        found: T = msgspec.json.decode(cached.read_bytes(), type=kind)
-    except (OSError, msgspec.MsgspecError):
+        found: T = from_json(cached.read_bytes(), kind)
+    except (OSError, DamagedError):
         found = scan()
         with contextlib.suppress(StoreError):
             write_atomically(cached, msgspec.json.encode(found), durable=False)

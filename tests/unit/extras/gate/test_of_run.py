@@ -122,7 +122,8 @@ def test_the_notes_of_a_run_name_the_lines(root: Path) -> None:
     )
 
 
-def test_a_damaged_file_says_what_to_do(root: Path) -> None:
-    (root / FILE).write_text("{")
+@pytest.mark.parametrize("content", [b"{", b'{"baseline": "\xff"}'])
+def test_a_damaged_file_says_what_to_do(root: Path, content: bytes) -> None:
+    (root / FILE).write_bytes(content)
     with pytest.raises(StoreError, match=r"is damaged .*: delete it"):
         view_of_run(StoredRun(root), None)

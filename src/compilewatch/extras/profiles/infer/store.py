@@ -15,11 +15,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-import msgspec
-
 from compilewatch.errors import StoreError, UsageError
 from compilewatch.extras.profiles.infer.records import PROFILE_VERSION, InferenceProfile, Samples
-from compilewatch.files import failed, point_latest, write_atomically
+from compilewatch.files import DamagedError, failed, from_json, point_latest, write_atomically
 from compilewatch.store.journal import append_record, read_records
 
 PROFILES_FILE = "profiles.jsonl"
@@ -39,12 +37,12 @@ class StoredProfile:
         """Return the measured values; empty if they were deleted. Raises StoreError."""
         path = self.folder / SAMPLES_FILE
         try:
-            return msgspec.json.decode(path.read_bytes(), type=tuple[Samples, ...])
+            return from_json(path.read_bytes(), tuple[Samples, ...])
         except FileNotFoundError:
             return ()
         except OSError as error:
             raise failed("read", path, error) from None
-        except msgspec.DecodeError as error:
+        except DamagedError as error:
             raise StoreError(f"{path} is damaged ({error}): profile the model again") from None
 
 

@@ -35,9 +35,9 @@ from compilewatch.extras.profiles.train.records import (
     TrainingProfile,
     TrainingSummary,
 )
-from compilewatch.files import failed
+from compilewatch.files import DamagedError, failed, from_json
 from compilewatch.records import Record
-from compilewatch.store.formats import DamagedError, decode
+from compilewatch.store.formats import decode
 from compilewatch.store.runs import is_locked
 
 T = TypeVar("T", bound=Record)
@@ -184,8 +184,8 @@ def check_trace(path: Path) -> bool:
     if not path.exists():
         return False
     try:
-        trace = msgspec.json.decode(read_bytes(path))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        trace = from_json(read_bytes(path), object)
+    except DamagedError as error:
         raise DamagedProfileError(f"{path}: damaged ({error})") from None
     events = trace.get("traceEvents") if isinstance(trace, dict) else trace
     listed = events if isinstance(events, list) else ()
