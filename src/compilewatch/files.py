@@ -9,6 +9,8 @@ import hashlib
 import json
 import os
 import re
+import shutil
+import tempfile
 import threading
 import time
 import tomllib
@@ -22,6 +24,10 @@ from compilewatch.errors import ConfigError, StoreError, did_you_mean
 
 T = TypeVar("T", bound=msgspec.Struct)
 _Decoded = TypeVar("_Decoded")
+
+_TEMPORARY = "compilewatch-tmp-"
+_UNLOCKED_SECONDS = 60.0
+"""A folder that is younger may not have its lock yet."""
 
 NAME_LENGTH = 120
 """Maximum length of a file name made from a model's name; file systems allow 255 bytes."""
@@ -52,11 +58,8 @@ def sync(descriptor: int) -> None:
 
 def sync_folder(path: Path) -> None:
     """Sync the names in a folder to disk. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
+    with _opened(path) as descriptor:
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def lock(descriptor: int, *, seconds: float, on_wait: Callable[[], None] | None = None) -> bool:
@@ -80,6 +83,37 @@ def lock(descriptor: int, *, seconds: float, on_wait: Callable[[], None] | None 
             on_wait()
             on_wait = None
         time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[str]:
+    """A temporary folder. If this process is killed, the next call of any process deletes it.
+
+    The kernel releases the lock of a process that ends. Forks that this process leaves behind
+    share the lock, and the folder stays until they have ended too.
+    """
+    for old in Path(tempfile.gettempdir()).glob(f"{_TEMPORARY}*"):
+        with contextlib.suppress(OSError):  # of another user, or just deleted
+            if time.time() - old.stat().st_mtime > _UNLOCKED_SECONDS:
+                with _opened(old) as descriptor:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(old)
+    with (
+        tempfile.TemporaryDirectory(prefix=_TEMPORARY, ignore_cleanup_errors=True) as folder,
+        _opened(Path(folder)) as descriptor,
+    ):
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield folder
+
+
+@contextlib.contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def append_all(descriptor: int, data: bytes) -> None:

@@ -3,6 +3,10 @@ from __future__ import annotations
 import errno
 import os
 import re
+import subprocess
+import sys
+import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +19,7 @@ from compilewatch.files import (
     append_all,
     failed,
     safe_name,
+    temporary_folder,
     write_atomically,
 )
 
@@ -113,3 +118,34 @@ def test_a_failure_says_what_to_do_even_where_we_know_no_advice() -> None:
     )
     unknown = failed("write", Path("/x"), OSError(errno.ENAMETOOLONG, "File name too long"))
     assert str(unknown) == "cannot write /x: File name too long"
+
+
+HOLDING = """
+import time
+from compilewatch.files import temporary_folder
+
+with temporary_folder() as folder:
+    print(folder, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.process
+def test_the_temporary_folder_of_a_killed_process_goes_with_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with subprocess.Popen([sys.executable, "-c", HOLDING], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        folder = Path(process.stdout.readline().decode().strip())
+        (folder / "cache").mkdir()
+        long_ago = time.time() - 1000
+        os.utime(folder, (long_ago, long_ago))
+        with temporary_folder() as own:
+            assert {path.name for path in tmp_path.iterdir()} == {folder.name, Path(own).name}
+        process.kill()
+        process.wait()
+        with temporary_folder() as own:
+            assert {path.name for path in tmp_path.iterdir()} == {Path(own).name}
+    assert list(tmp_path.iterdir()) == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -13,6 +12,7 @@ import msgspec
 
 from compilewatch import extras, plugins
 from compilewatch.config.settings import Settings
+from compilewatch.files import temporary_folder
 from compilewatch.launchers import LAUNCHERS, Launcher
 from compilewatch.records import Request, Result
 
@@ -60,7 +60,7 @@ def evaluate_one(
     # Without a folder for them, the trace need not be written and rendered.
     request = msgspec.structs.replace(request, keep_artifacts=keep is not None)
     with (
-        tempfile.TemporaryDirectory(prefix="compilewatch-") as scratch,
+        temporary_folder() as scratch,
         local_launcher(settings, [request.target.environment], single=True) as launcher,
         around(launcher),
     ):

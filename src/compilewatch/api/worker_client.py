@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -28,6 +27,7 @@ from compilewatch.errors import (
     LauncherError,
     UsageError,
 )
+from compilewatch.files import temporary_folder
 from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.plan.placement import wanted
 from compilewatch.records import (
@@ -84,7 +84,7 @@ def try_environment(environments: Environments, name: str) -> Working:
     began = time.monotonic()
     try:
         with (
-            tempfile.TemporaryDirectory(prefix="compilewatch-") as scratch,
+            temporary_folder() as scratch,
             LocalLauncher(1, (name,), cache=environments.cache, warn=False) as launcher,
         ):
             (completed,) = launcher.run([request], Path(scratch))

@@ -239,7 +239,7 @@ def own_temporary_folder() -> Iterator[None]:
     `import torch` creates a temporary folder, and a killed child leaves its compiler's cache; both
     processes end without cleaning up.
     """
-    with tempfile.TemporaryDirectory(prefix="compilewatch-", ignore_cleanup_errors=True) as folder:
+    with files.temporary_folder() as folder:
         os.environ["TMPDIR"] = tempfile.tempdir = folder
         yield
 
