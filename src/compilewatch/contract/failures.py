@@ -254,7 +254,7 @@ _INSTALLED = re.compile(r"/(site|dist)-packages/|^<")
 def _message(error: BaseException) -> str:
     try:
         return _without_surrogates(str(error))  # type: ignore[no-any-return]
-    except Exception:  # noqa: BLE001  (model code's own __str__; a record is owed all the same)
+    except BaseException:  # noqa: BLE001  (model code's own __str__; a record is owed all the same)
         return "<its __str__ raised>"
 
 

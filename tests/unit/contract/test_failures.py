@@ -141,10 +141,13 @@ def test_a_dump_names_the_persons_file_relative_to_their_folder() -> None:
     assert place_in_dump(dump, ("/home/me/nets",)) == ("inner/m_segv.py", 8, "forward")
 
 
-def test_an_exception_that_cannot_be_printed_has_a_record_all_the_same() -> None:
+@pytest.mark.parametrize("kind", [RuntimeError, KeyboardInterrupt])
+def test_an_exception_that_cannot_be_printed_has_a_record_all_the_same(
+    kind: type[BaseException],
+) -> None:
     class MuteError(Exception):
         def __str__(self) -> str:
-            raise RuntimeError("no words")
+            raise kind("no words")
 
     record = error_record(raised(MuteError()))
     assert record.code == "mute_error"

@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from compilewatch.errors import StoreError, UsageError
 from compilewatch.extras.profiles.infer.records import PROFILE_VERSION
 from compilewatch.extras.profiles.infer.store import PREFIX, PROFILES_FILE
@@ -32,7 +30,7 @@ from compilewatch.extras.profiles.train.store import (
     read_bytes,
     read_training,
 )
-from compilewatch.files import write_atomically
+from compilewatch.files import DamagedError, from_json, write_atomically
 
 REPORT_FILE = "check_report.md"
 
@@ -195,8 +193,8 @@ def _missing(path: Path) -> Iterator[ProfileFinding]:
 def _check_metrics(path: Path) -> None:
     metrics: Any
     try:
-        metrics = msgspec.json.decode(read_bytes(path))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        metrics = from_json(read_bytes(path), object)
+    except DamagedError as error:
         raise DamagedProfileError(f"{path}: damaged ({error})") from None
     if not isinstance(metrics, dict):
         raise DamagedProfileError(f"{path}: not an object of metrics")
