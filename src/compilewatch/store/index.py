@@ -162,8 +162,10 @@ def _indexed(path: Path) -> tuple[tuple[IndexedLine, ...], tuple[str, ...]]:
     for number, line in enumerate(complete, start=1):
         try:
             result = decode(line, Result)
-        except (DamagedError, StoreError) as error:
+        except DamagedError as error:
             damaged.append(f"{path}:{number}: damaged line left out ({error})")
+        except StoreError as error:  # all lines have the same version
+            damaged = [f"{path}: left out, because it was {error}"]
         else:
             outcome = StoredOutcome(
                 path.parent.name,

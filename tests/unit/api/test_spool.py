@@ -182,7 +182,8 @@ def test_a_waiting_run_that_cannot_be_read_does_not_hold_up_the_new_one(tmp_path
     Remote.trouble = fine
     seen = run_sweep(tmp_path, fresh=True, settings={"s3_url": "s3://x", "baseline": "none"})
     assert Remote.taken == [seen.run.id]
-    (note,) = seen.notes
+    history, note = seen.notes
+    assert history.startswith(f"{results}: left out, because it was written by a newer")
     assert f"run {first} (spooled): " in note
     assert "upgrade" in note
     assert waiting(tmp_path) == [first]
