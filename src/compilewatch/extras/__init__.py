@@ -76,7 +76,7 @@ EXTRAS: dict[str, Extra] = {
         work={"train": "compilewatch.extras.profiles.worker.training:train"},
         calls={
             "train": "compilewatch.extras.profiles.worker.training:trained",
-            "neuron-profile": "compilewatch.extras.profiles.worker.neuron:captured",
+            "neuron-profile": "compilewatch.extras.profiles.worker.training:captured",
         },
         provides={
             "profiles of a run": "compilewatch.extras.profiles.infer.profiles_of_run:profile_run",

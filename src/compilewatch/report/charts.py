@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 SVG = "http://www.w3.org/2000/svg"
@@ -75,13 +75,9 @@ def stacked_bars(title: str, bars: Sequence[Bar], legend: dict[str, str], width:
     described = "; ".join(
         f"{bar.label}: " + ", ".join(f"{n} {legend[c]}" for c, n in bar.parts if n) for bar in bars
     )
-    legend_rows = legend_layout(legend, width)
-    top = len(legend_rows) * 20 + 8
+    top = len(legend_layout(legend, width)) * 20 + 8
     svg = document(title, described, width, top + row * len(bars) + 4)
-    for line, entries in enumerate(legend_rows):
-        for x, name in entries:
-            rectangle(svg, x, line * 20 + 3, 10, 10, name)
-            text_at(svg, x + 15, line * 20 + 12, legend[name])
+    draw_legend(svg, legend, width)
     labels = max((len(bar.label) for bar in bars), default=0) * GLYPH_WIDTH + 10
     figures = max((len(str(bar.total)) for bar in bars), default=0) * 7.5 + 8
     scale = (width - labels - figures) / max((bar.total for bar in bars), default=1)
@@ -110,26 +106,16 @@ def trend(title: str, points: Sequence[tuple[str, float]], width: int) -> bytes:
     scale = (height - bottom - top) / (1 - floor)
     for tick in (floor, (floor + 1) / 2, 1.0):
         y = top + (1 - tick) * scale
-        box = {"x1": str(left), "x2": str(width), "y1": rounded(y), "y2": rounded(y)}
-        faint = {"stroke": "#808080", "stroke-opacity": "0.4", "class": "grid"}
-        ET.SubElement(svg, "line", {**box, **faint})
+        draw_grid(svg, left, width, y, y)
         text_at(svg, left - 8, y + 4, f"{tick:.0%}", anchor="end", css="faint")
     step = (width - left - 24) / max(len(points) - 1, 1)
     places = [
         (left + 12 + index * step, top + (1 - share) * scale)
         for index, (_, share) in enumerate(points)
     ]
-    line = {"points": " ".join(f"{rounded(x)},{rounded(y)}" for x, y in places), "fill": "none"}
-    ET.SubElement(svg, "polyline", {**line, "stroke": MID_TONES["pass"], "stroke-width": "2"})
+    draw_line(svg, places, MID_TONES["pass"])
     for (x, y), (label, share) in zip(places, points, strict=True):
-        dot = {
-            "cx": rounded(x),
-            "cy": rounded(y),
-            "r": "3.5",
-            "fill": MID_TONES["pass"],
-            "class": "pass",
-        }
-        ET.SubElement(ET.SubElement(svg, "circle", dot), "title").text = f"{label}: {share:.1%}"
+        draw_dot(svg, x, y, MID_TONES["pass"], f"{label}: {share:.1%}", {"class": "pass"})
     (first, _), (last, _) = points[0], points[-1]
     text_at(svg, left, height - 6, first, css="faint")
     text_at(svg, width - 2, height - 6, last, anchor="end", css="faint")
@@ -147,6 +133,35 @@ def legend_layout(legend: dict[str, str], width: int) -> list[list[tuple[float, 
         rows[-1].append((x, name))
         x += size
     return rows
+
+
+def draw_legend(
+    svg: ET.Element, legend: dict[str, str], width: int, tones: Mapping[str, str] = {}
+) -> None:
+    """Draw a square and a label for each style class, or for each name that has a tone."""
+    for line, entries in enumerate(legend_layout(legend, width)):
+        for x, name in entries:
+            rectangle(svg, x, line * 20 + 3, 10, 10, name, tones.get(name, ""))
+            text_at(svg, x + 15, line * 20 + 12, legend[name])
+
+
+def draw_grid(svg: ET.Element, x1: float, x2: float, y1: float, y2: float) -> None:
+    box = {"x1": rounded(x1), "x2": rounded(x2), "y1": rounded(y1), "y2": rounded(y2)}
+    faint = {"stroke": "#808080", "stroke-opacity": "0.4", "class": "grid"}
+    ET.SubElement(svg, "line", {**box, **faint})
+
+
+def draw_line(svg: ET.Element, places: Iterable[tuple[float, float]], tone: str) -> None:
+    points = " ".join(f"{rounded(x)},{rounded(y)}" for x, y in places)
+    line = {"points": points, "fill": "none", "stroke": tone, "stroke-width": "2"}
+    ET.SubElement(svg, "polyline", line)
+
+
+def draw_dot(
+    svg: ET.Element, x: float, y: float, tone: str, title: str, attributes: Mapping[str, str] = {}
+) -> None:
+    dot = {"cx": rounded(x), "cy": rounded(y), "r": "3.5", "fill": tone, **attributes}
+    ET.SubElement(ET.SubElement(svg, "circle", dot), "title").text = title
 
 
 def document(title: str, description: str, width: int, height: float) -> ET.Element:

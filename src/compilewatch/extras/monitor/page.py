@@ -171,24 +171,23 @@ def _timing(st: Any, details: Details | None) -> None:
         st.area_chart(rows, x="step", y=stages, stack=True)
         if details.left_out:
             st.caption(details.left_out)
-        st.subheader("Share of the steady steps")
-        st.bar_chart(
-            [{"stage": name, "share": share} for name, share in details.shares.items()],
-            x="stage",
-            y="share",
-            horizontal=True,
-        )
+        _bars(st, "Share of the steady steps", ("stage", "share"), details.shares, horizontal=True)
     _table(st, "Operators of the trace", details.operators)
     if details.phase_seconds:
-        st.subheader("Seconds by phase, all requests together")
-        st.bar_chart(
-            [{"phase": name, "seconds": value} for name, value in details.phase_seconds.items()],
-            x="phase",
-            y="seconds",
-        )
+        heading = "Seconds by phase, all requests together"
+        _bars(st, heading, ("phase", "seconds"), details.phase_seconds)
     _ranked(st, "Slowest requests", details.slowest, "seconds")
     if not (details.stage_rows or details.phase_seconds or details.batch_rows):
         st.info("No times yet.")
+
+
+def _bars(
+    st: Any, heading: str, axes: tuple[str, str], values: dict[str, float], **how: Any
+) -> None:
+    st.subheader(heading)
+    label, figure = axes
+    rows = [{label: name, figure: value} for name, value in values.items()]
+    st.bar_chart(rows, x=label, y=figure, **how)
 
 
 def _ranked(st: Any, heading: str, values: Sequence[tuple[str, float]], what: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import click
 import msgspec
@@ -402,35 +402,28 @@ def _comparison_row(point: PointChange) -> tuple[RenderableType, ...]:
     )
 
 
-class ProfileProgress:
-    """An observer that shows a bar on a terminal and lines elsewhere; on standard error."""
+class ProfileProgress(Progress):
+    """Shows a bar on a terminal and lines elsewhere; on standard error."""
 
     def __init__(self, model: str) -> None:
-        self._model = model
-        self._console = console(stderr=True)
-        self._bar = Progress(
+        out = console(stderr=True)
+        super().__init__(
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             TimeElapsedColumn(),
-            console=self._console,
+            console=out,
             transient=True,
-            disable=not self._console.is_terminal,
+            disable=not out.is_terminal,
         )
-        self._task = self._bar.add_task(model, total=1.0)
+        self._model = model
+        self._task = self.add_task(model, total=1.0)
         self._printed = 0.0
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
 
     def on_step(self, what: str, done: float) -> None:
         step = f"{self._model}: {what}"
-        self._bar.update(self._task, description=step, completed=done)
+        self.update(self._task, description=step, completed=done)
         now = time.monotonic()
-        if not self._console.is_terminal and now - self._printed >= SECONDS_BETWEEN_LINES:
+        if not self.console.is_terminal and now - self._printed >= SECONDS_BETWEEN_LINES:
             self._printed = now
-            self._console.print(plain(f"{done:4.0%} {step}"))
+            self.console.print(plain(f"{done:4.0%} {step}"))

@@ -8,6 +8,7 @@ only for a change that neither chance nor the usual difference between two days 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import median
 
 import msgspec
 
@@ -280,4 +281,4 @@ def _differences(before: InferenceProfile, after: InferenceProfile) -> Iterator[
 
 def _middle(rounds: Rounds) -> float | None:
     medians = statistics.medians(rounds)
-    return statistics.middle(medians) if medians else None
+    return median(medians) if medians else None

@@ -37,10 +37,13 @@ from compilewatch.report.charts import (
     GLYPH_WIDTH,
     PROFILE_TONES,
     document,
+    draw_dot,
+    draw_grid,
+    draw_legend,
+    draw_line,
     encoded,
     legend_layout,
     rectangle,
-    rounded,
     target_tones,
     text_at,
 )
@@ -484,14 +487,14 @@ def by_batch(profile: InferenceProfile, panel: Panel, width: int) -> bytes | Non
     )
     svg = document(panel.title, described, width, HEIGHT)
     tones = target_tones(profile.options.targets)
-    _legend(svg, {name: name for name in lines}, tones, width)
+    draw_legend(svg, {name: name for name in lines}, width, tones)
     largest = max(value for points in lines.values() for _, value in points) or 1.0
     scale = (HEIGHT - TOP - BOTTOM) / largest
     step = (width - LEFT - RIGHT - 12) / max(len(sizes) - 1, 1)
     places = {size: LEFT + 6 + index * step for index, size in enumerate(sizes)}
     for tick in (0.0, largest / 2, largest):
         y = HEIGHT - BOTTOM - tick * scale
-        _grid(svg, LEFT, width - RIGHT, y, y)
+        draw_grid(svg, LEFT, width - RIGHT, y, y)
         text_at(svg, LEFT - 8, y + 4, panel.text(tick) if tick else "0", anchor="end", css="faint")
     for size, x in places.items():
         text_at(svg, x, HEIGHT - 6, str(size), anchor="middle", css="faint")
@@ -500,11 +503,9 @@ def by_batch(profile: InferenceProfile, panel: Panel, width: int) -> bytes | Non
             (places.get(size, LEFT + 6), HEIGHT - BOTTOM - value * scale, size, value)
             for size, value in points
         ]
-        path = " ".join(f"{rounded(x)},{rounded(y)}" for x, y, _, _ in dots)
-        line = {"points": path, "fill": "none", "stroke": tones[name], "stroke-width": "2"}
-        ET.SubElement(svg, "polyline", line)
+        draw_line(svg, ((x, y) for x, y, _, _ in dots), tones[name])
         for x, y, size, value in dots:
-            _dot(svg, x, y, tones[name], f"{name}, batch {size}: {panel.text(value)}")
+            draw_dot(svg, x, y, tones[name], f"{name}, batch {size}: {panel.text(value)}")
     return encoded(svg)
 
 
@@ -522,7 +523,7 @@ def call_parts(profile: InferenceProfile, width: int) -> bytes:
     lines = len(legend_layout(PARTS, width))
     top, row = lines * 20 + 8, 24
     svg = document("Where a call goes", described, width, top + row * len(values) + 4)
-    _legend(svg, PARTS, PROFILE_TONES, width)
+    draw_legend(svg, PARTS, width, PROFILE_TONES)
     labels = max(len(label) for label, _, _ in values) * GLYPH_WIDTH + 10
     figures = 72
     for index, (label, total, parts) in enumerate(values):
@@ -560,7 +561,7 @@ def spread(profile: InferenceProfile, samples: Sequence[Samples], width: int) ->
     scale = (width - labels - RIGHT - 12) / 2 / furthest
     for tick in (-furthest, 0.0, furthest):
         x = middle_x + tick * scale
-        _grid(svg, x, x, top - 4, top + row * len(rows))
+        draw_grid(svg, x, x, top - 4, top + row * len(rows))
         anchor = "start" if tick < 0 else "end" if tick > 0 else "middle"
         text_at(svg, x, 12, f"{tick:+.0%}" if tick else "median", anchor=anchor, css="faint")
     for index, (label, changes) in enumerate(rows):
@@ -569,26 +570,8 @@ def spread(profile: InferenceProfile, samples: Sequence[Samples], width: int) ->
         for number, change in enumerate(changes, start=1):
             tone = tones[label.partition(",")[0]]
             x = middle_x + max(-furthest, min(furthest, change)) * scale
-            _dot(svg, x, y, tone, f"round {number}: {change:+.1%}")
+            draw_dot(svg, x, y, tone, f"round {number}: {change:+.1%}")
     return encoded(svg)
-
-
-def _legend(svg: ET.Element, names: dict[str, str], tones: dict[str, str], width: int) -> None:
-    for line, entries in enumerate(legend_layout(names, width)):
-        for x, name in entries:
-            rectangle(svg, x, line * 20 + 3, 10, 10, name, tones[name])
-            text_at(svg, x + 15, line * 20 + 12, names[name])
-
-
-def _dot(svg: ET.Element, x: float, y: float, tone: str, title: str) -> None:
-    dot = {"cx": rounded(x), "cy": rounded(y), "r": "3.5", "fill": tone}
-    ET.SubElement(ET.SubElement(svg, "circle", dot), "title").text = title
-
-
-def _grid(svg: ET.Element, x1: float, x2: float, y1: float, y2: float) -> None:
-    box = {"x1": rounded(x1), "x2": rounded(x2), "y1": rounded(y1), "y2": rounded(y2)}
-    faint = {"stroke": "#808080", "stroke-opacity": "0.4", "class": "grid"}
-    ET.SubElement(svg, "line", {**box, **faint})
 
 
 # --- pictures -------------------------------------------------------------------------------------

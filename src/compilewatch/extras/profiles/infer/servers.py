@@ -113,29 +113,23 @@ def environment_of(target: str) -> str:
     return named or (DEFAULT_ENVIRONMENT if kind == EAGER else default_environment(kind))
 
 
-class Profilers:
+class Profilers(ExitStack):
     """The profiling servers of some targets, one for each environment. A context manager."""
 
     def __init__(
         self, targets: Sequence[str], environments: Environments, device: str = CPU
     ) -> None:
-        self._stack = ExitStack()
+        super().__init__()
         self._of: dict[str, ProfileServerClient] = {}
         try:
             for name in dict.fromkeys(map(environment_of, targets)):
                 kinds = [target_kind(t) for t in targets if environment_of(t) == name]
                 compiled = [kind for kind in kinds if kind != EAGER]
                 server = ProfileServerClient(name, compiled, environments, device)
-                self._of[name] = self._stack.enter_context(server)
+                self._of[name] = self.enter_context(server)
         except BaseException:
-            self._stack.close()
+            self.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
 
     def of(self, target: str) -> ProfileServerClient:
         return self._of[environment_of(target)]

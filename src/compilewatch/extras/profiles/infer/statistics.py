@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import median
 
 from compilewatch.extras.profiles.infer.records import SpeedJudgement, Timing, Verdict
 
@@ -61,7 +62,7 @@ def timing(wall: Rounds, cpu: Rounds) -> Timing:
         iqr_seconds=float(upper - lower),
         ci_low_seconds=low,
         ci_high_seconds=high,
-        cpu_median_seconds=float(numpy.median(cpu_values)) if cpu_values else None,
+        cpu_median_seconds=median(cpu_values) if cpu_values else None,
         stable=is_stable(wall),
         **tails,
     )
@@ -82,9 +83,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 
 def medians(rounds: Rounds) -> list[float]:
     """The median of each round."""
-    import numpy
-
-    return [float(numpy.median(round_)) for round_ in rounds if len(round_)]
+    return [median(values) for values in rounds if values]
 
 
 def is_stable(rounds: Rounds) -> bool:
@@ -124,7 +123,7 @@ def apart(before: Rounds, after: Rounds) -> SpeedJudgement:
         return SpeedJudgement(verdict=Verdict.UNCLEAR, reason="nothing was measured on one side")
     ratios = [math.log(b / a) for a in old for b in new if a > 0 and b > 0]
     # The shift of Hodges and Lehmann: the median over all pairs.
-    ratio = math.exp(middle(ratios)) if ratios else None
+    ratio = math.exp(median(ratios)) if ratios else None
     fewest = min(len(old), len(new))
     if fewest < APART_ROUNDS or ratio is None:
         reason = f"{fewest} rounds on one side, {APART_ROUNDS} are needed"
@@ -161,11 +160,4 @@ def _judged(
 
 def _interval(changes: Sequence[float]) -> tuple[float, float, float]:
     low, high = median_interval(changes)
-    return math.exp(middle(changes)), math.exp(low), math.exp(high)
-
-
-def middle(values: Sequence[float]) -> float:
-    """The median of plain values."""
-    import numpy
-
-    return float(numpy.median(values))
+    return math.exp(median(changes)), math.exp(low), math.exp(high)

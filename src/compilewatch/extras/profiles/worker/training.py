@@ -1,9 +1,20 @@
-"""Trains a model on its example inputs for some steps, under the profiler of training scripts."""
+"""Trains a model on its example inputs for some steps.
+
+On eager mode, Inductor and XLA it trains under the profiler of training scripts. On a NeuronCore it
+trains under that of torch_neuronx: Neuron SDK 2.32, `torch_neuronx.experimental.profiler` and
+`torch_xla.debug.profiler`. The named blocks that XLA's own views show are `BLOCKS`.
+"""
 
 from __future__ import annotations
 
+import gzip
+import importlib
+import importlib.util
+import json
 import tempfile
-from contextlib import ExitStack
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,16 +25,31 @@ import torch._dynamo
 from torch._dynamo.utils import counters
 
 from compilewatch.contract.failures import error_record, one_line
+from compilewatch.errors import CompilerError
+from compilewatch.extras.profiles.infer.messages import CapturedProfile, NeuronCapture
 from compilewatch.extras.profiles.train.profiler import Profiler
 from compilewatch.extras.profiles.train.records import Stage, TrainingOptions
 from compilewatch.extras.profiles.worker.batches import rows_of, with_rows
 from compilewatch.records import Phase, Request, Result, Status, Tier
-from compilewatch.worker.subject import Subject
+from compilewatch.worker.example_inputs import make_inputs
+from compilewatch.worker.model.overrides import overrides_of
+from compilewatch.worker.model.resolve import build_model
+from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets import TargetOutcome
 from compilewatch.worker.targets.dynamo.calls import loss_of
 from compilewatch.worker.targets.execution import mapped
 
 EAGER = "eager"
+
+BLOCKS = ("model_build", "loss_backward", "optimizer_step")
+"""The named blocks of a step, of which each has its line in a view."""
+
+XLA_FOLDER = "xla"
+"""Below the folder of the profile: plugins/profile/<time>/*.trace.json.gz and *.xplane.pb."""
+
+EXPERIMENTAL = "torch_neuronx.experimental.profiler"
+
+NEURON_LEARNING_RATE = 0.01
 
 
 class UntrainableError(Exception):
@@ -80,9 +106,7 @@ def train(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
                 stack.enter_context(fresh_cache())
             stack.enter_context(profiler)
             if target.name == "xla":
-                from compilewatch.extras.profiles.worker import xla_training
-
-                words = xla_training.loop(subject, options, profiler, rows_of(subject.inputs))
+                words = _xla_loop(subject, options, profiler)
             else:
                 _loop(subject, options, profiler)
     except Exception as error:  # noqa: BLE001  (the edge to model code and to the compiler)
@@ -140,3 +164,151 @@ def _resized(subject: Subject, batch: int | None) -> Subject:
     if rows is None:
         raise UntrainableError("the inputs have no batch dimension: leave out --batch-size")
     return replace(subject, inputs=with_rows(subject.inputs, rows, batch))
+
+
+def _xla_loop(subject: Subject, options: TrainingOptions, profiler: Profiler) -> str:
+    """Train on XLA, and return a sentence about the blocks in its trace; empty without one.
+
+    XLA records operations and runs them at the end of a step: the stages `forward`, `backward` and
+    `optimizer` hold the time to record them, and `other` the time to compile and run the graph.
+    """
+    import torch_xla
+    import torch_xla.debug.profiler as xp
+
+    from compilewatch.worker.targets.xla.device import on_device
+
+    placed, samples = on_device(subject), rows_of(subject.inputs)
+    device = torch_xla.device()
+    optimizer = torch.optim.AdamW(placed.module.parameters(), lr=options.learning_rate)
+    folder = profiler.folder / XLA_FOLDER if profiler.folder is not None else None
+    tracing = False
+    for index in range(options.steps):
+        if index == options.warm_up and folder is not None and options.trace_steps:
+            xp.start_trace(str(folder))
+            tracing = True
+        torch.manual_seed(index)
+        with xp.StepTrace("training_step", step_num=index):
+            with profiler.stage(Stage.DATA):
+                inputs = mapped(subject.inputs, lambda tensor: tensor.to(device))
+            with xp.Trace("model_build"):
+                with profiler.stage(Stage.ZERO_GRAD):
+                    optimizer.zero_grad()
+                with profiler.stage(Stage.FORWARD):
+                    output = placed.module(*inputs.args, **inputs.kwargs)
+                with profiler.stage(Stage.LOSS):
+                    loss = loss_of(output)
+            if loss is None:
+                raise ValueError(f"{subject.request.model.name} has no output with a gradient")
+            with xp.Trace("loss_backward"), profiler.stage(Stage.BACKWARD):
+                loss.backward()
+            with xp.Trace("optimizer_step"), profiler.stage(Stage.OPTIMIZER):
+                optimizer.step()
+        torch_xla.sync(wait=True)
+        profiler.step(loss=loss, samples=samples)
+        if index == 0:
+            subject.enter(Phase.PROFILE)
+        if tracing and index + 1 == min(options.warm_up + options.trace_steps, options.steps):
+            xp.stop_trace()
+            tracing = False
+    if folder is None or not folder.exists():
+        return ""
+    return "blocks in the trace of XLA: " + ", ".join(
+        f"{name} {count}" for name, count in xla_blocks(folder).items()
+    )
+
+
+def xla_blocks(folder: Path) -> dict[str, int]:
+    """Count the named blocks in the traces below a folder."""
+    counts: Counter[str] = Counter()
+    for path in folder.rglob("*.trace.json.gz"):
+        events = json.loads(gzip.decompress(path.read_bytes())).get("traceEvents", [])
+        counts.update(e["name"] for e in events if e.get("name") in BLOCKS and e.get("ph") == "X")
+    return {name: counts[name] for name in BLOCKS}
+
+
+def api() -> Any:
+    """Import the profiler of torch_neuronx. Raises CompilerError that says which SDK has which."""
+    if importlib.util.find_spec("torch_neuronx") is None:
+        raise CompilerError("this environment has no torch_neuronx: compilewatch env create neuron")
+    try:
+        return importlib.import_module(EXPERIMENTAL)
+    except ImportError:
+        newer = hasattr(torch.profiler, "NeuronConfig")
+        what = (
+            "profiles with torch.profiler and NeuronConfig" if newer else f"has no {EXPERIMENTAL}"
+        )
+        raise CompilerError(
+            f"this SDK {what}, which compilewatch does not drive: capture the model's NEFF with "
+            "`compilewatch profile neuron capture FILE.neff`"
+        ) from None
+
+
+def captured(content: bytes) -> CapturedProfile:
+    """Train for some steps inside of the profiler's context. Raises CompilerError.
+
+    `content` is a `NeuronCapture` as JSON.
+    """
+    order = msgspec.json.decode(content, type=NeuronCapture)
+    profiler = api()
+    overrides = overrides_of(order.request)
+    torch.manual_seed(0)
+    built = build_model(order.request, None, overrides)
+    built.module.train()
+    inputs = make_inputs(built.module, built.config, order.request, overrides, None)
+    folder = Path(order.neuron_tensorboard_plugin_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    before = set(folder.rglob("*"))
+    with profiler.profile(
+        port=order.port,
+        profile_type=order.profile_type,
+        ms_duration=order.ms_duration,
+        neuron_tensorboard_plugin_dir=order.neuron_tensorboard_plugin_dir,
+        delete_working=order.delete_working,
+    ):
+        # The model is moved to the device in here: what was moved before would not be recorded.
+        blocks = _train_on_neuron(built.module, inputs, order.steps)
+    files = sorted(path for path in set(folder.rglob("*")) - before if path.is_file())
+    if not files:
+        raise CompilerError(
+            f"the profiler wrote nothing into {folder}: raise --ms-duration, and unset the "
+            "variables NEURON_RT_INSPECT_*, which exclude it"
+        )
+    return CapturedProfile(
+        api=EXPERIMENTAL,
+        steps=order.steps,
+        blocks=blocks,
+        files=tuple(path.relative_to(folder).as_posix() for path in files),
+    )
+
+
+def _train_on_neuron(module: torch.nn.Module, inputs: ExampleInputs, steps: int) -> dict[str, int]:
+    """Train in named blocks, and return how often each has run."""
+    import torch_xla.core.xla_model as xm
+
+    profiler: Any = importlib.import_module("torch_xla.debug.profiler")
+    ran: Counter[str] = Counter()
+
+    @contextmanager
+    def block(name: str) -> Iterator[None]:
+        with profiler.Trace(name):
+            yield
+        ran[name] += 1
+
+    device = xm.xla_device()
+    module = module.to(device)
+    placed = mapped(inputs, lambda tensor: tensor.to(device))
+    optimizer = torch.optim.SGD(module.parameters(), lr=NEURON_LEARNING_RATE)
+    for number in range(steps):
+        with profiler.StepTrace("training_step", step_num=number):
+            with block("model_build"):
+                optimizer.zero_grad()
+                loss = loss_of(module(*placed.args, **placed.kwargs))
+            if loss is None:
+                raise CompilerError("the model has no output with a gradient")
+            with block("loss_backward"):
+                loss.backward()
+            with block("optimizer_step"):
+                optimizer.step()
+        xm.mark_step()  # torch_xla rejects it inside of a named block
+    xm.wait_device_ops()
+    return dict(ran)
