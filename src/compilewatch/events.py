@@ -25,7 +25,7 @@ from compilewatch.records import (
     Target,
 )
 from compilewatch.records.clock import now
-from compilewatch.records.labels import mode_label_value, reason_label
+from compilewatch.records.labels import reason_label
 
 LABELS = ("event", "level", "source", "device", "target", "mode")
 
@@ -349,8 +349,8 @@ class Author:
             "model": change.model,
             "family": change.family,
             "target": target_label_value(change.target),
-            "mode": mode_label_value(change.target),
-            "dynamic": change.target.dynamic,
+            "mode": change.target.mode_label,
+            "dynamic": bool(change.target.dynamic),
             "environment": change.target.environment,
             "before": change.before.value if change.before else None,
             "after": change.after.value if change.after else None,
@@ -375,8 +375,8 @@ class Author:
             "model": model.name,
             "family": model.family,
             "target": target_label_value(target),
-            "mode": mode_label_value(target),
-            "dynamic": target.dynamic,
+            "mode": target.mode_label,
+            "dynamic": bool(target.dynamic),
             "environment": target.environment,
             "revision": model.revision,
         }

@@ -21,7 +21,6 @@ from compilewatch.contract.targets import (
 from compilewatch.records import (
     NOT_RUN,
     ExportDetail,
-    Mode,
     ModelSpec,
     Phase,
     Result,
@@ -49,8 +48,7 @@ class Way:
     the CPU, and a type other than the device's default.
     """
 
-    mode: Mode
-    dynamic: bool
+    mode_label: str
     environment: str | None
     device: tuple[str, ...] = ()
 
@@ -58,8 +56,7 @@ class Way:
     def of(cls, target: Target) -> Way:
         away = None if in_default_environment(target) else target.environment
         return cls(
-            mode=target.mode,
-            dynamic=target.dynamic,
+            mode_label=target.mode_label,
             environment=away,
             device=device_parts(target),
         )
@@ -67,9 +64,8 @@ class Way:
     @property
     def label(self) -> str:
         """`eval`, `train/dynamic`, `eval/cuda`, `eval@torch-2.9`."""
-        shapes = ("dynamic",) if self.dynamic else ()
         where = f"@{self.environment}" if self.environment else ""
-        return "/".join((self.mode.value, *shapes, *self.device)) + where
+        return "/".join((self.mode_label, *self.device)) + where
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,13 +114,12 @@ class TargetReason:
     downloads: int | None
 
 
-def target_order(target: Target) -> tuple[int, str, bool, tuple[str, ...], bool, str]:
-    """Sorts targets by layer, then eval before train, static before dynamic, home before away."""
+def target_order(target: Target) -> tuple[int, str, tuple[str, ...], bool, str]:
+    """Sorts targets by layer, then eval before train, fixed before dynamic, home before away."""
     layer = LAYERS.index(target.name) if target.name in LAYERS else len(LAYERS)
     return (
         layer,
-        target.mode.value,
-        target.dynamic,
+        target.mode_label,
         device_parts(target),
         not in_default_environment(target),
         target.environment,

@@ -33,12 +33,14 @@ class CheckResult:
     `result` is the complete record, as a sweep stores it. `recompilations` names what was compiled
     again in calls after the first one, with the guards that failed; it is empty without `calls`.
     `files` says where the files that the breaks name lie on this machine, if they were compiled in
-    this process.
+    this process. `left` says what the check may have left in this process: it is empty where the
+    model ran in a copy of it.
     """
 
     result: Result
     recompilations: tuple[Recompilation, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
+    left: tuple[str, ...] = ()
 
     @property
     def status(self) -> Status:
@@ -81,40 +83,47 @@ class CheckResult:
         return self.result.second_call
 
     def to_json(self) -> str:
-        """Return the result and the recompilations as JSON."""
+        """Return the result, the recompilations and what is left as JSON."""
         return msgspec.json.encode(
-            {"result": self.result, "recompilations": self.recompilations}
+            {
+                "result": self.result,
+                "recompilations": self.recompilations,
+                "left": self.left,
+            }
         ).decode()
 
     def __str__(self) -> str:
         from compilewatch.report.terminal.panel import check_text
 
-        return check_text(self.result, self.recompilations)
+        return check_text(self.result, self.recompilations, self.left)
 
     def _repr_html_(self) -> str:
         from compilewatch.report.html import frame
 
-        return frame(self.result, self.recompilations)
+        return frame(self.result, self.recompilations, self.left)
 
 
 def check(
     model: Callable[..., Any] | str,
+    /,
     *args: Any,
+    kwargs: Mapping[str, Any] | None = None,
     calls: Iterable[Any] | None = None,
     mode: str = "eval",
     backend: str = "eager",
     dynamic: bool | None = None,
     numerics: bool = False,
-    **kwargs: Any,
+    **keywords: Any,
 ) -> CheckResult:
     """Compile a model with Dynamo, call it, and say what was captured and what was not.
 
-    `model` is a module or function, which is called with `args` and `kwargs` in this process, on
-    their devices; in mode `eval` without gradients, in mode `train` with a backward pass through
-    the loss. The process is left as it was: the model and the arguments, Dynamo's state, generators
-    of random numbers and settings. For the time of the check, that takes the memory of a copy of
-    all tensors. What a call does outside of the process, in C extensions or in caches of functions
-    cannot be undone; `check("file.py:factory")` has a process of its own.
+    `model` is a module or function, which is called with `args` and `keywords`, on their devices;
+    in mode `eval` without gradients, in mode `train` with a backward pass through the loss.
+    `kwargs` are further keywords of the model, which may have the names of the arguments here.
+
+    The model runs in a copy of this process (a fork), which leaves nothing here. Where there can be
+    none, as where a GPU is in use, it runs here, and what it changed is restored; `left` of the
+    result says what may not be. That takes the memory of a copy of all tensors.
 
     With `calls`, the model is called several times in that order, and the result is about all
     calls: each element is a tuple of positional arguments, a dict of keyword arguments, a pair of
@@ -132,14 +141,17 @@ def check(
     if mode not in set(Mode):
         raise UsageError(f"mode is 'eval' or 'train', not {mode!r}")
     if isinstance(model, str):
-        if args or kwargs or calls is not None:
+        if args or kwargs or keywords or calls is not None:
             raise UsageError("a model by name gets example inputs: pass the model for your own")
         return _isolated(model, mode, backend, dynamic, numerics=numerics)
     if not callable(model):
         raise UsageError(f"a model is a module, a function or a name, not {type(model).__name__}")
-    if calls is not None and (args or kwargs):
+    if twice := set(kwargs or ()) & set(keywords):
+        raise UsageError(f"{min(twice)} is given twice: as a keyword and in kwargs")
+    keywords = {**keywords, **(kwargs or {})}
+    if calls is not None and (args or keywords):
         raise UsageError("pass the arguments of all calls in calls, or those of one call without")
-    given = [(args, kwargs)] if calls is None else [_call(each) for each in calls]
+    given = [(args, keywords)] if calls is None else [_call(each) for each in calls]
     if not given:
         raise UsageError("calls is empty: name at least one call")
     from compilewatch.worker.caller.evaluation import evaluate
@@ -150,11 +162,16 @@ def check(
             given,
             mode=Mode(mode),
             backend=None if backend == "eager" else backend,
-            dynamic=bool(dynamic),
+            dynamic=dynamic,
             numerics=numerics,
         )
     again = found.recompilations if calls is not None else ()
-    return CheckResult(result=found.result, recompilations=again, files=found.files)
+    return CheckResult(
+        result=cast("Result", found.result),
+        recompilations=again,
+        files=found.files,
+        left=found.left,
+    )
 
 
 def _call(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -30,7 +30,7 @@ def one_target(name: str, *, mode: str, dynamic: bool | None, settings: Settings
     (target,) = targets_of(
         [name],
         [Mode(mode)],
-        bool(dynamic),
+        dynamic,
         settings.nested_graph_breaks,
         devices=settings.devices,
         dtype=settings.named_dtype,

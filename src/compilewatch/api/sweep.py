@@ -113,7 +113,7 @@ def checked_targets(
     targets = targets_of(
         settings.targets,
         settings.modes,
-        settings.dynamic,
+        settings.chosen_dynamic,
         settings.nested_graph_breaks,
         devices=settings.devices,
         dtype=settings.named_dtype,

@@ -56,7 +56,12 @@ variants = click.option(
     help="Inputs of models of several media, on Dynamo. main: all media at once; all (default): "
     "also text alone, and text with each medium; all+decode: also one token with a cache.",
 )
-dynamic = click.option("--dynamic", is_flag=True, default=None, help="Compile with dynamic shapes.")
+dynamic = click.option(
+    "--dynamic/--static",
+    default=None,
+    help="Compile with dynamic shapes, or with static ones only "
+    "(default: a size becomes dynamic when it changes).",
+)
 
 
 nested_graph_breaks = click.option(

@@ -47,6 +47,7 @@ PATHS = {
 """Settings of the core that are paths, and their default names in the folder `inputs`."""
 
 Table = TypeVar("Table", bound=ExtraSettings)
+Shapes = bool | Literal["default"]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,7 +68,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     heads: Literal["default", "all"] = "default"
     targets: Annotated[tuple[str, ...], Meta(min_length=1)] = ("dynamo",)
     modes: Annotated[tuple[Mode, ...], Meta(min_length=1)] = (Mode.EVAL,)
-    dynamic: bool = False
+    dynamic: Shapes = "default"
     nested_graph_breaks: Literal["default", "on", "off"] = "default"
     devices: Annotated[tuple[str, ...], Meta(min_length=1)] = ("cpu",)
     dtype: Literal["default", "config", "float32", "bfloat16", "float16"] = "default"
@@ -110,6 +111,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def cache_folder(self) -> Path | None:
         """The folder of environments and scans; None means the user's cache folder."""
         return Path(self.cache) if self.cache else None
+
+    @property
+    def chosen_dynamic(self) -> bool | None:
+        """The argument `dynamic` of `torch.compile`."""
+        return None if self.dynamic == "default" else self.dynamic
 
     @property
     def named_dtype(self) -> Dtype | None:
@@ -242,7 +248,7 @@ def _parsed(text: str, wanted: Any) -> Any:
     plain = get_args(wanted)[0] if get_origin(wanted) is Annotated else wanted
     if get_origin(plain) is tuple:
         return [part.strip() for part in text.split(",") if part.strip()]
-    if plain not in (int, float, bool):
+    if plain not in (int, float, bool, Shapes):
         return text
     try:
         return msgspec.convert(text, plain, strict=False)

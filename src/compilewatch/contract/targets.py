@@ -292,14 +292,12 @@ def target_label(target: Target) -> str:
     A selected backend follows the name: `neuron:trn2`; `dynamo+nested` is one with
     `nested_graph_breaks` on, `dynamo+not-nested` with it off. A device other than the CPU and a
     type other than the device's default follow: `dynamo/cuda:A100/float16`. An environment other
-    than the default one follows at the end: `dynamo/train@torch-2.9`. Dynamic shapes:
+    than the default one follows at the end: `dynamo/train@torch-2.9`. Chosen shapes:
     `dynamo/eval/dynamic`.
     """
     parts = [_name(target)]
-    if target.mode is not Mode.EVAL or target.dynamic:
-        parts.append(target.mode.value)
-    if target.dynamic:
-        parts.append("dynamic")
+    if target.mode_label != Mode.EVAL.value:
+        parts.append(target.mode_label)
     return "/".join((*parts, *device_parts(target))) + _environment_suffix(target)
 
 

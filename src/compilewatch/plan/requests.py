@@ -130,7 +130,7 @@ NESTED_GRAPH_BREAKS = {"default": None, "on": True, "off": False}
 def targets_of(
     names: Iterable[str],
     modes: Iterable[Mode],
-    dynamic: bool,
+    dynamic: bool | None,
     nested: str = "default",
     *,
     devices: Iterable[str] = (CPU,),

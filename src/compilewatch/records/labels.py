@@ -8,12 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from compilewatch.records.breaks import GraphBreak
-from compilewatch.records.requests import Target
-
-
-def mode_label_value(target: Target) -> str:
-    """Return `eval`, `train`, `eval/dynamic` or `train/dynamic`."""
-    return f"{target.mode.value}/dynamic" if target.dynamic else target.mode.value
 
 
 def selection_label(settings: Mapping[str, Any]) -> str:

@@ -139,7 +139,8 @@ class Target(Record, frozen=True, kw_only=True):
     """A compile target with its options and the environment in which it runs.
 
     `backend` None means the default backend of the target. `environment` is part of what a result
-    is about: one run may evaluate a model on the same target in two environments.
+    is about: one run may evaluate a model on the same target in two environments. `dynamic` is that
+    of `torch.compile`: with None, a size becomes dynamic when it changes.
     `nested_graph_breaks` sets torch's configuration of that name, whether Dynamo compiles functions
     that a graph break interrupts; None leaves torch's default. `device` is the device that the
     model's tensors are on: `cpu`, `cuda`, or `cuda:NAME` (`contract.devices`).
@@ -147,12 +148,18 @@ class Target(Record, frozen=True, kw_only=True):
 
     name: str = "dynamo"
     mode: Mode = Mode.EVAL
-    dynamic: bool = False
+    dynamic: bool | None = None
     backend: str | None = None
     environment: str = DEFAULT_ENVIRONMENT
     nested_graph_breaks: bool | None = None
     device: str = "cpu"
     dtype: Dtype = Dtype.FLOAT32
+
+    @property
+    def mode_label(self) -> str:
+        """The mode, and the shapes if they are chosen: `eval`, `train/dynamic`, `eval/static`."""
+        shapes = {None: "", True: "/dynamic", False: "/static"}[self.dynamic]
+        return f"{self.mode.value}{shapes}"
 
 
 class Deadlines(Record, frozen=True, kw_only=True):

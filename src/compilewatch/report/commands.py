@@ -36,8 +36,7 @@ def commands(request: Request) -> tuple[str, str, str]:
         sweep += f" --targets {request.target.name}"
     if request.target.mode is not Mode.EVAL:
         sweep += f" --modes {request.target.mode.value}"
-    if request.target.dynamic:
-        sweep += " --dynamic"
+    sweep += {None: "", True: " --dynamic", False: " --static"}[request.target.dynamic]
     nested = {None: "", True: " --nested-graph-breaks on", False: " --nested-graph-breaks off"}[
         request.target.nested_graph_breaks
     ]

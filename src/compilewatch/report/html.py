@@ -71,7 +71,9 @@ def render(view: RunView) -> Iterator[tuple[str, bytes]]:
         yield name, _page(name, report, root="")
 
 
-def frame(result: Result, recompilations: Sequence[Recompilation] = ()) -> str:
+def frame(
+    result: Result, recompilations: Sequence[Recompilation] = (), left: Sequence[str] = ()
+) -> str:
     """One result as a frame of its own in another page, such as a notebook, without scripts."""
     style = resources.files(__package__).joinpath("report.css").read_text()
     page = (
@@ -80,10 +82,11 @@ def frame(result: Result, recompilations: Sequence[Recompilation] = ()) -> str:
         .render(
             result=result,
             lines=list(wording.recompilation_lines(recompilations)),
+            left=left,
             style=Markup(style),
         )
     )
-    height = 260 + 230 * len(result.breaks) + 60 * len(recompilations)
+    height = 260 + 230 * len(result.breaks) + 60 * len(recompilations) + 30 * len(left)
     frame = '<iframe sandbox srcdoc="{}" style="width: 100%; height: {}px; border: 0"></iframe>'
     return Markup(frame).format(page, min(height, 900))
 

@@ -36,7 +36,7 @@ from compilewatch.records import (
     XlaDetail,
 )
 from compilewatch.records.clock import started
-from compilewatch.records.labels import mode_label_value, reason_label, selection_label
+from compilewatch.records.labels import reason_label, selection_label
 from compilewatch.records.views import RunView
 from compilewatch.sinks import RunFiles
 from compilewatch.sinks.metric_definitions import DEFINITIONS, Definition
@@ -177,7 +177,7 @@ def _of_model(result: Result) -> Iterator[Sample]:
 
 def _of_result(result: Result) -> Iterator[Sample]:
     model, target = result.request.model, result.request.target
-    mode = mode_label_value(target)
+    mode = target.mode_label
     identity = (model.name, model.family, mode)
     yield "compilewatch_model_status", (*identity, result.status, result.phase), 1
     by_reason: Counter[str] = Counter()
@@ -249,10 +249,10 @@ def _compile_durations(result: Result) -> dict[str, float | None]:
 def _by_family(view: RunView) -> Iterator[Sample]:
     counts: Counter[tuple[str, ...]] = Counter()
     for result in view.results:
-        mode = mode_label_value(result.request.target)
+        mode = result.request.target.mode_label
         counts[result.request.model.family, mode, result.status] += 1
     yield from (("compilewatch_family_results", labels, count) for labels, count in counts.items())
-    changes = Counter((c.family, mode_label_value(c.target), c.kind) for c in view.changes)
+    changes = Counter((c.family, c.target.mode_label, c.kind) for c in view.changes)
     yield from (("compilewatch_family_changes", labels, n) for labels, n in changes.items())
 
 
@@ -288,7 +288,7 @@ def _totals(view: RunView) -> Iterator[Sample]:
         for phase, seconds in spent.items():
             yield "compilewatch_phase_duration_seconds", (mode, phase), seconds
         if view.baseline is not None:
-            kinds = Counter(c.kind for c in view.changes if mode_label_value(c.target) == mode)
+            kinds = Counter(c.kind for c in view.changes if c.target.mode_label == mode)
             # A measured zero is exported, because an alert must see the value fall to it.
             shown = dict.fromkeys((ChangeKind.REGRESSION, ChangeKind.FIXED), 0) | kinds
             for kind, count in shown.items():
@@ -297,14 +297,14 @@ def _totals(view: RunView) -> Iterator[Sample]:
 
 def _regressed(view: RunView) -> Iterator[Sample]:
     found = regressed(view)
-    counts = Counter(mode_label_value(one.result.request.target) for one in found)
+    counts = Counter(one.result.request.target.mode_label for one in found)
     for mode, results in _by_mode(view).items():
         if counts[mode] or is_comparable(replace(view, results=results)):
             # A measured zero is exported, because an alert must see the value fall to it.
             yield "compilewatch_regressed_models", (mode,), counts[mode]
     for result, since in found[:REGRESSED_SHOWN]:
         model = result.request.model
-        who = (model.name, model.family, mode_label_value(result.request.target), result.status)
+        who = (model.name, model.family, result.request.target.mode_label, result.status)
         yield "compilewatch_regressed_since_timestamp_seconds", who, started(since).timestamp()
 
 
@@ -325,7 +325,7 @@ def _operators(results: Iterable[Result]) -> dict[str, int]:
 def _by_mode(view: RunView) -> dict[str, tuple[Result, ...]]:
     found: defaultdict[str, list[Result]] = defaultdict(list)
     for result in view.results:
-        found[mode_label_value(result.request.target)].append(result)
+        found[result.request.target.mode_label].append(result)
     return {mode: tuple(results) for mode, results in found.items()}
 
 
@@ -371,8 +371,7 @@ def _of_run(view: RunView) -> Iterator[Sample]:
             yield "compilewatch_repositories", (part or "", "yes"), covered
             yield "compilewatch_repositories", (part or "", "no"), total - covered
     for (way, layer), models in rows.first_failures(rows.rows(view.results)).items():
-        mode = f"{way.mode.value}/dynamic" if way.dynamic else way.mode.value
-        labels = (layer, mode, way.environment or "")
+        labels = (layer, way.mode_label, way.environment or "")
         yield "compilewatch_first_failing_layer", labels, models
     for name, stored in view.parts.items():
         if reference := extras.EXTRAS[name].provides.get("run_samples"):

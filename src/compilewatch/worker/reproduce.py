@@ -363,7 +363,8 @@ def script(request: Request) -> str:
     built.module.train(train)  # detectors take other inputs in train mode
     inputs = make_inputs(built.module, built.config, request, overrides, None)
     objects = has_objects(inputs)
-    dynamic = ", dynamic=True" if request.target.dynamic else ""
+    chosen = request.target.dynamic
+    dynamic = f", dynamic={chosen}" if chosen is not None else ""
     backend = "aot_eager_default_partitioner" if train else "eager"
     body = CAPTURE.replace("DYNAMIC", dynamic).replace("BACKEND", repr(backend))
     body = body.replace("TRAIN", str(train))

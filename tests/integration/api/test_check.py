@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import json
 import logging
+import os
 import random
 import sys
+import threading
+import time
 import types
 import warnings
 from collections.abc import Callable
@@ -23,6 +28,7 @@ from torch.nn.modules import module as module_hooks
 import compilewatch
 from compilewatch.errors import UsageError
 from compilewatch.records import Phase, Status
+from compilewatch.worker.caller import copied, evaluation
 from compilewatch.worker.targets.inductor import InductorTarget
 from tests.cases.breaks import CASES, Case, line_of
 
@@ -63,6 +69,19 @@ class Model(nn.Module):
         return self.dropout(self.norm(self.linear(x))) * self.cache["scale"]
 
 
+@pytest.fixture(params=["copy", "here"])
+def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The model runs in a copy of the process, or in the process, as where a GPU is in use."""
+    if request.param == "here":
+        monkeypatch.setattr(evaluation, "hindrance", lambda _: "a test has no fork")
+    return str(request.param)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "hindrance", lambda _: "a test has no fork")
+
+
 def line_in(source: type, text: str) -> int:
     lines, first = inspect.getsourcelines(source)
     return first + next(n for n, line in enumerate(lines) if text in line)
@@ -72,6 +91,7 @@ def state_of(model: nn.Module) -> list[Tensor]:
     return [tensor.clone() for tensor in (*model.parameters(), *model.buffers())]
 
 
+@pytest.mark.usefixtures("where")
 @pytest.mark.parametrize("mode", ["eval", "train"])
 def test_the_model_the_arguments_and_globals_are_left_as_they_were(mode: str) -> None:
     model, x = Model(), torch.ones(3, 4)
@@ -97,6 +117,7 @@ def test_the_model_the_arguments_and_globals_are_left_as_they_were(mode: str) ->
     assert len(model._forward_hooks) == hooks
 
 
+@pytest.mark.usefixtures("where")
 def test_generators_of_random_numbers_continue_where_the_caller_left_them() -> None:
     def seeded() -> None:
         torch.manual_seed(3)
@@ -114,6 +135,7 @@ def test_generators_of_random_numbers_continue_where_the_caller_left_them() -> N
     assert drawn() == wanted
 
 
+@pytest.mark.usefixtures("where")
 def test_what_the_caller_has_compiled_is_not_compiled_again() -> None:
     compiled_graphs = []
 
@@ -146,6 +168,7 @@ def test_what_the_caller_has_compiled_is_not_compiled_again() -> None:
     assert len(compiled_graphs) == before
 
 
+@pytest.mark.usefixtures("where")
 def test_what_dynamo_gave_up_before_is_tried_anew() -> None:
     (case,) = [case for case in CASES if case.name == "left_alone"]
     model = case.build().eval()
@@ -153,6 +176,7 @@ def test_what_dynamo_gave_up_before_is_tried_anew() -> None:
     assert len(compilewatch.check(model, torch.ones(3, 4)).breaks) == len(case.breaks)
 
 
+@pytest.mark.usefixtures("here")
 def test_settings_logs_warnings_and_hooks_are_left_as_they_were() -> None:
     def trace(*_: Any) -> None:
         return None
@@ -185,6 +209,7 @@ def test_settings_logs_warnings_and_hooks_are_left_as_they_were() -> None:
     assert torch.is_grad_enabled()
 
 
+@pytest.mark.usefixtures("here")
 def test_no_function_of_torch_is_replaced_while_the_model_runs() -> None:
     def functions() -> dict[str, Any]:
         return {
@@ -195,11 +220,11 @@ def test_no_function_of_torch_is_replaced_while_the_model_runs() -> None:
             if issubclass(type(value), types.FunctionType | type)
         }
 
-    inside = types.SimpleNamespace(seen={})  # of Python's own class, so it is not restored
+    inside = contextlib.ExitStack()  # of Python's own class, so it is not restored
 
     @torch.compiler.disable
     def look() -> None:
-        inside.seen = functions()
+        inside.seen = functions()  # type: ignore[attr-defined]
 
     def function(x: Tensor) -> Tensor:
         look()
@@ -207,12 +232,14 @@ def test_no_function_of_torch_is_replaced_while_the_model_runs() -> None:
 
     compilewatch.check(function, torch.ones(2))  # imports what a check needs
     before = functions()
-    inside.seen = {}
+    inside.seen = {}  # type: ignore[attr-defined]
     compilewatch.check(function, torch.ones(2))
-    assert inside.seen
-    assert [name for name, value in before.items() if inside.seen.get(name) is not value] == []
+    seen: dict[str, Any] = inside.seen  # type: ignore[attr-defined]
+    assert seen
+    assert [name for name, value in before.items() if seen.get(name) is not value] == []
 
 
+@pytest.mark.usefixtures("where")
 def test_a_lazy_layer_stays_lazy() -> None:
     model = nn.Sequential(nn.LazyLinear(3), nn.ReLU())
     found = compilewatch.check(model, torch.ones(2, 5))
@@ -236,6 +263,7 @@ def test_verdicts_are_those_of_plain_torch_in_one_process(case: Case) -> None:
     assert len(later) == len(case.later)
 
 
+@pytest.mark.usefixtures("where")
 def test_recompilations_name_the_guard_and_the_values() -> None:
     def scaled(x: Tensor) -> Tensor:
         return x * 2
@@ -327,6 +355,143 @@ def test_a_scripted_module_is_no_pass(kinds: dict[str, Callable[..., Any]]) -> N
     found = compilewatch.check(kinds["scripted"], torch.ones(2, 3))
     assert found.status is Status.GRAPH_BREAK
     assert found.graphs == 0
+
+
+class Sized(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * x.shape[0]
+
+
+def test_dynamic_has_three_values() -> None:
+    calls = [torch.ones(n, 3) for n in (2, 5, 7)]
+    again = {
+        dynamic: len(compilewatch.check(Sized(), calls=calls, dynamic=dynamic).recompilations)
+        for dynamic in (None, True, False)
+    }
+    assert again == {None: 1, True: 0, False: 2}
+    result = compilewatch.check(Sized(), calls[0], dynamic=False).result
+    assert result.request.target.mode_label == "eval/static"
+
+
+class Compiled(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 1
+
+
+def test_a_module_that_compiled_itself_is_compiled_anew() -> None:
+    model = Compiled()
+    model.compile(backend="eager")
+    compiled = model._compiled_call_impl
+    found = compilewatch.check(model, torch.ones(2))
+    assert (found.status, found.graphs, found.fullgraph) == (Status.PASS, 1, True)
+    assert model._compiled_call_impl is compiled
+
+
+def test_a_check_inside_of_a_compiled_region_is_a_usage_error() -> None:
+    model, x = Compiled(), torch.ones(2)
+
+    def function(x: Tensor) -> Tensor:
+        compilewatch.check(model, x)
+        return x + 1
+
+    with pytest.raises(UsageError, match=r"torch\.compile"):
+        torch.compile(function, backend="eager")(x)
+
+
+def named_alike(x: Tensor, mode: str, backend: int, dynamic: int, calls: int) -> Tensor:
+    return x.reshape(-1) * backend * dynamic * calls if mode == "flat" else x
+
+
+def test_a_model_may_have_keywords_of_the_names_of_check() -> None:
+    kwargs = {"mode": "flat", "backend": 2, "dynamic": 3, "calls": 4}
+    found = compilewatch.check(named_alike, torch.ones(2), kwargs=kwargs)
+    assert (found.status, found.graphs) == (Status.PASS, 1)
+    with pytest.raises(UsageError, match="twice"):
+        compilewatch.check(doubled, torch.ones(2), times=2, kwargs={"times": 3})
+
+
+class BackwardInside(nn.Module):
+    """Its backward pass is compiled between two graphs, where Dynamo still listens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.linear(x).sum().backward()
+        return self.linear(x) * 2
+
+
+@pytest.mark.usefixtures("where")
+def test_the_trace_of_a_check_adds_no_breaks() -> None:
+    found = compilewatch.check(BackwardInside(), torch.ones(2, 4), mode="train")
+    assert [each.line for each in found.breaks] == [line_in(BackwardInside, ".backward()")]
+    assert found.second_call is None
+
+
+class Once(nn.Module):
+    ready = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not Once.ready:
+            print("once")
+            Once.ready = True
+        return x + 1
+
+
+@pytest.mark.usefixtures("where")
+def test_no_evaluation_of_a_check_sees_what_another_has_changed() -> None:
+    found = compilewatch.check(Once(), torch.ones(2))
+    assert (len(found.breaks), found.fullgraph) == (1, False)
+
+
+def test_a_model_that_ends_its_process_is_a_crash() -> None:
+    def ends(_: Tensor) -> None:
+        os._exit(3)
+
+    found = compilewatch.check(ends, torch.ones(2))
+    assert (found.status, found.detail) == (
+        Status.CRASHED,
+        "the model ended its process with exit code 3",
+    )
+
+
+def test_a_copy_that_waits_for_the_parent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copied, "IDLE_SECONDS", 1.0)
+    parent = os.getpid()
+
+    def waits(x: Tensor) -> Tensor:
+        if os.getpid() != parent:
+            time.sleep(60)
+        return x + 1
+
+    found = compilewatch.check(waits, torch.ones(2))
+    assert found.status is Status.GRAPH_BREAK
+    (left,) = found.left
+    assert "did nothing for 1 s" in left
+    assert left in " ".join(str(found).split())
+    assert left in found._repr_html_()
+    assert json.loads(found.to_json())["left"] == [left]
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_a_process_with_threads_can_be_copied(mode: str) -> None:
+    """OpenMP's, autograd's and the caller's own."""
+    torch.set_num_threads(2)
+    try:
+        (torch.ones(600, 600) @ torch.ones(600, 600)).sum()
+        torch.ones(3, requires_grad=True).sum().backward()
+        stop = threading.Event()
+        thread = threading.Thread(target=stop.wait)
+        thread.start()
+        try:
+            found = compilewatch.check(nn.Linear(600, 600), torch.ones(600, 600), mode=mode)
+        finally:
+            stop.set()
+            thread.join()
+    finally:
+        torch.set_num_threads(1)
+    assert (found.status, found.left) == (Status.PASS, ())
 
 
 def test_what_the_model_raises_is_the_result() -> None:

@@ -123,7 +123,7 @@ def test_first_failures_are_counted_with_zero_for_layers_that_never_are_first() 
     found = rows.rows(
         [on("dynamo"), on("export", Status.ERROR), on("dynamo", model="B"), on("export", model="B")]
     )
-    way = Way(mode=Mode.EVAL, dynamic=False, environment=None)
+    way = Way(mode_label="eval", environment=None)
     assert rows.first_failures(found) == {
         (way, EAGER): 0,
         (way, "dynamo"): 0,

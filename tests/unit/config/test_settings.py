@@ -174,7 +174,7 @@ def test_a_wrong_setting_is_one_line_that_names_file_and_key(
         ({"COMPILEWATCH_JOB": "2"}, "COMPILEWATCH_JOB: unknown setting 'job'; did you mean 'jobs'"),
         ({"COMPILEWATCH_JOBS": "two"}, "COMPILEWATCH_JOBS: jobs: expected `int`"),
         ({"COMPILEWATCH_JOBS": "-2"}, "COMPILEWATCH_JOBS: jobs: expected `int` >= 0"),
-        ({"COMPILEWATCH_DYNAMIC": "perhaps"}, "COMPILEWATCH_DYNAMIC: dynamic: expected `bool`"),
+        ({"COMPILEWATCH_DYNAMIC": "perhaps"}, "COMPILEWATCH_DYNAMIC: dynamic: invalid enum value"),
         ({"COMPILEWATCH_DEADLINES_X": "1"}, "COMPILEWATCH_DEADLINES_X: unknown setting"),
     ],
 )

@@ -60,12 +60,12 @@ def test_a_type_that_the_device_lacks_is_rejected() -> None:
 
 
 def test_each_target_is_planned_for_each_device_with_its_default_type() -> None:
-    made = targets_of(["dynamo"], [Mode.EVAL], False, devices=["cpu", "cuda", "cuda:H100"])
+    made = targets_of(["dynamo"], [Mode.EVAL], None, devices=["cpu", "cuda", "cuda:H100"])
     assert made == (
         Target(device="cpu", dtype=Dtype.FLOAT32),
         Target(device="cuda", dtype=Dtype.CONFIG),
     )
-    (named,) = targets_of(["dynamo"], [Mode.EVAL], False, dtype=Dtype.FLOAT16)
+    (named,) = targets_of(["dynamo"], [Mode.EVAL], None, dtype=Dtype.FLOAT16)
     assert named.dtype is Dtype.FLOAT16
 
 

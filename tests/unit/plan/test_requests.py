@@ -28,7 +28,7 @@ from tests import factories
 
 OPTIONS = Options(environments=(factories.environment(),))
 SPECS = [factories.spec(f"M{number}") for number in range(200)]
-BOTH = targets_of(["dynamo"], [Mode.EVAL, Mode.TRAIN], dynamic=False)
+BOTH = targets_of(["dynamo"], [Mode.EVAL, Mode.TRAIN], dynamic=None)
 
 
 def _plan(specs: list[ModelSpec] = SPECS, **given: Any) -> Plan:
@@ -267,7 +267,7 @@ def test_targets_are_named_once() -> None:
 
 
 def test_a_target_may_name_its_backend() -> None:
-    plain, other = targets_of(["export", "export:non_strict"], [Mode.EVAL], dynamic=False)
+    plain, other = targets_of(["export", "export:non_strict"], [Mode.EVAL], dynamic=None)
     assert (plain.backend, other.name, other.backend) == (None, "export", "non_strict")
     assert target_label(other) == "export:non_strict"
 
@@ -283,14 +283,14 @@ def test_a_target_may_name_its_backend() -> None:
 def test_nested_graph_breaks_are_of_dynamo_only_and_in_its_label(
     said: str, field: bool | None, label: str
 ) -> None:
-    dynamo, export = targets_of(["dynamo", "export"], [Mode.EVAL], False, said)
+    dynamo, export = targets_of(["dynamo", "export"], [Mode.EVAL], None, said)
     assert (dynamo.nested_graph_breaks, export.nested_graph_breaks) == (field, None)
     assert (target_label(dynamo), target_label_value(dynamo)) == (label, label)
 
 
 def test_results_with_and_without_nested_graph_breaks_do_not_stand_for_each_other() -> None:
     keys = {
-        _plan(targets=targets_of(["dynamo"], [Mode.EVAL], False, said)).requests[0].key
+        _plan(targets=targets_of(["dynamo"], [Mode.EVAL], None, said)).requests[0].key
         for said in ("on", "off", "default")
     }
     assert len(keys) == 3
@@ -305,7 +305,7 @@ def test_neuron_has_a_longer_deadline_for_compiling() -> None:
     options = Options(
         environments=(factories.environment(),), deadlines=Deadlines(compile_seconds=60)
     )
-    made = plan(SPECS[:1], targets_of(("dynamo", "neuron"), (Mode.EVAL,), False), options)
+    made = plan(SPECS[:1], targets_of(("dynamo", "neuron"), (Mode.EVAL,), None), options)
     usual, neuron = (request.deadlines for request in made.requests)
     assert (usual.compile_seconds, usual.total_seconds) == (60, 1200)
     assert (neuron.compile_seconds, neuron.total_seconds) == (7200, 1200 + 7140)
@@ -315,7 +315,7 @@ def test_neuron_has_a_longer_deadline_for_compiling() -> None:
 @pytest.mark.parametrize("name", ["export:foo", "neuron:trn9", "xla:cpu"])
 def test_a_backend_that_a_target_has_not_is_rejected(name: str) -> None:
     with pytest.raises(UsageError, match="has no backend"):
-        _plan(targets=targets_of([name], [Mode.EVAL], dynamic=False))
+        _plan(targets=targets_of([name], [Mode.EVAL], dynamic=None))
 
 
 def test_a_model_whose_entry_is_wrong_is_an_error_and_the_others_are_evaluated() -> None:

@@ -19,7 +19,6 @@ from compilewatch.records import (
     Target,
     XlaDetail,
 )
-from compilewatch.records.labels import mode_label_value
 from compilewatch.records.views import Earlier
 from compilewatch.sinks import metric_definitions, metrics_page, prometheus
 from compilewatch.store import RunFolder
@@ -102,7 +101,7 @@ def test_breaks_by_reason_add_up_to_the_models_breaks() -> None:
     for labels, count in samples(view)["compile_breaks_total"]:
         key = (labels["model"], labels["mode"])
         by_model[key] = by_model.get(key, 0) + count
-    asked = (((r.request.model.name, mode_label_value(r.request.target)), r) for r in view.results)
+    asked = (((r.request.model.name, r.request.target.mode_label), r) for r in view.results)
     assert by_model == {key: r.graph_breaks for key, r in asked if r.breaks}
 
 

@@ -156,7 +156,7 @@ def _inputs(settings: Settings) -> Iterator[DoctorCheck]:
     """The input of a sweep: targets, models, overrides and expectations."""
 
     def targets() -> str:
-        check_targets(targets_of(settings.targets, settings.modes, settings.dynamic))
+        check_targets(targets_of(settings.targets, settings.modes, settings.chosen_dynamic))
         return f"{', '.join(settings.targets)} in {', '.join(settings.modes)}"
 
     def models() -> str:

@@ -103,7 +103,7 @@ def command(
         manifest=manifest or _listed(root, settings, models),
         mode=Mode(mode),
         backend=backend,
-        dynamic=bool(dynamic),
+        dynamic=dynamic,
         numerics=rules.numerics,
         jobs=jobs,
         environment=environment,

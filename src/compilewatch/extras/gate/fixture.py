@@ -73,9 +73,7 @@ class CompileCheck:
         try:
             rules, known = self._rules(dict(zip(RULES, given, strict=True)))
             if isinstance(model, str) and not (args or kwargs or calls):
-                checked, code = _named(
-                    model, rules, mode=mode, backend=backend, dynamic=bool(dynamic)
-                )
+                checked, code = _named(model, rules, mode=mode, backend=backend, dynamic=dynamic)
             else:
                 code = code_files(model)
                 checked = check(
@@ -169,7 +167,7 @@ def code_files(model: Any) -> tuple[str, ...] | None:
 
 
 def _named(
-    model: str, rules: Rules, *, mode: str, backend: str, dynamic: bool
+    model: str, rules: Rules, *, mode: str, backend: str, dynamic: bool | None
 ) -> tuple[CheckResult, tuple[str, ...] | None]:
     """Check a model by name, which is built in a process of its own. Raises UsageError."""
     if mode not in set(Mode):

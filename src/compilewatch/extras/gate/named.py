@@ -31,7 +31,7 @@ class NamedChecks:
     manifest: Path | None = None
     mode: Mode = Mode.EVAL
     backend: str = "eager"
-    dynamic: bool = False
+    dynamic: bool | None = None
     numerics: bool = False
     jobs: int | None = None
     environment: str | None = None

@@ -558,7 +558,7 @@ def run_papers(
 
     Raises UsageError for options that contradict the settings. `say` prints about the instance.
     """
-    check_targets(targets_of(options.targets, [Mode.EVAL], False))
+    check_targets(targets_of(options.targets, [Mode.EVAL], None))
     if options.trainium and not settings.of(ExecutorSettings).endpoint:
         raise UsageError("--trainium needs the address of its executor: set TRAINIUM_ENDPOINT")
     own = settings.of(PapersSettings)

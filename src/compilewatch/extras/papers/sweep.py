@@ -64,7 +64,7 @@ class Sweeper:
         file = _file_of(generation, folder)
         try:
             known = self.launcher.environments()
-            placed = place(targets_of(self.targets, [Mode.EVAL], False), self.named, known)
+            placed = place(targets_of(self.targets, [Mode.EVAL], None), self.named, known)
             options = options_of(self.settings, known)
             made = plan([generated_spec(generation, file)], placed, options)
             results = [

@@ -60,13 +60,18 @@ def model_panel(
     return Group(*parts)
 
 
-def check_text(result: Result, recompilations: Sequence[Recompilation] = ()) -> str:
-    """A result, and what was compiled again in later calls, as `explain` prints it, but as text."""
+def check_text(
+    result: Result, recompilations: Sequence[Recompilation] = (), left: Sequence[str] = ()
+) -> str:
+    """A result as `explain` prints it, but as text, with what a check adds to it.
+
+    That is what was compiled again in later calls, and what is left in the process.
+    """
     width = shutil.get_terminal_size(fallback=(100, 24)).columns
     console = Console(width=width, no_color=True, highlight=False, file=io.StringIO())
     with console.capture() as captured:
         console.print(model_panel(result, excerpt_of(result.request)))
-        for line in wording.recompilation_lines(recompilations):
+        for line in (*wording.recompilation_lines(recompilations), *left):
             console.print(plain(line))
     return captured.get().rstrip()
 

@@ -19,6 +19,7 @@ from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets import numerics
 from compilewatch.worker.targets.execution import Call, observed, observed_in_float64, samples
 from compilewatch.worker.targets.inductor import InductorTarget
+from compilewatch.worker.targets.outputs import from_bytes, to_bytes
 
 INDUCTOR = "inductor"
 
@@ -36,14 +37,15 @@ def compared(subject: Subject, backend: str) -> Numerics:
         raise UsageError(f"numerics compiles with Inductor: {missing}, or name a backend")
     subject.enter(Phase.COMPARE)
 
-    def eager() -> Any:
-        return subject.in_fork(lambda each: _results(each, each.module), dict)
+    def eager() -> dict[str, Any]:
+        return from_bytes(subject.in_fork(lambda s: _results(s, s.module), bytes))
 
-    def compiled() -> Any:
-        return subject.in_fork(lambda each: _results(each, _compiled(each, backend)), dict)
+    def compiled() -> dict[str, Any]:
+        return from_bytes(subject.in_fork(lambda s: _results(s, _compiled(s, backend)), bytes))
 
-    def reference() -> Any:
-        return subject.in_fork(lambda each: _of_all_calls(each, observed_in_float64), dict)
+    def reference() -> dict[str, Any]:
+        every = subject.in_fork(lambda s: _of_all_calls(s, observed_in_float64), bytes)
+        return from_bytes(every)
 
     def sample(inputs: ExampleInputs) -> Any:
         return subject.in_fork(
@@ -60,21 +62,23 @@ def compared(subject: Subject, backend: str) -> Numerics:
 
 def _compiled(subject: Subject, backend: str) -> Call:
     found: Call = torch.compile(
-        subject.module, backend=backend, dynamic=subject.request.target.dynamic or None
+        subject.module, backend=backend, dynamic=subject.request.target.dynamic
     )
     return found
 
 
-def _results(subject: Subject, call: Call) -> dict[str, Any]:
+def _results(subject: Subject, call: Call) -> bytes:
     return _of_all_calls(subject, lambda each: observed(each, call))
 
 
-def _of_all_calls(subject: Subject, results: Callable[[Subject], dict[str, Any]]) -> dict[str, Any]:
+def _of_all_calls(subject: Subject, results: Callable[[Subject], dict[str, Any]]) -> bytes:
     """The results of each call by path; each starts from the state in which the model was given."""
     if subject.later is None:
-        return results(subject)
-    return {
-        f"call {number}: {path}": value
-        for number, inputs in enumerate((subject.inputs, *subject.later), start=1)
-        for path, value in results(replace(subject, inputs=inputs)).items()
-    }
+        return to_bytes(results(subject))
+    return to_bytes(
+        {
+            f"call {number}: {path}": value
+            for number, inputs in enumerate((subject.inputs, *subject.later), start=1)
+            for path, value in results(replace(subject, inputs=inputs)).items()
+        }
+    )

@@ -8,14 +8,16 @@ import os
 import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
 import torch
+import torch._inductor.config
 from torch import nn
+from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch._dynamo.eval_frame import OptimizedModule, innermost_fn
 from torch._dynamo.external_utils import wrap_inline
 from torch._subclasses.fake_tensor import FakeTensor
@@ -42,13 +44,14 @@ from compilewatch.records import (
     Tier,
 )
 from compilewatch.worker.caller.comparison import INDUCTOR, compared
+from compilewatch.worker.caller.copied import CopyDiedError, CopyIdleError, hindrance, in_copy
 from compilewatch.worker.caller.dynamo_state import apart
 from compilewatch.worker.caller.recompilations import Recompilations
-from compilewatch.worker.caller.snapshot import kept
+from compilewatch.worker.caller.snapshot import NOT_RESTORED, kept
 from compilewatch.worker.example_inputs import summarize
 from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets import TargetOutcome
-from compilewatch.worker.targets.dynamo.graph_breaks import path_of
+from compilewatch.worker.targets.dynamo.graph_breaks import PATHS, path_of
 from compilewatch.worker.targets.dynamo.target import DynamoTarget
 
 _Value = TypeVar("_Value")
@@ -58,36 +61,69 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 STRATEGY = "caller"
 
+_REJECTED_IN_FORKS = ("in forked subprocess", "fork-based multiprocessing")
+"""In torch's messages where it cannot work in a fork: CUDA, and threads of autograd."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class CallerSubject(Subject):
-    """A model in the process of its owner. Each evaluation starts from the state that they left."""
+    """A model in a copy of its owner's process; each evaluation has a copy of that one."""
+
+    recompilations: Recompilations
+
+    def before_call(self, number: int) -> None:
+        self.recompilations.call = number
+
+    def in_fork(self, function: Callable[[Subject], _Value], kind: type[_Value]) -> _Value:
+        """Call `function` in a fork, and take over what it has learnt about frames."""
+
+        def call(subject: Subject) -> Any:
+            return function(subject), self.recompilations.reasons(), PATHS
+
+        kinds: Any = tuple[kind, tuple[Recompilation, ...], dict[str, str]]  # type: ignore[valid-type]
+        value, again, paths = super().in_fork(call, kinds)
+        self.recompilations.take(again)
+        PATHS.update(paths)
+        result: _Value = value
+        return result
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedSubject(CallerSubject):
+    """A model in its owner's process, where a copy is not possible.
+
+    `left` receives what could not be restored after an evaluation.
+    """
 
     forgotten: Callable[[], None]
-    recompilations: Recompilations
+    left: dict[str, None]
 
     owns_process: ClassVar[bool] = False
 
     def forget(self) -> None:
         self.forgotten()
 
-    def before_call(self, number: int) -> None:
-        self.recompilations.call = number
-
     def in_fork(self, function: Callable[[Subject], _Value], _: type[_Value]) -> _Value:
         """Call `function` here, and restore afterwards what it changed; see `snapshot`."""
-        with kept(self.module, self.inputs, self.later):
+        inputs = [(each.args, each.kwargs) for each in (self.inputs, *(self.later or ()))]
+        with kept(self.left, self.module, inputs):
             self.forget()
+            _prepare(self.module, self.request.target.mode)
             return function(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CallerEvaluation:
-    """A result, what was compiled again, and the paths of the files that its breaks name."""
+    """A result, what was compiled again, and the paths of the files that its breaks name.
 
-    result: Result
-    recompilations: tuple[Recompilation, ...]
-    files: dict[str, str]
+    `left` says what may be left in the process. With a `usage_error`, there is no result.
+    """
+
+    result: Result | None = None
+    recompilations: tuple[Recompilation, ...] = ()
+    files: dict[str, str] = field(default_factory=dict)
+    left: tuple[str, ...] = ()
+    usage_error: str = ""
 
 
 def evaluate(
@@ -96,7 +132,7 @@ def evaluate(
     *,
     mode: Mode,
     backend: str | None,
-    dynamic: bool,
+    dynamic: bool | None,
     numerics: bool = False,
 ) -> CallerEvaluation:
     """Compile a model, make all calls, and return what Dynamo reports.
@@ -106,53 +142,110 @@ def evaluate(
     `numerics` also compares the results with eager mode, compiled with `backend` or Inductor.
     Whatever the model's code raises becomes the result. Raises UsageError inside of a function that
     is being compiled.
+
+    The model runs in a copy of this process. Where there can be none, it runs here, and what it
+    changed is restored as far as that is possible.
     """
-    if torch.compiler.is_compiling():
-        raise UsageError("check cannot be called from code that is being compiled")
-    _refuse(model, calls)
+    if torch.compiler.is_compiling() or get_eval_frame_callback() is not None:
+        raise UsageError("check cannot be called from code that torch.compile compiles")
+    _reject(model, calls)
     module = _as_module(model)
     first, *later = (ExampleInputs(strategy=STRATEGY, args=a, kwargs=k) for a, k in calls)
     request = _request(module, first, mode, backend, dynamic)
-    recompilations = Recompilations()
+    parts = {
+        "request": request,
+        "module": module,
+        "inputs": first,
+        "fake_mode": None,
+        "artifacts": Path(),
+        "later": tuple(later) or None,
+        "recompilations": Recompilations(),
+    }
+    reason = hindrance(_tensors(module, *((each.args, each.kwargs) for each in (first, *later))))
+    if not reason:
+        try:
+            evaluation = in_copy(lambda: _in_copy(parts, numerics=numerics), CallerEvaluation)
+        except CopyDiedError as error:
+            return CallerEvaluation(result=_result(parts, Phase.COMPILE, _crash(error)))
+        except (OSError, CopyIdleError) as error:
+            reason = str(error)
+        else:
+            if evaluation.usage_error:
+                raise UsageError(evaluation.usage_error)
+            reason = _limit_of_forks(evaluation.result)
+            if not reason:
+                return evaluation
+    return _here(parts, reason, numerics=numerics)
+
+
+def _in_copy(parts: dict[str, Any], *, numerics: bool) -> CallerEvaluation:
+    """Evaluate in this process, which is a copy of the caller's."""
+    torch._dynamo.reset()
+    torch.compiler.set_stance("default")
+    torch._inductor.config.compile_threads = 1
+    try:
+        _prepare(parts["module"], parts["request"].target.mode)
+        return _evaluation(CallerSubject, parts, numerics=numerics)
+    except UsageError as error:
+        return CallerEvaluation(usage_error=str(error))
+
+
+def _here(parts: dict[str, Any], reason: str, *, numerics: bool) -> CallerEvaluation:
+    """Evaluate in the caller's process, and say what may be left in it."""
+    left = {f"evaluated in this process, since {reason}: {NOT_RESTORED}": None}
+    with apart() as forgotten:
+        shared = {**parts, "forgotten": forgotten, "left": left}
+        evaluation = _evaluation(SharedSubject, shared, numerics=numerics)
+    return replace(evaluation, left=tuple(left))
+
+
+def _evaluation(
+    kind: type[CallerSubject], parts: dict[str, Any], *, numerics: bool
+) -> CallerEvaluation:
     phases = [Phase.COMPILE]
-    with ExitStack() as stack:
-        stack.enter_context(_quiet())
-        stack.enter_context(kept(module, first, later))
-        forgotten = stack.enter_context(apart())
-        stack.enter_context(recompilations.listening())
-        stack.enter_context(torch._dynamo.config.patch(error_on_recompile=False))
-        _set_mode(module, mode)
-        subject = CallerSubject(
-            request=request,
-            module=module,
-            inputs=first,
-            fake_mode=None,
-            artifacts=Path(),
-            enter=phases.append,
-            later=tuple(later) if later else None,
-            forgotten=forgotten,
-            recompilations=recompilations,
-        )
+    subject = kind(enter=phases.append, **parts)
+    backend = subject.request.target.backend
+    with (
+        _quiet(),
+        subject.recompilations.listening(),
+        torch._dynamo.config.patch(error_on_recompile=False),
+    ):
         outcome = _outcome(subject)
         if numerics and outcome.status in (Status.PASS, Status.GRAPH_BREAK):
             outcome = _with_numerics(subject, outcome, backend or INDUCTOR)
-    failed = outcome.status in (Status.ERROR, Status.OOM)
+    result = _result(parts, phases[-1], outcome)
+    return CallerEvaluation(
+        result=result, recompilations=subject.recompilations.reasons(), files=_files(result)
+    )
+
+
+def _result(parts: dict[str, Any], phase: Phase, outcome: TargetOutcome) -> Result:
+    module, request = parts["module"], parts["request"]
+    failed = outcome.status in (Status.ERROR, Status.OOM, Status.CRASHED)
     result = Result(
         request=request,
-        phase=phases[-1] if failed else Phase.DONE,
+        phase=phase if failed else Phase.DONE,
         tier=request.tier,
         depth=Depth.FULL,
         dtype=_dtype(module),
         parameters=sum(p.numel() for p in module.parameters() if not is_lazy(p)),
-        inputs=summarize(first),
+        inputs=summarize(parts["inputs"]),
         inputs_strategy=STRATEGY,
         **vars(outcome),
     )
-    if later:
-        result = _over_all_calls(result)
-    return CallerEvaluation(
-        result=result, recompilations=recompilations.found(), files=_files(result)
-    )
+    return _over_all_calls(result) if parts["later"] else result
+
+
+def _crash(error: CopyDiedError) -> TargetOutcome:
+    return TargetOutcome(status=Status.CRASHED, detail=str(error))
+
+
+def _limit_of_forks(result: Result | None) -> str:
+    """Return the message by which torch rejects something in a fork; "" without one."""
+    message = result.error.message if result is not None and result.error is not None else ""
+    lines = (line for line in message.splitlines() if "fork" in line)
+    rejected = any(words in message for words in _REJECTED_IN_FORKS)
+    return next(lines, "") if rejected else ""
 
 
 def _files(result: Result) -> dict[str, str]:
@@ -164,7 +257,7 @@ def _files(result: Result) -> dict[str, str]:
     return {file: path for file in sorted(frames) if (path := path_of(file)) is not None}
 
 
-def _refuse(model: Callable[..., Any], calls: Sequence[Call]) -> None:
+def _reject(model: Callable[..., Any], calls: Sequence[Call]) -> None:
     """Raises UsageError for what torch.compile takes and what yet says nothing."""
     called = model.forward if isinstance(model, nn.Module) else model
     if inspect.iscoroutinefunction(called):
@@ -173,7 +266,9 @@ def _refuse(model: Callable[..., Any], calls: Sequence[Call]) -> None:
         raise UsageError("a generator can be read only once, and check calls often: pass a list")
 
 
-def _set_mode(module: nn.Module, mode: Mode) -> None:
+def _prepare(module: nn.Module, mode: Mode) -> None:
+    """Set the mode, and let a module that `Module.compile` has compiled be compiled anew."""
+    module._compiled_call_impl = None
     try:
         module.train(mode is Mode.TRAIN)
     except NotImplementedError as error:  # of an exported program
@@ -193,14 +288,15 @@ def _as_module(model: Callable[..., Any]) -> nn.Module:
     if not hasattr(function, "__code__"):
         function = wrap_inline(function)  # as torch.compile does where there is no Python frame
     # The frame that Dynamo compiles first is then the function's own.
-    made: nn.Module = type(name, (nn.Module,), {"forward": staticmethod(function)})()
+    members = {"forward": staticmethod(function), "__module__": function.__module__}
+    made: nn.Module = type(name, (nn.Module,), members)()
     return made
 
 
 def _request(
-    module: nn.Module, inputs: ExampleInputs, mode: Mode, backend: str | None, dynamic: bool
+    module: nn.Module, inputs: ExampleInputs, mode: Mode, backend: str | None, dynamic: bool | None
 ) -> Request:
-    tensors = _tensors(module, inputs)
+    tensors = _tensors(module, inputs.args, inputs.kwargs)
     device = tensors[0].device.type if tensors else "cpu"
     fake = any(isinstance(tensor, FakeTensor) for tensor in tensors)
     return Request(
@@ -218,8 +314,8 @@ def _request(
     )
 
 
-def _tensors(module: nn.Module, inputs: ExampleInputs) -> list[torch.Tensor]:
-    leaves = tree_leaves((inputs.args, inputs.kwargs))
+def _tensors(module: nn.Module, *inputs: object) -> list[torch.Tensor]:
+    leaves = tree_leaves(inputs)
     given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     return [*module.parameters(), *module.buffers(), *given]
 
@@ -232,7 +328,7 @@ def _dtype(module: nn.Module) -> str | None:
 
 def _outcome(subject: CallerSubject) -> TargetOutcome:
     """Return what the target says; where it failed, what the model alone fails with, if it does."""
-    outcome = _caught(lambda: DynamoTarget().run(subject))
+    outcome = _caught(lambda: subject.in_fork(DynamoTarget().run, TargetOutcome))
     if outcome.status is not Status.ERROR:
         return outcome
     subject.enter(Phase.EAGER)

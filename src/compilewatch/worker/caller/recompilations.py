@@ -12,6 +12,7 @@ from torch._logging import structured
 from torch._logging._internal import trace_log
 
 from compilewatch.records import Recompilation
+from compilewatch.worker.targets.dynamo.capture import writes_the_trace
 from compilewatch.worker.targets.dynamo.graph_breaks import portable_text, stack_frame
 
 
@@ -23,6 +24,7 @@ class Recompilations(logging.Handler):
         self.call = 1
         self._frames: dict[str, dict[str, Any]] = {}
         self._reasons: dict[str, tuple[int, tuple[str, ...]]] = {}
+        self._of_fork: tuple[Recompilation, ...] | None = None
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -33,6 +35,8 @@ class Recompilations(logging.Handler):
             trace_log.removeHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
+        if writes_the_trace():
+            return
         metadata: dict[str, Any] = getattr(record, "metadata", {})
         compile_id = f"{metadata.get('frame_id')}/{metadata.get('frame_compile_id')}"
         if "dynamo_start" in metadata:
@@ -40,10 +44,18 @@ class Recompilations(logging.Handler):
         elif metadata.get("artifact", {}).get("name") == "recompile_reasons":
             payload = str(getattr(record, "payload", ""))
             reasons = json.loads(payload) if payload.startswith("[") else [payload]  # if several
-            self._reasons[compile_id] = (self.call, tuple(map(_guard, reasons)))
+            # The first evaluation counts: others give their frames the same numbers.
+            self._reasons.setdefault(compile_id, (self.call, tuple(map(_guard, reasons))))
 
-    def found(self) -> tuple[Recompilation, ...]:
+    def take(self, of_fork: tuple[Recompilation, ...]) -> None:
+        """Take over what the first evaluation has received in a fork."""
+        if self._of_fork is None:
+            self._of_fork = of_fork
+
+    def reasons(self) -> tuple[Recompilation, ...]:
         """Return what was compiled again, in order."""
+        if self._of_fork is not None:
+            return self._of_fork
         files = {number: name for name, number in structured.INTERN_TABLE.items()}
         found = []
         for compile_id, (call, guards) in self._reasons.items():

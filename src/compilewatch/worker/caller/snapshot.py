@@ -1,15 +1,13 @@
-"""The state of a caller's objects and globals, kept while compilewatch calls their model.
+"""The state of a caller's objects and globals, kept while compilewatch calls their model here.
 
-A call of a model can change its tensors and attributes, the arguments, generators of random numbers
-and globals. All evaluations of one check must start from the state that the caller left, and the
-caller must find it again afterwards. A copy of the model would not do: its functions and closures
-would still refer to the original.
+This is for where the process cannot be copied (`copied`). All evaluations of one check must start
+from the state that the caller left, and the caller must find it again afterwards. A copy of the
+model would not do: its functions and closures would still refer to the original.
 
 What is kept: everything that can be reached from the model and its arguments through modules,
-containers, closures and objects of classes that are not part of Python or PyTorch; the globals of
-the Python modules in which the model's code lies; and PyTorch's and Python's own settings. What
-cannot be kept: values in caches of functions (`functools.cache`), in C extensions, and in modules
-that the model's code only calls.
+classes, containers, closures, functions with the globals that they name, and objects of classes
+that are not part of Python or PyTorch; and PyTorch's and Python's own settings. What cannot be
+restored is said: where iterators were, and `NOT_RESTORED`.
 """
 
 from __future__ import annotations
@@ -17,51 +15,67 @@ from __future__ import annotations
 import collections
 import functools
 import inspect
+import logging
+import operator
+import os
 import random
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
+import torch._dynamo
+import torch._inductor.config
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules import module as module_hooks
 from torch.nn.parameter import is_lazy
 
-_NOT_FOLLOWED = frozenset({"torch", "numpy", "builtins", *sys.stdlib_module_names} - {"__main__"})
-"""Packages whose objects are not searched for state, but for tensors, modules and containers."""
+_NOT_FOLLOWED = frozenset(
+    {"torch", "numpy", "builtins", *sys.stdlib_module_names} - {"__main__", "types", "argparse"}
+)
+"""Packages whose objects are not searched for state, but for tensors, modules and containers. Nor
+are installed packages that no part of the model is from: other threads may use them."""
 
 _GLOBAL_HOOKS = tuple(name for name in vars(module_hooks) if name.startswith("_global_"))
 
-_Restore = Callable[[], None]
+NOT_RESTORED = (
+    "what it changed in caches of functions, in C extensions and in other packages is not restored"
+)
+
+_Restore = Callable[[], str | None]
+"""Restores something, and returns what could not be restored."""
 
 
 @contextmanager
-def kept(*roots: object) -> Iterator[None]:
-    """Restore everything at the end that can be reached from `roots`, and the process's settings.
+def kept(left: dict[str, None], model: nn.Module, inputs: object) -> Iterator[None]:
+    """Restore everything at the end that can be reached from a model and its inputs, and settings.
 
-    Tensors are copied, so this needs as much memory as they have.
+    `left` gets what could not be restored, as keys. Tensors are copied, so this needs as much
+    memory as they have.
     """
-    walk = _Walk()
+    walk = _Walk({_package(type(each)) for each in model.modules()})
     for name in _GLOBAL_HOOKS:
         walk.keep(getattr(module_hooks, name))
-    walk.keep(roots)
-    settings = _settings()
+    walk.keep((model, inputs))
+    settings = [_setting(*each) for each in _settings()]
     try:
         yield
     finally:
         for restore in (*walk.restores, *settings):
-            restore()
+            if problem := restore():
+                left[problem] = None
 
 
 class _Walk:
     """Visits objects once each, and collects what restores them."""
 
-    def __init__(self) -> None:
+    def __init__(self, packages: set[str]) -> None:
         self.restores: list[_Restore] = []
+        self._followed = {name: name not in _NOT_FOLLOWED for name in packages}
         self._seen: dict[int, object] = {}  # the objects too, because ids are used again
-        self._globals: set[int] = set()
 
     def keep(self, root: object) -> None:
         waiting = [root]
@@ -72,64 +86,112 @@ class _Walk:
             self._seen[id(value)] = value
             waiting += self._one(value)
 
-    def _one(self, value: object) -> list[object]:
+    def _one(self, value: object) -> Iterable[object]:
         """Keep one object, and return what it refers to."""
         if isinstance(value, torch.Tensor):
             self.restores.append(_tensor(value))
             return [value.grad] if value.is_leaf and value.grad is not None else []
-        if isinstance(value, nn.Module):
-            self.restores += [_class(value), _attributes(value)]
-            return [
-                *vars(value).values(),
-                *self._code(inspect.getattr_static(type(value), "forward", None)),
-            ]
+        if isinstance(value, type):
+            return self._class(value)
         if isinstance(value, dict | list | set | collections.deque):
             self.restores.append(_container(value))
         if isinstance(value, dict):
-            return list(value.values())
+            return list(dict.values(value))
         if isinstance(value, list | tuple | set | frozenset | collections.deque):
             return list(value)
+        if isinstance(value, staticmethod | classmethod):
+            return [value.__func__]
+        if isinstance(value, property):
+            return [value.fget, value.fset]
         if isinstance(value, types.FunctionType | types.MethodType | functools.partial):
             return self._code(value)
-        if isinstance(value, type | types.ModuleType) or not hasattr(value, "__dict__"):
+        if (state := _numbers(value)) is not None:
+            self.restores.append(_setting(*state))
             return []
-        if type(value).__module__.partition(".")[0] in _NOT_FOLLOWED:
+        if isinstance(value, nn.Module):
+            self.restores.append(_module_class(value))
+        elif isinstance(value, types.ModuleType) or not self._follows(_package(type(value))):
             return []
-        self.restores.append(_attributes(value))
-        return list(vars(value).values())
+        attributes: dict[str, Any] = dict(getattr(value, "__dict__", {}))
+        if hasattr(value, "__dict__"):
+            self.restores.append(_container(value.__dict__))
+        if slots := _slot_names(type(value)):
+            self.restores.append(_slots(value, slots))
+            attributes |= {name: getattr(value, name, None) for name in slots}
+        self.restores += _iterators(type(value).__qualname__, attributes)
+        return [type(value), *attributes.values()]
+
+    def _class(self, cls: type) -> Iterable[object]:
+        if not self._follows(_package(cls)):
+            return cls.__bases__
+        names = {name: v for name, v in vars(cls).items() if not name.startswith("__")}
+        self.restores.append(_class_attributes(cls, names))
+        return [*vars(cls).values(), *cls.__bases__]
 
     def _code(self, called: Any) -> list[object]:
-        """Return what a function reaches: its closure, defaults, and the modules among its globals.
-
-        The names of its Python module are kept, but their values are not searched for more.
-        """
-        found: list[object] = []
+        """Return what a function reaches: its closure, defaults, attributes and named globals."""
+        reached: list[object] = []
         while True:
             if isinstance(called, functools.partial):
-                found += [called.args, called.keywords]
+                reached += [called.args, called.keywords]
                 called = called.func
             elif isinstance(called, types.MethodType):
-                found.append(called.__self__)
+                reached.append(called.__self__)
                 called = called.__func__
             elif hasattr(called, "__wrapped__"):
                 called = inspect.unwrap(called)
             else:
                 break
         if not isinstance(called, types.FunctionType):
-            return found
+            return reached
         for cell in called.__closure__ or ():
             with suppress(ValueError):  # an empty cell
-                found.append(cell.cell_contents)
+                reached.append(cell.cell_contents)
                 self.restores.append(_cell(cell, cell.cell_contents))
-        found += [called.__defaults__, called.__kwdefaults__]
-        if (called.__module__ or "").partition(".")[0] in _NOT_FOLLOWED:
-            return found
-        scope = called.__globals__
-        if id(scope) not in self._globals:
-            self._globals.add(id(scope))
-            self.restores.append(_names(scope))
-        named = (scope.get(name) for name in called.__code__.co_names)
-        return [*found, *(value for value in named if isinstance(value, nn.Module | list | dict))]
+        reached += [called.__defaults__, called.__kwdefaults__, called.__dict__]
+        if not self._follows(_package(called)):
+            return reached
+        scopes = [called.__globals__]
+        names = list(_names_in(called.__code__))
+        for name in names:
+            value = called.__globals__.get(name)
+            if isinstance(value, types.ModuleType):
+                package = value.__name__.partition(".")[0]
+                scopes += [vars(value)] if self._follows(package) else []
+        for scope in scopes:
+            named = {name: scope[name] for name in names if name in scope}
+            self.restores += _iterators(str(scope.get("__name__")), named)
+            reached += named.values()
+            if id(scope) not in self._seen:
+                self._seen[id(scope)] = scope
+                self.restores.append(_globals(scope))
+        return reached
+
+    def _follows(self, package: str) -> bool:
+        """Whether objects and functions of a package may have state of the model."""
+        if package not in self._followed:
+            file = getattr(sys.modules.get(package), "__file__", None) or ""
+            installed = "site-packages" in file or "dist-packages" in file
+            self._followed[package] = package not in _NOT_FOLLOWED and not installed
+        return self._followed[package]
+
+
+def _package(value: Any) -> str:
+    return str(value.__module__ or "").partition(".")[0]
+
+
+def _names_in(code: types.CodeType) -> Iterator[str]:
+    """The names that a function's code uses, and the code of functions inside it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names_in(constant)
+
+
+def _slot_names(cls: type) -> list[str]:
+    named = (vars(each).get("__slots__", ()) for each in cls.__mro__)
+    names = (name for slots in named for name in ([slots] if isinstance(slots, str) else slots))
+    return [name for name in names if name not in ("__dict__", "__weakref__")]
 
 
 def _tensor(tensor: torch.Tensor) -> _Restore:
@@ -153,18 +215,55 @@ def _tensor(tensor: torch.Tensor) -> _Restore:
             tensor.grad = grad
         if tensor.is_leaf and tensor.requires_grad != needs:
             tensor.requires_grad_(needs)
-        moved = plain and (tensor.shape != copy.shape or tensor.data_ptr() != data.data_ptr())
-        if version is not None and tensor._version == version and not moved:
-            return
         with torch.no_grad(), torch.inference_mode(version is None):
-            if moved:
+            if plain and (tensor.shape != copy.shape or tensor.data_ptr() != data.data_ptr()):
                 tensor.data = data
-            tensor.detach().copy_(copy)
+            same = _same_bits(tensor.detach(), copy)
+            if same is None:
+                same = version is not None and tensor._version == version
+            if not same:
+                tensor.detach().copy_(copy)
 
     return restore
 
 
-def _class(value: nn.Module) -> _Restore:
+def _same_bits(first: torch.Tensor, second: torch.Tensor) -> bool | None:
+    """Whether two tensors have the same bits; None for those that have no bits to compare.
+
+    Versions do not say it: what is written through `.data`, and by some operators, has none.
+    """
+    if isinstance(first, FakeTensor):
+        return None
+    try:
+        ours, theirs = (
+            tensor.resolve_conj().resolve_neg().reshape(-1).view(torch.uint8)
+            for tensor in (first, second)
+        )
+        return bool(torch.equal(ours, theirs))
+    except (RuntimeError, NotImplementedError):  # a layout or a subclass without `view`
+        return None
+
+
+def _numbers(value: object) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
+    """How to read and write the state of a generator of random numbers, and of an array."""
+    if isinstance(value, torch.Generator):
+        return value.get_state, value.set_state
+    if isinstance(value, random.Random):
+        return value.getstate, value.setstate
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return None
+    if isinstance(value, numpy.random.RandomState):
+        return value.get_state, value.set_state
+    if isinstance(value, numpy.random.Generator):
+        bits = value.bit_generator
+        return lambda: bits.state, lambda state: setattr(bits, "state", state)
+    if isinstance(value, numpy.ndarray) and value.flags.writeable:
+        return value.copy, lambda copy: value.__setitem__(..., copy)
+    return None
+
+
+def _module_class(value: nn.Module) -> _Restore:
     cls = type(value)
 
     def restore() -> None:
@@ -174,24 +273,65 @@ def _class(value: nn.Module) -> _Restore:
     return restore
 
 
-def _attributes(value: object) -> _Restore:
-    before = dict(vars(value))
+def _slots(value: object, names: list[str]) -> _Restore:
+    before = {name: getattr(value, name) for name in names if hasattr(value, name)}
 
     def restore() -> None:
-        now = vars(value)
-        if not _same(now, before):
-            now.clear()
-            now.update(before)
+        for name in names:
+            if name in before:
+                object.__setattr__(value, name, before[name])
+            elif hasattr(value, name):
+                object.__delattr__(value, name)
+
+    return restore
+
+
+def _class_attributes(cls: type, before: dict[str, Any]) -> _Restore:
+    def restore() -> str | None:
+        changed = [name for name, value in before.items() if vars(cls).get(name) is not value]
+        added = [n for n in vars(cls) if n not in before and not n.startswith("__")]
+        try:
+            for name in changed:
+                setattr(cls, name, before[name])
+            for name in added:
+                delattr(cls, name)
+        except (AttributeError, TypeError) as error:
+            return f"the class {cls.__qualname__} cannot be restored: {error}"
+        return None
+
+    return restore
+
+
+def _iterators(owner: str, names: dict[str, Any]) -> Iterator[_Restore]:
+    """Say which of the values are iterators that have moved, or may have."""
+    for name, value in names.items():
+        if hasattr(type(value), "__next__"):
+            yield _iterator(f"{owner}.{name}", value)
+
+
+def _iterator(label: str, iterator: Any) -> _Restore:
+    def position() -> object:
+        frame = getattr(iterator, "gi_frame", None)
+        return getattr(frame, "f_lasti", None), operator.length_hint(iterator, -1), repr(iterator)
+
+    before = position()
+    known = before[0] is not None or before[1] >= 0 or type(iterator).__name__ == "count"  # type: ignore[index]
+
+    def restore() -> str | None:
+        if known and position() == before:
+            return None
+        return f"the iterator {label} {'has' if known else 'may have'} moved"
 
     return restore
 
 
 def _container(value: Any) -> _Restore:
     mapping = isinstance(value, dict)
-    before: Any = dict(value) if mapping else list(value)
+    # Subclasses may do something else where they are read, such as making an instance.
+    before: Any = dict(dict.items(value)) if mapping else list(value)
 
     def restore() -> None:
-        if mapping and not _same(value, before):
+        if mapping and not _same(dict(dict.items(value)), before):
             value.clear()
             value.update(before)
         elif not mapping and not _alike(list(value), before):
@@ -208,8 +348,8 @@ def _cell(cell: types.CellType, before: object) -> _Restore:
     return restore
 
 
-def _names(scope: dict[str, Any]) -> _Restore:
-    """Restore the globals of a Python module, but for those that Dynamo adds and itself removes."""
+def _globals(scope: dict[str, Any]) -> _Restore:
+    """Restore the globals of a Python module, but for those that Dynamo and imports add."""
     before = dict(scope)
 
     def restore() -> None:
@@ -217,7 +357,7 @@ def _names(scope: dict[str, Any]) -> _Restore:
             if scope.get(name, before) is not value:
                 scope[name] = value
         for name in scope.keys() - before.keys():
-            if not name.startswith("__"):
+            if not name.startswith("__") and not isinstance(scope[name], types.ModuleType):
                 del scope[name]
 
     return restore
@@ -231,24 +371,68 @@ def _alike(now: list[Any], before: list[Any]) -> bool:
     return len(now) == len(before) and all(a is b for a, b in zip(now, before, strict=True))
 
 
-def _settings() -> list[_Restore]:
-    """What restores the generators of random numbers, and settings of PyTorch and Python."""
-    cpu, own = torch.get_rng_state(), random.getstate()
-    dtype, gradients = torch.get_default_dtype(), torch.is_grad_enabled()
-    trace, profile = sys.gettrace(), sys.getprofile()
-    restores: list[_Restore] = [
-        lambda: torch.set_rng_state(cpu),
-        lambda: random.setstate(own),
-        lambda: torch.set_default_dtype(dtype),
-        lambda: torch._C._set_grad_enabled(gradients),
-        lambda: sys.settrace(trace) if sys.gettrace() is not trace else None,
-        lambda: sys.setprofile(profile) if sys.getprofile() is not profile else None,
-    ]
+def _setting(read: Callable[[], Any], write: Callable[[Any], Any]) -> _Restore:
+    before = read()
+
+    def restore() -> None:
+        with suppress(ValueError, RuntimeError):  # arrays have no single truth value
+            if read() == before:
+                return
+        write(before)
+
+    return restore
+
+
+def _settings() -> Iterator[tuple[Callable[[], Any], Callable[[Any], Any]]]:
+    """How to read and write generators of random numbers, and settings of PyTorch and Python."""
+    yield torch.get_rng_state, torch.set_rng_state
+    yield random.getstate, random.setstate
     if torch.cuda.is_available() and torch.cuda.is_initialized():
-        devices = torch.cuda.get_rng_state_all()
-        restores.append(lambda: torch.cuda.set_rng_state_all(devices))
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numbers = numpy.random.get_state()
-        restores.append(lambda: numpy.random.set_state(numbers))
-    return restores
+        yield torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all
+    if (numpy := sys.modules.get("numpy")) is not None:
+        yield numpy.random.get_state, numpy.random.set_state
+        yield numpy.get_printoptions, lambda options: numpy.set_printoptions(**options)
+    yield torch.get_default_dtype, torch.set_default_dtype
+    yield _default_device, torch.set_default_device
+    yield torch.is_grad_enabled, torch._C._set_grad_enabled
+    yield torch.get_num_threads, torch.set_num_threads
+    yield torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode
+    yield torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
+    yield torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly
+    for name in ("enabled", "benchmark", "deterministic", "allow_tf32"):
+        yield _attribute(torch.backends.cudnn, name)
+    yield _content(vars(torch._tensor_str.PRINT_OPTS))
+    for config in (torch._dynamo.config, torch._inductor.config):
+        yield config.get_config_copy, config.load_config
+    yield sys.gettrace, sys.settrace
+    yield sys.getprofile, sys.setprofile
+    yield sys.getrecursionlimit, sys.setrecursionlimit
+    yield os.getcwd, os.chdir
+    yield _content(os.environ)
+    yield lambda: list(sys.path), lambda path: sys.path.__setitem__(slice(None), path)
+    for logger in (logging.root, *logging.root.manager.loggerDict.values()):
+        if isinstance(logger, logging.Logger):
+            yield _attribute(logger, "level", logger.setLevel)
+            yield _attribute(logger, "disabled")
+            yield _attribute(logger, "propagate")
+
+
+def _attribute(
+    owner: Any, name: str, write: Callable[[Any], Any] | None = None
+) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+    return lambda: getattr(owner, name), write or (lambda value: setattr(owner, name, value))
+
+
+def _content(mapping: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+    def write(before: dict[str, Any]) -> None:
+        for name in set(mapping) - set(before):
+            del mapping[name]
+        mapping.update(before)
+
+    return lambda: dict(mapping), write
+
+
+def _default_device() -> torch.device | None:
+    mode = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    device: torch.device | None = mode.device if mode is not None else None
+    return device

@@ -164,7 +164,7 @@ def _evaluated(subject: Subject) -> TargetOutcome:
 def _compiled(subject: Subject) -> Call:
     target = subject.request.target
     found: Call = torch.compile(
-        subject.module, backend=target.backend or "inductor", dynamic=target.dynamic or None
+        subject.module, backend=target.backend or "inductor", dynamic=target.dynamic
     )
     return found
 

@@ -109,7 +109,7 @@ def swept(tmp_path: Path, source: str, *targets: str) -> StageContent:
     known = launcher.environments()
     placed = [
         msgspec.structs.replace(target, environment="default")
-        for target in targets_of(targets, [Mode.EVAL], False)
+        for target in targets_of(targets, [Mode.EVAL], None)
     ]
     requests = plan(
         [generated_spec(made, folder.path / file)], placed, options_of(settings, known)

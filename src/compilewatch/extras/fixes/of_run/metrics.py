@@ -11,7 +11,6 @@ from compilewatch.contract.targets import target_label_value
 from compilewatch.extras.fixes.of_run.cases import Case
 from compilewatch.extras.fixes.of_run.records import FixState
 from compilewatch.extras.fixes.records import FixKind
-from compilewatch.records.labels import mode_label_value
 from compilewatch.sinks.metric_definitions import RUN, Definition
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def samples(part: RunFixes) -> Iterator[Sample]:
     kinds: Counter[tuple[str, str, str]] = Counter()
     for case in part.cases:
         target = case.request.target
-        where = (target_label_value(target), mode_label_value(target))
+        where = (target_label_value(target), target.mode_label)
         fix = found.get((case.name, target))
         states[where][fix.state if fix is not None else FixState.NOT_SEARCHED].append(case)
         if fix is not None and fix.state is FixState.VERIFIED:

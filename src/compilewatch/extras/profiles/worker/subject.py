@@ -118,7 +118,7 @@ class Inductor(Eager):
                 call,
                 self.subject.module,
                 backend=torch._dynamo.lookup_backend("inductor"),
-                dynamic=False,
+                dynamic=None,
             )
 
     def call(self) -> Any:

@@ -132,7 +132,7 @@ def _loop(subject: Subject, options: TrainingOptions, profiler: Profiler) -> Non
         call = torch.compile(
             module,
             backend=subject.request.target.backend or "inductor",
-            dynamic=subject.request.target.dynamic or None,
+            dynamic=subject.request.target.dynamic,
         )
     optimizer = torch.optim.AdamW(module.parameters(), lr=options.learning_rate)
     for index in range(options.steps):

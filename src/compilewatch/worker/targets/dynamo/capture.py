@@ -11,6 +11,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from traceback import FrameSummary
+from types import FrameType
 from typing import Any
 
 import torch
@@ -40,6 +41,8 @@ OPERATORS_KEPT = 20
 
 _BREAK_ARTIFACT = "dynamo_graph_break_reason"
 _CONVERT_FRAME_LOGGER = "torch._dynamo.convert_frame"
+_CONVERT_FRAME = "torch/_dynamo/convert_frame.py"
+_TRACE_WRITER = "torch/_logging/"
 _GIVEN_UP = re.compile(r"WON'T CONVERT (?P<function>\S+) (?P<file>.+) line (?P<line>\d+)\s")
 """The first line of `format_error_msg` (torch/_dynamo/exc.py)."""
 
@@ -114,7 +117,7 @@ def capture(
     module: torch.nn.Module,
     *,
     backend: Backend,
-    dynamic: bool,
+    dynamic: bool | None,
     trace_folder: Path | None = None,
     count_operators: bool = False,
     again: Callable[[Callable[..., Any]], None] | None = None,
@@ -149,15 +152,15 @@ def capture(
     recorder.__name__ = getattr(backend, "__name__", "backend")  # torch's messages name it
     forget()
     counters.clear()
-    optimized = torch._dynamo.optimize(
-        recorder, guard_export_fn=count_guards, dynamic=dynamic or None
-    )(module)
+    optimized = torch._dynamo.optimize(recorder, guard_export_fn=count_guards, dynamic=dynamic)(
+        module
+    )
     with _listening(found), _written(trace_folder):
         found.nested_graph_breaks = getattr(torch._dynamo.config, NESTED_GRAPH_BREAKS, None)
         try:
             call(found.operators.counted(optimized) if found.operators is not None else optimized)
         except Stopped:
-            found.log.frames_stopped = 1
+            found.log.frames_excluded += 1
             found.operators = None  # nothing ran behind the first graph
             again = None
     if again is None:
@@ -223,8 +226,8 @@ def _listening(found: Capture) -> Iterator[None]:
         logger.setLevel(level)
         trace_log.removeHandler(listener)
         frames = counters["frames"]
-        found.log.frames_given_up = frames["total"] - frames["ok"] - found.log.frames_stopped
-        found.log.cuts_counted = sum(counters["graph_break"].values())
+        found.log.frames_given_up = frames["total"] - frames["ok"] - found.log.frames_excluded
+        found.log.cuts_counted = sum(counters["graph_break"].values()) - found.log.cuts_excluded
         found.skip_reasons = tuple(getattr(eval_frame, "get_skip_reasons", tuple)())
 
 
@@ -256,10 +259,13 @@ class _TraceListener(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         metadata: dict[str, Any] = getattr(record, "metadata", {})
         compile_id = f"{metadata.get('frame_id')}/{metadata.get('frame_compile_id')}"
-        if "dynamo_start" in metadata:
+        is_break = metadata.get("artifact", {}).get("name") == _BREAK_ARTIFACT
+        if writes_the_trace():
+            self._found.log.cuts_excluded += is_break
+        elif "dynamo_start" in metadata:
             self._found.frames.append(compile_id)
             self._function = metadata["dynamo_start"]["stack"][-1]["name"]
-        elif metadata.get("artifact", {}).get("name") == _BREAK_ARTIFACT:
+        elif is_break:
             payload = str(getattr(record, "payload", ""))
             self._found.log.add(_report(compile_id, payload, self._function))
 
@@ -298,12 +304,33 @@ class _GiveUps(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
         message = str(record.msg)
-        if error is not None and _GIVEN_UP.match(message):
+        if error is None or not _GIVEN_UP.match(message):
+            return record.levelno >= logging.WARNING
+        if writes_the_trace():
+            self._log.frames_excluded += 1
+        else:
             self._log.give_ups_reported += 1
             compile_id = str(getattr(error, "compile_id", f"?/{self._log.give_ups_reported}"))
             if compile_id not in self._log.reports:
                 self._log.add(_give_up(compile_id, error, message))
         return record.levelno >= logging.WARNING
+
+
+def writes_the_trace() -> bool:
+    """Whether the frame that Dynamo compiles now writes the structured trace.
+
+    A backward pass that is compiled between two graphs writes it there, and only because something
+    listens: to plain PyTorch, these frames do not exist.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    compiling = False
+    while frame is not None:
+        file = frame.f_code.co_filename
+        compiling = compiling or file.endswith(_CONVERT_FRAME)
+        if compiling and _TRACE_WRITER in file:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _give_up(compile_id: str, error: BaseException, message: str) -> BreakReport:

@@ -79,7 +79,7 @@ _DYNAMO = "torch/_dynamo/"
 _HARNESS = re.compile(r"compilewatch/(?:extras/\w+/)?worker/")
 _LINES_AROUND = 2
 _LINE_CHARACTERS = 200
-_PATHS: dict[str, str] = {}
+PATHS: dict[str, str] = {}
 """Where the files of the frames met lie: a file outside `sys.path` cannot be found by its name."""
 
 
@@ -99,12 +99,14 @@ class BreakLog:
 
     reports: dict[CompileId, list[BreakReport]] = field(default_factory=dict)
     frames_given_up: int = 0
-    """`counters["frames"]`: total minus ok, without `frames_stopped`."""
-    frames_stopped: int = 0
-    """Frames whose compilation the backend `stop` ended."""
+    """`counters["frames"]`: total minus ok, without `frames_excluded`."""
+    frames_excluded: int = 0
+    """Frames whose compilation the backend `stop` ended, and those that write the trace."""
     give_ups_reported: int = 0
     cuts_counted: int = 0
-    """Sum of `counters["graph_break"]`."""
+    """Sum of `counters["graph_break"]`, without `cuts_excluded`."""
+    cuts_excluded: int = 0
+    """Cuts of frames that write the trace."""
     broken_graphs: set[CompileId] = field(default_factory=set)
     """Compile ids whose captured graph ended in a graph break, according to the graph."""
 
@@ -190,7 +192,7 @@ def graph_break(
 
 def _source(place: StackFrame) -> tuple[int, tuple[str, ...]]:
     """The lines around a place and the number of the first; nothing where they cannot be read."""
-    lines = linecache.getlines(_PATHS.get(place.file, ""))
+    lines = linecache.getlines(PATHS.get(place.file, ""))
     if not 1 <= place.line <= len(lines):
         return 0, ()
     start = max(1, place.line - _LINES_AROUND)
@@ -289,13 +291,13 @@ def stack_frame(file: str, line: int | None, function: str, text: str = "") -> S
     """A frame with its file relative to its package."""
     relative = package_path(file)
     if not relative.startswith("<"):  # generated code, of which many pieces share a name
-        _PATHS[relative] = file
+        PATHS[relative] = file
     return StackFrame(file=relative, line=line or 0, function=function, text=text)
 
 
 def path_of(file: str) -> str | None:
     """Return where the file of a frame lies on this machine; None for code that is in no file."""
-    return _PATHS.get(file)
+    return PATHS.get(file)
 
 
 def package_path(file: str) -> str:

@@ -299,7 +299,7 @@ def _compile_fullgraph(subject: Subject, backend: Backend | None = None) -> _Ful
         subject.module,
         fullgraph=True,
         backend=backend or eager_backend(subject),
-        dynamic=subject.request.target.dynamic or None,
+        dynamic=subject.request.target.dynamic,
     )
     try:
         with _tensors(subject), gradients, contextlib.suppress(Stopped):

@@ -85,7 +85,7 @@ def warm_up() -> None:
             x = x + x.sum().item()
         return x
 
-    capture(lambda f: f(torch.ones(2)), broken, backend=_eager(), dynamic=False)
+    capture(lambda f: f(torch.ones(2)), broken, backend=_eager(), dynamic=None)
     torch._dynamo.reset()
 
 
@@ -170,7 +170,7 @@ def _run(source: str) -> Check:
                     lambda optimized: optimized(*args, **kwargs),
                     function,
                     backend=_eager(),
-                    dynamic=False,
+                    dynamic=None,
                 )
             reasons.extend(each.reason for each in found.log.breaks())
 

@@ -1,0 +1,605 @@
+"""Small models that leave something behind: a call changes what the case watches.
+
+As a program, it prints one JSON object: for each case (those that are named, or all) what
+`compilewatch.check` says and left where it runs in a copy of the process and where it runs in the
+process itself (`here`), whether a plain call changes what is watched, and what plain PyTorch says.
+Each step starts in a fork of a process that has called no model.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import random
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+from unittest import mock
+
+import leaving_helpers as helpers
+import numpy as np
+import torch
+from plain_torch import Reports
+from torch import Tensor, nn
+from torch._dynamo.utils import counters
+
+import compilewatch
+from compilewatch.worker.caller import evaluation
+
+LOG = logging.getLogger("leaving")
+FLAGS = {"seen": 0}
+HISTORY: list[int] = []
+NUMBER = 0
+POOL = np.zeros(3)
+
+
+@dataclass(frozen=True)
+class Case:
+    """`build` makes the model, `watch` returns the state that a call of it changes."""
+
+    name: str
+    build: Callable[[], nn.Module]
+    watch: Callable[[nn.Module, tuple[Any, ...]], Any]
+    args: Callable[[], tuple[Any, ...]] = lambda: (torch.ones(2, 4),)
+    mode: str = "eval"
+
+
+CASES: list[Case] = []
+
+
+def case(
+    watch: Callable[[Any, Any], Any], **options: Any
+) -> Callable[[type[nn.Module]], type[nn.Module]]:
+    def add(build: type[nn.Module]) -> type[nn.Module]:
+        CASES.append(Case(build.__name__, build, watch, **options))
+        return build
+
+    return add
+
+
+class Linear(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+
+@case(lambda m, _: m.linear.weight)
+class WeightByData(Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        self.linear.weight.data.add_(1)
+        return self.linear(x)
+
+
+@case(lambda m, _: m.linear.weight.data_ptr())
+class WeightReplaced(Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        self.linear.weight.data = self.linear.weight.data * 2
+        return self.linear(x)
+
+
+@case(lambda m, _: m.linear.weight)
+class WeightClamped(Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.linear.weight.clamp_(-0.1, 0.1)
+        return self.linear(x)
+
+
+@case(lambda _, args: args[0])
+class InputByData(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        x.data.add_(1)
+        return x * 2
+
+
+@case(lambda _, args: args[0], args=lambda: (torch.full((2, 4), float("nan")),))
+class NanInputByData(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        x.data.zero_()
+        return x * 2
+
+
+@case(lambda _, args: args[0], args=lambda: ([torch.ones(2)],))
+class InputListGrows(nn.Module):
+    def forward(self, x: list[Tensor]) -> Tensor:
+        x.append(x[0] + 1)
+        return x[-1]
+
+
+@case(lambda m, _: (m.mean, m.var))
+class BatchNormFunction(nn.Module):
+    """Eager mode updates the statistics without a new version."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("var", torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.batch_norm(x, self.mean, self.var, training=True)
+
+
+@case(lambda m, _: (m.norm.running_mean, m.norm.num_batches_tracked), mode="train")
+class BatchNormLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(x)
+
+
+@case(lambda m, _: (m.codebook, m.initialised))
+class Codebook(nn.Module):
+    """Initialises itself at the first call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("codebook", torch.zeros(3, 4))
+        self.register_buffer("initialised", torch.tensor(False))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.initialised:
+            self.codebook.data.copy_(x[:1].expand(3, 4))
+            self.initialised.data.fill_(True)
+        return x - self.codebook[0]
+
+
+@case(lambda m, _: m.linear.weight.grad, mode="train")
+class Gradients(Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x)
+
+
+@case(lambda m, _: m.scale)
+class TensorAttribute(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.ones(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.scale.data.mul_(2)
+        return x * self.scale
+
+
+@case(lambda *_: ByClass.ready)
+class ByClass(nn.Module):
+    ready = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + 1
+        if not ByClass.ready:
+            print("first")
+            ByClass.ready = True
+        return x * 2
+
+
+@case(lambda *_: ClassDict.cache)
+class ClassDict(nn.Module):
+    cache: ClassVar[dict[int, Tensor]] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[0] not in self.cache:
+            self.cache[x.shape[0]] = torch.ones(4)
+        return x * self.cache[x.shape[0]]
+
+
+class Base(nn.Module):
+    built = 0
+
+
+@case(lambda *_: Base.built)
+class BaseClass(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        Base.built += 1
+        return x + Base.built
+
+
+@case(lambda *_: hasattr(NewClassAttribute, "shape"))
+class NewClassAttribute(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        type(self).shape = tuple(x.shape)
+        return x + 1
+
+
+@case(lambda *_: NUMBER)
+class GlobalNumber(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        global NUMBER
+        NUMBER += 1
+        return x + 1
+
+
+@case(lambda *_: (FLAGS, HISTORY))
+class GlobalContainers(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        FLAGS["seen"] += 1
+        HISTORY.append(x.dim())
+        return x + 1
+
+
+@case(lambda *_: helpers.COUNT)
+class HelperGlobal(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return helpers.counted(x) * 2
+
+
+@case(lambda *_: (sorted(helpers.NAMES), list(helpers.LAST)))
+class HelperSetAndDeque(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return helpers.named(x) + 1
+
+
+@case(lambda *_: (helpers.Registry.known, helpers.Registry.calls))
+class HelperClass(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return helpers.registered(x) * 2
+
+
+@case(lambda *_: helpers.METER.total)
+class HelperObject(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return helpers.metered(x) + 1
+
+
+@case(lambda *_: helpers.SCALE)
+class HelperTensor(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        helpers.SCALE.data.add_(1)
+        return x * helpers.SCALE
+
+
+@case(lambda *_: helpers.COUNT)
+class InAnotherMethod(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.step(x)
+
+    def step(self, x: Tensor) -> Tensor:
+        helpers.COUNT += 1
+        return x + 1
+
+
+@case(lambda *_: helpers.METER.total)
+class InAHook(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.linear.register_forward_hook(lambda *_: helpers.METER.add())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x)
+
+
+@case(lambda m, _: len(m.linear._forward_hooks))
+class AddsAHook(Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        self.linear.register_forward_hook(lambda *_: None)
+        return self.linear(x)
+
+
+@case(lambda m, _: m.generator.get_state())
+class TorchGenerator(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.rand(4, generator=self.generator)
+
+
+@case(lambda m, _: m.random.getstate())
+class PythonRandom(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.random = random.Random(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2 if self.random.random() > 2 else x * 3
+
+
+@case(lambda m, _: str(m.random.bit_generator.state))
+class NumpyGenerator(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.random = np.random.default_rng(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * float(self.random.random())
+
+
+@case(lambda m, _: (m.counts.tolist(), POOL.tolist()))
+class NumpyArrays(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts = np.zeros(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.counts[0] += 1
+        POOL[1] += 1
+        return x + 1
+
+
+@case(lambda m, _: (repr(m.counter), m.order.__length_hint__()))
+class Iterators(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.counter = itertools.count()
+        self.order = iter([1, 2, 3, 4, 5, 6, 7, 8, 9])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + next(self.counter) + next(self.order)
+
+
+def numbers() -> Iterator[int]:
+    yield from range(100)
+
+
+@case(lambda m, _: m.numbers.gi_frame.f_lasti if m.numbers.gi_frame else None)
+class AGenerator(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = numbers()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + next(self.numbers)
+
+
+class Slots:
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+@case(lambda m, _: m.slots.count)
+class SlotsObject(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.slots = Slots()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.slots.count += 1
+        return x + 1
+
+
+def closed() -> nn.Module:
+    count = 0
+
+    class Closure(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            nonlocal count
+            count += 1
+            return x + 1
+
+        def counted(self) -> int:
+            return count
+
+    return Closure()
+
+
+CASES.append(Case("Closure", closed, lambda m, _: m.counted()))
+
+
+def default_argument(x: Tensor, seen: list[int] = []) -> Tensor:  # noqa: B006
+    seen.append(x.dim())
+    return x + 1
+
+
+@case(lambda *_: default_argument.__defaults__)
+class DefaultArgument(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return default_argument(x) * 2
+
+
+@case(lambda *_: default_argument.__dict__.get("count"))
+class FunctionAttribute(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        default_argument.count = 1  # type: ignore[attr-defined]
+        return x + 1
+
+
+def setting(name: str, change: Callable[[], Any], watch: Callable[[], Any]) -> Case:
+    """A model that makes a setting of the process."""
+
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        change()
+        return x + 1
+
+    build = type(name, (nn.Module,), {"forward": forward})
+    return Case(name, build, lambda *_: watch())
+
+
+def set_warn_only() -> None:
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
+
+def set_environment() -> None:
+    os.environ["LEAVING"] = "1"
+
+
+def set_dynamo() -> None:
+    torch._dynamo.config.cache_size_limit = 3
+
+
+def set_inductor() -> None:
+    import torch._inductor.config
+
+    torch._inductor.config.max_autotune = True
+
+
+def set_cudnn() -> None:
+    torch.backends.cudnn.benchmark = True
+
+
+def set_recursion() -> None:
+    sys.setrecursionlimit(sys.getrecursionlimit() + 7)
+
+
+def cudnn() -> bool:
+    return bool(torch.backends.cudnn.benchmark)
+
+
+SETTINGS: tuple[tuple[str, Callable[[], Any], Callable[[], Any]], ...] = (
+    (
+        "DefaultDevice",
+        lambda: torch.set_default_device("meta"),
+        lambda: str(torch.get_default_device()),
+    ),
+    (
+        "DefaultDtype",
+        lambda: torch.set_default_dtype(torch.float64),
+        lambda: str(torch.get_default_dtype()),
+    ),
+    ("Deterministic", set_warn_only, torch.get_deterministic_debug_mode),
+    ("Threads", lambda: torch.set_num_threads(3), torch.get_num_threads),
+    (
+        "MatmulPrecision",
+        lambda: torch.set_float32_matmul_precision("medium"),
+        torch.get_float32_matmul_precision,
+    ),
+    ("CudnnBenchmark", set_cudnn, cudnn),
+    (
+        "AnomalyMode",
+        lambda: torch.autograd.set_detect_anomaly(True),
+        torch.is_anomaly_enabled,
+    ),
+    (
+        "PrintOptions",
+        lambda: torch.set_printoptions(precision=2),
+        lambda: torch._tensor_str.PRINT_OPTS.precision,
+    ),
+    (
+        "NumpyPrintOptions",
+        lambda: np.set_printoptions(precision=2),
+        lambda: np.get_printoptions()["precision"],
+    ),
+    ("Environment", set_environment, lambda: os.environ.get("LEAVING")),
+    ("LoggerLevel", lambda: LOG.setLevel(logging.ERROR), lambda: LOG.level),
+    ("RootLoggerLevel", lambda: logging.getLogger().setLevel(5), lambda: logging.getLogger().level),
+    ("DynamoConfig", set_dynamo, lambda: torch._dynamo.config.cache_size_limit),
+    ("InductorConfig", set_inductor, lambda: torch._inductor.config.max_autotune),
+    ("Gradients", lambda: torch.set_grad_enabled(False), torch.is_grad_enabled),
+    ("Seed", lambda: torch.manual_seed(7), torch.initial_seed),
+    ("PythonSeed", lambda: random.seed(7), random.getstate),
+    ("NumpySeed", lambda: np.random.seed(7), lambda: str(np.random.get_state())),
+    ("WorkingFolder", lambda: os.chdir("/"), os.getcwd),
+    ("Path", lambda: sys.path.append("/nowhere"), lambda: list(sys.path)),
+    ("RecursionLimit", set_recursion, sys.getrecursionlimit),
+)
+
+
+CASES += [setting(*each) for each in SETTINGS]
+
+
+def plain(value: Any) -> Any:
+    """A value that JSON can write and that compares by content."""
+    if isinstance(value, Tensor):
+        return (list(value.shape), str(value.tolist()))
+    if isinstance(value, dict):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return value
+
+
+def apart(function: Callable[[], Any]) -> Any:
+    """What a function returns in a fork of this process."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        torch.set_num_threads(1)
+        try:
+            os.write(write, json.dumps(function()).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as stream:
+        text = stream.read()
+    os.waitpid(pid, 0)
+    return json.loads(text)
+
+
+def checked(one: Case) -> dict[str, Any]:
+    model, args = one.build(), one.args()
+    before = plain(one.watch(model, args))
+    ids = [id(leaf) for leaf in (*model.parameters(), *model.buffers())]
+    result = compilewatch.check(model, *args, mode=one.mode)
+    after = plain(one.watch(model, args))
+    same_objects = ids == [id(leaf) for leaf in (*model.parameters(), *model.buffers())]
+    return {
+        "left_as_it_was": after == before and same_objects,
+        "left": list(result.left),
+        "status": result.status.value,
+        "breaks": len(result.breaks),
+        "graphs": result.graphs,
+        "fullgraph": result.fullgraph,
+        "detail": result.detail,
+    }
+
+
+def here(one: Case) -> dict[str, Any]:
+    """What a check says that cannot copy the process."""
+    with mock.patch.object(evaluation, "hindrance", return_value="a test has no fork"):
+        return checked(one)
+
+
+def changes(one: Case) -> bool:
+    """Whether a call in eager mode changes what is watched."""
+    model, args = one.build().train(one.mode == "train"), one.args()
+    before = plain(one.watch(model, args))
+    out = model(*args)
+    if one.mode == "train":
+        out.sum().backward()
+    return bool(plain(one.watch(model, args)) != before)
+
+
+def captured(one: Case) -> dict[str, Any]:
+    """What plain PyTorch captures: graphs, and whether it met a graph break."""
+    model, args = one.build().train(one.mode == "train"), one.args()
+    graphs: list[int] = []
+
+    def backend(graph: torch.fx.GraphModule, _: list[Tensor]) -> Callable[..., Any]:
+        graphs.append(1)
+        return graph.forward
+
+    with torch.set_grad_enabled(one.mode == "train"):
+        torch.compile(model, backend=backend)(*args)
+    frames = counters["frames"]
+    cuts = sum(counters["graph_break"].values()) + Reports.count
+    return {"graphs": len(graphs), "broken": cuts > 0 or frames["total"] > frames["ok"]}
+
+
+def accepted(one: Case) -> bool:
+    model, args = one.build().train(one.mode == "train"), one.args()
+    try:
+        with torch.set_grad_enabled(one.mode == "train"):
+            torch.compile(model, backend="eager", fullgraph=True)(*args)
+    except Exception:  # noqa: BLE001  (whatever refuses, refuses)
+        return False
+    return True
+
+
+STEPS = (checked, here, changes, captured, accepted)
+
+
+def main() -> None:
+    sys.stdout = sys.stderr  # what the models print
+    logging.getLogger("torch.__trace").addHandler(Reports(logging.DEBUG))
+    torch._dynamo.explain(nn.Linear(4, 4))(torch.ones(3, 4))  # imports what the forks need
+    torch._dynamo.reset()
+    counters.clear()
+    Reports.count = 0
+    figures = {
+        one.name: {step.__name__: apart(partial(step, one)) for step in STEPS}
+        for one in CASES
+        if one.name in sys.argv[1:] or len(sys.argv) == 1
+    }
+    os.write(1, b"\n" + json.dumps(figures).encode())
+
+
+if __name__ == "__main__":
+    main()

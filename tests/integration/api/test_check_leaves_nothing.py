@@ -1,0 +1,67 @@
+"""A check leaves the process as it was, and says what plain PyTorch says, in a copy and without."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+CASES = Path(__file__).parents[2] / "cases"
+
+SHORT = ("WeightByData", "NanInputByData", "ByClass", "HelperClass", "InAHook", "NumpyGenerator")
+"""A value without a version, one that equals nothing, a class, other modules, foreign objects."""
+
+ITERATORS = {"Iterators": ["counter", "order"], "AGenerator": ["numbers"]}
+"""What no process can restore for itself, so that the check names it."""
+
+
+def figures(*names: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "leaving.py", *names],
+        cwd=CASES,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def judge(name: str, said: dict[str, Any]) -> None:
+    assert said["changes"], f"{name}: a call changes nothing, so the case shows nothing"
+    copied, here = said["checked"], said["here"]
+    assert copied["left_as_it_was"], copied
+    assert copied["left"] == []
+    reason, *named = here["left"]
+    assert "since a test has no fork" in reason
+    assert here["left_as_it_was"] is (name not in ITERATORS)
+    moved = [f"the iterator {name}.{attribute} has moved" for attribute in ITERATORS.get(name, [])]
+    assert named == moved
+    for result in (copied, here):
+        assert (result["graphs"], result["fullgraph"]) == (
+            said["captured"]["graphs"],
+            said["accepted"],
+        )
+        assert bool(result["breaks"]) is said["captured"]["broken"]
+
+
+def test_models_of_each_kind_leave_nothing() -> None:
+    """A process that has called no model, and a fork for each step: 15 s of CPU."""
+    for name, said in figures(*SHORT).items():
+        judge(name, said)
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(600)
+def test_no_model_leaves_anything_that_is_not_named() -> None:
+    """All 55 models: each restores or isolates something that no other one changes."""
+    every = figures()
+    assert len(every) >= 55
+    for name, said in every.items():
+        judge(name, said)
