@@ -26,8 +26,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 _Decoded = TypeVar("_Decoded")
 
 _TEMPORARY = "compilewatch-tmp-"
-_UNLOCKED_SECONDS = 60.0
-"""A folder that is younger may not have its lock yet."""
+"""A folder has this name when it is locked, so that one without a lock is left over."""
 
 NAME_LENGTH = 120
 """Maximum length of a file name made from a model's name; file systems allow 255 bytes."""
@@ -93,23 +92,23 @@ def temporary_folder() -> Iterator[str]:
     share the lock, and the folder stays until they have ended too.
     """
     for old in Path(tempfile.gettempdir()).glob(f"{_TEMPORARY}*"):
-        with contextlib.suppress(OSError):  # of another user, or just deleted
-            if time.time() - old.stat().st_mtime > _UNLOCKED_SECONDS:
-                with _opened(old) as descriptor:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(old)
-    with (
-        tempfile.TemporaryDirectory(prefix=_TEMPORARY, ignore_cleanup_errors=True) as folder,
-        _opened(Path(folder)) as descriptor,
-    ):
+        with contextlib.suppress(OSError), _opened(old) as descriptor:  # of another user, or gone
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(old)
+    made = Path(tempfile.mkdtemp(prefix="compilewatch-"))
+    with _opened(made) as descriptor:
         with contextlib.suppress(OSError):  # a file system without locks
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield folder
+        folder = made.rename(made.with_name(f"{_TEMPORARY}{made.name.rpartition('-')[2]}"))
+        try:
+            yield str(folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def _opened(folder: Path) -> Iterator[int]:
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield descriptor
     finally:
