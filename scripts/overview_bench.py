@@ -23,8 +23,7 @@ from typing import Any
 import msgspec
 
 from compilewatch.records import Change, ChangeKind, Result, Status
-from compilewatch.sinks.metric_definitions import all_definitions
-from compilewatch.sinks.prometheus import groups
+from compilewatch.sinks.prometheus import all_definitions, groups
 from tests import recorded, services
 from tests.reading import Query, around, filled, queries
 from tests.services import Service

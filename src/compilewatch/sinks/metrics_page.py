@@ -6,7 +6,7 @@ from compilewatch import extras, plugins
 from compilewatch.analysis.rows import LAYERS
 from compilewatch.neuron.error_classes import KINDS
 from compilewatch.records import ChangeKind, Part, Phase, Quantization, Status
-from compilewatch.sinks.metric_definitions import all_definitions
+from compilewatch.sinks.prometheus import all_definitions
 
 LABELS: dict[str, str] = {
     "source": "where the models came from: `library`, `hub`, `manifest`",

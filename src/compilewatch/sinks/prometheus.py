@@ -1,4 +1,4 @@
-"""The metrics of a run: samples, grouped as the Pushgateway replaces them.
+"""The metrics of a run: a table with each one's name, meaning, labels and value.
 
 Values describe one run and are replaced by the next one; nothing accumulates. All metrics are
 gauges except `compile_breaks_total`, whose name dashboards use: promtool accepts the suffix
@@ -6,15 +6,17 @@ gauges except `compile_breaks_total`, whose name dashboards use: promtool accept
 starts again with every run: use it directly, because `rate()` and `increase()` have no meaning for
 it.
 
-`metric_definitions` lists all metrics.
+docs/metrics.md is generated from the table.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
@@ -39,16 +41,575 @@ from compilewatch.records.clock import started
 from compilewatch.records.labels import reason_label, selection_label
 from compilewatch.records.views import RunView
 from compilewatch.sinks import RunFiles
-from compilewatch.sinks.metric_definitions import DEFINITIONS, Definition
 
 Sample = tuple[str, tuple[str, ...], float]
 """A metric's name, its label values in the order of the definition, and the value."""
 
+Key = tuple[str, ...]
+"""The values of a group's labels: (source, target), or (source,) for metrics about the run."""
+
 REGRESSED_SHOWN = 20
 """Models of a target that have a series because they are worse; all of them are counted."""
 
-Key = tuple[str, ...]
-"""The values of a group's labels: (source, target), or (source,) for metrics about the run."""
+
+class MetricGroup(NamedTuple):
+    """What a metric describes: with which Pushgateway group it is replaced.
+
+    `labels` are those of the group's grouping key, which come first in every sample.
+    """
+
+    name: str
+    labels: tuple[str, ...]
+
+
+TARGET = MetricGroup("target", ("source", "target"))
+RUN = MetricGroup("run", ("source",))
+PUBLISHER = MetricGroup("publisher", ())
+
+
+@dataclass(frozen=True)
+class RunSlice:
+    """The part of a run that a group describes: one target, or all; `complete` is of the run."""
+
+    view: RunView
+    complete: bool
+
+    @cached_property
+    def modes(self) -> dict[str, tuple[Result, ...]]:
+        """Results by mode."""
+        results: defaultdict[str, list[Result]] = defaultdict(list)
+        for result in self.view.results:
+            results[result.request.target.mode_label].append(result)
+        return {mode: tuple(members) for mode, members in results.items()}
+
+
+Series = Iterable[tuple[tuple[str, ...], float | None]]
+"""Own label values and value of each series of a metric; None is not exported."""
+
+
+class Definition(NamedTuple):
+    """One metric.
+
+    `help` is the text of `# HELP` and of docs/metrics.md. `own_labels` are the labels that the
+    metric has besides those of its group, in the order in which they are written. `values` reads
+    its series from a run; a metric of an extra or of publication has none.
+    """
+
+    name: str
+    help: str
+    own_labels: tuple[str, ...] = ()
+    group: MetricGroup = TARGET
+    values: Callable[[RunSlice], Series] | None = None
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """All labels of a sample: those of the group, then the metric's own."""
+        return (*self.group.labels, *self.own_labels)
+
+
+MODEL = ("model", "family", "mode")
+
+
+def _identity(result: Result) -> tuple[str, str, str]:
+    model = result.request.model
+    return model.name, model.family, result.request.target.mode_label
+
+
+def per_result(name: str, help: str, value: Callable[[Result], float | None]) -> Definition:
+    def values(part: RunSlice) -> Series:
+        return ((_identity(result), value(result)) for result in part.view.results)
+
+    return Definition(name, help, MODEL, values=values)
+
+
+def per_mode(
+    name: str, help: str, value: Callable[[Sequence[Result]], Any], *label: str
+) -> Definition:
+    """A number of the results of each mode or, with a further label, one for each of its values."""
+
+    def values(part: RunSlice) -> Series:
+        for mode, results in part.modes.items():
+            if label:
+                yield from (((mode, name), n) for name, n in value(results).items())
+            else:
+                yield (mode,), value(results)
+
+    return Definition(name, help, ("mode", *label), values=values)
+
+
+def per_run(
+    name: str, help: str, value: Callable[[RunView], float | None], group: MetricGroup = TARGET
+) -> Definition:
+    return Definition(name, help, group=group, values=lambda part: [((), value(part.view))])
+
+
+def _detail(kind: Any, value: Callable[[Any], float | None]) -> Callable[[Result], float | None]:
+    """A number that only targets with this kind of details measure."""
+    return lambda result: value(result.details) if isinstance(result.details, kind) else None
+
+
+def _of_capture(value: Callable[[XlaDetail], float]) -> Callable[[Result], float | None]:
+    """A number of an XLA capture, which is unknown without one."""
+    found = _detail(XlaDetail, value)
+    return lambda result: found(result) if result.graph_breaks is not None else None
+
+
+def _breaks(part: RunSlice) -> Series:
+    for result in part.view.results:
+        name, family, mode = _identity(result)
+        by_reason: Counter[str] = Counter()
+        for graph_break in result.breaks:
+            by_reason[reason_label(graph_break)] += graph_break.occurrences
+        for reason, count in by_reason.items():
+            yield (name, family, result.request.model.revision or "", reason, mode), count
+
+
+def _models(part: RunSlice) -> Series:
+    for model in (result.request.model for result in part.view.results):
+        about = (model.revision or "", model.architecture or "", model.task)
+        yield (model.name, model.family, *about, model.part or "", model.quantization or ""), 1
+
+
+def _model_downloads(part: RunSlice) -> Series:
+    models = (result.request.model for result in part.view.results)
+    return (((model.name, model.family), model.downloads) for model in models)
+
+
+def _graphs(result: Result) -> float | None:
+    """A single graph needs no series: it is one graph, with every operator in it."""
+    if not result.breaks or entry(result.request.target.name).single_graph:
+        return None
+    return result.graphs
+
+
+def _compile_durations(part: RunSlice) -> Series:
+    """Times by cache: as the target measured them, or else the phase `compile`."""
+    for result in part.view.results:
+        details, identity = result.details, _identity(result)
+        if isinstance(details, Performance):
+            yield (*identity, "cold"), details.cold_compile_seconds
+            yield (*identity, "warm"), details.warm_compile_seconds
+        elif isinstance(details, XlaDetail | NeuronDetail):
+            yield (*identity, "cold"), details.compile_seconds
+        else:
+            yield (*identity, "cold"), result.durations.get(Phase.COMPILE)
+
+
+def _neuron_failures(part: RunSlice) -> Series:
+    for result in part.view.results:
+        if isinstance(result.details, NeuronDetail) and result.details.failure is not None:
+            yield (*_identity(result), result.details.failure.kind), 1
+
+
+def _reasons(value: Callable[[summary.Reason], float | None]) -> Callable[[RunSlice], Series]:
+    return lambda part: (
+        ((reason.label, mode), value(reason))
+        for mode, results in part.modes.items()
+        for reason in summary.top_reasons(replace(part.view, results=results))
+    )
+
+
+def _fixed_reasons(figure: int) -> Callable[[RunSlice], Series]:
+    """Models (0) or their downloads (1) that break for one reason only."""
+    return lambda part: (
+        ((reason, mode), figures[figure])
+        for mode, results in part.modes.items()
+        for reason, figures in models_of_one_reason(results).items()
+    )
+
+
+def _downloads(results: Sequence[Result]) -> dict[str, float | None]:
+    return {
+        status: summary.downloads_of([r.request.model for r in results if r.status is status])
+        for status in summary.status_counts(results)
+    }
+
+
+def _unattributed(results: Sequence[Result]) -> float | None:
+    counts = [r.unattributed for r in results if r.unattributed is not None]
+    return sum(counts) if counts else None
+
+
+def _phase_seconds(results: Sequence[Result]) -> dict[str, float]:
+    spent: defaultdict[str, float] = defaultdict(float)
+    for result in results:
+        for phase, seconds in result.durations.items():
+            spent[phase] += seconds
+    return spent
+
+
+def _operators(results: Sequence[Result]) -> dict[str, float]:
+    """The operators of all models by where they ran; nothing where none were counted."""
+    counted = [
+        (capture.operators_captured, capture.operators_eager)
+        for capture in (result.capture for result in results)
+        if capture is not None
+        and capture.operators_captured is not None
+        and capture.operators_eager is not None
+    ]
+    if not counted:
+        return {}
+    return {"captured": sum(c for c, _ in counted), "eager": sum(e for _, e in counted)}
+
+
+def _changes(part: RunSlice) -> Series:
+    if part.view.baseline is None:
+        return
+    for mode in part.modes:
+        kinds = Counter(c.kind for c in part.view.changes if c.target.mode_label == mode)
+        # A measured zero is exported, because an alert must see the value fall to it.
+        shown = dict.fromkeys((ChangeKind.REGRESSION, ChangeKind.FIXED), 0) | kinds
+        yield from (((mode, kind), count) for kind, count in shown.items())
+
+
+def _regressed_models(part: RunSlice) -> Series:
+    counts = Counter(_identity(one.result)[2] for one in regressed(part.view))
+    for mode, results in part.modes.items():
+        if counts[mode] or is_comparable(replace(part.view, results=results)):
+            # A measured zero is exported, because an alert must see the value fall to it.
+            yield (mode,), counts[mode]
+
+
+def _regressed_since(part: RunSlice) -> Series:
+    for result, since in regressed(part.view)[:REGRESSED_SHOWN]:
+        yield (*_identity(result), result.status), started(since).timestamp()
+
+
+def _environments(part: RunSlice) -> Series:
+    run = part.view.run
+    for one in run.environments:
+        software = (one.python, one.torch, one.torch_git, one.transformers or "")
+        labels = (run.id, run.state, one.name, one.device, *software, str(run.harness_version))
+        yield labels, 1
+
+
+def _first_failures(part: RunSlice) -> Series:
+    for (way, layer), models in rows.first_failures(rows.rows(part.view.results)).items():
+        yield (layer, way.mode_label, way.environment or ""), models
+
+
+def _repositories(part: RunSlice) -> Series:
+    if (repositories := summary.repositories(part.view)) is not None:
+        for kind, (covered, total) in repositories.by_part.items():
+            yield (kind or "", "yes"), covered
+            yield (kind or "", "no"), total - covered
+
+
+def _last_success(part: RunSlice) -> Series:
+    if part.complete:
+        yield (), _timestamp(part.view.run.finished_at)
+
+
+def _timestamp(time: str | None) -> float | None:
+    return datetime.fromisoformat(time).timestamp() if time else None
+
+
+DEFINITIONS: tuple[Definition, ...] = (
+    Definition(
+        "compile_breaks_total",
+        "Graph breaks of the latest run by reason; absent for a model without graph breaks.",
+        ("model", "family", "commit", "reason", "mode"),
+        values=_breaks,
+    ),
+    Definition(
+        "compilewatch_model_status",
+        "1 for the status of the model in the latest run and the phase in which it ended.",
+        (*MODEL, "status", "phase"),
+        values=lambda part: (((*_identity(r), r.status, r.phase), 1) for r in part.view.results),
+    ),
+    Definition(
+        "compilewatch_model_info",
+        "Always 1; the labels identify the model. commit is its Hub revision, empty if it has "
+        "none.",
+        ("model", "family", "commit", "architecture", "task", "part", "quantization"),
+        values=_models,
+    ),
+    Definition(
+        "compilewatch_model_downloads",
+        "Downloads over 30 days as reported by the source; absent if unknown. The components of a "
+        "repository have its figure each.",
+        ("model", "family"),
+        values=_model_downloads,
+    ),
+    per_result(
+        "compilewatch_fullgraph_accepted",
+        "1 if torch.compile(fullgraph=True) accepts the model, 0 if it does not.",
+        lambda r: r.fullgraph.accepted if r.fullgraph else None,
+    ),
+    per_result(
+        "compilewatch_captured_ratio",
+        "Operators of one forward call that ran inside captured graphs, divided by all; only of "
+        "models with graph breaks, absent where operators were not counted.",
+        lambda r: r.capture.share if r.breaks and r.capture else None,
+    ),
+    per_result(
+        "compilewatch_eager_operators",
+        "Operators of one forward call that ran eagerly, outside of captured graphs; only of "
+        "models with graph breaks.",
+        lambda r: r.capture.operators_eager if r.breaks and r.capture else None,
+    ),
+    per_result(
+        "compilewatch_graphs",
+        "Graphs captured from one forward call; absent for a model without graph breaks, which is "
+        "a single graph.",
+        _graphs,
+    ),
+    per_result(
+        "compilewatch_ops",
+        "Operations in all captured graphs; for xla, the number of HLO instructions.",
+        lambda r: r.ops,
+    ),
+    per_result("compilewatch_guards", "Guards of all captured graphs.", lambda r: r.guards),
+    Definition(
+        "compilewatch_compile_duration_seconds",
+        "Time to compile with empty (cold) or filled (warm) caches. A reused result keeps the "
+        "value that was measured when it was evaluated. For inductor, the time includes one run "
+        "of the model.",
+        (*MODEL, "cache"),
+        values=_compile_durations,
+    ),
+    per_result(
+        "compilewatch_peak_memory_bytes",
+        "Peak resident memory of the process that evaluated the model.",
+        lambda r: r.peak_memory_bytes,
+    ),
+    per_result(
+        "compilewatch_speedup_ratio",
+        "Latency in eager mode divided by the latency of the compiled model.",
+        _detail(Performance, lambda d: d.speedup),
+    ),
+    per_result(
+        "compilewatch_recompiles",
+        "Graphs recompiled for inputs with a larger batch.",
+        _detail((Performance, XlaDetail), lambda d: d.recompiles),
+    ),
+    per_result(
+        "compilewatch_fallbacks",
+        "Calls of operators that ran outside XLA; 0 if none did.",
+        _of_capture(lambda d: sum(d.fallbacks.values())),
+    ),
+    per_result(
+        "compilewatch_expected_to_fail_on_neuron",
+        "Operators of the captured graph that neuronx-cc is documented to reject. This is a "
+        "prediction, not a verdict.",
+        _of_capture(lambda d: len(d.expected_to_fail_on_neuron)),
+    ),
+    per_result(
+        "compilewatch_neff_bytes",
+        "Size of the NEFF, the executable for a NeuronCore.",
+        _detail(NeuronDetail, lambda d: d.neff_bytes),
+    ),
+    Definition(
+        "compilewatch_neuron_failure",
+        "1 for the class of the error because of which neuronx-cc produced no NEFF.",
+        (*MODEL, "error_class"),
+        values=_neuron_failures,
+    ),
+    Definition(
+        "compilewatch_family_results",
+        "Results of a family by status; skipped and unsupported do not count as passed.",
+        ("family", "mode", "status"),
+        values=lambda part: Counter(
+            (*_identity(r)[1:], r.status) for r in part.view.results
+        ).items(),
+    ),
+    Definition(
+        "compilewatch_family_changes",
+        "Differences of a family from the baseline; absent if there are none.",
+        ("family", "mode", "kind"),
+        values=lambda part: Counter(
+            (c.family, c.target.mode_label, c.kind) for c in part.view.changes
+        ).items(),
+    ),
+    Definition(
+        "compilewatch_reason_models",
+        "Models with a graph break for a reason; a model counts once for each of its reasons.",
+        ("reason", "mode"),
+        values=_reasons(lambda reason: reason.models),
+    ),
+    Definition(
+        "compilewatch_reason_downloads",
+        "Downloads over 30 days of the models with a graph break for a reason; absent if unknown.",
+        ("reason", "mode"),
+        values=_reasons(lambda reason: reason.downloads),
+    ),
+    Definition(
+        "compilewatch_reason_fixed_models",
+        "Models that have a graph break for this reason only: a fix of it leaves them without "
+        "graph breaks.",
+        ("reason", "mode"),
+        values=_fixed_reasons(0),
+    ),
+    Definition(
+        "compilewatch_reason_fixed_downloads",
+        "Downloads over 30 days of the models that have a graph break for this reason only; absent "
+        "if unknown.",
+        ("reason", "mode"),
+        values=_fixed_reasons(1),
+    ),
+    per_mode(
+        "compilewatch_results",
+        "Results by status; skipped and unsupported do not count as passed.",
+        summary.status_counts,
+        "status",
+    ),
+    per_mode(
+        "compilewatch_verdicts",
+        "Results that are a verdict: pass, graph break, mismatch or compile error.",
+        lambda results: sum(r.is_verdict for r in results),
+    ),
+    per_mode(
+        "compilewatch_downloads",
+        "Downloads over 30 days of the models with a status; absent if unknown.",
+        _downloads,
+        "status",
+    ),
+    Definition(
+        "compilewatch_changes",
+        "Differences from the baseline; absent if the run was not compared with a baseline.",
+        ("mode", "kind"),
+        values=_changes,
+    ),
+    Definition(
+        "compilewatch_regressed_models",
+        "Models that are worse than in their last good state, over the last 20 runs; absent "
+        "without an earlier run.",
+        ("mode",),
+        values=_regressed_models,
+    ),
+    Definition(
+        "compilewatch_regressed_since_timestamp_seconds",
+        "When the first run started in which the model was worse than in its last good state; of "
+        "the 20 most downloaded such models of a target.",
+        (*MODEL, "status"),
+        values=_regressed_since,
+    ),
+    per_mode(
+        "compilewatch_operators",
+        "Operators of one forward call of every model, by where they ran: in captured graphs or "
+        "eagerly. Absent for targets that do not count them.",
+        _operators,
+        "where",
+    ),
+    per_mode(
+        "compilewatch_unattributed_graph_breaks",
+        "Graph breaks for which PyTorch gives no reason.",
+        _unattributed,
+    ),
+    per_mode(
+        "compilewatch_phase_duration_seconds",
+        "Wall-clock time of a phase, summed over all models. Reused results count with the time "
+        "that was measured when they were evaluated.",
+        _phase_seconds,
+        "phase",
+    ),
+    per_run(
+        "compilewatch_coverage_ratio",
+        "Verdicts (pass, graph break, mismatch, compile error) divided by planned requests.",
+        summary.coverage,
+    ),
+    per_run(
+        "compilewatch_untestable_ratio",
+        "Requests without a verdict (failed, skipped, missing) divided by planned requests.",
+        summary.untestable_share,
+    ),
+    per_run(
+        "compilewatch_reused_ratio",
+        "Results reused from an earlier run, divided by all results.",
+        summary.reused_share,
+    ),
+    Definition(
+        "compilewatch_run_info",
+        "Always 1; the labels describe the run and its software. One series per environment.",
+        (
+            "run",
+            "state",
+            "environment",
+            "device",
+            "python",
+            "torch",
+            "torch_git",
+            "transformers",
+            "harness_version",
+        ),
+        values=_environments,
+    ),
+    per_run(
+        "compilewatch_last_start_timestamp_seconds",
+        "When the latest run started.",
+        lambda view: _timestamp(view.run.started_at),
+    ),
+    per_run(
+        "compilewatch_last_completion_timestamp_seconds",
+        "When the latest run ended, complete or not.",
+        lambda view: _timestamp(view.run.finished_at),
+    ),
+    Definition(
+        "compilewatch_last_success_timestamp_seconds",
+        "When the latest run ended, if it is complete; absent otherwise.",
+        values=_last_success,
+    ),
+    Definition(
+        "compilewatch_first_failing_layer",
+        "Models by the first target (column of the matrix) that they fail on; 0 if a target was "
+        "evaluated and is the first to fail for no model.",
+        ("layer", "mode", "environment"),
+        RUN,
+        values=_first_failures,
+    ),
+    Definition(
+        "compilewatch_planned_requests",
+        "Requests in the plan of the run: models times targets. A run of another selection does "
+        "not replace it without pushgateway.replace.",
+        ("selection",),
+        RUN,
+        values=lambda part: [((selection_label(part.view.run.settings),), part.view.run.planned)],
+    ),
+    Definition(
+        "compilewatch_repositories",
+        "Repositories of the Hub in the run, by the part of them that is evaluated and whether "
+        "every evaluated part has a verdict; part is empty where nothing can be built. Absent for "
+        "a run without repositories.",
+        ("part", "covered"),
+        RUN,
+        values=_repositories,
+    ),
+    per_run(
+        "compilewatch_overhead_ratio",
+        "Wall-clock time times jobs, divided by the time spent inside children.",
+        summary.overhead,
+        RUN,
+    ),
+    per_run(
+        "compilewatch_run_duration_seconds",
+        "Wall-clock time of the run.",
+        lambda view: view.run.wall_seconds,
+        RUN,
+    ),
+    Definition(
+        "compilewatch_spooled_publications",
+        "Runs that wait to be published because a sink was unavailable or rejected them.",
+        ("sink",),
+        PUBLISHER,
+    ),
+    Definition(
+        "compilewatch_failed_publications",
+        "Runs that the last publication could not deliver to a sink.",
+        ("sink",),
+        PUBLISHER,
+    ),
+    Definition(
+        "compilewatch_last_publication_timestamp_seconds",
+        "When a sink last accepted a run; absent if it never did.",
+        ("sink",),
+        PUBLISHER,
+    ),
+)
+
+
+def all_definitions() -> tuple[Definition, ...]:
+    """Return the metrics of the core, then those of the extras of this installation."""
+    return (*DEFINITIONS, *(d for ref in extras.providers("metrics") for d in plugins.load(ref)))
 
 
 class MetricsFileSink:
@@ -91,18 +652,28 @@ def groups(view: RunView) -> dict[Key, list[Sample]]:
     Every series is unique: the information about a model occurs once for all modes, and of two
     results of one request, which a merged run may contain, the later one counts.
     """
-    source = view.run.source
-    complete = summary.is_complete(view)
+    source, complete = view.run.source, summary.is_complete(view)
     found: dict[Key, list[Sample]] = {
-        (source, label): _unique((source, label), _of_target(part, complete))
+        (source, label): _samples((source, label), TARGET, RunSlice(part, complete))
         for label, part in _by_target(view).items()
     }
-    found[source,] = _unique((source,), _of_run(view))
+    found[source,] = _samples((source,), RUN, RunSlice(view, complete))
     return found
 
 
-def _unique(key: Key, samples: Iterable[Sample]) -> list[Sample]:
-    values = {(name, (*key, *labels)): value for name, labels, value in samples}
+def _samples(key: Key, group: MetricGroup, part: RunSlice) -> list[Sample]:
+    values = {
+        (definition.name, (*key, *labels)): value
+        for definition in DEFINITIONS
+        if definition.group is group and definition.values is not None
+        for labels, value in definition.values(part)
+        if value is not None
+    }
+    if group is RUN:
+        for name, stored in part.view.parts.items():
+            if reference := extras.EXTRAS[name].provides.get("run_samples"):
+                samples = plugins.load(reference)(stored)
+                values |= {(name, (*key, *labels)): value for name, labels, value in samples}
     return [(name, labels, value) for (name, labels), value in values.items()]
 
 
@@ -151,232 +722,3 @@ def _by_target(view: RunView) -> dict[str, RunView]:
             changes=tuple(c for c in view.changes if target_label_value(c.target) == label),
         )
     return parts
-
-
-def _of_target(view: RunView, complete: bool) -> Iterator[Sample]:
-    """Yield all samples of one target; `complete` says whether the run is complete."""
-    for result in view.results:
-        yield from _of_model(result)
-        yield from _of_result(result)
-    yield from _by_family(view)
-    yield from _by_reason(view)
-    yield from _totals(view)
-    yield from _regressed(view)
-    yield from _of_its_run(view, complete)
-
-
-def _of_model(result: Result) -> Iterator[Sample]:
-    model = result.request.model
-    who = (model.name, model.family)
-    about = (model.revision or "", model.architecture or "", model.task)
-    identity = (*about, model.part or "", model.quantization or "")
-    yield "compilewatch_model_info", (*who, *identity), 1
-    if model.downloads is not None:
-        yield "compilewatch_model_downloads", who, model.downloads
-
-
-def _of_result(result: Result) -> Iterator[Sample]:
-    model, target = result.request.model, result.request.target
-    mode = target.mode_label
-    identity = (model.name, model.family, mode)
-    yield "compilewatch_model_status", (*identity, result.status, result.phase), 1
-    by_reason: Counter[str] = Counter()
-    for graph_break in result.breaks:
-        by_reason[reason_label(graph_break)] += graph_break.occurrences
-    for reason, breaks in by_reason.items():
-        labels = (model.name, model.family, model.revision or "", reason, mode)
-        yield "compile_breaks_total", labels, breaks
-    measured: dict[str, float | None] = {
-        **(_of_broken(result) if result.breaks else {}),
-        "compilewatch_ops": result.ops,
-        "compilewatch_guards": result.guards,
-        "compilewatch_fullgraph_accepted": result.fullgraph.accepted if result.fullgraph else None,
-        "compilewatch_peak_memory_bytes": result.peak_memory_bytes,
-        **_of_details(result),
-    }
-    yield from ((name, identity, value) for name, value in measured.items() if value is not None)
-    if isinstance(result.details, NeuronDetail) and result.details.failure is not None:
-        yield "compilewatch_neuron_failure", (*identity, result.details.failure.kind), 1
-    for cache, seconds in _compile_durations(result).items():
-        if seconds is not None:
-            yield "compilewatch_compile_duration_seconds", (*identity, cache), seconds
-
-
-def _of_broken(result: Result) -> dict[str, float | None]:
-    """Return what needs no series for a single graph: one graph, with every operator in it."""
-    found = result.capture
-    return {
-        "compilewatch_graphs": None
-        if entry(result.request.target.name).single_graph
-        else result.graphs,
-        "compilewatch_captured_ratio": found.share if found is not None else None,
-        "compilewatch_eager_operators": found.operators_eager if found is not None else None,
-    }
-
-
-def _of_details(result: Result) -> dict[str, float | None]:
-    """Return the measurements that only one target makes."""
-    found = result.details
-    if isinstance(found, Performance):
-        return {
-            "compilewatch_speedup_ratio": found.speedup,
-            "compilewatch_recompiles": found.recompiles,
-        }
-    if isinstance(found, XlaDetail):
-        concerns = len(found.expected_to_fail_on_neuron)
-        # Without a capture it is unknown whether there were fallbacks.
-        captured = result.graph_breaks is not None
-        return {
-            "compilewatch_recompiles": found.recompiles,
-            "compilewatch_fallbacks": sum(found.fallbacks.values()) if captured else None,
-            "compilewatch_expected_to_fail_on_neuron": concerns if captured else None,
-        }
-    if isinstance(found, NeuronDetail):
-        return {"compilewatch_neff_bytes": found.neff_bytes}
-    return {}
-
-
-def _compile_durations(result: Result) -> dict[str, float | None]:
-    """Return times by cache: as the target measured them, or else the phase `compile`."""
-    found = result.details
-    if isinstance(found, Performance):
-        return {"cold": found.cold_compile_seconds, "warm": found.warm_compile_seconds}
-    if isinstance(found, XlaDetail | NeuronDetail):
-        return {"cold": found.compile_seconds}
-    return {"cold": result.durations.get(Phase.COMPILE)}
-
-
-def _by_family(view: RunView) -> Iterator[Sample]:
-    counts: Counter[tuple[str, ...]] = Counter()
-    for result in view.results:
-        mode = result.request.target.mode_label
-        counts[result.request.model.family, mode, result.status] += 1
-    yield from (("compilewatch_family_results", labels, count) for labels, count in counts.items())
-    changes = Counter((c.family, c.target.mode_label, c.kind) for c in view.changes)
-    yield from (("compilewatch_family_changes", labels, n) for labels, n in changes.items())
-
-
-def _by_reason(view: RunView) -> Iterator[Sample]:
-    for mode, results in _by_mode(view).items():
-        for reason in summary.top_reasons(replace(view, results=results)):
-            yield "compilewatch_reason_models", (reason.label, mode), reason.models
-            if reason.downloads is not None:
-                yield "compilewatch_reason_downloads", (reason.label, mode), reason.downloads
-        for label, (models, downloads) in models_of_one_reason(results).items():
-            yield "compilewatch_reason_fixed_models", (label, mode), models
-            if downloads is not None:
-                yield "compilewatch_reason_fixed_downloads", (label, mode), downloads
-
-
-def _totals(view: RunView) -> Iterator[Sample]:
-    for mode, results in _by_mode(view).items():
-        yield "compilewatch_verdicts", (mode,), sum(r.is_verdict for r in results)
-        for status, count in summary.status_counts(results).items():
-            yield "compilewatch_results", (mode, status), count
-            models = [r.request.model for r in results if r.status is status]
-            if (downloads := summary.downloads_of(models)) is not None:
-                yield "compilewatch_downloads", (mode, status), downloads
-        for where, operators in _operators(results).items():
-            yield "compilewatch_operators", (mode, where), operators
-        unattributed = [r.unattributed for r in results if r.unattributed is not None]
-        if unattributed:
-            yield "compilewatch_unattributed_graph_breaks", (mode,), sum(unattributed)
-        spent: defaultdict[str, float] = defaultdict(float)
-        for result in results:
-            for phase, seconds in result.durations.items():
-                spent[phase] += seconds
-        for phase, seconds in spent.items():
-            yield "compilewatch_phase_duration_seconds", (mode, phase), seconds
-        if view.baseline is not None:
-            kinds = Counter(c.kind for c in view.changes if c.target.mode_label == mode)
-            # A measured zero is exported, because an alert must see the value fall to it.
-            shown = dict.fromkeys((ChangeKind.REGRESSION, ChangeKind.FIXED), 0) | kinds
-            for kind, count in shown.items():
-                yield "compilewatch_changes", (mode, kind), count
-
-
-def _regressed(view: RunView) -> Iterator[Sample]:
-    found = regressed(view)
-    counts = Counter(one.result.request.target.mode_label for one in found)
-    for mode, results in _by_mode(view).items():
-        if counts[mode] or is_comparable(replace(view, results=results)):
-            # A measured zero is exported, because an alert must see the value fall to it.
-            yield "compilewatch_regressed_models", (mode,), counts[mode]
-    for result, since in found[:REGRESSED_SHOWN]:
-        model = result.request.model
-        who = (model.name, model.family, result.request.target.mode_label, result.status)
-        yield "compilewatch_regressed_since_timestamp_seconds", who, started(since).timestamp()
-
-
-def _operators(results: Iterable[Result]) -> dict[str, int]:
-    """Return the operators of all models by where they ran; nothing where none were counted."""
-    counted = [
-        (found.operators_captured, found.operators_eager)
-        for result in results
-        if (found := result.capture) is not None
-        and found.operators_captured is not None
-        and found.operators_eager is not None
-    ]
-    if not counted:
-        return {}
-    return {"captured": sum(c for c, _ in counted), "eager": sum(e for _, e in counted)}
-
-
-def _by_mode(view: RunView) -> dict[str, tuple[Result, ...]]:
-    found: defaultdict[str, list[Result]] = defaultdict(list)
-    for result in view.results:
-        found[result.request.target.mode_label].append(result)
-    return {mode: tuple(results) for mode, results in found.items()}
-
-
-def _of_its_run(view: RunView, complete: bool) -> Iterator[Sample]:
-    """Yield the samples about the part of the run that evaluated this target."""
-    run = view.run
-    measured = {
-        "compilewatch_coverage_ratio": summary.coverage(view),
-        "compilewatch_untestable_ratio": summary.untestable_share(view),
-        "compilewatch_reused_ratio": summary.reused_share(view),
-        "compilewatch_last_start_timestamp_seconds": _timestamp(run.started_at),
-        "compilewatch_last_completion_timestamp_seconds": _timestamp(run.finished_at),
-    }
-    if complete:
-        measured["compilewatch_last_success_timestamp_seconds"] = _timestamp(run.finished_at)
-    yield from ((name, (), value) for name, value in measured.items() if value is not None)
-    for environment in run.environments:
-        labels = (
-            run.id,
-            run.state,
-            environment.name,
-            environment.device,
-            environment.python,
-            environment.torch,
-            environment.torch_git,
-            environment.transformers or "",
-            str(run.harness_version),
-        )
-        yield "compilewatch_run_info", labels, 1
-
-
-def _of_run(view: RunView) -> Iterator[Sample]:
-    """Yield the samples about the complete run."""
-    run = view.run
-    yield "compilewatch_planned_requests", (selection_label(run.settings),), run.planned
-    measured = {
-        "compilewatch_overhead_ratio": summary.overhead(view),
-        "compilewatch_run_duration_seconds": run.wall_seconds,
-    }
-    yield from ((name, (), value) for name, value in measured.items() if value is not None)
-    if (repositories := summary.repositories(view)) is not None:
-        for part, (covered, total) in repositories.by_part.items():
-            yield "compilewatch_repositories", (part or "", "yes"), covered
-            yield "compilewatch_repositories", (part or "", "no"), total - covered
-    for (way, layer), models in rows.first_failures(rows.rows(view.results)).items():
-        labels = (layer, way.mode_label, way.environment or "")
-        yield "compilewatch_first_failing_layer", labels, models
-    for name, stored in view.parts.items():
-        if reference := extras.EXTRAS[name].provides.get("run_samples"):
-            yield from plugins.load(reference)(stored)
-
-
-def _timestamp(time: str | None) -> float | None:
-    return datetime.fromisoformat(time).timestamp() if time else None

@@ -26,8 +26,7 @@ from compilewatch.records.labels import selection_label
 from compilewatch.records.views import RunView
 from compilewatch.retry import retrying, within
 from compilewatch.sinks import RunFiles
-from compilewatch.sinks.metric_definitions import RUN, TARGET
-from compilewatch.sinks.prometheus import Sample, definitions_of, groups, registry
+from compilewatch.sinks.prometheus import RUN, TARGET, Sample, definitions_of, groups, registry
 
 JOB = "compilewatch"
 PUBLISHER_JOB = "compilewatch_publisher"

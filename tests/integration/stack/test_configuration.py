@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from compilewatch.sinks.metric_definitions import all_definitions
+from compilewatch.sinks.prometheus import all_definitions
 from dashboards.frame import TITLES
 from tests import services
 

@@ -9,7 +9,7 @@ import promql_parser
 import pytest
 
 from compilewatch.records import ChangeKind, Status
-from compilewatch.sinks.metric_definitions import all_definitions
+from compilewatch.sinks.prometheus import all_definitions
 from tests.reading import Query, around, filled, queries
 
 LABELS: dict[str, set[str]] = {

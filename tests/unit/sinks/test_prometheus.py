@@ -20,7 +20,7 @@ from compilewatch.records import (
     XlaDetail,
 )
 from compilewatch.records.views import Earlier
-from compilewatch.sinks import metric_definitions, metrics_page, prometheus
+from compilewatch.sinks import metrics_page, prometheus
 from compilewatch.store import RunFolder
 from tests import example_run, factories, services
 
@@ -130,11 +130,7 @@ def test_every_metric_of_the_table_is_exposed_with_its_labels() -> None:
     # All its models are of the library.
     hub = samples(factories.view(factories.result("org/a", source="hub", checkpoint="org/a")))
     found["compilewatch_repositories"] = hub["compilewatch_repositories"]
-    table = [
-        d
-        for d in metric_definitions.DEFINITIONS
-        if d.group in (metric_definitions.RUN, metric_definitions.TARGET)
-    ]
+    table = [d for d in prometheus.DEFINITIONS if d.group in (prometheus.RUN, prometheus.TARGET)]
     for definition in table:
         assert definition.name in found, definition.name
         assert set(found[definition.name][0][0]) == set(definition.labels), definition.name
@@ -231,9 +227,7 @@ def test_publishing_again_writes_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_the_page_explains_every_label_with_few_values() -> None:
-    used = {
-        label for definition in metric_definitions.all_definitions() for label in definition.labels
-    }
+    used = {label for definition in prometheus.all_definitions() for label in definition.labels}
     assert set(metrics_page.all_labels()) <= used
     for label in ("model", "family", "commit", "reason", "target", "mode", "status", "kind"):
         assert f"| `{label}` |" in metrics_page.metrics_page()

@@ -34,7 +34,7 @@ from compilewatch.records import FactoryBuild, Record, Result, Run
 from compilewatch.records.labels import reason_label
 from compilewatch.records.views import Link
 from compilewatch.report.wording import plural
-from compilewatch.sinks.metric_definitions import RUN, Definition
+from compilewatch.sinks.prometheus import RUN, Definition
 from compilewatch.store import RunFolder, StoredRun
 
 FILE = "gate.json"

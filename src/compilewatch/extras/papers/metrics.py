@@ -18,8 +18,7 @@ from compilewatch.extras.papers.records import (
     StageResult,
 )
 from compilewatch.records import Record
-from compilewatch.sinks.metric_definitions import Definition, MetricGroup
-from compilewatch.sinks.prometheus import Sample
+from compilewatch.sinks.prometheus import Definition, MetricGroup, Sample
 
 MODEL, SCRIPTED = "model", "scripted"
 

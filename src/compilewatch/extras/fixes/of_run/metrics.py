@@ -11,7 +11,7 @@ from compilewatch.contract.targets import target_label_value
 from compilewatch.extras.fixes.of_run.cases import Case
 from compilewatch.extras.fixes.of_run.records import FixState
 from compilewatch.extras.fixes.records import FixKind
-from compilewatch.sinks.metric_definitions import RUN, Definition
+from compilewatch.sinks.prometheus import RUN, Definition
 
 if TYPE_CHECKING:
     from compilewatch.extras.fixes.of_run.view import RunFixes

@@ -18,7 +18,7 @@ from compilewatch.extras.profiles.infer.records import (
     TargetProfile,
     Verdict,
 )
-from compilewatch.sinks.metric_definitions import RUN, Definition
+from compilewatch.sinks.prometheus import RUN, Definition
 
 if TYPE_CHECKING:
     from compilewatch.extras.profiles.infer.profiles_of_run import RunProfiles

@@ -13,7 +13,7 @@ from compilewatch.extras.profiles.infer.metrics import DEFINITIONS
 from compilewatch.extras.profiles.infer.profiles_of_run import RunProfiles
 from compilewatch.extras.profiles.infer.records import ProfileComparison
 from compilewatch.sinks import prometheus
-from compilewatch.sinks.metric_definitions import all_definitions
+from compilewatch.sinks.prometheus import all_definitions
 from tests import profiled
 from tests.run_folder import VIEW
 
