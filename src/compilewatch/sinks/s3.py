@@ -1,13 +1,12 @@
 """The sink `s3`: the folder of a run, as objects under `s3://bucket/prefix/<run>/`.
 
-Each object is uploaded with a SHA-256 that S3 checks and stores, and is skipped if S3 already has
-it with the same checksum. `run.json` is uploaded last and marks a complete upload. Objects get no
-ACL and no encryption of their own; the settings of the bucket apply.
+S3 checks a SHA-256 of what it receives. Each object also has the file's own as metadata, and is
+skipped if S3 already has it with the same one. `run.json` is uploaded last and marks a complete
+upload. Objects get no ACL and no encryption of their own; the settings of the bucket apply.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import hashlib
 import math
@@ -30,7 +29,7 @@ from compilewatch.sinks import RunFiles
 from compilewatch.store.runs import RUN_FILE
 
 PART_BYTES = 8 * 2**20
-"""Larger files are uploaded in parts of this size; their checksum is that of the parts'."""
+"""Larger files are uploaded in parts of this size."""
 CONCURRENCY = 4
 _OTHER_REGION = frozenset(
     {
@@ -133,31 +132,18 @@ class _Upload:
     def put(self, name: str, path: Path, there: dict[str, int]) -> bool:
         """Upload a file unless S3 has it; return whether it was uploaded."""
         key = self._folder + name
+        with path.open("rb") as file:
+            metadata = {"sha256": hashlib.file_digest(file, "sha256").hexdigest()}
         if there.get(name) == path.stat().st_size:
-            head = self._client.head_object(Bucket=self._bucket, Key=key, ChecksumMode="ENABLED")
-            # S3 itself appends `-` and the number of parts; other stores may not.
-            if head.get("ChecksumSHA256", "").partition("-")[0] == checksum(path):
+            head = self._client.head_object(Bucket=self._bucket, Key=key)
+            if head["Metadata"] == metadata:
                 return False
-        extra = {"ChecksumAlgorithm": "SHA256", "ContentType": content_type(name)}
+        kind = content_type(name)
+        extra = {"ChecksumAlgorithm": "SHA256", "ContentType": kind, "Metadata": metadata}
         self._client.upload_file(
             str(path), self._bucket, key, ExtraArgs=extra, Config=self._transfer
         )
         return True
-
-
-def checksum(path: Path) -> str:
-    """Return the SHA-256 as S3 stores it, in base64: of the file, or of its parts' digests.
-
-    Source: docs.aws.amazon.com/AmazonS3/latest/userguide/checking-object-integrity-upload.html
-    """
-    with path.open("rb") as file:
-        parts = iter(lambda: file.read(PART_BYTES), b"")
-        digests = [hashlib.sha256(part).digest() for part in parts]
-    whole = hashlib.sha256(b"".join(digests)).digest()
-    # A file that is smaller than a part, or empty, is not uploaded in parts.
-    if path.stat().st_size < PART_BYTES:
-        whole = digests[0] if digests else hashlib.sha256().digest()
-    return base64.b64encode(whole).decode()
 
 
 def content_type(name: str) -> str:
