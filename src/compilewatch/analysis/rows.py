@@ -113,6 +113,11 @@ class TargetReason:
     models: int
     downloads: int | None
 
+    @property
+    def words(self) -> str:
+        """`GB0170 Data-dependent branching`, `type_error in compile`."""
+        return self.label if self.phase is None else f"{self.label} in {self.phase.value}"
+
 
 def target_order(target: Target) -> tuple[int, str, tuple[str, ...], bool, str]:
     """Sorts targets by layer, then eval before train, fixed before dynamic, home before away."""

@@ -12,13 +12,13 @@ from compilewatch import extras, plugins
 from compilewatch.analysis.comparison import (
     between_devices,
     between_environments,
+    changed_breaks,
     compare,
     default_baseline,
     may_be_baseline,
     same_settings,
     scope,
 )
-from compilewatch.analysis.judgement import changed_breaks
 from compilewatch.contract.targets import target_label
 from compilewatch.errors import StoreError
 from compilewatch.plan.expectations import Expectations, stale_note

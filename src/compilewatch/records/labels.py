@@ -30,12 +30,14 @@ def selection_label(settings: Mapping[str, Any]) -> str:
     return f"{words} ({digest[:8]})"
 
 
-def reason_label(graph_break: GraphBreak) -> str:
-    """Return `GB0170 Data-dependent branching`, `xla_fallback aten::nonzero`, or a short code.
+def reason_label(graph_break: GraphBreak, *, short: bool = False) -> str:
+    """Return `GB0170 Data-dependent branching`, `xla_fallback aten::nonzero`, or a code.
 
     The value is bounded, never free text: types are those of PyTorch's registry, and operators
-    are PyTorch's own.
+    are PyTorch's own. `short` leaves out the code where there is a type, and words it otherwise.
     """
+    if short:
+        return graph_break.gb_type or graph_break.code.replace("_", " ")
     if graph_break.gb_id and graph_break.gb_type:
         return f"{graph_break.gb_id} {graph_break.gb_type}"
     if graph_break.gb_type and "::" in graph_break.gb_type:

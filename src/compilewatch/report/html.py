@@ -21,10 +21,10 @@ import compilewatch
 from compilewatch.analysis import summary
 from compilewatch.contract.targets import target_label
 from compilewatch.records import GraphBreak, Recompilation, Result, Status
-from compilewatch.records.labels import source_lines
+from compilewatch.records.labels import reason_label, source_lines
 from compilewatch.records.results import spent
 from compilewatch.records.views import Earlier, RunView
-from compilewatch.report import charts, commands, leverage, pages, run_wording, wording
+from compilewatch.report import charts, commands, pages, wording
 from compilewatch.report.sections import details
 from compilewatch.report.strips import strip
 from compilewatch.report.wording import OUTCOME_LABELS, ResultGroup, outcome, status_words
@@ -131,7 +131,7 @@ def environment(package: str = "compilewatch.report") -> jinja2.Environment:
         "OUTCOMES": OUTCOME_LABELS,
         "MEANINGS": wording.OUTCOME_MEANINGS,
         "terms": terms,
-        "CHANGES": run_wording.CHANGE_LABELS,
+        "CHANGES": wording.CHANGE_LABELS,
         "SYMBOLS": SYMBOLS,
         "STATUS_CLASSES": STATUS_CLASSES,
         "version": compilewatch.__version__,
@@ -149,10 +149,10 @@ def _filters() -> tuple[Callable[..., object], ...]:
         wording.status_words,
         wording.part_words,
         wording.quantization_words,
-        run_wording.repository_words,
+        wording.repository_words,
         wording.outcome,
         wording.registry_page,
-        wording.reason_title,
+        reason_label,
         commands.commands,
         commands.decompressing,
         commands.compile_trace,
@@ -161,17 +161,16 @@ def _filters() -> tuple[Callable[..., object], ...]:
         wording.message,
         wording.attempt_words,
         wording.tensor_words,
-        run_wording.cell_words,
-        run_wording.cause_words,
+        wording.cell_words,
         wording.why,
-        leverage.gain,
+        wording.gain,
         wording.captured_words,
         wording.fullgraph_note,
         wording.second_call_note,
-        leverage.leverage_headline,
-        leverage.leverage_notes,
-        leverage.step_fix_words,
-        leverage.verified_total_words,
+        wording.leverage_headline,
+        wording.leverage_notes,
+        wording.step_fix_words,
+        wording.verified_total_words,
         details,
         strip,
         code_spans,

@@ -24,7 +24,7 @@ from compilewatch.records import (
     XlaDetail,
 )
 from compilewatch.records.labels import reason_label
-from compilewatch.report.wording import memory, plural, quantity, reason_title, seconds
+from compilewatch.report.wording import memory, plural, quantity, seconds
 
 Fact = tuple[str, str]
 
@@ -85,7 +85,11 @@ def _variants(result: Result) -> Section:
             quantity(each.graphs),
             quantity(each.graph_breaks),
             _accepted(each),
-            reason_title(each.breaks[0]) if each.breaks else "" if each.is_verdict else each.detail,
+            reason_label(each.breaks[0], short=True)
+            if each.breaks
+            else ""
+            if each.is_verdict
+            else each.detail,
         )
         for each in result.variants
     )

@@ -1,27 +1,31 @@
-"""How results are worded, the same in the report and in the terminal; `run_wording` words runs."""
+"""How results and runs are worded, the same in the report and in the terminal."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
+from compilewatch.analysis import summary
+from compilewatch.analysis.leverage import By, Leverage, LeverageStep
+from compilewatch.analysis.rows import Cell
+from compilewatch.analysis.verified_fixes import StepFix, VerifiedTotal
+from compilewatch.contract.targets import TARGETS, target_label
 from compilewatch.records import (
     Attempt,
+    ChangeKind,
     Dtype,
     Environment,
-    GraphBreak,
     ModelSpec,
     Part,
     Recompilation,
     Result,
     Status,
 )
+from compilewatch.records.labels import reason_label
 from compilewatch.records.results import is_verdict
-
-if TYPE_CHECKING:
-    from compilewatch.records.views import Earlier
+from compilewatch.records.views import Earlier, RunView
 
 # torch/_dynamo/exc.py, get_gbid_documentation_link: how torch itself links an entry.
 REGISTRY_PAGE = "https://meta-pytorch.github.io/compile-graph-break-site/gb/gb{number}.html"
@@ -179,7 +183,7 @@ def status_words(result: Result | Earlier) -> str:
 def why(result: Result) -> tuple[str, ...]:
     """Causes in few words: titles of breaks, the message of an error, else what the result says."""
     if result.breaks:
-        return tuple(dict.fromkeys(reason_title(each) for each in result.breaks))
+        return tuple(dict.fromkeys(reason_label(each, short=True) for each in result.breaks))
     said = "" if outcome(result) is ResultGroup.PASS else message(result) or result.detail
     return (said,) if said else ()
 
@@ -281,11 +285,6 @@ def source_page(file: str | None, line: int | None, environment: Environment | N
     return SOURCE_PAGES[package].format(version=release[1], file=file, line=line)
 
 
-def reason_title(graph_break: GraphBreak) -> str:
-    """One line for a cause: torch's type where it has one, else our code in words."""
-    return graph_break.gb_type or graph_break.code.replace("_", " ")
-
-
 def printable(text: str) -> str:
     """Without terminal escapes and control characters, which messages of compilers may hold."""
     return CONTROL.sub("", text)
@@ -351,3 +350,143 @@ def memory(size: int | None) -> str:
     if size is None:
         return "–"
     return f"{size / 2**20:.0f} MiB" if size < 2**30 else f"{size / 2**30:.1f} GiB"
+
+
+OTHER_OUTCOMES: dict[ResultGroup, tuple[str, str]] = {
+    ResultGroup.GRAPH_BREAK: ("with graph breaks", "with graph breaks"),
+    ResultGroup.MISMATCH: ("mismatch", "mismatches"),
+    ResultGroup.COMPILE_ERROR: ("compile error", "compile errors"),
+    ResultGroup.NO_VERDICT: ("error", "errors"),
+    ResultGroup.NOT_RUN: ("not run", "not run"),
+}
+"""What the headline calls one and several results that are no pass."""
+
+CHANGE_LABELS: dict[ChangeKind, str] = {
+    ChangeKind.REGRESSION: "Regressions",
+    ChangeKind.FIXED: "Fixed",
+    ChangeKind.NEW: "New",
+    ChangeKind.NOT_SELECTED: "Not selected",
+    ChangeKind.PENDING: "Pending",
+    ChangeKind.MISSING: "Missing",
+    ChangeKind.GONE: "Removed",
+    ChangeKind.NEWLY_TESTED: "Newly tested",
+    ChangeKind.NO_LONGER_TESTED: "No longer tested",
+}
+
+
+def headline(view: RunView) -> str:
+    """`1 of 19 models compiles without graph breaks (5.3 %); 18 errors`.
+
+    Of all that was planned: what failed, was skipped or is missing is named behind it. With
+    several targets or modes the unit is a request, a model on a target. On a target that does not
+    count graph breaks, a model only passes.
+    """
+    total, passed = summary.planned(view), summary.summarise(view).passed
+    targets = {
+        target_label(t) for t in (*(r.request.target for r in view.results), *view.run.targets)
+    }
+    unit = "model" if len(targets) <= 1 else "request"
+    names = {t.name for t in (*(r.request.target for r in view.results), *view.run.targets)}
+    counted = all(name not in TARGETS or TARGETS[name].counts_graph_breaks for name in names)
+    singular = 1 in (passed, total)
+    verb = "passes" if singular else "pass"
+    if counted:
+        verb = f"{'compiles' if singular else 'compile'} without graph breaks"
+    if total != 1:
+        unit += "s"
+    counts = Counter(outcome(result) for result in view.results)
+    others = [
+        f"{counts[kind]:,} {label if counts[kind] == 1 else plural_label}"
+        for kind, (label, plural_label) in OTHER_OUTCOMES.items()
+        if counts[kind]
+    ]
+    if missing := total - len(view.results):
+        others.append(f"{missing:,} without a result")
+    share = percent(summary.passed_share(view))
+    said = f"{passed:,} of {total:,} {unit} {verb} ({share})"
+    return "; ".join([said, *others])
+
+
+def repository_words(view: RunView) -> str:
+    """`repositories: 20 of 25 with a verdict on each evaluated part (whole 15 of 15, …)`.
+
+    Empty without any.
+    """
+    found = summary.repositories(view)
+    if found is None:
+        return ""
+    counted = f"repositories: {found.covered:,} of {found.total:,}"
+    skipped = f", {found.partly:,} of them with skipped parts" if found.partly else ""
+    parts = ", ".join(
+        f"{part or 'nothing can be built'} {covered:,} of {total:,}"
+        for part, (covered, total) in found.by_part.items()
+    )
+    return f"{counted} with a verdict on each evaluated part{skipped} ({parts})"
+
+
+def cell_words(cell: Cell) -> str:
+    """`pass`, `compile error`; of eager mode with the target that met the failure."""
+    if cell.result is None:
+        return OUTCOME_LABELS[ResultGroup.PASS]
+    words = status_words(cell.result)
+    target = cell.result.request.target
+    return words if target.name == cell.layer else f"{words} ({target_label(target)})"
+
+
+def leverage_headline(found: Leverage) -> str:
+    """`13 models have graph breaks on dynamo, 3.4 M downloads a month`."""
+    if not found.broken:
+        return "No model has a graph break: there is nothing to fix."
+    verb = "has" if found.broken == 1 else "have"
+    said = f"{plural(found.broken, 'model')} {verb} graph breaks on {', '.join(found.targets)}"
+    if found.downloads is None:
+        return said
+    return f"{said}, {quantity(found.downloads)} downloads a month"
+
+
+def gain(fix: LeverageStep) -> str:
+    """`12` where the step gives them by itself, `+4` where it needs the steps before it."""
+    return f"{len(fix.models):,}" if fix.exact else f"+{len(fix.models):,}"
+
+
+def leverage_notes(found: Leverage) -> tuple[str, ...]:
+    """What the columns of the table of fixes mean, and what the table leaves out."""
+    unit = "function" if found.by is By.LINE else "reason"
+    notes = [
+        "Models: have no graph break any more after this step; with +, only together with the "
+        "steps above.",
+        f"At most: models that break in this {unit} at all, and would need other fixes too.",
+    ]
+    if found.unknown:
+        notes.append(
+            f"{plural(found.unknown, 'model')} cannot be ranked, because not all causes of their "
+            "breaks are known."
+        )
+    if rest := found.left - found.unknown:
+        notes.append(f"{plural(rest, 'model')} would need steps that are not listed.")
+    return tuple(notes)
+
+
+def step_fix_words(found: StepFix | None) -> str:
+    """`capture_scalar_outputs=True (12 of 41 models)`; a dash where nothing is verified."""
+    if found is None:
+        return "–"
+    changes = " and ".join(found.changes)
+    return f"{changes} ({found.verified:,} of {plural(found.affected, 'model')})"
+
+
+def verified_total_words(found: VerifiedTotal) -> str:
+    """What the verified fixes of a run are worth together, in two sentences."""
+    if not found.models:
+        said = "No fix of a single graph is verified for any of these models."
+    else:
+        these = "this change leaves" if len(found.changes) == 1 else "these changes leave"
+        these = these.replace("these", f"these {len(found.changes):,}")
+        gained = f"{plural(len(found.models), 'more model')} without graph breaks"
+        if found.downloads is not None:
+            gained += f", {quantity(found.downloads)} downloads a month"
+        said = f"Verified: {these} {gained}; each of them is verified by a script of its own."
+    if found.improved:
+        verb = "has" if found.improved == 1 else "have"
+        said += f" {plural(found.improved, 'model')} {verb} a verification of fewer graph breaks."
+    return said

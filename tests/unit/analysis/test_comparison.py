@@ -16,8 +16,8 @@ from compilewatch.analysis.comparison import (
     between_environments,
     compare,
     default_baseline,
+    judge,
 )
-from compilewatch.analysis.judgement import judge
 from compilewatch.errors import UsageError
 from compilewatch.records import (
     ChangeKind,

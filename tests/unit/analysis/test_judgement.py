@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from compilewatch.analysis.judgement import changed_breaks
+from compilewatch.analysis.comparison import changed_breaks
 from tests.factories import graph_break, result
 
 

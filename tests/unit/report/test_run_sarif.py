@@ -11,7 +11,7 @@ import pytest
 
 from compilewatch.records import Change, ChangeKind, GraphBreak, Result, Status
 from compilewatch.records.views import RunView
-from compilewatch.report.run_sarif import results_of, write_run
+from compilewatch.report.sarif import results_of, write_run
 from tests import example_run, factories
 from tests.schemas import sarif_errors
 

@@ -6,15 +6,16 @@ from rich.console import Group, RenderableType
 
 from compilewatch.analysis.leverage import FixableCause, Leverage
 from compilewatch.analysis.verified_fixes import VerifiedFixes
-from compilewatch.report.leverage import (
+from compilewatch.report.terminal.pieces import plain, plain_table, spaced
+from compilewatch.report.wording import (
     gain,
     leverage_headline,
     leverage_notes,
+    plural,
+    quantity,
     step_fix_words,
     verified_total_words,
 )
-from compilewatch.report.terminal.pieces import plain, plain_table, spaced
-from compilewatch.report.wording import plural, quantity
 
 
 def fixes_table(found: Leverage, verified: VerifiedFixes | None = None) -> RenderableType:

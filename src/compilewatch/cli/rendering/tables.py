@@ -18,7 +18,7 @@ from compilewatch.cli import options
 from compilewatch.contract.targets import target_label
 from compilewatch.records import ChangeKind, Result, Run, Status
 from compilewatch.records.views import RunView
-from compilewatch.report import commands, run_wording, wording
+from compilewatch.report import commands, wording
 from compilewatch.report.terminal.pieces import STYLES, console, plain, plain_table, spaced
 from compilewatch.report.wording import OUTCOME_LABELS, ResultGroup, outcome, plural
 from compilewatch.store import Store
@@ -214,7 +214,7 @@ def _reasons_by_target(view: RunView) -> list[RenderableType]:
         for number, reason in enumerate(reasons[:REASONS_BY_TARGET_SHOWN]):
             table.add_row(
                 plain("" if number else label),
-                plain(run_wording.cause_words(reason)),
+                plain(reason.words),
                 plain(f"{reason.models:,}"),
                 plain(wording.quantity(reason.downloads)),
             )
@@ -288,7 +288,7 @@ def _compared(view: RunView) -> Text:
 
 
 def _change_tables(view: RunView, limits: dict[ChangeKind, int]) -> Iterable[RenderableType]:
-    for kind, label in run_wording.CHANGE_LABELS.items():
+    for kind, label in wording.CHANGE_LABELS.items():
         found = [change for change in view.changes if change.kind is kind]
         limit = limits.get(kind, len(found))
         if not found or not limit:
@@ -309,12 +309,12 @@ def _change_tables(view: RunView, limits: dict[ChangeKind, int]) -> Iterable[Ren
 
 def _headline(view: RunView) -> Text:
     figures = summary.summarise(view)
-    line = plain(run_wording.headline(view), "bold")
+    line = plain(wording.headline(view), "bold")
     said = [
         f"\ncoverage {wording.percent(figures.coverage)}: "
         f"{plural(figures.verdicts, 'verdict')} for {plural(figures.planned, 'planned request')}"
     ]
-    if repositories := run_wording.repository_words(view):
+    if repositories := wording.repository_words(view):
         said.append(f"\n{repositories}")
     cost = [f"\n{wording.percent(figures.reused_share)} of the results reused"]
     if figures.overhead is not None:

@@ -17,8 +17,7 @@ from compilewatch.config.settings import load_settings
 from compilewatch.errors import ConfigError, StoreError, UnknownModelError, UsageError
 from compilewatch.records import Build, ConfigBuild, FactoryBuild, ModelSpec, Result
 from compilewatch.report.terminal.excerpt import excerpt_of
-from compilewatch.report.terminal.model_row import row_panel
-from compilewatch.report.terminal.panel import model_panel
+from compilewatch.report.terminal.panel import model_panel, row_panel
 from compilewatch.report.terminal.pieces import console
 from compilewatch.sources.own import dotted_model, own_model
 from compilewatch.sources.select import in_pool
@@ -73,7 +72,7 @@ def command(
         if number:
             click.echo()
         console().print(model_panel(result, excerpt_of(result.request), verbose=verbose))
-    from compilewatch.report.model_pages import file_name
+    from compilewatch.report.pages import file_name
 
     page = stored.path / "report" / "models" / file_name(results[0].request.model.name, set())
     if page.exists():

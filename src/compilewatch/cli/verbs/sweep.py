@@ -22,7 +22,7 @@ from compilewatch.contract.targets import TARGETS, target_label
 from compilewatch.errors import UsageError
 from compilewatch.plan.requests import parse_shard
 from compilewatch.records import Depth
-from compilewatch.report.run_sarif import write_run
+from compilewatch.report.sarif import write_run
 from compilewatch.store import Store
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from compilewatch.analysis.judgement import judge
+from compilewatch.analysis.comparison import judge
 from compilewatch.environments.versions import release_of
 from compilewatch.errors import InterpreterError, UsageError
 from compilewatch.extras.history.bisect import Prepare

@@ -10,6 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from compilewatch import errors
+from compilewatch.analysis.rows import rows
 from compilewatch.contract.targets import in_default_environment, target_label
 from compilewatch.records import (
     DEFAULT_ENVIRONMENT,
@@ -24,7 +25,7 @@ from compilewatch.report import commands, wording
 from compilewatch.report.sections import Section, details
 from compilewatch.report.terminal.excerpt import Excerpt, SourceLine, excerpt_of
 from compilewatch.report.terminal.pieces import STYLES, Indented, block, plain, plain_table
-from compilewatch.report.wording import outcome, plural
+from compilewatch.report.wording import ResultGroup, outcome, plural
 
 ERROR_LINES_SHOWN = 12
 
@@ -215,3 +216,23 @@ def _how(result: Result) -> list[RenderableType]:
     if not isinstance(result.request.model.build, CallerBuild):  # no command can build it
         parts.append(plain(commands.commands(result.request)[0], "cyan"))
     return parts
+
+
+def row_panel(results: Sequence[Result]) -> RenderableType:
+    """The targets of one model in their order: the first that fails, and contradicting results."""
+    table = plain_table("Target", "Mode", "Result", "Phase", "Why")
+    said: list[RenderableType] = []
+    for row in rows(results):
+        for cell in row.cells:
+            result = cell.result
+            style = STYLES[ResultGroup.PASS if result is None else outcome(result)]
+            first = "  <- fails first" if cell is row.first_failing else ""
+            table.add_row(
+                plain(cell.layer, "bold" if first else ""),
+                plain(row.way.label),
+                plain(wording.cell_words(cell) + first, style),
+                plain(result.phase.value if result is not None else ""),
+                plain(", ".join(wording.why(result)) if result is not None else ""),
+            )
+        said += [plain(f"{row.way.label}: {line}", "yellow") for line in row.disagreements]
+    return Group(table, *said, Text())

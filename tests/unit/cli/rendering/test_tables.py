@@ -21,7 +21,7 @@ from compilewatch.records import (
     Tier,
 )
 from compilewatch.report import wording
-from compilewatch.report.terminal import model_row, panel, pieces
+from compilewatch.report.terminal import panel, pieces
 from compilewatch.report.terminal.excerpt import SourceLine
 from tests import example_run, factories
 
@@ -341,7 +341,7 @@ def test_with_one_target_nothing_is_said_by_target() -> None:
 
 
 def test_the_row_of_a_model_names_the_first_failing_layer_and_disagreements() -> None:
-    lines = piped(model_row.row_panel(example_run.row()[:5])).splitlines()
+    lines = piped(panel.row_panel(example_run.row()[:5])).splitlines()
     layers = ["eager", "dynamo", "export", "inductor", "xla", "neuron"]
     assert [line.split()[0] for line in lines[2:8]] == layers
     assert "<- fails first" in lines[3]

@@ -9,9 +9,8 @@ from rich.console import Group, RenderableType
 
 from compilewatch.analysis.verified_fixes import VerifiedTotal
 from compilewatch.extras.fixes.of_run.records import FixState, RunFix
-from compilewatch.report.leverage import verified_total_words
 from compilewatch.report.terminal.pieces import plain, plain_table, spaced
-from compilewatch.report.wording import plural, quantity
+from compilewatch.report.wording import plural, quantity, verified_total_words
 
 STATE_WORDS: Mapping[FixState, str] = {
     FixState.VERIFIED: "verified",
