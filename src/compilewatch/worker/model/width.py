@@ -63,7 +63,7 @@ INNER_NAME = re.compile(
 
 STAGED = ("depths", "hidden_sizes")
 TOWER_NAME = re.compile(r"vision|image|video|audio|speech|acoustic|sound")
-HANDED_OVER_NAME = re.compile(r"(\w+_)?(out|output)_|text_|llm_|lm_|decoder_")
+HANDED_OVER_NAME = re.compile(r"(\w+_)?(out|output)_|text_|llm_|lm_|decoder_|projection_dim")
 """Widths of a tower that belong to its parent."""
 
 HEADS_NAME = re.compile(

@@ -53,6 +53,14 @@ def test_a_tower_whose_heads_do_not_divide_keeps_its_width() -> None:
     assert made.vision_config.num_attention_heads == 7
 
 
+def test_a_tower_of_several_widths_hands_over_the_one_that_its_parent_compares() -> None:
+    """The size of CLAP's common space: its text part had half of what its sound part had."""
+    made = narrow(transformers.ClapConfig(), lambda config: config.projection_dim * 200_000)
+
+    assert made.projection_dim < transformers.ClapConfig().projection_dim
+    assert made.text_config.projection_dim == made.audio_config.projection_dim
+
+
 def test_experts_go_first_and_routing_still_has_a_choice() -> None:
     full = transformers.DeepseekV3Config()
     made = narrow(full, lambda c: c.n_routed_experts * 10_000_000)
