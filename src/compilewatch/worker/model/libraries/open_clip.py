@@ -126,8 +126,14 @@ def _model_configuration(build: LibraryBuild, name: str) -> dict[str, Any]:
         values = values.get("model_cfg", values)
     else:
         values = open_clip.get_model_config(name)
-    if not values or not {"vision_cfg", "text_cfg"} <= values.keys():
+    if not values and not build.configuration:
         raise ConfigError(f"open_clip {open_clip.__version__} has no configuration {name!r}")
+    missing = [field for field in ("embed_dim", "vision_cfg", "text_cfg") if not values.get(field)]
+    if missing:
+        raise ConfigError(
+            f"{name}: open_clip cannot build it, because its configuration lacks "
+            f"{', '.join(missing)}: complete {build.configuration or 'it'}"
+        )
     return copy.deepcopy(values)
 
 
@@ -180,7 +186,14 @@ def _text_configurations(depth: Depth) -> Iterator[None]:
         @staticmethod
         def from_pretrained(name: str, *arguments: Any, **options: Any) -> Any:
             if name not in TEXT_CONFIGS:
-                return original.from_pretrained(name, *arguments, **options)
+                try:
+                    return original.from_pretrained(name, *arguments, **options)
+                except OSError:
+                    known = ", ".join(TEXT_CONFIGS)
+                    raise ConfigError(
+                        f"the configuration of the text tower {name} is not in the cache of the "
+                        f"Hub, and workers are offline; known without it: {known}"
+                    ) from None
             class_name, values = TEXT_CONFIGS[name]
             config = getattr(transformers, class_name)(**values)
             if depth is Depth.REDUCED:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from compilewatch.api.worker_client import call_worker
 from compilewatch.config.settings import load_settings
 from compilewatch.contract.messages import Script
 from compilewatch.environments import Environments
+from compilewatch.errors import ConfigError
 from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.plan.placement import place_model
 from compilewatch.records import (
@@ -190,6 +193,17 @@ def test_a_script_gives_a_detector_boxes_in_train_mode_only(mode: Mode) -> None:
     script = call_worker(environments, "reproduce", request, Script).text
     assert ("'targets':" in script) is (mode is Mode.TRAIN)
     assert ("[[16.0, 16.0, 128.0, 160.0]]" in script) is (mode is Mode.TRAIN)
+
+
+def test_an_incomplete_configuration_of_open_clip_says_what_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "open_clip", ModuleType("open_clip"))
+    path = tmp_path / "open_clip_config.json"
+    path.write_text('{"model_cfg": {"vision_cfg": {"layers": 1}, "text_cfg": {}}}')
+    build = LibraryBuild(library="open_clip", name="a/clip", configuration=str(path))
+    with pytest.raises(ConfigError, match=f"a/clip: .* lacks embed_dim, text_cfg: complete {path}"):
+        library("open_clip").constructor(build, Depth.FULL)
 
 
 CONFIGURATIONS: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
