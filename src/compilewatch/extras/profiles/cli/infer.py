@@ -42,11 +42,11 @@ from compilewatch.extras.profiles.infer.records import (
 )
 from compilewatch.extras.profiles.infer.servers import Profilers
 from compilewatch.extras.profiles.infer.store import PREFIX, ProfileFolder, open_profile
-from compilewatch.records import ConfigBuild, Depth, Status, Tier
+from compilewatch.records import ConfigBuild, Depth, Request, Status, Tier
 from compilewatch.records.clock import new_run_id
 from compilewatch.report.terminal.pieces import console, plain, plain_table, spaced
 from compilewatch.report.wording import milliseconds
-from compilewatch.sources.labelled import LabelledTexts, read_labelled
+from compilewatch.sources.labelled import read_labelled
 
 SLOWER_FOUND = 1
 INCOMPLETE = 3
@@ -147,7 +147,7 @@ def infer_command(
     source: str | None,
     output_dir: str | None,
     as_json: bool,
-    **measured: Any,
+    **fields: Any,
 ) -> int:
     """Measure latency, throughput and memory of each MODEL, and what its graph breaks cost.
 
@@ -155,16 +155,25 @@ def infer_command(
     profile is stored in a folder of its own, with tables, pictures and a report. The exit status
     is 3 if a batch size could not be measured.
     """
+    names = split(targets) or []
+    check_targets(names, fields["device"])
     chosen = InferenceOptions(
-        targets=tuple(split(targets) or ()), batch_sizes=_sizes(batch_sizes), **measured
+        targets=tuple(map(canonical, names)), batch_sizes=_sizes(batch_sizes), **fields
     )
-    check_targets(chosen.targets, chosen.device)
-    chosen = msgspec.structs.replace(chosen, targets=tuple(map(canonical, chosen.targets)))
-    texts = _texts(data, text_column, label_column, label_mappings)
+    if data is None and label_mappings is not None:
+        raise UsageError("--label-mappings needs --data")
+    texts = read_labelled(data, text_column, label_column, label_mappings) if data else None
     settings = load_settings({"output_dir": output_dir})
-    jobs = [
-        _job(name, chosen, texts, source, inputs_file, python_path, trace=trace) for name in models
+    flags = {
+        "tier": Tier.REAL.value,
+        "depth": Depth.FULL.value if chosen.size == "full" else Depth.REDUCED.value,
+        "source": source,
+        "python_path": python_path,
+    }
+    requests = [
+        _request(name, inputs_file, flags, with_weights=data is not None) for name in models
     ]
+    jobs = [Job(request=r, options=chosen, trace=trace, data=texts) for r in requests]
     root = Path(settings.output_dir).absolute()
     profiles: list[InferenceProfile] = []
     environments = Environments(settings.cache_folder)
@@ -202,51 +211,24 @@ def _publish(settings: Settings, profile: InferenceProfile) -> str:
         return ""
 
 
-def _job(
-    name: str,
-    chosen: InferenceOptions,
-    texts: LabelledTexts | None,
-    source: str | None,
-    inputs_file: str | None,
-    python_path: tuple[Path, ...],
-    *,
-    trace: bool,
-) -> Job:
+def _request(
+    name: str, inputs_file: str | None, flags: dict[str, Any], *, with_weights: bool
+) -> Request:
     request, _ = one_request(
-        name,
-        target="dynamo",
-        mode="eval",
-        dynamic=None,
-        inputs_file=inputs_file,
-        flags={
-            "tier": Tier.REAL.value,
-            "depth": Depth.FULL.value if chosen.size == "full" else Depth.REDUCED.value,
-            "source": source,
-            "python_path": python_path,
-        },
+        name, target="dynamo", mode="eval", dynamic=None, inputs_file=inputs_file, flags=flags
     )
     build = request.model.build
-    if texts is not None:
-        if not isinstance(build, ConfigBuild):
-            raise UsageError(
-                f"{request.model.name} has no weights: --data needs a folder with weights and a "
-                "tokenizer, or a model of the Hub"
-            )
-        where = build.repo or str(Path(build.config_file).parent)
-        build = msgspec.structs.replace(build, weights=True, repo=where)
-        model = msgspec.structs.replace(request.model, build=build)
-        request = msgspec.structs.replace(request, model=model)
-    return Job(request=request, options=chosen, trace=trace, data=texts)
-
-
-def _texts(
-    data: Path | None, text_column: str, label_column: str, mappings: Path | None
-) -> LabelledTexts | None:
-    if data is None:
-        if mappings is not None:
-            raise UsageError("--label-mappings needs --data")
-        return None
-    return read_labelled(data, text_column, label_column, mappings)
+    if not with_weights:
+        return request
+    if not isinstance(build, ConfigBuild):
+        raise UsageError(
+            f"{request.model.name} has no weights: --data needs a folder with weights and a "
+            "tokenizer, or a model of the Hub"
+        )
+    where = build.repo or str(Path(build.config_file).parent)
+    build = msgspec.structs.replace(build, weights=True, repo=where)
+    model = msgspec.structs.replace(request.model, build=build)
+    return msgspec.structs.replace(request, model=model)
 
 
 def _sizes(text: str) -> tuple[int, ...]:

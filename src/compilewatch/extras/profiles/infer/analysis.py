@@ -98,11 +98,6 @@ def best_batch(points: Iterable[BatchPoint]) -> int | None:
     return -max(rates)[1] if rates else None
 
 
-def best_point(target: TargetProfile) -> BatchPoint | None:
-    """The point of the best batch size of a target."""
-    return next((p for p in target.points if p.batch_size == target.best_batch_size), None)
-
-
 def fastest(profile: InferenceProfile) -> tuple[TargetProfile, BatchPoint] | None:
     """The target and batch size with the most samples a second whose numbers are right."""
     measured = (

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from compilewatch.extras.profiles.infer import analysis
 from compilewatch.extras.profiles.infer.records import (
     BatchPoint,
     InferenceProfile,
@@ -136,7 +135,7 @@ def _of_target(
     profile: InferenceProfile, target: TargetProfile, *, detailed: bool
 ) -> Iterator[Sample]:
     who = (profile.model, profile.family, target.target)
-    best = analysis.best_point(target)
+    best = next((p for p in target.points if p.batch_size == target.best_batch_size), None)
     points = [p for p in target.points if p.latency and (detailed or p is best)]
     for point in points:
         yield from _of_point(who, point)

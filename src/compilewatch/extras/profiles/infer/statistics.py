@@ -104,7 +104,8 @@ def in_turns(before: Rounds, after: Rounds) -> SpeedJudgement:
     changes = [math.log(new / old) for old, new in pairs if old > 0 and new > 0]
     if not changes:
         return SpeedJudgement(verdict=Verdict.UNCLEAR, reason="nothing was measured on one side")
-    ratio, low, high = _interval(changes)
+    ratio = math.exp(median(changes))
+    low, high = map(math.exp, median_interval(changes))
     if len(changes) < IN_TURNS_ROUNDS:
         reason = f"{len(changes)} rounds, {IN_TURNS_ROUNDS} are needed"
         return SpeedJudgement(
@@ -156,8 +157,3 @@ def _judged(
     if p < SIGNIFICANCE and abs(math.log(ratio)) > math.log1p(change):
         verdict = Verdict.SLOWER if ratio > 1 else Verdict.FASTER
     return SpeedJudgement(verdict=verdict, ratio=ratio, ratio_low=low, ratio_high=high, p_value=p)
-
-
-def _interval(changes: Sequence[float]) -> tuple[float, float, float]:
-    low, high = median_interval(changes)
-    return math.exp(median(changes)), math.exp(low), math.exp(high)

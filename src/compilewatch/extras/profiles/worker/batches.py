@@ -32,7 +32,9 @@ def make_batch(
     rows = rows_of(inputs)
     if rows is None:
         return inputs, None
-    if rows != batch and _is_own(request):
+    build = request.model.build
+    own = isinstance(build, FactoryBuild) and build.inputs is not None
+    if rows != batch and (own or request.inputs_file is not None):
         return with_rows(inputs, rows, batch), batch
     return inputs, rows
 
@@ -61,13 +63,6 @@ def tokens_of(inputs: ExampleInputs) -> int | None:
         if isinstance(value, torch.Tensor) and value.dim() >= 2:
             return int(value.shape[1])
     return None
-
-
-def _is_own(request: Request) -> bool:
-    build = request.model.build
-    return request.inputs_file is not None or (
-        isinstance(build, FactoryBuild) and build.inputs is not None
-    )
 
 
 def with_rows(inputs: ExampleInputs, rows: int, batch: int) -> ExampleInputs:
