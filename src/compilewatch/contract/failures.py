@@ -6,11 +6,8 @@ import errno
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from compilewatch.errors import CompilewatchError
 from compilewatch.records import ErrorRecord
@@ -122,23 +119,6 @@ def error_code(error: BaseException) -> str:
         if re.search(pattern, message):
             return code
     return snake_case(type(error).__name__)[:60]
-
-
-def encoded(value: object, encode: Callable[[Any], bytes] = msgspec.json.encode) -> bytes:
-    """Encode a value with text of a model; a lone surrogate, which UTF-8 lacks, is written out."""
-    try:
-        return encode(value)
-    except UnicodeEncodeError:
-        plain = msgspec.to_builtins(value, builtin_types=(bytes,))
-        return encode(_without_surrogates(plain))
-
-
-def _without_surrogates(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode(errors="backslashreplace").decode()
-    if isinstance(value, dict):
-        return {_without_surrogates(key): _without_surrogates(each) for key, each in value.items()}
-    return [_without_surrogates(each) for each in value] if isinstance(value, list) else value
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
@@ -253,7 +233,7 @@ _INSTALLED = re.compile(r"/(site|dist)-packages/|^<")
 
 def _message(error: BaseException) -> str:
     try:
-        return _without_surrogates(str(error))  # type: ignore[no-any-return]
+        return str(error).encode(errors="backslashreplace").decode()  # no lone surrogate
     except BaseException:  # noqa: BLE001  (model code's own __str__; a record is owed all the same)
         return "<its __str__ raised>"
 

@@ -10,8 +10,10 @@ clock for all processes of a machine, so the launcher can also measure a child t
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -143,6 +145,23 @@ class ChildResult(Record, frozen=True, kw_only=True):
     fake_failure: str | None = None
 
 
+def encoded(value: object, encode: Callable[[Any], bytes] = msgspec.json.encode) -> bytes:
+    """Encode a value with text of a model; a lone surrogate, which UTF-8 lacks, is written out."""
+    try:
+        return encode(value)
+    except UnicodeEncodeError:
+        plain = msgspec.to_builtins(value, builtin_types=(bytes,))
+        return encode(_without_surrogates(plain))
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_without_surrogates(key): _without_surrogates(each) for key, each in value.items()}
+    return [_without_surrogates(each) for each in value] if isinstance(value, list) else value
+
+
 class Lines:
     """One end of a socket: splits received data into lines, and sends each message as a line.
 
@@ -160,7 +179,7 @@ class Lines:
 
     def send(self, message: Record) -> None:
         """Send a message. Blocks while the other end does not read; raises OSError if it closed."""
-        self.channel.sendall(msgspec.json.encode(message) + b"\n")
+        self.channel.sendall(encoded(message) + b"\n")
 
     def receive(self) -> list[bytes] | None:
         """All complete lines after one read, or None at the end of the stream."""

@@ -23,13 +23,8 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
-from compilewatch.contract.failures import (
-    RecordedError,
-    encoded,
-    error_record,
-    one_line,
-    type_names,
-)
+from compilewatch.contract.failures import RecordedError, error_record, one_line, type_names
+from compilewatch.contract.messages import encoded
 from compilewatch.records import ErrorRecord, Record
 
 LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None

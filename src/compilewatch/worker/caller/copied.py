@@ -25,7 +25,7 @@ import msgspec
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from compilewatch.contract.failures import encoded
+from compilewatch.contract.messages import encoded
 from compilewatch.worker import forked
 
 IDLE_SECONDS = 30.0

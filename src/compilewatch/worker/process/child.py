@@ -17,7 +17,6 @@ from typing import Any, NoReturn
 import msgspec
 
 from compilewatch import files
-from compilewatch.contract.failures import encoded
 from compilewatch.contract.messages import (
     ARTIFACTS_FOLDER,
     NO_RESULT,
@@ -27,6 +26,7 @@ from compilewatch.contract.messages import (
     STDOUT_FILE,
     Start,
     durations,
+    encoded,
     read_marks,
 )
 from compilewatch.errors import CompilewatchError

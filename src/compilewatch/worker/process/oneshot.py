@@ -14,8 +14,8 @@ import msgspec
 
 from compilewatch import extras, plugins
 from compilewatch.contract.devices import devices
-from compilewatch.contract.failures import encoded, one_line
-from compilewatch.contract.messages import MadeInputs, Readiness, Script
+from compilewatch.contract.failures import one_line
+from compilewatch.contract.messages import MadeInputs, Readiness, Script, encoded
 from compilewatch.contract.targets import TARGETS
 from compilewatch.errors import UnknownArgumentsError, WrongGuessError
 from compilewatch.records import Mode, Record, Request, Tier

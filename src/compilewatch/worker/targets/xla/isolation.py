@@ -17,7 +17,8 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
-from compilewatch.contract.failures import encoded, error_code, one_line
+from compilewatch.contract.failures import error_code, one_line
+from compilewatch.contract.messages import encoded
 from compilewatch.records import ErrorRecord, Phase, Record
 from compilewatch.worker.forked import fork
 from compilewatch.worker.targets.compiler_errors import Codes, compiler_failure
