@@ -58,7 +58,7 @@ def render(view: RunView) -> Iterator[tuple[str, bytes]]:
 
     The overview is what people open and tools wait for: once it is there, its links work.
     """
-    report = pages.RunReport.of(view)
+    report = pages.RunReport(view)
     yield "report.css", resources.files(__package__).joinpath("report.css").read_bytes()
     yield from _charts(report)
     for model in report.models:
@@ -105,7 +105,7 @@ def _charts(report: pages.RunReport) -> Iterator[tuple[str, bytes]]:
         if bars:
             chart = charts.stacked_bars("Results by model family", bars, legend, width)
             yield f"charts/families{suffix}.svg", chart
-        if report.has_trend:
+        if len(report.view.trend) >= pages.TREND_RUNS:
             yield f"charts/trend{suffix}.svg", charts.trend("Without graph breaks", shares, width)
 
 
@@ -134,6 +134,7 @@ def environment(package: str = "compilewatch.report") -> jinja2.Environment:
         "CHANGES": wording.CHANGE_LABELS,
         "SYMBOLS": SYMBOLS,
         "STATUS_CLASSES": STATUS_CLASSES,
+        "TREND_RUNS": pages.TREND_RUNS,
         "version": compilewatch.__version__,
     }
     return made
@@ -182,6 +183,9 @@ def _filters() -> tuple[Callable[..., object], ...]:
         sentence,
         percents,
         summary.slowest,
+        summary.passed_share,
+        summary.phase_seconds,
+        wording.headline,
         spent,
         target_label,
         moment,

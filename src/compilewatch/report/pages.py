@@ -12,13 +12,12 @@ from hashlib import sha256
 from compilewatch.analysis import rows, summary
 from compilewatch.analysis.comparison import changed_breaks
 from compilewatch.analysis.leverage import By, Leverage, leverage
-from compilewatch.analysis.rows import Cell, MatrixRow, TargetReason, Way
+from compilewatch.analysis.rows import Cell, MatrixRow
 from compilewatch.analysis.verified_fixes import VerifiedFixes, verified_fixes
 from compilewatch.contract.targets import target_label
 from compilewatch.records import (
     Change,
     ChangeKind,
-    Environment,
     ErrorRecord,
     GraphBreak,
     ModelSpec,
@@ -82,121 +81,64 @@ class FailureGroup:
     models: tuple[ModelPage, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunReport:
-    """A run as its report shows it."""
+    """A run as the templates of its report show it."""
 
-    view: RunView
-    models: tuple[ModelPage, ...]
-    reasons: tuple[ReasonPage, ...]
-
-    @classmethod
-    def of(cls, view: RunView) -> RunReport:
-        models = tuple(model_pages(view))
-        return cls(view=view, models=models, reasons=tuple(_reasons(view, models)))
-
-    @cached_property
-    def targets(self) -> tuple[str, ...]:
-        return rows.targets_in_order(self.view.results)
-
-    @cached_property
-    def rows(self) -> tuple[MatrixRow, ...]:
-        return tuple(row for model in self.models for row in model.rows)
-
-    @cached_property
-    def first_failures(self) -> dict[tuple[Way, str], int]:
-        return rows.first_failures(self.rows)
-
-    @cached_property
-    def target_reasons(self) -> dict[str, tuple[TargetReason, ...]]:
-        return rows.reasons_by_target(self.view)
-
-    @cached_property
-    def by_target(self) -> dict[str, Counter[ResultGroup]]:
-        """Results by outcome on each target, in the order of the layers."""
-        counts = {label: Counter[ResultGroup]() for label in self.targets}
-        for result in self.view.results:
-            counts[target_label(result.request.target)][outcome(result)] += 1
-        return counts
-
-    @cached_property
-    def counts(self) -> Counter[ResultGroup]:
-        """Results by outcome."""
-        return Counter(outcome(result) for result in self.view.results)
-
-    @cached_property
-    def families(self) -> dict[str, tuple[ModelPage, ...]]:
-        """Models by family, the most downloaded family first."""
-        grouped: dict[str, list[ModelPage]] = defaultdict(list)
-        for model in self.models:
-            grouped[model.spec.family].append(model)
-        order = [group.name for group in summary.by_family(self.view)]
-        return {name: tuple(grouped[name]) for name in order}
-
-    @cached_property
-    def sections(self) -> dict[ResultGroup, tuple[ModelPage, ...]]:
-        """Models under the worst of their outcomes, the most downloaded first."""
-        return {
-            kind: found
-            for kind in WORST_FIRST
-            if (found := tuple(model for model in self.models if model.worst is kind))
+    def __init__(self, view: RunView) -> None:
+        results = view.results
+        self.view = view
+        self.figures = summary.summarise(view)
+        self.models = tuple(model_pages(view))
+        self.reasons = tuple(_reasons(view, self.models))
+        self.targets = rows.targets_in_order(results)
+        self.first_failures = rows.first_failures(r for m in self.models for r in m.rows)
+        self.target_reasons = rows.reasons_by_target(view)
+        self.counts = Counter(map(outcome, results))
+        self.by_target = {
+            label: Counter(outcome(r) for r in results if target_label(r.request.target) == label)
+            for label in self.targets
         }
+        self.families = {
+            group.name: tuple(m for m in self.models if m.spec.family == group.name)
+            for group in summary.by_family(view)
+        }
+        # Models under the worst of their outcomes.
+        worst = {kind: tuple(m for m in self.models if m.worst is kind) for kind in WORST_FIRST}
+        self.sections = {kind: models for kind, models in worst.items() if models}
+        # A model that is only in the baseline has no page.
+        self.page_of = {model.spec.name: model.page for model in self.models}
+        by_downloads = sorted(view.changes, key=lambda c: (-(c.downloads or 0), c.model))
+        self.changes = {
+            kind: [change for change in by_downloads if change.kind is kind] for kind in ChangeKind
+        }
+        # Models and targets whose breaks are at other code than in the baseline, and no change.
+        changed = {(change.model, change.target) for change in view.changes}
+        self.moved = tuple(key for key in view.before if key not in changed)
+        self.failures = tuple(_failures(self.models))
+        # What to fix first, by line and by id; empty where no model has a graph break.
+        ranked = (leverage(results, by=by, top=FIXES_SHOWN) for by in By)
+        self.leverage = tuple(steps for steps in ranked if steps.fixes)
+        # Two models of one configuration are evaluated once, and the other's result names this run.
+        self.own_runs = (None, view.run.id, *view.run.merged_from)
+        self._reason_pages = {reason.figures.label: reason.page for reason in self.reasons}
+        self._fixes = {(fix.model, fix.target): fix for fix in view.fixes}
+        self._environments = {each.name: each for each in view.run.environments}
+        self._results = {(r.request.model.name, r.request.target): r for r in results}
 
-    @cached_property
-    def page_of(self) -> dict[str, str]:
-        """Model name -> page; a model that is only in the baseline has none."""
-        return {model.spec.name: model.page for model in self.models}
+    @property
+    def charted_families(self) -> tuple[tuple[str, Counter[ResultGroup]], ...]:
+        """Results by outcome of the families that pass least, then of the most downloaded.
 
-    @cached_property
-    def _reason_pages(self) -> dict[str, str]:
-        return {reason.figures.label: reason.page for reason in self.reasons}
+        None where no family has several results: a chart of single results says nothing.
+        """
+        counts = [(name, family_counts(models)) for name, models in self.families.items()]
+        if all(results.total() == 1 for _, results in counts):
+            return ()
+        counts.sort(key=lambda each: each[1][ResultGroup.PASS] / each[1].total())
+        return tuple(counts[:CHARTED_FAMILIES])
 
     def reason_page(self, graph_break: GraphBreak) -> str:
         return self._reason_pages[reason_label(graph_break)]
-
-    @cached_property
-    def figures(self) -> summary.Summary:
-        return summary.summarise(self.view)
-
-    @property
-    def own_runs(self) -> tuple[str | None, ...]:
-        """What `reused_from` says where this run, or a shard of it, made the result.
-
-        Two models of one configuration are evaluated once, and the other's result names this run.
-        """
-        return (None, self.view.run.id, *self.view.run.merged_from)
-
-    @property
-    def headline(self) -> str:
-        return wording.headline(self.view)
-
-    @property
-    def passed_share(self) -> float | None:
-        """Of all planned requests: what failed or did not run is no pass."""
-        return summary.passed_share(self.view)
-
-    @cached_property
-    def changes(self) -> dict[ChangeKind, tuple[Change, ...]]:
-        return {
-            kind: tuple(
-                sorted(
-                    (change for change in self.view.changes if change.kind is kind),
-                    key=lambda change: (-(change.downloads or 0), change.model),
-                )
-            )
-            for kind in ChangeKind
-        }
-
-    @cached_property
-    def failures(self) -> tuple[FailureGroup, ...]:
-        """Compile errors first, then what got no verdict and what was not run, by frequency."""
-        return tuple(_failures(self.models))
-
-    @cached_property
-    def leverage(self) -> tuple[Leverage, ...]:
-        """What to fix first, by line and by id; empty where no model has a graph break."""
-        ranked = (leverage(self.view.results, by=by, top=FIXES_SHOWN) for by in By)
-        return tuple(found for found in ranked if found.fixes)
 
     def verified(self, found: Leverage) -> VerifiedFixes | None:
         """What is verified of the steps of a table; None where no fixes were searched."""
@@ -205,35 +147,6 @@ class RunReport:
     def fix_of(self, result: Result) -> ModelFix | None:
         """What was found against the graph breaks of a result; None where nothing was searched."""
         return self._fixes.get((result.request.model.name, result.request.target))
-
-    @cached_property
-    def _fixes(self) -> dict[tuple[str, Target], ModelFix]:
-        return {(each.model, each.target): each for each in self.view.fixes}
-
-    @cached_property
-    def phase_seconds(self) -> dict[str, float]:
-        """Time in each phase, in their order, of all results that this run made itself."""
-        return summary.phase_seconds(self.view)
-
-    @cached_property
-    def has_trend(self) -> bool:
-        return len(self.view.trend) >= TREND_RUNS
-
-    @cached_property
-    def charted_families(self) -> tuple[tuple[str, Counter[ResultGroup]], ...]:
-        """Results by outcome of the families that pass least, then of the most downloaded.
-
-        None where no family has several results: a chart of single results says nothing.
-        """
-        counts = [(name, family_counts(models)) for name, models in self.families.items()]
-        if all(found.total() == 1 for _, found in counts):
-            return ()
-        counts.sort(key=lambda each: each[1][ResultGroup.PASS] / each[1].total())
-        return tuple(counts[:CHARTED_FAMILIES])
-
-    @cached_property
-    def _environments(self) -> dict[str, Environment]:
-        return {each.name: each for each in self.view.run.environments}
 
     def source_page(self, place: GraphBreak | StackFrame | ErrorRecord, target: Target) -> str:
         """The page of a line on GitHub; "" where there is none."""
@@ -247,12 +160,6 @@ class RunReport:
         own = Earlier(self.view.run.id, result.status, result.phase)
         return (*earlier, own) if earlier else ()
 
-    @cached_property
-    def moved(self) -> tuple[tuple[str, Target], ...]:
-        """Models and targets whose breaks are at other code than in the baseline, and no change."""
-        changed = {(change.model, change.target) for change in self.view.changes}
-        return tuple(key for key in self.view.before if key not in changed)
-
     def changed_breaks(
         self, model: str, target: Target
     ) -> tuple[tuple[GraphBreak | None, GraphBreak | None], ...]:
@@ -262,10 +169,6 @@ class RunReport:
             return ()
         pairs = changed_breaks(old, new)
         return tuple(pair for pair in pairs if any(b and source_lines(b) for b in pair))[:5]
-
-    @cached_property
-    def _results(self) -> dict[tuple[str, Target], Result]:
-        return {(r.request.model.name, r.request.target): r for r in self.view.results}
 
 
 def family_counts(models: Iterable[ModelPage]) -> Counter[ResultGroup]:

@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from compilewatch.analysis.summary import phase_seconds
 from compilewatch.records import FullgraphVerdict, Part, Quantization, Status, Target
 from compilewatch.report import html
 from compilewatch.report.pages import RunReport
@@ -419,15 +420,15 @@ def test_the_family_chart_begins_with_the_families_that_pass_least() -> None:
         factories.result(f"M{number}", family=family, breaks=breaks, downloads=9 - number)
         for number, (family, breaks) in enumerate(names)
     ]
-    report = RunReport.of(factories.view(*results))
+    report = RunReport(factories.view(*results))
     assert [name for name, _ in report.charted_families] == ["bad", "good", "odd"]
 
 
 def test_time_is_summed_by_phase_in_their_order() -> None:
     cached = factories.result("B", reused_from="20260101-030405-0001")
     durations = {"compile": 2.0, "setup": 0.25}
-    report = RunReport.of(factories.view(factories.result(durations=durations), cached))
-    assert list(report.phase_seconds.items()) == [("setup", 0.25), ("compile", 2.0)]
+    seconds = phase_seconds(factories.view(factories.result(durations=durations), cached))
+    assert list(seconds.items()) == [("setup", 0.25), ("compile", 2.0)]
     page = rendered(factories.result(), cached)["index.html"]
     assert "Time by phase create 0.50 s compile 1.5 s" in page.text
 
