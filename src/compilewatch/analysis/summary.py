@@ -8,7 +8,7 @@ its architecture's, so that it counts once for all classes of a family.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from compilewatch.records import ModelSpec, Part, Phase, Result, Status
@@ -22,7 +22,7 @@ MEASURED = (Phase.CREATE, Phase.INPUTS, Phase.EAGER, Phase.COMPILE)
 
 @dataclass(frozen=True, kw_only=True)
 class VerdictGroup:
-    """Verdicts of a family or task. `downloads` is None where no model of it has a figure."""
+    """Verdicts of a family. `downloads` is None where no model of it has a figure."""
 
     name: str
     models: int
@@ -196,21 +196,29 @@ def status_counts(results: Iterable[Result]) -> dict[Status, int]:
 
 def by_family(view: RunView) -> tuple[VerdictGroup, ...]:
     """Verdicts by model family, most downloaded first."""
-    return _groups(view.results, lambda model: model.family)
+    members: defaultdict[str, list[Result]] = defaultdict(list)
+    for result in view.results:
+        members[result.request.model.family].append(result)
+    groups = [
+        VerdictGroup(
+            name=family,
+            models=len({r.request.model.name for r in group}),
+            requests=len(group),
+            statuses=status_counts(group),
+            downloads=downloads_of(r.request.model for r in group),
+        )
+        for family, group in members.items()
+    ]
+    return tuple(sorted(groups, key=lambda g: (-(g.downloads or 0), -g.models, g.name)))
 
 
-def top_reasons(view: RunView, by: str = "models") -> tuple[Reason, ...]:
-    """Causes of graph breaks, by number of `models` affected or by their `downloads`.
-
-    An error of the compiler is no graph break and stands in `errors`.
-    """
+def top_reasons(view: RunView) -> tuple[Reason, ...]:
+    """Causes of graph breaks, by the number of models; errors of the compiler are in `errors`."""
     found: defaultdict[str, list[Result]] = defaultdict(list)
     for result in view.results:
         for label in {reason_label(b) for b in result.breaks}:
             found[label].append(result)
     reasons = [_reason(label, results) for label, results in found.items()]
-    if by == "downloads":
-        return tuple(sorted(reasons, key=lambda r: (-(r.downloads or 0), -r.models, r.label)))
     return tuple(sorted(reasons, key=lambda r: (-r.models, -(r.downloads or 0), r.label)))
 
 
@@ -251,25 +259,6 @@ def downloads_of(models: Iterable[ModelSpec]) -> int | None:
         key = ("family", model.family) if shared else ("model", model.repository or model.name)
         figures[key] = max(figures.get(key, 0), model.downloads)
     return sum(figures.values()) if figures else None
-
-
-def _groups(
-    results: Sequence[Result], name: Callable[[ModelSpec], str]
-) -> tuple[VerdictGroup, ...]:
-    members: defaultdict[str, list[Result]] = defaultdict(list)
-    for result in results:
-        members[name(result.request.model)].append(result)
-    groups = [
-        VerdictGroup(
-            name=key,
-            models=len({r.request.model.name for r in group}),
-            requests=len(group),
-            statuses=status_counts(group),
-            downloads=downloads_of(r.request.model for r in group),
-        )
-        for key, group in members.items()
-    ]
-    return tuple(sorted(groups, key=lambda g: (-(g.downloads or 0), -g.models, g.name)))
 
 
 def _reason(label: str, results: Sequence[Result]) -> Reason:

@@ -11,9 +11,8 @@ from hashlib import sha256
 
 from compilewatch.analysis import rows, summary
 from compilewatch.analysis.comparison import changed_breaks
-from compilewatch.analysis.leverage import By, Leverage, leverage
+from compilewatch.analysis.leverage import By, Leverage, VerifiedFixes, leverage, verified_fixes
 from compilewatch.analysis.rows import Cell, MatrixRow
-from compilewatch.analysis.verified_fixes import VerifiedFixes, verified_fixes
 from compilewatch.contract.targets import target_label
 from compilewatch.records import (
     Change,

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 
 from compilewatch.analysis import summary
-from compilewatch.analysis.leverage import By, Leverage, LeverageStep
+from compilewatch.analysis.leverage import By, Leverage, LeverageStep, StepFix, VerifiedTotal
 from compilewatch.analysis.rows import Cell
-from compilewatch.analysis.verified_fixes import StepFix, VerifiedTotal
 from compilewatch.contract.targets import TARGETS, target_label
 from compilewatch.records import (
     Attempt,

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from compilewatch.analysis.leverage import By, leverage
-from compilewatch.analysis.verified_fixes import VerifiedChange, verified_fixes, verified_total
+from compilewatch.analysis.leverage import (
+    By,
+    VerifiedChange,
+    leverage,
+    verified_fixes,
+    verified_total,
+)
 from compilewatch.records import Mode, Result, Status, Target, VariantResult
 from compilewatch.records.views import ModelFix
 from tests.factories import graph_break, result

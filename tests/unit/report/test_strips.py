@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from compilewatch.records import Result
-from compilewatch.report.strips import DESK_PIXELS, DIGIT_PIXELS, PHONE_PIXELS, Strip, strip
+from compilewatch.report.html import DESK_PIXELS, DIGIT_PIXELS, PHONE_PIXELS, Strip, strip
 from tests import factories
 
 STYLES_ON_PHONE, STYLES_ON_DESK = ("",), ("", "wide")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from rich.console import Group, RenderableType
 
-from compilewatch.analysis.leverage import FixableCause, Leverage
-from compilewatch.analysis.verified_fixes import VerifiedFixes
+from compilewatch.analysis.leverage import FixableCause, Leverage, VerifiedFixes
 from compilewatch.report.terminal.pieces import plain, plain_table, spaced
 from compilewatch.report.wording import (
     gain,

@@ -13,8 +13,7 @@ from compilewatch.api.requests import one_request
 from compilewatch.cli import conditions, options
 from compilewatch.cli.rendering.progress import spinner
 from compilewatch.records import Result
-from compilewatch.report.terminal.excerpt import excerpt_of
-from compilewatch.report.terminal.panel import model_panel
+from compilewatch.report.terminal.panel import excerpt_of, model_panel
 from compilewatch.report.terminal.pieces import console
 
 

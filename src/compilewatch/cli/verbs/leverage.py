@@ -7,9 +7,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from compilewatch.analysis.leverage import By, FixOrder, leverage
+from compilewatch.analysis.leverage import By, FixOrder, leverage, verified_fixes
 from compilewatch.analysis.rows import targets_in_order
-from compilewatch.analysis.verified_fixes import verified_fixes
 from compilewatch.api.stored_fixes import stored_fixes
 from compilewatch.cli import completion, options
 from compilewatch.cli.rendering.fixes import fixes_table

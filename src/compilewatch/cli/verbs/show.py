@@ -16,8 +16,7 @@ from compilewatch.cli import completion, options
 from compilewatch.config.settings import load_settings
 from compilewatch.errors import ConfigError, StoreError, UnknownModelError, UsageError
 from compilewatch.records import Build, ConfigBuild, FactoryBuild, ModelSpec, Result
-from compilewatch.report.terminal.excerpt import excerpt_of
-from compilewatch.report.terminal.panel import model_panel, row_panel
+from compilewatch.report.terminal.panel import excerpt_of, model_panel, row_panel
 from compilewatch.report.terminal.pieces import console
 from compilewatch.sources.own import dotted_model, own_model
 from compilewatch.sources.select import in_pool

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
@@ -17,13 +21,13 @@ from compilewatch.records import (
     CallerBuild,
     GraphBreak,
     Recompilation,
+    Request,
     Result,
 )
 from compilewatch.records.labels import reason_label, source_line, source_lines
 from compilewatch.records.results import spent
 from compilewatch.report import commands, wording
 from compilewatch.report.sections import Section, details
-from compilewatch.report.terminal.excerpt import Excerpt, SourceLine, excerpt_of
 from compilewatch.report.terminal.pieces import STYLES, Indented, block, plain, plain_table
 from compilewatch.report.wording import ResultGroup, outcome, plural
 
@@ -236,3 +240,59 @@ def row_panel(results: Sequence[Result]) -> RenderableType:
             )
         said += [plain(f"{row.way.label}: {line}", "yellow") for line in row.disagreements]
     return Group(table, *said, Text())
+
+
+class SourceLine(NamedTuple):
+    number: int
+    text: str
+
+
+Excerpt = Callable[[str, int], "tuple[SourceLine, ...]"]
+"""Maps a file, relative to its package, and a line number to the lines around it (or to none)."""
+
+
+def excerpt_of(request: Request) -> Excerpt:
+    """The excerpts for a result of this request: the model's own folders are searched first."""
+    build = request.model.build
+    return partial(source_excerpt, folders=getattr(build, "python_path", ()))
+
+
+def source_excerpt(
+    file: str, line: int, around: int = 2, *, folders: Sequence[str] = ()
+) -> tuple[SourceLine, ...]:
+    """The lines around `file`:`line`, where `file` is relative to its package's parent folder.
+
+    That folder is one of `folders`; otherwise the package is located without importing it. The
+    result is empty if the package is not installed for this interpreter or has no such file or
+    line.
+    """
+    own = (path for path in (Path(folder, file) for folder in folders) if path.is_file())
+    path = next(own, None) or _installed(file)
+    if path is None:
+        return ()
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ()
+    if not 1 <= line <= len(lines):
+        return ()
+    first, last = max(1, line - around), min(len(lines), line + around)
+    return tuple(SourceLine(n, lines[n - 1]) for n in range(first, last + 1))
+
+
+def _installed(file: str) -> Path | None:
+    package, *rest = Path(file).parts or ("",)
+    name = package.removesuffix(".py")
+    if not name.isidentifier():
+        # A dotted name is rejected too: locating a submodule would import its parents.
+        return None
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    if not rest:
+        return Path(spec.origin) if spec.origin and package.endswith(".py") else None
+    folders = [Path(folder, *rest) for folder in spec.submodule_search_locations or ()]
+    return next((path for path in folders if path.is_file()), None)

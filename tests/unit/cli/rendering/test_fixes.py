@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from compilewatch.analysis.leverage import By, leverage
-from compilewatch.analysis.verified_fixes import verified_fixes
+from compilewatch.analysis.leverage import By, leverage, verified_fixes
 from compilewatch.api.stored_fixes import StoredFix
 from compilewatch.cli.rendering.fixes import fixes_table
 from compilewatch.cli.rendering.stored_fix import stored_fix_text

@@ -22,7 +22,7 @@ from compilewatch.records import (
 )
 from compilewatch.report import wording
 from compilewatch.report.terminal import panel, pieces
-from compilewatch.report.terminal.excerpt import SourceLine
+from compilewatch.report.terminal.panel import SourceLine
 from tests import example_run, factories
 
 

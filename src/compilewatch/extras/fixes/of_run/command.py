@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from compilewatch.analysis.leverage import verified_total
 from compilewatch.analysis.summary import downloads_of
-from compilewatch.analysis.verified_fixes import verified_total
 from compilewatch.cli import options
 from compilewatch.config.settings import Settings
 from compilewatch.errors import StoreError

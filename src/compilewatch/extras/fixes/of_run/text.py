@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
 
-from compilewatch.analysis.verified_fixes import VerifiedTotal
+from compilewatch.analysis.leverage import VerifiedTotal
 from compilewatch.extras.fixes.of_run.records import FixState, RunFix
 from compilewatch.report.terminal.pieces import plain, plain_table, spaced
 from compilewatch.report.wording import plural, quantity, verified_total_words
