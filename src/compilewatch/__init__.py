@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from compilewatch.api.check import CheckResult, check
-    from compilewatch.api.fixes import FixResult, fix
+    from compilewatch.api.fixes import fix
     from compilewatch.api.summary import SweepSummary
     from compilewatch.api.sweep import sweep
     from compilewatch.errors import CompilewatchError
@@ -17,7 +17,6 @@ __version__ = "0.1.0"
 __all__ = [
     "CheckResult",
     "CompilewatchError",
-    "FixResult",
     "GraphBreak",
     "Recompilation",
     "Result",
@@ -31,7 +30,6 @@ __all__ = [
 _MODULES = {
     "CheckResult": "compilewatch.api.check",
     "CompilewatchError": "compilewatch.errors",
-    "FixResult": "compilewatch.api.fixes",
     "GraphBreak": "compilewatch.records",
     "Recompilation": "compilewatch.records",
     "Result": "compilewatch.records",

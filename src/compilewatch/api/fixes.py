@@ -4,40 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from compilewatch import plugins
 from compilewatch.errors import UsageError
-from compilewatch.records import GraphBreak, Mode
+from compilewatch.records import Mode
 
-
-class FixResult(Protocol):
-    """What `fix` found. `print` shows it as `compilewatch fix` does.
-
-    `status` is `verified` (single graph), `improves` (fewer graph breaks), `nothing`, `no_break` or
-    `no_verdict`, `detail` the same in one line. `breaks` are the graph breaks of the model as it
-    is, `left` those that remain with the fix. `changes` are its parts, with `name` and `summary`.
-    `code` is the context manager to paste, and `script` what verifies it, a script of plain
-    PyTorch; both are empty without a fix. `verification` is what it found, None without a fix.
-    """
-
-    @property
-    def status(self) -> str: ...
-    @property
-    def detail(self) -> str: ...
-    @property
-    def breaks(self) -> tuple[GraphBreak, ...]: ...
-    @property
-    def left(self) -> tuple[GraphBreak, ...]: ...
-    @property
-    def changes(self) -> tuple[Any, ...]: ...
-    @property
-    def verification(self) -> Any: ...
-    @property
-    def code(self) -> str: ...
-    @property
-    def script(self) -> str: ...
-    def to_json(self) -> str: ...
+if TYPE_CHECKING:
+    from compilewatch.extras.fixes.records import Fix
 
 
 def fix(
@@ -49,7 +23,7 @@ def fix(
     max_evaluations: int | None = None,
     max_seconds: float | None = None,
     rewrites: bool = True,
-) -> FixResult:
+) -> Fix:
     """Search for changes that remove the graph breaks of a model, and verify them.
 
     `model` is what `compilewatch fix` takes (`BertModel`, `./net.py`, `net:factory`), or a function
@@ -59,13 +33,18 @@ def fix(
     `max_seconds` (600) limit the search; without `rewrites`, nothing is tried that edits the source
     of a library.
 
+    Of what it returns, `status` is `verified` (single graph), `improves` (fewer graph breaks),
+    `captured` (a single graph that the script rejected), `nothing`, `no_break` or `no_verdict`,
+    `code` is the context manager to paste, `script` what verified it, and `holds_if` the conditions
+    that no script can try. `print` shows it as `compilewatch fix` does.
+
     Raises UsageError for arguments that cannot be meant, and MissingExtraError without the extra
     `fixes`.
     """
     name = model if isinstance(model, str) else _name_of(model)
     if mode not in set(Mode):
         raise UsageError(f"mode is 'eval' or 'train', not {mode!r}")
-    found: FixResult = plugins.provided("fix", "fix")(
+    found: Fix = plugins.provided("fix", "fix")(
         name,
         mode=mode,
         dynamic=dynamic,

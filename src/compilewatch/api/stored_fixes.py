@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from compilewatch import extras, plugins
 from compilewatch.errors import StoreError
 from compilewatch.records import Result
 from compilewatch.records.views import ModelFix
 from compilewatch.store import Store, StoredRun
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoredFix:
-    """A verified fix of a stored run for graph breaks of another result.
-
-    `covered` are the fingerprints of that result which the fix removed from the model `fix.model`.
-    """
-
-    run: str
-    fix: ModelFix
-    covered: frozenset[str]
 
 
 def stored_fixes(stored: StoredRun) -> tuple[tuple[ModelFix, ...], tuple[str, ...]]:
@@ -38,29 +25,19 @@ def stored_fixes(stored: StoredRun) -> tuple[tuple[ModelFix, ...], tuple[str, ..
     return tuple(fixes), tuple(notes)
 
 
-def stored_fix_for(store: Store, result: Result) -> StoredFix | None:
+def stored_fix_for(store: Store, result: Result) -> ModelFix | None:
     """Return a verified fix of the newest run that has one for the graph breaks of a result.
 
     One of the same model comes first, then the one that removed most of these graph breaks.
     """
-    wanted = {each.fingerprint for each in result.breaks}
-    if not wanted:
-        return None
+    places = {each.fingerprint for each in result.breaks}
     name = result.request.model.name
-    for stored in store.runs():
-        candidates = list(_of_run(stored, wanted))
-        if candidates:
-            return max(candidates, key=lambda each: (each.fix.model == name, *_worth(each)))
+
+    def worth(fix: ModelFix) -> tuple[bool, int, bool, int]:
+        return fix.model == name, len(fix.removed & places), fix.single_graph, -len(fix.changes)
+
+    for stored in store.runs() if places else ():
+        fixes = [each for each in stored_fixes(stored)[0] if each.verified]
+        if helping := [each for each in fixes if each.removed & places]:
+            return replace(max(helping, key=worth), run=stored.run.id)
     return None
-
-
-def _worth(found: StoredFix) -> tuple[int, bool, int]:
-    return len(found.covered), found.fix.single_graph, -len(found.fix.changes)
-
-
-def _of_run(stored: StoredRun, wanted: set[str]) -> Iterator[StoredFix]:
-    fixes: Sequence[ModelFix] = stored_fixes(stored)[0]
-    for fix in fixes:
-        covered = frozenset(wanted & fix.removed)
-        if fix.verified and covered:
-            yield StoredFix(run=stored.run.id, fix=fix, covered=covered)

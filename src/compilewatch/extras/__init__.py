@@ -118,10 +118,7 @@ EXTRAS: dict[str, Extra] = {
                 "search for changes that remove a model's graph breaks, and verify them",
             ),
         },
-        records=(
-            "compilewatch.extras.fixes.records",
-            "compilewatch.extras.fixes.of_run.records",
-        ),
+        records=("compilewatch.extras.fixes.records",),
         run_file="fixes.jsonl",
         work={
             "fix": "compilewatch.extras.fixes.worker.evaluation:evaluate",
@@ -132,14 +129,14 @@ EXTRAS: dict[str, Extra] = {
             "minimal": "compilewatch.extras.fixes.worker.minimal.verb:minimal",
         },
         provides={
-            "fix": "compilewatch.extras.fixes.calling:fix_named",
+            "fix": "compilewatch.extras.fixes.fixing:fix_named",
             "merge": "compilewatch.extras.fixes.of_run.journal:adopt_fixes",
             "view": "compilewatch.extras.fixes.of_run.view:view_of_run",
             "fixes": "compilewatch.extras.fixes.of_run.view:fixes_of_run",
             "minimal reproducer": "compilewatch.extras.fixes.minimal.workflow:write",
-            "run_samples": "compilewatch.extras.fixes.of_run.metrics:samples",
-            "metrics": "compilewatch.extras.fixes.of_run.metrics:DEFINITIONS",
-            "metric_labels": "compilewatch.extras.fixes.of_run.metrics:LABELS",
+            "run_samples": "compilewatch.extras.fixes.of_run.view:samples",
+            "metrics": "compilewatch.extras.fixes.of_run.view:DEFINITIONS",
+            "metric_labels": "compilewatch.extras.fixes.of_run.view:LABELS",
         },
     ),
     "history": Extra(

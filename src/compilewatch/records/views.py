@@ -52,7 +52,7 @@ class ModelFix:
     are the fingerprints of the graph breaks that go. `code` is the fix to paste, `verification`
     what was tried of it, one line each, and `script` the path of the script from the folder of the
     run. `tried` maps a hint of PyTorch's, as its text is, to what became of the model under it,
-    where that was no fix. `detail` is the outcome in a few words.
+    where that was no fix. `detail` is the outcome in a few words. `run` is the one that has it.
     """
 
     model: str
@@ -66,6 +66,7 @@ class ModelFix:
     verification: tuple[str, ...] = ()
     script: str = ""
     tried: Mapping[str, str] = field(default_factory=dict)
+    run: str = ""
 
 
 @runtime_checkable

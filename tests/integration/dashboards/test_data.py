@@ -17,9 +17,15 @@ from typing import Any
 import pytest
 
 from compilewatch.extras.fixes.of_run.cases import cases_of
-from compilewatch.extras.fixes.of_run.records import FixOrigin, FixState, RunFix
 from compilewatch.extras.fixes.of_run.view import RunFixes
-from compilewatch.extras.fixes.records import Fix, FixChange, FixKind, FixStatus
+from compilewatch.extras.fixes.records import (
+    Fix,
+    FixChange,
+    FixKind,
+    FixOrigin,
+    FixStatus,
+    RunFix,
+)
 from compilewatch.extras.gate.of_run import GateResult, RunGate
 from compilewatch.extras.papers.publication import push_papers
 from compilewatch.records import Mode, Part, Performance, Target
@@ -105,7 +111,6 @@ def fixes() -> RunFixes:
         max_seconds=1.0,
         model="team/fixed",
         target=cases[0].request.target,
-        state=FixState.VERIFIED,
         origin=FixOrigin.SEARCH,
         fix=Fix(model="team/fixed", target="dynamo", status=FixStatus.VERIFIED, changes=(change,)),
     )

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from rich.console import Group, RenderableType
 
-from compilewatch.api.stored_fixes import StoredFix
 from compilewatch.records import Result
+from compilewatch.records.views import ModelFix
 from compilewatch.report.commands import commands
 from compilewatch.report.terminal.pieces import code, plain
 from compilewatch.report.wording import plural
 
 
-def stored_fix_text(found: StoredFix, result: Result) -> RenderableType:
+def stored_fix_text(fix: ModelFix, result: Result) -> RenderableType:
     """A verified fix of a stored run for graph breaks of a result, with a note of its origin."""
-    fix, name = found.fix, result.request.model.name
+    name = result.request.model.name
     breaks = {each.fingerprint for each in result.breaks}
-    what = f"{len(found.covered)} of {plural(len(breaks), 'graph break')}"
-    origin = f"From run {found.run}, where it is verified for {fix.model}; it removes {what}."
+    what = f"{len(fix.removed & breaks)} of {plural(len(breaks), 'graph break')}"
+    origin = f"From run {fix.run}, where it is verified for {fix.model}; it removes {what}."
     if fix.model != name:
         _, explain, _ = commands(result.request)
         origin += f" For {name} nothing is verified: {explain.replace('explain', 'fix', 1)}"

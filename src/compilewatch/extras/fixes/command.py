@@ -27,9 +27,8 @@ EXIT_STATUSES = {
     FixStatus.VERIFIED: 0,
     FixStatus.NO_BREAK: 0,
     FixStatus.IMPROVES: 1,
-    FixStatus.NOTHING: 3,
-    FixStatus.NO_VERDICT: 3,
 }
+"""Any other is 3."""
 
 _OF_RUNS = frozenset(
     ("run", "output_dir", "jobs", "max_evaluations", "max_seconds", "max_model_seconds")
@@ -156,7 +155,7 @@ def command(
             _write(Path(path), text)
         elif path is not None:
             click.echo(f"compilewatch: {path} is not written: there is nothing for it", err=True)
-    return EXIT_STATUSES[found.status]
+    return EXIT_STATUSES.get(found.status, 3)
 
 
 @contextlib.contextmanager

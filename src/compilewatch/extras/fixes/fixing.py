@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from compilewatch.api.launching import local_launcher
+from compilewatch.api.requests import one_request
 from compilewatch.api.worker_client import last_line
 from compilewatch.config.settings import Settings
 from compilewatch.environments import Environments, package_folder, worker_variables
@@ -78,6 +79,27 @@ def find_fix(
         return found
 
 
+def fix_named(
+    model: str,
+    *,
+    mode: str,
+    dynamic: bool | None,
+    inputs: str | None,
+    max_evaluations: int | None,
+    max_seconds: float | None,
+    rewrites: bool,
+) -> Fix:
+    """Search for a fix of a model by its name; see `compilewatch.fix`."""
+    request, settings = one_request(
+        model, target="dynamo", mode=mode, dynamic=dynamic, inputs_file=inputs, flags={"jobs": 1}
+    )
+    limits = Limits(
+        evaluations=MAX_EVALUATIONS if max_evaluations is None else max_evaluations,
+        seconds=MAX_SECONDS if max_seconds is None else max_seconds,
+    )
+    return find_fix(request, settings, limits=limits, rewrites=rewrites)
+
+
 class Finder:
     """Searches for fixes with one warm worker; `alone` if no other one works beside it."""
 
@@ -109,7 +131,7 @@ class Finder:
         found = search.run()
         edits = [edit for each in found.changes for edit in each.edits]
         found = msgspec.structs.replace(found, patch=patch(edits, search.place.source_of))
-        if found.status in (FixStatus.IMPROVES, FixStatus.NOTHING):
+        if found.status in (FixStatus.IMPROVES, FixStatus.CAPTURED, FixStatus.NOTHING):
             found = msgspec.structs.replace(found, regions=self._regions(request))
         return found
 

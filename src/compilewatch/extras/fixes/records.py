@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from compilewatch.records import GraphBreak, Record
+from compilewatch.records import GraphBreak, Record, Target
 
 FIXES_VERSION = 1
 """The version of what `fixes.jsonl` and `--json` contain."""
@@ -160,13 +160,21 @@ class Region(Record, frozen=True, kw_only=True):
 
 
 class FixStatus(StrEnum):
-    """The result of a search: a single graph, fewer graph breaks, or nothing that is verified."""
+    """What is known of a model with graph breaks.
+
+    `verified`: a single graph; `improves`: fewer graph breaks, verified too; `captured`: Dynamo
+    captures a single graph under changes that the script rejected; `nothing`: no change helps;
+    `no_break`: there is nothing to fix; `no_verdict`: the model did not break, or could not be
+    evaluated, when it was searched; `not_searched`: no search of a run has come to it.
+    """
 
     VERIFIED = "verified"
     IMPROVES = "improves"
+    CAPTURED = "captured"
     NOTHING = "nothing"
     NO_BREAK = "no_break"
     NO_VERDICT = "no_verdict"
+    NOT_SEARCHED = "not_searched"
 
 
 class Fix(Record, frozen=True, kw_only=True):
@@ -204,3 +212,59 @@ class Fix(Record, frozen=True, kw_only=True):
         of_changes = [text for change in self.changes for text in change.holds_if]
         of_script = self.verification.holds_if if self.verification is not None else ()
         return tuple(dict.fromkeys([*of_changes, *of_script]))
+
+    @property
+    def removed(self) -> frozenset[str]:
+        """The fingerprints of the graph breaks that the verified changes remove."""
+        if self.verification is None:
+            return frozenset()
+        left = {each.fingerprint for each in self.left}
+        return frozenset(each.fingerprint for each in self.breaks) - left
+
+    def to_json(self) -> str:
+        """Return the complete record as JSON."""
+        return msgspec.json.encode(self).decode()
+
+    def __str__(self) -> str:
+        from compilewatch.extras.fixes.text import panel_text  # which imports this module
+
+        return panel_text(self)
+
+
+class FixOrigin(StrEnum):
+    """How a fix was found.
+
+    `search`: by a search for this model; `known`: changes that were verified for other models were
+    tried; `places`: nothing was tried, because a search on other models with the same graph breaks
+    found nothing.
+    """
+
+    SEARCH = "search"
+    KNOWN = "known"
+    PLACES = "places"
+
+
+class RunFix(Record, frozen=True, kw_only=True):
+    """One line of `fixes.jsonl`: what was found for one model and target of a run.
+
+    `key` is that of the request, which covers the model and the versions. `search` is a digest of
+    the code that searched and verified: another version of it searches again where nothing was
+    verified, and so do larger limits than `max_evaluations` and `max_seconds` where the search
+    reached one. `script_file` is the path of the script from the run's folder; that of `fix` is
+    empty. `after` names the models whose changes were tried before. `reused_from` is the run that
+    it was taken from.
+    """
+
+    key: str
+    search: str
+    max_evaluations: int
+    max_seconds: float
+    model: str
+    target: Target
+    origin: FixOrigin
+    fix: Fix
+    downloads: int | None = None
+    after: tuple[str, ...] = ()
+    reused_from: str = ""
+    script_file: str = ""
+    schema_version: int = FIXES_VERSION

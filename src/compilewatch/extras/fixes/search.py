@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+
+import msgspec
 
 from compilewatch.contract.targets import target_label
 from compilewatch.extras.fixes.candidates import Place, proposals
@@ -23,11 +24,10 @@ from compilewatch.extras.fixes.records import (
     FixKind,
     FixStatus,
     FixTrial,
-    Region,
     Rejection,
     Verification,
 )
-from compilewatch.records import GraphBreak, Result, StackFrame, Status
+from compilewatch.records import GraphBreak, Request, Result, StackFrame, Status
 from compilewatch.report.wording import plural
 
 Changes = tuple[FixChange, ...]
@@ -46,16 +46,11 @@ WITHOUT = "without the fix, too"
 """What a script says of a failure that is not the fix's (`worker.results`): the search ends."""
 
 
-class FixEvaluator(Protocol):
-    """Says what Dynamo does with the model under changes, in a process of its own."""
+Evaluator = Callable[[Changes], Result]
+"""Says what Dynamo does with the model under changes, in a process of its own."""
 
-    def __call__(self, changes: Changes) -> Result: ...
-
-
-class Verifier(Protocol):
-    """Writes the script that verifies changes, and runs it in a process of its own."""
-
-    def __call__(self, changes: Changes) -> tuple[str, Verification]: ...
+Verifier = Callable[[Changes], tuple[str, Verification]]
+"""Writes the script that verifies changes, and runs it in a process of its own."""
 
 
 class LimitReachedError(Exception):
@@ -66,7 +61,7 @@ class LimitReachedError(Exception):
 class Search:
     """A search for one model. `report` gets what is tried, and how many trials there were."""
 
-    evaluate: FixEvaluator
+    evaluate: Evaluator
     verify: Verifier
     place: Place
     max_evaluations: int = MAX_EVALUATIONS
@@ -75,6 +70,7 @@ class Search:
     report: Callable[[str, int], None] = lambda *_: None
     trials: list[FixTrial] = field(default_factory=list)
     _known: dict[frozenset[str], Result] = field(default_factory=dict)
+    _fix: Fix = field(init=False)
     _not_verified: Changes = ()
     """What helps, as far as this climb has come; it is verified where the evaluations end."""
     _began: float = field(default_factory=time.monotonic)
@@ -82,53 +78,63 @@ class Search:
     def run(self) -> Fix:
         """Search, verify, and return the best fix that was verified."""
         baseline = self._result(())
-        made = Found(model=baseline.request.model.name, breaks=baseline.breaks)
+        self._fix = nothing(self.place.request, baseline.breaks)
+        limit = ""
         if baseline.status is Status.PASS:
-            return made.fix(self, FixStatus.NO_BREAK, "it has no graph breaks")
+            return self._ended(FixStatus.NO_BREAK, "it has no graph breaks")
         if not baseline.is_verdict:  # it fails without the compiler
-            return made.fix(self, FixStatus.NO_VERDICT, baseline.detail)
+            return self._ended(FixStatus.NO_VERDICT, baseline.detail)
         self.place = replace(self.place, inputs=baseline.inputs)
         try:
-            self._search(baseline, made)
-        except LimitReachedError as limit:
-            made.limit = str(limit)
-            if made.verification is None and self._not_verified:
+            self._search(baseline)
+        except LimitReachedError as reached:
+            limit = str(reached)
+            if self._fix.verification is None and self._not_verified:
                 with suppress(LimitReachedError):  # of the time
-                    self._verify_into(made, self._not_verified)
-        if made.verification is None:
-            return made.fix(self, FixStatus.NOTHING, "nothing that was tried is verified")
-        return made.fix(self, *outcome_of(made.verification))
+                    self._verify(self._not_verified)
+        return with_captured(self._ended(self._fix.status, self._fix.detail, limit))
 
-    def _search(self, baseline: Result, made: Found) -> None:
+    def _ended(self, status: FixStatus, detail: str, limit: str = "") -> Fix:
+        return msgspec.structs.replace(
+            self._fix,
+            status=status,
+            detail=detail,
+            limit=limit,
+            trials=tuple(self.trials),
+            seconds=round(time.monotonic() - self._began, 1),
+        )
+
+    def _search(self, baseline: Result) -> None:
         banned: set[str] = set()
         for _ in range(MAX_VERIFICATIONS):
             chosen = self._climb(baseline, frozenset(banned))
             if not chosen or not _better(self._result(chosen), baseline):
                 return
             chosen = self._minimised(chosen)
-            verification = self._verify_into(made, chosen)
-            if (
-                verification.holds and verification.single_graph
-            ) or WITHOUT in verification.failure:
+            self._verify(chosen)
+            if self._fix.status is FixStatus.VERIFIED or any(
+                WITHOUT in each.reason for each in self._fix.rejections
+            ):
                 return
             left = [each for each in chosen if each.name not in banned]
             banned.add(left[-1].name)  # the most intrusive one
             self._check_time()
 
-    def _verify_into(self, made: Found, changes: Changes) -> Verification:
+    def _verify(self, changes: Changes) -> None:
         """Verify changes, and keep them if they hold and are not worse than what is kept."""
-        attempt = verify_with_more(self._verify, changes)
+
+        def verify(changes: Changes) -> tuple[str, Verification]:
+            self._check_time()
+            self.report(f"verifying {names_of(changes)}", len(self.trials))
+            return self.verify(changes)
+
+        attempt = verified(verify, self._fix, changes)
         self._not_verified = ()
-        made.rejections += attempt.rejections
-        verification = attempt.verification
-        if verification.holds and (made.verification is None or verification.single_graph):
-            made.changes, made.script, made.verification = (
-                attempt.changes,
-                attempt.script,
-                verification,
-            )
-            made.left = self._left(attempt.changes)
-        return verification
+        if self._fix.verification is None or attempt.status is FixStatus.VERIFIED:
+            left = self._left(attempt.changes) if attempt.changes else attempt.left
+            self._fix = msgspec.structs.replace(attempt, left=left)
+        else:
+            self._fix = msgspec.structs.replace(self._fix, rejections=attempt.rejections)
 
     def _climb(self, baseline: Result, banned: frozenset[str]) -> Changes:
         """Add changes, from the first break to those that it hid, until nothing helps any more."""
@@ -199,11 +205,6 @@ class Search:
                 self._not_verified = chosen = without
         return tuple(sorted(chosen, key=lambda each: list(FixKind).index(each.kind)))
 
-    def _verify(self, changes: Changes) -> tuple[str, Verification]:
-        self._check_time()
-        self.report(f"verifying {names_of(changes)}", len(self.trials))
-        return self.verify(changes)
-
     def _left(self, chosen: Changes) -> tuple[GraphBreak, ...]:
         """The breaks that remain under changes, one of which may not have been evaluated."""
         known = self._known.get(frozenset(each.name for each in chosen))
@@ -225,61 +226,27 @@ class Search:
         if time.monotonic() - self._began > self.max_seconds:
             raise LimitReachedError(f"{self.max_seconds:g} seconds")
 
-    @property
-    def seconds(self) -> float:
-        return round(time.monotonic() - self._began, 1)
+
+def nothing(request: Request, breaks: Sequence[GraphBreak]) -> Fix:
+    """Return what is known of a model with graph breaks before anything is verified."""
+    return Fix(
+        model=request.model.name,
+        target=target_label(request.target),
+        status=FixStatus.NOTHING,
+        detail="nothing that was tried is verified",
+        breaks=tuple(breaks),
+        left=tuple(breaks),
+    )
 
 
-@dataclass(kw_only=True)
-class Found:
-    """What a search has found so far."""
+def verified(verify: Verifier, fix: Fix, changes: Changes) -> Fix:
+    """Return a fix with these changes if their verification holds.
 
-    model: str
-    breaks: tuple[GraphBreak, ...]
-    left: tuple[GraphBreak, ...] = ()
-    changes: Changes = ()
-    script: str = ""
-    verification: Verification | None = None
-    rejections: list[Rejection] = field(default_factory=list)
-    regions: tuple[Region, ...] = ()
-    limit: str = ""
-
-    def fix(self, search: Search, status: FixStatus, detail: str) -> Fix:
-        title = f"What makes {self.model} {detail}."
-        conditions = self.verification.holds_if if self.verification is not None else ()
-        return Fix(
-            model=self.model,
-            target=target_label(search.place.request.target),
-            status=status,
-            detail=detail,
-            breaks=self.breaks,
-            left=self.left if self.verification is not None else self.breaks,
-            changes=self.changes,
-            code=pasteable(self.changes, title, conditions) if self.changes else "",
-            script=self.script,
-            verification=self.verification,
-            trials=tuple(search.trials),
-            rejections=tuple(self.rejections),
-            regions=self.regions,
-            limit=self.limit,
-            seconds=search.seconds,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class VerificationAttempt:
-    """Changes with the verification of them, and what the verification rejected before."""
-
-    changes: Changes
-    script: str
-    verification: Verification
-    rejections: tuple[Rejection, ...]
-
-
-def verify_with_more(verify: Verifier, changes: Changes) -> VerificationAttempt:
-    """Verify changes; where that fails for a reason that one more removes, verify them with it."""
+    Where it fails for a reason that one more change removes, they are verified with that one. What
+    was rejected is added in any case.
+    """
     script, verification = verify(changes)
-    rejections: list[Rejection] = []
+    rejections = list(fix.rejections)
     while not verification.holds:
         names = tuple(each.name for each in changes)
         rejections.append(Rejection(changes=names, reason=verification.failure))
@@ -291,17 +258,31 @@ def verify_with_more(verify: Verifier, changes: Changes) -> VerificationAttempt:
         except LimitReachedError:  # what was rejected until now is said all the same
             break
         changes = (more, *changes)
-    return VerificationAttempt(
-        changes=changes, script=script, verification=verification, rejections=tuple(rejections)
+    fix = msgspec.structs.replace(fix, rejections=tuple(rejections))
+    if not verification.holds:
+        return fix
+    before, after = verification.breaks
+    single = verification.single_graph
+    detail = "one graph" if single else f"{plural(after, 'graph break')} instead of {before}"
+    title = f"What makes {fix.model} {detail}."
+    return msgspec.structs.replace(
+        fix,
+        status=FixStatus.VERIFIED if single else FixStatus.IMPROVES,
+        detail=detail,
+        changes=changes,
+        code=pasteable(changes, title, verification.holds_if),
+        script=script,
+        verification=verification,
     )
 
 
-def outcome_of(verification: Verification) -> tuple[FixStatus, str]:
-    """Return the status of a verified fix, and what it does in a few words."""
-    if verification.single_graph:
-        return FixStatus.VERIFIED, "one graph"
-    before, after = verification.breaks
-    return FixStatus.IMPROVES, f"{plural(after, 'graph break')} instead of {before}"
+def with_captured(fix: Fix) -> Fix:
+    """Say where Dynamo captures a single graph under changes that the script rejected."""
+    passed = {each.changes for each in fix.trials if each.status == Status.PASS}
+    captured = any(set(each.changes) in map(set, passed) for each in fix.rejections)
+    if fix.status is FixStatus.NOTHING and captured:
+        return msgspec.structs.replace(fix, status=FixStatus.CAPTURED)
+    return fix
 
 
 def _is_tried_alone(change: FixChange) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import shutil
 from collections.abc import Iterator
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -13,19 +15,14 @@ from compilewatch.records import GraphBreak
 from compilewatch.report.terminal.pieces import Indented, code, plain
 from compilewatch.report.wording import milliseconds
 
-_STYLES = {
-    FixStatus.VERIFIED: "green",
-    FixStatus.NO_BREAK: "green",
-    FixStatus.IMPROVES: "yellow",
-    FixStatus.NOTHING: "red",
-    FixStatus.NO_VERDICT: "red",
-}
 _WORDS = {
-    FixStatus.VERIFIED: "verified",
-    FixStatus.NO_BREAK: "nothing to fix",
-    FixStatus.IMPROVES: "improves only",
-    FixStatus.NOTHING: "no fix",
-    FixStatus.NO_VERDICT: "no verdict",
+    FixStatus.VERIFIED: ("verified", "green"),
+    FixStatus.IMPROVES: ("improves only", "yellow"),
+    FixStatus.CAPTURED: ("captured, not verified", "yellow"),
+    FixStatus.NOTHING: ("no fix", "red"),
+    FixStatus.NO_BREAK: ("nothing to fix", "green"),
+    FixStatus.NO_VERDICT: ("no verdict", "red"),
+    FixStatus.NOT_SEARCHED: ("not searched", "dim"),
 }
 
 _COUNTED = {
@@ -35,13 +32,26 @@ _COUNTED = {
 }
 
 
+def status_text(status: FixStatus) -> Text:
+    return plain(*_WORDS[status])
+
+
+def panel_text(found: Fix) -> str:
+    """Return the panel as wide as the terminal, without colours."""
+    width = shutil.get_terminal_size(fallback=(100, 24)).columns
+    console = Console(width=width, no_color=True, highlight=False, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(fix_panel(found), crop=False)
+    return captured.get().rstrip()
+
+
 def fix_panel(found: Fix, *, verbose: bool = False) -> RenderableType:
     """Return all that a user needs to judge and to use a fix."""
     parts: list[RenderableType] = [
         Text.assemble(
             (found.model, "bold"),
             "  ",
-            (_WORDS[found.status], _STYLES[found.status]),
+            _WORDS[found.status],
             f"  {found.detail}" if found.detail else "",
         )
     ]

@@ -48,18 +48,17 @@ def searched_fix(
 
 def stored_fix(result: Result) -> Iterator[str]:
     """Yield what a stored run has verified for the same graph breaks, and that it is of another."""
-    found = None
+    fix = None
     with contextlib.suppress(CompilewatchError):
-        found = stored_fix_for(Store(Path(load_settings({}).output_dir)), result)
-    if found is None:
+        fix = stored_fix_for(Store(Path(load_settings({}).output_dir)), result)
+    if fix is None:
         yield (
             "fix:        not searched, because an object cannot be built anew in another process: "
             'check the model by its name ("package.module:factory")'
         )
         return
-    fix = found.fix
     yield f"fix:        {' and '.join(fix.changes)}"
-    where = f"{fix.model} in run {found.run}"
+    where = f"{fix.model} in run {fix.run}"
     yield f"    verified for {where}, for the same graph break, and not for this model"
     yield from (f"    {line}".rstrip() for line in fix.code.splitlines())
 

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from compilewatch.analysis.leverage import By, leverage, verified_fixes
-from compilewatch.api.stored_fixes import StoredFix
 from compilewatch.cli.rendering.fixes import fixes_table
 from compilewatch.cli.rendering.stored_fix import stored_fix_text
 from compilewatch.records import Target
@@ -84,7 +85,7 @@ def test_verified_fixes_have_a_column_and_a_total() -> None:
 
 def test_a_fix_of_another_model_says_where_it_is_from_and_that_it_is_not_verified_here() -> None:
     result = BROKEN[2]
-    stored = StoredFix(run="20260102", fix=FIXES[0], covered=frozenset({SHARED.fingerprint}))
+    stored = replace(FIXES[0], run="20260102")
     text = piped(stored_fix_text(stored, result))
     assert "Stored fix: capture_scalar_outputs=True" in text
     assert "From run 20260102, where it is verified for A; it removes 1 of 2 graph breaks." in text
@@ -93,5 +94,5 @@ def test_a_fix_of_another_model_says_where_it_is_from_and_that_it_is_not_verifie
 
 
 def test_a_fix_of_the_same_model_is_verified_for_it() -> None:
-    stored = StoredFix(run="20260102", fix=FIXES[0], covered=frozenset({SHARED.fingerprint}))
+    stored = replace(FIXES[0], run="20260102")
     assert "nothing is verified" not in piped(stored_fix_text(stored, BROKEN[0]))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import compilewatch
-from compilewatch.extras.fixes import calling
+from compilewatch.extras.fixes import fixing
 from compilewatch.extras.fixes.fixing import Limits
 from compilewatch.extras.fixes.records import Fix, FixStatus
 from compilewatch.extras.fixes.search import MAX_EVALUATIONS, MAX_SECONDS
@@ -29,7 +29,7 @@ def test_what_builds_a_model_is_found_again_by_its_file(
     def fix(name: str, **_: Any) -> None:
         names.append(name)
 
-    monkeypatch.setattr(calling, "fix_named", fix)
+    monkeypatch.setattr(fixing, "fix_named", fix)
     compilewatch.fix(model)
     assert names == [f"{__file__}:{model.__name__}"]
 
@@ -43,8 +43,8 @@ def test_limits_are_those_of_the_command_unless_given(monkeypatch: pytest.Monkey
         return Fix(model="BertModel", target="dynamo", status=FixStatus.NOTHING, detail="no fix")
 
     made = (factories.request("BertModel"), factories.settings())
-    monkeypatch.setattr(calling, "one_request", lambda *_, **__: made)
-    monkeypatch.setattr(calling, "find_fix", find)
+    monkeypatch.setattr(fixing, "one_request", lambda *_, **__: made)
+    monkeypatch.setattr(fixing, "find_fix", find)
     found = compilewatch.fix("BertModel")
     compilewatch.fix("BertModel", max_evaluations=3, max_seconds=5)
     assert seen == [

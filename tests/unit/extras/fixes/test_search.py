@@ -210,7 +210,7 @@ def test_nothing_is_printed_if_the_verification_rejects_everything(
     world = World({}, {"forward": changes}, rejects=lambda _: "wrong")
     world.left = lambda names: [] if names else ["forward"]  # type: ignore[method-assign]
     fix = found(world, max_evaluations=100)
-    assert (fix.status, fix.code, fix.changes) == (FixStatus.NOTHING, "", ())
+    assert (fix.status, fix.code, fix.changes) == (FixStatus.CAPTURED, "", ())
     assert len(world.verified) == len(fix.rejections) == MAX_VERIFICATIONS
     assert fix.left == fix.breaks
 
@@ -220,7 +220,7 @@ def test_it_ends_where_the_model_fails_without_the_fix_too(found: Callable[..., 
     failure = "results of Inductor: AssertionError: stride (without the fix, too)"
     world = World({}, {"forward": [A, B]}, rejects=lambda _: failure)
     world.left = lambda names: [] if names else ["forward"]  # type: ignore[method-assign]
-    assert found(world).status is FixStatus.NOTHING
+    assert found(world).status is FixStatus.CAPTURED
     assert len(world.verified) == 1
 
 
@@ -285,7 +285,7 @@ def test_what_the_verification_rejected_is_not_verified_again_at_the_limit(
     complete = found(world, max_evaluations=100)
     for most in range(2, len(complete.trials)):
         world.verified.clear()
-        assert found(world, max_evaluations=most).status is FixStatus.NOTHING
+        assert found(world, max_evaluations=most).status is FixStatus.CAPTURED
         assert len(world.verified) == len({*map(tuple, world.verified)})
 
 
@@ -308,7 +308,7 @@ def test_what_the_verification_rejected_is_said_although_the_time_has_ended(
 
     world = World({"forward": {"A"}}, {"forward": [A]}, rejects=slow)
     fix = found(world, max_seconds=0.05)
-    assert (fix.status, fix.limit) == (FixStatus.NOTHING, "0.05 seconds")
+    assert (fix.status, fix.limit) == (FixStatus.CAPTURED, "0.05 seconds")
     assert [each.changes for each in fix.rejections] == [("A",)]
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from compilewatch.api.stored_fixes import StoredFix
 from compilewatch.extras.fixes.records import Fix, FixChange, FixKind, FixStatus
 from compilewatch.extras.gate import proposed_fix
 from compilewatch.extras.gate.proposed_fix import fix_command, searched_fix, stored_fix
@@ -80,7 +80,7 @@ def test_a_stored_fix_is_that_of_another_model(monkeypatch: pytest.MonkeyPatch) 
         changes=("scalars=True",),
         code="import torch\n",
     )
-    stored = StoredFix(run="20260102", fix=made, covered=frozenset({"x"}))
+    stored = replace(made, run="20260102")
     monkeypatch.setattr(proposed_fix, "stored_fix_for", lambda *_: stored)
     lines = list(stored_fix(factories.result("Net", breaks=(factories.graph_break(),))))
     assert lines[0] == "fix:        scalars=True"

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from compilewatch import extras
 from compilewatch.analysis.leverage import breaks_of
 from compilewatch.contract.targets import CPU
-from compilewatch.extras.fixes.of_run.records import FixState, RunFix
-from compilewatch.extras.fixes.records import Fix, FixChange, FixKind, FixStatus, Rejection
-from compilewatch.records import Request, Result, Status
+from compilewatch.extras.fixes.records import FixKind, RunFix
+from compilewatch.extras.fixes.search import Changes
+from compilewatch.records import Request, Result
 from compilewatch.report.wording import plural
 
 TARGET = "dynamo"
@@ -23,14 +23,6 @@ Key = tuple[str, str, str]
 """The request's key, and the model and the environment, which it does not name."""
 
 _KINDS = tuple(FixKind)
-
-_STATES = {
-    FixStatus.VERIFIED: FixState.VERIFIED,
-    FixStatus.IMPROVES: FixState.IMPROVES,
-    FixStatus.NOTHING: FixState.NOTHING,
-    FixStatus.NO_BREAK: FixState.NO_VERDICT,
-    FixStatus.NO_VERDICT: FixState.NO_VERDICT,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,15 +46,6 @@ class Case:
     @property
     def places(self) -> frozenset[str]:
         return frozenset(each.fingerprint for each in breaks_of(self.result))
-
-
-@dataclass(frozen=True, kw_only=True)
-class KnownFix:
-    """Changes that were verified for models: `removes` are the fingerprints that went with them."""
-
-    models: tuple[str, ...]
-    changes: tuple[FixChange, ...]
-    removes: frozenset[str]
 
 
 def cases_of(results: Iterable[Result]) -> tuple[tuple[Case, ...], tuple[str, ...]]:
@@ -107,70 +90,51 @@ def ordered(cases: Sequence[Case]) -> tuple[Case, ...]:
     return tuple({case.key: case for case in (*first, *sorted(cases, key=_first))}.values())
 
 
-def attempts(case: Case, known: Sequence[KnownFix]) -> tuple[KnownFix, ...]:
-    """Return the known changes to try first: at most one set that removes all, and a union.
+@dataclass(frozen=True, kw_only=True)
+class KnownChanges:
+    """Changes that were verified for `models`; `minimal` if the case needs each of them."""
 
-    The set is the smallest one that removed all graph breaks of the case elsewhere; of equal ones
-    the one that did for most models. Without one, those that removed one of them each are joined.
+    models: tuple[str, ...]
+    changes: Changes
+    minimal: bool
+
+
+def known_changes(case: Case, known: Sequence[RunFix]) -> KnownChanges | None:
+    """Return the known changes to try first, which the fixes of other models have.
+
+    They are the smallest set that removed all graph breaks of the case elsewhere; of equal ones the
+    one that did for most models. Without one, those that removed one of them each are joined.
     """
-    covering = [each for each in known if each.removes >= case.places]
+    covering = [each for each in known if each.fix.removed >= case.places]
     if covering:
         times = Counter(_names(each) for each in covering)
-        best = min(covering, key=lambda each: (len(each.changes), -times[_names(each)]))
-        return (best,)
-    parts: list[KnownFix] = []
+        best = min(covering, key=lambda each: (len(each.fix.changes), -times[_names(each)]))
+        minimal = best.fix.removed == case.places
+        return KnownChanges(models=(best.model,), changes=best.fix.changes, minimal=minimal)
+    parts: list[RunFix] = []
     for place in sorted(case.places):
-        having = [each for each in known if place in each.removes]
-        if not having:
-            continue
-        parts.append(min(having, key=lambda each: len(each.changes)))
-    changes = {change.name: change for part in parts for change in part.changes}
+        having = [each for each in known if place in each.fix.removed]
+        if having:
+            parts.append(min(having, key=lambda each: len(each.fix.changes)))
+    changes = {change.name: change for part in parts for change in part.fix.changes}
     if not changes:
-        return ()
+        return None
     ranked = sorted(
         changes.values(), key=lambda each: (each.removes_check, _KINDS.index(each.kind))
     )
-    return (
-        KnownFix(
-            models=tuple(dict.fromkeys(name for part in parts for name in part.models)),
-            changes=tuple(ranked),
-            removes=frozenset().union(*(part.removes for part in parts)),
-        ),
+    removed = frozenset().union(*(part.fix.removed for part in parts))
+    return KnownChanges(
+        models=tuple(dict.fromkeys(part.model for part in parts)),
+        changes=tuple(ranked),
+        minimal=removed == case.places,
     )
 
 
-def _names(known: KnownFix) -> tuple[str, ...]:
-    return tuple(change.name for change in known.changes)
+def _names(known: RunFix) -> tuple[str, ...]:
+    return tuple(change.name for change in known.fix.changes)
 
 
 def _first(case: Case) -> tuple[int, int, str]:
     """The most downloaded first, then the smallest."""
     size = case.result.parameters
     return -(case.request.model.downloads or 0), size if size is not None else 2**63, case.name
-
-
-def state_of(fix: Fix) -> FixState:
-    """Return the state of what a search or a trial found."""
-    state = _STATES[fix.status]
-    if state is FixState.NOTHING and any(_was_captured(fix, each) for each in fix.rejections):
-        return FixState.CAPTURED
-    return state
-
-
-def _was_captured(fix: Fix, rejected: Rejection) -> bool:
-    """Whether Dynamo captured a single graph under changes that the verification rejected."""
-    names = set(rejected.changes)
-    return any(set(each.changes) == names and each.status == Status.PASS for each in fix.trials)
-
-
-def removes(fix: Fix) -> frozenset[str]:
-    """Return the fingerprints that are removed by what is verified."""
-    if fix.status not in (FixStatus.VERIFIED, FixStatus.IMPROVES):
-        return frozenset()
-    left = {each.fingerprint for each in fix.left}
-    return frozenset(each.fingerprint for each in fix.breaks) - left
-
-
-def known_fix(found: RunFix) -> KnownFix:
-    """Return what was verified for one model, to be tried on others."""
-    return KnownFix(models=(found.model,), changes=found.fix.changes, removes=removes(found.fix))

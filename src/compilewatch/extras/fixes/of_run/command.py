@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from compilewatch.analysis.leverage import verified_total
+from rich.console import Group, RenderableType
+
+from compilewatch.analysis.leverage import VerifiedTotal, verified_total
 from compilewatch.analysis.summary import downloads_of
 from compilewatch.cli import options
 from compilewatch.config.settings import Settings
@@ -16,11 +19,34 @@ from compilewatch.extras.fixes.of_run.cases import Case, cases_of
 from compilewatch.extras.fixes.of_run.driver import RunSearch
 from compilewatch.extras.fixes.of_run.journal import FILE, FixJournal
 from compilewatch.extras.fixes.of_run.progress import FixProgress
-from compilewatch.extras.fixes.of_run.records import FixOrigin, FixState
-from compilewatch.extras.fixes.of_run.text import RunFixSummary, summary_text
 from compilewatch.extras.fixes.of_run.view import model_fix
-from compilewatch.report.terminal.pieces import console
+from compilewatch.extras.fixes.records import FixOrigin, FixStatus, RunFix
+from compilewatch.extras.fixes.text import status_text
+from compilewatch.report.terminal.pieces import console, plain, plain_table, spaced
+from compilewatch.report.wording import plural, quantity, verified_total_words
 from compilewatch.store import Store, StoredRun
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFixSummary:
+    """The fixes of a run: models and targets by state with their downloads, and what they give.
+
+    `places` are the distinct fingerprints of the graph breaks, `removed` those that a verified fix
+    removes from one model at least. `searches` counts the searches; the others got by with changes
+    that were known. `seconds` is the time of all searches and trials together.
+    """
+
+    run: str
+    states: Mapping[FixStatus, int]
+    downloads: Mapping[FixStatus, int | None]
+    places: int
+    removed: int
+    searches: int
+    evaluations: int
+    seconds: float
+    total: VerifiedTotal | None
+    fixes: tuple[RunFix, ...]
+    notes: tuple[str, ...] = ()
 
 
 def fix_run(
@@ -42,7 +68,7 @@ def fix_run(
         search = RunSearch(
             cases=cases,
             journal=journal,
-            observer=progress,
+            progress=progress,
             limits=limits,
             max_seconds=max_seconds,
             rewrites=rewrites,
@@ -80,10 +106,12 @@ def work(search: RunSearch, cases: Sequence[Case], settings: Settings) -> None:
 def summarised(stored: StoredRun, cases: Sequence[Case], notes: Sequence[str]) -> RunFixSummary:
     """Return what is stored for these cases; one without a line is `not_searched`."""
     found, damaged = FixJournal(stored.path).read()
-    by_state: dict[FixState, list[Case]] = {state: [] for state in FixState}
+    by_state: dict[FixStatus, list[Case]] = {
+        state: [] for state in FixStatus if state is not FixStatus.NO_BREAK
+    }
     for case in cases:
         each = found.get(case.key)
-        by_state[each.state if each is not None else FixState.NOT_SEARCHED].append(case)
+        by_state[each.fix.status if each is not None else FixStatus.NOT_SEARCHED].append(case)
     fixes = tuple(found[case.key] for case in cases if case.key in found)
     shown = [model_fix(each) for each in fixes]
     removed = {place for each in shown for place in each.removed}
@@ -108,7 +136,37 @@ def summarised(stored: StoredRun, cases: Sequence[Case], notes: Sequence[str]) -
 
 def exit_status(found: RunFixSummary) -> int:
     """0 if all have a single graph, verified; 3 if a limit left some; 1 for anything else."""
-    if found.states[FixState.NOT_SEARCHED]:
+    if found.states[FixStatus.NOT_SEARCHED]:
         return 3
-    verified = found.states[FixState.VERIFIED]
+    verified = found.states[FixStatus.VERIFIED]
     return 0 if verified == sum(found.states.values()) else 1
+
+
+def summary_text(found: RunFixSummary) -> RenderableType:
+    """What `fix --all-of` prints at its end."""
+    table = plain_table("Graph breaks", "Models", "Downloads")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for state, count in found.states.items():
+        if count:
+            table.add_row(
+                status_text(state), plain(f"{count:,}"), plain(quantity(found.downloads[state]))
+            )
+    parts: list[RenderableType] = [table]
+    if found.total is not None and found.total.changes:
+        changes = plain_table("Part of verified fixes", "Models")
+        changes.columns[1].justify = "right"
+        for each in found.total.changes:
+            changes.add_row(plain(each.name), plain(f"{each.models:,}"))
+        parts.append(changes)
+    lines = [plain(f"note: {note}", "yellow") for note in found.notes]
+    if found.total is not None:
+        lines.append(plain(verified_total_words(found.total), "bold"))
+    counts = (
+        f"{found.removed:,} of {plural(found.places, 'place')} removed",
+        plural(found.searches, "search", "searches"),
+        plural(found.evaluations, "evaluation"),
+        f"{found.seconds:,.0f} s",
+    )
+    lines.append(plain("; ".join(counts), "dim"))
+    return spaced([*parts, Group(*lines)])

@@ -16,41 +16,40 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from typing import Protocol
 
 import msgspec
 
-from compilewatch.contract.targets import target_label
-from compilewatch.extras.fixes.fixing import Limits
+from compilewatch.extras.fixes.fixing import Finder, Limits
 from compilewatch.extras.fixes.of_run.cases import (
     SAMPLES,
     Case,
     Key,
-    attempts,
-    known_fix,
+    known_changes,
     ordered,
-    removes,
     samples,
-    state_of,
 )
 from compilewatch.extras.fixes.of_run.journal import FixJournal, search_digest
-from compilewatch.extras.fixes.of_run.records import FixOrigin, FixState, RunFix
-from compilewatch.extras.fixes.of_run.trying import FixFinder, KnownChangesTrial
-from compilewatch.extras.fixes.records import Fix, FixStatus, FixTrial
-from compilewatch.records import Request
+from compilewatch.extras.fixes.of_run.progress import FixProgress
+from compilewatch.extras.fixes.records import (
+    Fix,
+    FixOrigin,
+    FixStatus,
+    FixTrial,
+    RunFix,
+    Verification,
+)
+from compilewatch.extras.fixes.search import (
+    Changes,
+    names_of,
+    nothing,
+    trial_of,
+    verified,
+    with_captured,
+)
+from compilewatch.records import Status
 
-_IN_VAIN = frozenset({FixState.NOTHING, FixState.CAPTURED, FixState.IMPROVES})
+_IN_VAIN = frozenset({FixStatus.NOTHING, FixStatus.CAPTURED, FixStatus.IMPROVES})
 """States of a sample that say of a place that is still there that a search removes it nowhere."""
-
-
-class FixObserver(Protocol):
-    """Follows the work on a run."""
-
-    def on_cases(self, total: int, done: int) -> None: ...
-
-    def on_step(self, model: str, what: str) -> None: ...
-
-    def on_fix(self, found: RunFix) -> None: ...
 
 
 class FixStage(Enum):
@@ -61,13 +60,8 @@ class FixStage(Enum):
     SEARCH = "a search"
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Tried:
-    """What known changes gave for a case before it was searched."""
-
-    after: tuple[str, ...] = ()
-    fix: Fix | None = None
-    trials: tuple[FixTrial, ...] = ()
+Tried = tuple[tuple[str, ...], Fix]
+"""The models whose changes were tried on a case before it was searched, and what they gave."""
 
 
 @dataclass(kw_only=True)
@@ -79,12 +73,12 @@ class RunSearch:
 
     cases: Sequence[Case]
     journal: FixJournal
-    observer: FixObserver
+    progress: FixProgress
     limits: Limits
     max_seconds: float | None = None
     rewrites: bool = True
     _found: dict[Key, RunFix] = field(default_factory=dict)
-    _tried: dict[Key, _Tried] = field(default_factory=dict)
+    _tried: dict[Key, Tried] = field(default_factory=dict)
     _samples: dict[str, tuple[Case, ...]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -96,10 +90,10 @@ class RunSearch:
         done = self.journal.done(self.limits)
         self._found |= {key: each for key, each in done.items() if key in keys}
         self._samples = samples(self.cases)
-        self.observer.on_cases(len(keys), len(self._found))
+        self.progress.on_cases(len(keys), len(self._found))
         return len(keys - self._found.keys())
 
-    def run(self, finders: Sequence[FixFinder], environment: str) -> None:
+    def run(self, finders: Sequence[Finder], environment: str) -> None:
         """Work on all cases of an environment, one at a time with each finder."""
         order = [c for c in ordered(self.cases) if c.request.target.environment == environment]
         sampled = {case.key for each in self._samples.values() for case in each}
@@ -112,8 +106,8 @@ class RunSearch:
         ):
             self._work(finders, stage, cases)
 
-    def _work(self, finders: Sequence[FixFinder], stage: FixStage, cases: Sequence[Case]) -> None:
-        free: queue.SimpleQueue[FixFinder] = queue.SimpleQueue()
+    def _work(self, finders: Sequence[Finder], stage: FixStage, cases: Sequence[Case]) -> None:
+        free: queue.SimpleQueue[Finder] = queue.SimpleQueue()
         for finder in finders:
             free.put(finder)
 
@@ -136,77 +130,98 @@ class RunSearch:
                 self._stop.set()  # the other finders end after what they evaluate just now
                 raise
 
-    def _one(self, finder: FixFinder, stage: FixStage, case: Case) -> None:
+    def _one(self, finder: Finder, stage: FixStage, case: Case) -> None:
         if self._stop.is_set() or self._left <= 0 or case.key in self._found:
             return
-        request = case.request
-        tried = self._tried.get(case.key, _Tried())
+        after, tried = self._tried.get(case.key, ((), nothing(case.request, case.result.breaks)))
         if stage is not FixStage.SEARCH:
-            tried = self._with_known(finder, case, request)
-            if tried.fix is not None and tried.fix.status is FixStatus.VERIFIED:
-                self._store(case, tried.fix, FixOrigin.KNOWN, tried)
+            after, tried = self._with_known(finder, case)
+            if tried.status is FixStatus.VERIFIED:
+                self._store(case, tried, FixOrigin.KNOWN, after)
                 return
-        if stage is FixStage.CHECK:
-            if self._is_hopeful(case):
-                self._tried[case.key] = tried  # the search is the next stage
-            else:
-                origin = FixOrigin.PLACES if tried.fix is None else FixOrigin.KNOWN
-                self._store(case, tried.fix or self._nothing(case, tried), origin, tried)
-            return
-        self._search(finder, case, request, tried)
+        if stage is not FixStage.CHECK:
+            self._search(finder, case, after, tried)
+        elif self._is_hopeful(case):
+            self._tried[case.key] = after, tried  # the search is the next stage
+        elif tried.verification is not None or tried.rejections:
+            self._store(case, tried, FixOrigin.KNOWN, after)
+        else:
+            others = {each.name: None for place in case.places for each in self._samples[place]}
+            detail = (
+                f"its graph breaks were searched in vain on {', '.join(list(others)[:SAMPLES])}"
+            )
+            fix = msgspec.structs.replace(tried, detail=detail)
+            self._store(case, fix, FixOrigin.PLACES, after)
 
-    def _with_known(self, finder: FixFinder, case: Case, request: Request) -> _Tried:
+    def _with_known(self, finder: Finder, case: Case) -> Tried:
+        """Try changes that are verified for other models: cheaper than a search."""
+        began, trials = time.monotonic(), list[FixTrial]()
+        fix = nothing(case.request, case.result.breaks)
         with self._lock:
-            found = list(self._found.values())
-        trial = KnownChangesTrial(finder, request, partial(self._report, case))
-        for each in attempts(case, [known_fix(one) for one in found if one.fix.changes]):
-            fix = trial.run(each.changes, case.result.breaks, minimal=each.removes == case.places)
-            return _Tried(after=each.models, fix=fix, trials=tuple(trial.trials))
-        return _Tried()
+            known = [each for each in self._found.values() if each.fix.changes]
+        attempt = known_changes(case, known)
+        if attempt is None:
+            return (), fix
 
-    def _search(self, finder: FixFinder, case: Case, request: Request, tried: _Tried) -> None:
+        def captured(changes: Changes) -> bool:
+            self._report(case, f"trying {names_of(changes)}", len(trials))
+            started = time.monotonic()
+            result = finder.evaluate(case.request, changes)
+            trials.append(trial_of(changes, result, time.monotonic() - started))
+            return result.status is Status.PASS
+
+        def verify(changes: Changes) -> tuple[str, Verification]:
+            self._report(case, f"verifying {names_of(changes)}", len(trials))
+            return finder.verify(case.request, changes)
+
+        changes = attempt.changes
+        if captured(changes):
+            for each in () if attempt.minimal else reversed(changes):
+                without = tuple(other for other in changes if other is not each)
+                if without and captured(without):
+                    changes = without
+            fix = verified(verify, fix, changes)
+        seconds = round(time.monotonic() - began, 1)
+        # Which graph breaks went is not known where some remain.
+        left = () if fix.status is FixStatus.VERIFIED else fix.left
+        fix = msgspec.structs.replace(fix, left=left, trials=tuple(trials), seconds=seconds)
+        return attempt.models, fix
+
+    def _search(self, finder: Finder, case: Case, after: tuple[str, ...], tried: Fix) -> None:
         seconds = min(self.limits.seconds, self._left)
         fix = finder(
-            request,
+            case.request,
             Limits(evaluations=self.limits.evaluations, seconds=seconds),
             rewrites=self.rewrites,
             report=partial(self._report, case),
         )
-        if tried.fix is not None and tried.fix.status is FixStatus.IMPROVES:
-            fix = fix if fix.status in (FixStatus.VERIFIED, FixStatus.IMPROVES) else tried.fix
+        if tried.status is FixStatus.IMPROVES:
+            fix = fix if fix.verification is not None else tried
         elif fix.limit and seconds < self.limits.seconds and fix.status is not FixStatus.VERIFIED:
             return  # the time for all models ended it: the next command searches this one again
-        rejected = tried.fix.rejections if tried.fix is not None else ()
-        fix = msgspec.structs.replace(
-            fix, trials=(*tried.trials, *fix.trials), rejections=(*rejected, *fix.rejections)
-        )
-        self._store(case, fix, FixOrigin.SEARCH, tried)
+        if fix is not tried:
+            fix = msgspec.structs.replace(
+                fix,
+                trials=(*tried.trials, *fix.trials),
+                rejections=(*tried.rejections, *fix.rejections),
+            )
+        self._store(case, fix, FixOrigin.SEARCH, after)
 
     def _is_hopeful(self, case: Case) -> bool:
         """Whether a search may find something: not if it found nothing at each place elsewhere."""
         with self._lock:
             found = dict(self._found)
-        removed = {place for each in found.values() for place in removes(each.fix)}
+        removed = {place for each in found.values() for place in each.fix.removed}
         for place in case.places:
             searched = [found.get(each.key) for each in self._samples[place]]
-            in_vain = all(each is not None and each.state in _IN_VAIN for each in searched)
+            in_vain = all(each is not None and each.fix.status in _IN_VAIN for each in searched)
             if place in removed or not in_vain:
                 return True
         return False
 
-    def _nothing(self, case: Case, tried: _Tried) -> Fix:
-        others = {each.name: None for place in case.places for each in self._samples[place]}
-        return Fix(
-            model=case.name,
-            target=target_label(case.request.target),
-            status=FixStatus.NOTHING,
-            detail=f"its graph breaks were searched in vain on {', '.join(list(others)[:SAMPLES])}",
-            breaks=case.result.breaks,
-            left=case.result.breaks,
-            trials=tried.trials,
-        )
-
-    def _store(self, case: Case, fix: Fix, origin: FixOrigin, tried: _Tried) -> None:
+    def _store(self, case: Case, fix: Fix, origin: FixOrigin, after: tuple[str, ...]) -> None:
+        if fix.status is FixStatus.NO_BREAK:  # it had one when the run was made
+            fix = msgspec.structs.replace(fix, status=FixStatus.NO_VERDICT)
         made = RunFix(
             key=case.request.key,
             search=search_digest(),
@@ -214,21 +229,20 @@ class RunSearch:
             max_seconds=self.limits.seconds,
             model=case.name,
             target=case.request.target,
-            state=state_of(fix),
             origin=origin,
-            fix=fix,
+            fix=with_captured(fix),
             downloads=case.request.model.downloads,
-            after=tried.after,
+            after=after,
         )
         with self._lock:
             self._found[case.key] = stored = self.journal.append(made)
-            self.observer.on_fix(stored)
+            self.progress.on_fix(stored)
 
     def _report(self, case: Case, what: str, number: int) -> None:
         del number
         if self._stop.is_set():
             raise CancelledError
-        self.observer.on_step(case.name, what)
+        self.progress.on_step(case.name, what)
 
     @property
     def _left(self) -> float:

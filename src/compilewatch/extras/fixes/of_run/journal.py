@@ -15,16 +15,13 @@ import msgspec
 from compilewatch.contract.targets import target_label
 from compilewatch.extras.fixes.fixing import Limits
 from compilewatch.extras.fixes.of_run.cases import Key
-from compilewatch.extras.fixes.of_run.records import FixState, RunFix
-from compilewatch.extras.fixes.records import FIXES_VERSION, LATE, FixStatus
+from compilewatch.extras.fixes.records import FIXES_VERSION, LATE, FixStatus, RunFix
 from compilewatch.files import safe_name
 from compilewatch.store import RunFolder
 from compilewatch.store.journal import append_record, read_records
 
 FILE = "fixes.jsonl"
 FOLDER = "fixes"
-
-_LASTING = frozenset({FixState.VERIFIED, FixState.IMPROVES})
 
 
 @cache
@@ -105,7 +102,7 @@ def key_of(found: RunFix) -> Key:
 
 
 def _is_final(found: RunFix, limits: Limits) -> bool:
-    if found.state in _LASTING:
+    if found.fix.verification is not None:
         return True
     late = any(each.reason.startswith(LATE) for each in found.fix.rejections)
     if late or found.fix.status is FixStatus.NO_VERDICT:

@@ -15,8 +15,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from compilewatch.extras.fixes.of_run.records import RunFix
-from compilewatch.extras.fixes.of_run.text import STATE_STYLES, STATE_WORDS
+from compilewatch.extras.fixes.records import RunFix
+from compilewatch.extras.fixes.text import status_text
 from compilewatch.report.terminal.pieces import console, plain
 
 QUIET_SECONDS = 30.0
@@ -24,7 +24,7 @@ QUIET_SECONDS = 30.0
 
 
 class FixProgress:
-    """A `FixObserver` that prints to standard error; a context manager that removes the bar."""
+    """Prints to standard error; a context manager that removes the bar."""
 
     def __init__(self) -> None:
         self._console = console(stderr=True)
@@ -65,7 +65,7 @@ class FixProgress:
         self._done += 1
         line = self._head()
         line.append_text(plain(f"{found.model}  ", "bold"))
-        line.append_text(plain(STATE_WORDS[found.state], STATE_STYLES[found.state]))
+        line.append_text(status_text(found.fix.status))
         said = " and ".join(each.name for each in found.fix.changes) or found.fix.detail
         line.append_text(plain(f"  {said}"))
         self._print(line)

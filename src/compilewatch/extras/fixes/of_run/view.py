@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from compilewatch.extras.fixes.of_run.cases import Case, cases_of, removes
+from compilewatch.analysis.summary import downloads_of
+from compilewatch.contract.targets import target_label_value
+from compilewatch.extras.fixes.of_run.cases import Case, cases_of
 from compilewatch.extras.fixes.of_run.journal import FixJournal
-from compilewatch.extras.fixes.of_run.records import FixState, RunFix
-from compilewatch.extras.fixes.records import Fix, FixTrial, Rejection, VerificationStep
+from compilewatch.extras.fixes.records import (
+    Fix,
+    FixKind,
+    FixStatus,
+    FixTrial,
+    Rejection,
+    RunFix,
+    VerificationStep,
+)
 from compilewatch.records import Status
 from compilewatch.records.views import Link, ModelFix
 from compilewatch.report.wording import plural
+from compilewatch.sinks.prometheus import RUN, Definition
 from compilewatch.store import StoredRun
 
 _WORD = re.compile(r"[A-Za-z_][\w.]*")
@@ -60,17 +71,17 @@ def fixes_of_run(stored: StoredRun) -> tuple[Sequence[ModelFix], Sequence[str]]:
 def model_fix(found: RunFix) -> ModelFix:
     """Return what the report shows of one stored fix."""
     fix, verification = found.fix, found.fix.verification
-    detail = f"{found.state.value.replace('_', ' ')}: {fix.detail}" if fix.detail else ""
-    if found.state is FixState.CAPTURED:
+    detail = f"{found.fix.status.value.replace('_', ' ')}: {fix.detail}" if fix.detail else ""
+    if found.fix.status is FixStatus.CAPTURED:
         detail = f"captured, not verified: {fix.rejections[-1].reason}"
     return ModelFix(
         model=found.model,
         target=found.target,
         detail=detail,
         verified=verification is not None,
-        single_graph=found.state is FixState.VERIFIED,
+        single_graph=found.fix.status is FixStatus.VERIFIED,
         changes=tuple(each.name for each in fix.changes),
-        removed=removes(fix),
+        removed=fix.removed,
         code=fix.code,
         verification=tuple(_step(each) for each in verification.steps)
         if verification is not None
@@ -117,3 +128,65 @@ def _outcome(trial: FixTrial, rejections: Sequence[Rejection]) -> str:
             else (f"one graph{also}, but not verified")
         )
     return f"{plural(trial.breaks or 0, 'graph break')}{also}" if trial.breaks else trial.detail
+
+
+_STATES = tuple(each for each in FixStatus if each is not FixStatus.NO_BREAK)
+
+DEFINITIONS: tuple[Definition, ...] = (
+    Definition(
+        "compilewatch_fixes_models",
+        "Models with graph breaks by what a search for fixes found; absent for a run whose graph "
+        "breaks were not searched.",
+        ("fix_state", "target", "mode"),
+        RUN,
+    ),
+    Definition(
+        "compilewatch_fixes_downloads",
+        "Downloads over 30 days of the models in compilewatch_fixes_models; absent where the "
+        "source knows none.",
+        ("fix_state", "target", "mode"),
+        RUN,
+    ),
+    Definition(
+        "compilewatch_fix_changes_models",
+        "Models with a verified fix of a single graph, by the kinds of changes in it; a fix with "
+        "changes of two kinds counts for both.",
+        ("change_kind", "target", "mode"),
+        RUN,
+    ),
+)
+
+LABELS: dict[str, str] = {
+    "fix_state": ", ".join(f"`{each.value}`" for each in _STATES)
+    + ": the states of a `RunFix` ([records](records.md))",
+    "change_kind": ", ".join(f"`{each.value}`" for each in FixKind),
+}
+
+Sample = tuple[str, tuple[str, ...], float]
+"""A metric's name, its label values in the order of the definition, and the value."""
+
+
+def samples(part: RunFixes) -> Iterator[Sample]:
+    """Yield the samples of a run that was searched; zeros too, so that a state falls to zero."""
+    found = {(each.model, each.target): each for each in part.found}
+    states: defaultdict[tuple[str, str], defaultdict[FixStatus, list[Case]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    kinds: Counter[tuple[str, str, str]] = Counter()
+    for case in part.cases:
+        target = case.request.target
+        where = (target_label_value(target), target.mode_label)
+        fix = found.get((case.name, target))
+        states[where][fix.fix.status if fix is not None else FixStatus.NOT_SEARCHED].append(case)
+        if fix is not None and fix.fix.status is FixStatus.VERIFIED:
+            kinds.update((kind, *where) for kind in {each.kind.value for each in fix.fix.changes})
+    for where, by_state in states.items():
+        for state in _STATES:
+            cases = by_state[state]
+            yield "compilewatch_fixes_models", (state.value, *where), len(cases)
+            downloads = downloads_of(case.request.model for case in cases)
+            if downloads is not None:
+                yield "compilewatch_fixes_downloads", (state.value, *where), downloads
+        for kind in FixKind:
+            labels = (kind.value, *where)
+            yield "compilewatch_fix_changes_models", labels, kinds[labels]

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 
 from compilewatch.contract.targets import target_label
-from compilewatch.extras.fixes.fixing import Limits
-from compilewatch.extras.fixes.of_run.records import RunFix
+from compilewatch.extras.fixes.fixing import Finder, Limits
 from compilewatch.extras.fixes.records import (
     Fix,
     FixChange,
@@ -39,7 +38,7 @@ def fingerprint(place: str) -> str:
 
 
 @dataclass(kw_only=True)
-class FakeFinder:
+class FakeFinder(Finder):
     """`breaks` by model, `removing` by place: the change that removes it; `unverified`: models."""
 
     breaks: Mapping[str, tuple[str, ...]]
@@ -121,21 +120,3 @@ def _with(
         script="# verification\n",
         verification=verification,
     )
-
-
-@dataclass
-class Seen:
-    """A `FixObserver` that remembers."""
-
-    cases: tuple[int, int] = (0, 0)
-    steps: list[tuple[str, str]] = field(default_factory=list)
-    fixes: list[RunFix] = field(default_factory=list)
-
-    def on_cases(self, total: int, done: int) -> None:
-        self.cases = (total, done)
-
-    def on_step(self, model: str, what: str) -> None:
-        self.steps.append((model, what))
-
-    def on_fix(self, found: RunFix) -> None:
-        self.fixes.append(found)

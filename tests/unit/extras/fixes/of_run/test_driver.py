@@ -13,10 +13,10 @@ from compilewatch.extras.fixes.fixing import Limits
 from compilewatch.extras.fixes.of_run.cases import cases_of
 from compilewatch.extras.fixes.of_run.driver import RunSearch
 from compilewatch.extras.fixes.of_run.journal import FixJournal
-from compilewatch.extras.fixes.of_run.records import FixOrigin, FixState, RunFix
-from compilewatch.extras.fixes.records import LATE, FixStatus, Rejection
+from compilewatch.extras.fixes.of_run.progress import FixProgress
+from compilewatch.extras.fixes.records import LATE, FixOrigin, FixStatus, Rejection, RunFix
 from compilewatch.records import Result, Target
-from tests.unit.extras.fixes.of_run.finding import FakeFinder, Seen, broken, change
+from tests.unit.extras.fixes.of_run.finding import FakeFinder, broken, change
 
 SCALARS = change("capture_scalar_outputs=True")
 SHAPES = change("capture_dynamic_output_shape_ops=True")
@@ -31,10 +31,10 @@ def finder(results: Sequence[Result], **fields: Any) -> FakeFinder:
 def work(
     tmp_path: Path, results: Sequence[Result], *finders: FakeFinder, **given: Any
 ) -> dict[str, RunFix]:
-    journal, seen = FixJournal(tmp_path), Seen()
+    journal = FixJournal(tmp_path)
     cases, _ = cases_of(results)
     fields = {"limits": Limits(evaluations=4, seconds=9.0), **given}
-    search = RunSearch(cases=cases, journal=journal, observer=seen, **fields)
+    search = RunSearch(cases=cases, journal=journal, progress=FixProgress(), **fields)
     search.begin()
     search.run(finders, "default")
     return {each.model: each for each in journal.read()[0].values()}
@@ -52,7 +52,7 @@ def test_one_model_of_a_place_is_searched_and_the_others_get_its_changes(tmp_pat
     assert finding.searched == ["M0"]
     assert finding.evaluated == [(name, (SCALARS.name,)) for name in ("M1", "M2", "M3", "M4")]
     assert finding.verified == ["M1", "M2", "M3", "M4"]
-    assert {each.state for each in found.values()} == {FixState.VERIFIED}
+    assert {each.fix.status for each in found.values()} == {FixStatus.VERIFIED}
     assert [found[n].origin for n in ("M0", "M1")] == [FixOrigin.SEARCH, FixOrigin.KNOWN]
     assert found["M4"].after == ("M0",)
     assert (tmp_path / found["M4"].script_file).read_text() == "# verification of M4\n"
@@ -65,7 +65,7 @@ def test_captured_is_not_verified_and_a_search_for_the_model_itself_follows(tmp_
     finding = finder(results, unverified=frozenset({"M4"}))
     found = work(tmp_path, results, finding)
     assert finding.searched == ["M0", "M4"]
-    assert found["M4"].state is FixState.CAPTURED
+    assert found["M4"].fix.status is FixStatus.CAPTURED
     (rejected,) = found["M4"].fix.rejections
     assert rejected.reason == "results of Inductor: differ"
     assert found["M4"].fix.changes == ()
@@ -98,7 +98,7 @@ def test_a_place_is_searched_on_three_models_only(tmp_path: Path) -> None:
     assert finding.searched == ["M0", "M1", "M2"]
     assert finding.evaluated == []
     assert [found[f"M{n}"].origin for n in (2, 3)] == [FixOrigin.SEARCH, FixOrigin.PLACES]
-    assert found["M5"].state is FixState.NOTHING
+    assert found["M5"].fix.status is FixStatus.NOTHING
     assert found["M5"].fix.detail == "its graph breaks were searched in vain on M0, M1, M2"
 
 
@@ -124,8 +124,8 @@ def test_fewer_breaks_are_an_improvement_that_others_can_use(tmp_path: Path) -> 
     ]
     finding = finder(results)
     found = work(tmp_path, results, finding)
-    assert {found[f"H{n}"].state for n in range(4)} == {FixState.IMPROVES}
-    assert found["Only"].state is FixState.VERIFIED
+    assert {found[f"H{n}"].fix.status for n in range(4)} == {FixStatus.IMPROVES}
+    assert found["Only"].fix.status is FixStatus.VERIFIED
     assert found["Only"].origin is FixOrigin.KNOWN
 
 

@@ -7,13 +7,12 @@ import pytest
 from compilewatch.contract.targets import target_label
 from compilewatch.extras.fixes.of_run import progress
 from compilewatch.extras.fixes.of_run.progress import FixProgress
-from compilewatch.extras.fixes.of_run.records import FixOrigin, FixState, RunFix
-from compilewatch.extras.fixes.records import Fix, FixStatus
+from compilewatch.extras.fixes.records import Fix, FixOrigin, FixStatus, RunFix
 from compilewatch.records import Target
 
 
 def found(name: str) -> RunFix:
-    status = FixStatus.NOTHING
+    status = FixStatus.CAPTURED
     fix = Fix(model=name, target=target_label(Target()), status=status, detail="no change helps")
     return RunFix(
         key="k",
@@ -22,7 +21,6 @@ def found(name: str) -> RunFix:
         max_seconds=1.0,
         model=name,
         target=Target(),
-        state=FixState.CAPTURED,
         origin=FixOrigin.SEARCH,
         fix=fix,
     )

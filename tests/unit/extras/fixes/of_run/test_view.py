@@ -13,14 +13,13 @@ from compilewatch.api.stored_fixes import stored_fix_for, stored_fixes
 from compilewatch.api.view import view
 from compilewatch.errors import StoreError
 from compilewatch.extras.fixes.of_run.cases import cases_of
-from compilewatch.extras.fixes.of_run.command import exit_status, summarised
+from compilewatch.extras.fixes.of_run.command import exit_status, summarised, summary_text
 from compilewatch.extras.fixes.of_run.journal import FILE, FixJournal
-from compilewatch.extras.fixes.of_run.metrics import DEFINITIONS, samples
-from compilewatch.extras.fixes.of_run.records import FixState
-from compilewatch.extras.fixes.of_run.text import summary_text
 from compilewatch.extras.fixes.of_run.view import (
+    DEFINITIONS,
     fixes_of_run,
     model_fix,
+    samples,
     tried_hints,
     view_of_run,
 )
@@ -149,8 +148,8 @@ def test_captured_but_not_verified_is_no_fix_and_says_why(tmp_path: Path) -> Non
     stored = searched(tmp_path)
     found = next(iter(FixJournal(stored.path).read()[0].values()))
     rejected = Rejection(changes=("x",), reason="results of Inductor: differ")
-    fix = Fix(model="A", target="dynamo", status=FixStatus.NOTHING, rejections=(rejected,))
-    shown = model_fix(msgspec.structs.replace(found, state=FixState.CAPTURED, fix=fix))
+    fix = Fix(model="A", target="dynamo", status=FixStatus.CAPTURED, rejections=(rejected,))
+    shown = model_fix(msgspec.structs.replace(found, fix=fix))
     assert not shown.verified
     assert shown.detail == "captured, not verified: results of Inductor: differ"
 
@@ -190,7 +189,7 @@ def test_the_summary_counts_places_searches_and_what_they_give(tmp_path: Path) -
     cases, notes = cases_of(stored.results())
     found = summarised(stored, cases, notes)
     assert (found.places, found.removed, found.searches) == (2, 1, 2)
-    assert found.states[FixState.VERIFIED] == 2
+    assert found.states[FixStatus.VERIFIED] == 2
     assert exit_status(found) == 1
     text = piped(summary_text(found))
     assert "1 of 2 places removed; 2 searches" in text
@@ -225,7 +224,7 @@ def test_a_stored_fix_is_found_for_the_same_graph_breaks(tmp_path: Path) -> None
     def found(name: str, *breaks: object) -> str | None:
         result: Result = factories.result(name, breaks=breaks)  # type: ignore[arg-type]
         fix = stored_fix_for(store, result)
-        return None if fix is None else f"{fix.run} {fix.fix.model}"
+        return None if fix is None else f"{fix.run} {fix.model}"
 
     assert found("B", ITEM) == f"{stored.run.id} B"
     assert found("Other", ITEM, HOPELESS) in {f"{stored.run.id} {n}" for n in "AB"}
