@@ -7,9 +7,9 @@ good as it was, for as long as the history of the view goes back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -149,9 +149,9 @@ def between_environments(
     environment alone. Raises UsageError where one has no result in its environment.
     """
     old, new = names
-    olds = _held(baseline, before, old, "in environment", _environment)
+    olds = _held(baseline, before, old, "environment")
     held = list(after)
-    news = _held(run, held, new, "in environment", _environment)
+    news = _held(run, held, new, "environment")
     # Under one name, so that a target of both is one target.
     sides = [
         msgspec.structs.replace(
@@ -165,7 +165,7 @@ def between_environments(
     if len(held) >= run.planned:
         # Complete: a model that this environment lacks is not in its Transformers.
         sides[1] = msgspec.structs.replace(sides[1], planned=len(news))
-    compared = compare(sides[0], moved(olds, new), sides[1], news, by_place=True)
+    compared = compare(sides[0], as_on(olds, environment=new), sides[1], news, by_place=True)
     return sides[0], sides[1], compared
 
 
@@ -178,9 +178,11 @@ def between_devices(
     has no result for its device.
     """
     old, new = names
-    olds = list(_on_device(_held(baseline, before, old, "for device", _device), new))
-    news = list(_on_device(_held(run, after, new, "for device", _device), new))
-    compared = compare(baseline, olds, run, news, by_place=True)
+    olds = _held(baseline, before, old, "device")
+    news = _held(run, after, new, "device")
+    # Under one name and type of weights, so that a target of both is one target.
+    sides = [as_on(side, device=new, dtype=Dtype.CONFIG) for side in (olds, news)]
+    compared = compare(baseline, sides[0], run, sides[1], by_place=True)
     differ = (*changed("device", old, new), *compared.differences)
     return replace(compared, differences=differ)
 
@@ -246,39 +248,23 @@ class _Causes:
         return tuple(lines)
 
 
-def _held(
-    run: Run, results: Iterable[Result], name: str, what: str, of: Callable[[Target], str]
-) -> list[Result]:
+def _held(run: Run, results: Iterable[Result], name: str, field: str) -> list[Result]:
     """The results whose target has this environment or device. Raises UsageError for none."""
-    held = list(results)
-    found = [result for result in held if of(result.request.target) == name]
-    if not found:
-        known = sorted({of(result.request.target) for result in held})
-        raise UsageError(f"run {run.id} has no result {what} {name!r}; it has: {', '.join(known)}")
-    return found
-
-
-def _environment(target: Target) -> str:
-    return target.environment
-
-
-def _device(target: Target) -> str:
-    return target.device
-
-
-def _on_device(results: Iterable[Result], name: str) -> Iterable[Result]:
-    """As if they were of one device, and of weights of one type."""
+    by_name: dict[str, list[Result]] = {}
     for result in results:
-        target = msgspec.structs.replace(result.request.target, device=name, dtype=Dtype.CONFIG)
-        request = msgspec.structs.replace(result.request, target=target)
-        yield msgspec.structs.replace(result, request=request)
+        by_name.setdefault(getattr(result.request.target, field), []).append(result)
+    if name not in by_name:
+        where = f"{'for' if field == 'device' else 'in'} {field}"
+        known = ", ".join(sorted(by_name))
+        raise UsageError(f"run {run.id} has no result {where} {name!r}; it has: {known}")
+    return by_name[name]
 
 
-def moved(results: Iterable[Result], name: str) -> Iterable[Result]:
-    """Return results as if they were of another environment."""
+def as_on(results: Iterable[Result], **target: Any) -> Iterator[Result]:
+    """Yield results as if their targets had these fields."""
     for result in results:
-        target = msgspec.structs.replace(result.request.target, environment=name)
-        request = msgspec.structs.replace(result.request, target=target)
+        changed_target = msgspec.structs.replace(result.request.target, **target)
+        request = msgspec.structs.replace(result.request, target=changed_target)
         yield msgspec.structs.replace(result, request=request)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from compilewatch import plugins
-from compilewatch.analysis.comparison import moved
+from compilewatch.analysis.comparison import as_on
 from compilewatch.api.selection import split
 from compilewatch.api.view import view, view_between, view_between_devices
 from compilewatch.cli import completion, conditions, options
@@ -91,7 +91,7 @@ def command(
         olds: Iterable[Result] = before.results()
         if names is not None:
             inside = [r for r in olds if r.request.target.environment == names[0]]
-            olds = moved(inside, names[1])
+            olds = as_on(inside, environment=names[1])
         print_attributions = plugins.provided("attribution", "compare --attribute")
         print_attributions(
             store, settings, seen, olds, limit=limit, by_place=names is not None, as_json=as_json
