@@ -20,6 +20,7 @@ from compilewatch.sources.hub.pulled import PullReport, read_pulled
 from compilewatch.sources.hub.retry import RetryLimits
 from compilewatch.sources.hub.source import HubSource
 from compilewatch.sources.popularity import read_popularity
+from tests.doubles.misbehaving import Fault, dripping_body, dripping_headers, misbehaving
 from tests.integration.sources.hub_double import HubDouble, HubModel, serving
 
 ACORN = {"model_type": "acorn", "architectures": ["AcornModel"], "hidden_size": 8}
@@ -445,6 +446,16 @@ def test_retries_are_reported_and_a_host_that_is_not_there_is_tried_once(
             notice=told.append,
         )
     assert [line.rpartition("; ")[2] for line in told] == ["attempt 2 of 3", "attempt 3 of 3"]
+
+
+@pytest.mark.parametrize("fault", [dripping_headers, dripping_body])
+def test_a_hub_that_sends_a_byte_now_and_then_is_given_up(
+    fault: Fault, listing: Path, tmp_path: Path
+) -> None:
+    limits = RetryLimits(attempts=1, deadline_seconds=0.5)
+    late = "no complete response within 0.5 s"
+    with misbehaving(fault) as address, pytest.raises(SourceError, match=late):
+        pull(output=listing, endpoint=f"http://{address}", cache=tmp_path, limits=limits)
 
 
 def test_something_else_listens(hub: HubDouble, listing: Path, tmp_path: Path) -> None:
