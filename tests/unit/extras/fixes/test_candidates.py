@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -252,3 +253,44 @@ def test_only_numbers_that_take_no_gradient_are_held_as_python_values(
             replacements.hold_as_python_value(stack, model, "step")
             assert model.step is held or (type(model.step), model.step) == (type(held), held)
         assert model.step is value
+
+
+CHECKS = """\
+class Net:
+    def checked(self, x):
+        if x.max() > 3:
+            raise ValueError("too large")
+        return x
+
+    def forward(self, x):
+        {within}
+            return self.checked(x)
+        {then}
+            return x * 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("within", "then", "rewritten"),
+    [
+        ("if x.dim():", "else:", True),
+        ("try:", "finally:", True),
+        ("try:", "except ValueError:", False),
+        ("with contextlib.suppress(ValueError):", "if True:", False),
+    ],
+)
+def test_a_check_whose_error_the_model_catches_is_not_rewritten(
+    within: str, then: str, rewritten: bool
+) -> None:
+    """The error would be of another type, and come from the graph, where nothing catches it."""
+    source = CHECKS.format(within=within, then=then)
+    stack = tuple(
+        StackFrame(file="lib/a.py", line=line, function=name)
+        for line, name in ((9, "forward"), (3, "checked"))
+    )
+    found = graph_break(
+        code="GB0170", reason="data-dependent", file="lib/a.py", line=3, user_stack=stack
+    )
+    where = replace(place(), source_of=lambda _: source)
+    names = [each.name for each in proposals([found], where)]
+    assert any(name.startswith("check in the graph") for name in names) == rewritten, names

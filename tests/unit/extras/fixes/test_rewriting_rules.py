@@ -199,6 +199,10 @@ UNTOUCHED = {
         ("y = n > 1 and m > 1 and mask is None\n", 1),
         # a comparison that evaluates more than sizes
         ("y = next(n) > 1 and mask is None\n", 1),
+        # the value is used, which may be None or 0, and not its truth
+        ("y = n > 1 and mask is None and causal\nreturn x, y\n", 1),
+        ("y = n > 1 and mask is None and causal\nreturn attend(x, causal=y)\n", 1),
+        ("y = n > 1 and mask is None and causal\nreturn x if y is None else x + 1\n", 1),
     ],
     "check of numbers in the graph": [
         # a truth, not a comparison
@@ -384,3 +388,24 @@ def test_each_form_of_a_branch_becomes_a_choice(before: str, after: str) -> None
     for values in ([1.0, 2.0], [-3.0, -4.0], [0.0, 0.0]):
         given = {"x": torch.tensor(values)}
         torch.testing.assert_close(run(after, dict(given)), run(before, dict(given)))
+
+
+def test_a_condition_may_be_given_to_attention() -> None:
+    body = "y = n > 1 and causal\nreturn F.scaled_dot_product_attention(x, x, x, is_causal=y)\n"
+    assert "y = bool(causal) and n > 1" in rewritten("known conditions first", body, 1)
+
+
+def test_each_branch_of_a_choice_is_forced_in_both_functions() -> None:
+    source = "def forward(x, y):\n    if x.max() > 3:\n        x = x * 2\n    return x\n"
+    site = site_at(source, "a.py", 2, "")
+    assert site is not None
+    (edit,) = BY_NAME["chosen instead of branched"].apply(site)
+    condition = "torch.full_like(x.max() > 3, {}, dtype=torch.bool)"
+    assert edit.branches == tuple(
+        (
+            f"the branch at line 2 {name}",
+            f"    if {taken}:\n        x = x * 2\n",
+            f"    x = torch.where({condition.format(taken)}, x * 2, x)\n",
+        )
+        for taken, name in ((True, "taken"), (False, "not taken"))
+    )

@@ -48,6 +48,8 @@ Call = tuple[str, str]
 
 FIRST, SECOND = SHAPES = ("first shape", "second shape")
 
+OTHER_NUMBERS = "own, while numbers that the fix reads are others"
+
 CALLS: tuple[Call, ...] = (
     (FIRST, "own"),
     (SECOND, "own"),
@@ -57,7 +59,7 @@ CALLS: tuple[Call, ...] = (
     (SECOND, "spread"),
     (FIRST, "highest"),
     (SECOND, "lowest"),
-    (FIRST, "other numbers"),
+    (FIRST, OTHER_NUMBERS),
     (FIRST, "spread"),
     (SECOND, "highest"),
     (FIRST, "own"),
@@ -172,10 +174,8 @@ class ScriptCall:
 
     def number(self, number: int, call: Call) -> Outcome:
         """Make one of the calls, with a seed of its own."""
-        kinds = ALTERED.get(call[1])
-        with contextlib.ExitStack() as stack:
-            if kinds is not None:
-                stack.enter_context(altered(self.subject, self.model, kinds))
+        others = altered(self.subject, self.model)
+        with others if call[1] == OTHER_NUMBERS else contextlib.nullcontext():
             given = arguments(self.subject, *call)
             return self(*given, seed=number, brief=number >= COUNTED)
 
@@ -238,18 +238,9 @@ def not_contiguous(value: torch.Tensor, _: int) -> torch.Tensor:
     return value.repeat_interleave(2, -1)[..., ::2] if value.dim() else value
 
 
-ALTERED: dict[str, tuple[type, ...]] = {
-    "other numbers": (bool, int, float),
-    "other factors": (bool, float),
-}
-"""Own inputs, while numbers of these types in globals and attributes are others.
-
-The second one takes the place of the first where integers are sizes that must stay.
-"""
-
 VARIANTS: dict[str, Callable[[torch.Tensor, int], torch.Tensor] | None] = {
     "own": None,
-    **dict.fromkeys(ALTERED),
+    OTHER_NUMBERS: None,
     "permuted": permuted,
     "spread": spread,
     "lowest": lambda value, _: torch.full_like(value, value.min().item()),
@@ -263,7 +254,7 @@ def accepted(subject: ScriptSubject) -> list[Call]:
     """Return the calls that eager mode accepts. Raises what an own call raises."""
     plain = ScriptCall(subject, subject.build(0), subject.unchanged)
     found = []
-    for call in dict.fromkeys([*CALLS, (FIRST, "other factors"), *EAGER_ONLY]):
+    for call in dict.fromkeys([*CALLS, *EAGER_ONLY]):
         try:
             with torch.no_grad():
                 plain.number(COUNTED, call)
@@ -467,8 +458,8 @@ def own_globals(model: torch.nn.Module) -> Iterator[tuple[Any, Any, str, str]]:
     owners |= {file: sys.modules[file] for file in files if file in sys.modules}
     for title, owner in sorted(owners.items()):
         for name, value in list(vars(owner).items()):
-            followed = type(value) in PLAIN or type(value).__module__ in files
-            if followed and not name.startswith("__") and not isinstance(value, type):
+            own = type(value).__module__ in files and has_attributes(value)
+            if (own or type(value) in PLAIN) and not name.startswith("__"):
                 yield owner, value, f"{title}.{name}", name
 
 
@@ -587,22 +578,20 @@ def frozen_reads(subject: ScriptSubject) -> list[str]:
 
 
 @contextlib.contextmanager
-def altered(
-    subject: ScriptSubject, model: torch.nn.Module, kinds: tuple[type, ...]
-) -> Iterator[None]:
-    """Change the numbers that functions of the fix read from globals and attributes for a while."""
-    functions = changed_functions(
-        [each for each in subject.functions if each not in subject.frozen]
-    )
-    spaces, attributes = reads(functions)
+def altered(subject: ScriptSubject, model: torch.nn.Module) -> Iterator[None]:
+    """Change numbers that functions of the fix read from globals and attributes for a while.
+
+    Integers in attributes are sizes of parameters, which stay, unless the fix replaces them.
+    """
+    names = [each for each in subject.functions if each not in subject.frozen]
+    spaces, attributes = reads(changed_functions(names))
     places = [place for title, place in spaces.items() if is_own(title)]
-    for name in attributes | set(subject.attributes):
-        places += [(vars(module), name) for module in model.modules() if name in vars(module)]
+    for space in (vars(module) for module in model.modules()):
+        places += [(space, name) for name in subject.attributes if name in space]
+        places += [(space, name) for name in attributes if type(space.get(name)) in (bool, float)]
     before = [(space, name, space[name]) for space, name in places if name != "training"]
     for space, name, value in before:
-        single = isinstance(value, torch.Tensor) and not value.dim() and not value.requires_grad
-        if isinstance(value, kinds) or type(value).__module__ == "numpy" or single:
-            space[name] = other_number(value)
+        space[name] = other_number(value)
     try:
         yield
     finally:
@@ -611,12 +600,13 @@ def altered(
 
 
 def other_number(value: Any) -> Any:
-    """Return another number of the same type."""
-    with contextlib.suppress(Exception):  # arrays and numbers that cannot be calculated with
-        if "bool" in str(getattr(value, "dtype", type(value))):
-            return value.logical_not() if torch.is_tensor(value) else type(value)(not value)
-        return value + 1 if "int" in str(getattr(value, "dtype", type(value))) else value * 2 + 1
-    return value
+    """Return another number of the same type; what is no single number stays."""
+    kind, single = str(getattr(value, "dtype", type(value))), getattr(value, "ndim", 0) == 0
+    if single and "bool" in kind:
+        return value.logical_not() if torch.is_tensor(value) else type(value)(not value)
+    if single and "int" in kind:
+        return value + 1
+    return value * 2 + 1 if single and "float" in kind else value
 
 
 # --- two calls ------------------------------------------------------------------------------------
@@ -1549,12 +1539,7 @@ def verify(
 def choose(subject: ScriptSubject, usable: set[Call]) -> None:
     """Make own inputs in the place of those that eager mode does not accept."""
 
-    def chosen(call: Call) -> Call:
-        others = (call, (FIRST, "other factors"))
-        candidates = others if call[1] == "other numbers" else (call,)
-        return next((each for each in candidates if each in usable), (call[0], "own"))
-
-    subject.calls = tuple(map(chosen, CALLS))
+    subject.calls = tuple(call if call in usable else (call[0], "own") for call in CALLS)
     subject.eager_only = tuple(call for call in EAGER_ONLY if call in usable)
 
 
