@@ -21,9 +21,9 @@ SOURCE = Path(suite.__file__).read_text(encoding="utf-8")
 Baseline = Sequence[KnownBreak]
 
 
-def imported(root: Path, source: str) -> ModuleType:
+def imported(root: Path, source: str, name: str = "models.py") -> ModuleType:
     """Write the suite's file with this source, and import it anew."""
-    path = root / "src" / "models.py"
+    path = root / "src" / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(source.encode())
     linecache.clearcache()

@@ -149,6 +149,55 @@ def without_comments(source: str) -> str:
     return tokenize.untokenize(kept)
 
 
+def renamed_function(source: str) -> str:
+    return re.sub(r"\bgate\b", "choose", source)
+
+
+def extracted_helper(source: str) -> str:
+    body = "    if total > 0:\n        x = x * 2\n    return x\n"
+    helper = f"def scaled(total: Tensor, x: Tensor) -> Tensor:\n{body}\n\ndef gate("
+    return source.replace(body, "    return scaled(total, x)\n").replace("def gate(", helper)
+
+
+def extracted_condition(source: str) -> str:
+    return source.replace("    if total > 0:", "    positive = total > 0\n    if positive:")
+
+
+def inlined_variable(source: str) -> str:
+    return source.replace("    total = x.sum()\n    if total > 0:", "    if x.sum() > 0:")
+
+
+def named_constant(source: str) -> str:
+    return source.replace("    if total > 0:", "    if total > LIMIT:") + "\nLIMIT = 0\n"
+
+
+def conditional_expression(source: str) -> str:
+    return source.replace(
+        "    if total > 0:\n        x = x * 2\n", "    x = x * 2 if total > 0 else x\n"
+    )
+
+
+def renamed_method(source: str) -> str:
+    """What `forward` did is in a method of another name."""
+    method = "    def forward(self, x: Tensor) -> Tensor:\n        return self.run(x)\n\n"
+    start = source.index("class Items")
+    head, rest = source[:start], source[start:]
+    return head + rest.replace("    def forward(", f"{method}    def run(", 1).replace(
+        "super().forward(x)", "Mlp.forward(self, x)", 1
+    )
+
+
+def function_as_method(source: str) -> str:
+    start, end = source.index("def gate("), source.index("class Mlp")
+    body = re.sub(r"^", "    ", source[start:end].strip(), flags=re.MULTILINE)
+    holder = f"class Gates:\n    @staticmethod\n{body}\n\n\n"
+    return (
+        (source[:start] + holder + source[end:])
+        .replace(" gate(hidden)", " Gates.gate(hidden)")
+        .replace("= gate(x)", "= Gates.gate(x)")
+    )
+
+
 REFACTORINGS: tuple[Refactoring, ...] = (
     lines_above,
     blank_lines_everywhere,
@@ -170,4 +219,12 @@ REFACTORINGS: tuple[Refactoring, ...] = (
     functions_below_their_users,
     another_method_before,
     without_comments,
+    renamed_function,
+    extracted_helper,
+    extracted_condition,
+    inlined_variable,
+    named_constant,
+    conditional_expression,
+    renamed_method,
+    function_as_method,
 )

@@ -6,7 +6,7 @@ import functools
 import inspect
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ class CompileCheck:
         calls: Iterable[Any] | None = None,
         mode: str = "eval",
         backend: str = "eager",
-        dynamic: bool | None = None,
+        dynamic: bool | Mapping[str, Sequence[int]] | None = None,
         own: str | Iterable[str] | None = None,
         third_party: str | None = None,
         recompilations: int | None = None,
@@ -67,11 +67,19 @@ class CompileCheck:
         compiled model to compute what eager mode does. A keyword wins over the marker
         `compilewatch`, and that over `[tool.compilewatch]` of pyproject.toml.
 
+        `dynamic={"x": [0]}` fails if the model specialises dimension 0 of its argument `x`, so that
+        another size would compile again.
+
         A model by name (`"mypkg.net:build"`) is built in a process of its own, with example inputs.
         """
         given = (own, third_party, recompilations, captured_share, fullgraph, numerics)
         try:
             rules, known = self._rules(dict(zip(RULES, given, strict=True)))
+            if isinstance(dynamic, Mapping):
+                if isinstance(model, str) or calls is not None:
+                    raise UsageError("dynamic={...} needs a model and the arguments of one call")
+                args, kwargs = _marked_dynamic(model, args, kwargs, dynamic)
+                dynamic = None
             if isinstance(model, str) and not (args or kwargs or calls):
                 checked, code = _named(model, rules, mode=mode, backend=backend, dynamic=dynamic)
             else:
@@ -140,6 +148,35 @@ class CompileCheck:
         properties = self._node.user_properties
         properties[:] = [pair for pair in properties if not pair[0].startswith(PROPERTY)]
         properties += [(f"{PROPERTY}{name}", count) for name, count in counts.items()]
+
+
+def _marked_dynamic(
+    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: Mapping[str, Sequence[int]]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a call with marked copies of tensors. Raises UsageError."""
+    import torch
+
+    function = model.forward if isinstance(model, torch.nn.Module) else model
+    try:
+        bound = inspect.signature(function).bind(*args, **kwargs)
+    except TypeError as error:
+        raise UsageError(f"dynamic: the model does not take these arguments: {error}") from None
+    for name, dimensions in dynamic.items():
+        tensor = bound.arguments.get(name, bound.arguments.get("kwargs", {}).get(name))
+        if not isinstance(tensor, torch.Tensor):
+            hint = did_you_mean(name, bound.arguments)
+            raise UsageError(f"dynamic: the model gets no tensor {name!r}{hint}")
+        copy = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+        for dimension in dimensions:
+            if dimension not in range(copy.dim()) or copy.shape[dimension] < 2:
+                raise UsageError(
+                    f"dynamic: dimension {dimension} of {name} {tuple(copy.shape)} is not one of "
+                    "size 2 or more, which torch can keep dynamic"
+                )
+            torch._dynamo.mark_dynamic(copy, dimension)
+        holder = bound.arguments if name in bound.arguments else bound.arguments["kwargs"]
+        holder[name] = copy
+    return bound.args, bound.kwargs
 
 
 def code_files(model: Any) -> tuple[str, ...] | None:

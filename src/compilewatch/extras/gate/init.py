@@ -1,38 +1,106 @@
-"""`compilewatch init`: bring the gate into a repository: a test, the settings, and a workflow."""
+"""`compilewatch init`: bring the gate into a repository: a test, the settings, and a workflow.
+
+Which models it tries is read from the source, without importing it: what a package exports comes
+first, then what its modules define. Each runs in a child before it is written.
+"""
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import itertools
 import json
 import os
 import re
+import subprocess
 import sys
+import tempfile
 import textwrap
 import tomllib
-from collections.abc import Iterator, Sequence
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import click
 
 from compilewatch.errors import ConfigError, UsageError
+from compilewatch.extras.gate.named import NamedChecks
 from compilewatch.extras.gate.settings import project_root
 from compilewatch.files import write_atomically
+from compilewatch.records import Result, Status, TensorSummary
 from compilewatch.sources.factories import possible_factories
-from compilewatch.sources.select import FACTORY
 
 TEST, WORKFLOW = "tests/test_compile.py", ".github/workflows/compilewatch.yml"
 
-MOST_MODELS = 5
-"""So many models are proposed; who has more names the ones that matter."""
+MOST_MODELS = 2
+"""So many models are written; who has more knows which ones matter."""
+
+MOST_TRIES, MOST_PARAMETERS = 6, 30_000_000
+
+TRY_SECONDS, TRY_GIB = 15.0, 4.0
+"""The limits of a model that is tried; the test of all may take five times as long."""
 
 _NO_PACKAGES = ("tests", "test", "docs", "doc", "examples", "example", "scripts", "build", "dist")
+
+_MODULE = ("Module", "PreTrainedModel", "LightningModule")
+
+_SIZES: Mapping[str, int] = {
+    **dict.fromkeys(("depth", "num_layers", "n_layers", "layers"), 1),
+    **dict.fromkeys(("heads", "num_heads", "n_heads", "nhead"), 2),
+    **dict.fromkeys(("channels", "in_channels", "in_chans", "image_channels"), 3),
+    **dict.fromkeys(("num_classes", "classes", "n_classes"), 4),
+    **dict.fromkeys(("patch_size", "kernel_size"), 8),
+    **dict.fromkeys(("dim_head", "head_dim", "out_channels"), 16),
+    **dict.fromkeys(("dim", "hidden_dim", "hidden_size", "embed_dim", "d_model", "width"), 32),
+    **dict.fromkeys(("mlp_dim", "dim_in", "dim_out", "in_features", "out_features"), 32),
+    **dict.fromkeys(("image_size", "img_size", "max_seq_len", "seq_len"), 32),
+    **dict.fromkeys(("num_tokens", "vocab_size"), 64),
+}
+"""Small values of the arguments that a model must be given, by their usual names."""
+
+_REDUCED: Mapping[str, object] = {
+    **dict.fromkeys(("depth", "num_layers", "n_layers"), 1),
+    **dict.fromkeys(("weights", "encoder_weights"), None),
+    "pretrained": False,
+}
+"""Values of optional arguments: fewer layers, and no weights to download."""
+
+
+_EXAMPLES = '''"""A change that adds a graph break of torch.compile to this project's code fails.
+
+The models are small, and their inputs are examples: put those of your own use in their place.
+A missing fixture `compile_check` is that of `pip install compilewatch`.
+"""
+
+import compilewatch  # noqa: F401  (brings the fixture compile_check)
+import torch
+
+{imports}
+{tests}'''
+
+_FACTORY = """\
+def model_{number}():
+    from {candidate.module} import {candidate.name}
+    return {candidate.call}
+"""
+
+_EXAMPLE = """
+
+def test_{name}(compile_check):
+    model = {model}
+    compile_check({arguments})
+"""
 
 _TEST = '''"""A change that adds a graph break of torch.compile to this project's code fails here.
 
 Each model is built in a process of its own and called with example inputs. With inputs of your
 own: `compile_check(Net(), torch.randn(2, 4))`.
+A missing fixture `compile_check` is that of `pip install compilewatch`.
 """
 
+import compilewatch  # noqa: F401  (brings the fixture compile_check)
 import pytest
 
 MODELS = [
@@ -106,62 +174,259 @@ class PlannedFile:
             raise UsageError(f"{self.path} exists now: it is left as it is") from None
 
 
-def proposed_models(root: Path) -> list[str]:
-    """Return models of a repository that need no arguments, as MODULE:NAME.
+@dataclass(frozen=True, kw_only=True)
+class TriedModel:
+    """A model that can be built: `from module import name`, and `call` as Python writes it."""
 
-    They are read in the source of its packages; nothing is imported.
-    """
-    found: list[str] = []
+    module: str
+    name: str
+    call: str
+
+
+def candidates(root: Path) -> Iterator[TriedModel]:
+    """Yield models of a repository that small numbers build, exported ones first."""
+    seen: set[str] = set()
     for top in _packages(root):
-        for path in sorted(top.rglob("*.py")):
+        inits = sorted(top.rglob("__init__.py"), key=lambda path: (len(path.parts), path))
+        files = [*inits, *(path for path in sorted(top.rglob("*.py")) if path not in inits)]
+        for path in files:
             parts = path.relative_to(top.parent).with_suffix("").parts
-            module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-            try:
-                names = possible_factories(path)
-            except ConfigError:
-                continue  # Python 2, or a template
-            found += [f"{module}:{name}" for name in names if FACTORY.fullmatch(f"{module}:{name}")]
-    return found
+            parts = parts[:-1] if parts[-1] == "__init__" else parts
+            if any(part.startswith("_") or part in _NO_PACKAGES for part in parts):
+                continue
+            names = _exports(path) if path in inits else _defined(path)
+            for name, arguments in names:
+                if name not in seen:
+                    seen.add(name)
+                    call = f"{name}({', '.join(arguments)})"
+                    yield TriedModel(module=".".join(parts), name=name, call=call)
 
 
 def _packages(root: Path) -> Iterator[Path]:
-    folders = [root / "src"] if (root / "src").is_dir() else [root]
-    for folder in folders:
-        for path in sorted(folder.iterdir()):
-            if (path / "__init__.py").is_file() and path.name not in _NO_PACKAGES:
-                yield path
+    folder = root / "src" if (root / "src").is_dir() else root
+    for path in sorted(folder.iterdir()):
+        if (path / "__init__.py").is_file() and path.name not in _NO_PACKAGES:
+            yield path
+
+
+def _exports(init: Path) -> Iterator[tuple[str, list[str]]]:
+    """The model classes that a package names, each with the arguments that it is built with."""
+    for node in _body(init):
+        names = [alias.asname or alias.name for alias in getattr(node, "names", ())]
+        names = names if isinstance(node, ast.ImportFrom) else [getattr(node, "name", "")]
+        for name in filter(None, names):
+            resolved = _class(init, name)
+            if resolved is not None and (arguments := _arguments(*resolved)) is not None:
+                yield name, arguments
+
+
+def _defined(path: Path) -> Iterator[tuple[str, list[str]]]:
+    try:
+        names = possible_factories(path)
+    except ConfigError:
+        return  # Python 2, or a template
+    for name in names:
+        resolved = _class(path, name)
+        arguments = _arguments(*resolved) if resolved is not None else []
+        if arguments is not None:
+            yield name, arguments
+
+
+@cache
+def _body(path: Path) -> tuple[ast.stmt, ...]:
+    try:
+        return tuple(ast.parse(path.read_bytes()).body)
+    except (OSError, SyntaxError, ValueError):
+        return ()
+
+
+def _class(path: Path, name: str, hops: int = 5) -> tuple[Path, ast.ClassDef] | None:
+    """The class of a name in a file, also one that it imports from its own package."""
+    for node in _body(path):
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return path, node
+        if not isinstance(node, ast.ImportFrom) or not hops:
+            continue
+        for alias in node.names:
+            file = _imported(path, node) if (alias.asname or alias.name) == name else None
+            if file is not None:
+                return _class(file, alias.name, hops - 1)
+    return None
+
+
+def _imported(path: Path, node: ast.ImportFrom) -> Path | None:
+    parts = (node.module or "").split(".") if node.module else []
+    above = [path.parents[node.level - 1]] if node.level else list(path.parents)
+    for folder in above:
+        target = folder.joinpath(*parts)
+        for file in (target.with_suffix(".py"), target / "__init__.py"):
+            if parts and file.is_file():
+                return file
+        if parts and not node.level and folder.name == parts[0]:
+            above = []
+    return None
+
+
+def _line(path: Path, node: ast.ClassDef, hops: int = 5) -> list[ast.ClassDef] | None:
+    """A class and the classes that it derives from, if the last one is a module of torch."""
+    for base in node.bases:
+        name = base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "")
+        if name in _MODULE:
+            return [node]
+        resolved = _class(path, name) if hops and name != node.name else None
+        if resolved is not None and (rest := _line(*resolved, hops - 1)) is not None:
+            return [node, *rest]
+    return None
+
+
+def _arguments(path: Path, node: ast.ClassDef) -> list[str] | None:
+    """The arguments that build a model as `name=value`; None if it cannot or is not to be built."""
+    line = _line(path, node)
+    if line is None or node.name.startswith("_") or "Base" in node.name:
+        return None
+    functions = [n for cls in line for n in cls.body if isinstance(n, ast.FunctionDef)]
+    abstract = any("abstract" in ast.unparse(d) for f in functions for d in f.decorator_list)
+    if abstract or not any(f.name == "forward" for f in functions):
+        return None
+    arguments: dict[str, str] = {}
+    for build in (f.args for f in functions if f.name == "__init__"):
+        positional = [*build.posonlyargs, *build.args][1:]
+        optional = {a.arg for a in positional[len(positional) - len(build.defaults) :]}
+        optional |= {a.arg for a, d in zip(build.kwonlyargs, build.kw_defaults, strict=True) if d}
+        for name in (a.arg for a in (*positional, *build.kwonlyargs)):
+            values = _REDUCED if name in optional else _SIZES
+            if name in values:
+                arguments.setdefault(name, f"{name}={values[name]}")
+            elif name not in optional:
+                return None
+        if build.kwarg is None:
+            break  # otherwise the class that it derives from gets the rest
+    return list(arguments.values())
+
+
+def examples(root: Path) -> str:
+    """Return a test of models that were tried, each with example inputs; "" if none can be tested.
+
+    Each runs in a child with limits of time and memory, and then the test that is written.
+    """
+    tried = list(itertools.islice(candidates(root), MOST_TRIES))
+    if not tried:
+        return ""
+    with tempfile.TemporaryDirectory(prefix="compilewatch-") as folder:
+        factories = Path(folder, "candidates.py")
+        functions = [
+            _FACTORY.format(number=number, candidate=candidate)
+            for number, candidate in enumerate(tried)
+        ]
+        factories.write_text("\n\n".join(functions), encoding="utf-8")
+        names = [f"{factories}:model_{number}" for number in range(len(tried))]
+        limits = {
+            "memory_limit_gib": TRY_GIB,
+            "deadlines": {"total_seconds": TRY_SECONDS},
+        }
+        models: dict[str, tuple[TriedModel, str]] = {}
+        for name, checked, _ in NamedChecks(root=root, names=names, jobs=1, limits=limits).run():
+            candidate = tried[int(name.rpartition("_")[2])]
+            arguments = _inputs(checked.result)
+            if arguments is not None:
+                models[candidate.name.lower()] = (candidate, ", ".join(("model", *arguments)))
+            if len(models) == MOST_MODELS:
+                break
+        passed = _passed(root, Path(folder, "test_compile.py"), models) if models else set()
+    return _test_of({name: model for name, model in models.items() if name in passed})
+
+
+def _inputs(result: Result) -> list[str] | None:
+    """The arguments of a call as Python writes them; None if the model cannot be tested so."""
+    works = result.status in (Status.PASS, Status.GRAPH_BREAK) and result.inputs
+    if not works or (result.parameters or 0) > MOST_PARAMETERS:
+        return None
+    arguments: list[str] = []
+    for each in result.inputs:
+        name = "" if re.fullmatch(r"args\[\d+\]", each.name) else f"{each.name}="
+        value = _tensor(each) if each.shape is not None else each.value
+        if value is None or not re.fullmatch(r"(\w+=)?", name):
+            return None
+        arguments.append(f"{name}{value}")
+    return arguments
+
+
+def _tensor(summary: TensorSummary) -> str:
+    shape = ", ".join(map(str, summary.shape or ()))
+    if (summary.dtype or "").startswith(("float", "bfloat")):
+        kind = "" if summary.dtype == "float32" else f", dtype=torch.{summary.dtype}"
+        return f"torch.randn({shape}{kind})" if shape else f"torch.tensor(0.5{kind})"
+    return f"torch.ones(({shape}{',' if shape else ''}), dtype=torch.{summary.dtype})"
+
+
+def _test_of(models: Mapping[str, tuple[TriedModel, str]]) -> str:
+    if not models:
+        return ""
+    imports: dict[str, list[str]] = {}
+    for candidate, _ in models.values():
+        imports.setdefault(candidate.module, []).append(candidate.name)
+    lines = [f"from {module} import {', '.join(names)}" for module, names in imports.items()]
+    tests = [
+        _EXAMPLE.format(name=name, model=candidate.call, arguments=arguments)
+        for name, (candidate, arguments) in models.items()
+    ]
+    return _EXAMPLES.format(imports="\n".join(lines), tests="".join(tests))
+
+
+def _passed(root: Path, path: Path, models: Mapping[str, tuple[TriedModel, str]]) -> set[str]:
+    """Run a test of these models; return the names of those that pass."""
+    path.write_text(_test_of(models), encoding="utf-8")
+    junit = path.with_name("junit.xml")
+    options = ("-q", "-p", "no:cacheprovider", "--compilewatch-update", f"--junitxml={junit}")
+    places = (f"--rootdir={root}", f"--compilewatch-baseline={path.with_name('baseline.json')}")
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        subprocess.run(
+            [sys.executable, "-m", "pytest", *options, *places, str(path)],
+            cwd=root,
+            capture_output=True,
+            timeout=5 * TRY_SECONDS,
+            check=False,
+        )
+    cases = ET.parse(junit).findall(".//testcase") if junit.is_file() else []
+    passed = [case for case in cases if case.find("failure") is None and case.find("error") is None]
+    return {case.get("name", "").removeprefix("test_") for case in passed}
 
 
 def changes(
-    root: Path, models: Sequence[str], action: str | None
+    root: Path, test: str, models: Sequence[str], action: str | None
 ) -> tuple[list[PlannedFile], list[str]]:
     """Return what is to be written, and a line for each file that is left as it is.
 
+    `test` is the content of the test; `models` are those that `compilewatch gate` checks.
     `action` is `OWNER/REPOSITORY@REF` of a copy of compilewatch whose action the workflow uses.
     """
-    listed = "\n".join(f"    {json.dumps(model)}," for model in models)
     steps = (_ACTION if action else _STEPS).format(action=action, test=TEST)
-    wanted = [
-        PlannedFile(path=root / TEST, content=_TEST.format(models=listed)),
+    planned = [
+        PlannedFile(path=root / TEST, content=test),
         PlannedFile(
             path=root / WORKFLOW, content=_WORKFLOW.format(branch=_branch(root), steps=steps)
         ),
     ]
-    made = [change for change in wanted if not os.path.lexists(change.path)]
-    left = [f"{change.path.relative_to(root)} exists" for change in wanted if change not in made]
+    written = [change for change in planned if not os.path.lexists(change.path)]
+    left = [f"{c.path.relative_to(root)} exists" for c in planned if c not in written]
     project = root / "pyproject.toml"
     if not project.is_file():
-        return made, [*left, "there is no pyproject.toml: the settings have their defaults"]
+        return written, [*left, "there is no pyproject.toml: the settings have their defaults"]
     text = project.read_text(encoding="utf-8")
     try:
         table = tomllib.loads(text).get("tool", {}).get("compilewatch")
     except ValueError as error:
         raise ConfigError(f"{project}: {error}") from None
     if table is not None:
-        return made, [*left, "pyproject.toml has a table [tool.compilewatch]"]
+        return written, [*left, "pyproject.toml has a table [tool.compilewatch]"]
     start = "" if text.endswith("\n\n") else "\n" if text.endswith("\n") else "\n\n"
-    content = f"{start}[tool.compilewatch]\nmodels = [\n{listed}\n]\n"
-    return [*made, PlannedFile(path=project, content=content, appended=True)], left
+    setting = f"models = [\n{_listed(models)}\n]" if models else 'third_party = "report"'
+    content = f"{start}[tool.compilewatch]\n{setting}\n"
+    return [*written, PlannedFile(path=project, content=content, appended=True)], left
+
+
+def _listed(models: Sequence[str]) -> str:
+    return "\n".join(f"    {json.dumps(model)}," for model in models)
 
 
 def _branch(root: Path) -> str:
@@ -179,7 +444,7 @@ def _branch(root: Path) -> str:
     "models",
     multiple=True,
     metavar="MODULE:FACTORY",
-    help="A model to check; may be given several times (default: the first ones of the packages).",
+    help="A model to check; may be given several times (default: small ones that work).",
 )
 @click.option(
     "--action",
@@ -190,31 +455,30 @@ def _branch(root: Path) -> str:
 def command(*, models: tuple[str, ...], action: str | None, yes: bool) -> int:
     """Write a test, the settings and a GitHub workflow of the gate into this repository.
 
-    It shows what it will write, and asks on a terminal. A file that exists is never overwritten;
-    pyproject.toml gets the table `[tool.compilewatch]` at its end if it has none.
+    Without --model, it tries models of the packages, and tests up to two that work with example
+    inputs. It shows what it will write, and asks on a terminal. A file that exists is never
+    overwritten; pyproject.toml gets the table `[tool.compilewatch]` at its end if it has none.
     """
     root = project_root(Path.cwd())
     if action is not None and not re.fullmatch(r"[\w.-]+(/[\w.-]+)+@[\w./-]+", action):
         raise UsageError(f"--action {action}: name OWNER/REPOSITORY@REF")
-    chosen = list(models) or proposed_models(root)
-    if not chosen:
-        raise UsageError(
-            "no model was found that needs no arguments: name one with --model MODULE:FACTORY"
-        )
-    if not models and len(chosen) > MOST_MODELS:
-        click.echo(
-            f"{len(chosen)} models need no arguments; the first {MOST_MODELS} are used. "
-            "Name others with --model."
-        )
-        chosen = chosen[:MOST_MODELS]
-    made, left = changes(root, chosen, action)
-    for change in made:
+    test = _TEST.format(models=_listed(models)) if models else ""
+    if not models and not os.path.lexists(root / TEST):
+        click.echo("Models are tried, each in a process of its own …", err=True)
+        test = examples(root)
+        if not test:
+            raise UsageError(
+                "no model was found that can be built and called with examples: name one with "
+                "--model MODULE:FACTORY"
+            )
+    planned, left = changes(root, test, models, action)
+    for change in planned:
         what = "add to the end of" if change.appended else "write"
         click.echo(f"{what} {change.path.relative_to(root)}:\n")
         click.echo(textwrap.indent(change.content.strip(), "    ") + "\n")
     for line in left:
         click.echo(f"left as it is: {line}")
-    if not made:
+    if not planned:
         return 0
     if not yes:
         if not _on_terminal():
@@ -222,9 +486,11 @@ def command(*, models: tuple[str, ...], action: str | None, yes: bool) -> int:
         if not click.confirm("Write this?"):
             click.echo("Nothing is written.")
             return 0
-    for change in made:
+    for change in planned:
         change.write()
-    click.echo(f"Next: pytest {TEST} --compilewatch-update, and commit the baseline with them.")
+    click.echo(
+        f"Next: python -m pytest {TEST} --compilewatch-update, and commit the baseline with them."
+    )
     return 0
 
 

@@ -273,8 +273,11 @@ def _without_own_code(
 
 def _problems(checked: CheckResult, breaks: Sequence[JudgedBreak], rules: Rules) -> Iterator[str]:
     if checked.status not in (Status.PASS, Status.GRAPH_BREAK, Status.MISMATCH):
-        phase = checked.result.phase
-        if phase is Phase.EAGER:
+        phase, error = checked.result.phase, checked.result.error
+        if error is not None and error.type.endswith("ConstraintViolationError"):
+            yield "a dimension that is to be dynamic is specialised:"
+            yield from _violations(error.message)
+        elif phase is Phase.EAGER:
             yield f"the model fails in eager mode: {checked.detail}: correct it or its arguments"
         else:
             yield f"{checked.status.value} in the phase {phase.value}: {checked.detail}"
@@ -302,6 +305,16 @@ def _problems(checked: CheckResult, breaks: Sequence[JudgedBreak], rules: Rules)
         yield f"fullgraph=True rejects it: {reason[0] if reason else 'no reason given'}"
     if rules.numerics:
         yield from _differences(checked.numerics)
+
+
+def _violations(message: str) -> Iterator[str]:
+    """What torch says of constraints: each dimension, and the line that specialises it."""
+    lines = [line.strip() for line in message.splitlines()]
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        if line.startswith("- "):
+            yield f"  {line[2:].partition('. If you')[0]}"
+        elif line.startswith("File "):
+            yield f"  {line}: {following}"
 
 
 def _error_text(checked: CheckResult) -> str:

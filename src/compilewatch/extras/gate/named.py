@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from compilewatch.api.check import CheckResult, with_numerics
@@ -23,7 +23,7 @@ class NamedChecks:
     """Which models are checked, and how. Names are those of `compilewatch explain`.
 
     With `manifest`, all models of that file are checked, too. `environment` names one with another
-    torch (None: that of the target).
+    torch (None: that of the target), `limits` are further settings.
     """
 
     root: Path
@@ -35,6 +35,7 @@ class NamedChecks:
     numerics: bool = False
     jobs: int | None = None
     environment: str | None = None
+    limits: Mapping[str, object] = field(default_factory=dict)
 
     def run(self) -> Iterator[tuple[str, CheckResult, tuple[str, ...] | None]]:
         """Yield each model with its result and the file of its factory, as they come.
@@ -44,6 +45,7 @@ class NamedChecks:
         """
         settings = load_settings(
             {
+                **self.limits,
                 "jobs": self.jobs,
                 "models_file": str(self.manifest) if self.manifest else None,
                 "environments": [self.environment] if self.environment else None,

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -30,12 +29,12 @@ from compilewatch.extras.gate.settings import (
     rules_of,
 )
 from compilewatch.files import DamagedError, from_json
-from compilewatch.records import FactoryBuild, Record, Result, Run
+from compilewatch.records import FactoryBuild, Record, Result
 from compilewatch.records.labels import reason_label
 from compilewatch.records.views import Link
 from compilewatch.report.wording import plural
 from compilewatch.sinks.prometheus import RUN, Definition
-from compilewatch.store import RunFolder, StoredRun
+from compilewatch.store import RunFolder, RunWriter, StoredRun
 
 FILE = "gate.json"
 
@@ -116,20 +115,7 @@ class GateResult(Record, frozen=True, kw_only=True):
     schema_version: int = 1
 
 
-class FinishedRun(Protocol):
-    """The writer of a run whose results are all stored."""
-
-    @property
-    def path(self) -> Path: ...
-
-    @property
-    def run(self) -> Run: ...
-
-    def events(self, events: Sequence[Event]) -> None:
-        """Append events to the log of the run."""
-
-
-def judge_run(writer: FinishedRun) -> None:
+def judge_run(writer: RunWriter) -> None:
     """Judge a run whose results are stored: write `gate.json`, and log each new break.
 
     Nothing is written without `[tool.compilewatch]` in the repository around the current folder. A

@@ -326,26 +326,29 @@ def same_statement(known: str, statement: Statement) -> bool:
     """Whether a statement is one that was known by another text in the same function.
 
     Names may be others if the function no longer has the known ones. Beyond names, both have the
-    same words, or those of a variable that was extracted, inlined, or made a constant.
+    same words, or those of a variable that was extracted or inlined, of a constant that was named,
+    or of an `if` that became a conditional expression.
     """
     if statement.node is None:
         return False
+    text = statement.text
     defined = _definitions(statement.node)
-    present = set(_identifiers(statement.node))
     fixed, names = map(set, _words(known))
-    new_fixed, new_names = map(set, _words(statement.text))
-    removed, introduced = names - present, (new_names - names) & defined.keys()
+    new_fixed, new_names = map(set, _words(text))
+    removed = names - set(_identifiers(statement.node))
+    introduced = (new_names - names) & defined.keys()
+    kept = names - removed <= new_names
+    if (known[:3] == "if " and " if " in text) or (text[:3] == "if " and " if " in known):
+        return (kept and fixed <= new_fixed) or (new_names <= names and new_fixed <= fixed)
     if new_fixed < fixed:
         read = [_words(defined[name]) for name in sorted(new_names & defined.keys())]
-        extracted = new_fixed.union(*(words for words, _ in read))
-        if fixed <= extracted:
+        if fixed <= new_fixed.union(*(words for words, _ in read)):
             return names - removed <= new_names.union(*(words for _, words in read))
-    if not names - removed <= new_names:
-        return False
-    if new_fixed < fixed:
-        return bool(new_fixed) and bool(removed or not introduced)
+        constants = not any(word.isidentifier() for word in fixed - new_fixed)
+        alike = bool(new_fixed or names & new_names)
+        return kept and constants and alike and bool(removed or not introduced)
     assigned = set(_words(known.rpartition(" = ")[0])[1])
-    return fixed == new_fixed or (fixed < new_fixed and bool(removed - assigned))
+    return kept and (fixed == new_fixed or (fixed < new_fixed and bool(removed - assigned)))
 
 
 def _words(text: str) -> tuple[list[str], list[str]]:
@@ -356,7 +359,7 @@ def _words(text: str) -> tuple[list[str], list[str]]:
         word, string = match["word"], match["string"]
         if string is not None:
             fields = _FIELD.findall(string) if "f" in match["prefix"].lower() else []
-            fixed.append(_FIELD.sub("{}", string) if fields else string)
+            fixed.append(repr(_FIELD.sub("{}", string) if fields else string))
             for field in fields:
                 for words, more in zip((fixed, names), _words(field), strict=True):
                     words += more

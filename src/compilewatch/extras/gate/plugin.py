@@ -31,52 +31,30 @@ _ATTRIBUTE = "compilewatch"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("compilewatch", "graph breaks of torch.compile")
-    group.addoption(
-        UPDATE,
-        action="store_true",
-        help="write the graph breaks that the checks of this session meet to the baseline",
-    )
-    group.addoption(
-        _STRICT,
-        action="store_true",
-        help="fail for resolved graph breaks that the baseline still has, and for entries of it "
+    flags = {
+        UPDATE: "write the graph breaks that the checks of this session meet to the baseline",
+        _STRICT: "fail for resolved graph breaks that the baseline still has, and for entries "
         "without a reason and a link",
-    )
+        "--compilewatch-isolate": "run each test with checks in a separate process, with the "
+        "limits below",
+        "--compilewatch-fix": "name a verified fix in the message of a failed check, if one is "
+        "found in time",
+    }
+    for flag, text in flags.items():
+        group.addoption(flag, action="store_true", help=text)
     group.addoption(
         "--compilewatch-baseline",
         metavar="FILE",
         help="the baseline, relative to the root (default: compilewatch.baseline.json)",
     )
-    group.addoption(
-        "--compilewatch-isolate",
-        action="store_true",
-        help="run each test with checks in a process of its own, with the limits below",
-    )
-    group.addoption(
-        "--compilewatch-timeout",
-        metavar="SECONDS",
-        type=float,
-        default=600.0,
-        help="the deadline of an isolated test (default: 600)",
-    )
-    group.addoption(
-        "--compilewatch-memory",
-        metavar="GIB",
-        type=float,
-        help="how much memory an isolated test may use (default: three quarters of the machine's)",
-    )
-    group.addoption(
-        "--compilewatch-fix",
-        action="store_true",
-        help="name a verified fix in the message of a failed check, if one is found in time",
-    )
-    group.addoption(
-        "--compilewatch-fix-timeout",
-        metavar="SECONDS",
-        type=float,
-        default=60.0,
-        help="the time for it, of each failed check of a model by name (default: 60)",
-    )
+    numbers: dict[str, tuple[str, float | None, str]] = {
+        "timeout": ("SECONDS", 600.0, "the deadline of an isolated test (default: 600)"),
+        "memory": ("GIB", None, "the memory of an isolated test (default: 3/4 of the machine's)"),
+        "fix-timeout": ("SECONDS", 60.0, "the time for a fix of a failed check (default: 60)"),
+    }
+    for name, (unit, default, text) in numbers.items():
+        option = f"--compilewatch-{name}"
+        group.addoption(option, metavar=unit, type=float, default=default, help=text)
     for name, what in (
         ("sarif", "SARIF 2.1.0, for code scanning"),
         ("summary", "a summary in Markdown (under GitHub Actions also that of the job)"),

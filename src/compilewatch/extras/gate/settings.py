@@ -11,11 +11,7 @@ from typing import Any, Literal
 from compilewatch.errors import ConfigError, UsageError, did_you_mean
 from compilewatch.extras.gate.baseline import NAME
 
-RULES = ("own", "third_party", "recompilations", "captured_share", "fullgraph", "numerics")
-
-SETTINGS = (*RULES, "baseline", "models", "manifest")
-
-_TYPES: dict[str, tuple[str, tuple[type, ...]]] = {
+SETTINGS: dict[str, tuple[str, tuple[type, ...]]] = {
     "own": ("a name or a list of names", (str, list, tuple, set, frozenset)),
     "third_party": ("'report' or 'fail'", (str,)),
     "recompilations": ("a whole number", (int,)),
@@ -27,6 +23,8 @@ _TYPES: dict[str, tuple[str, tuple[type, ...]]] = {
     "manifest": ("a path", (str,)),
 }
 """What each setting may be, in words and as types."""
+
+RULES = tuple(SETTINGS)[:6]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,11 +79,11 @@ def project_root(folder: Path) -> Path:
 
 def _problem(name: str, value: Any) -> str:
     """Say what is wrong with the value of a setting, otherwise ""."""
-    wanted, types = _TYPES[name]
+    words, types = SETTINGS[name]
     wrong = not isinstance(value, types) or (isinstance(value, bool) and bool not in types)
     if name == "third_party":
         wrong = value not in ("report", "fail")
-    return f"{name} is {wanted}, not {value!r}" if wrong else ""
+    return f"{name} is {words}, not {value!r}" if wrong else ""
 
 
 def baseline_path(root: Path, settings: Mapping[str, Any], option: str | None) -> Path:

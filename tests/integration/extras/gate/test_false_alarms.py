@@ -48,7 +48,16 @@ def test_a_refactoring_is_no_new_break(
     models = [getattr(module, name)() for name in BROKEN]
     found = checked(root, models, [(torch.ones(4, 16),)] * len(models), baseline)
     assert [each.place for report in found for each in report.of("new")] == []
-    assert all(report.of("known") for report in found)
+    assert all(report.of("known", "moved") for report in found)
+
+
+def test_a_renamed_file_is_no_new_break(root: Path, baseline: Baseline) -> None:
+    module = imported(root, SOURCE, "others.py")
+    (root / "src" / "models.py").unlink()
+    models = [getattr(module, name)() for name in BROKEN]
+    found = checked(root, models, [(torch.ones(4, 16),)] * len(models), baseline)
+    assert [each for report in found for each in report.of("new", "known")] == []
+    (root / "src" / "others.py").unlink()
 
 
 def test_a_second_place_and_another_reason_are_new(root: Path, baseline: Baseline) -> None:
@@ -57,7 +66,8 @@ def test_a_second_place_and_another_reason_are_new(root: Path, baseline: Baselin
         "    return x\n", "    if x.max() > 3:\n        x = x + 1\n    return x\n", 1
     )
     other = SOURCE.replace("    if total > 0:\n", "    if total.item() > 0:\n")
-    for source in (more, other):
+    swapped = SOURCE.replace("    if total > 0:\n", "    if x.max() > 3:\n")
+    for source in (more, other, swapped):
         module = imported(root, source)
         (report,) = checked(root, [module.Gated()], [(torch.ones(4, 16),)], baseline)
         assert report.of("new")

@@ -255,3 +255,58 @@ def test_a_session_without_checks_imports_no_torch_and_says_nothing(tmp_path: Pa
     )
     assert done.returncode == 0, done.stdout
     assert "compilewatch" not in done.stdout
+
+
+DYNAMIC = """
+import torch
+
+class Net(torch.nn.Module):
+    def forward(self, x, mask=None):
+        return self.scaled(x)
+
+class Any(Net):
+    def scaled(self, x):
+        return x * x.shape[0] if x.shape[0] > 3 else x
+
+class Special(Net):
+    def scaled(self, x):
+        if x.shape[0] == 4:
+            x = x + 1
+        return x
+
+class Reshaped(Net):
+    def scaled(self, x):
+        return x.reshape(4, -1) * 2
+
+MODELS = [Any, Special, Reshaped]
+X = torch.ones(4, 3)
+"""
+
+
+@pytest.mark.matrix
+def test_a_dimension_that_is_to_be_dynamic_is_judged_as_torch_judges_it(
+    repository: Repository,
+) -> None:
+    """Runs pytest on three models, and plain torch on the same: torch says which specialise."""
+    repository.write("src/shapes.py", DYNAMIC)
+    repository.write(
+        "tests/test_net.py",
+        "import pytest, torch\nfrom shapes import MODELS, X\n\n"
+        "@pytest.mark.parametrize('model', MODELS)\n"
+        "def test_kept(compile_check, model):\n"
+        "    compile_check(model(), X, dynamic={'x': [0]})\n\n"
+        "@pytest.mark.parametrize('model', MODELS)\n"
+        "def test_plain(model):\n"
+        "    x = X.clone()\n    torch._dynamo.reset()\n    torch._dynamo.mark_dynamic(x, 0)\n"
+        "    torch.compile(model(), backend='eager')(x)\n\n"
+        "def test_typo(compile_check):\n"
+        "    compile_check(MODELS[0](), X, dynamic={'X': [0]})\n",
+    )
+    session = repository.pytest()
+    for name in ("test_kept[Special]", "test_kept[Reshaped]", "test_plain[Special]"):
+        assert f"FAILED tests/test_net.py::{name}" in session.stdout
+    assert "FAILED tests/test_net.py::test_plain[Reshaped]" in session.stdout
+    assert "5 failed, 2 passed" in session.stdout
+    assert 'shapes.py", line 14, in scaled: if x.shape[0] == 4:' in session.stdout
+    assert "but your code specialized it to be a constant (4)" in session.stdout
+    assert "dynamic: the model gets no tensor 'X'" in session.stdout

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from compilewatch.extras.gate.init import TEST, WORKFLOW, command, proposed_models
+from compilewatch.extras.gate.init import TEST, WORKFLOW, candidates, command
 from tests.schemas import vendor_errors
 from tests.schemas import workflow as workflow_of
 
@@ -17,16 +17,17 @@ NET = """
 from torch import nn
 
 class Net(nn.Module):
-    def __init__(self, width=4): ...
+    def __init__(self, height=4): ...
+    def forward(self, x): ...
 
 class Sized(nn.Module):
-    def __init__(self, width): ...
+    def __init__(self, height): ...
 """
 ZOO = """
 from torch import nn
 
 class Sized(nn.Module):
-    def __init__(self, width): ...
+    def __init__(self, height): ...
 
 def build_small():
     return Sized(3)
@@ -53,16 +54,65 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+MODELS = ("--model", "mypkg.net:Net", "--model", "mypkg.sub.zoo:build_small")
+
+
 def init(*arguments: str, answer: str = "") -> Result:
     return CliRunner().invoke(command, arguments, input=answer, standalone_mode=False)
 
 
-def test_models_without_arguments_are_found_in_the_source(root: Path) -> None:
-    assert proposed_models(root) == ["mypkg.net:Net", "mypkg.sub.zoo:build_small"]
+EXPORTING = """
+from .impl import Encoder, BaseModel, _Private, Needs, Abstract
+from .impl import Alias
+"""
+IMPL = """
+from abc import abstractmethod
+from torch import nn
+from torch.nn import Module
+
+class BaseModel(Module):
+    def forward(self, x): ...
+
+class _Private(BaseModel): ...
+
+class Encoder(BaseModel):
+    def __init__(self, dim, *, heads, depth=12, weights="imagenet", **kwargs): ...
+
+class Needs(BaseModel):
+    def __init__(self, encoder): ...
+
+class Alias(Encoder): ...
+
+class Abstract(BaseModel):
+    @abstractmethod
+    def head(self): ...
+
+class Hidden(Module):
+    def forward(self, x): ...
+"""
+
+
+def test_what_a_package_exports_comes_first_with_small_numbers(tmp_path: Path) -> None:
+    package = tmp_path / "mypkg"
+    package.mkdir()
+    (package / "__init__.py").write_text(EXPORTING)
+    (package / "impl.py").write_text(IMPL)
+    assert [(each.module, each.call) for each in candidates(tmp_path)] == [
+        ("mypkg", "Encoder(dim=32, heads=2, depth=1, weights=None)"),
+        ("mypkg", "Alias(dim=32, heads=2, depth=1, weights=None)"),
+        ("mypkg.impl", "Hidden()"),
+    ]
+
+
+def test_models_of_modules_are_found_in_the_source(root: Path) -> None:
+    assert [(each.module, each.call) for each in candidates(root)] == [
+        ("mypkg.net", "Net()"),
+        ("mypkg.sub.zoo", "build_small()"),
+    ]
 
 
 def test_it_shows_first_and_writes_nothing_unasked(root: Path) -> None:
-    done = init()
+    done = init(*MODELS)
     assert "add --yes" in str(done.exception)
     assert '"mypkg.net:Net",' in done.output
     assert not any(line.endswith(" ") for line in done.output.splitlines())
@@ -72,16 +122,16 @@ def test_it_shows_first_and_writes_nothing_unasked(root: Path) -> None:
 
 def test_it_prompts_on_a_terminal(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compilewatch.extras.gate.init._on_terminal", lambda: True)
-    assert init(answer="n\n").exception is None
+    assert init(*MODELS, answer="n\n").exception is None
     assert not (root / TEST).exists()
-    assert init(answer="y\n").exception is None
+    assert init(*MODELS, answer="y\n").exception is None
     assert (root / TEST).exists()
 
 
 def test_test_settings_and_workflow_are_written_and_valid(root: Path) -> None:
     (root / ".git").mkdir()
     (root / ".git" / "HEAD").write_text("ref: refs/heads/develop\n")
-    done = init("--yes")
+    done = init("--yes", *MODELS)
     assert done.exception is None
     compile((root / TEST).read_text(), TEST, "exec")
     settings = tomllib.loads((root / "pyproject.toml").read_text())
@@ -96,7 +146,7 @@ def test_test_settings_and_workflow_are_written_and_valid(root: Path) -> None:
 
 
 def test_nothing_is_overwritten(root: Path) -> None:
-    init("--yes")
+    init("--yes", *MODELS)
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
     again = init("--yes", "--model", "other:build")
     assert again.exception is None
@@ -106,7 +156,7 @@ def test_nothing_is_overwritten(root: Path) -> None:
 
 
 def test_a_workflow_can_use_the_action(root: Path) -> None:
-    assert init("--yes", "--action", "team/compilewatch@v1").exception is None
+    assert init("--yes", *MODELS, "--action", "team/compilewatch@v1").exception is None
     steps = yaml.safe_load((root / WORKFLOW).read_text())["jobs"]["graph-breaks"]["steps"]
     assert steps[-1] == {"uses": "team/compilewatch@v1", "with": {"arguments": TEST}}
     assert "name OWNER/REPOSITORY@REF" in str(init("--action", "x; rm").exception)

@@ -93,6 +93,10 @@ def test_files_that_another_process_named_are_found_without_importing_them(tmp_p
         ("if positive:", "if x.sum() > 0: pass", True),  # inlined
         ("return x * 2 if x.sum() > 0 else x", "if x.sum() > 0: return x * 2", True),
         ("if x.sum() > 0:", "if x.sum() > LIMIT: pass", True),  # a constant was named
+        ("if x > 0:", "if x > LIMIT: pass", True),
+        ("if x.sum() > 0:", "x = x * 2 if x.sum() > 0 else x", True),
+        ("if x.sum() > 0:", "if x.any(): pass", False),
+        ("if x > 0:", "if x.max() > 0: pass", False),
         ("if 0 < x.sum():", "if x.sum() > 0: pass", True),
         ("print(f'{total} done')", "print(f'{x} done')", True),
         ("if x.sum() > 0:", "if x.max() > 3: pass", False),
