@@ -90,6 +90,10 @@ class Subject:
     def before_call(self, number: int) -> None:
         """Take note that the compiled module is called for the second time, the third time …"""
 
+    def can_fork(self) -> bool:
+        """Whether a call can have a fork of this process."""
+        return forked.possible()
+
     def in_fork(self, function: Callable[[Subject], _Value], kind: type[_Value]) -> _Value:
         """Call `function` with this subject in a fork, so that it leaves nothing in this process.
 
@@ -98,7 +102,7 @@ class Subject:
         threads, the call is made here, with a module and tensors of its own: that cannot restore
         globals.
         """
-        if not forked.possible():
+        if not self.can_fork():
             module = self.rebuilt() if self.rebuilt is not None else self.module
             return function(replace(self, module=module, inputs=self.copied_inputs()))
         entered: list[str] = []

@@ -65,3 +65,17 @@ def test_no_model_leaves_anything_that_is_not_named() -> None:
     assert len(every) >= 55
     for name, said in every.items():
         judge(name, said)
+
+
+def test_evaluations_are_apart_where_the_caller_set_a_number_of_threads() -> None:
+    """torch then starts a thread in the copy, which forks all the same: 5 s of CPU."""
+    script = """
+import torch, compilewatch, leaving
+torch.set_num_threads(2)
+result = compilewatch.check(leaving.ByClass(), torch.ones(3, 4))
+print(len(result.breaks), result.fullgraph)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=CASES, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "1 False"

@@ -74,6 +74,13 @@ class CallerSubject(Subject):
     def before_call(self, number: int) -> None:
         self.recompilations.call = number
 
+    def can_fork(self) -> bool:
+        """Always: where the caller set a number of threads, torch starts an idle one in the copy.
+
+        Each fork of the copy gets a thread pool of its own (`forked.renew_thread_pool`).
+        """
+        return True
+
     def in_fork(self, function: Callable[[Subject], _Value], kind: type[_Value]) -> _Value:
         """Call `function` in a fork, and take over what it has learnt about frames."""
 
