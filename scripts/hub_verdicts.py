@@ -4,8 +4,7 @@
 
 The repositories are made locally (`scripts.local_repositories` says what of them is assumed), in
 DIR/pulled; the run is stored in DIR/outputs. The printed table is the one of README.md. It needs
-the environments `libraries` and `other-libraries`; models whose environment does not exist have no
-verdict.
+the environment `libraries`; models whose environment does not exist have no verdict.
 """
 
 from __future__ import annotations

@@ -26,8 +26,7 @@ pinned() { sed -n "s/^$1==//p" requirements/default.txt; }
 
 compile() { # torch version
   sed -i "s/^torch==.*/torch==$1/; s/^transformers==.*/transformers/" requirements/default.in
-  sed -i "s/^torch==.*/torch==$1/" requirements/other-libraries.in
-  for name in default dev docs libraries monitor other-libraries vision worker xla; do
+  for name in default dev docs libraries monitor vision worker xla; do
     "$tools/venv/bin/pip-compile" --quiet --upgrade --strip-extras --no-header --no-annotate \
       --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options \
       --output-file "requirements/$name.txt" "requirements/$name.in" || return

@@ -36,7 +36,6 @@ MADE = {
     ),
     "vision": "compilewatch env create vision",
     "libraries": "compilewatch env create libraries",
-    "other_libraries": "compilewatch env create other-libraries",
     "monitor": "compilewatch monitor (its first call installs Streamlit)",
 }
 """Marker -> the command that makes the environment that its tests need."""
@@ -48,7 +47,6 @@ OF_OTHER_ENVIRONMENTS = {
     "torch_2_13_transformers_5_5",
     "vision",
     "libraries",
-    "other_libraries",
 }
 """Markers of tests that need an environment which `make setup-dev` does not make."""
 

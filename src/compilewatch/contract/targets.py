@@ -187,20 +187,8 @@ PACKAGE_ENVIRONMENTS: dict[str, tuple[str, ...]] = {
         "timm",
         "torchvision",
     ),
-    "other-libraries": (
-        "flair",
-        "gliner",
-        "pyannote-audio",
-        "speechbrain",
-        "ultralytics",
-        "vocos",
-        "wtpsplit",
-    ),
 }
-"""Environments with the torch of the default one -> the packages that they have, for some models.
-
-That of `other-libraries` is the only one with another Transformers.
-"""
+"""Environments with the torch of the default one -> the packages that they have besides."""
 
 
 def entry(name: str) -> TargetEntry:

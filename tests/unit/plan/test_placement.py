@@ -159,7 +159,7 @@ def test_an_environment_with_more_packages_is_not_named_by_the_label() -> None:
 
 
 def test_environments_of_packages_are_looked_at_unless_others_are_named() -> None:
-    assert possible(["dynamo"], ()) == ("default", "vision", "libraries", "other-libraries")
+    assert possible(["dynamo"], ()) == ("default", "vision", "libraries")
     assert possible(["dynamo"], ("torch-2.9",)) == ("torch-2.9",)
 
 

@@ -71,7 +71,7 @@ def test_a_source_asked_for_by_name_must_be_there(tmp_path: Path) -> None:
 def test_unknown_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         UsageError,
-        match="no source 'papyrus'; known: auto, all-libraries, diffusers, flair,",
+        match="no source 'papyrus'; known: auto, all-libraries, diffusers, hub,",
     ):
         source_class("papyrus")
 

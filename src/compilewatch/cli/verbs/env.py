@@ -63,12 +63,11 @@ def create_verb(
     further: str | None,
     python: str | None,
 ) -> None:
-    """Create the environment NAME: xla, neuron, cuda, vision, libraries, other-libraries, or
-    any other name with --torch, --transformers or --with.
+    """Create the environment NAME: xla, neuron, cuda, vision, libraries, or any other name with
+    --torch, --transformers or --with.
 
     `vision` has the torch and Transformers of compilewatch itself, and timm and torchvision for the
     models that need them. `libraries` has diffusers, sentence-transformers and open_clip besides.
-    `other-libraries` has Transformers 4.57 with Flair, pyannote.audio and others.
 
     Without --torch or --transformers, that package has the version of compilewatch itself.
     Packages that another environment has in the same version take no further space. This is

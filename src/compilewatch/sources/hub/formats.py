@@ -79,9 +79,6 @@ OTHER_LIBRARIES = {
 }
 """Name of a library or tag of the Hub -> how the library is called, of those not built here."""
 
-REVIEWED_LIBRARIES = frozenset({"Flair", "GLiNER", "pyannote.audio", "SpeechBrain", "Ultralytics"})
-"""Those of them of which the models of reviewed repositories are built."""
-
 _OTHER_FILES = {
     "hyperparams.yaml": "SpeechBrain",
     "*.nemo": "NeMo",

@@ -331,8 +331,6 @@ def _rules(repository: Repository) -> Iterator[Rule]:
 
 def _why_none(repository: Repository) -> str:
     other = formats.other_library(repository.library, repository.tags, repository.files)
-    if other in formats.REVIEWED_LIBRARIES:
-        return f"a model of {other}: no reviewed line of repositories.toml says which"
     if other is not None:
         return f"a model of {other}: only models of {BUILT_HERE} are built"
     if repository.library == "diffusers":

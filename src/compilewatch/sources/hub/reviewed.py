@@ -138,4 +138,4 @@ def _names(model: ReviewedModel, config: Mapping[str, Any]) -> tuple[str, str]:
     if model.library == "diffusers":
         class_name = str(config.get("_class_name"))
         return class_name, class_name
-    return model.configuration, str(config.get("class", model.configuration))
+    return model.configuration, model.configuration

@@ -108,55 +108,6 @@ LIBRARIES: dict[str, LibraryRow] = {
         module="open_clip",
         hub="open_clip",
     ),
-    "flair": LibraryRow(
-        implementation=f"{_FOLDER}.published:FlairSource",
-        source="flair",
-        package="flair",
-        module="flair",
-        hub="flair",
-    ),
-    "gliner": LibraryRow(
-        implementation=f"{_FOLDER}.published:GlinerSource",
-        source="gliner",
-        package="gliner",
-        module="gliner",
-        hub="gliner",
-    ),
-    "pyannote-audio": LibraryRow(
-        implementation=f"{_FOLDER}.published:PyannoteSource",
-        source="pyannote-audio",
-        package="pyannote-audio",
-        module="pyannote",
-        hub="pyannote-audio",
-    ),
-    "speechbrain": LibraryRow(
-        implementation=f"{_FOLDER}.published:SpeechBrainSource",
-        source="speechbrain",
-        package="speechbrain",
-        module="speechbrain",
-        hub="speechbrain",
-    ),
-    "ultralytics": LibraryRow(
-        implementation=f"{_FOLDER}.published:UltralyticsSource",
-        source="ultralytics",
-        package="ultralytics",
-        module="ultralytics",
-        hub="ultralytics",
-    ),
-    "vocos": LibraryRow(
-        implementation=f"{_FOLDER}.published:VocosSource",
-        source="vocos",
-        package="vocos",
-        module="vocos",
-        hub="vocos",
-    ),
-    "wtpsplit": LibraryRow(
-        implementation=f"{_FOLDER}.published:WtpsplitSource",
-        source="wtpsplit",
-        package="wtpsplit",
-        module="wtpsplit",
-        hub="wtpsplit",
-    ),
 }
 """All libraries, in the order in which their models are listed."""
 

@@ -28,9 +28,7 @@ PACKAGES = (
     "chronos-forecasting",
     "diffusers",
     "einops",
-    "flair",
     "flash-attn",
-    "gliner",
     "kernels",
     "librosa",
     "mamba-ssm",
@@ -39,11 +37,9 @@ PACKAGES = (
     "open-clip-torch",
     "peft",
     "pillow",
-    "pyannote-audio",
     "scipy",
     "sentence-transformers",
     "sentencepiece",
-    "speechbrain",
     "sympy",
     "timm",
     "tokenizers",
@@ -54,9 +50,6 @@ PACKAGES = (
     "torchvision",
     "transformers",
     "triton",
-    "ultralytics",
-    "vocos",
-    "wtpsplit",
 )
 """Distributions whose presence or version can change a result."""
 

@@ -9,7 +9,7 @@ from scripts.hub_verdicts import HEADER, table
 from tests import factories
 
 TIMM = LibraryBuild(library="timm", name="resnet50")
-TAGGER = LibraryBuild(library="flair", name="tagger")
+TAGGER = LibraryBuild(library="elsewhere", name="tagger")
 ADAPTED = ConfigBuild(config_file="/c", config_sha256="c", adapter_file="/a")
 
 

@@ -19,7 +19,7 @@ from compilewatch.records import (
     Target,
 )
 from compilewatch.records.plans import Options
-from compilewatch.sources.hub import configurations, formats
+from compilewatch.sources.hub import configurations
 from tests import factories
 from tests.unit.sources.hub.conftest import NAME, Kind, Read
 
@@ -55,7 +55,6 @@ GATED = "gated: accept its terms on the Hub and set HF_TOKEN"
 BUILT = (
     "only models of Transformers, timm, diffusers, sentence-transformers and open_clip are built"
 )
-REVIEWED = "no reviewed line of repositories.toml says which"
 
 KINDS: dict[str, tuple[Kind, str]] = {
     "transformers": (Kind(files={"config.json": ACORN, **WEIGHTS}, library="transformers"), WHOLE),
@@ -244,7 +243,7 @@ KINDS: dict[str, tuple[Kind, str]] = {
     **{
         f"other library: {name}": (
             Kind(files={"pytorch_model.bin": None}, library=name),
-            f"a model of {shown}: {REVIEWED if shown in formats.REVIEWED_LIBRARIES else BUILT}",
+            f"a model of {shown}: {BUILT}",
         )
         for name, shown in (
             ("spacy", "spaCy"),
@@ -260,7 +259,7 @@ KINDS: dict[str, tuple[Kind, str]] = {
     },
     "other library, by its files": (
         Kind(files={"hyperparams.yaml": None, "embedding_model.ckpt": None}),
-        f"a model of SpeechBrain: {REVIEWED}",
+        f"a model of SpeechBrain: {BUILT}",
     ),
     "other library on a class of Transformers": (
         Kind(files={"config.json": ACORN, **WEIGHTS}, library="setfit"),

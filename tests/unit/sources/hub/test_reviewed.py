@@ -24,14 +24,14 @@ LINES = f"""
 names = ["org/tagger", "org/*-copy"]
 {HEAD}
 [[repository.model]]
-library = "flair"
+library = "open_clip"
 configuration = "tagger"
 
 [[repository]]
 names = ["org/pipeline"]
 {HEAD}
 [[repository.model]]
-library = "flair"
+library = "open_clip"
 configuration = "tagger"
 component = "tagger"
 [[repository.model]]
@@ -59,7 +59,7 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project's inputs with reviewed lines and the configurations that they name."""
     folder = tmp_path / "inputs"
     for name, text in {
-        "flair/tagger": '{"class": "SequenceTagger"}',
+        "open_clip/tagger": '{"embed_dim": 8}',
         "transformers/acorn": '{"model_type": "acorn", "architectures": ["AcornModel"]}',
         "diffusers/denoiser": '{"_class_name": "Denoiser"}',
     }.items():
@@ -76,10 +76,10 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_repository_with_a_line_is_the_model_that_it_names(name: str, read: Read) -> None:
     (spec,) = read(Kind(files=WEIGHTS, name=name))
     assert isinstance(spec.build, LibraryBuild)
-    assert (spec.build.library, spec.build.name) == ("flair", "tagger")
+    assert (spec.build.library, spec.build.name) == ("open_clip", "tagger")
     assert Path(spec.build.configuration or "").is_file()
     assert (spec.name, spec.part, spec.skip_reason) == (name, Part.WHOLE, None)
-    assert spec.family == "SequenceTagger"
+    assert spec.family == "tagger"
 
 
 @pytest.mark.usefixtures("inputs")
@@ -127,7 +127,7 @@ def test_a_line_applies_only_where_nothing_else_resolves_a_repository(
     [
         (f'names = ["a"]\n{HEAD}', "write either"),
         (
-            f'names = ["a"]\nskip = "x"\n{HEAD}[[repository.model]]\nlibrary = "flair"\n'
+            f'names = ["a"]\nskip = "x"\n{HEAD}[[repository.model]]\nlibrary = "open_clip"\n'
             'configuration = "tagger"',
             "write either",
         ),
@@ -137,7 +137,7 @@ def test_a_line_applies_only_where_nothing_else_resolves_a_repository(
         ),
         (
             f'names = ["a"]\n{HEAD}'
-            + 2 * '[[repository.model]]\nlibrary = "flair"\nconfiguration = "tagger"\n',
+            + 2 * '[[repository.model]]\nlibrary = "open_clip"\nconfiguration = "tagger"\n',
             "needs a component",
         ),
         ('names = ["a"]\nskip = "x"', "missing required field `reason`"),
@@ -153,7 +153,7 @@ def test_a_line_that_says_too_little_or_too_much_is_rejected(
 
 
 def test_a_configuration_that_is_not_there_is_named(inputs: Path, miniature: Path) -> None:
-    (inputs / "models" / "flair" / "tagger.json").unlink()
+    (inputs / "models" / "open_clip" / "tagger.json").unlink()
     found = read_reviewed([inputs / "repositories.toml"])
     with pytest.raises(ConfigError, match=r"tagger\.json: cannot be read"):
         found.models(spec_of("org/tagger"), Resolver(scan(miniature)))

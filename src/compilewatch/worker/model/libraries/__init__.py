@@ -68,13 +68,6 @@ LIBRARIES: dict[str, str] = {
     "diffusers": f"{_FOLDER}.diffusers:Diffusers",
     "sentence-transformers": f"{_FOLDER}.sentence_transformers:SentenceTransformers",
     "open_clip": f"{_FOLDER}.open_clip:OpenClip",
-    "flair": f"{_FOLDER}.flair:Flair",
-    "gliner": f"{_FOLDER}.gliner:Gliner",
-    "pyannote-audio": f"{_FOLDER}.pyannote:Pyannote",
-    "speechbrain": f"{_FOLDER}.speechbrain:SpeechBrain",
-    "ultralytics": f"{_FOLDER}.ultralytics:Ultralytics",
-    "vocos": f"{_FOLDER}.vocos:Vocos",
-    "wtpsplit": f"{_FOLDER}.wtpsplit:Wtpsplit",
 }
 
 

@@ -61,25 +61,7 @@ LISTS = {
         "sentence-transformers/LaBSE",
     ),
     "open_clip": ("open_clip/ViT-B-32", "open_clip/ViT-B-32:text", "open_clip/roberta-ViT-B-32"),
-    "flair": ("flair/news-fast-language-model", "flair/ner-english-tagger", "flair/large-tagger"),
-    "gliner": ("gliner/gliner_medium-v2.1",),
-    "pyannote-audio": (
-        "pyannote-audio/segmentation-3.0",
-        "pyannote-audio/embedding",
-        "pyannote-audio/wespeaker-voxceleb-resnet34-LM",
-    ),
-    "speechbrain": (
-        "speechbrain/lang-id-voxlingua107-ecapa",
-        "speechbrain/lang-id-voxlingua107-ecapa-classifier",
-        "speechbrain/spkrec-resnet-voxceleb",
-    ),
-    "ultralytics": ("ultralytics/face_yolov8n", "ultralytics/person_yolov8n-seg"),
-    "vocos": ("vocos/vocos-mel-24khz",),
-    "wtpsplit": ("wtpsplit/sat-12l-sm", "wtpsplit/wtp-canine-s-1l"),
 }
-
-PUBLISHED = ("flair", "gliner", "pyannote-audio", "speechbrain", "ultralytics", "vocos", "wtpsplit")
-"""Libraries whose models are reviewed configurations."""
 
 
 def test_every_library_but_transformers_has_its_counterpart_in_the_worker() -> None:
@@ -129,13 +111,6 @@ def test_models_of_vision(source: str, tmp_path: Path) -> None:
 @pytest.mark.matrix
 @pytest.mark.parametrize("source", ["diffusers", "sentence-transformers", "open_clip"])
 def test_models_of_libraries(source: str, tmp_path: Path) -> None:
-    check(evaluated(source, LISTS[source], tmp_path))
-
-
-@pytest.mark.other_libraries
-@pytest.mark.matrix
-@pytest.mark.parametrize("source", PUBLISHED)
-def test_published_models_of_other_libraries(source: str, tmp_path: Path) -> None:
     check(evaluated(source, LISTS[source], tmp_path))
 
 
