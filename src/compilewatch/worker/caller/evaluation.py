@@ -51,7 +51,7 @@ from compilewatch.worker.caller.snapshot import NOT_RESTORED, kept
 from compilewatch.worker.example_inputs import summarize
 from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets import TargetOutcome
-from compilewatch.worker.targets.dynamo.graph_breaks import PATHS, path_of
+from compilewatch.worker.targets.dynamo.graph_breaks import PATHS
 from compilewatch.worker.targets.dynamo.target import DynamoTarget
 
 _Value = TypeVar("_Value")
@@ -121,7 +121,7 @@ class SharedSubject(CallerSubject):
 
 @dataclass(frozen=True, kw_only=True)
 class CallerEvaluation:
-    """A result, what was compiled again, and the paths of the files that its breaks name.
+    """A result, what was compiled again, and where the files that it names lie.
 
     `left` says what may be left in the process. With a `usage_error`, there is no result.
     """
@@ -173,7 +173,8 @@ def evaluate(
         try:
             evaluation = in_copy(lambda: _in_copy(parts, numerics=numerics), CallerEvaluation)
         except CopyDiedError as error:
-            return CallerEvaluation(result=_result(parts, Phase.COMPILE, _crash(error)))
+            outcome = TargetOutcome(status=Status.CRASHED, detail=str(error))
+            return CallerEvaluation(result=_result(parts, Phase.COMPILE, outcome))
         except (OSError, CopyIdleError) as error:
             reason = str(error)
         else:
@@ -222,7 +223,7 @@ def _evaluation(
             outcome = _with_numerics(subject, outcome, backend or INDUCTOR)
     result = _result(parts, phases[-1], outcome)
     return CallerEvaluation(
-        result=result, recompilations=subject.recompilations.reasons(), files=_files(result)
+        result=result, recompilations=subject.recompilations.reasons(), files=dict(PATHS)
     )
 
 
@@ -243,25 +244,12 @@ def _result(parts: dict[str, Any], phase: Phase, outcome: TargetOutcome) -> Resu
     return _over_all_calls(result) if parts["later"] else result
 
 
-def _crash(error: CopyDiedError) -> TargetOutcome:
-    return TargetOutcome(status=Status.CRASHED, detail=str(error))
-
-
 def _limit_of_forks(result: Result | None) -> str:
     """Return the message by which torch rejects something in a fork; "" without one."""
     message = result.error.message if result is not None and result.error is not None else ""
     lines = (line for line in message.splitlines() if "fork" in line)
     rejected = any(words in message for words in _REJECTED_IN_FORKS)
     return next(lines, "") if rejected else ""
-
-
-def _files(result: Result) -> dict[str, str]:
-    """The paths of the files in which the graph breaks are, and of those that led there."""
-    second = result.second_call.breaks if result.second_call is not None else ()
-    breaks = (*result.breaks, *second)
-    frames = {each.file for each in breaks}
-    frames |= {frame.file for each in breaks for frame in each.user_stack}
-    return {file: path for file in sorted(frames) if (path := path_of(file)) is not None}
 
 
 def _reject(model: Callable[..., Any], calls: Sequence[Call]) -> None:

@@ -13,7 +13,6 @@ restored is said: where iterators were, and `NOT_RESTORED`.
 from __future__ import annotations
 
 import collections
-import functools
 import inspect
 import logging
 import operator
@@ -23,6 +22,7 @@ import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -48,6 +48,11 @@ NOT_RESTORED = (
 _Restore = Callable[[], str | None]
 """Restores something, and returns what could not be restored."""
 
+_Access = tuple[Callable[[], Any], Callable[[Any], Any]]
+"""What reads and what writes a value."""
+
+_MISSING = object()
+
 
 @contextmanager
 def kept(left: dict[str, None], model: nn.Module, inputs: object) -> Iterator[None]:
@@ -60,11 +65,11 @@ def kept(left: dict[str, None], model: nn.Module, inputs: object) -> Iterator[No
     for name in _GLOBAL_HOOKS:
         walk.keep(getattr(module_hooks, name))
     walk.keep((model, inputs))
-    settings = [_setting(*each) for each in _settings()]
+    walk.restores += _settings()
     try:
         yield
     finally:
-        for restore in (*walk.restores, *settings):
+        for restore in walk.restores:
             if problem := restore():
                 left[problem] = None
 
@@ -103,20 +108,21 @@ class _Walk:
             return [value.__func__]
         if isinstance(value, property):
             return [value.fget, value.fset]
-        if isinstance(value, types.FunctionType | types.MethodType | functools.partial):
+        if isinstance(value, types.FunctionType | types.MethodType | partial):
             return self._code(value)
         if (state := _numbers(value)) is not None:
             self.restores.append(_setting(*state))
             return []
         if isinstance(value, nn.Module):
-            self.restores.append(_module_class(value))
+            # A lazy module becomes another at its first call.
+            self.restores.append(_attribute(value, "__class__"))
         elif isinstance(value, types.ModuleType) or not self._follows(_package(type(value))):
             return []
         attributes: dict[str, Any] = dict(getattr(value, "__dict__", {}))
         if hasattr(value, "__dict__"):
             self.restores.append(_container(value.__dict__))
         if slots := _slot_names(type(value)):
-            self.restores.append(_slots(value, slots))
+            self.restores += (_attribute(value, name) for name in slots)
             attributes |= {name: getattr(value, name, None) for name in slots}
         self.restores += _iterators(type(value).__qualname__, attributes)
         return [type(value), *attributes.values()]
@@ -124,15 +130,14 @@ class _Walk:
     def _class(self, cls: type) -> Iterable[object]:
         if not self._follows(_package(cls)):
             return cls.__bases__
-        names = {name: v for name, v in vars(cls).items() if not name.startswith("__")}
-        self.restores.append(_class_attributes(cls, names))
+        self.restores.append(_names(vars(cls), partial(setattr, cls), partial(delattr, cls)))
         return [*vars(cls).values(), *cls.__bases__]
 
     def _code(self, called: Any) -> list[object]:
         """Return what a function reaches: its closure, defaults, attributes and named globals."""
         reached: list[object] = []
         while True:
-            if isinstance(called, functools.partial):
+            if isinstance(called, partial):
                 reached += [called.args, called.keywords]
                 called = called.func
             elif isinstance(called, types.MethodType):
@@ -147,7 +152,7 @@ class _Walk:
         for cell in called.__closure__ or ():
             with suppress(ValueError):  # an empty cell
                 reached.append(cell.cell_contents)
-                self.restores.append(_cell(cell, cell.cell_contents))
+                self.restores.append(_attribute(cell, "cell_contents"))
         reached += [called.__defaults__, called.__kwdefaults__, called.__dict__]
         if not self._follows(_package(called)):
             return reached
@@ -164,7 +169,7 @@ class _Walk:
             reached += named.values()
             if id(scope) not in self._seen:
                 self._seen[id(scope)] = scope
-                self.restores.append(_globals(scope))
+                self.restores.append(_names(scope))
         return reached
 
     def _follows(self, package: str) -> bool:
@@ -244,7 +249,7 @@ def _same_bits(first: torch.Tensor, second: torch.Tensor) -> bool | None:
         return None
 
 
-def _numbers(value: object) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
+def _numbers(value: object) -> _Access | None:
     """How to read and write the state of a generator of random numbers, and of an array."""
     if isinstance(value, torch.Generator):
         return value.get_state, value.set_state
@@ -263,40 +268,39 @@ def _numbers(value: object) -> tuple[Callable[[], Any], Callable[[Any], Any]] | 
     return None
 
 
-def _module_class(value: nn.Module) -> _Restore:
-    cls = type(value)
+def _attribute(owner: Any, name: str) -> _Restore:
+    before = getattr(owner, name, _MISSING)
 
     def restore() -> None:
-        if type(value) is not cls:
-            value.__class__ = cls  # a lazy module becomes another at its first call
+        if getattr(owner, name, _MISSING) is before:
+            return
+        if before is _MISSING:
+            object.__delattr__(owner, name)
+        else:
+            object.__setattr__(owner, name, before)
 
     return restore
 
 
-def _slots(value: object, names: list[str]) -> _Restore:
-    before = {name: getattr(value, name) for name in names if hasattr(value, name)}
+def _names(
+    names: Any,
+    write: Callable[[str, Any], None] | None = None,
+    delete: Callable[[str], None] | None = None,
+) -> _Restore:
+    """Restore the names of a module or a class, but for those that Dynamo and imports add."""
+    before = dict(names)
 
-    def restore() -> None:
-        for name in names:
-            if name in before:
-                object.__setattr__(value, name, before[name])
-            elif hasattr(value, name):
-                object.__delattr__(value, name)
-
-    return restore
-
-
-def _class_attributes(cls: type, before: dict[str, Any]) -> _Restore:
     def restore() -> str | None:
-        changed = [name for name, value in before.items() if vars(cls).get(name) is not value]
-        added = [n for n in vars(cls) if n not in before and not n.startswith("__")]
+        now = dict(names)
         try:
-            for name in changed:
-                setattr(cls, name, before[name])
-            for name in added:
-                delattr(cls, name)
+            for name, value in before.items():
+                if now.get(name, _MISSING) is not value:
+                    (write or names.__setitem__)(name, value)
+            for name in now.keys() - before.keys():
+                if not name.startswith("__") and not isinstance(now[name], types.ModuleType):
+                    (delete or names.__delitem__)(name)
         except (AttributeError, TypeError) as error:
-            return f"the class {cls.__qualname__} cannot be restored: {error}"
+            return f"a class cannot be restored: {error}"
         return None
 
     return restore
@@ -341,28 +345,6 @@ def _container(value: Any) -> _Restore:
     return restore
 
 
-def _cell(cell: types.CellType, before: object) -> _Restore:
-    def restore() -> None:
-        cell.cell_contents = before
-
-    return restore
-
-
-def _globals(scope: dict[str, Any]) -> _Restore:
-    """Restore the globals of a Python module, but for those that Dynamo and imports add."""
-    before = dict(scope)
-
-    def restore() -> None:
-        for name, value in before.items():
-            if scope.get(name, before) is not value:
-                scope[name] = value
-        for name in scope.keys() - before.keys():
-            if not name.startswith("__") and not isinstance(scope[name], types.ModuleType):
-                del scope[name]
-
-    return restore
-
-
 def _same(now: Any, before: dict[Any, Any]) -> bool:
     return now.keys() == before.keys() and all(now[key] is before[key] for key in before)
 
@@ -383,53 +365,40 @@ def _setting(read: Callable[[], Any], write: Callable[[Any], Any]) -> _Restore:
     return restore
 
 
-def _settings() -> Iterator[tuple[Callable[[], Any], Callable[[Any], Any]]]:
-    """How to read and write generators of random numbers, and settings of PyTorch and Python."""
-    yield torch.get_rng_state, torch.set_rng_state
-    yield random.getstate, random.setstate
+def _settings() -> Iterator[_Restore]:
+    """What restores generators of random numbers, and settings of PyTorch and Python."""
+    pairs: list[_Access] = [
+        (torch.get_rng_state, torch.set_rng_state),
+        (random.getstate, random.setstate),
+        (torch.get_default_dtype, torch.set_default_dtype),
+        (_default_device, torch.set_default_device),
+        (torch.is_grad_enabled, torch._C._set_grad_enabled),
+        (torch.get_num_threads, torch.set_num_threads),
+        (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+        (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+        (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
+        (torch._dynamo.config.get_config_copy, torch._dynamo.config.load_config),
+        (torch._inductor.config.get_config_copy, torch._inductor.config.load_config),
+        (sys.gettrace, sys.settrace),
+        (sys.getprofile, sys.setprofile),
+        (sys.getrecursionlimit, sys.setrecursionlimit),
+        (os.getcwd, os.chdir),
+    ]
     if torch.cuda.is_available() and torch.cuda.is_initialized():
-        yield torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all
+        pairs.append((torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all))
     if (numpy := sys.modules.get("numpy")) is not None:
-        yield numpy.random.get_state, numpy.random.set_state
-        yield numpy.get_printoptions, lambda options: numpy.set_printoptions(**options)
-    yield torch.get_default_dtype, torch.set_default_dtype
-    yield _default_device, torch.set_default_device
-    yield torch.is_grad_enabled, torch._C._set_grad_enabled
-    yield torch.get_num_threads, torch.set_num_threads
-    yield torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode
-    yield torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
-    yield torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly
-    for name in ("enabled", "benchmark", "deterministic", "allow_tf32"):
-        yield _attribute(torch.backends.cudnn, name)
-    yield _content(vars(torch._tensor_str.PRINT_OPTS))
-    for config in (torch._dynamo.config, torch._inductor.config):
-        yield config.get_config_copy, config.load_config
-    yield sys.gettrace, sys.settrace
-    yield sys.getprofile, sys.setprofile
-    yield sys.getrecursionlimit, sys.setrecursionlimit
-    yield os.getcwd, os.chdir
-    yield _content(os.environ)
-    yield lambda: list(sys.path), lambda path: sys.path.__setitem__(slice(None), path)
+        pairs.append((numpy.random.get_state, numpy.random.set_state))
+        pairs.append((numpy.get_printoptions, lambda options: numpy.set_printoptions(**options)))
     for logger in (logging.root, *logging.root.manager.loggerDict.values()):
         if isinstance(logger, logging.Logger):
-            yield _attribute(logger, "level", logger.setLevel)
-            yield _attribute(logger, "disabled")
-            yield _attribute(logger, "propagate")
-
-
-def _attribute(
-    owner: Any, name: str, write: Callable[[Any], Any] | None = None
-) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
-    return lambda: getattr(owner, name), write or (lambda value: setattr(owner, name, value))
-
-
-def _content(mapping: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
-    def write(before: dict[str, Any]) -> None:
-        for name in set(mapping) - set(before):
-            del mapping[name]
-        mapping.update(before)
-
-    return lambda: dict(mapping), write
+            pairs.append((partial(getattr, logger, "level"), logger.setLevel))
+            yield from (_attribute(logger, name) for name in ("disabled", "propagate"))
+    yield from (_setting(*pair) for pair in pairs)
+    for name in ("enabled", "benchmark", "deterministic", "allow_tf32"):
+        yield _attribute(torch.backends.cudnn, name)
+    yield _names(vars(torch._tensor_str.PRINT_OPTS))
+    yield _names(os.environ)
+    yield _container(sys.path)
 
 
 def _default_device() -> torch.device | None:

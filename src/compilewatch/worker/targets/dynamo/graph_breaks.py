@@ -295,11 +295,6 @@ def stack_frame(file: str, line: int | None, function: str, text: str = "") -> S
     return StackFrame(file=relative, line=line or 0, function=function, text=text)
 
 
-def path_of(file: str) -> str | None:
-    """Return where the file of a frame lies on this machine; None for code that is in no file."""
-    return PATHS.get(file)
-
-
 def package_path(file: str) -> str:
     """Return `relative_file`; `<eval_with_key>` without its running number."""
     return _CODE_NUMBER.sub(r"\1", relative_file(file))
