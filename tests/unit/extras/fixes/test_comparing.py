@@ -220,9 +220,18 @@ def test_globals_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     class Counts(nn.Module):
         made = 0
 
+    class Table(dict[str, int]):
+        """What it returns may be made anew: it is left as it is."""
+
+    class Statistics:
+        calls = 0
+
+    table, statistics = Table(gelu=1), Statistics()
     here = sys.modules[__name__]
     monkeypatch.setattr(here, "SEEN", {"calls": [1]}, raising=False)
     monkeypatch.setattr(here, "LAST", 5, raising=False)
+    monkeypatch.setattr(here, "TABLE", table, raising=False)
+    monkeypatch.setattr(here, "STATISTICS", statistics, raising=False)
     model = Counts()
     before = state(model)
     assert before[f"state {__name__}.LAST"] == 5
@@ -231,8 +240,11 @@ def test_globals_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
         vars(here)["SEEN"]["other"] = 1
         vars(here)["LAST"] = 6
         Counts.made += 1
+        statistics.calls += 1
         assert state(model) != before
     assert state(model) == before
+    assert vars(statistics) == {}
+    assert table == {"gelu": 1}
 
 
 def test_a_changed_parameter_is_seen_whatever_its_type() -> None:

@@ -459,6 +459,7 @@ def own_globals(model: torch.nn.Module) -> Iterator[tuple[Any, Any, str, str]]:
     for title, owner in sorted(owners.items()):
         for name, value in list(vars(owner).items()):
             own = type(value).__module__ in files and has_attributes(value)
+            own = own and not isinstance(value, list | Mapping | set)  # tables of a library
             if (own or type(value) in PLAIN) and not name.startswith("__"):
                 yield owner, value, f"{title}.{name}", name
 
