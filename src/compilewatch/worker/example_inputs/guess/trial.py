@@ -90,7 +90,8 @@ def tried_on_real(
         before = signal.signal(signal.SIGALRM, _too_long)
         signal.alarm(SECONDS_ON_REAL)
         try:
-            return _called(build(), copy.deepcopy(inputs), None, gradients)
+            with torch.compiler.set_stance("force_eager"):  # functions that the model compiles
+                return _called(build(), copy.deepcopy(inputs), None, gradients)
         finally:
             signal.alarm(0)
             signal.signal(signal.SIGALRM, before)
@@ -101,7 +102,7 @@ def tried_on_real(
         trial = forked.in_fork(call, Trial, [])
     except RecordedError as error:  # of the constructor, or SystemExit
         trial = Trial(line=error.line, message=str(error), names=tuple(error.names))
-    return None if TooLongError.__name__ in trial.names else trial
+    return None if TooLongError.__name__ in f"{trial.names} {trial.line}" else trial
 
 
 class TooLongError(Exception):

@@ -29,8 +29,8 @@ FRAMES = 9
 LATENT_FRAMES = 3
 """Frames of the latents of a video."""
 
-SAMPLES = 8192
-"""Samples of a sound for an autoencoder."""
+SAMPLES = 2**16
+"""Samples of a sound for an autoencoder: more than a second, and a multiple of each ratio."""
 
 TEXT_WIDTH = (
     "caption_channels",
