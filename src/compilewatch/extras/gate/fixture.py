@@ -30,7 +30,7 @@ from compilewatch.extras.gate.settings import (
 )
 from compilewatch.records import Mode
 
-KEYWORDS = (*RULES, "calls", "mode", "backend", "dynamic")
+KEYWORDS = (*RULES, "kwargs", "calls", "mode", "backend", "dynamic")
 """Those of a call; all others are the model's."""
 
 
@@ -46,6 +46,7 @@ class CompileCheck:
         self,
         model: Callable[..., Any] | str,
         *args: Any,
+        kwargs: Mapping[str, Any] | None = None,
         calls: Iterable[Any] | None = None,
         mode: str = "eval",
         backend: str = "eager",
@@ -56,7 +57,7 @@ class CompileCheck:
         captured_share: float | None = None,
         fullgraph: bool | None = None,
         numerics: bool | None = None,
-        **kwargs: Any,
+        **keywords: Any,
     ) -> CheckResult:
         """Check a model as `compilewatch.check` does, and fail for what the rules do not accept.
 
@@ -72,6 +73,7 @@ class CompileCheck:
 
         A model by name (`"mypkg.net:build"`) is built in a process of its own, with example inputs.
         """
+        kwargs = {**keywords, **(kwargs or {})}
         given = (own, third_party, recompilations, captured_share, fullgraph, numerics)
         try:
             rules, known = self._rules(dict(zip(RULES, given, strict=True)))
@@ -92,7 +94,7 @@ class CompileCheck:
                     backend=backend,
                     dynamic=dynamic,
                     numerics=rules.numerics,
-                    **kwargs,
+                    kwargs=kwargs,
                 )
         except CompilewatchError as error:
             raise pytest.fail.Exception(f"compilewatch: {error}", pytrace=False) from None

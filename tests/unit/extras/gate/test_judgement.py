@@ -87,6 +87,16 @@ def test_a_break_in_own_code_is_new_until_the_baseline_has_its_place(root: Path)
     assert msgspec.json.decode(msgspec.json.encode(report), type=CheckReport) == report
 
 
+def test_one_entry_is_one_of_two_equal_statements(root: Path) -> None:
+    (root / "net.py").write_text(SOURCE + SOURCE[SOURCE.index("        if") :])
+    rules = Rules(root=root)
+    first, second = entries(judged(checked(root, broken(), broken(line=5)), rules))
+    assert first == second
+    report = judged(checked(root, broken(), broken(line=5)), rules, first)
+    assert [each.line for each in report.of("new")] == [5]
+    assert not judged(checked(root, broken(), broken(line=5)), rules, first, second).failed
+
+
 def test_one_statement_is_one_place(root: Path) -> None:
     """Torch names any of its lines, and the second call may meet it again."""
     (root / "net.py").write_text("def f(x):\n    return (x.item() +\n        x.item())\n")
