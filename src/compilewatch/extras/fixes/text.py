@@ -121,12 +121,12 @@ def _fix(found: Fix, *, verbose: bool) -> Iterator[RenderableType]:
         yield code(found.patch, "diff")
     others = [each.name for each in found.changes if each.kind is not FixKind.REWRITE]
     if found.patch and not others and not verbose:
-        yield from (plain(line) for line in conditions(found))
         yield plain(
-            "--patch FILE writes this diff; --verbose prints a context manager that does the same "
-            "without a change of the file.",
+            "\n--patch FILE writes this diff; --verbose prints a context manager that does the "
+            "same without a change of the file.\n",
             "dim",
         )
+        yield from (plain(line) for line in conditions(found))
         return
     if found.patch:
         besides = f", with what the diff leaves out ({' and '.join(others)})" if others else ""

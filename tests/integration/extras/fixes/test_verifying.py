@@ -71,7 +71,7 @@ PATCH = 'stack.enter_context(mock.patch.object(Model, "forward", forward))'
 
 def ran(
     folder: Path, *arguments: str, forward: str = "", line: str = "pass", branch: str = "y = y - 1",
-    last: str = "sys.exit(main(subject))",
+    last: str = "sys.exit(main(subject))", before: str = "",
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
     """Run a script of the text of the verification, a model and a fix."""
     script = folder / "verify.py"
@@ -84,8 +84,9 @@ def ran(
         f'if __name__ == "__main__":\n{textwrap.indent(last, "    ")}\n',
     ]
     script.write_text("\n\n".join(parts))
+    start = f"import runpy, sys\n{before}\nrunpy.run_path({str(script)!r}, run_name='__main__')"
     return subprocess.run(
-        [sys.executable, str(script), *arguments],
+        [sys.executable, "-c", start, *arguments],
         env={n: v for n, v in os.environ.items() if n != "PYTHONPATH"} | WORKER_VARIABLES,
         cwd=folder,
         capture_output=True,
@@ -112,6 +113,17 @@ def test_a_right_fix_is_verified(tmp_path: Path) -> None:
         for line in lines
     )
     assert "breaks: 2 without the fix, 0 with it" in lines
+
+
+@pytest.mark.matrix
+def test_a_right_fix_is_verified_without_numpy(tmp_path: Path) -> None:
+    """Only a complete run reaches each place that might read a tensor by NumPy, as torch may not.
+
+    PyTorch does not depend on NumPy, and says "Numpy is not available" where a value is asked for.
+    """
+    done = ran(tmp_path, before="sys.modules['numpy'] = None", forward=RIGHT, line=PATCH)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    assert done.stdout.splitlines()[-1] == "verified"
 
 
 @pytest.mark.matrix
