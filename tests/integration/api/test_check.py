@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import random
+import subprocess
 import sys
 import threading
 import time
@@ -472,6 +473,19 @@ def test_a_copy_that_waits_for_the_parent_is_given_up(monkeypatch: pytest.Monkey
     assert left in " ".join(str(found).split())
     assert left in found._repr_html_()
     assert json.loads(found.to_json())["left"] == [left]
+
+
+def test_a_process_that_has_compiled_can_be_copied_for_training() -> None:
+    """Autograd must not start in it: a new process, because another test may have started it."""
+    program = (
+        "import torch, compilewatch\n"
+        "linear = torch.nn.Linear(4, 4)\n"
+        "torch.compile(linear, backend='eager')(torch.ones(2, 4))\n"
+        "torch._dynamo.reset()\n"
+        "found = compilewatch.check(linear, torch.ones(2, 4), mode='train')\n"
+        "assert (found.status.value, found.left) == ('pass', ()), found\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])

@@ -23,6 +23,7 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 import torch
+from torch._dynamo.utils import get_compilation_metrics
 from torch._subclasses.fake_tensor import FakeTensor
 
 from compilewatch.contract.messages import encoded
@@ -132,10 +133,11 @@ def _flush() -> None:
 def _start_autograd() -> None:
     """Run a first backward before a `FakeTensorMode`, so that autograd starts no threads.
 
-    After it, autograd would start one for each device of a guard that reports eight, and would
-    not work in a fork (see `worker.process.warmup`).
+    After one, it would start a thread for each device of a guard that reports eight, and could not
+    be used in a fork (see `worker.process.warmup`); then it is left to start in the copy.
     """
-    if not torch._C._len_torch_dispatch_stack():
+    was_compiled = bool(get_compilation_metrics())  # which `torch._dynamo.reset` keeps
+    if not was_compiled and not torch._C._len_torch_dispatch_stack():
         with torch.inference_mode(mode=False):
             torch.ones((), device="cpu", requires_grad=True).backward()
 
