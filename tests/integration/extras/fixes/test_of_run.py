@@ -47,7 +47,7 @@ def test_the_fixes_of_a_run_are_found_verified_stored_and_shown(
     assert "3 of 3  " in done.stderr
     found = json.loads(done.stdout)
     fixes = {each["model"]: each for each in found["fixes"]}
-    states = {name: (each["state"], each["origin"]) for name, each in fixes.items()}
+    states = {name: (each["fix"]["status"], each["origin"]) for name, each in fixes.items()}
     assert states == {
         "team/small": ("verified", "search"),
         "team/large": ("verified", "known"),
