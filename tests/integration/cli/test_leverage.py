@@ -51,20 +51,9 @@ def test_json_has_every_step(tmp_path: Path, runs: tuple[str, str]) -> None:
     assert (found["by"], found["broken"], found["left"]) == ("line", 2, 0)
 
 
-def test_a_later_run_says_what_came_true(tmp_path: Path, runs: tuple[str, str]) -> None:
-    said = " ".join(leverage(tmp_path, runs[0], "--check", runs[1]).output.split())
-    assert (
-        "gone from every model 1 of 2 models with these causes only 1 of these without breaks"
-        in said
-    )
-    held = json.loads(leverage(tmp_path, runs[0], "--check", runs[1], "--json").output)
-    assert (held["right"], held["rid"], held["revealed"]) == (["A"], 1, [])
-
-
 def test_wrong_names_are_one_line(tmp_path: Path, runs: tuple[str, str]) -> None:
     for arguments, message in (
         (("nope",), "no run 'nope'"),
-        ((runs[0], "--check", "nope"), "no run 'nope'"),
         ((runs[0], "--target", "dynmo"), "did you mean 'dynamo'"),
     ):
         error = leverage(tmp_path, *arguments).exception
