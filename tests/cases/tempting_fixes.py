@@ -659,7 +659,7 @@ PROPOSED = (
             tempting_proposed.WritesParameter, "assigned where a mask is true", "if mask.any()"
         ),
         why="a parameter cannot be written into, not even nothing",
-        requirement="eager results, seed 0",
+        requirement="Dynamo captures it",
         train=True,
     ),
     Case(
