@@ -6,7 +6,6 @@ import ast
 import builtins
 import difflib
 import importlib.metadata
-import importlib.util
 import json
 import keyword
 import os
@@ -20,6 +19,8 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
+
+from compilewatch.report.terminal.panel import installed_file
 
 INSTALLED = ("site-packages", "dist-packages")
 
@@ -205,26 +206,10 @@ def located(files: Iterable[str], folders: Sequence[Path]) -> dict[str, str]:
     places: dict[str, str] = {}
     for file in files:
         path = next((p for p in (folder / file for folder in folders) if p.is_file()), None)
-        path = path or _installed(file)
+        path = path or installed_file(file)
         if path is not None:
             places[file] = str(path)
     return places
-
-
-def _installed(file: str) -> Path | None:
-    package, _, rest = file.partition("/")
-    name = package if rest else package.removesuffix(".py")
-    if not name.isidentifier():
-        return None
-    try:
-        spec = importlib.util.find_spec(name)
-    except (ImportError, ValueError):
-        return None
-    if spec is None:
-        return None
-    paths = [Path(folder, rest) for folder in spec.submodule_search_locations or ()]
-    paths += [Path(spec.origin)] if not rest and spec.origin else []
-    return next((path for path in paths if path.is_file()), None)
 
 
 @dataclass(frozen=True, kw_only=True)

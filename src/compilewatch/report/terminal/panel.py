@@ -267,7 +267,7 @@ def source_excerpt(
     line.
     """
     own = (path for path in (Path(folder, file) for folder in folders) if path.is_file())
-    path = next(own, None) or _installed(file)
+    path = next(own, None) or installed_file(file)
     if path is None:
         return ()
     try:
@@ -280,7 +280,8 @@ def source_excerpt(
     return tuple(SourceLine(n, lines[n - 1]) for n in range(first, last + 1))
 
 
-def _installed(file: str) -> Path | None:
+def installed_file(file: str) -> Path | None:
+    """Return where a file lies whose path begins with an installed package; nothing is imported."""
     package, *rest = Path(file).parts or ("",)
     name = package.removesuffix(".py")
     if not name.isidentifier():
