@@ -125,7 +125,7 @@ def save(path: Path, known: Iterable[KnownBreak]) -> bool:
     Every line of a break ends alike, since a last one without a comma would be a conflict of any
     two additions. A new file gets its line in .gitattributes: git then keeps what both sides add.
     """
-    lines = [json.dumps(_entry(each), ensure_ascii=False) for each in sorted(known)]
+    lines = [json.dumps(_entry(entry), ensure_ascii=False) for entry in sorted(known)]
     text = "\n".join(
         [f'{{"schema": {SCHEMA}, "breaks": [', *(f"{line}," for line in lines), "{}]}\n"]
     )

@@ -80,7 +80,7 @@ def command(
     environment: str | None,
     verbose: bool,
     as_json: bool,
-    **given: Any,
+    **values: Any,
 ) -> int:
     """Fail for graph breaks in own code that the baseline of this repository does not hold.
 
@@ -93,9 +93,9 @@ def command(
     """
     root = project_root(Path.cwd())
     settings = project_settings(root)
-    outputs = Outputs(**{name: given.pop(name) for name in ("sarif", "summary", "code_quality")})
-    given["own"] = given["own"] or None
-    rules = rules_of(root, settings, given)
+    outputs = Outputs(**{name: values.pop(name) for name in ("sarif", "summary", "code_quality")})
+    values["own"] = values["own"] or None
+    rules = rules_of(root, settings, values)
     known = load(baseline_path(root, settings, baseline), both_sides=update)
     checks = NamedChecks(
         root=root,
@@ -159,8 +159,8 @@ def _finish(
             click.echo(line)
     if problems:
         raise UsageError("; ".join(problems))
-    decided = [each for each in session.checks if each.verdict]
-    if any(each.problems or (each.of("new") and not update) for each in decided):
+    decided = [check for check in session.checks if check.verdict]
+    if any(check.problems or (check.of("new") and not update) for check in decided):
         return FOUND
     if rejected:
         return FOUND

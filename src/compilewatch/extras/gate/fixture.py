@@ -74,9 +74,9 @@ class CompileCheck:
         A model by name (`"mypkg.net:build"`) is built in a process of its own, with example inputs.
         """
         kwargs = {**keywords, **(kwargs or {})}
-        given = (own, third_party, recompilations, captured_share, fullgraph, numerics)
+        arguments = (own, third_party, recompilations, captured_share, fullgraph, numerics)
         try:
-            rules, known = self._rules(dict(zip(RULES, given, strict=True)))
+            rules, known = self._rules(dict(zip(RULES, arguments, strict=True)))
             if isinstance(dynamic, Mapping):
                 if isinstance(model, str) or calls is not None:
                     raise UsageError("dynamic={...} needs a model and the arguments of one call")
@@ -115,14 +115,14 @@ class CompileCheck:
             pytest.fail(message, pytrace=False)
         return checked
 
-    def _rules(self, given: dict[str, Any]) -> tuple[Rules, tuple[KnownBreak, ...]]:
+    def _rules(self, keywords: dict[str, Any]) -> tuple[Rules, tuple[KnownBreak, ...]]:
         """Return what the keywords of a call, the marker and the project's settings say."""
         root = self._config.rootpath
         settings = project_settings(root)
         marker = self._node.get_closest_marker("compilewatch")
         path = baseline_path(root, settings, self._config.getoption("--compilewatch-baseline"))
         known = load(path, both_sides=self._config.getoption(UPDATE))
-        return rules_of(root, settings, _marked(marker), given), known
+        return rules_of(root, settings, _marked(marker), keywords), known
 
     def _fix(self, model: object, checked: CheckResult, *, mode: str, dynamic: bool) -> list[str]:
         """Return what to say of a fix: of a model by name after a search, else of a stored one."""
@@ -142,10 +142,10 @@ class CompileCheck:
         self._node.stash[REPORTS] = msgspec.json.encode(self._reports).decode()
         counts = {
             "checks": len(self._reports),
-            "new": sum(len(each.of("new")) for each in self._reports),
-            "known": sum(len(each.of("known", "moved")) for each in self._reports),
-            "third_party": sum(len(each.of("elsewhere")) for each in self._reports),
-            "recompilations": sum(each.recompilations for each in self._reports),
+            "new": sum(len(check.of("new")) for check in self._reports),
+            "known": sum(len(check.of("known", "moved")) for check in self._reports),
+            "third_party": sum(len(check.of("elsewhere")) for check in self._reports),
+            "recompilations": sum(check.recompilations for check in self._reports),
         }
         properties = self._node.user_properties
         properties[:] = [pair for pair in properties if not pair[0].startswith(PROPERTY)]
@@ -229,7 +229,9 @@ def _named(
 def _misspelled(report: CheckReport, kwargs: Iterable[str]) -> Iterator[str]:
     """Yield a line for each keyword that the model does not take and the fixture has nearly."""
     for name in kwargs:
-        refused = any(f"unexpected keyword argument {name!r}" in each for each in report.problems)
+        refused = any(
+            f"unexpected keyword argument {name!r}" in problem for problem in report.problems
+        )
         if refused and (hint := did_you_mean(name, KEYWORDS)):
             yield f"compile_check has no keyword {name!r}{hint}"
 

@@ -342,9 +342,9 @@ def _inputs(result: Result) -> list[str] | None:
     if not works or (result.parameters or 0) > MOST_PARAMETERS:
         return None
     arguments: list[str] = []
-    for each in result.inputs:
-        name = "" if re.fullmatch(r"args\[\d+\]", each.name) else f"{each.name}="
-        value = _tensor(each) if each.shape is not None else each.value
+    for summary in result.inputs:
+        name = "" if re.fullmatch(r"args\[\d+\]", summary.name) else f"{summary.name}="
+        value = _tensor(summary) if summary.shape is not None else summary.value
         if value is None or not re.fullmatch(r"(\w+=)?", name):
             return None
         arguments.append(f"{name}{value}")

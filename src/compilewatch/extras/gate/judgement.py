@@ -88,7 +88,7 @@ class CheckReport(Record, frozen=True, kw_only=True):
 
     def of(self, *states: State) -> tuple[JudgedBreak, ...]:
         """The breaks with one of these states."""
-        return tuple(each for each in self.breaks if each.state in states)
+        return tuple(graph_break for graph_break in self.breaks if graph_break.state in states)
 
     @property
     def failed(self) -> bool:
@@ -182,7 +182,7 @@ def _against(
             )
             yield msgspec.structs.replace(judged, state=state, known=entry, note=note)
         elif judged.own:
-            note = _of_function(judged, baseline, left, [each for each, _ in places])
+            note = _of_function(judged, baseline, left, [other for other, _ in places])
             yield msgspec.structs.replace(judged, note=judged.note or note)
         else:
             yield judged
@@ -205,7 +205,7 @@ def _of_function(
     other = [entry.text for entry in left if _function(entry) == _function(judged)]
     if other:
         return f"the baseline knows another line of {judged.function}: {other[0]}"
-    count = sum(_function(each) == _function(judged) for each in places)
+    count = sum(_function(place) == _function(judged) for place in places)
     return f"{judged.function} has {count} such lines, the baseline knows {len(known)}"
 
 
@@ -262,7 +262,9 @@ def _without_own_code(
     """Say that nothing of the repository was checked, and what to do."""
     paths = list(dict.fromkeys(code))
     names = {path: path.rpartition("/")[2] for path in paths}
-    if any(each.own for each in breaks) or any(own.line(names[p], 1, {names[p]: p}) for p in paths):
+    if any(graph_break.own for graph_break in breaks) or any(
+        own.line(names[p], 1, {names[p]: p}) for p in paths
+    ):
         return
     at = paths[0] if paths else "a package"
     yield (
@@ -282,15 +284,16 @@ def _problems(checked: CheckResult, breaks: Sequence[JudgedBreak], rules: Rules)
         else:
             yield f"{checked.status.value} in the phase {phase.value}: {checked.detail}"
         return
-    if checked.graphs == 0 and any(each.file == _NOWHERE for each in breaks):
+    if checked.graphs == 0 and any(graph_break.file == _NOWHERE for graph_break in breaks):
         yield (
             "nothing of it is captured, as of a model of torch.jit or of a C extension: check the "
             "module or function that it was made of"
         )
     if rules.third_party == "fail":
-        for each in breaks:
-            if not each.own:
-                yield f"graph break in {each.file}:{each.line}: {reason_label(each)}"
+        for graph_break in breaks:
+            if not graph_break.own:
+                place = f"{graph_break.file}:{graph_break.line}"
+                yield f"graph break in {place}: {reason_label(graph_break)}"
     again = checked.recompilations
     if rules.recompilations is not None and len(again) > rules.recompilations:
         yield f"{plural(len(again), 'recompilation')}, {rules.recompilations} accepted:"
@@ -328,4 +331,4 @@ def _differences(numerics: Numerics | None) -> Iterator[str]:
         yield "numerics: the results were not compared"
     elif numerics.deterministic and not numerics.matches:
         yield f"differs from eager mode (compared with {numerics.reference}):"
-        yield from (f"  {each}" for each in (*numerics.mismatches, numerics.alone) if each)
+        yield from (f"  {line}" for line in (*numerics.mismatches, numerics.alone) if line)

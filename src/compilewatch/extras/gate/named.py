@@ -56,14 +56,14 @@ class NamedChecks:
         waiting: dict[str, dict[str, Result]] = {}
         for result in _results(planned, settings):
             name = result.request.model.name
-            found = waiting.setdefault(name, {})
-            found[result.request.target.name] = result
-            captured = found.get("dynamo")
-            if captured is None or (self.numerics and len(found) < 2):
+            by_target = waiting.setdefault(name, {})
+            by_target[result.request.target.name] = result
+            captured = by_target.get("dynamo")
+            if captured is None or (self.numerics and len(by_target) < 2):
                 continue
             compared = captured.status in (Status.PASS, Status.GRAPH_BREAK)
             if self.numerics and compared:
-                captured = with_numerics(captured, found["inductor"])
+                captured = with_numerics(captured, by_target["inductor"])
             folders = self._folders(models.get(name, captured.request.model))
             files = located(files_of(captured), folders)
             yield (
@@ -90,16 +90,16 @@ class NamedChecks:
         return plan(self._models(settings), placed, options_of(settings, known), named=named)
 
     def _models(self, settings: Settings) -> tuple[ModelSpec, ...]:
-        found: list[ModelSpec] = []
+        models: list[ModelSpec] = []
         if self.names:
             chosen = Selection(names=list(self.names))
             specs, _ = choose_models(settings, chosen, python_path=self._own_folders())
-            found += specs
+            models += specs
         if self.manifest is not None:
             listed = load_settings({"source": "manifest", "models_file": str(self.manifest)})
             specs, _ = choose_models(listed, Selection(every=True))
-            found += specs
-        return tuple({spec.name: spec for spec in found}.values())
+            models += specs
+        return tuple({spec.name: spec for spec in models}.values())
 
     def _own_folders(self) -> tuple[Path, ...]:
         return tuple(folder for folder in source_folders(self.root) if folder.is_dir())
@@ -134,5 +134,5 @@ def files_of(result: Result) -> set[str]:
     """The files that the breaks of a result name."""
     second = result.second_call.breaks if result.second_call is not None else ()
     breaks = (*result.breaks, *second)
-    files = {each.file for each in breaks}
-    return files | {frame.file for each in breaks for frame in each.user_stack}
+    files = {graph_break.file for graph_break in breaks}
+    return files | {frame.file for graph_break in breaks for frame in graph_break.user_stack}

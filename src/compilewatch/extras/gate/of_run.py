@@ -127,14 +127,14 @@ def judge_run(writer: RunWriter) -> None:
     try:
         settings = project_settings(root)
     except CompilewatchError as error:
-        found = GateResult(baseline="", models=0, problems=(str(error),))
+        result = GateResult(baseline="", models=0, problems=(str(error),))
     else:
         if not settings:
             return
-        found = gate_result(StoredRun(writer.path).results(), root, settings)
-    RunFolder(writer.path).write(FILE, msgspec.json.encode(found) + b"\n")
+        result = gate_result(StoredRun(writer.path).results(), root, settings)
+    RunFolder(writer.path).write(FILE, msgspec.json.encode(result) + b"\n")
     author = Author(writer.run)
-    writer.events([_event(author, each) for each in found.new])
+    writer.events([_event(author, new) for new in result.new])
 
 
 def _event(author: Author, new: GateBreak) -> NewBreak:
@@ -174,15 +174,15 @@ def gate_result(results: Iterable[Result], root: Path, settings: dict[str, objec
         models=len(reports),
         new=tuple(
             GateBreak(
-                file=each.file,
-                line=each.line,
-                function=each.function,
-                code=each.code,
-                reason=reason_label(each),
+                file=graph_break.file,
+                line=graph_break.line,
+                function=graph_break.function,
+                code=graph_break.code,
+                reason=reason_label(graph_break),
                 models=tuple(sorted(models)),
             )
-            for each, models in sorted(session.breaks, key=lambda pair: pair[0].place)
-            if each.state == "new"
+            for graph_break, models in sorted(session.breaks, key=lambda pair: pair[0].place)
+            if graph_break.state == "new"
         ),
         known=counts["known"] + counts["moved"],
         resolved=counts["resolved"],
@@ -236,9 +236,9 @@ def view_of_run(stored: StoredRun, baseline: StoredRun | None) -> tuple[RunGate,
 
 
 def _notes(result: GateResult) -> Iterator[str]:
-    for each in result.new:
-        place = f"{each.file}:{each.line} in {each.function}"
-        yield f"new graph break in own code: {place}: {each.reason} ({', '.join(each.models)})"
+    for new in result.new:
+        place = f"{new.file}:{new.line} in {new.function}"
+        yield f"new graph break in own code: {place}: {new.reason} ({', '.join(new.models)})"
     if result.resolved:
         count = plural(result.resolved, "graph break")
         yield f"{count} of {result.baseline} resolved: compilewatch gate --update removes them"

@@ -276,7 +276,7 @@ def _parsed(path: str, _changed: int) -> ast.Module | None:
 def _spanning(tree: ast.AST | None, line: int) -> Iterator[ast.AST]:
     """The nodes of statements around a line, outermost first."""
     for node in ast.iter_child_nodes(tree) if tree is not None else ():
-        decorators = [each.lineno for each in getattr(node, "decorator_list", ())]
+        decorators = [decorator.lineno for decorator in getattr(node, "decorator_list", ())]
         first = min([getattr(node, "lineno", 0), *decorators])
         if first <= line <= (getattr(node, "end_lineno", None) or line):
             yield node

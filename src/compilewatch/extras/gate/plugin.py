@@ -121,9 +121,9 @@ class _Collector:
         self._problems: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        found = getattr(report, _ATTRIBUTE, None)
-        if report.when == "call" and found is not None:
-            self._checks[report.nodeid] = found
+        checks = getattr(report, _ATTRIBUTE, None)
+        if report.when == "call" and checks is not None:
+            self._checks[report.nodeid] = checks
             self._partial.discard(report.nodeid)
             if not report.passed:
                 self._partial.add(report.nodeid)

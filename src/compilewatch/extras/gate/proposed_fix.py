@@ -33,17 +33,17 @@ def searched_fix(
     """Search for a fix of a model by name, in processes of their own; yield what to say of it."""
     command = fix_command(model, root=root, mode=mode, dynamic=dynamic)
     limit = ["--json", "--max-seconds", str(max(1.0, seconds * SEARCH_SHARE))]
-    found = _found([*command, *limit], root, seconds)
+    fix = _found([*command, *limit], root, seconds)
     shown = shlex.join(["compilewatch", *command[3:]])
-    if isinstance(found, str):
-        yield f"fix:        {found}: {shown}"
-    elif found.status in _VERIFIED:
-        names = " and ".join(each.name for each in found.changes)
-        yield f"fix:        {names} (verified: {found.detail})"
-        yield from (f"    {line}".rstrip() for line in found.code.splitlines())
+    if isinstance(fix, str):
+        yield f"fix:        {fix}: {shown}"
+    elif fix.status in _VERIFIED:
+        names = " and ".join(change.name for change in fix.changes)
+        yield f"fix:        {names} (verified: {fix.detail})"
+        yield from (f"    {line}".rstrip() for line in fix.code.splitlines())
         yield f"verify:     {shown} --save verify.py"
     else:
-        yield f"fix:        {found.detail}: {shown}"
+        yield f"fix:        {fix.detail}: {shown}"
 
 
 def stored_fix(result: Result) -> Iterator[str]:
@@ -80,7 +80,7 @@ def _found(command: Sequence[str], root: Path, seconds: float) -> Fix | str:
         command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         try:
-            out, said = process.communicate(timeout=seconds)
+            out, errors = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             process.terminate()  # it ends its workers then
             try:
@@ -91,5 +91,5 @@ def _found(command: Sequence[str], root: Path, seconds: float) -> Fix | str:
     try:
         return msgspec.json.decode(out, type=Fix)
     except msgspec.DecodeError:
-        lines = said.strip().splitlines()
+        lines = errors.strip().splitlines()
         return lines[-1] if lines else f"the search ended with status {process.returncode}"

@@ -45,8 +45,8 @@ def failure(
     """
     new = report.of("new")
     lines = [f"{plural(len(new), 'new graph break')} in own code"] if new else []
-    for each in new:
-        lines += ["", *break_lines(each, verbose=verbose)]
+    for graph_break in new:
+        lines += ["", *break_lines(graph_break, verbose=verbose)]
     if report.problems:
         lines += ["", *report.problems] if lines else list(report.problems)
     if verbose and report.error:
@@ -133,13 +133,16 @@ def write_code_quality(path: Path, session: GateSession) -> None:
     """Write the new breaks of own code as GitLab's code quality report. Raises OSError."""
     entries: list[dict[str, Any]] = [
         {
-            "description": f"graph break: {reason_label(each)} in {each.function}",
-            "check_name": each.code,
-            "fingerprint": _digest(each.entry.identity),
+            "description": f"graph break: {reason_label(graph_break)} in {graph_break.function}",
+            "check_name": graph_break.code,
+            "fingerprint": _digest(graph_break.entry.identity),
             "severity": "major",
-            "location": {"path": session.in_clone(each.file), "lines": {"begin": each.line}},
+            "location": {
+                "path": session.in_clone(graph_break.file),
+                "lines": {"begin": graph_break.line},
+            },
         }
-        for each in session.of_state("new")
+        for graph_break in session.of_state("new")
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps(entries, indent=2, ensure_ascii=False).encode() + b"\n")
@@ -150,19 +153,21 @@ def _digest(identity: Iterable[str]) -> str:
 
 
 def _results(session: GateSession) -> Iterator[SarifResult]:
-    for each, checks in session.breaks:
-        level, state = _SARIF_STATES[each.state]
-        text = source_line(each).strip()
+    for graph_break, checks in session.breaks:
+        level, state = _SARIF_STATES[graph_break.state]
+        text = source_line(graph_break).strip()
         yield SarifResult(
-            code=each.code,
-            reason=reason_label(each),
+            code=graph_break.code,
+            reason=reason_label(graph_break),
             level=level,
             state=state,
-            fingerprint=each.fingerprint,
-            location=_location(session, each, text, installed=not each.own),
-            explanation=each.explanation,
-            hints=each.hints,
-            path=tuple(_location(session, frame) for frame in each.user_stack) if each.own else (),
+            fingerprint=graph_break.fingerprint,
+            location=_location(session, graph_break, text, installed=not graph_break.own),
+            explanation=graph_break.explanation,
+            hints=graph_break.hints,
+            path=tuple(_location(session, frame) for frame in graph_break.user_stack)
+            if graph_break.own
+            else (),
             checks=checks,
         )
 
@@ -207,10 +212,14 @@ def markdown(session: GateSession) -> str:
         f"| {' | '.join(map(str, counts.values()))} |",
     ]
     new = session.of_state("new")
-    for each in new[:_MOST_FINDINGS]:
-        page = registry_page(each.code)
-        lines += ["", f"**New:** {f'[{each.code}]({page})' if page else each.code}", ""]
-        lines += _block(break_lines(each))
+    for graph_break in new[:_MOST_FINDINGS]:
+        page = registry_page(graph_break.code)
+        lines += [
+            "",
+            f"**New:** {f'[{graph_break.code}]({page})' if page else graph_break.code}",
+            "",
+        ]
+        lines += _block(break_lines(graph_break))
     if len(new) > _MOST_FINDINGS:
         lines += ["", f"… and {len(new) - _MOST_FINDINGS} more new graph breaks"]
     failed = [check for check in session.checks if check.problems]
@@ -239,11 +248,11 @@ def error_commands(session: GateSession, environ: Mapping[str, str] = os.environ
     """Under GitHub Actions, the lines of a log that mark new breaks in the changed files."""
     if environ.get("GITHUB_ACTIONS") != "true":
         return
-    for each in session.of_state("new")[:_MOST_ANNOTATIONS]:
-        file = _property(session.in_clone(each.file))
-        line = source_line(each).strip()
-        text = _data(f"{reason_label(each)} in {each.function}\n{line}".strip())
-        yield f"::error file={file},line={each.line},title=New graph break::{text}"
+    for graph_break in session.of_state("new")[:_MOST_ANNOTATIONS]:
+        file = _property(session.in_clone(graph_break.file))
+        line = source_line(graph_break).strip()
+        text = _data(f"{reason_label(graph_break)} in {graph_break.function}\n{line}".strip())
+        yield f"::error file={file},line={graph_break.line},title=New graph break::{text}"
 
 
 def _block(lines: Iterable[str]) -> Iterator[str]:

@@ -85,7 +85,7 @@ class GateSession:
 
     @property
     def checks(self) -> tuple[CheckReport, ...]:
-        return tuple(each for reports in self.reports.values() for each in reports)
+        return tuple(check for reports in self.reports.values() for check in reports)
 
     @cached_property
     def breaks(self) -> tuple[tuple[JudgedBreak, tuple[str, ...]], ...]:
@@ -93,16 +93,16 @@ class GateSession:
         places: dict[tuple[str, int, str], JudgedBreak] = {}
         checks: dict[tuple[str, int, str], list[str]] = {}
         for check in self.checks:
-            for each in check.breaks:
-                if each.place not in places or each.state == "new":
-                    places[each.place] = each
-                names = checks.setdefault(each.place, [])
+            for graph_break in check.breaks:
+                if graph_break.place not in places or graph_break.state == "new":
+                    places[graph_break.place] = graph_break
+                names = checks.setdefault(graph_break.place, [])
                 names += [check.name] if check.name not in names else []
-        return tuple((each, tuple(checks[place])) for place, each in places.items())
+        return tuple((graph_break, tuple(checks[place])) for place, graph_break in places.items())
 
     def of_state(self, state: str) -> tuple[JudgedBreak, ...]:
         """The places with a state, each once."""
-        return tuple(each for each, _ in self.breaks if each.state == state)
+        return tuple(graph_break for graph_break, _ in self.breaks if graph_break.state == state)
 
     @cached_property
     def renewal(self) -> Renewal:
@@ -111,7 +111,7 @@ class GateSession:
         ended: set[str] = set()
         for name, reports in self.reports.items():
             met[name] = [(b.entry, b.known) for r in reports for b in r.breaks if b.own]
-            if name not in self.partial and all(each.status in _COMPLETE for each in reports):
+            if name not in self.partial and all(report.status in _COMPLETE for report in reports):
                 ended.add(name)
         return renewal(self.before, met, ended, removed_from(self.rules))
 
@@ -127,12 +127,14 @@ class GateSession:
         One check sees one of them only, so that each passed.
         """
         places: dict[KnownBreak, set[KnownBreak]] = {}
-        for each in self.of_state("moved"):
-            if each.known is not None:
-                places.setdefault(each.known, set()).add(each.entry)
+        for graph_break in self.of_state("moved"):
+            if graph_break.known is not None:
+                places.setdefault(graph_break.known, set()).add(graph_break.entry)
         return tuple(
             f"{len(several)} places cannot all have moved from {known}: "
-            + ", ".join(f"{each.function} in {each.file}" for each in sorted(several))
+            + ", ".join(
+                f"{graph_break.function} in {graph_break.file}" for graph_break in sorted(several)
+            )
             for known, several in places.items()
             if len(several) > list(self.before).count(known)
         )
@@ -163,9 +165,9 @@ class GateSession:
         self.changes.append(f"{self.name} written: {plural(len(after), 'known break')}")
         if written != (attributes.exists() and attributes.read_bytes()):
             self.changes.append(f"{ATTRIBUTES} written: git merges two updates line by line")
-        old, new = [each.identity for each in before], [each.identity for each in after]
-        self.changes += [f"  + {each}" for each in after if each.identity not in old]
-        self.changes += [f"  - {each}" for each in before if each.identity not in new]
+        old, new = [entry.identity for entry in before], [entry.identity for entry in after]
+        self.changes += [f"  + {entry}" for entry in after if entry.identity not in old]
+        self.changes += [f"  - {entry}" for entry in before if entry.identity not in new]
 
     def counts(self) -> dict[str, int]:
         """The numbers of the table, by their names in it; places are counted once."""
@@ -186,8 +188,8 @@ class GateSession:
         if self.changes:
             yield from self.changes
             return
-        for each in self.of_state("moved"):
-            yield f"{each.note}: {place_line(each)}"
+        for graph_break in self.of_state("moved"):
+            yield f"{graph_break.note}: {place_line(graph_break)}"
         for known in self.resolved:
             yield f"resolved: {known}"
         if self.resolved or self.of_state("moved"):
@@ -196,8 +198,8 @@ class GateSession:
     def elsewhere(self) -> Iterator[str]:
         """Yield a line for each break in another package."""
         breaks = self.of_state("elsewhere")
-        for each in breaks[:_MOST_ELSEWHERE]:
-            yield f"in another package: {place_line(each)}"
+        for graph_break in breaks[:_MOST_ELSEWHERE]:
+            yield f"in another package: {place_line(graph_break)}"
         if len(breaks) > _MOST_ELSEWHERE:
             yield f"… and {len(breaks) - _MOST_ELSEWHERE} more in other packages"
 

@@ -71,9 +71,9 @@ def project_root(folder: Path) -> Path:
     """
     folder = folder.resolve()
     for mark in ("pyproject.toml", ".git"):
-        for each in (folder, *folder.parents):
-            if (each / mark).exists():
-                return each
+        for parent in (folder, *folder.parents):
+            if (parent / mark).exists():
+                return parent
     return folder
 
 

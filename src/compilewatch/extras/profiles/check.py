@@ -79,7 +79,9 @@ def check_profiles(root: Path) -> tuple[CheckedProfile, ...]:
 def check_outputs(root: Path) -> tuple[CheckedProfile, ...]:
     """Check the profiles in a folder of outputs, not the runs. Raises UsageError without any."""
     folders = [root / "profiles", *sorted(root.glob("profile-*"))]
-    profiles = tuple(each for folder in folders if folder.is_dir() for each in _checked(folder))
+    profiles = tuple(
+        profile for folder in folders if folder.is_dir() for profile in _checked(folder)
+    )
     if not profiles:
         raise UsageError(f"{root} contains no profile: `compilewatch profile train` makes one")
     return profiles
@@ -103,9 +105,9 @@ def check_training(path: Path) -> CheckedProfile:
         profile = read_training(path)
     except StoreError as error:
         return CheckedProfile(path=path, kind="training", state="broken", broken=str(error))
-    found = analysis.findings(profile)
+    findings = analysis.findings(profile)
     return CheckedProfile(
-        path=path, kind="training", state=profile.state, findings=found, training=profile
+        path=path, kind="training", state=profile.state, findings=findings, training=profile
     )
 
 

@@ -198,8 +198,8 @@ def _figures(*names: str, figures: Sequence[str]) -> Table:
     return table
 
 
-def _cells(each: Trained) -> Iterator[str]:
-    figures, times = each.metrics, each.times
+def _cells(trained: Trained) -> Iterator[str]:
+    figures, times = trained.metrics, trained.times
     if figures is None or times is None or times.step is None:
         return
     yield _figure(figures.first_step_seconds)
@@ -208,17 +208,17 @@ def _cells(each: Trained) -> Iterator[str]:
         yield _figure(times.stages[stage].median if stage in times.stages else None, 1e3)
     peak = figures.peak_resident_bytes
     yield f"{peak / 1e6:,.0f}" if peak is not None else "–"
-    yield _figure(each.speedup)
+    yield _figure(trained.speedup)
 
 
 def _figure(value: float | None, factor: float = 1.0) -> str:
     return f"{value * factor:.2f}" if value is not None else "–"
 
 
-def _trained_json(each: Trained) -> dict[str, Any]:
+def _trained_json(trained: Trained) -> dict[str, Any]:
     names = ("model", "target", "status", "detail", "speedup", "same_losses", "metrics", "findings")
-    folder = str(each.folder) if each.folder is not None else None
-    return {name: getattr(each, name) for name in names} | {"folder": folder}
+    folder = str(trained.folder) if trained.folder is not None else None
+    return {name: getattr(trained, name) for name in names} | {"folder": folder}
 
 
 STATUS_STYLES = ("green", "yellow", "red")

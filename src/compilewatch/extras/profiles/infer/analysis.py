@@ -106,7 +106,7 @@ def fastest(profile: InferenceProfile) -> tuple[TargetProfile, BatchPoint] | Non
         if point.samples_per_second
         and (target_kind(target.target) == EAGER or point.speedup is not None)
     )
-    return max(measured, key=lambda each: each[1].samples_per_second or 0.0, default=None)
+    return max(measured, key=lambda pair: pair[1].samples_per_second or 0.0, default=None)
 
 
 def broken(profile: InferenceProfile) -> tuple[TargetProfile, BatchPoint] | None:

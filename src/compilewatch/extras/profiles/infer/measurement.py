@@ -448,7 +448,7 @@ class Inference:
 
     def _compare(self, running: Sequence[RunningSubject]) -> None:
         """Compare with eager mode, and with the same target of the first environment."""
-        measured = {each.target: each for each in running if each.alive and each.wall}
+        measured = {one.target: one for one in running if one.alive and one.wall}
         first: dict[str, RunningSubject] = {}
         for name, subject in measured.items():
             eager = measured.get(eager_of(name, measured) or "")

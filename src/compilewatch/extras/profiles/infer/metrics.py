@@ -171,7 +171,7 @@ def _stability(target: TargetProfile) -> str:
     measured = [point.latency for point in target.points if point.latency is not None]
     if not measured:
         return "failed"
-    return "stable" if all(each.stable for each in measured) else "unstable"
+    return "stable" if all(latency.stable for latency in measured) else "unstable"
 
 
 def _changes(part: RunProfiles, shown: set[str]) -> Iterator[Sample]:

@@ -68,7 +68,7 @@ def profile_run(
     Models that a resumed run has profiled already are left out. A profiling server that ends only
     costs the profiles: the results of the run are stored and count.
     """
-    done = {each.profile.model for each in read_profiles(root)[0]}
+    done = {stored.profile.model for stored in read_profiles(root)[0]}
     requests = [r for r in to_profile(results, most) if r.model.name not in done]
     if not requests:
         return ()
@@ -109,7 +109,7 @@ class RunProfiles:
 def view_of_run(stored: StoredRun, baseline: StoredRun | None) -> tuple[RunProfiles, Sequence[str]]:
     """The profiles of a run, and notes on damaged lines and on what became slower."""
     known, damaged = read_profiles(stored.path)
-    profiles = tuple(each.profile for each in known)
+    profiles = tuple(profile.profile for profile in known)
     changes = compared_with(stored, baseline) if profiles else ()
     return RunProfiles(profiles=profiles, changes=changes), [*damaged, *slower_notes(changes)]
 
@@ -118,8 +118,8 @@ def compared_with(run: StoredRun, baseline: StoredRun | None) -> tuple[ProfileCo
     """Compare the profiles of a run with those of its baseline, model by model."""
     if baseline is None:
         return ()
-    olds = {each.profile.model: each for each in read_profiles(baseline.path)[0]}
-    news = {each.profile.model: each for each in read_profiles(run.path)[0]}
+    olds = {profile.profile.model: profile for profile in read_profiles(baseline.path)[0]}
+    news = {profile.profile.model: profile for profile in read_profiles(run.path)[0]}
     return tuple(
         compare_profiles(
             olds[name].profile, olds[name].samples(), news[name].profile, news[name].samples()

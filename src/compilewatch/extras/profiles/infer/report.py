@@ -263,15 +263,15 @@ def baseline_metrics(profile: InferenceProfile) -> dict[str, Any]:
             "bottleneck": analysis.bottleneck(profile),
         },
         "targets": {
-            each.target: {
-                "software": each.software,
-                "best_batch_size": each.best_batch_size,
-                "batch_sizes": {str(p.batch_size): _row(each, p) for p in each.points},
-                "generation": each.generation,
-                "accuracy": each.accuracy,
-                "setting_fixes": each.setting_fixes,
+            measured.target: {
+                "software": measured.software,
+                "best_batch_size": measured.best_batch_size,
+                "batch_sizes": {str(p.batch_size): _row(measured, p) for p in measured.points},
+                "generation": measured.generation,
+                "accuracy": measured.accuracy,
+                "setting_fixes": measured.setting_fixes,
             }
-            for each in profile.targets
+            for measured in profile.targets
         },
     }
 
@@ -310,7 +310,7 @@ def summary_report(profile: InferenceProfile) -> str:
     lines += ["", "Batch Size Analysis", "-" * 70]
     width = max(12, *(len(target.target) + 2 for target in profile.targets))
     heading = ("target", "batch", "ms/batch", "ms/sample", "samples/s", "peak MB", "speed-up")
-    for first, *rest in (heading, *(_cells(*each) for each in profile.points())):
+    for first, *rest in (heading, *(_cells(*pair) for pair in profile.points())):
         lines.append((f"{first:<{width}}" + "".join(f"{cell:>11}" for cell in rest)).rstrip())
     lines += ["", "Findings", "-" * 70]
     lines += [f"{name:<22}{value}" for name, value in answers(profile)]

@@ -101,15 +101,15 @@ class ProfileFolder:
 
 def adopt_profiles(source: Path, target: Path) -> None:
     """Copy the profiles of one run into another, with their files, as links where possible."""
-    for each in read_profiles(source)[0]:
-        folder = target / each.profile.place
+    for profile in read_profiles(source)[0]:
+        folder = target / profile.profile.place
         if folder.exists():
             continue  # of another shard, or of a part that is merged twice
         try:
-            shutil.copytree(each.folder, folder, copy_function=_linked)
+            shutil.copytree(profile.folder, folder, copy_function=_linked)
         except OSError as error:
             raise failed("write", folder, error) from None
-        append_record(target / PROFILES_FILE, each.profile)
+        append_record(target / PROFILES_FILE, profile.profile)
 
 
 def _linked(source: str, target: str) -> None:
@@ -147,10 +147,10 @@ def open_profile(root: Path, reference: str, model: str | None = None) -> Stored
     """
     profiles, damaged = read_profiles(_folder_of(root, reference))
     chosen = [profile for profile in profiles if model is None or profile.profile.model == model]
-    if len(chosen) == 1 or (chosen and len({each.profile.model for each in chosen}) == 1):
+    if len(chosen) == 1 or (chosen and len({one.profile.model for one in chosen}) == 1):
         return chosen[-1]
     if chosen:
-        names = ", ".join(sorted({each.profile.model for each in chosen}))
+        names = ", ".join(sorted({one.profile.model for one in chosen}))
         raise UsageError(f"{reference} has several models, choose one with --model: {names}")
     if damaged:
         raise StoreError(damaged[0])

@@ -91,13 +91,13 @@ def metrics_of(profile: TrainingProfile) -> TrainingMetrics:
 def findings(profile: TrainingProfile) -> tuple[ProfileFinding, ...]:
     """Return everything that deserves attention, what concerns the profile itself first."""
     counted = steady(profile.steps, profile.config.warm_up_steps)
-    found = [*_about_profile(profile)]
+    texts = [*_about_profile(profile)]
     if profile.steps:
-        found += [*_about_time(profile, counted), *_about_memory(counted)]
+        texts += [*_about_time(profile, counted), *_about_memory(counted)]
     least = profile.config.warm_up_steps + LEAST_STEPS + 3
     return tuple(
         ProfileFinding(code=code, found=text, advice=FINDING_ADVICE[code].format(least=least))
-        for code, text in found
+        for code, text in texts
     )
 
 
@@ -244,7 +244,7 @@ def stage_times(steps: Sequence[Step], warm_up: int) -> StageTimes:
     }
     return StageTimes(
         stages=stages,
-        shares={stage: each.total / total for stage, each in stages.items() if total > 0},
+        shares={stage: spread_of.total / total for stage, spread_of in stages.items() if total > 0},
         step=spread([step.wall_seconds for step in counted]),
         epochs=tuple(_epochs(steps)),
         steps=tuple(

@@ -146,7 +146,7 @@ class Profiler:
         try:
             stage = Stage(name)
         except ValueError:
-            known = [each.value for each in Stage]
+            known = [member.value for member in Stage]
             hint = did_you_mean(str(name), known) or f"; known: {', '.join(known)}"
             self._problem(f"no stage {name!r}, which counts as other{hint}")
             stage = Stage.OTHER

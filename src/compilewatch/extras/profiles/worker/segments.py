@@ -136,16 +136,16 @@ def divide(call: Slice, slices: Iterable[Slice]) -> Division:
     return division
 
 
-def _belongs(each: Slice, parent: _Open) -> tuple[str, str]:
+def _belongs(part: Slice, parent: _Open) -> tuple[str, str]:
     """Return the compile id and the kind of a slice inside of another."""
     if parent.kind in (GRAPH, GUARD, EAGER):
         return parent.owner, parent.kind
-    if (region := _REGION.match(each.name)) is not None:
+    if (region := _REGION.match(part.name)) is not None:
         return region["id"], PYTHON
-    if each.name.startswith(_GUARDS):
+    if part.name.startswith(_GUARDS):
         return parent.owner, GUARD
-    if each.name.startswith(_GRAPH):
+    if part.name.startswith(_GRAPH):
         return parent.owner, GRAPH
-    if each.is_operator and "::" in each.name:
+    if part.is_operator and "::" in part.name:
         return parent.owner, EAGER
     return parent.owner, PYTHON  # the runtime wrapper of a graph, annotations of the model

@@ -86,7 +86,7 @@ def train(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
         target=label,
         settings={
             "depth": request.depth.value,
-            "parameters": sum(each.numel() for each in subject.module.parameters()),
+            "parameters": sum(parameter.numel() for parameter in subject.module.parameters()),
             "inputs": subject.inputs.strategy,
             "learning_rate": options.learning_rate,
         },
