@@ -99,34 +99,34 @@ def make_inputs(
     build = request.model.build
     module = base_of(module, request)
     if request.inputs_file is not None:
-        made = load_inputs_file(Path(request.inputs_file), None)
+        inputs = load_inputs_file(Path(request.inputs_file), None)
     elif isinstance(build, FactoryBuild) and build.inputs is not None:
-        made = factory_inputs(build)
+        inputs = factory_inputs(build)
     elif isinstance(build, LibraryBuild) and (known := library_inputs(module, build)):
-        made = known
+        inputs = known
     elif isinstance(build, FactoryBuild) and (known := inputs_of_its_library(module)):
-        made = replace(known, guessed=tuple(map(repr, summarize(known))))
+        inputs = replace(known, guessed=tuple(map(repr, summarize(known))))
     else:
-        made = _derive(module, config, request, overrides, fake_mode, without, batch, length)
-    if made.guessed and fake_mode is not None and real is not None:
-        made = _confirmed(made, request, real)
-    _refuse_empty(module, made, request)
-    return made if fake_mode is None else to_fake(made, fake_mode)
+        inputs = _derive(module, config, request, overrides, fake_mode, without, batch, length)
+    if inputs.guessed and fake_mode is not None and real is not None:
+        inputs = _confirmed(inputs, request, real)
+    _refuse_empty(module, inputs, request)
+    return inputs if fake_mode is None else to_fake(inputs, fake_mode)
 
 
-def _refuse_empty(module: nn.Module, made: ExampleInputs, request: Request) -> None:
+def _refuse_empty(module: nn.Module, inputs: ExampleInputs, request: Request) -> None:
     """Raise UnknownArgumentsError for a call that gives no tensor: a verdict would say nothing.
 
     A forward without parameters makes its own tensors. A person may give numbers only.
     """
     if not inspect.signature(module.forward).parameters:
         return
-    if made.strategy in ("file", "factory"):
-        empty = not made.args and not made.kwargs
+    if inputs.strategy in ("file", "factory"):
+        empty = not inputs.args and not inputs.kwargs
     else:
-        empty = not any(map(_holds_tensor, tree_leaves((made.args, made.kwargs))))
+        empty = not any(map(_holds_tensor, tree_leaves((inputs.args, inputs.kwargs))))
     if empty:
-        raise UnknownArgumentsError(request.model.name, (), made, naming_options(request))
+        raise UnknownArgumentsError(request.model.name, (), inputs, naming_options(request))
 
 
 def _holds_tensor(value: Any) -> bool:
@@ -167,61 +167,61 @@ def _derive(
     missing = tuple(n for n in context.signature.required if n not in context.values)
     if context.train and not missing:
         add_labels(context)
-    made = ExampleInputs(
+    inputs = ExampleInputs(
         strategy="+".join(context.strategies) or "signature",
         kwargs=context.values,
         dynamic_shapes=dynamic_shapes(context.values, context.batch),
     )
     if missing:
         where = naming_options(request)
-        raise UnknownArgumentsError(request.model.name, missing, made, where)
-    return made
+        raise UnknownArgumentsError(request.model.name, missing, inputs, where)
+    return inputs
 
 
 def _guess(context: Context, request: Request, fake_mode: FakeTensorMode | None) -> ExampleInputs:
     """Return guessed inputs that the module accepts. Raises WrongGuessError if none are found."""
-    found = guessed_inputs(context, fake_mode or context.fake_mode)
-    if found.trial.passed:
-        return _with_labels(context, found.inputs)
-    if found.trial.code == "missing_package":
-        raise missing_package(ImportError(found.trial.message)) or MissingPackageError(
-            found.trial.line
+    best = guessed_inputs(context, fake_mode or context.fake_mode)
+    if best.trial.passed:
+        return _with_labels(context, best.inputs)
+    if best.trial.code == "missing_package":
+        raise missing_package(ImportError(best.trial.message)) or MissingPackageError(
+            best.trial.line
         )
     where = naming_options(request)
-    if not found.inputs.args and not found.inputs.kwargs:
+    if not best.inputs.args and not best.inputs.kwargs:
         missing = context.signature.required
-        raise UnknownArgumentsError(request.model.name, missing, found.inputs, where)
-    raise WrongGuessError(request.model.name, found.inputs, found.trial.line, where)
+        raise UnknownArgumentsError(request.model.name, missing, best.inputs, where)
+    raise WrongGuessError(request.model.name, best.inputs, best.trial.line, where)
 
 
 def _confirmed(
-    made: ExampleInputs, request: Request, real: Callable[[], nn.Module]
+    inputs: ExampleInputs, request: Request, real: Callable[[], nn.Module]
 ) -> ExampleInputs:
     """Return a guess that real tensors accept. Raises WrongGuessError for one that they reject."""
-    trial = tried_on_real(real, made, gradients=request.target.mode is Mode.TRAIN)
+    trial = tried_on_real(real, inputs, gradients=request.target.mode is Mode.TRAIN)
     if trial is None:
-        return replace(made, strategy=f"{made.strategy}, tried on fake tensors only")
+        return replace(inputs, strategy=f"{inputs.strategy}, tried on fake tensors only")
     if not trial.passed and trial.code not in ("out_of_memory", "missing_package"):
-        raise WrongGuessError(request.model.name, made, trial.line, naming_options(request))
-    return made
+        raise WrongGuessError(request.model.name, inputs, trial.line, naming_options(request))
+    return inputs
 
 
-def _with_labels(context: Context, made: ExampleInputs) -> ExampleInputs:
+def _with_labels(context: Context, inputs: ExampleInputs) -> ExampleInputs:
     """Add the labels that a forward takes, to train it."""
     if not context.train:
-        return made
-    context.values = dict(made.kwargs)
+        return inputs
+    context.values = dict(inputs.kwargs)
     add_labels(context)
-    return replace(made, kwargs=context.values)
+    return replace(inputs, kwargs=context.values)
 
 
 def summarize(inputs: ExampleInputs) -> tuple[TensorSummary, ...]:
     """Return name, shape and dtype of each tensor, and the value of other arguments."""
     named = {f"args[{i}]": v for i, v in enumerate(inputs.args)} | inputs.kwargs
-    found: list[TensorSummary] = []
+    summaries: list[TensorSummary] = []
     for name, value in named.items():
-        found += _summaries(name, value)
-    return tuple(found)
+        summaries += _summaries(name, value)
+    return tuple(summaries)
 
 
 def _summaries(name: str, value: Any) -> list[TensorSummary]:

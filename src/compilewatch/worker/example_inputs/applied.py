@@ -95,13 +95,15 @@ def _resolver(ctx: Context) -> Any:
             return ctx.batch
         if name == "sequence":
             return ctx.sequence
-        found: Any = ctx.config
+        setting: Any = ctx.config
         for part in name.removeprefix("config.").split("."):
-            found = found.get(part) if isinstance(found, dict) else getattr(found, part, None)
-        if isinstance(found, (list, tuple)):
-            return len(found)
-        if not isinstance(found, int):
+            setting = (
+                setting.get(part) if isinstance(setting, dict) else getattr(setting, part, None)
+            )
+        if isinstance(setting, (list, tuple)):
+            return len(setting)
+        if not isinstance(setting, int):
             raise InputsError(f"{name!r} is not an integer of the configuration")
-        return found
+        return setting
 
     return resolve

@@ -76,9 +76,9 @@ class Context:
             rules.append(self.fallback and partial(self.fallback, name=name))
         self.pending.append(name)
         for rule in rules:
-            made = rule(self) if rule is not None else None
-            if made is not None:
-                self.values.setdefault(name, made)
+            value = rule(self) if rule is not None else None
+            if value is not None:
+                self.values.setdefault(name, value)
                 break
         self.pending.pop()
         return self.values.get(name)
@@ -117,20 +117,20 @@ class Context:
         """Return the first of these settings that is not None; configurations of `kind` first."""
         for config in self.configs(kind):
             for name in names:
-                found = getattr(config, name, None)
-                if found is not None:
-                    return found
+                setting = getattr(config, name, None)
+                if setting is not None:
+                    return setting
         return None
 
     def number(self, *names: str, kind: str | None = None, default: int) -> int:
         """Return `find` for one integer; of a sequence, its first element."""
         for config in self.configs(kind):
             for name in names:
-                found = getattr(config, name, None)
-                if isinstance(found, (list, tuple)) and found:
-                    found = found[0]
-                if isinstance(found, int) and not isinstance(found, bool):
-                    return found
+                setting = getattr(config, name, None)
+                if isinstance(setting, (list, tuple)) and setting:
+                    setting = setting[0]
+                if isinstance(setting, int) and not isinstance(setting, bool):
+                    return setting
         return default
 
     def lacks(self, medium: str) -> bool:
@@ -202,7 +202,7 @@ def _input_embedding(module: nn.Module) -> nn.Module | None:
     if getter is None:  # not a model of Transformers
         return next((m for m in module.modules() if isinstance(m, nn.Embedding)), None)
     try:
-        found = getter()
+        embedding = getter()
     except (NotImplementedError, AttributeError):
         return None
-    return found if isinstance(found, nn.Module) else None
+    return embedding if isinstance(embedding, nn.Module) else None

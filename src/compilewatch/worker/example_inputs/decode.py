@@ -24,8 +24,8 @@ def decode_variants(subject: Subject) -> dict[str, Callable[[Subject], Subject]]
     """
     parameters = inspect.signature(subject.module.forward).parameters
     generates = getattr(subject.module, "can_generate", lambda: False)()
-    given = subject.inputs.kwargs
-    if not generates or "past_key_values" not in parameters or "input_ids" not in given:
+    arguments = subject.inputs.kwargs
+    if not generates or "past_key_values" not in parameters or "input_ids" not in arguments:
         return {}
     if "decoder_input_ids" in parameters:
         return {}
@@ -43,24 +43,24 @@ def _decode(subject: Subject, *, static: bool) -> Subject:
     from transformers.cache_utils import DynamicCache, StaticCache
 
     config: Any = subject.module.config
-    given = {k: v for k, v in subject.inputs.kwargs.items() if k != "labels"}
-    length = int(given["input_ids"].shape[1])
+    arguments = {k: v for k, v in subject.inputs.kwargs.items() if k != "labels"}
+    length = int(arguments["input_ids"].shape[1])
     with torch.no_grad(), subject.tensors():
         cache = (
             StaticCache(config=config, max_cache_len=length + SPARE_TOKENS)
             if static
             else DynamicCache(config=config)
         )
-        made = subject.module(**given, past_key_values=cache, use_cache=True)
-        cache = getattr(made, "past_key_values", None)
+        outputs = subject.module(**arguments, past_key_values=cache, use_cache=True)
+        cache = getattr(outputs, "past_key_values", None)
         if cache is None:
             raise InputsError("the model returns no cache")
         kwargs: dict[str, Any] = {
-            "input_ids": given["input_ids"][:, -1:],
+            "input_ids": arguments["input_ids"][:, -1:],
             "past_key_values": cache,
             "use_cache": True,
         }
-        mask = given.get("attention_mask")
+        mask = arguments.get("attention_mask")
         if mask is not None:
             kwargs["attention_mask"] = torch.cat([mask, mask[:, -1:]], dim=1)
     return replace(subject, inputs=ExampleInputs(strategy="decode", kwargs=kwargs))

@@ -27,7 +27,7 @@ def dynamic_shapes(values: Mapping[str, Any], batch: int) -> dict[str, dict[int,
 
     Labels only vary along the sequence if they have the shape of the ids.
     """
-    found: dict[str, dict[int, str]] = {}
+    shapes: dict[str, dict[int, str]] = {}
     packed = PACKED if {"image_grid_thw", "grid_thw"} & set(values) else frozenset()
     ids = values.get("input_ids")
     for name, value in values.items():
@@ -35,10 +35,10 @@ def dynamic_shapes(values: Mapping[str, Any], batch: int) -> dict[str, dict[int,
             continue
         if value.shape[0] != batch:
             continue
-        found[name] = {0: "batch"}
+        shapes[name] = {0: "batch"}
         if value.dim() < 2 or name not in ALONG_SEQUENCE:
             continue
         if name == "labels" and (ids is None or value.shape[1] != ids.shape[1]):
             continue
-        found[name][1] = ALONG_SEQUENCE[name]
-    return found
+        shapes[name][1] = ALONG_SEQUENCE[name]
+    return shapes

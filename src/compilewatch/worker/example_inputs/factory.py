@@ -24,24 +24,24 @@ def factory_inputs(build: FactoryBuild) -> ExampleInputs:
     except (ImportError, AttributeError, ValueError) as error:
         raise InputsError(f"inputs {name!r}: cannot be found: {error}") from None
     try:
-        made = make()
+        returned = make()
     except Exception as error:  # the user's code may raise anything
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise InputsError(f"inputs {name!r}: raised {reason}") from error
-    args, kwargs = _split(name, made)
+    args, kwargs = _split(name, returned)
     return ExampleInputs(strategy="factory", args=args, kwargs=kwargs)
 
 
-def _split(name: str, made: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(made, torch.Tensor):
-        return (made,), {}
-    if isinstance(made, dict):
-        return (), made
-    if isinstance(made, tuple):
-        if len(made) == 2 and isinstance(made[0], tuple) and isinstance(made[1], dict):
-            return made
-        return made, {}
+def _split(name: str, returned: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(returned, torch.Tensor):
+        return (returned,), {}
+    if isinstance(returned, dict):
+        return (), returned
+    if isinstance(returned, tuple):
+        if len(returned) == 2 and isinstance(returned[0], tuple) and isinstance(returned[1], dict):
+            return returned
+        return returned, {}
     raise InputsError(
-        f"inputs {name!r}: returned {type(made).__name__}; a tuple of args, a dict of kwargs or "
-        f"(args, kwargs) is needed"
+        f"inputs {name!r}: returned {type(returned).__name__}; a tuple of args, a dict of "
+        f"kwargs or (args, kwargs) is needed"
     )

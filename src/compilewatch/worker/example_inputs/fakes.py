@@ -41,9 +41,11 @@ def converted(
 
     def state(value: Any) -> Any:
         copied = copy.copy(value)
-        for name, each in vars(value).items():
-            is_own_device = name.endswith("device") and str(each) == "cpu"
-            vars(copied)[name] = type(each)(str(device)) if is_own_device else nested(each)
+        for name, attribute in vars(value).items():
+            is_own_device = name.endswith("device") and str(attribute) == "cpu"
+            vars(copied)[name] = (
+                type(attribute)(str(device)) if is_own_device else nested(attribute)
+            )
         return copied
 
     def nested(value: Any) -> Any:

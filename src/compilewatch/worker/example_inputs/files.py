@@ -94,17 +94,19 @@ def to_fake(inputs: ExampleInputs, fake_mode: FakeTensorMode) -> ExampleInputs:
 
 def _load_toml(path: Path) -> ExampleInputs:
     try:
-        found = msgspec.convert(tomllib.loads(path.read_text("utf-8")), InputsFile)
-        dynamic = {n: {int(d): s for d, s in v.items()} for n, v in found.dynamic_shapes.items()}
+        document = msgspec.convert(tomllib.loads(path.read_text("utf-8")), InputsFile)
+        dynamic = {n: {int(d): s for d, s in v.items()} for n, v in document.dynamic_shapes.items()}
     except OSError as error:
         raise InputsError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise InputsError(f"{path}: not an inputs file: {error}") from None
-    if found.schema != SCHEMA:
-        raise InputsError(f"{path}: schema {found.schema} is unknown; this version reads {SCHEMA}")
+    if document.schema != SCHEMA:
+        raise InputsError(
+            f"{path}: schema {document.schema} is unknown; this version reads {SCHEMA}"
+        )
     try:
-        args = tuple(_spec(f"args[{i}]", s) for i, s in enumerate(found.args))
-        kwargs = {name: _spec(name, spec) for name, spec in found.inputs.items()}
+        args = tuple(_spec(f"args[{i}]", s) for i, s in enumerate(document.args))
+        kwargs = {name: _spec(name, spec) for name, spec in document.inputs.items()}
     except InputsError as error:
         raise InputsError(f"{path}: {error}") from None
     return ExampleInputs(strategy="file", args=args, kwargs=kwargs, dynamic_shapes=dynamic)

@@ -21,14 +21,14 @@ def add_labels(ctx: Context) -> None:
     The outputs of one forward without labels show what is predicted: a class, a class per token, a
     class per pixel, boxes, masks or a span.
     """
-    wanted = (MAKERS.keys() & ctx.signature.parameters.keys()) - set(ctx.values) - ctx.dropped
-    if not wanted:
+    names = (MAKERS.keys() & ctx.signature.parameters.keys()) - set(ctx.values) - ctx.dropped
+    if not names:
         return
     outputs = _predictions(ctx)
-    for name in sorted(wanted):
-        made = MAKERS[name](ctx, outputs)
-        if made is not None:
-            ctx.values[name] = made
+    for name in sorted(names):
+        label = MAKERS[name](ctx, outputs)
+        if label is not None:
+            ctx.values[name] = label
 
 
 def _predictions(ctx: Context) -> Mapping[str, Any]:

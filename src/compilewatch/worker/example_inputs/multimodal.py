@@ -32,19 +32,19 @@ TYPES = {"image": 1, "video": 2, "audio": 3}
 
 def placeholder_id(ctx: Context, medium: str) -> int | None:
     """Return the id that represents one feature of the medium in `input_ids`."""
-    found = ctx.tokens.get(medium)
-    if found is None:
-        found = ctx.find(f"{medium}_token_id", f"{medium}_token_index")
-    return found if isinstance(found, int) else None
+    token = ctx.tokens.get(medium)
+    if token is None:
+        token = ctx.find(f"{medium}_token_id", f"{medium}_token_index")
+    return token if isinstance(token, int) else None
 
 
 def input_ids(ctx: Context) -> torch.Tensor:
     """Return (batch, sequence): ordinary words around one placeholder for each feature."""
     runs: list[tuple[int, int]] = []
     for medium, arguments in MEDIA.items():
-        given = any(ctx.value(name) is not None for name in arguments)
+        present = any(ctx.value(name) is not None for name in arguments)
         token = placeholder_id(ctx, medium)
-        if given and token:
+        if present and token:
             count = count_features(ctx, medium)
             if count:
                 runs.append((token, count))
@@ -150,7 +150,7 @@ def _arguments(ctx: Context, method: Callable[..., Any]) -> dict[str, Any]:
 def _configured(config: Any, name: str) -> Any:
     """The field of a configuration, or of a part of it, that an argument is called like."""
     parts = (value for value in vars(config).values() if hasattr(value, "model_type"))
-    fields = (getattr(each, name, None) for each in (config, *parts))
+    fields = (getattr(part, name, None) for part in (config, *parts))
     return next((value for value in fields if value is not None), None)
 
 

@@ -28,10 +28,10 @@ class Signature:
 
     def annotation(self, name: str) -> str:
         """Return the annotation of an argument as text, "" without one."""
-        found: Any = self.parameters[name].annotation
-        if found is inspect.Parameter.empty:
+        annotation: Any = self.parameters[name].annotation
+        if annotation is inspect.Parameter.empty:
             return ""
-        return found if isinstance(found, str) else str(found)
+        return annotation if isinstance(annotation, str) else str(annotation)
 
     def documented_shape(self, name: str) -> tuple[str, ...] | None:
         """Return the dimensions in the docstring: `shape (batch_size, 3)` -> those two words.
@@ -39,10 +39,12 @@ class Signature:
         Transformers documents arguments in this way ("`name` (`torch.Tensor` of shape `(…)`"); see
         its docs on writing documentation. None without documentation.
         """
-        found = SHAPE.search(self.documented_type(name))
-        if found is None:
+        sentence = SHAPE.search(self.documented_type(name))
+        if sentence is None:
             return None
-        return tuple(d.strip(" `") for d in found["shape"].strip("()").split(",") if d.strip(" `"))
+        return tuple(
+            d.strip(" `") for d in sentence["shape"].strip("()").split(",") if d.strip(" `")
+        )
 
     def documented_type(self, name: str) -> str:
         """Return the docstring's text after the name of an argument, "" without one."""

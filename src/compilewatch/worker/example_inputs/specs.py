@@ -83,15 +83,17 @@ def from_spec(name: str, spec: Any, resolve: Resolve, float_dtype: torch.dtype) 
     raise InputsError(f"{name}: needs one of shape, values, value, none, {', '.join(CONTAINERS)}")
 
 
-def _container(name: str, key: str, found: Any, resolve: Resolve, float_dtype: torch.dtype) -> Any:
+def _container(
+    name: str, key: str, content: Any, resolve: Resolve, float_dtype: torch.dtype
+) -> Any:
     if key in ("items", "tuple"):
-        if not isinstance(found, list):
+        if not isinstance(content, list):
             raise InputsError(f"{name}: {key} must be a list of tables")
-        made = [from_spec(f"{name}[{i}]", s, resolve, float_dtype) for i, s in enumerate(found)]
-        return tuple(made) if key == "tuple" else made
-    if not isinstance(found, dict):
+        items = [from_spec(f"{name}[{i}]", s, resolve, float_dtype) for i, s in enumerate(content)]
+        return tuple(items) if key == "tuple" else items
+    if not isinstance(content, dict):
         raise InputsError(f"{name}: {key} must be a table of tables")
-    entries = {k: from_spec(f"{name}.{k}", s, resolve, float_dtype) for k, s in found.items()}
+    entries = {k: from_spec(f"{name}.{k}", s, resolve, float_dtype) for k, s in content.items()}
     return attributes_object(entries) if key == "attributes" else entries
 
 
@@ -128,8 +130,8 @@ def with_attributes(value: Any, attributes: dict[str, Any]) -> Any:
     if isinstance(value, SimpleNamespace):
         return type(value)(**attributes)
     copied = copy.copy(value)
-    for name, each in attributes.items():
-        copied[name] = each
+    for name, attribute in attributes.items():
+        copied[name] = attribute
     return copied
 
 
@@ -201,13 +203,13 @@ def _tensor_spec(name: str, tensor: torch.Tensor) -> dict[str, Any]:
     return {"dtype": dtype, "values": tensor.tolist()}
 
 
-def _dtype(name: str, given: Any, default: torch.dtype | None) -> torch.dtype | None:
-    if given is None:
+def _dtype(name: str, dtype_name: Any, default: torch.dtype | None) -> torch.dtype | None:
+    if dtype_name is None:
         return default
-    if given not in DTYPES:
-        raise InputsError(f"{name}: unknown dtype {given!r}; known: {_known(DTYPES)}")
-    found: torch.dtype = DTYPES[given]
-    return found
+    if dtype_name not in DTYPES:
+        raise InputsError(f"{name}: unknown dtype {dtype_name!r}; known: {_known(DTYPES)}")
+    dtype: torch.dtype = DTYPES[dtype_name]
+    return dtype
 
 
 def _is_plain(value: Any) -> bool:

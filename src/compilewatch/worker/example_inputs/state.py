@@ -35,12 +35,16 @@ def filled_cache(ctx: Context, length: int) -> Any:
 
 
 def _attentions(module: nn.Module) -> dict[int, Any]:
-    found: dict[int, Any] = {}
-    for each in module.modules():
-        index = getattr(each, "layer_idx", None)
-        if isinstance(index, int) and hasattr(each, "k_proj") and hasattr(each, "head_dim"):
-            found[index] = each
-    return found
+    attentions: dict[int, Any] = {}
+    for submodule in module.modules():
+        index = getattr(submodule, "layer_idx", None)
+        if (
+            isinstance(index, int)
+            and hasattr(submodule, "k_proj")
+            and hasattr(submodule, "head_dim")
+        ):
+            attentions[index] = submodule
+    return attentions
 
 
 def inference_session(ctx: Context) -> Any:

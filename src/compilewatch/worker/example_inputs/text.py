@@ -73,13 +73,13 @@ def documented_layout(ctx: Context, name: str) -> tuple[int, ...] | None:
 
 
 def _special_ids(ctx: Context) -> set[int]:
-    found: set[int] = set()
+    ids: set[int] = set()
     for config in ctx.configs():
         for name, value in vars(config).items():
             if name.endswith(("token_id", "token_index", "token_ids")):
                 values: Any = value if isinstance(value, (list, tuple)) else [value]
-                found.update(v for v in values if isinstance(v, int))
-    return found
+                ids.update(v for v in values if isinstance(v, int))
+    return ids
 
 
 RULES: dict[str, Rule] = {

@@ -52,8 +52,8 @@ def other_variants(module: nn.Module, inputs: ExampleInputs) -> dict[str, frozen
         return {}
     media = main.split("+")[1:]
     of_medium = {name: medium_of(name) for name in signature.parameters}
-    found = {"text": frozenset(name for name, medium in of_medium.items() if medium)}
+    variants = {"text": frozenset(name for name, medium in of_medium.items() if medium)}
     if len(media) > 1:
         for kept in media:
-            found[f"text+{kept}"] = frozenset(n for n, m in of_medium.items() if m and m != kept)
-    return found
+            variants[f"text+{kept}"] = frozenset(n for n, m in of_medium.items() if m and m != kept)
+    return variants

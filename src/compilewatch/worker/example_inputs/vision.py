@@ -44,14 +44,14 @@ def image_size(ctx: Context) -> tuple[int, int]:
 
 
 def _configured_size(ctx: Context) -> tuple[int, int]:
-    found: Any = ctx.find("image_size", "img_size", "input_size", kind="image")
-    if isinstance(found, dict):
-        found = (found.get("height"), found.get("width"))
-    if isinstance(found, (list, tuple)) and len(found) >= 2 and found[0]:
-        return int(found[-2]), int(found[-1])
-    if isinstance(found, (list, tuple)) and found:
-        found = found[0]
-    side = int(found) if isinstance(found, (int, float)) and found > 0 else IMAGE_SIZE
+    size: Any = ctx.find("image_size", "img_size", "input_size", kind="image")
+    if isinstance(size, dict):
+        size = (size.get("height"), size.get("width"))
+    if isinstance(size, (list, tuple)) and len(size) >= 2 and size[0]:
+        return int(size[-2]), int(size[-1])
+    if isinstance(size, (list, tuple)) and size:
+        size = size[0]
+    side = int(size) if isinstance(size, (int, float)) and size > 0 else IMAGE_SIZE
     return side, side
 
 
@@ -261,8 +261,8 @@ def _tiles(ctx: Context, plain: tuple[int, int, int]) -> torch.Tensor:
 
 def _resolution(ctx: Context) -> tuple[int, int] | None:
     """Return the first of the resolutions for which the configuration tiles images."""
-    found = ctx.find("image_grid_pinpoints")
-    return (int(found[0][0]), int(found[0][1])) if found else None
+    resolutions = ctx.find("image_grid_pinpoints")
+    return (int(resolutions[0][0]), int(resolutions[0][1])) if resolutions else None
 
 
 def _frames(ctx: Context) -> int:

@@ -43,8 +43,8 @@ def with_adapter(construct: Construct, values: dict[str, Any] | None) -> Constru
         import peft
 
         config = peft.PeftConfig.from_peft_type(**values)
-        made: nn.Module = peft.get_peft_model(construct(), config)
-        return made
+        adapted: nn.Module = peft.get_peft_model(construct(), config)
+        return adapted
 
     return construct_both
 

@@ -40,21 +40,21 @@ def library_class(name: str) -> type[nn.Module]:
     import transformers
 
     try:
-        found = getattr(transformers, name)
+        model_class = getattr(transformers, name)
     except AttributeError:
         raise UnknownArchitectureError(
             f"transformers {transformers.__version__} has no class {name!r}"
         ) from None
     except (ImportError, RuntimeError) as error:
         raise missing_package(error) or error from None
-    if getattr(found, "is_dummy", False):
+    if getattr(model_class, "is_dummy", False):
         try:
-            found.config_class  # noqa: B018  any public attribute of a placeholder raises
+            model_class.config_class  # noqa: B018  any public attribute of a placeholder raises
         except ImportError as error:
             raise missing_package(error) or error from None
-    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+    if not (isinstance(model_class, type) and issubclass(model_class, nn.Module)):
         raise UnknownArchitectureError(f"transformers.{name} is not a model class")
-    return found
+    return model_class
 
 
 def missing_package(error: BaseException) -> MissingPackageError | None:
@@ -132,14 +132,14 @@ def resolve(request: Request, overrides: list[Override]) -> tuple[Any, Any]:
 
 def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """Merge nested tables key by key, so that two overrides can fill one sub-configuration."""
-    made = dict(base)
+    merged = dict(base)
     for key, value in changes.items():
-        below = made.get(key)
+        below = merged.get(key)
         if isinstance(value, dict) and isinstance(below, dict):
-            made[key] = _merged(below, value)
+            merged[key] = _merged(below, value)
         else:
-            made[key] = value
-    return made
+            merged[key] = value
+    return merged
 
 
 def sub_configs(config: Any, _seen: set[int] | None = None) -> Iterator[Any]:
@@ -215,17 +215,17 @@ def _from_file(build: ConfigBuild, request: Request) -> tuple[Any, Any]:
             f"transformers {transformers.__version__} has no model type {model_type!r}: "
             f"this model needs {needed}"
         )
-    wanted = configuration_class(model_class)
-    part = next((c for c in sub_configs(config) if type(c) is wanted), config)
+    config_class = configuration_class(model_class)
+    part = next((c for c in sub_configs(config) if type(c) is config_class), config)
     return model_class, part
 
 
 def _package_class(module: str, name: str) -> Any:
     """Return a class of another package. Raises ImportError if the package is not installed."""
-    found = getattr(importlib.import_module(module), name, None)
-    if found is None:
+    model_class = getattr(importlib.import_module(module), name, None)
+    if model_class is None:
         raise UnknownArchitectureError(f"{module} has no class {name!r}")
-    return found
+    return model_class
 
 
 def _base_class(config: Any) -> Any:
@@ -233,8 +233,8 @@ def _base_class(config: Any) -> Any:
 
     if type(config) not in MODEL_MAPPING:
         raise UnknownArchitectureError(f"model type {config.model_type!r} has no base model")
-    found = MODEL_MAPPING[type(config)]
-    return found[0] if isinstance(found, tuple) else found
+    model_class = MODEL_MAPPING[type(config)]
+    return model_class[0] if isinstance(model_class, tuple) else model_class
 
 
 def _remote_class(build: ConfigBuild, request: Request, values: dict[str, Any]) -> tuple[Any, Any]:

@@ -105,12 +105,12 @@ def _fake_of(tensor: torch.Tensor, fake_mode: FakeTensorMode, device: torch.devi
     if whole and tensor.device.type == "cpu" and isinstance(fake_mode, InputAwareFakeMode):
         return fake_mode.known(tensor, device)
     with fake_mode:
-        made = torch.empty_strided(
+        fake = torch.empty_strided(
             tensor.size(), tensor.stride(), dtype=tensor.dtype, device=device
         )
     if isinstance(tensor, nn.Parameter):
-        return nn.Parameter(made, requires_grad=tensor.requires_grad)
-    return made
+        return nn.Parameter(fake, requires_grad=tensor.requires_grad)
+    return fake
 
 
 def _map_tensors(value: Any, fake: Callable[[torch.Tensor], torch.Tensor]) -> Any:

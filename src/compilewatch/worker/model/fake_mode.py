@@ -211,23 +211,23 @@ class InputAwareFakeMode(FakeTensorMode):  # type: ignore[misc]
     def _constructed(
         self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        made = super().dispatch(func, types, args, kwargs)
-        if made.numel() > KNOWN_ELEMENTS or made.device.type not in ("cpu", self.device.type):
-            return made
-        return self.known(_real(func, *on_cpu(args, kwargs)), made.device)
+        tensor = super().dispatch(func, types, args, kwargs)
+        if tensor.numel() > KNOWN_ELEMENTS or tensor.device.type not in ("cpu", self.device.type):
+            return tensor
+        return self.known(_real(func, *on_cpu(args, kwargs)), tensor.device)
 
     def _positions(self, indices: Sequence[Any]) -> list[Any]:
         """Replace known masks by the positions that they select, so that sizes are known."""
-        found: list[Any] = []
+        indices_by_position: list[Any] = []
         for index in indices:
             value = index.constant if isinstance(index, FakeTensor) else None
             if value is None or value.dtype is not torch.bool:
-                found.append(index)
+                indices_by_position.append(index)
                 continue
             with no_dispatch():
                 positions = value.nonzero(as_tuple=True)
-            found += [self.known(position, index.device) for position in positions]
-        return found
+            indices_by_position += [self.known(position, index.device) for position in positions]
+        return indices_by_position
 
 
 def _interpreted(_: Inductor, graph: GraphModule, _inputs: list[Any], **_settings: Any) -> Any:

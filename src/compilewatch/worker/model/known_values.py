@@ -36,10 +36,10 @@ def placed(
     """Return a fake tensor on a device, like a real one on the CPU, with its value if wanted."""
     with no_dispatch():
         meta = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device="meta")
-        made = FakeTensor(mode, meta, device, constant=value if keep_value else None)
+        fake = FakeTensor(mode, meta, device, constant=value if keep_value else None)
     if keep_value:
-        mode.fake_tensor_converter.add_constant_storage_mapping(made)
-    return made
+        mode.fake_tensor_converter.add_constant_storage_mapping(fake)
+    return fake
 
 
 def involves_other_device(tensors: Sequence[FakeTensor], kwargs: Mapping[str, Any]) -> bool:
@@ -82,15 +82,15 @@ def fold(
     values = tree_map_only(FakeTensor, lambda tensor: tensor.constant, (tuple(args), dict(kwargs)))
     try:
         with no_dispatch():
-            made = func(*on_cpu(*values)[0], **on_cpu(*values)[1])
+            folded = func(*on_cpu(*values)[0], **on_cpu(*values)[1])
     except Exception:  # noqa: BLE001  (the fake kernel runs next, and its error counts)
         return NOT_FOLDED
     if func._schema.is_mutable:
-        return args[0] if made is values[0][0] else NOT_FOLDED
-    results = [leaf for leaf in tree_leaves(made) if isinstance(leaf, Tensor)]
+        return args[0] if folded is values[0][0] else NOT_FOLDED
+    results = [leaf for leaf in tree_leaves(folded) if isinstance(leaf, Tensor)]
     if not all(mode.may_turn_const(result) for result in results):
         return NOT_FOLDED
-    return tree_map_only(Tensor, lambda each: mode.known(each, device), made)
+    return tree_map_only(Tensor, lambda each: mode.known(each, device), folded)
 
 
 def _foldable(

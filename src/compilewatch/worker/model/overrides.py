@@ -126,16 +126,16 @@ def load_overrides(*folders: Path) -> Overrides:
 
 
 def _version(path: Path) -> tuple[int, int]:
-    found = path.stat()
-    return found.st_mtime_ns, found.st_size
+    status = path.stat()
+    return status.st_mtime_ns, status.st_size
 
 
 @lru_cache(maxsize=1)
 def _read(versions: tuple[tuple[Path, tuple[int, int]], ...]) -> Overrides:
-    found: list[Override] = []
+    overrides: list[Override] = []
     for path, _ in versions:
-        found += read_toml(path, Overrides).override
-    return Overrides(override=tuple(found))
+        overrides += read_toml(path, Overrides).override
+    return Overrides(override=tuple(overrides))
 
 
 @cache

@@ -136,9 +136,16 @@ def change_defaults(model_class: type, functions: Mapping[str, Mapping[str, Any]
             continue
         function = inspect.unwrap(function)
         parameters = inspect.signature(function).parameters.values()
-        with_default = [each for each in parameters if each.default is not each.empty]
-        by_name = {each.name for each in with_default if each.kind is each.KEYWORD_ONLY}
-        defaults = {each.name: values.get(each.name, each.default) for each in with_default}
+        with_default = [
+            parameter for parameter in parameters if parameter.default is not parameter.empty
+        ]
+        by_name = {
+            parameter.name for parameter in with_default if parameter.kind is parameter.KEYWORD_ONLY
+        }
+        defaults = {
+            parameter.name: values.get(parameter.name, parameter.default)
+            for parameter in with_default
+        }
         function.__defaults__ = tuple(v for name, v in defaults.items() if name not in by_name)
         function.__kwdefaults__ = {name: defaults[name] for name in by_name}
 
@@ -196,16 +203,16 @@ def _from_configuration(
 
 def _dtype(request: Request, config: Any) -> torch.dtype:
     """The type of weights that the request names, or that the configuration or a part of it has."""
-    wanted = request.target.dtype
-    if wanted is not Dtype.CONFIG:
-        named: torch.dtype = getattr(torch, wanted.value)
+    dtype = request.target.dtype
+    if dtype is not Dtype.CONFIG:
+        named: torch.dtype = getattr(torch, dtype.value)
         return named
     parts = (config, *(part for part in vars(config).values() if hasattr(part, "model_type")))
     for part in parts:
-        found = getattr(part, "dtype", None)
-        found = getattr(torch, found, None) if isinstance(found, str) else found
-        if isinstance(found, torch.dtype) and found.is_floating_point:
-            return found
+        part_dtype = getattr(part, "dtype", None)
+        part_dtype = getattr(torch, part_dtype, None) if isinstance(part_dtype, str) else part_dtype
+        if isinstance(part_dtype, torch.dtype) and part_dtype.is_floating_point:
+            return part_dtype
     return torch.float32
 
 
@@ -256,10 +263,10 @@ def _call_factory(build: FactoryBuild) -> nn.Module:
     module = import_own(build, module_name)
     if not hasattr(module, attribute):
         raise ConfigError(f"{module_name} has no {attribute}: give MODULE:FACTORY")
-    made = getattr(module, attribute)()
-    if not isinstance(made, nn.Module):
-        raise ConfigError(f"{build.factory} returned {type(made).__name__}, not a torch.nn.Module")
-    return made
+    model = getattr(module, attribute)()
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"{build.factory} returned {type(model).__name__}, not a torch.nn.Module")
+    return model
 
 
 @contextmanager

@@ -21,22 +21,22 @@ def preserved(module: nn.Module) -> Iterator[None]:
     its own tensors there. The objects stay the same, so that code compiled for them stays valid.
     Changes inside an attribute (an element of a list) are not undone.
     """
-    attributes = [(each, _attributes(each)) for each in module.modules()]
+    attributes = [(submodule, _attributes(submodule)) for submodule in module.modules()]
     tables = [
         (table, dict(table))
-        for each in module.modules()
-        for table in (each._parameters, each._buffers)
+        for submodule in module.modules()
+        for table in (submodule._parameters, submodule._buffers)
     ]
-    made = [buffer for buffer in module.buffers() if not is_lazy(buffer)]
-    values = [(buffer, buffer.detach().clone()) for buffer in made]
+    buffers = [buffer for buffer in module.buffers() if not is_lazy(buffer)]
+    values = [(buffer, buffer.detach().clone()) for buffer in buffers]
     gradients = [(parameter, parameter.grad) for parameter in module.parameters()]
     try:
         yield
     finally:
-        for each, kept in attributes:
-            for name in _attributes(each).keys() - kept.keys():
-                del each.__dict__[name]
-            each.__dict__.update(kept)
+        for submodule, kept in attributes:
+            for name in _attributes(submodule).keys() - kept.keys():
+                del submodule.__dict__[name]
+            submodule.__dict__.update(kept)
         for table, entries in tables:
             table.clear()
             table.update(entries)

@@ -99,8 +99,8 @@ def narrow(config: Any, count: Callable[[Any], int | None]) -> Any:
 
 
 def _with_fewer_experts(config: Any) -> Any:
-    made = copy.deepcopy(config)
-    for owner in sub_configs(made):
+    changed = copy.deepcopy(config)
+    for owner in sub_configs(changed):
         fields = vars(owner)
         for name in EXPERT_COUNTS:
             _lower(owner, name, EXPERTS)
@@ -111,7 +111,7 @@ def _with_fewer_experts(config: Any) -> Any:
             _lower(owner, "n_group", EXPERT_GROUPS)
             _lower(owner, "num_expert_group", EXPERT_GROUPS)
             _lower(owner, "topk_group", EXPERT_GROUPS // 2)
-    return made
+    return changed
 
 
 def _lower(config: Any, name: str, limit: int) -> None:
@@ -125,9 +125,9 @@ def _divided(config: Any, factor: int, *, towers: bool) -> Any:
 
     Without `towers`, image and audio encoders only change the width of their output.
     """
-    made = copy.deepcopy(config)
-    kept = set() if towers else {id(owner) for owner in _towers(made)}
-    for owner in sub_configs(made):
+    divided_config = copy.deepcopy(config)
+    kept = set() if towers else {id(owner) for owner in _towers(divided_config)}
+    for owner in sub_configs(divided_config):
         # Each stage of a staged model has its own width, and the model is small.
         staged = any(isinstance(vars(owner).get(n), list | tuple) for n in STAGED)
         for name, value in list(vars(owner).items()):
@@ -144,7 +144,7 @@ def _divided(config: Any, factor: int, *, towers: bool) -> Any:
                 return None
             if divided != value:
                 setattr(owner, name, divided)
-    return made
+    return divided_config
 
 
 def _towers(config: Any) -> Iterator[Any]:

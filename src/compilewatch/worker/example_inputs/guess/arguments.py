@@ -53,10 +53,14 @@ class Argument:
 
     @property
     def annotation(self) -> str:
-        found = self.parameter.annotation if self.parameter is not None else None
-        if found is None or found is inspect.Parameter.empty:
+        annotation = self.parameter.annotation if self.parameter is not None else None
+        if annotation is None or annotation is inspect.Parameter.empty:
             return ""
-        return found if isinstance(found, str) else getattr(found, "__name__", "") + str(found)
+        return (
+            annotation
+            if isinstance(annotation, str)
+            else getattr(annotation, "__name__", "") + str(annotation)
+        )
 
     def of_layers(self) -> Iterator[Guess]:
         """Yield what the layers take that get this argument, the first layer first."""
@@ -70,12 +74,12 @@ class Argument:
 
     def values(self) -> list[Any]:
         """The values to try, without repetitions."""
-        found: list[Any] = []
+        values: list[Any] = []
         for source in SOURCES:
             for value in islice(source(self), MOST):
-                if value not in found:
-                    found.append(value)
-        return found[:MOST]
+                if value not in values:
+                    values.append(value)
+        return values[:MOST]
 
 
 def _of_parts(arg: Argument) -> Iterator[Any]:
@@ -85,15 +89,15 @@ def _of_parts(arg: Argument) -> Iterator[Any]:
     if "[" in kinds:
         optional = arg.own.optional_parts
         keys = [p for p, _ in below if p[-1][0] == "[" and p[-1] not in optional]
-        made = {path[-1][1:-1]: _first(arg.part(path)) for path in keys}
-        if not made:
+        entries = {path[-1][1:-1]: _first(arg.part(path)) for path in keys}
+        if not entries:
             yield {}  # what it needs is known once the forward misses it
-        if made:
-            yield made
+        if entries:
+            yield entries
             # Parts that are only handed on, or that the forward checks, may be None.
             used = {p[-1][1:-1] for p in keys if _is_used(arg.uses.get(p, Uses()))}
-            if used and used != set(made):
-                yield {name: value if name in used else None for name, value in made.items()}
+            if used and used != set(entries):
+                yield {name: value if name in used else None for name, value in entries.items()}
     elif "." in kinds:
         names = [path for path, _ in below if path[-1][0] == "."]
         graph = any(path[-1] == ".edge_index" for path in names)
@@ -168,14 +172,14 @@ def _of_layers(arg: Argument) -> Iterator[Any]:
     ranks = [len(dims) for dims in arg.own.dims or islice(_documented(arg), 1)]
     if not ranks and SEQUENCES.fullmatch(arg.word):
         ranks = [3]
-    found = list(arg.of_layers())
-    found.sort(key=lambda guess: bool(ranks) and len(guess.shape) not in ranks)
-    matching = [g for g in found if not ranks or len(g.shape) in ranks]
+    guesses = list(arg.of_layers())
+    guesses.sort(key=lambda guess: bool(ranks) and len(guess.shape) not in ranks)
+    matching = [g for g in guesses if not ranks or len(g.shape) in ranks]
     yield from matching
     for dims in arg.own.dims[:2]:
         for guess in arg.sizes.of_dims(dims, _width(arg)):
             yield replace(_like_layer(arg, guess), why=f"read as ({', '.join(dims)})")
-    yield from found
+    yield from guesses
 
 
 def _of_first_layer(arg: Argument) -> Iterator[Any]:

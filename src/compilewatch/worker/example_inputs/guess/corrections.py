@@ -52,12 +52,12 @@ class FailedCall:
 
 def corrections(failed: FailedCall) -> Iterator[Call]:
     """Yield calls to try after one that failed, the most likely first."""
-    found: list[Call] = []
+    calls: list[Call] = []
     for correct in CORRECTIONS:
         for call in islice(correct(failed), MOST):
-            if call not in found and call != failed.call:
-                found.append(call)
-    yield from found[:MOST]
+            if call not in calls and call != failed.call:
+                calls.append(call)
+    yield from calls[:MOST]
 
 
 def _of_missing(failed: FailedCall) -> Iterator[Call]:
@@ -93,8 +93,8 @@ def _of_missing_parts(failed: FailedCall) -> Iterator[Call]:
             absent = [k for k in dict.fromkeys([key[1]] if key else named) if k not in value]
             parts = {k: argument.part((name, f"[{k}]")) for k in absent}
             for k, part in parts.items():
-                for made in part.values()[:3]:
-                    yield {**failed.call, name: {**value, k: made}}
+                for part_value in part.values()[:3]:
+                    yield {**failed.call, name: {**value, k: part_value}}
         elif attribute and isinstance(value, Attributes):
             part = argument.part((name, f".{attribute[1]}"))
             yield {**failed.call, name: changed(value, (attribute[1],), _best(part))}
@@ -126,11 +126,13 @@ def _of_layer(failed: FailedCall) -> Iterator[Call]:
 
 def _of_numbers(failed: FailedCall) -> Iterator[Call]:
     """Change sizes that the model compared with others, or that the message names."""
-    for each in (*failed.trial.comparisons, *_layer_sizes(failed), *_message_sizes(failed)):
-        if each.kind == "rank":
-            yield from with_rank(failed.call, each.have, each.want, failed.arguments)
+    for comparison in (*failed.trial.comparisons, *_layer_sizes(failed), *_message_sizes(failed)):
+        if comparison.kind == "rank":
+            yield from with_rank(failed.call, comparison.have, comparison.want, failed.arguments)
         else:
-            yield from resized(failed.call, each.have, each.want, each.kind == "multiple")
+            yield from resized(
+                failed.call, comparison.have, comparison.want, comparison.kind == "multiple"
+            )
 
 
 def _layer_sizes(failed: FailedCall) -> Iterator[ComparedNumbers]:
@@ -178,10 +180,10 @@ _MULTIPLES = re.compile(
 def _message_sizes(failed: FailedCall) -> Iterator[ComparedNumbers]:
     message = failed.trial.message
     for pattern in _PAIRS:
-        for found in re.finditer(pattern, message):
-            yield ComparedNumbers(have=int(found["have"]), want=int(found["want"]))
-    for found in _MULTIPLES.finditer(message):
-        base, _, exponent = found[1].partition("**")
+        for pair in re.finditer(pattern, message):
+            yield ComparedNumbers(have=int(pair["have"]), want=int(pair["want"]))
+    for pair in _MULTIPLES.finditer(message):
+        base, _, exponent = pair[1].partition("**")
         yield ComparedNumbers(have=0, want=int(base) ** int(exponent or 1), kind="multiple")
     dims = {size for _, guess in leaves(failed.call) for size in guess.shape[1:]}
     numbers = [int(n) for n in re.findall(r"(?<![\w.])\d{1,5}(?![\w.]\d)", message[:400])]
@@ -207,8 +209,8 @@ _RANKS: tuple[tuple[str, Callable[[re.Match[str]], tuple[int | None, int]]], ...
 def _of_ranks(failed: FailedCall) -> Iterator[Call]:
     """Change the number of dimensions that the message is about."""
     for pattern, ranks in _RANKS:
-        for found in re.finditer(pattern, failed.trial.message):
-            have, want = ranks(found)
+        for sentence in re.finditer(pattern, failed.trial.message):
+            have, want = ranks(sentence)
             if 1 <= want <= 5:
                 yield from with_rank(failed.call, have, want, failed.arguments)
     of_shape = re.search(r"shape|size", failed.trial.statement)
@@ -239,9 +241,9 @@ def _of_types(failed: FailedCall) -> Iterator[Call]:
     if _WANTS_IDS.search(message):
         high = int(layer.num_embeddings) if isinstance(layer, nn.Embedding) else 10
         at_layer = failed.trial.shapes[:1]
-        found = [(w, g) for w, g in leaves(failed.call) if g.fill != "integers"]
-        found.sort(key=lambda item: item[1].shape not in at_layer)
-        for where, guess in found:
+        floating = [(w, g) for w, g in leaves(failed.call) if g.fill != "integers"]
+        floating.sort(key=lambda item: item[1].shape not in at_layer)
+        for where, guess in floating:
             yield _set(failed.call, where, replace(guess, fill="integers", high=high))
             if len(guess.shape) > 2:
                 shape = guess.shape[:2]
@@ -331,8 +333,8 @@ def _of_layout(failed: FailedCall) -> Iterator[Call]:
 
 
 def _set(call: Call, where: Where, guess: Guess) -> Call:
-    made: Call = changed(call, where, guess)
-    return made
+    call_changed: Call = changed(call, where, guess)
+    return call_changed
 
 
 Correct = Callable[[FailedCall], Iterator[Call]]

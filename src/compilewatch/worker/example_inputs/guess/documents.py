@@ -22,8 +22,8 @@ REACH = 320
 
 def documented_dims(module: nn.Module, name: str, annotation: str) -> Iterator[tuple[str, ...]]:
     """Yield the names of dimensions that the model's own text gives for an argument."""
-    for found in _JAXTYPING.finditer(annotation):
-        dims = tuple(found[1].replace("*", "").split())
+    for typed in _JAXTYPING.finditer(annotation):
+        dims = tuple(typed[1].replace("*", "").split())
         if dims and "..." not in dims:
             yield dims
     forward = inspect.unwrap(module.forward)

@@ -77,8 +77,8 @@ def _channel_norm(rank: int) -> Callable[[Any, int, Sizes], Shapes]:
 
 
 def _encoder(layer: Any, _: int, sizes: Sizes) -> Shapes:
-    found = next(m for m in layer.modules() if isinstance(m, nn.MultiheadAttention))
-    yield from _sequence(int(found.embed_dim), sizes)
+    attention = next(m for m in layer.modules() if isinstance(m, nn.MultiheadAttention))
+    yield from _sequence(int(attention.embed_dim), sizes)
 
 
 def _recurrent(layer: Any, _: int, sizes: Sizes) -> Shapes:
@@ -138,7 +138,7 @@ ROWS: tuple[LayerRow, ...] = (
 
 def row_of(layer: Any) -> LayerRow | None:
     """Return the row of a layer, by its class or the name of one of its bases."""
-    names = {each.__name__ for each in type(layer).__mro__}
+    names = {base.__name__ for base in type(layer).__mro__}
     return next((r for r in ROWS if isinstance(layer, r.kinds) or names & set(r.names)), None)
 
 

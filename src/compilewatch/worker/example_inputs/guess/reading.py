@@ -79,11 +79,11 @@ class Reading:
         self._depth = 0
 
     def read(self, module: nn.Module, names: list[str], required: list[str]) -> dict[Path, Uses]:
-        held = {name: Held((name,)) for name in names}
+        variables = {name: Held((name,)) for name in names}
         if self._leaf(module):
-            self._call_module(module, [held[name] for name in required], {})
+            self._call_module(module, [variables[name] for name in required], {})
         else:
-            self._enter(module.forward, held, module)
+            self._enter(module.forward, variables, module)
         return self.uses
 
     def dims(self, path: Path, names: tuple[str, ...]) -> None:
@@ -114,11 +114,11 @@ class Reading:
 
     def call(self, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """What a call returns: the argument itself if the shape stays the same, else None."""
-        held = [v for v in (*args, *kwargs.values()) if isinstance(v, Held)]
-        if not held:
+        passed = [v for v in (*args, *kwargs.values()) if isinstance(v, Held)]
+        if not passed:
             return None
-        for each in held:
-            self.of(each.path).used = True
+        for variable in passed:
+            self.of(variable.path).used = True
         if isinstance(target, nn.Module):
             return self._call_module(target, args, kwargs)
         if inspect.ismethod(target) or (inspect.isfunction(target) and not is_torchs(target)):
@@ -214,9 +214,9 @@ class _Body:
                 if ast.unparse(inner).find(" in ") > 0 and isinstance(container, Held):
                     self.reading.of(container.path).optional_parts.add(f"[{inner.left.value!s}]")
             if isinstance(inner, ast.Name | ast.Attribute | ast.Subscript | ast.NamedExpr):
-                held = self._value(inner)
-                if isinstance(held, Held):
-                    self.reading.of(held.path).checked = True
+                variable = self._value(inner)
+                if isinstance(variable, Held):
+                    self.reading.of(variable.path).checked = True
         value = self._value(node)
         if isinstance(value, KnownObject) and isinstance(value.value, bool):
             return value.value
@@ -238,23 +238,23 @@ class _Body:
             if not shaped.changes:
                 self.reading.dims(shaped.path, names)
         elif isinstance(source, ast.Tuple) and len(source.elts) == len(target.elts):
-            for each, part in zip(target.elts, source.elts, strict=True):
-                self._assign(each, self._value(part), part)
+            for element, part in zip(target.elts, source.elts, strict=True):
+                self._assign(element, self._value(part), part)
             return
         elif isinstance(value, Held) and not starred:
-            for i, each in enumerate(target.elts):
-                self._assign(each, self._part(value, f"<{i}>"), each)
+            for i, element in enumerate(target.elts):
+                self._assign(element, self._part(value, f"<{i}>"), element)
             return
-        for each in target.elts:
-            self._assign(each, None, each)
+        for element in target.elts:
+            self._assign(element, None, element)
 
     def _shape_of(self, node: ast.expr) -> Held | None:
         """The argument whose shape an expression is: `x.shape` or `x.size()`."""
         if isinstance(node, ast.Call) and not node.args and isinstance(node.func, ast.Attribute):
             node = node.func
         if isinstance(node, ast.Attribute) and node.attr in ("shape", "size"):
-            held = self._value(node.value)
-            return held if isinstance(held, Held) else None
+            variable = self._value(node.value)
+            return variable if isinstance(variable, Held) else None
         return None
 
     def _for(self, target: ast.expr, iterated: Any) -> None:
@@ -264,17 +264,17 @@ class _Body:
         elif isinstance(iterated, KnownObject):
             first = first_of(iterated.value)
         if isinstance(first, tuple) and isinstance(target, ast.Tuple):
-            for each, value in zip(target.elts, first, strict=False):
-                self._assign(each, value, each)
+            for element, value in zip(target.elts, first, strict=False):
+                self._assign(element, value, element)
             return
         self._assign(target, first, target)
 
-    def _part(self, held: Held, part: str) -> Held:
-        uses = self.reading.of(held.path)
+    def _part(self, variable: Held, part: str) -> Held:
+        uses = self.reading.of(variable.path)
         uses.used = True
         if part not in uses.parts:
             uses.parts.append(part)
-        return Held((*held.path, part))
+        return Held((*variable.path, part))
 
     # --- expressions -----------------------------------------------------------------------------
 
@@ -290,8 +290,8 @@ class _Body:
         return None
 
     def _comprehension(self, node: Any) -> Any:
-        for each in node.generators:
-            self._for(each.target, self._value(each.iter))
+        for generator in node.generators:
+            self._for(generator.target, self._value(generator.iter))
         self._value(node.elt)
 
     _listcomp = _generatorexp = _setcomp = _comprehension
@@ -317,7 +317,7 @@ class _Body:
         return next((v for v in values if isinstance(v, Held)), None)
 
     def _boolop(self, node: ast.BoolOp) -> Any:
-        values = [self._value(each) for each in node.values]
+        values = [self._value(operand) for operand in node.values]
         for value in values[:-1]:
             if isinstance(value, Held):
                 self.reading.of(value.path).checked = True
@@ -325,15 +325,21 @@ class _Body:
 
     def _binop(self, node: ast.BinOp) -> Any:
         values = [self._value(node.left), self._value(node.right)]
-        held = [v for v in values if isinstance(v, Held)]
-        for each in held:
-            self.reading.of(each.path).used = True
+        operands = [v for v in values if isinstance(v, Held)]
+        for variable in operands:
+            self.reading.of(variable.path).used = True
         if isinstance(node.op, ast.MatMult):
             weight = values[1]
-            if held and isinstance(weight, KnownObject) and isinstance(weight.value, nn.Parameter):
-                self.reading.of(held[0].path).layers.append((weight.value, 0, held[0].changes))
+            if (
+                operands
+                and isinstance(weight, KnownObject)
+                and isinstance(weight.value, nn.Parameter)
+            ):
+                self.reading.of(operands[0].path).layers.append(
+                    (weight.value, 0, operands[0].changes)
+                )
             return None
-        return held[0] if len(held) == 1 else None
+        return operands[0] if len(operands) == 1 else None
 
     def _attribute(self, node: ast.Attribute) -> Any:
         base = self._value(node.value)
@@ -373,7 +379,7 @@ class _Body:
         return None
 
     def _call(self, node: ast.Call) -> Any:
-        args = [self._value(each) for each in node.args]
+        args = [self._value(argument) for argument in node.args]
         kwargs = {k.arg: self._value(k.value) for k in node.keywords if k.arg is not None}
         if isinstance(node.func, ast.Attribute):
             base = self._value(node.func.value)
@@ -383,9 +389,9 @@ class _Body:
         value = target.value if isinstance(target, KnownObject) else None
         name = getattr(value, "__name__", "") or dotted(node.func)
         if name in CHECKS:
-            for each in args:
-                if isinstance(each, Held):
-                    self.reading.of(each.path).checked = True
+            for argument in args:
+                if isinstance(argument, Held):
+                    self.reading.of(argument.path).checked = True
             return args[0] if name == "default" and args else None
         if name in ("enumerate", "zip", "reversed", "list", "tuple", "checkpoint"):
             return iterating(name, args)
@@ -422,13 +428,13 @@ class _Body:
 
     def _pattern(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> None:
         known = [a.value for a in args if isinstance(a, KnownObject) and isinstance(a.value, str)]
-        held = [a for a in args if isinstance(a, Held) and not a.changes]
-        if not known or not held:
+        tensors = [a for a in args if isinstance(a, Held) and not a.changes]
+        if not known or not tensors:
             return
         sizes = {k: v.value for k, v in kwargs.items() if isinstance(v, KnownObject)}
-        for each, side in zip(held, known[0].partition("->")[0].split(","), strict=False):
+        for tensor, side in zip(tensors, known[0].partition("->")[0].split(","), strict=False):
             dims = pattern_dims(side, sizes)
             if name == "einsum":
                 dims = tuple(side.replace("...", "").strip()) if " " not in side.strip() else dims
             if dims and "..." not in dims:
-                self.reading.dims(each.path, dims)
+                self.reading.dims(tensor.path, dims)

@@ -24,9 +24,9 @@ def with_all(call: Call, change: Callable[[Guess], Guess]) -> Call:
 
 def resized(call: Call, have: int, want: int, multiple: bool = False) -> Iterator[Call]:
     """Yield calls in which a size `have`, or one that led to it, becomes `want`."""
-    for made in _resized(call, have, want, multiple):
-        if all(0 < _elements(guess) <= LARGEST for _, guess in leaves(made)):
-            yield made
+    for changed_call in _resized(call, have, want, multiple):
+        if all(0 < _elements(guess) <= LARGEST for _, guess in leaves(changed_call)):
+            yield changed_call
 
 
 def _resized(call: Call, have: int, want: int, multiple: bool) -> Iterator[Call]:
@@ -90,9 +90,9 @@ def _scaled(call: Call, have: int, want: int) -> Iterator[Call]:
         ratio = (want - extra) / (have - extra)
         for count in (2, 1, 3):
             factor = ratio ** (1 / count)
-            made = with_all(call, lambda g, f=factor, c=count: _by(g, f, c))  # type: ignore[misc]
-            if made != call:
-                yield made
+            scaled_call = with_all(call, lambda g, f=factor, c=count: _by(g, f, c))  # type: ignore[misc]
+            if scaled_call != call:
+                yield scaled_call
 
 
 def _by(guess: Guess, factor: float, count: int) -> Guess:
@@ -106,8 +106,8 @@ def _by(guess: Guess, factor: float, count: int) -> Guess:
 
 def _derived(call: Call, have: int, want: int) -> Iterator[Call]:
     """Yield sizes of which `have` is a multiple, the sum of two, or a few more."""
-    found = list(leaves(call))
-    for where, guess in found:
+    places = list(leaves(call))
+    for where, guess in places:
         for i, size in enumerate(guess.shape[1:], start=1):
             new = 0
             if size > 1 and have % size == 0 and want % (have // size) == 0:
@@ -117,37 +117,41 @@ def _derived(call: Call, have: int, want: int) -> Iterator[Call]:
             if new:
                 shape = (*guess.shape[:i], new, *guess.shape[i + 1 :])
                 yield changed(call, where, guess.resized(*shape))
-    last = [(where, guess) for where, guess in found if guess.shape and guess.fill == "normal"]
+    last = [(where, guess) for where, guess in places if guess.shape and guess.fill == "normal"]
     if len(last) > 1 and sum(g.shape[-1] for _, g in last) == have and want % len(last) == 0:
-        made = call
+        changed_call = call
         for where, guess in last:
-            made = changed(made, where, guess.resized(*guess.shape[:-1], want // len(last)))
-        yield made
+            changed_call = changed(
+                changed_call, where, guess.resized(*guess.shape[:-1], want // len(last))
+            )
+        yield changed_call
 
 
 def with_rank(
     call: Call, have: int | None, want: int, arguments: Mapping[str, Any]
 ) -> Iterator[Call]:
     """Yield calls in which tensors of rank `have` (None: of any other) have rank `want`."""
-    found = [
+    places = [
         (where, guess)
         for where, guess in leaves(call)
         if len(guess.shape) == have or (have is None and len(guess.shape) != want)
     ]
-    for where, guess in found:
+    for where, guess in places:
         known = []
         if len(where) == 1 and where[0] in arguments:
             known = [v for v in arguments[where[0]].values() if isinstance(v, Guess)]
-        for each in known:
-            if len(each.shape) == want:
-                yield changed(call, where, each)
+        for value in known:
+            if len(value.shape) == want:
+                yield changed(call, where, value)
         for shape in _shapes(guess, want):
             yield changed(call, where, replace(guess, shape=shape))
-    if len(found) > 1:
-        made = call
-        for where, guess in found:
-            made = changed(made, where, replace(guess, shape=_shapes(guess, want)[0]))
-        yield made
+    if len(places) > 1:
+        changed_call = call
+        for where, guess in places:
+            changed_call = changed(
+                changed_call, where, replace(guess, shape=_shapes(guess, want)[0])
+            )
+        yield changed_call
 
 
 def _shapes(guess: Guess, rank: int) -> list[tuple[int, ...]]:

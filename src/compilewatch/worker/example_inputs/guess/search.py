@@ -66,9 +66,9 @@ class _Search:
     seen: set[str] = field(default_factory=set)
 
     def inputs(self, call: Call) -> ExampleInputs:
-        made = {n: tensors(self.ctx, n, v) for n, v in call.items() if v is not None}
-        args = tuple(v for n, v in made.items() if n in self.positional)
-        kwargs = {n: v for n, v in made.items() if n not in self.positional}
+        values = {n: tensors(self.ctx, n, v) for n, v in call.items() if v is not None}
+        args = tuple(v for n, v in values.items() if n in self.positional)
+        kwargs = {n: v for n, v in values.items() if n not in self.positional}
         return ExampleInputs(
             strategy="guess",
             args=args,
@@ -166,8 +166,8 @@ def guessed_inputs(ctx: Context, mode: Any) -> FoundInputs:
 def _passed_on(module: nn.Module) -> dict[str, inspect.Parameter]:
     """The arguments of the only module inside one whose forward takes `*args, **kwargs`."""
     for child in module.children():
-        found = inspect.signature(child.forward).parameters
-        return {n: p for n, p in found.items() if p.kind not in _VARIABLE}
+        parameters = inspect.signature(child.forward).parameters
+        return {n: p for n, p in parameters.items() if p.kind not in _VARIABLE}
     return {}
 
 
@@ -191,14 +191,17 @@ def _first_calls(
             yield {**{n: _first(ctx, a) for n, a in chosen.items()}, **fixed}
     ruled = {n: v for n in arguments if n not in fixed and (v := _of_rule(ctx, n)) is not None}
     values = {name: argument.values() or [None] for name, argument in needed.items()}
-    first = {name: each[0] for name, each in values.items()}
+    first = {name: candidates[0] for name, candidates in values.items()}
     if ruled:
         yield {**first, **ruled, **fixed}
     yield {**first, **fixed}
     if len(values) > 1:
         yield from _with_one_other(first, values, fixed, range(1, 2))
     for i in range(1, max(map(len, values.values()), default=0)):
-        yield {**{n: each[min(i, len(each) - 1)] for n, each in values.items()}, **fixed}
+        yield {
+            **{n: candidates[min(i, len(candidates) - 1)] for n, candidates in values.items()},
+            **fixed,
+        }
     if len(values) > 1:
         yield from _with_one_other(first, values, fixed, range(2, 4))
         for name in values:
@@ -214,8 +217,8 @@ def _first(ctx: Context, argument: Argument) -> Any:
 def _with_one_other(
     first: Call, values: Mapping[str, list[Any]], fixed: Call, indices: range
 ) -> Iterator[Call]:
-    for name, each in values.items():
-        for value in each[indices.start : indices.stop]:
+    for name, candidates in values.items():
+        for value in candidates[indices.start : indices.stop]:
             yield {**first, name: value, **fixed}
 
 
@@ -252,11 +255,11 @@ def _of_rule(ctx: Context, name: str) -> Any:
 def _example(module: nn.Module, attribute: str, names: list[str]) -> dict[str, Any]:
     """Inputs that a model has as an attribute: a tensor, a tuple of them, or a dictionary."""
     try:
-        found = getattr(module, attribute, None)
+        example = getattr(module, attribute, None)
     except Exception:  # noqa: BLE001  (whatever a property of the module raises)
         return {}
-    if isinstance(found, Mapping):
-        return {str(name): value for name, value in found.items() if name in names}
-    if isinstance(found, torch.Tensor):
-        found = (found,)
-    return dict(zip(names, found, strict=False)) if isinstance(found, tuple | list) else {}
+    if isinstance(example, Mapping):
+        return {str(name): value for name, value in example.items() if name in names}
+    if isinstance(example, torch.Tensor):
+        example = (example,)
+    return dict(zip(names, example, strict=False)) if isinstance(example, tuple | list) else {}

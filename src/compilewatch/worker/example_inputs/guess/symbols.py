@@ -90,8 +90,8 @@ class Sizes:
     def image(self) -> tuple[int, ...] | None:
         """Channels, height and width that the model or its configuration names; or the last two."""
         for name in IMAGE_SIZES:
-            for found in self.named(name):
-                sizes = _numbers(found)
+            for value in self.named(name):
+                sizes = _numbers(value)
                 if len(sizes) == 1 and sizes[0] >= 8 and name != "input_size":
                     return (sizes[0], sizes[0])
                 if len(sizes) > 1 and all(size > 0 for size in sizes):
@@ -104,25 +104,25 @@ class Sizes:
         if image is not None and len(image) == 3 and image[0] < 32:
             return image[0]
         for name in CHANNELS:
-            for found in self.named(name):
-                if isinstance(found, int) and not isinstance(found, bool) and found > 0:
-                    return found
+            for value in self.named(name):
+                if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                    return value
         return 3
 
     @property
     def width(self) -> int | None:
         for name in WIDTHS:
-            for found in self.named(name, depth=0):
-                if isinstance(found, int) and not isinstance(found, bool) and found > 0:
-                    return found
+            for value in self.named(name, depth=0):
+                if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                    return value
         return None
 
     def number(self, *names: str) -> int | None:
         """Return an integer that the model itself names so, or in other letters (`D` for `d`)."""
-        for each in (*names, *(name.lower() for name in names)):
-            for found in self.named(each, depth=0):
-                if isinstance(found, int) and not isinstance(found, bool) and found > 0:
-                    return found
+        for spelling in (*names, *(name.lower() for name in names)):
+            for value in self.named(spelling, depth=0):
+                if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                    return value
         return None
 
     def signal(self, channels: int) -> Iterator[tuple[int, ...]]:
@@ -153,13 +153,13 @@ class Sizes:
     def of_dims(self, dims: tuple[str, ...], width: int | None = None) -> Iterator[Guess]:
         """Yield tensors with dimensions of these names; `width` is what a layer takes of each."""
         sides: tuple[int | None, ...] = (None, *SIDES)
-        found: set[tuple[int, ...]] = set()
+        seen: set[tuple[int, ...]] = set()
         for side in sides:
             shape = tuple(self._dim(dim, i, len(dims), side, width) for i, dim in enumerate(dims))
             if self.rate is not None and (len(shape) == 2 or (len(shape) == 3 and shape[1] <= 2)):
                 shape = (*shape[:-1], self.rate)
-            if shape not in found:
-                found.add(shape)
+            if shape not in seen:
+                seen.add(shape)
                 yield Guess(shape=shape)
 
     def _dim(self, dim: str, index: int, rank: int, side: int | None, width: int | None) -> int:
@@ -198,10 +198,12 @@ class Sizes:
         if any(name in _BATCH for name in names):
             return self.batch * known
         length = not any(name in _SPATIAL for name in names)
-        wanted = self._side(side) if not length else (self.number("seq_len") or self.sequence)
+        length_or_side = (
+            self._side(side) if not length else (self.number("seq_len") or self.sequence)
+        )
         if any(name in _FRAMES for name in names):
-            wanted = 8
-        return max(known, wanted // known * known)
+            length_or_side = 8
+        return max(known, length_or_side // known * known)
 
     def _side(self, side: int | None) -> int:
         image = self.image
@@ -234,25 +236,27 @@ def _own(holder: Any, name: str) -> Any:
 
 def _configurations(module: nn.Module) -> Iterator[Any]:
     for name in CONFIGURATIONS:
-        found = _own(module, name)
-        if isinstance(found, Mapping) or hasattr(found, "__dict__"):
-            yield found
+        configuration = _own(module, name)
+        if isinstance(configuration, Mapping) or hasattr(configuration, "__dict__"):
+            yield configuration
 
 
 def _near(module: nn.Module, depth: int) -> Iterator[nn.Module]:
     """Yield a module and those below it, level by level."""
     queue = deque([(module, 0)])
     while queue:
-        each, level = queue.popleft()
-        yield each
+        current, level = queue.popleft()
+        yield current
         if level < depth:
-            queue.extend((child, level + 1) for child in each.children())
+            queue.extend((child, level + 1) for child in current.children())
 
 
-def _numbers(found: Any) -> tuple[int, ...]:
-    if isinstance(found, int) and not isinstance(found, bool):
-        return (found,)
-    sequence = isinstance(found, list | tuple) and 0 < len(found) <= 3
-    if sequence and all(isinstance(each, int) and not isinstance(each, bool) for each in found):
-        return tuple(found)
+def _numbers(value: Any) -> tuple[int, ...]:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return (value,)
+    sequence = isinstance(value, list | tuple) and 0 < len(value) <= 3
+    if sequence and all(
+        isinstance(number, int) and not isinstance(number, bool) for number in value
+    ):
+        return tuple(value)
     return ()

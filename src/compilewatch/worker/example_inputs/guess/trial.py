@@ -156,7 +156,7 @@ def _beside(module: nn.Module, values: Any) -> Any:
 
 def _failure(error: Exception, module: nn.Module, calls: int, failed: list[Any]) -> Trial:
     layer, shapes = failed[0] if failed else (None, ())
-    names = {each: name for name, each in module.named_modules()}
+    names = {submodule: name for name, submodule in module.named_modules()}
     frames = [f for f, _ in traceback.walk_tb(error.__traceback__) if not _of_torch(f)]
     lines = dict(traceback.walk_tb(error.__traceback__))
     frames = [f for f in frames if "example_inputs/guess" not in f.f_code.co_filename]
@@ -192,10 +192,10 @@ def _missing(
     code = getattr(inspect.unwrap(module.forward), "__code__", None)
     for frame in frames:
         if frame.f_code is code:
-            given = [n for n, v in frame.f_locals.items() if v is None]
+            absent = [n for n, v in frame.f_locals.items() if v is None]
             line = linecache.getline(frame.f_code.co_filename, lines[frame])
-            mentioned = [n for n in given if n in line]
-            return tuple(dict.fromkeys([*mentioned, *given]))
+            mentioned = [n for n in absent if n in line]
+            return tuple(dict.fromkeys([*mentioned, *absent]))
     return ()
 
 
@@ -220,8 +220,8 @@ def _compared(
         return
     kind = "rank" if _is_rank(left) or _is_rank(right) else "equal"
     if isinstance(op, ast.In) and isinstance(a, int) and isinstance(b, list | tuple | set):
-        for each in b:
-            yield ComparedNumbers(have=a, want=int(each), kind=kind)
+        for allowed in b:
+            yield ComparedNumbers(have=a, want=int(allowed), kind=kind)
         return
     pairs = [(a, b)]
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
@@ -283,7 +283,9 @@ def _tests(frame: FrameType, line: int) -> Iterator[ast.expr]:
 
 
 def _raises(node: ast.AST) -> TypeGuard[ast.If]:
-    return isinstance(node, ast.If) and any(isinstance(each, ast.Raise) for each in node.body)
+    return isinstance(node, ast.If) and any(
+        isinstance(statement, ast.Raise) for statement in node.body
+    )
 
 
 def _assertion(node: ast.AST) -> ast.Call | None:

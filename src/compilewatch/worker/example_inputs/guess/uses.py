@@ -57,7 +57,7 @@ class KnownObject:
 def indexed_rank(index: ast.expr) -> int:
     """The rank of what `x[:, :, None]` extends, 0 for an index that tells nothing."""
     parts = index.elts if isinstance(index, ast.Tuple) else [index]
-    constants = [each.value for each in parts if isinstance(each, ast.Constant)]
+    constants = [part.value for part in parts if isinstance(part, ast.Constant)]
     if None not in constants or Ellipsis in constants:
         return 0
     return len(parts) - constants.count(None)
@@ -75,8 +75,8 @@ def pattern_dims(side: str, sizes: dict[str, Any]) -> tuple[str, ...]:
             dims.append("*".join(group or ["1"]))
             group = None
         else:
-            given = sizes.get(word)
-            text = str(given) if isinstance(given, int) else word
+            size = sizes.get(word)
+            text = str(size) if isinstance(size, int) else word
             if group is None:
                 dims.append(text)
             else:
@@ -88,19 +88,19 @@ def iterating(name: str, args: list[Any]) -> Any:
     if name in ("list", "tuple", "reversed", "checkpoint"):
         return args[0] if args else None
     values = [
-        part_of(each)
-        if isinstance(each, Held)
-        else first_of(each.value)
-        if isinstance(each, KnownObject)
+        part_of(argument)
+        if isinstance(argument, Held)
+        else first_of(argument.value)
+        if isinstance(argument, KnownObject)
         else None
-        for each in args
+        for argument in args
     ]
     element = (None, *values) if name == "enumerate" else tuple(values)
     return KnownObject([element])
 
 
-def part_of(held: Held) -> Held:
-    return Held((*held.path, "<*>"))
+def part_of(variable: Held) -> Held:
+    return Held((*variable.path, "<*>"))
 
 
 def first_of(container: Any) -> Any:
@@ -112,7 +112,7 @@ def first_of(container: Any) -> Any:
     except Exception:  # noqa: BLE001  (whatever an object of the module raises)
         return None
     if isinstance(first, nn.ModuleList | nn.Sequential | list):
-        return tuple(KnownObject(each) for each in first)
+        return tuple(KnownObject(member) for member in first)
     return first if isinstance(first, tuple) and any(map(is_value, first)) else KnownObject(first)
 
 
@@ -150,12 +150,12 @@ def bound_arguments(function: Any, args: list[Any], kwargs: dict[str, Any]) -> d
     """Which parameters of a function get what; empty if the call does not fit."""
     try:
         signature = inspect.signature(function)
-        found = signature.bind_partial(*args, **kwargs).arguments
+        bound = signature.bind_partial(*args, **kwargs).arguments
     except (TypeError, ValueError):
         return {}
     kinds = {n: p.kind for n, p in signature.parameters.items()}
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return {name: value for name, value in found.items() if kinds[name] not in variable}
+    return {name: value for name, value in bound.items() if kinds[name] not in variable}
 
 
 @lru_cache(maxsize=512)
@@ -169,7 +169,7 @@ def definition(function: Any) -> ast.FunctionDef | None:
 
 def paths_below(uses: dict[Path, Uses], path: Path) -> Iterator[tuple[Path, Uses]]:
     """The parts of an argument that the forward reads, in order."""
-    found = uses.get(path)
-    for part in found.parts if found is not None else ():
+    own = uses.get(path)
+    for part in own.parts if own is not None else ():
         below = (*path, part)
         yield below, uses.get(below, Uses())

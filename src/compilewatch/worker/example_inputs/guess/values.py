@@ -53,11 +53,11 @@ def leaves(value: Any, where: Where = ()) -> Iterator[tuple[Where, Guess]]:
     elif isinstance(value, Attributes):
         yield from leaves(value.values, where)
     elif isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from leaves(each, (*where, key))
+        for key, inner in value.items():
+            yield from leaves(inner, (*where, key))
     elif isinstance(value, list | tuple):
-        for i, each in enumerate(value):
-            yield from leaves(each, (*where, i))
+        for i, inner in enumerate(value):
+            yield from leaves(inner, (*where, i))
 
 
 def changed(value: Any, where: Where, new: Any) -> Any:
@@ -70,8 +70,8 @@ def changed(value: Any, where: Where, new: Any) -> Any:
         return Attributes(changed(value.values, where, new))
     if isinstance(value, Mapping):
         return {**value, first: changed(value.get(first), below, new)}
-    made = [changed(v, below, new) if i == first else v for i, v in enumerate(value)]
-    return tuple(made) if isinstance(value, tuple) else made
+    elements = [changed(v, below, new) if i == first else v for i, v in enumerate(value)]
+    return tuple(elements) if isinstance(value, tuple) else elements
 
 
 def tensors(ctx: Context, name: str, value: Any) -> Any:
@@ -85,24 +85,24 @@ def tensors(ctx: Context, name: str, value: Any) -> Any:
     if isinstance(value, Mapping):
         return {k: tensors(ctx, f"{name}.{k}", v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        made = [tensors(ctx, f"{name}[{i}]", v) for i, v in enumerate(value)]
-        return tuple(made) if isinstance(value, tuple) else made
+        elements = [tensors(ctx, f"{name}[{i}]", v) for i, v in enumerate(value)]
+        return tuple(elements) if isinstance(value, tuple) else elements
     return value
 
 
 def described(call: Call) -> tuple[str, ...]:
     """Say what was guessed, a line for each tensor; nothing for a call without one."""
-    found = [
+    guessed = [
         f"{_named(where)} {list(g.shape)} {_KINDS[g.fill]}" + (f" ({g.why})" if g.why else "")
         for where, g in leaves(call)
     ]
     ready = [
-        f"{name} {list(each.shape)} (a tensor of the model, or of a rule for its name)"
+        f"{name} {list(tensor.shape)} (a tensor of the model, or of a rule for its name)"
         for name, value in call.items()
-        for each in tree_leaves(value)
-        if isinstance(each, torch.Tensor)
+        for tensor in tree_leaves(value)
+        if isinstance(tensor, torch.Tensor)
     ]
-    return (*found, *ready)
+    return (*guessed, *ready)
 
 
 _KINDS = {

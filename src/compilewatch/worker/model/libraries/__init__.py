@@ -75,8 +75,8 @@ def library(name: str) -> WorkerLibrary:
     """Return the library of a build. Raises ConfigError for an unknown one."""
     if name not in LIBRARIES:
         raise ConfigError(f"{name!r} is not a library of models; known: {', '.join(LIBRARIES)}")
-    found: WorkerLibrary = plugins.load(LIBRARIES[name])()
-    return found
+    model_library: WorkerLibrary = plugins.load(LIBRARIES[name])()
+    return model_library
 
 
 def read_configuration(build: LibraryBuild, *, file: str = "") -> dict[str, Any]:

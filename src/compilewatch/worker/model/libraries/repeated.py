@@ -75,5 +75,5 @@ def _kind(block: nn.Module) -> Hashable:
 
 def _is_setting(value: Any) -> bool:
     if isinstance(value, tuple):
-        return all(isinstance(each, _SIMPLE) for each in value)
+        return all(isinstance(element, _SIMPLE) for element in value)
     return isinstance(value, _SIMPLE)
