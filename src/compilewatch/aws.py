@@ -89,11 +89,11 @@ def client(
     )
     retries = {"mode": "standard", "total_max_attempts": attempts}
     settings = Config(retries=retries, **config)
-    made = session.client(service, endpoint_url=endpoint_url or None, config=settings)
+    created = session.client(service, endpoint_url=endpoint_url or None, config=settings)
     # botocore has no place for it: the event `before-send` cannot reach the session.
-    endpoint = made._endpoint
+    endpoint = created._endpoint
     endpoint.http_session = _LimitedSession(endpoint.http_session, settings.read_timeout)
-    return made
+    return created
 
 
 class _LimitedSession:
@@ -144,11 +144,15 @@ def _limited(raw: urllib3.HTTPResponse) -> Iterator[bytes]:
 def error_details(error: BaseException | None) -> ErrorDetails:
     """Return the details of an error, raised by a call or by a waiter."""
     if isinstance(error, ClientError):
-        found = error.response.get("Error", {})
-        return ErrorDetails(found.get("Code", ""), found.get("Message", ""), error.operation_name)
+        details = error.response.get("Error", {})
+        return ErrorDetails(
+            details.get("Code", ""), details.get("Message", ""), error.operation_name
+        )
     if isinstance(error, WaiterError) and isinstance(error.last_response, dict):
-        found = error.last_response.get("Error", {})
-        return ErrorDetails(found.get("Code", ""), found.get("Message", ""), error.kwargs["name"])
+        details = error.last_response.get("Error", {})
+        return ErrorDetails(
+            details.get("Code", ""), details.get("Message", ""), error.kwargs["name"]
+        )
     return ErrorDetails()
 
 

@@ -71,22 +71,22 @@ class UnknownArgumentsError(InputsError):
     `where` are the options with which the model is named, such as ` --environment NAME`.
     """
 
-    def __init__(self, model: str, names: tuple[str, ...], made: Any, where: str = "") -> None:
+    def __init__(self, model: str, names: tuple[str, ...], inputs: Any, where: str = "") -> None:
         what = f"cannot infer {', '.join(names)}" if names else "no tensor would reach the model"
         super().__init__(f"{model}: {what}: {_saving(model, where, 'fill in')}")
-        self.names, self.made = names, made
+        self.names, self.made = names, inputs
 
 
 class WrongGuessError(InputsError):
     """A call with guessed inputs, `made`, failed with `problem`: the guess may be the cause."""
 
-    def __init__(self, model: str, made: Any, problem: str, where: str = "") -> None:
-        guessed = "; ".join(made.guessed) or "no tensor"
+    def __init__(self, model: str, inputs: Any, problem: str, where: str = "") -> None:
+        guessed = "; ".join(inputs.guessed) or "no tensor"
         super().__init__(
             f"{model}: called with guessed inputs ({guessed}): {problem}: "
             f"{_saving(model, where, 'correct')}"
         )
-        self.made, self.problem = made, problem
+        self.made, self.problem = inputs, problem
 
 
 def _saving(model: str, where: str, what: str) -> str:

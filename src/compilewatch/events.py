@@ -257,10 +257,10 @@ def all_events() -> tuple[type[Event], ...]:
 
 def all_meanings() -> dict[str, str]:
     """Return what every field of every event means."""
-    found = dict(MEANINGS)
+    meanings = dict(MEANINGS)
     for reference in extras.providers("event_meanings"):
-        found |= plugins.load(reference)
-    return found
+        meanings |= plugins.load(reference)
+    return meanings
 
 
 def metadata_of(fields: Iterable[str]) -> tuple[str, ...]:

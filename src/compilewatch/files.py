@@ -95,11 +95,13 @@ def temporary_folder() -> Iterator[str]:
         with contextlib.suppress(OSError), _opened(old) as descriptor:  # of another user, or gone
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(old)
-    made = Path(tempfile.mkdtemp(prefix="compilewatch-"))
-    with _opened(made) as descriptor:
+    unlocked = Path(tempfile.mkdtemp(prefix="compilewatch-"))
+    with _opened(unlocked) as descriptor:
         with contextlib.suppress(OSError):  # a file system without locks
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        folder = made.rename(made.with_name(f"{_TEMPORARY}{made.name.rpartition('-')[2]}"))
+        folder = unlocked.rename(
+            unlocked.with_name(f"{_TEMPORARY}{unlocked.name.rpartition('-')[2]}")
+        )
         try:
             yield str(folder)
         finally:

@@ -74,16 +74,16 @@ def find(
     """
     if name in table:
         return load(table[name])
-    for found in entry_points(group=group, name=name) if group else ():
+    for entry in entry_points(group=group, name=name) if group else ():
         try:
-            return found.load()
+            return entry.load()
         except (ImportError, AttributeError) as error:
-            raise UsageError(f"{kind} {name} ({found.value}) cannot be loaded: {error}") from error
+            raise UsageError(f"{kind} {name} ({entry.value}) cannot be loaded: {error}") from error
     known = names(table, group=group) if known is None else known
     raise UsageError(f"no {kind} {name!r}; known: {', '.join(known)}{did_you_mean(name, known)}")
 
 
 def names(table: Mapping[str, str], *, group: str | None = None) -> tuple[str, ...]:
     """Return all registered names, sorted."""
-    others = (found.name for found in entry_points(group=group)) if group else ()
+    others = (entry.name for entry in entry_points(group=group)) if group else ()
     return tuple(sorted({*table, *others}))

@@ -151,48 +151,48 @@ def check(
     keywords = {**keywords, **(kwargs or {})}
     if calls is not None and (args or keywords):
         raise UsageError("pass the arguments of all calls in calls, or those of one call without")
-    given = [(args, keywords)] if calls is None else [_call(each) for each in calls]
-    if not given:
+    invocations = [(args, keywords)] if calls is None else [_call(call) for call in calls]
+    if not invocations:
         raise UsageError("calls is empty: name at least one call")
     from compilewatch.worker.caller.evaluation import evaluate
 
     with _ONE_AT_A_TIME:
-        found = evaluate(
+        evaluation = evaluate(
             model,
-            given,
+            invocations,
             mode=Mode(mode),
             backend=None if backend == "eager" else backend,
             dynamic=dynamic,
             numerics=numerics,
         )
-    again = found.recompilations if calls is not None else ()
+    again = evaluation.recompilations if calls is not None else ()
     return CheckResult(
-        result=cast("Result", found.result),
+        result=cast("Result", evaluation.result),
         recompilations=again,
-        files=found.files,
-        left=found.left,
+        files=evaluation.files,
+        left=evaluation.left,
     )
 
 
-def _call(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _call(arguments: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of one call, as `check` describes them."""
-    if isinstance(given, dict):
-        return (), given
-    if not isinstance(given, tuple):
-        return (given,), {}
-    if len(given) == 2 and isinstance(given[0], tuple) and isinstance(given[1], dict):
-        return cast("tuple[tuple[Any, ...], dict[str, Any]]", given)
-    return given, {}
+    if isinstance(arguments, dict):
+        return (), arguments
+    if not isinstance(arguments, tuple):
+        return (arguments,), {}
+    if len(arguments) == 2 and isinstance(arguments[0], tuple) and isinstance(arguments[1], dict):
+        return cast("tuple[tuple[Any, ...], dict[str, Any]]", arguments)
+    return arguments, {}
 
 
 def _isolated(
     model: str, mode: str, backend: str, dynamic: bool | None, *, numerics: bool
 ) -> CheckResult:
     suffix = "" if backend == "eager" else f":{backend}"
-    found = _named(model, f"dynamo{suffix}", mode, dynamic)
-    if numerics and found.status in (Status.PASS, Status.GRAPH_BREAK):
-        found = with_numerics(found, _named(model, f"inductor{suffix}", mode, dynamic))
-    return CheckResult(result=found)
+    result = _named(model, f"dynamo{suffix}", mode, dynamic)
+    if numerics and result.status in (Status.PASS, Status.GRAPH_BREAK):
+        result = with_numerics(result, _named(model, f"inductor{suffix}", mode, dynamic))
+    return CheckResult(result=result)
 
 
 def _named(model: str, target: str, mode: str, dynamic: bool | None) -> Result:
@@ -202,23 +202,23 @@ def _named(model: str, target: str, mode: str, dynamic: bool | None) -> Result:
     return evaluate_one(request, settings)
 
 
-def with_numerics(found: Result, compiled: Result) -> Result:
+def with_numerics(captured: Result, compiled: Result) -> Result:
     """Return Dynamo's result with what the target Inductor says about the same model's results.
 
     A graph break stays the status; an error of Inductor replaces it.
     """
     if compiled.numerics is None:
         return msgspec.structs.replace(
-            found,
+            captured,
             status=compiled.status,
             phase=compiled.phase,
             detail=f"with the target inductor: {compiled.detail}",
             error=compiled.error,
         )
-    differs = compiled.status is Status.MISMATCH and found.status is Status.PASS
+    differs = compiled.status is Status.MISMATCH and captured.status is Status.PASS
     return msgspec.structs.replace(
-        found,
+        captured,
         numerics=compiled.numerics,
-        status=Status.MISMATCH if differs else found.status,
-        detail=compiled.detail if differs else found.detail,
+        status=Status.MISMATCH if differs else captured.status,
+        detail=compiled.detail if differs else captured.detail,
     )

@@ -81,11 +81,11 @@ class Evaluation:
         kept = [result for result in stored if result.status not in EVALUATED_AGAIN]
         self._done = len(kept)
         self._results = {r.request.key: r for r in kept if r.status is not Status.SKIPPED}
-        held = {_identity(result.request) for result in kept}
-        self._skipped = [r for r in plan.skipped if _identity(r.request) not in held]
+        answered = {_identity(result.request) for result in kept}
+        self._skipped = [r for r in plan.skipped if _identity(r.request) not in answered]
         self._open: dict[str, list[Request]] = {}
         for request in plan.requests:
-            if _identity(request) not in held:
+            if _identity(request) not in answered:
                 self._open.setdefault(request.key, []).append(request)
 
     def run(self) -> None:
@@ -106,11 +106,11 @@ class Evaluation:
         self._store_all(known)
         reused: list[tuple[Result, Path | None]] = []
         if not self._writer.run.settings.get("fresh"):
-            for key, found in self._store.lookup_many(list(self._open)).items():
-                origin = found.result.reused_from or found.run
-                folder = self._store.root / found.run
+            for key, earlier in self._store.lookup_many(list(self._open)).items():
+                origin = earlier.result.reused_from or earlier.run
+                folder = self._store.root / earlier.run
                 reused += [
-                    (self._reused_for(found.result, request, origin), folder)
+                    (self._reused_for(earlier.result, request, origin), folder)
                     for request in self._open.pop(key)
                 ]
         if not self._resumed:

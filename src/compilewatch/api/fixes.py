@@ -44,7 +44,7 @@ def fix(
     name = model if isinstance(model, str) else _name_of(model)
     if mode not in set(Mode):
         raise UsageError(f"mode is 'eval' or 'train', not {mode!r}")
-    found: Fix = plugins.provided("fix", "fix")(
+    result: Fix = plugins.provided("fix", "fix")(
         name,
         mode=mode,
         dynamic=dynamic,
@@ -53,7 +53,7 @@ def fix(
         max_seconds=max_seconds,
         rewrites=rewrites,
     )
-    return found
+    return result
 
 
 def _name_of(model: Callable[[], Any]) -> str:

@@ -41,8 +41,8 @@ def launcher_of(settings: Settings, names: Sequence[str]) -> Iterator[Launcher]:
         with local_launcher(settings, names) as launcher:
             yield launcher
     else:
-        found = plugins.find("launcher", LAUNCHERS, settings.launcher)
-        with found.of(settings, names) as launcher:
+        launcher_class = plugins.find("launcher", LAUNCHERS, settings.launcher)
+        with launcher_class.of(settings, names) as launcher:
             yield launcher
 
 

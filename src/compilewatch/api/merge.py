@@ -40,8 +40,8 @@ def merge(store: Store, runs: Sequence[StoredRun], settings: Settings) -> RunVie
     for stored in parts:
         for result in stored.results():
             identity = result.request.model.name, result.request.target
-            held = newest.get(identity)
-            if held is None or _age(result) >= _age(held[0]):
+            other = newest.get(identity)
+            if other is None or _age(result) >= _age(other[0]):
                 newest[identity] = result, stored.path
     run = _joined([stored.run for stored in parts])
     with store.create_run(run, Plan(requests=(), skipped=(), digest=run.plan_digest)) as writer:
@@ -115,12 +115,12 @@ def _joined(runs: Sequence[Run]) -> Run:
 
 def _missing(runs: Sequence[Run], count: int) -> list[str]:
     """Return the shards that no run contains, or only runs that ended early."""
-    found: dict[str | None, bool] = {}
+    complete: dict[str | None, bool] = {}
     for run in runs:
-        found[run.shard] = found.get(run.shard, False) or run.state == "finished"
+        complete[run.shard] = complete.get(run.shard, False) or run.state == "finished"
     names = [f"{index}/{count}" for index in range(1, count + 1)]
-    partial = {name: f"{name} (in part)" for name in names if found.get(name) is False}
-    return [partial.get(name, name) for name in names if not found.get(name)]
+    partial = {name: f"{name} (in part)" for name in names if complete.get(name) is False}
+    return [partial.get(name, name) for name in names if not complete.get(name)]
 
 
 def _age(result: Result) -> tuple[bool, str]:

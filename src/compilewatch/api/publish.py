@@ -47,10 +47,10 @@ def load_sinks(names: Iterable[str], settings: Settings) -> tuple[Sink, ...]:
     """Import sinks by name. Raises UsageError for a sink that is unknown or has no address."""
     sinks: list[Sink] = []
     for name in names:
-        made = plugins.find("sink", SINKS, name)
+        sink_class = plugins.find("sink", SINKS, name)
         if (setting := ADDRESSES.get(name)) and not value_of(settings, setting):
             raise UsageError(f"{name} has no address: set {where_to_set(setting)}")
-        sinks.append(made(settings))
+        sinks.append(sink_class(settings))
     return tuple(sinks)
 
 

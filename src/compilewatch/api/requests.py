@@ -68,18 +68,18 @@ def one_request(
         spec = with_inputs(spec, inputs_file, _packages_of(settings))
     elif inputs_file is not None:
         _check_inputs(Path(inputs_file))
-        given = str(Path(inputs_file).absolute())
-        spec = msgspec.structs.replace(spec, inputs_file=given)
-        planned = msgspec.structs.replace(planned, inputs_file=given)
+        path = str(Path(inputs_file).absolute())
+        spec = msgspec.structs.replace(spec, inputs_file=path)
+        planned = msgspec.structs.replace(planned, inputs_file=path)
     check_backends(targets, settings)
     check_nested_graph_breaks(targets, settings, asked=flags.get("nested_graph_breaks"))
     placed = place(targets, settings.environments, known)
     if len(placed) > 1:
         raise UsageError("this command uses one environment: name one with --environment")
-    made = plan([spec], placed, planned, named=bool(settings.environments))
-    if made.skipped:
-        raise UsageError(f"{spec.name} is not run: {made.skipped[0].detail}")
-    return made.requests[0], settings
+    planned_request = plan([spec], placed, planned, named=bool(settings.environments))
+    if planned_request.skipped:
+        raise UsageError(f"{spec.name} is not run: {planned_request.skipped[0].detail}")
+    return planned_request.requests[0], settings
 
 
 def _names_callable(inputs: str) -> bool:

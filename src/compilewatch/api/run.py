@@ -72,16 +72,16 @@ def sweep(
     options = options_of(settings, known)
     expectations = load_expectations(Path(settings.expectations_file))
     named = bool(settings.environments)
-    made = plan(
+    requests = plan(
         specs, placed, options, own=own, expectations=expectations, shard=shard, named=named
     )
     run = Run(
         id="",
         started_at=now(),
         source=source,
-        environments=_used(known, placed, made),
-        planned=made.total,
-        plan_digest=made.digest,
+        environments=_used(known, placed, requests),
+        planned=requests.total,
+        plan_digest=requests.digest,
         settings={
             "selection": dict(selection or {}),
             **_stored_settings(placed, options, fresh=fresh, profiled=profiled),
@@ -91,20 +91,20 @@ def sweep(
         targets=placed,
         plan_total=sum(1 for _ in pairs(specs, placed, own)),
     )
-    with store.create_run(run, made) as writer:
+    with store.create_run(run, requests) as writer:
         progress = RunInProgress(
             store=store, writer=writer, settings=settings, expectations=expectations
         )
-        Evaluation(progress, made, launcher, observer or Silent()).run()
+        Evaluation(progress, requests, launcher, observer or Silent()).run()
         return _profiled(progress, observer)
 
 
 def _used(
-    known: Iterable[Environment], targets: Iterable[Target], made: Plan
+    known: Iterable[Environment], targets: Iterable[Target], planned: Plan
 ) -> tuple[Environment, ...]:
     """The environments of the targets, and those in which single models were placed."""
-    requests = (*made.requests, *(result.request for result in made.skipped))
-    used = {target.environment for target in (*targets, *(each.target for each in requests))}
+    requests = (*planned.requests, *(result.request for result in planned.skipped))
+    used = {target.environment for target in (*targets, *(request.target for request in requests))}
     return tuple(environment for environment in known if environment.name in used)
 
 
@@ -141,17 +141,17 @@ def resume(
     _check_sinks(settings)
     stored = store.unfinished() if reference is None else store.open(reference)
     with store.resume_run(stored) as writer:
-        made = stored.plan()
+        planned = stored.plan()
         _check_unchanged(writer.run, launcher)
         expectations = load_expectations(Path(settings.expectations_file))
         # Read after the writer was opened, which repairs the end of the file.
         results = StoredRun(stored.path).results()
         stamp = Author(writer.run).stamp()
-        writer.events([RunResumed(**stamp, planned=made.total, answered=len(results))])
+        writer.events([RunResumed(**stamp, planned=planned.total, answered=len(results))])
         progress = RunInProgress(
             store=store, writer=writer, settings=settings, expectations=expectations
         )
-        Evaluation(progress, made, launcher, observer or Silent(), results).run()
+        Evaluation(progress, planned, launcher, observer or Silent(), results).run()
         return _profiled(progress, observer)
 
 

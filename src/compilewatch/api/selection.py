@@ -184,6 +184,6 @@ def _without(selection: Selection, name: str) -> Selection:
     """The selection without a model or family of this name."""
 
     def left(names: Sequence[str] | None) -> Sequence[str] | None:
-        return [each for each in names if each != name] if names else None
+        return [other for other in names if other != name] if names else None
 
     return replace(selection, names=left(selection.names), families=left(selection.families))

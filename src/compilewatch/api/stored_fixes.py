@@ -17,11 +17,11 @@ def stored_fixes(stored: StoredRun) -> tuple[tuple[ModelFix, ...], tuple[str, ..
     notes: list[str] = []
     for _, reference in extras.of_run(stored.path, "fixes"):
         try:
-            found, said = plugins.load(reference)(stored)
+            of_run, problems = plugins.load(reference)(stored)
         except StoreError as error:
-            found, said = (), [str(error)]  # the results of the run are readable without it
-        fixes += found
-        notes += said
+            of_run, problems = (), [str(error)]  # the results of the run are readable without it
+        fixes += of_run
+        notes += problems
     return tuple(fixes), tuple(notes)
 
 
@@ -30,14 +30,14 @@ def stored_fix_for(store: Store, result: Result) -> ModelFix | None:
 
     One of the same model comes first, then the one that removed most of these graph breaks.
     """
-    places = {each.fingerprint for each in result.breaks}
+    places = {candidate.fingerprint for candidate in result.breaks}
     name = result.request.model.name
 
     def worth(fix: ModelFix) -> tuple[bool, int, bool, int]:
         return fix.model == name, len(fix.removed & places), fix.single_graph, -len(fix.changes)
 
     for stored in store.runs() if places else ():
-        fixes = [each for each in stored_fixes(stored)[0] if each.verified]
-        if helping := [each for each in fixes if each.removed & places]:
+        fixes = [candidate for candidate in stored_fixes(stored)[0] if candidate.verified]
+        if helping := [candidate for candidate in fixes if candidate.removed & places]:
             return replace(max(helping, key=worth), run=stored.run.id)
     return None

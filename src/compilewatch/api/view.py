@@ -60,13 +60,15 @@ def view(
     other, problem = _baseline(store, stored, baseline, runs)
     notes += problem
     try:
-        history, trend, damaged = _past(store, run, results, [each.run for each in runs])
+        history, trend, damaged = _past(
+            store, run, results, [earlier_run.run for earlier_run in runs]
+        )
         notes += (line for line in damaged if line not in notes)
     except StoreError as error:
         history, trend = {}, ()
         notes.append(f"the history of earlier runs cannot be read: {error}")
-    parts, said = _parts(stored, other)
-    notes += said
+    parts, part_notes = _parts(stored, other)
+    notes += part_notes
     seen = RunView(run=run, results=results, history=history, trend=trend, parts=parts)
     if other is None:
         return replace(seen, notes=tuple(notes))
@@ -84,15 +86,15 @@ def view(
 
 def _parts(stored: StoredRun, baseline: StoredRun | None) -> tuple[dict[str, RunPart], list[str]]:
     """What extras stored in the run, by their names, and what they note."""
-    found: dict[str, RunPart] = {}
+    parts: dict[str, RunPart] = {}
     notes: list[str] = []
     for name, reference in extras.of_run(stored.path, "view"):
         try:
-            found[name], said = plugins.load(reference)(stored, baseline)
+            parts[name], part_notes = plugins.load(reference)(stored, baseline)
         except StoreError as error:
-            said = [str(error)]  # the results of the run are readable without it
-        notes += said
-    return found, notes
+            part_notes = [str(error)]  # the results of the run are readable without it
+        notes += part_notes
+    return parts, notes
 
 
 def view_between(base: StoredRun, stored: StoredRun, names: tuple[str, str]) -> RunView:
@@ -104,10 +106,10 @@ def view_between(base: StoredRun, stored: StoredRun, names: tuple[str, str]) -> 
     baseline, run, compared = between_environments(
         base.run, base.results(), stored.run, results, names
     )
-    held = tuple(r for r in results if r.request.target.environment == names[1])
+    inside = tuple(r for r in results if r.request.target.environment == names[1])
     return RunView(
-        run=msgspec.structs.replace(run, planned=len(held)),
-        results=held,
+        run=msgspec.structs.replace(run, planned=len(inside)),
+        results=inside,
         changes=compared.changes,
         baseline=baseline,
         differences=compared.differences,
@@ -122,10 +124,10 @@ def view_between_devices(base: StoredRun, stored: StoredRun, names: tuple[str, s
     """
     results = stored.results()
     compared = between_devices(base.run, base.results(), stored.run, results, names)
-    held = tuple(r for r in results if r.request.target.device == names[1])
+    inside = tuple(r for r in results if r.request.target.device == names[1])
     return RunView(
-        run=msgspec.structs.replace(stored.run, planned=len(held)),
-        results=held,
+        run=msgspec.structs.replace(stored.run, planned=len(inside)),
+        results=inside,
         changes=compared.changes,
         baseline=base.run,
         differences=compared.differences,
@@ -157,20 +159,20 @@ def _past(
     earlier = [other for other in runs if other.id < run.id and same_settings(run, other)]
     alike = [other for other in earlier if may_be_baseline(other) and scope(other) == scope(run)]
     recent, alike = earlier[: RUNS_SHOWN - 1], alike[: RUNS_SHOWN - 1]
-    found, damaged = store.outcomes(list({other.id for other in (*recent, *alike)}))
+    outcomes, damaged = store.outcomes(list({other.id for other in (*recent, *alike)}))
     here = {(r.request.model.name, target_label(r.request.target)) for r in results}
     history: defaultdict[tuple[str, str], list[Earlier]] = defaultdict(list)
     ids = {other.id for other in recent}
     passed: Counter[str] = Counter()
-    for each in found:
-        passed[each.run] += each.status == Status.PASS
-        if each.run in ids and (key := (each.model, each.target)) in here:
-            history[key].append(Earlier(each.run, Status(each.status), Phase(each.phase)))
+    for point in outcomes:
+        passed[point.run] += point.status == Status.PASS
+        if point.run in ids and (key := (point.model, point.target)) in here:
+            history[key].append(Earlier(point.run, Status(point.status), Phase(point.phase)))
     counts = [(other, passed[other.id]) for other in reversed(alike)]
     counts.append((run, sum(r.status is Status.PASS for r in results)))
     trend = (
-        TrendPoint(run=each.id, started_at=each.started_at, passed=number, planned=each.planned)
-        for each, number in counts
+        TrendPoint(run=point.id, started_at=point.started_at, passed=number, planned=point.planned)
+        for point, number in counts
     )
     return {key: tuple(points) for key, points in history.items()}, tuple(trend), damaged
 
@@ -191,18 +193,18 @@ def _lost(results: Iterable[Result]) -> list[str]:
 
 
 def _baseline(
-    store: Store, stored: StoredRun, wanted: str | StoredRun | None, runs: Sequence[StoredRun]
+    store: Store, stored: StoredRun, reference: str | StoredRun | None, runs: Sequence[StoredRun]
 ) -> tuple[StoredRun | None, list[str]]:
     """The run to compare with, or None, and a note if it cannot be read."""
     run = stored.run
-    if isinstance(wanted, StoredRun):
-        return wanted, []
-    if wanted == "none" or (wanted is None and run.baseline is None):
+    if isinstance(reference, StoredRun):
+        return reference, []
+    if reference == "none" or (reference is None and run.baseline is None):
         return None, []
-    if wanted not in ("auto", None):
-        return store.open(wanted), []
+    if reference not in ("auto", None):
+        return store.open(reference), []
     known = {other.run.id: other for other in runs}
-    if wanted is None:
+    if reference is None:
         assert run.baseline is not None
         if run.baseline in known:
             return known[run.baseline], []

@@ -126,7 +126,7 @@ def check_backends(targets: Iterable[Target], settings: Settings) -> None:
         for name in wanted([target.name], settings.environments):
             known = readiness(environments, name).backends
             if target.backend not in known:
-                meant = (each for each in known if not _FOR_TORCHS_TESTS.search(each))
+                meant = (backend for backend in known if not _FOR_TORCHS_TESTS.search(backend))
                 raise UsageError(
                     f"{target.name} has no backend {target.backend!r} in environment {name!r}; "
                     f"known: {', '.join(meant)}"

@@ -52,7 +52,9 @@ def targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
 
     before, last = _parts(incomplete)
     names = list(TARGETS)
-    names += [f"{name}:{each}" for name, row in TARGETS.items() for each in row.backends or ()]
+    names += [
+        f"{name}:{backend}" for name, row in TARGETS.items() for backend in row.backends or ()
+    ]
     return [before + name for name in _beginning(names, last)]
 
 

@@ -40,29 +40,29 @@ class Conditions:
     def of_results(self, results: Iterable[Result]) -> list[str]:
         """The conditions that single results meet. Expected (reviewed) results meet none."""
         judged = [result for result in results if result.expectation is None]
-        found = [
+        met = [
             name
             for name, statuses in STATUSES.items()
             if name in self.names and any(r.status in statuses for r in judged)
         ]
         if "no-verdict" in self.names and not all(r.is_verdict for r in judged):
-            found.append("no-verdict")
-        return found
+            met.append("no-verdict")
+        return met
 
     def of_view(self, view: RunView) -> list[str]:
         """All conditions that a run meets, by name."""
         from compilewatch.analysis import summary
 
-        found = self.of_results(view.results)
+        met = self.of_results(view.results)
         changed = any(change.kind is ChangeKind.REGRESSION for change in view.changes)
         if "regression" in self.names and changed:
-            found.append("regression")
+            met.append("regression")
         lacking = summary.planned(view) > len(view.results)
-        if "no-verdict" in self.names and lacking and "no-verdict" not in found:
-            found.append("no-verdict")
+        if "no-verdict" in self.names and lacking and "no-verdict" not in met:
+            met.append("no-verdict")
         if self.coverage is not None and (summary.coverage(view) or 0.0) < self.coverage:
-            found.append(f"coverage<{self.coverage * 100:g}")
-        return found
+            met.append(f"coverage<{self.coverage * 100:g}")
+        return met
 
 
 class _ConditionsType(click.ParamType[Conditions]):
@@ -100,8 +100,8 @@ option = click.option(
 
 def exit_status_of(result: Result, conditions: Conditions) -> int:
     """The same as `exit_status`, for one result that belongs to no run."""
-    if found := conditions.of_results([result]):
-        click.echo(f"compilewatch: --fail-on: {', '.join(found)}", err=True)
+    if met := conditions.of_results([result]):
+        click.echo(f"compilewatch: --fail-on: {', '.join(met)}", err=True)
         return FOUND
     return 0 if result.is_verdict else INCOMPLETE
 
@@ -111,8 +111,8 @@ def exit_status(view: RunView, conditions: Conditions) -> int:
 
     A shard in which nothing ran is not a failure: the conditions apply to the merged run.
     """
-    if found := conditions.of_view(view):
-        click.echo(f"compilewatch: --fail-on: {', '.join(found)}", err=True)
+    if met := conditions.of_view(view):
+        click.echo(f"compilewatch: --fail-on: {', '.join(met)}", err=True)
         return FOUND
     from compilewatch.analysis.summary import is_complete
 

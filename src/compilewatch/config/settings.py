@@ -93,18 +93,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def of(self, table: type[Table]) -> Table:
         """Return the settings of an extra, in which unset paths are in the folder `inputs`."""
-        given = self.of_extras.get(table.table)
-        found = given if isinstance(given, table) else table()
+        stored = self.of_extras.get(table.table)
+        values = stored if isinstance(stored, table) else table()
         unset = {
             field: str(Path(self.inputs) / default)
             for field, default in table.paths.items()
-            if default and not getattr(found, field)
+            if default and not getattr(values, field)
         }
-        return msgspec.structs.replace(found, **unset)
+        return msgspec.structs.replace(values, **unset)
 
     def replaced(self, *tables: ExtraSettings) -> Settings:
         """Return these settings with other tables of extras."""
-        changed = {**self.of_extras, **{each.table: each for each in tables}}
+        changed = {**self.of_extras, **{section.table: section for section in tables}}
         return msgspec.structs.replace(self, of_extras=changed)
 
     @property
@@ -149,8 +149,8 @@ def load_settings(
         if variable.startswith(PREFIX) and variable != PLAIN_TORCH and not _of_missing(setting):
             name = _dotted(setting, variable)
             _merge(values, {name: _parsed(text, _type_of(name))}, variable, folder)
-    given = {k: v for k, v in (overrides or {}).items() if v is not None}
-    for name, value in given.items():
+    flags = {k: v for k, v in (overrides or {}).items() if v is not None}
+    for name, value in flags.items():
         tables = {name: msgspec.to_builtins(value)} if _section(name) else {}
         flag = _flat(tables, "the command line") or {_dotted(name, "the command line"): value}
         _merge(values, flag, "the command line", folder)
@@ -196,7 +196,7 @@ def _from_file(path: Path) -> dict[str, Any]:
 
 def _flat(values: Mapping[str, Any], origin: str) -> dict[str, Any]:
     """The settings of a file by dotted names: `jobs`, `loki.url`."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name, value in values.items():
         if _of_missing(name):
             continue
@@ -207,16 +207,16 @@ def _flat(values: Mapping[str, Any], origin: str) -> dict[str, Any]:
                 if field not in struct.__struct_fields__:
                     known = struct.__struct_fields__
                     raise ConfigError(f"{origin}: {name}: {_unknown(field, known)}")
-                found[f"{name}.{field}"] = inner
+                settings[f"{name}.{field}"] = inner
         elif name in TYPES:
-            found[name] = value
+            settings[name] = value
         else:
             section, _, field = _dotted(name, origin).partition(".")
             raise ConfigError(
                 f"{origin}: {name}: write it as `{field}` in the table [{section}], below all "
                 "settings that belong to no table"
             )
-    return found
+    return settings
 
 
 def _dotted(name: str, origin: str) -> str:
@@ -227,25 +227,27 @@ def _dotted(name: str, origin: str) -> str:
         dotted = f"{section}.{name.removeprefix(section + '_')}"
         if name.startswith(f"{section}_") and _type_of(dotted) is not None:
             return dotted
-    known = [each.replace(".", "_") for each in all_types()]
+    known = [setting.replace(".", "_") for setting in all_types()]
     raise ConfigError(f"{origin}: {_unknown(name, known)}")
 
 
 def _nested(values: Mapping[str, Any]) -> Settings:
-    made: dict[str, Any] = {name: value for name, value in values.items() if "." not in name}
-    given: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
+    fields: dict[str, Any] = {name: value for name, value in values.items() if "." not in name}
+    sections: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
     for name, value in values.items():
         section, dot, field = name.partition(".")
         if dot:
-            given.setdefault(section, {})[field] = value
-    tables = {name: struct(**inner) for name, inner in given.items() if (struct := _section(name))}
-    made |= {name: tables.pop(name) for name in SECTIONS}
-    return Settings(**made | {"of_extras": tables})
+            sections.setdefault(section, {})[field] = value
+    tables = {
+        name: struct(**inner) for name, inner in sections.items() if (struct := _section(name))
+    }
+    fields |= {name: tables.pop(name) for name in SECTIONS}
+    return Settings(**fields | {"of_extras": tables})
 
 
-def _parsed(text: str, wanted: Any) -> Any:
+def _parsed(text: str, kind: Any) -> Any:
     """The text of a variable, converted to the type of its setting if that is possible."""
-    plain = get_args(wanted)[0] if get_origin(wanted) is Annotated else wanted
+    plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     if get_origin(plain) is tuple:
         return [part.strip() for part in text.split(",") if part.strip()]
     if plain not in (int, float, bool, Shapes):
@@ -256,29 +258,29 @@ def _parsed(text: str, wanted: Any) -> Any:
         return text
 
 
-def _merge(values: dict[str, Any], given: Mapping[str, Any], origin: str, home: Path) -> None:
+def _merge(values: dict[str, Any], changes: Mapping[str, Any], origin: str, home: Path) -> None:
     """Check settings by dotted name and replace existing values with them."""
-    for name, value in given.items():
+    for name, value in changes.items():
         checked = _checked(name, value, _type_of(name), origin)
         values[name] = _rooted(checked, home) if _is_path(name) else checked
 
 
-def _checked(name: str, value: Any, wanted: Any, origin: str) -> Any:
+def _checked(name: str, value: Any, kind: Any, origin: str) -> Any:
     try:
-        return msgspec.convert(value, wanted)
+        return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         message = str(error).partition(" - at `$[")[0]  # the position in a list
-        choices = ", ".join(_choices(wanted))
+        choices = ", ".join(_choices(kind))
         hint = f"; use {choices}" if choices and "enum value" in message else ""
         raise ConfigError(f"{origin}: {name}: {message[0].lower()}{message[1:]}{hint}") from None
 
 
-def _choices(wanted: Any) -> list[str]:
-    if get_origin(wanted) is Literal:
-        return list(get_args(wanted))
-    if isinstance(wanted, type) and issubclass(wanted, StrEnum):
-        return [member.value for member in wanted]
-    return [choice for part in get_args(wanted)[:1] for choice in _choices(part)]
+def _choices(kind: Any) -> list[str]:
+    if get_origin(kind) is Literal:
+        return list(get_args(kind))
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return [member.value for member in kind]
+    return [choice for part in get_args(kind)[:1] for choice in _choices(part)]
 
 
 def _rooted(text: str, home: Path) -> str:
@@ -293,7 +295,9 @@ def _unknown(name: str, known: Iterable[str]) -> str:
 
 def all_sections() -> dict[str, type[msgspec.Struct]]:
     """Table of compilewatch.toml -> its struct, of the core and of the extras that are here."""
-    return SECTIONS | {name: plugins.load(each) for name, each in extras.rows("settings").items()}
+    return SECTIONS | {
+        name: plugins.load(reference) for name, reference in extras.rows("settings").items()
+    }
 
 
 def all_types() -> dict[str, Any]:
@@ -337,8 +341,8 @@ def _of_missing(name: str) -> bool:
 
 @functools.cache
 def _types(struct: type[msgspec.Struct]) -> Mapping[str, Any]:
-    found = get_type_hints(struct, include_extras=True)
-    return {field: found[field] for field in struct.__struct_fields__ if field != "of_extras"}
+    hints = get_type_hints(struct, include_extras=True)
+    return {field: hints[field] for field in struct.__struct_fields__ if field != "of_extras"}
 
 
 SECTIONS: dict[str, type[msgspec.Struct]] = {

@@ -34,15 +34,15 @@ def declared(name: str) -> DeclaredDevice | None:
     """Return the device that a request names; None for `cpu`. Raises UsageError if unknown."""
     if name == CPU:
         return None
-    kind, colon, wanted = name.partition(":")
+    kind, colon, product = name.partition(":")
     if kind == CUDA and not colon:
         return devices()[0]
     rows = {row.name.lower(): row for row in devices()}
-    if kind != CUDA or wanted.lower() not in rows:
+    if kind != CUDA or product.lower() not in rows:
         known = [CPU, CUDA, *(f"{CUDA}:{row.name}" for row in devices())]
         hint = did_you_mean(name, known)
         raise UsageError(f"no device {name!r}{hint}; known: {', '.join(known)}")
-    return rows[wanted.lower()]
+    return rows[product.lower()]
 
 
 def canonical(name: str) -> str:
@@ -62,7 +62,7 @@ def check_device(target: Target) -> None:
     if row is None:
         return
     if not TARGETS[target.name].captures_for_devices:
-        able = ", ".join(name for name, each in TARGETS.items() if each.captures_for_devices)
+        able = ", ".join(name for name, entry in TARGETS.items() if entry.captures_for_devices)
         raise UsageError(
             f"{target.name} is not evaluated for {target.device}; targets that are: {able}"
         )

@@ -135,7 +135,7 @@ def type_names(error: BaseException) -> frozenset[str]:
     """Return the names of all classes of an exception and of its causes."""
     if isinstance(error, RecordedError):
         return error.names
-    return frozenset(each.__name__ for cause in causes(error) for each in type(cause).__mro__)
+    return frozenset(kind.__name__ for cause in causes(error) for kind in type(cause).__mro__)
 
 
 def one_line(error: BaseException, limit: int = 200) -> str:
@@ -156,9 +156,9 @@ def relative_file(path: str, folders: Iterable[str] = ()) -> str:
     """
     places = [*folders, *sys.path, str(Path(__file__).parents[2])]
     roots = [root.rstrip("/") + "/" for root in places if root and path.startswith(root)]
-    held = [root for root in roots if path.startswith(root)]
-    if held:
-        return path[len(max(held, key=len)) :]
+    containing = [root for root in roots if path.startswith(root)]
+    if containing:
+        return path[len(max(containing, key=len)) :]
     return "/".join(Path(path).parts[-2:])
 
 
@@ -190,8 +190,8 @@ def place_in_dump(text: str, folders: Iterable[str] = ()) -> Place | None:
     `folders` are those that the process had on its path besides this one's.
     """
     frames = [
-        (found["file"], int(found["line"]), found["function"])
-        for found in _DUMPED_FRAME.finditer(text)
+        (frame["file"], int(frame["line"]), frame["function"])
+        for frame in _DUMPED_FRAME.finditer(text)
     ]
     return _innermost(frames[::-1], folders)
 

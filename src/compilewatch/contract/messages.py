@@ -158,8 +158,10 @@ def _without_surrogates(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode(errors="backslashreplace").decode()
     if isinstance(value, dict):
-        return {_without_surrogates(key): _without_surrogates(each) for key, each in value.items()}
-    return [_without_surrogates(each) for each in value] if isinstance(value, list) else value
+        return {
+            _without_surrogates(key): _without_surrogates(inner) for key, inner in value.items()
+        }
+    return [_without_surrogates(inner) for inner in value] if isinstance(value, list) else value
 
 
 class Lines:

@@ -15,12 +15,12 @@ def naming_options(request: Request) -> str:
     The folder of `./FILE.py` and the current folder are searched without an option, and so are
     those of a model that a list names.
     """
-    found = environment_option(request)
+    options = environment_option(request)
     build, alone = request.model.build, _searched_alone(request)
     if isinstance(build, FactoryBuild) and alone is not None:
         folders = (folder for folder in build.python_path if folder != alone)
-        found += "".join(f" --python-path {shlex.quote(folder)}" for folder in folders)
-    return found
+        options += "".join(f" --python-path {shlex.quote(folder)}" for folder in folders)
+    return options
 
 
 def inputs_option(request: Request) -> str:
@@ -31,8 +31,8 @@ def inputs_option(request: Request) -> str:
     build = request.model.build
     if not isinstance(build, FactoryBuild) or _searched_alone(request) is None:
         return ""
-    given = build.inputs or request.inputs_file
-    return f" --inputs {shlex.quote(given)}" if given else ""
+    inputs = build.inputs or request.inputs_file
+    return f" --inputs {shlex.quote(inputs)}" if inputs else ""
 
 
 def _searched_alone(request: Request) -> str | None:

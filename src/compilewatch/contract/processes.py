@@ -49,10 +49,10 @@ class PeakMemory:
 
 def tree_peak_bytes(pid: int) -> int | None:
     """Return the largest peak so far of a process and its descendants; None if it has ended."""
-    found = peak_bytes(pid)
-    for each in descendants(pid):
-        found = larger(found, peak_bytes(each))
-    return found
+    peak = peak_bytes(pid)
+    for descendant in descendants(pid):
+        peak = larger(peak, peak_bytes(descendant))
+    return peak
 
 
 def peak_bytes(pid: int) -> int | None:
@@ -101,4 +101,4 @@ def descendants(pid: int) -> Iterator[int]:
 
 def larger(first: int | None, second: int | None) -> int | None:
     """Return the larger of two measurements, either of which may be missing."""
-    return max((each for each in (first, second) if each is not None), default=None)
+    return max((size for size in (first, second) if size is not None), default=None)

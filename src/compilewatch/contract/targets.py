@@ -205,8 +205,8 @@ def default_environment(name: str) -> str:
 
 def fallback_environments(name: str) -> tuple[str, ...]:
     """Return other targets' default environments that have a target's fallback packages."""
-    wanted = TARGETS[name].fallback_packages if name in TARGETS else ()
-    return tuple(row.environment for row in TARGETS.values() if set(row.packages) & set(wanted))
+    packages = TARGETS[name].fallback_packages if name in TARGETS else ()
+    return tuple(row.environment for row in TARGETS.values() if set(row.packages) & set(packages))
 
 
 def environments() -> tuple[str, ...]:
@@ -214,8 +214,8 @@ def environments() -> tuple[str, ...]:
 
     These are the default ones of targets, CUDA_BUILD, and those of packages.
     """
-    made = (row.environment for row in TARGETS.values())
-    own = dict.fromkeys(name for name in made if name != DEFAULT_ENVIRONMENT)
+    names = (row.environment for row in TARGETS.values())
+    own = dict.fromkeys(name for name in names if name != DEFAULT_ENVIRONMENT)
     return (*own, CUDA_BUILD, *PACKAGE_ENVIRONMENTS)
 
 

@@ -213,7 +213,7 @@ _PART_OF = {"botocore": "boto3"}
 
 def commands() -> dict[str, Command]:
     """Return the commands of all rows, in the order of the table."""
-    return {name: each for extra in EXTRAS.values() for name, each in extra.commands.items()}
+    return {name: command for extra in EXTRAS.values() for name, command in extra.commands.items()}
 
 
 def rows(table: str) -> dict[str, str]:
@@ -248,12 +248,12 @@ def of_run(folder: Path, place: str) -> Iterator[tuple[str, str]]:
 
 def folders() -> tuple[str, ...]:
     """Return the folders of all extras of the table, whether they are here or not."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for extra in EXTRAS.values():
-        references = [each.implementation for each in extra.commands.values()]
+        references = [command.implementation for command in extra.commands.values()]
         references += [*extra.launchers.values(), *extra.provides.values()]
-        found |= dict.fromkeys(filter(None, map(extra_of, references)))
-    return tuple(found)
+        names |= dict.fromkeys(filter(None, map(extra_of, references)))
+    return tuple(names)
 
 
 def is_here(reference: str) -> bool:

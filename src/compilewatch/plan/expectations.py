@@ -94,15 +94,15 @@ class Expectations(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ) -> list[tuple[Expectation, Result]]:
         """Return the expectations that were tested and no longer hold, with the new results."""
         known = {environment.name: environment for environment in environments}
-        found = []
+        failed = []
         for result in results:
             environment = known.get(result.request.target.environment)
             if environment is None or result.status is Status.SKIPPED:
                 continue
             expected = self.of(result.request, environment)
             if expected is not None and not expected.holds(result):
-                found.append((expected, result))
-        return found
+                failed.append((expected, result))
+        return failed
 
 
 def load_expectations(path: Path | None) -> Expectations:
@@ -116,9 +116,9 @@ def load_expectations(path: Path | None) -> Expectations:
 
 def stale_note(expected: Expectation, result: Result) -> str:
     """Return one line about an expectation that no longer holds, with the actual result."""
-    wanted = f"{expected.status.value}" + (f" in {expected.phase.value}" if expected.phase else "")
+    status = f"{expected.status.value}" + (f" in {expected.phase.value}" if expected.phase else "")
     return (
-        f"{expected.model} [{target_label(result.request.target)}]: expected {wanted} "
+        f"{expected.model} [{target_label(result.request.target)}]: expected {status} "
         f"({expected.reason}, {expected.date}) but the result is {result.status.value} in "
         f"{result.phase.value}; update expectations.toml, or add a line to your own"
     )

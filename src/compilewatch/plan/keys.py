@@ -59,11 +59,11 @@ def target_sha256(target: str) -> str:
 
 
 def _source_files(folder: Path, names: Iterable[str]) -> set[Path]:
-    found: set[Path] = set()
+    files: set[Path] = set()
     for name in names:
         path = folder / name
-        found |= {path} if path.is_file() else set(path.rglob("*.py"))
-    return found
+        files |= {path} if path.is_file() else set(path.rglob("*.py"))
+    return files
 
 
 def class_of(spec: ModelSpec) -> str | None:
@@ -81,15 +81,15 @@ def overrides_for(spec: ModelSpec, overrides: Iterable[dict[str, Any]]) -> list[
     may have `clip_text_model`), so a type counts if it resembles the family or the class.
     """
     class_name = class_of(spec)
-    found = []
+    applying = []
     for override in overrides:
         classes, types = override.get("classes", ()), override.get("model_types", ())
         if classes and class_name is not None and class_name not in classes:
             continue
         if types and not any(_resembles(t, spec.family, class_name or "") for t in types):
             continue
-        found.append(override)
-    return found
+        applying.append(override)
+    return applying
 
 
 def request_key(
@@ -176,10 +176,15 @@ def _file_sha256(path: Path) -> str:
 
 
 def _resembles(model_type: str, family: str, class_name: str) -> bool:
-    wanted, known = _plain(model_type), _plain(family)
-    if not known or known == "unknown" or wanted.startswith(known) or known.startswith(wanted):
+    plain_type, known = _plain(model_type), _plain(family)
+    if (
+        not known
+        or known == "unknown"
+        or plain_type.startswith(known)
+        or known.startswith(plain_type)
+    ):
         return True
-    if wanted in _plain(class_name):
+    if plain_type in _plain(class_name):
         return True
     return bool(_words(model_type) & (_words(family) | _words(class_name)))
 
@@ -191,5 +196,5 @@ def _plain(name: str) -> str:
 
 @cache
 def _words(name: str) -> frozenset[str]:
-    found = (w.lower() for w in re.findall(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+", name))
-    return frozenset(found) - GENERIC_WORDS
+    words = (w.lower() for w in re.findall(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+", name))
+    return frozenset(words) - GENERIC_WORDS

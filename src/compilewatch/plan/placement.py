@@ -44,13 +44,13 @@ def wanted(
     """
     if named:
         return tuple(dict.fromkeys(named))
-    found = [DEFAULT_ENVIRONMENT]
+    environments = [DEFAULT_ENVIRONMENT]
     for text in targets:
         target = text.partition(":")[0]
-        found += [default_environment(target), *fallback_environments(target)]
+        environments += [default_environment(target), *fallback_environments(target)]
     if any(device != CPU for device in devices):
-        found.append(CUDA_BUILD)
-    return tuple(dict.fromkeys(found))
+        environments.append(CUDA_BUILD)
+    return tuple(dict.fromkeys(environments))
 
 
 def possible(

@@ -84,7 +84,7 @@ def plan(
     overrides = read_overrides(Path(options.overrides_dir) if options.overrides_dir else None)
     placing = [override for override in overrides if override.get("packages")]
     known = {environment.name: environment for environment in options.environments}
-    held = shard.holds(spec.name for spec in specs) if shard is not None else None
+    in_shard = shard.holds(spec.name for spec in specs) if shard is not None else None
     requests: list[Request] = []
     skipped: list[Result] = []
     identity: list[tuple[str, str, bool]] = []
@@ -97,7 +97,7 @@ def plan(
         request = _request(spec, target, key, options)
         result = _result_without_run(request, environment, expected)
         identity.append((spec.name, key, result is None))
-        if held is not None and spec.name not in held:
+        if in_shard is not None and spec.name not in in_shard:
             continue
         if result is None:
             requests.append(request)
@@ -118,9 +118,9 @@ def pairs(
     known = {name: {spec.name: spec for spec in models} for name, models in (own or {}).items()}
     for spec in specs:
         for target in targets:
-            found = known.get(target.environment, {spec.name: spec}).get(spec.name)
-            if found is not None:
-                yield found, target
+            model = known.get(target.environment, {spec.name: spec}).get(spec.name)
+            if model is not None:
+                yield model, target
 
 
 NESTED_GRAPH_BREAKS = {"default": None, "on": True, "off": False}
@@ -142,7 +142,7 @@ def targets_of(
     that have it. `dtype` None means the default of each device. Raises UsageError for an unknown
     device.
     """
-    made = (
+    targets = (
         Target(
             name=name,
             backend=backend or None,
@@ -156,7 +156,7 @@ def targets_of(
         for mode in modes
         for device in map(canonical, devices)
     )
-    return tuple(dict.fromkeys(made))
+    return tuple(dict.fromkeys(targets))
 
 
 def _nested(name: str, nested: str) -> bool | None:
@@ -166,10 +166,10 @@ def _nested(name: str, nested: str) -> bool | None:
 
 def parse_shard(text: str) -> Shard:
     """Parse a shard such as `2/5`. Raises UsageError if it is malformed or out of range."""
-    found = re.fullmatch(r"(\d+)/(\d+)", text.strip())
-    if found is None:
+    matched = re.fullmatch(r"(\d+)/(\d+)", text.strip())
+    if matched is None:
         raise UsageError(f"shard {text!r} is not of the form I/N, such as 1/4")
-    index, count = int(found[1]), int(found[2])
+    index, count = int(matched[1]), int(matched[2])
     if not 1 <= index <= count:
         example = f"1/{count} to {count}/{count}" if count else "1/N to N/N"
         raise UsageError(f"there is no shard {text}: shards are numbered {example}")

@@ -15,8 +15,8 @@ def selection_label(settings: Mapping[str, Any]) -> str:
 
     Runs with equal labels select alike, at the same depth. The digest distinguishes long lists.
     """
-    found = settings.get("selection")
-    chosen: dict[str, Any] = found if isinstance(found, dict) else {}
+    stored = settings.get("selection")
+    chosen: dict[str, Any] = stored if isinstance(stored, dict) else {}
     if chosen.get("names"):
         words = f"{len(chosen['names'])} by name"
     elif chosen.get("families"):
@@ -25,8 +25,8 @@ def selection_label(settings: Mapping[str, Any]) -> str:
         words = "all"
     else:
         words = f"top {chosen['top']}" if chosen.get("top") else "default"
-    given = [chosen, settings.get("depth"), settings.get("tier")]
-    digest = hashlib.sha256(json.dumps(given, sort_keys=True, default=str).encode()).hexdigest()
+    identity = [chosen, settings.get("depth"), settings.get("tier")]
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()
     return f"{words} ({digest[:8]})"
 
 

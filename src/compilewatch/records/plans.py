@@ -29,16 +29,16 @@ class Shard(Record, frozen=True, kw_only=True):
         """
         ordered = sorted(set(names), key=_hash)
         least, more = divmod(len(ordered), self.count)
-        held: list[set[str]] = [set() for _ in range(self.count)]
+        parts: list[set[str]] = [set() for _ in range(self.count)]
         for name in ordered:
             preferred = sorted(range(self.count), key=lambda n: _hash(f"{n} {name}"))
             for number in preferred:
-                size = len(held[number])
+                size = len(parts[number])
                 if size < least or (size == least and more):
                     more -= size == least
-                    held[number].add(name)
+                    parts[number].add(name)
                     break
-        return frozenset(held[self.index - 1])
+        return frozenset(parts[self.index - 1])
 
 
 def _hash(text: str) -> bytes:
@@ -91,7 +91,7 @@ class Plan(Record, frozen=True, kw_only=True):
 
         The first request of each list is evaluated; the others share its result.
         """
-        found: dict[str, list[Request]] = {}
+        by_key: dict[str, list[Request]] = {}
         for request in self.requests:
-            found.setdefault(request.key, []).append(request)
-        return found
+            by_key.setdefault(request.key, []).append(request)
+        return by_key

@@ -17,19 +17,19 @@ from compilewatch.report.wording import (
 )
 
 
-def fixes_table(found: Leverage, verified: VerifiedFixes | None = None) -> RenderableType:
+def fixes_table(leverage: Leverage, verified: VerifiedFixes | None = None) -> RenderableType:
     """The steps, best first, between what breaks and what the columns mean.
 
     With `verified`, another column names the changes that are verified for each step.
     """
-    heading = plain(leverage_headline(found), "bold")
-    if not found.broken:
+    heading = plain(leverage_headline(leverage), "bold")
+    if not leverage.broken:
         return heading
     columns = ["Verified fix"] if verified is not None else []
     table = plain_table("", "Models", "Downloads", "In all", "At most", "Fix", *columns)
     for column in table.columns[:5]:
         column.justify = "right"
-    for number, fix in enumerate(found.fixes, start=1):
+    for number, fix in enumerate(leverage.fixes, start=1):
         table.add_row(
             plain(f"{number}."),
             plain(gain(fix), "bold green"),
@@ -42,10 +42,10 @@ def fixes_table(found: Leverage, verified: VerifiedFixes | None = None) -> Rende
             ),
             *_verified(verified, number),
         )
-    lines = [plain(line, "dim") for line in leverage_notes(found)]
+    lines = [plain(line, "dim") for line in leverage_notes(leverage)]
     if verified is not None:
         lines.append(plain(verified_total_words(verified.total), "bold"))
-    return spaced([heading, *([table] if found.fixes else []), Group(*lines)])
+    return spaced([heading, *([table] if leverage.fixes else []), Group(*lines)])
 
 
 def _verified(verified: VerifiedFixes | None, number: int) -> list[RenderableType]:

@@ -53,7 +53,7 @@ Durations = Mapping[tuple[str, Target], float]
 
 def known_durations(store: Store) -> Durations:
     """How many seconds models took on targets in the newest runs."""
-    found: dict[tuple[str, Target], float] = {}
+    durations: dict[tuple[str, Target], float] = {}
     for stored in store.runs()[:RUNS_READ]:
         try:
             results = stored.results()
@@ -62,8 +62,8 @@ def known_durations(store: Store) -> Durations:
         for result in results:
             if result.durations:
                 place = (result.request.model.name, result.request.target)
-                found.setdefault(place, spent(result))
-    return found
+                durations.setdefault(place, spent(result))
+    return durations
 
 
 def clock(seconds: float) -> str:
@@ -192,14 +192,14 @@ class ProgressBar:
 
     def line(self) -> str:
         """`0:20  8 of 25: 7 pass · 1 graph break; 0:35 left; now LongformerModel compile 0:12`."""
-        said = [f"{clock(time.monotonic() - self._started)}  {self._done:,} of {self._total:,}"]
-        said[0] += f": {self._tally()}" if self._counts else ""
+        parts = [f"{clock(time.monotonic() - self._started)}  {self._done:,} of {self._total:,}"]
+        parts[0] += f": {self._tally()}" if self._counts else ""
         if self._profiling:  # how long that takes is not known
-            return f"{said[0]}; now {self._profiling}"
+            return f"{parts[0]}; now {self._profiling}"
         left = self._remaining.seconds(self._jobs())
-        said += [f"{clock(left)} left"] if left is not None else []
+        parts += [f"{clock(left)} left"] if left is not None else []
         now = ", ".join(map(_words, self._running()))
-        return "; ".join([*said, *([f"now {now}"] if now else [])])
+        return "; ".join([*parts, *([f"now {now}"] if now else [])])
 
     def _jobs(self) -> int:
         return self._launcher.jobs if self._launcher is not None else 1
@@ -221,7 +221,7 @@ class ProgressBar:
             f"{clock(left)} left" if left is not None else "",
             plain(self._tally()),
         )
-        now = [plain(f"  {_words(each)}", "dim") for each in self._running()]
+        now = [plain(f"  {_words(running)}", "dim") for running in self._running()]
         now += [plain(f"  {self._profiling}", "dim")] if self._profiling else []
         return Group(head, *now)
 

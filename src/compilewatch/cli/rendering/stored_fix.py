@@ -14,7 +14,7 @@ from compilewatch.report.wording import plural
 def stored_fix_text(fix: ModelFix, result: Result) -> RenderableType:
     """A verified fix of a stored run for graph breaks of a result, with a note of its origin."""
     name = result.request.model.name
-    breaks = {each.fingerprint for each in result.breaks}
+    breaks = {graph_break.fingerprint for graph_break in result.breaks}
     what = f"{len(fix.removed & breaks)} of {plural(len(breaks), 'graph break')}"
     origin = f"From run {fix.run}, where it is verified for {fix.model}; it removes {what}."
     if fix.model != name:

@@ -124,11 +124,11 @@ def runs_table(runs: Sequence[Run], passed: Mapping[str, int]) -> RenderableType
 
 def _not_passing(view: RunView) -> list[RenderableType]:
     """The most downloaded models that do not pass: the line that breaks or fails, and why."""
-    found = [r for r in view.results if outcome(r) not in (ResultGroup.PASS, ResultGroup.NOT_RUN)]
-    if not found:
+    results = [r for r in view.results if outcome(r) not in (ResultGroup.PASS, ResultGroup.NOT_RUN)]
+    if not results:
         return []
     # Results with a reviewed expectation come last.
-    found.sort(
+    results.sort(
         key=lambda r: (
             r.expectation is not None,
             -(r.request.model.downloads or 0),
@@ -137,7 +137,7 @@ def _not_passing(view: RunView) -> list[RenderableType]:
     )
     several = len(rows.targets_in_order(view.results)) > 1
     table = plain_table("Does not pass", *(["Target"] if several else []), "Result", "Where", "Why")
-    for result in found[:NOT_PASSING_SHOWN]:
+    for result in results[:NOT_PASSING_SHOWN]:
         kind = outcome(result)
         table.add_row(
             plain(result.request.model.name),
@@ -146,20 +146,20 @@ def _not_passing(view: RunView) -> list[RenderableType]:
             plain(wording.first_place(result)),
             plain(wording.first_reason(result)),
         )
-    if len(found) > NOT_PASSING_SHOWN:
-        table.add_row(plain(f"{len(found) - NOT_PASSING_SHOWN:,} more in the report", "dim"))
-    return [table, plain(f"For details, run: {commands.commands(found[0].request)[1]}")]
+    if len(results) > NOT_PASSING_SHOWN:
+        table.add_row(plain(f"{len(results) - NOT_PASSING_SHOWN:,} more in the report", "dim"))
+    return [table, plain(f"For details, run: {commands.commands(results[0].request)[1]}")]
 
 
 def _families(view: RunView) -> list[RenderableType]:
     counts = _counted(view, lambda result: result.request.model.family)
-    if all(found.total() == 1 for found in counts.values()):
+    if all(outcomes.total() == 1 for outcomes in counts.values()):
         return []  # the headline has the same figures
     total = sum(counts.values(), Counter[ResultGroup]())
     shown = [group.name for group in summary.by_family(view)[:FAMILIES_SHOWN]]
     named = [(name, counts[name], "") for name in shown]
     rest = sum(
-        (found for name, found in counts.items() if name not in shown), Counter[ResultGroup]()
+        (outcomes for name, outcomes in counts.items() if name not in shown), Counter[ResultGroup]()
     )
     if rest:
         others = len(counts) - len(shown)
@@ -176,12 +176,12 @@ def _counted(view: RunView, name: Callable[[Result], str]) -> dict[str, Counter[
 
 def _outcome_table(heading: str, lines: Iterable[tuple[str, Counter[ResultGroup], str]]) -> Table:
     """A line for each (name, results by outcome, style), with the outcomes that occur."""
-    held = list(lines)
-    kinds = [kind for kind in OUTCOME_LABELS if any(counts[kind] for _, counts, _ in held)]
+    rows_shown = list(lines)
+    kinds = [kind for kind in OUTCOME_LABELS if any(counts[kind] for _, counts, _ in rows_shown)]
     table = plain_table(heading, *(HEADINGS[kind] for kind in kinds))
     for column in table.columns[1:]:
         column.justify = "right"
-    for name, counts, style in held:
+    for name, counts, style in rows_shown:
         cells = [plain(f"{counts[k]:,}" if counts[k] else "·", STYLES[k]) for k in kinds]
         table.add_row(plain(name, style), *cells)
     return table
@@ -242,7 +242,7 @@ def _reasons(view: RunView) -> list[RenderableType]:
 
 def _errors(view: RunView) -> list[RenderableType]:
     # Unsupported requests are listed with their reason in `_not_run`.
-    errors = [found for found in summary.errors(view) if found[1] != Status.UNSUPPORTED.value]
+    errors = [row for row in summary.errors(view) if row[1] != Status.UNSUPPORTED.value]
     if not errors:
         return []
     table = plain_table("Errors", "Phase", "Requests")
@@ -254,11 +254,11 @@ def _errors(view: RunView) -> list[RenderableType]:
 
 def _not_run(view: RunView) -> list[RenderableType]:
     """Why requests were not run, and which command helps."""
-    found = Counter(r.detail for r in view.results if outcome(r) is ResultGroup.NOT_RUN)
+    reasons = Counter(r.detail for r in view.results if outcome(r) is ResultGroup.NOT_RUN)
     table = plain_table("Requests not run", "Why")
-    for reason, requests in found.most_common(REASONS_SHOWN):
+    for reason, requests in reasons.most_common(REASONS_SHOWN):
         table.add_row(plain(f"{requests:,}"), plain(reason))
-    return [table] if found else []
+    return [table] if reasons else []
 
 
 def _changed(view: RunView) -> list[RenderableType]:
@@ -272,16 +272,16 @@ def _changed(view: RunView) -> list[RenderableType]:
 def _compared(view: RunView) -> Text:
     assert view.baseline is not None
     counts = Counter(change.kind for change in view.changes)
-    said = [
+    words = [
         plural(counts[ChangeKind.REGRESSION], "regression"),
         f"{counts[ChangeKind.FIXED]} fixed",
     ]
-    said += [
+    words += [
         f"{counts[kind]} {kind.value.replace('_', ' ')}"
         for kind in ChangeKind
         if counts[kind] and kind not in CHANGE_STYLES
     ]
-    line = plain(f"compared with {view.baseline.id}: {', '.join(said)}", "bold")
+    line = plain(f"compared with {view.baseline.id}: {', '.join(words)}", "bold")
     if view.differences:
         line.append_text(plain(f"\nthe runs differ in {'; '.join(view.differences)}", "dim"))
     return line
@@ -289,12 +289,12 @@ def _compared(view: RunView) -> Text:
 
 def _change_tables(view: RunView, limits: dict[ChangeKind, int]) -> Iterable[RenderableType]:
     for kind, label in wording.CHANGE_LABELS.items():
-        found = [change for change in view.changes if change.kind is kind]
-        limit = limits.get(kind, len(found))
-        if not found or not limit:
+        changes = [change for change in view.changes if change.kind is kind]
+        limit = limits.get(kind, len(changes))
+        if not changes or not limit:
             continue
         table = plain_table(label, "Target", "Why")
-        for change in found[:limit]:
+        for change in changes[:limit]:
             # The differences between the runs are printed once, above the tables.
             causes = [cause for cause in change.causes if cause not in view.differences]
             table.add_row(
@@ -302,27 +302,27 @@ def _change_tables(view: RunView, limits: dict[ChangeKind, int]) -> Iterable[Ren
                 plain(target_label(change.target)),
                 plain("; ".join((change.reason, *causes))),
             )
-        if len(found) > limit:
-            table.add_row(plain(f"{len(found) - limit} more in the report", "dim"))
+        if len(changes) > limit:
+            table.add_row(plain(f"{len(changes) - limit} more in the report", "dim"))
         yield table
 
 
 def _headline(view: RunView) -> Text:
     figures = summary.summarise(view)
     line = plain(wording.headline(view), "bold")
-    said = [
+    lines = [
         f"\ncoverage {wording.percent(figures.coverage)}: "
         f"{plural(figures.verdicts, 'verdict')} for {plural(figures.planned, 'planned request')}"
     ]
     if repositories := wording.repository_words(view):
-        said.append(f"\n{repositories}")
+        lines.append(f"\n{repositories}")
     cost = [f"\n{wording.percent(figures.reused_share)} of the results reused"]
     if figures.overhead is not None:
         cost.append(f"overhead {figures.overhead:.2f}")
     if view.run.wall_seconds is not None:
         jobs = plural(view.run.jobs, "job")
         cost.append(f"{wording.seconds(view.run.wall_seconds)} with {jobs}")
-    line.append_text(plain("".join(said) + "; ".join(cost)))
+    line.append_text(plain("".join(lines) + "; ".join(cost)))
     if figures.missing:
         verb = "has" if 1 in (figures.missing, figures.planned) else "have"
         planned = plural(figures.planned, "planned request")

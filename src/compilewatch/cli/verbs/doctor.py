@@ -71,7 +71,7 @@ def _interpreter(fresh: bool) -> Iterator[DoctorCheck]:
 def _worker(*, fresh: bool = False) -> DoctorCheck:
     """Whether the first step of a sweep works: a worker starts and compiles a model."""
     try:
-        found, checked_at = working(Environments(), DEFAULT_ENVIRONMENT, fresh=fresh)
+        measured, checked_at = working(Environments(), DEFAULT_ENVIRONMENT, fresh=fresh)
     except CompilewatchError as error:
         return DoctorCheck(
             name="worker",
@@ -80,13 +80,13 @@ def _worker(*, fresh: bool = False) -> DoctorCheck:
             advice="`make clean setup` installs torch and transformers again; if that does not "
             "help, report this line with the output of: compilewatch env check default --json",
         )
-    forks = found.threads == 1
+    forks = measured.threads == 1
     return DoctorCheck(
         name="worker",
         state="ok" if forks else "note",
-        fact=f"ready after {found.start_seconds:.1f} s, compiled a small model within "
-        f"{found.request_seconds:.1f} s; checked at {checked_at[:19].replace('T', ' ')} UTC",
-        advice="" if forks else cannot_fork(DEFAULT_ENVIRONMENT, found.threads),
+        fact=f"ready after {measured.start_seconds:.1f} s, compiled a small model within "
+        f"{measured.request_seconds:.1f} s; checked at {checked_at[:19].replace('T', ' ')} UTC",
+        advice="" if forks else cannot_fork(DEFAULT_ENVIRONMENT, measured.threads),
     )
 
 
@@ -142,13 +142,13 @@ def _machine(settings: Settings) -> Iterator[DoctorCheck]:
         name="cores", state="ok", fact=f"{cores}; a sweep runs {plural(settings.jobs, 'job')}"
     )
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    wanted = settings.jobs * settings.memory_limit_bytes
+    needed = settings.jobs * settings.memory_limit_bytes
     yield DoctorCheck(
         name="memory",
-        state="ok" if memory >= wanted else "note",
+        state="ok" if memory >= needed else "note",
         fact=f"{memory / 2**30:.0f} GiB; "
         f"each job may use {settings.memory_limit_bytes / 2**30:g} GiB",
-        advice="" if memory >= wanted else "lower memory_limit_gib or jobs in compilewatch.toml",
+        advice="" if memory >= needed else "lower memory_limit_gib or jobs in compilewatch.toml",
     )
 
 
@@ -163,10 +163,10 @@ def _inputs(settings: Settings) -> Iterator[DoctorCheck]:
         path = Path(settings.models_file)
         if not path.exists():
             return "no models of your own"
-        found = ManifestSource(path=path).models()
-        if wrong := [model for model in found if model.error is not None]:
-            raise ConfigError(f"{len(wrong)} of {len(found)} models: {wrong[0].error}")
-        return f"{path}, {plural(len(found), 'model')} of your own"
+        specs = ManifestSource(path=path).models()
+        if wrong := [model for model in specs if model.error is not None]:
+            raise ConfigError(f"{len(wrong)} of {len(specs)} models: {wrong[0].error}")
+        return f"{path}, {plural(len(specs), 'model')} of your own"
 
     def overrides() -> str:
         folder = Path(settings.overrides_dir)
@@ -198,11 +198,13 @@ def _environments(settings: Settings, fresh: bool) -> Iterator[DoctorCheck]:
     for listed in listing(Environments(settings.cache_folder), fresh=fresh):
         if listed.name in INTERPRETERS:
             continue  # `_interpreter` reports it
-        made = listed.environment
+        environment = listed.environment
         yield DoctorCheck(
             name=f"env {listed.name}",
-            state="ok" if made is not None else "note",
-            fact=f"torch {made.torch}" if made is not None else listed.state.replace("_", " "),
+            state="ok" if environment is not None else "note",
+            fact=f"torch {environment.torch}"
+            if environment is not None
+            else listed.state.replace("_", " "),
             advice=listed.advice,
         )
 
@@ -231,12 +233,12 @@ def _outputs(settings: Settings) -> DoctorCheck:
 
 def _tools() -> Iterator[DoctorCheck]:
     beside = Path(sys.executable).with_name("tlparse")
-    found = str(beside) if beside.exists() else shutil.which("tlparse")
+    tlparse = str(beside) if beside.exists() else shutil.which("tlparse")
     yield DoctorCheck(
         name="tlparse",
-        state="ok" if found else "note",
-        fact=found or "not found: traces are kept but not rendered",
-        advice="" if found else "pip install tlparse",
+        state="ok" if tlparse else "note",
+        fact=tlparse or "not found: traces are kept but not rendered",
+        advice="" if tlparse else "pip install tlparse",
     )
     compiler = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
     yield DoctorCheck(

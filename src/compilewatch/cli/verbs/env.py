@@ -82,9 +82,9 @@ def create_verb(
         if line.lstrip().startswith(STEPS):
             click.echo(click.style(line.strip()[:200], dim=True), err=True)
 
-    made, anew = create(environments, name, recipe, python=python, observer=show)
-    versions = f"torch {made.torch}, transformers {made.transformers or 'none'}"
-    click.echo(f"{name} is ready: {versions}, {made.python_executable}")
+    environment, anew = create(environments, name, recipe, python=python, observer=show)
+    versions = f"torch {environment.torch}, transformers {environment.transformers or 'none'}"
+    click.echo(f"{name} is ready: {versions}, {environment.python_executable}")
     if anew:
         click.echo(f"Check it with: compilewatch env check {name}")
 
@@ -93,16 +93,20 @@ def create_verb(
 @options.as_json
 def list_verb(as_json: bool) -> None:
     """List the environments that exist and those that targets need."""
-    found = listing(_environments())
+    environments = listing(_environments())
     if as_json:
-        options.print_json(found)
+        options.print_json(environments)
         return
     table = Table("Name", "State", "torch", "transformers", "Python", box=None, pad_edge=False)
-    for listed in found:
-        made = listed.environment
+    for listed in environments:
+        environment = listed.environment
         facts = [listed.advice, "", ""]
-        if made is not None:
-            facts = [made.torch, made.transformers or "none", made.python_executable]
+        if environment is not None:
+            facts = [
+                environment.torch,
+                environment.transformers or "none",
+                environment.python_executable,
+            ]
         cells = [listed.name, listed.state.replace("_", " "), *facts]
         table.add_row(*(Text(cell) for cell in cells))
     console().print(table)
@@ -117,16 +121,19 @@ def describe_verb(name: str, as_json: bool) -> None:
     Files that several environments share take their space once.
     """
     environments = _environments()
-    made = environments.describe(name)
+    environment = environments.describe(name)
     if as_json:
-        options.print_json(made)
+        options.print_json(environment)
         return
     table = plain_table("Package", "Version", gap=2)
-    for package, version in made.packages.items():
+    for package, version in environment.packages.items():
         table.add_row(plain(package), plain(version))
-    lines = [f"{name}: torch {made.torch} (git {made.torch_git[:10]}), transformers "]
-    lines[0] += f"{made.transformers or 'none'}, Python {made.python}, device {made.device}"
-    lines.append(made.python_executable)
+    lines = [
+        f"{name}: torch {environment.torch} (git {environment.torch_git[:10]}), "
+        f"transformers {environment.transformers or 'none'}, Python {environment.python}, "
+        f"device {environment.device}",
+        environment.python_executable,
+    ]
     if name not in INTERPRETERS:
         size = size_of(environments, name)
         own, shared = size.own_bytes / 2**20, size.shared_bytes / 2**20
@@ -150,22 +157,22 @@ def check_verb(name: str, as_json: bool) -> int:
 
     If that fails, the exit status is 1, and the message says what is wrong and how to fix it.
     """
-    found = _check(name)
+    checked = _check(name)
     if as_json:
-        options.print_json(found)
-    elif found.environment is None or found.working is None:
-        click.echo(found.problem + (f"; {found.advice}" if found.advice else ""), err=True)
+        options.print_json(checked)
+    elif checked.environment is None or checked.working is None:
+        click.echo(checked.problem + (f"; {checked.advice}" if checked.advice else ""), err=True)
     else:
         click.echo(
-            f"{name} works: torch {found.environment.torch} "
-            f"(git {found.environment.torch_git[:10]}), transformers "
-            f"{found.environment.transformers or 'none'}, worker ready after "
-            f"{found.working.start_seconds:.1f} s, compiled in "
-            f"{found.working.request_seconds:.1f} s"
+            f"{name} works: torch {checked.environment.torch} "
+            f"(git {checked.environment.torch_git[:10]}), transformers "
+            f"{checked.environment.transformers or 'none'}, worker ready after "
+            f"{checked.working.start_seconds:.1f} s, compiled in "
+            f"{checked.working.request_seconds:.1f} s"
         )
-        if found.working.threads > 1:
-            click.echo(f"note: {cannot_fork(name, found.working.threads)}", err=True)
-    return 0 if found.works else 1
+        if checked.working.threads > 1:
+            click.echo(f"note: {cannot_fork(name, checked.working.threads)}", err=True)
+    return 0 if checked.works else 1
 
 
 def _environments() -> Environments:
@@ -179,8 +186,8 @@ def _check(name: str) -> CheckedEnvironment:
         environments.interpreter(name)
         default = name in INTERPRETERS
         advice = "make setup" if default else create_command(name)
-        made = environments.describe(name, fresh=True)
+        environment = environments.describe(name, fresh=True)
         working = try_environment(environments, name)
     except InterpreterError as error:
         return CheckedEnvironment(name=name, works=False, problem=str(error), advice=advice)
-    return CheckedEnvironment(name=name, works=True, environment=made, working=working)
+    return CheckedEnvironment(name=name, works=True, environment=environment, working=working)

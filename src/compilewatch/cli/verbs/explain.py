@@ -79,6 +79,6 @@ def _print_stored_fix(result: Result, folder: Path) -> None:
     from compilewatch.cli.rendering.stored_fix import stored_fix_text
     from compilewatch.store import Store  # the store is only needed here
 
-    found = stored_fix_for(Store(folder), result)
-    if found is not None:
-        console().print(stored_fix_text(found, result), crop=False)
+    fix = stored_fix_for(Store(folder), result)
+    if fix is not None:
+        console().print(stored_fix_text(fix, result), crop=False)

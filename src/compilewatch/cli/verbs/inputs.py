@@ -54,34 +54,34 @@ def command(
     )
     environments = Environments(settings.cache_folder)
     with spinner(f"starting worker and making inputs of {request.model.name}"):
-        made = call_worker(environments, "inputs", request, MadeInputs)
+        example = call_worker(environments, "inputs", request, MadeInputs)
     if save is not None:
         try:
-            Path(save).write_text(made.toml)
+            Path(save).write_text(example.toml)
         except OSError as error:
             raise StoreError(f"{save} cannot be written: {error.strerror}") from None
     if as_json:
-        options.print_json(made)
+        options.print_json(example)
         return 0
     table = Table("Argument", "Shape", "Dtype", "Value", box=None, pad_edge=False)
-    for tensor in made.inputs:
+    for tensor in example.inputs:
         shape = str(list(tensor.shape)) if tensor.shape is not None else ""
         table.add_row(tensor.name, shape, tensor.dtype or "", tensor.value or "")
-    for name in made.unknown:
+    for name in example.unknown:
         table.add_row(name, "?", "?", "no rule derives its value")
     out = console()
-    out.print(f"{request.model.name}: strategy {made.strategy}, {made.tier.value} tensors")
+    out.print(f"{request.model.name}: strategy {example.strategy}, {example.tier.value} tensors")
     out.print(table)
-    if made.problem:
-        out.print(f"These inputs were guessed, and a call with them fails: {made.problem}")
+    if example.problem:
+        out.print(f"These inputs were guessed, and a call with them fails: {example.problem}")
     where = naming_options(request)
     use = f"compilewatch explain {model}{where} --inputs {save or 'FILE'}"
-    incomplete = bool(made.unknown or made.problem)
+    incomplete = bool(example.unknown or example.problem)
     if save is not None:
-        fill_in = " Fill in the unknown arguments." if made.unknown else ""
-        fill_in += " Correct the guessed ones." if made.problem else ""
+        fill_in = " Fill in the unknown arguments." if example.unknown else ""
+        fill_in += " Correct the guessed ones." if example.problem else ""
         click.echo(f"\nSaved.{fill_in} Then run: {use}")
     elif incomplete:
-        what = "To fill them in" if made.unknown else "To correct them"
+        what = "To fill them in" if example.unknown else "To correct them"
         click.echo(f"\n{what}, run: compilewatch inputs {model}{where} --save FILE, then {use}")
     return INCOMPLETE if incomplete and save is None else 0

@@ -23,14 +23,14 @@ from compilewatch.store import Store
 @click.argument("run", default="latest", shell_complete=completion.runs)
 @click.option(
     "--by",
-    type=click.Choice([each.value for each in By]),
+    type=click.Choice([member.value for member in By]),
     default=By.LINE.value,
     show_default=True,
     help="line: one reason in one function; id: one reason (GB id) wherever it occurs.",
 )
 @click.option(
     "--order",
-    type=click.Choice([each.value for each in FixOrder]),
+    type=click.Choice([member.value for member in FixOrder]),
     default=FixOrder.MODELS.value,
     show_default=True,
     help="Choose each step for the models, or for the downloads, that it gains.",
@@ -65,16 +65,16 @@ def command(
     results = stored.results()
     if label is not None:
         _check_label(label, results, stored.run.id)
-    found = leverage(results, by=By(by), order=FixOrder(order), top=top, target=label)
+    steps = leverage(results, by=By(by), order=FixOrder(order), top=top, target=label)
     fixes, notes = stored_fixes(stored)
     for note in (*stored.damaged, *notes):
         click.echo(f"note: {note}", err=True)
-    verified = verified_fixes(found, results, fixes)
+    verified = verified_fixes(steps, results, fixes)
     if as_json:
-        options.print_json({**msgspec.to_builtins(found), "verified": verified})
+        options.print_json({**msgspec.to_builtins(steps), "verified": verified})
         return
     click.echo(f"Run {stored.run.id}")
-    console().print(fixes_table(found, verified))
+    console().print(fixes_table(steps, verified))
 
 
 def _check_label(label: str, results: tuple[Result, ...], run: str) -> None:

@@ -72,14 +72,21 @@ def _listed(name: str, settings: Settings) -> ListedSource:
 @options.as_json
 def command(as_json: bool) -> None:
     """List the sources of models, the environment of each library, and what is missing here."""
-    found = listed_sources(load_settings())
+    sources = listed_sources(load_settings())
     if as_json:
-        options.print_json(found)
+        options.print_json(sources)
         return
     titles = ("Source", "Package", "Version", "Environment", "Models", "Missing")
     table = Table(*titles, box=None, pad_edge=False)
-    for each in found:
-        models = "" if each.models is None else f"{each.models:,}"
-        cells = (each.source, each.package, each.version, each.environment, models, each.why)
+    for source in sources:
+        models = "" if source.models is None else f"{source.models:,}"
+        cells = (
+            source.source,
+            source.package,
+            source.version,
+            source.environment,
+            models,
+            source.why,
+        )
         table.add_row(*(Text(cell) for cell in cells))
     console().print(table)

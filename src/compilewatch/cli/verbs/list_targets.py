@@ -47,7 +47,7 @@ def listed_targets(settings: Settings, *, fresh: bool = False) -> tuple[ListedTa
     named = [name for name in settings.environments if name not in broken]
     targets = [Target(name=name) for name in TARGETS]
     devices = [Target(name=n, device=CUDA) for n, e in TARGETS.items() if e.captures_for_devices]
-    found = []
+    listed = []
     for target in place([*targets, *devices], named, known):
         name = target.environment
         why: str | None = broken.get(name) or needs(target)
@@ -56,8 +56,8 @@ def listed_targets(settings: Settings, *, fresh: bool = False) -> tuple[ListedTa
             if target.device == CUDA:
                 why = why or ready[name].no_cuda
         label = target.name if target.device == CPU else f"{target.name}/{target.device}"
-        found.append(ListedTarget(target=label, environment=name, runs=not why, why=why or ""))
-    return tuple(found)
+        listed.append(ListedTarget(target=label, environment=name, runs=not why, why=why or ""))
+    return tuple(listed)
 
 
 @click.command("list-targets")
@@ -71,12 +71,12 @@ def listed_targets(settings: Settings, *, fresh: bool = False) -> tuple[ListedTa
 def command(environments: str | None, fresh: bool, as_json: bool) -> None:
     """List the compile targets, the environment of each, and whether it can run here."""
     settings = load_settings({"environments": split(environments)})
-    found = listed_targets(settings, fresh=fresh)
+    targets = listed_targets(settings, fresh=fresh)
     if as_json:
-        options.print_json(found)
+        options.print_json(targets)
         return
     table = Table("Target", "Environment", "Runs here", "Reason", box=None, pad_edge=False)
-    for listed in found:
+    for listed in targets:
         cells = [listed.target, listed.environment, "yes" if listed.runs else "no", listed.why]
         table.add_row(*(Text(cell) for cell in cells))
     console().print(table)

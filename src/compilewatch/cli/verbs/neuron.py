@@ -100,24 +100,24 @@ def compile_command(
     own = device.instance_family()
     chosen = target or (own if own in neuronx_cc.TARGETS else neuronx_cc.DEFAULT_TARGET)
     seconds = timeout or load_settings().deadlines.neuron_compile_seconds
-    found = _found(places, chosen, output)
+    modules = _found(places, chosen, output)
     compiler = neuronx_cc.describe(path)
     if not as_json:
         click.echo(
-            f"neuronx-cc {compiler.version} for {chosen}: {plural(len(found), 'HLO module')}",
+            f"neuronx-cc {compiler.version} for {chosen}: {plural(len(modules), 'HLO module')}",
             err=True,
         )
     done: list[Compiled] = []
-    for each in _compile_all(found, compiler, chosen, jobs, seconds):
-        done.append(each)
+    for compiled in _compile_all(modules, compiler, chosen, jobs, seconds):
+        done.append(compiled)
         if not as_json:
-            said = f"{len(done)} of {len(found)}: {each.outcome} {each.hlo}"
-            click.echo(f"{said}{_seconds(each.detail)}", err=True)
+            progress = f"{len(done)} of {len(modules)}: {compiled.outcome} {compiled.hlo}"
+            click.echo(f"{progress}{_seconds(compiled.detail)}", err=True)
     if as_json:
         options.print_json(done)
     else:
         console().print(_table(done))
-    return 1 if any(each.outcome == "failed" for each in done) else 0
+    return 1 if any(compiled.outcome == "failed" for compiled in done) else 0
 
 
 def _found(places: Iterable[Path], target: str, output: Path | None) -> list[_Job]:
@@ -181,15 +181,15 @@ def _start(job: _Job, compiler: Compiler, target: str) -> Compilation:
 
 def _known(job: _Job, compiler: Compiler, target: str) -> Compiled | None:
     """The outcome of an HLO module that need not be compiled, or None."""
-    found = neuronx_cc.earlier_result(job.folder, compiler, job.hlo, target)
-    if found is None:
+    detail = neuronx_cc.earlier_result(job.folder, compiler, job.hlo, target)
+    if detail is None:
         return None
-    return _outcome(job, "already", neuronx_cc.described(found), found)
+    return _outcome(job, "already", neuronx_cc.described(detail), detail)
 
 
-def _ended(job: _Job, found: NeuronDetail) -> Compiled:
-    said = neuronx_cc.described(found)
-    return _outcome(job, "compiled" if found.compiled else "failed", said, found)
+def _ended(job: _Job, detail: NeuronDetail) -> Compiled:
+    message = neuronx_cc.described(detail)
+    return _outcome(job, "compiled" if detail.compiled else "failed", message, detail)
 
 
 def _outcome(job: _Job, outcome: str, reason: str, detail: NeuronDetail | None) -> Compiled:
@@ -211,12 +211,12 @@ def _table(done: Iterable[Compiled]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("HLO", "outcome", "message of the compiler"):
         table.add_column(heading, no_wrap=heading == "outcome", overflow="fold")
-    for each in done:
-        said = each.reason
-        if each.detail is not None and each.detail.failure is not None:
-            said = " - ".join(filter(None, (said, each.detail.failure.advice)))
-        outcome = Text(each.outcome, style=STYLES[each.outcome])
-        table.add_row(_text(each.hlo), outcome, _text(said))
+    for compiled in done:
+        message = compiled.reason
+        if compiled.detail is not None and compiled.detail.failure is not None:
+            message = " - ".join(filter(None, (message, compiled.detail.failure.advice)))
+        outcome = Text(compiled.outcome, style=STYLES[compiled.outcome])
+        table.add_row(_text(compiled.hlo), outcome, _text(message))
     return table
 
 

@@ -64,30 +64,30 @@ def command(
     if confirm and (as_json or not _is_interactive()):
         raise UsageError("there is no terminal to confirm on: add --yes to delete, or --dry-run")
     store = Store(Path(load_settings({"output_dir": output_dir}).output_dir))
-    found = review(store, keep=keep, days=days, now=datetime.now(UTC))
+    pruning = review(store, keep=keep, days=days, now=datetime.now(UTC))
     _, problems = store.scan()
     if not as_json:
-        _print(found.superseded, found.held)
+        _print(pruning.superseded, pruning.held)
         for problem in problems:
             click.echo(f"compilewatch: not deleted: {problem}", err=True)
-        said = f"{plural(len(found.superseded), 'run')}, {memory(found.freed_bytes)}"
-        click.echo(f"To delete: {said}. To keep: {plural(found.kept, 'run')}.")
-    if confirm and found.superseded and not click.confirm("Delete them?"):
+        size = f"{plural(len(pruning.superseded), 'run')}, {memory(pruning.freed_bytes)}"
+        click.echo(f"To delete: {size}. To keep: {plural(pruning.kept, 'run')}.")
+    if confirm and pruning.superseded and not click.confirm("Delete them?"):
         click.echo("Nothing was deleted.")
         return
-    deleted = [] if dry_run else list(prune(store, found))
+    deleted = [] if dry_run else list(prune(store, pruning))
     if as_json:
-        options.print_json({"review": found, "deleted": deleted, "problems": problems})
+        options.print_json({"review": pruning, "deleted": deleted, "problems": problems})
     elif deleted:
-        click.echo(f"Deleted: {said}.")
+        click.echo(f"Deleted: {size}.")
 
 
 def _is_interactive() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def _print(superseded: Sequence[Candidate], held: Sequence[Candidate]) -> None:
-    for title, runs in (("To delete", superseded), ("Superseded, but kept", held)):
+def _print(superseded: Sequence[Candidate], kept: Sequence[Candidate]) -> None:
+    for title, runs in (("To delete", superseded), ("Superseded, but kept", kept)):
         if not runs:
             continue
         table = plain_table(title, "Source", "State", "Size", "Why")

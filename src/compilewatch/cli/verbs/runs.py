@@ -26,9 +26,9 @@ def command(output_dir: str | None, as_json: bool) -> None:
     if as_json:
         options.print_json(runs)
     else:
-        found, damaged = store.outcomes([run.id for run in runs])
+        outcomes, damaged = store.outcomes([run.id for run in runs])
         problems += tuple(damaged)
-        passed = Counter(one.run for one in found if one.status == Status.PASS)
+        passed = Counter(one.run for one in outcomes if one.status == Status.PASS)
         console().print(runs_table(runs, passed))
     for problem in problems:
         click.echo(f"compilewatch: {problem}", err=True)

@@ -115,13 +115,13 @@ def _newest(
         specs = {result.request.model.name: result.request.model for result in results}
         spec = _meant(model, list(specs.values()))
         known |= specs
-        found = [r for r in results if spec is not None and r.request.model.name == spec.name]
-        if found and (named or any(result.is_verdict for result in found)):
+        of_model = [r for r in results if spec is not None and r.request.model.name == spec.name]
+        if of_model and (named or any(result.is_verdict for result in of_model)):
             if passed_over:
-                newer = ", ".join(each.run.id for each, _ in passed_over)
+                newer = ", ".join(run.run.id for run, _ in passed_over)
                 click.echo(f"Newer runs without a verdict on this model: {newer}", err=True)
-            return stored, found
-        passed_over += [(stored, found)] if found else []
+            return stored, of_model
+        passed_over += [(stored, of_model)] if of_model else []
     if passed_over:
         return passed_over[0]
     names = {name.lower(): name for name in (*known, *(spec.family for spec in known.values()))}
@@ -133,8 +133,8 @@ def _newest(
 
 def _meant(model: str, stored: Sequence[ModelSpec]) -> ModelSpec | None:
     """The stored model that `explain` would choose for this name (also for a path or module)."""
-    if (found := in_pool(model, stored)) is not None:
-        return found
+    if (stored_spec := in_pool(model, stored)) is not None:
+        return stored_spec
     with contextlib.suppress(ConfigError):
         own = own_model(model) or dotted_model(model)
         if own is not None:

@@ -208,8 +208,8 @@ def _targets(text: str | None) -> list[str] | None:
     return list(TARGETS) if names == ["all"] else names
 
 
-def _refuse_selection(*given: object) -> None:
-    if any(given):
+def _refuse_selection(*options: object) -> None:
+    if any(options):
         raise UsageError(
             "--resume finishes a run as it was planned: do not select models or shards with it"
         )
