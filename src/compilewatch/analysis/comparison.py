@@ -150,8 +150,8 @@ def between_environments(
     """
     old, new = names
     olds = _held(baseline, before, old, "environment")
-    held = list(after)
-    news = _held(run, held, new, "environment")
+    results = list(after)
+    news = _held(run, results, new, "environment")
     # Under one name, so that a target of both is one target.
     sides = [
         msgspec.structs.replace(
@@ -162,7 +162,7 @@ def between_environments(
         )
         for side, name in ((baseline, old), (run, new))
     ]
-    if len(held) >= run.planned:
+    if len(results) >= run.planned:
         # Complete: a model that this environment lacks is not in its Transformers.
         sides[1] = msgspec.structs.replace(sides[1], planned=len(news))
     compared = compare(sides[0], as_on(olds, environment=new), sides[1], news, by_place=True)
@@ -305,7 +305,7 @@ def regressed(view: RunView) -> tuple[Regressed, ...]:
     An accepted result, which meets an expectation, is none of them.
     """
     worse = {(c.model, c.target) for c in view.changes if c.kind is ChangeKind.REGRESSION}
-    found = []
+    worse_results = []
     for result in view.results:
         if not result.is_verdict or result.expectation is not None:
             continue
@@ -313,8 +313,8 @@ def regressed(view: RunView) -> tuple[Regressed, ...]:
         if since is None and (result.request.model.name, result.request.target) in worse:
             since = ""
         if since is not None:
-            found.append(Regressed(result, since or view.run.id))
-    return tuple(sorted(found, key=_order))
+            worse_results.append(Regressed(result, since or view.run.id))
+    return tuple(sorted(worse_results, key=_order))
 
 
 def is_comparable(view: RunView) -> bool:
@@ -376,8 +376,8 @@ def _judge_verdicts(old: Result, new: Result, by_place: bool) -> tuple[ChangeKin
         return kind, f"{outcome_of(old)} -> {outcome_of(new)}"
     if old.probed or new.probed:  # then the breaks after the first are not known
         return _judge_fullgraph(old, new)
-    found = _judge_places(old, new) if by_place else _judge_fingerprints(old, new)
-    return found or _judge_fullgraph(old, new)
+    change = _judge_places(old, new) if by_place else _judge_fingerprints(old, new)
+    return change or _judge_fullgraph(old, new)
 
 
 def _judge_places(old: Result, new: Result) -> tuple[ChangeKind, str] | None:
@@ -466,22 +466,28 @@ def changed_breaks(
     Paired are breaks of one fingerprint, then those of one function.
     """
     olds, news = ({(b.fingerprint, _own_line(b)): b for b in r.breaks} for r in (old, new))
-    gone = [found for key, found in olds.items() if key not in news]
-    added = [found for key, found in news.items() if key not in olds]
+    gone = [graph_break for key, graph_break in olds.items() if key not in news]
+    added = [graph_break for key, graph_break in news.items() if key not in olds]
     pairs: list[tuple[GraphBreak | None, GraphBreak | None]] = []
     likenesses: tuple[Callable[[GraphBreak], object], ...] = (
-        lambda found: found.fingerprint,
-        lambda found: (found.file, found.function),
+        lambda graph_break: graph_break.fingerprint,
+        lambda graph_break: (graph_break.file, graph_break.function),
     )
     for alike in likenesses:
         for before in list(gone):
-            after = next((each for each in added if alike(each) == alike(before)), None)
+            after = next(
+                (candidate for candidate in added if alike(candidate) == alike(before)), None
+            )
             if after is not None:
                 pairs.append((before, after))
                 gone.remove(before)
                 added.remove(after)
-    return (*pairs, *((found, None) for found in gone), *((None, found) for found in added))
+    return (
+        *pairs,
+        *((graph_break, None) for graph_break in gone),
+        *((None, graph_break) for graph_break in added),
+    )
 
 
-def _own_line(found: GraphBreak) -> str | int:
-    return source_line(found).strip() or found.line
+def _own_line(graph_break: GraphBreak) -> str | int:
+    return source_line(graph_break).strip() or graph_break.line

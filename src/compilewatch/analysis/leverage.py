@@ -149,8 +149,16 @@ def models_of_one_reason(results: Sequence[Result]) -> dict[str, tuple[int, int 
 
 def breaks_of(result: Result) -> tuple[GraphBreak, ...]:
     """The breaks of a result and of all input variants; of one that both name, only the first."""
-    every = (*result.breaks, *(each for found in result.variants for each in found.breaks))
-    return tuple({(each.fingerprint, each.line): each for each in reversed(every)}.values())[::-1]
+    every = (
+        *result.breaks,
+        *(graph_break for variant in result.variants for graph_break in variant.breaks),
+    )
+    return tuple(
+        {
+            (graph_break.fingerprint, graph_break.line): graph_break
+            for graph_break in reversed(every)
+        }.values()
+    )[::-1]
 
 
 def cause_key(graph_break: GraphBreak, by: By) -> str | None:
@@ -171,12 +179,12 @@ class FixableCauses:
             name = result.request.model.name
             if result.probed and result.breaks:
                 of_model[name].add(None)  # only its first break was looked for
-            for each in breaks_of(result):
+            for graph_break in breaks_of(result):
                 self.models[name] = result.request.model
-                key = cause_key(each, by)
+                key = cause_key(graph_break, by)
                 of_model[name].add(key)
                 if key is not None:
-                    self.found[key].append((name, each))
+                    self.found[key].append((name, graph_break))
         self.of_model: Mapping[str, frozenset[str | None]] = {
             name: frozenset(keys) for name, keys in of_model.items()
         }
@@ -204,11 +212,13 @@ class FixableCauses:
     def describe(self, key: str) -> FixableCause:
         hits = self.found[key]
         fingerprints: defaultdict[str, list[GraphBreak]] = defaultdict(list)
-        for _, each in hits:
-            fingerprints[each.fingerprint].append(each)
+        for _, graph_break in hits:
+            fingerprints[graph_break.fingerprint].append(graph_break)
         here = max(fingerprints.values(), key=len)
-        lines = Counter(each.line for each in here)
-        sample = next(each for each in here if each.line == lines.most_common(1)[0][0])
+        lines = Counter(graph_break.line for graph_break in here)
+        sample = next(
+            graph_break for graph_break in here if graph_break.line == lines.most_common(1)[0][0]
+        )
         affected = self.specs({name for name, _ in hits})
         alone = self.specs(self.alone(key))
         return FixableCause(
@@ -329,13 +339,13 @@ class VerifiedFixes:
 
 
 def verified_fixes(
-    found: Leverage, results: Sequence[Result], fixes: Sequence[ModelFix]
+    ranking: Leverage, results: Sequence[Result], fixes: Sequence[ModelFix]
 ) -> VerifiedFixes | None:
     """Return what is verified of the steps of a table; None where nothing was searched."""
-    total = verified_total(results, fixes, found.targets)
+    total = verified_total(results, fixes, ranking.targets)
     if total is None:
         return None
-    steps = step_fixes(found.fixes, results, fixes, by=found.by, targets=found.targets)
+    steps = step_fixes(ranking.fixes, results, fixes, by=ranking.by, targets=ranking.targets)
     return VerifiedFixes(total=total, steps=steps)
 
 
@@ -347,21 +357,23 @@ def verified_total(
     None where nothing was searched. A result with graph breaks in further input variants does not
     count, because a verification is for the main inputs.
     """
-    found = _by_result(fixes)
-    if not found:
+    fix_of = _by_result(fixes)
+    if not fix_of:
         return None
     broken = _broken(results, targets)
     counted: dict[str, list[ModelFix]] = {}
     improved = 0
     for name, mine in broken.items():
-        held = [(each, found.get((name, each.request.target))) for each in mine]
-        if all(fix is not None and frees(fix, each) for each, fix in held):
-            counted[name] = [fix for _, fix in held if fix is not None]
-        elif all(fix is not None and fix.verified for _, fix in held):
+        pairs = [(result, fix_of.get((name, result.request.target))) for result in mine]
+        if all(fix is not None and frees(fix, result) for result, fix in pairs):
+            counted[name] = [fix for _, fix in pairs if fix is not None]
+        elif all(fix is not None and fix.verified for _, fix in pairs):
             improved += 1
     specs = {name: broken[name][0].request.model for name in counted}
     times = Counter(
-        change for each in counted.values() for change in {c for fix in each for c in fix.changes}
+        change
+        for result in counted.values()
+        for change in {c for fix in result for c in fix.changes}
     )
     return VerifiedTotal(
         changes=tuple(
@@ -384,14 +396,14 @@ def step_fixes(
     targets: Sequence[str] = (),
 ) -> tuple[StepFix | None, ...]:
     """Return for each step the changes that are verified for its causes; None where none is."""
-    found = _by_result(fixes)
+    fix_of = _by_result(fixes)
     having: defaultdict[str, set[str]] = defaultdict(set)
     freed: defaultdict[str, list[tuple[str, ModelFix]]] = defaultdict(list)
-    for name, mine in _broken(results, targets).items() if found else ():
-        held = [(each, found.get((name, each.request.target))) for each in mine]
-        free = all(fix is not None and frees(fix, each) for each, fix in held)
-        for each, fix in held:
-            for cause in {cause_key(one, by) for one in breaks_of(each)} - {None}:
+    for name, mine in _broken(results, targets).items() if fix_of else ():
+        pairs = [(result, fix_of.get((name, result.request.target))) for result in mine]
+        free = all(fix is not None and frees(fix, result) for result, fix in pairs)
+        for result, fix in pairs:
+            for cause in {cause_key(one, by) for one in breaks_of(result)} - {None}:
                 having[str(cause)].add(name)
                 if free and fix is not None:
                     freed[str(cause)].append((name, fix))
@@ -400,7 +412,9 @@ def step_fixes(
 
 def frees(fix: ModelFix, result: Result) -> bool:
     """Whether a fix is verified to leave a result without any graph break."""
-    others = any(each.breaks for each in result.variants[1:])  # the first one has the main inputs
+    others = any(
+        variant.breaks for variant in result.variants[1:]
+    )  # the first one has the main inputs
     return fix.verified and fix.single_graph and not others
 
 
@@ -420,12 +434,12 @@ def _step_fix(
 
 
 def _by_result(fixes: Iterable[ModelFix]) -> dict[tuple[str, Target], ModelFix]:
-    return {(each.model, each.target): each for each in fixes}
+    return {(fix.model, fix.target): fix for fix in fixes}
 
 
 def _broken(results: Iterable[Result], targets: Sequence[str]) -> dict[str, list[Result]]:
-    found: defaultdict[str, list[Result]] = defaultdict(list)
-    for each in results:
-        if each.breaks and (not targets or target_label(each.request.target) in targets):
-            found[each.request.model.name].append(each)
-    return found
+    by_model: defaultdict[str, list[Result]] = defaultdict(list)
+    for result in results:
+        if result.breaks and (not targets or target_label(result.request.target) in targets):
+            by_model[result.request.model.name].append(result)
+    return by_model

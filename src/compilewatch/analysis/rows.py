@@ -142,13 +142,13 @@ def rows(results: Iterable[Result]) -> tuple[MatrixRow, ...]:
     grouped: defaultdict[tuple[str, Way], list[Result]] = defaultdict(list)
     for result in results:
         grouped[(result.request.model.name, Way.of(result.request.target))].append(result)
-    return tuple(_row(way, found) for (_, way), found in grouped.items())
+    return tuple(_row(way, members) for (_, way), members in grouped.items())
 
 
-def first_failures(found: Iterable[MatrixRow]) -> dict[tuple[Way, str], int]:
+def first_failures(matrix_rows: Iterable[MatrixRow]) -> dict[tuple[Way, str], int]:
     """Models by way and first failing layer, in layer order; zero for one that never is it."""
     counts: dict[tuple[Way, str], int] = {}
-    for row in found:
+    for row in matrix_rows:
         for cell in row.cells:
             counts.setdefault((row.way, cell.layer), 0)
         if (first := row.first_failing) is not None:

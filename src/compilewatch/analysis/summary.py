@@ -101,13 +101,13 @@ def repositories(view: RunView) -> Repositories | None:
     partly = 0
     total: Counter[Part | None] = Counter()
     covered: Counter[Part | None] = Counter()
-    for found in results.values():
-        evaluated = [result for result in found if result.status is not Status.SKIPPED]
+    for members in results.values():
+        evaluated = [result for result in members if result.status is not Status.SKIPPED]
         part = (evaluated[0].request.model.part or Part.WHOLE) if evaluated else None
         total[part] += 1
         if evaluated and all(result.is_verdict for result in evaluated):
             covered[part] += 1
-            partly += len(evaluated) < len(found)
+            partly += len(evaluated) < len(members)
     return Repositories(
         total=total.total(),
         covered=covered.total(),
@@ -214,11 +214,11 @@ def by_family(view: RunView) -> tuple[VerdictGroup, ...]:
 
 def top_reasons(view: RunView) -> tuple[Reason, ...]:
     """Causes of graph breaks, by the number of models; errors of the compiler are in `errors`."""
-    found: defaultdict[str, list[Result]] = defaultdict(list)
+    by_label: defaultdict[str, list[Result]] = defaultdict(list)
     for result in view.results:
         for label in {reason_label(b) for b in result.breaks}:
-            found[label].append(result)
-    reasons = [_reason(label, results) for label, results in found.items()]
+            by_label[label].append(result)
+    reasons = [_reason(label, results) for label, results in by_label.items()]
     return tuple(sorted(reasons, key=lambda r: (-r.models, -(r.downloads or 0), r.label)))
 
 

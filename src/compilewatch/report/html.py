@@ -118,7 +118,7 @@ def _page(template: str, report: pages.RunReport, **values: Any) -> bytes:
 @cache
 def environment(package: str = "compilewatch.report") -> jinja2.Environment:
     """Return the environment of the templates of a package, with the filters of the report."""
-    made = jinja2.Environment(
+    templates = jinja2.Environment(
         loader=jinja2.PackageLoader(package),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -127,8 +127,8 @@ def environment(package: str = "compilewatch.report") -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {function.__name__: function for function in _filters()}
-    made.globals |= {
+    templates.filters |= {function.__name__: function for function in _filters()}
+    templates.globals |= {
         "OUTCOMES": OUTCOME_LABELS,
         "MEANINGS": wording.OUTCOME_MEANINGS,
         "terms": terms,
@@ -138,7 +138,7 @@ def environment(package: str = "compilewatch.report") -> jinja2.Environment:
         "TREND_RUNS": pages.TREND_RUNS,
         "version": compilewatch.__version__,
     }
-    return made
+    return templates
 
 
 def _filters() -> tuple[Callable[..., object], ...]:
@@ -212,12 +212,12 @@ def sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def source_code(found: GraphBreak) -> Markup:
+def source_code(graph_break: GraphBreak) -> Markup:
     """The stored lines around a break, numbered, its own marked."""
-    lines = source_lines(found)
+    lines = source_lines(graph_break)
     width = len(str(lines[-1][0])) if lines else 0
     return Markup().join(
-        (_MARKED_LINE if number == found.line else _LINE).format(
+        (_MARKED_LINE if number == graph_break.line else _LINE).format(
             f"{number:>{width}}", wording.printable(text)
         )
         for number, text in lines
@@ -226,15 +226,15 @@ def source_code(found: GraphBreak) -> Markup:
 
 def history_marks(history: Sequence[Earlier]) -> Markup:
     """A mark for each run, oldest first, that names the run and what it found."""
-    marks = (_mark(each.run, status_words(each), outcome(each)) for each in history)
+    marks = (_mark(earlier.run, status_words(earlier), outcome(earlier)) for earlier in history)
     return Markup("".join(marks))  # each is escaped
 
 
 @lru_cache(maxsize=10_000)
 def _mark(run: str, words: str, kind: ResultGroup) -> Markup:
     # Most models share these: a template's loop over them takes as long as the page around it.
-    said = f"{run}: {words}"
-    return _MARK.format(kind=kind.value, said=said, symbol=SYMBOLS[kind])
+    label = f"{run}: {words}"
+    return _MARK.format(kind=kind.value, said=label, symbol=SYMBOLS[kind])
 
 
 def percents(number: float) -> str:
@@ -245,9 +245,11 @@ def percents(number: float) -> str:
 @cache
 def terms(*names: str) -> Markup:
     """What these words of a page mean, in one paragraph."""
-    each = Markup("<strong>{}</strong>: {}")
-    said = Markup(" ").join(each.format(name.capitalize(), wording.TERMS[name]) for name in names)
-    return Markup('<p class="terms">{}</p>').format(said)
+    definition = Markup("<strong>{}</strong>: {}")
+    definitions = Markup(" ").join(
+        definition.format(name.capitalize(), wording.TERMS[name]) for name in names
+    )
+    return Markup('<p class="terms">{}</p>').format(definitions)
 
 
 @lru_cache(maxsize=1000)
@@ -294,11 +296,12 @@ class Strip:
     @property
     def described(self) -> str:
         """The strip in words."""
-        said = (
-            f"{each.ops} operations" + (f", graph break at {each.place}" if each.cut else "")
-            for each in self.segments
+        segments = (
+            f"{segment.ops} operations"
+            + (f", graph break at {segment.place}" if segment.cut else "")
+            for segment in self.segments
         )
-        return "; ".join(said)
+        return "; ".join(segments)
 
 
 def strip(result: Result) -> Strip | None:
@@ -315,8 +318,8 @@ def strip(result: Result) -> Strip | None:
     for ops, end in zip(result.graph_ops, ends, strict=True):
         width = least + ops * scale
         cut_x = x + width + gap / 3
-        found = result.breaks[end] if end >= 0 else None
-        cut_shown = _shown(end + 1, cut_x - last[""], cut_x - last["wide"]) if found else None
+        graph_break = result.breaks[end] if end >= 0 else None
+        cut_shown = _shown(end + 1, cut_x - last[""], cut_x - last["wide"]) if graph_break else None
         for style in {None: (), "wide": ("wide",), "": ("", "wide")}[cut_shown]:
             last[style] = cut_x
         segments.append(
@@ -328,7 +331,7 @@ def strip(result: Result) -> Strip | None:
                 cut=end + 1,
                 cut_x=cut_x,
                 cut_shown=cut_shown,
-                place=f"{found.file}:{found.line}" if found else "",
+                place=f"{graph_break.file}:{graph_break.line}" if graph_break else "",
             )
         )
         x += width + gap

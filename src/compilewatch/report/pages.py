@@ -121,7 +121,9 @@ class RunReport:
         self.own_runs = (None, view.run.id, *view.run.merged_from)
         self._reason_pages = {reason.figures.label: reason.page for reason in self.reasons}
         self._fixes = {(fix.model, fix.target): fix for fix in view.fixes}
-        self._environments = {each.name: each for each in view.run.environments}
+        self._environments = {
+            environment.name: environment for environment in view.run.environments
+        }
         self._results = {(r.request.model.name, r.request.target): r for r in results}
 
     @property
@@ -133,15 +135,15 @@ class RunReport:
         counts = [(name, family_counts(models)) for name, models in self.families.items()]
         if all(results.total() == 1 for _, results in counts):
             return ()
-        counts.sort(key=lambda each: each[1][ResultGroup.PASS] / each[1].total())
+        counts.sort(key=lambda family: family[1][ResultGroup.PASS] / family[1].total())
         return tuple(counts[:CHARTED_FAMILIES])
 
     def reason_page(self, graph_break: GraphBreak) -> str:
         return self._reason_pages[reason_label(graph_break)]
 
-    def verified(self, found: Leverage) -> VerifiedFixes | None:
+    def verified(self, steps: Leverage) -> VerifiedFixes | None:
         """What is verified of the steps of a table; None where no fixes were searched."""
-        return verified_fixes(found, self.view.results, self.view.fixes)
+        return verified_fixes(steps, self.view.results, self.view.fixes)
 
     def fix_of(self, result: Result) -> ModelFix | None:
         """What was found against the graph breaks of a result; None where nothing was searched."""
@@ -181,18 +183,18 @@ def anchor(label: str) -> str:
 
 
 def _reasons(view: RunView, models: Iterable[ModelPage]) -> Iterator[ReasonPage]:
-    found: dict[str, list[tuple[ModelPage, GraphBreak]]] = defaultdict(list)
+    hits_by_reason: dict[str, list[tuple[ModelPage, GraphBreak]]] = defaultdict(list)
     for model in models:
         for result in model.results:
             for graph_break in result.breaks:
-                found[reason_label(graph_break)].append((model, graph_break))
+                hits_by_reason[reason_label(graph_break)].append((model, graph_break))
     taken: set[str] = set()
     pages = {
         label: f"reasons/{file_name(hits[0][1].code, taken)}"
-        for label, hits in sorted(found.items())
+        for label, hits in sorted(hits_by_reason.items())
     }
     for reason in summary.top_reasons(view):
-        hits = found[reason.label]
+        hits = hits_by_reason[reason.label]
         yield ReasonPage(
             figures=reason,
             page=pages[reason.label],
@@ -221,15 +223,15 @@ def _places(hits: list[tuple[ModelPage, GraphBreak]]) -> tuple[ReportPlace, ...]
 
 def _failures(models: Iterable[ModelPage]) -> Iterator[FailureGroup]:
     kinds = (ResultGroup.COMPILE_ERROR, ResultGroup.NO_VERDICT, ResultGroup.NOT_RUN)
-    found: dict[tuple[ResultGroup, str], list[tuple[ModelPage, Result]]] = defaultdict(list)
+    by_kind: dict[tuple[ResultGroup, str], list[tuple[ModelPage, Result]]] = defaultdict(list)
     for model in models:
         for result in model.results:
             if (kind := outcome(result)) in kinds:
                 code = result.error.code if result.error else result.status.value
-                found[(kind, code)].append((model, result))
-    order = sorted(found, key=lambda key: (kinds.index(key[0]), -len(found[key]), key[1]))
+                by_kind[(kind, code)].append((model, result))
+    order = sorted(by_kind, key=lambda key: (kinds.index(key[0]), -len(by_kind[key]), key[1]))
     for kind, code in order:
-        hits = found[(kind, code)]
+        hits = by_kind[(kind, code)]
         yield FailureGroup(
             outcome=kind,
             code=code,
@@ -274,8 +276,8 @@ class ModelPage:
     @property
     def first_failing(self) -> tuple[tuple[MatrixRow, Cell], ...]:
         """For each way in which it failed, the row and its first failing layer."""
-        found = ((row, row.first_failing) for row in self.rows)
-        return tuple((row, cell) for row, cell in found if cell is not None)
+        firsts = ((row, row.first_failing) for row in self.rows)
+        return tuple((row, cell) for row, cell in firsts if cell is not None)
 
     @property
     def tiers(self) -> str:
@@ -318,15 +320,15 @@ def model_pages(view: RunView) -> Iterator[ModelPage]:
     changes: dict[str, list[Change]] = defaultdict(list)
     for change in view.changes:
         changes[change.model].append(change)
-    specs = [found[0].request.model for found in results.values()]
+    specs = [members[0].request.model for members in results.values()]
     # File names are given in the order of the names, so that a report written again has the same.
     taken: set[str] = set()
     pages = {name: f"models/{file_name(name, taken)}" for name in sorted(results)}
     for spec in sorted(specs, key=lambda spec: (-(spec.downloads or 0), spec.name)):
-        found = sorted(results[spec.name], key=lambda r: rows.target_order(r.request.target))
+        members = sorted(results[spec.name], key=lambda r: rows.target_order(r.request.target))
         yield ModelPage(
             spec=spec,
             page=pages[spec.name],
-            results=tuple(found),
+            results=tuple(members),
             changes=tuple(changes[spec.name]),
         )

@@ -118,11 +118,11 @@ def _order(result: SarifResult) -> tuple[int, bool, str, int, str]:
 def document(results: Sequence[SarifResult], problems: Sequence[str] = ()) -> dict[str, Any]:
     """Return the log as JSON values, with one run."""
     rules: dict[str, dict[str, Any]] = {}
-    for each in results:
-        rules.setdefault(each.code, _rule(each))
+    for result in results:
+        rules.setdefault(result.code, _rule(result))
     index = {code: number for number, code in enumerate(rules)}
     times: Counter[str] = Counter()
-    notes = [{"level": "error", "message": {"text": _cut(each)}} for each in problems]
+    notes = [{"level": "error", "message": {"text": _cut(result)}} for result in problems]
     return {
         "$schema": SCHEMA,
         "version": "2.1.0",
@@ -140,7 +140,7 @@ def document(results: Sequence[SarifResult], problems: Sequence[str] = ()) -> di
                     name: {"description": {"text": text}} for name, text in _BASES.items()
                 },
                 "columnKind": "unicodeCodePoints",
-                "results": [_result(each, index, times) for each in results],
+                "results": [_result(result, index, times) for result in results],
             }
         ],
     }
@@ -177,7 +177,7 @@ def _result(result: SarifResult, index: Mapping[str, int], times: Counter[str]) 
     times[result.fingerprint] += 1
     place = result.location
     where = f" in {place.function}" if place.function else ""
-    found: dict[str, Any] = {
+    entry: dict[str, Any] = {
         "ruleId": result.code,
         "ruleIndex": index[result.code],
         "level": result.level,
@@ -190,15 +190,15 @@ def _result(result: SarifResult, index: Mapping[str, int], times: Counter[str]) 
         },
     }
     if result.level == "none":
-        found["kind"] = "pass"
+        entry["kind"] = "pass"
     if result.state is not None:
-        found["baselineState"] = result.state
+        entry["baselineState"] = result.state
     if len(result.path) > 1:
-        flow = [{"location": _location(each)} for each in result.path]
-        found["codeFlows"] = [{"threadFlows": [{"locations": flow}]}]
+        flow = [{"location": _location(step)} for step in result.path]
+        entry["codeFlows"] = [{"threadFlows": [{"locations": flow}]}]
     if result.checks:
-        found["properties"] = {"checks": list(result.checks[:100])}
-    return found
+        entry["properties"] = {"checks": list(result.checks[:100])}
+    return entry
 
 
 def _location(place: SarifLocation) -> dict[str, Any]:
@@ -215,10 +215,10 @@ def _location(place: SarifLocation) -> dict[str, Any]:
         }
         if stripped:
             physical["region"]["snippet"] = {"text": _cut(stripped)}
-    found: dict[str, Any] = {"physicalLocation": physical}
+    location: dict[str, Any] = {"physicalLocation": physical}
     if place.function:
-        found["message"] = {"text": _cut(place.function)}
-    return found
+        location["message"] = {"text": _cut(place.function)}
+    return location
 
 
 def _cut(text: str, most: int = _TEXT_CHARACTERS) -> str:
@@ -241,17 +241,17 @@ def write_run(path: Path, view: RunView) -> None:
 
 def results_of(view: RunView) -> tuple[SarifResult, ...]:
     """Return each place of a break once, with the models that have it."""
-    found: dict[tuple[str, str, int | None], SarifResult] = {}
-    for each in _every(view):
-        key = (each.fingerprint, each.location.file, each.location.line)
-        known = found.get(key)
+    by_place: dict[tuple[str, str, int | None], SarifResult] = {}
+    for result in _every(view):
+        key = (result.fingerprint, result.location.file, result.location.line)
+        known = by_place.get(key)
         if known is not None:
-            state = "unchanged" if "unchanged" in (known.state, each.state) else known.state
-            checks = tuple(dict.fromkeys((*known.checks, *each.checks)))
-            each = replace(known, state=state, checks=checks)
-        found[key] = each
-    met = {each.fingerprint for each in found.values() if each.state != "absent"}
-    return tuple(e for e in found.values() if e.state != "absent" or e.fingerprint not in met)
+            state = "unchanged" if "unchanged" in (known.state, result.state) else known.state
+            checks = tuple(dict.fromkeys((*known.checks, *result.checks)))
+            result = replace(known, state=state, checks=checks)
+        by_place[key] = result
+    met = {result.fingerprint for result in by_place.values() if result.state != "absent"}
+    return tuple(e for e in by_place.values() if e.state != "absent" or e.fingerprint not in met)
 
 
 def _every(view: RunView) -> Iterator[SarifResult]:
@@ -259,34 +259,41 @@ def _every(view: RunView) -> Iterator[SarifResult]:
     for result in view.results:
         request = result.request
         old = view.before.get((request.model.name, request.target))
-        before = {each.fingerprint for each in old.breaks} if old is not None else set()
+        before = (
+            {graph_break.fingerprint for graph_break in old.breaks} if old is not None else set()
+        )
         same = old is None and (request.model.name, request.target) not in changed
         folders = _folders(request)
-        for each in result.breaks:
+        for graph_break in result.breaks:
             state: State | None = None
             if view.baseline is not None:
-                state = "unchanged" if same or each.fingerprint in before else "new"
-            yield _sarif_result(each, result, folders, state)
-        gone = before - {each.fingerprint for each in result.breaks}
-        for each in old.breaks if old is not None and result.is_verdict else ():
-            if each.fingerprint in gone:
-                yield replace(_sarif_result(each, result, folders, "absent"), level="none", path=())
+                state = "unchanged" if same or graph_break.fingerprint in before else "new"
+            yield _sarif_result(graph_break, result, folders, state)
+        gone = before - {graph_break.fingerprint for graph_break in result.breaks}
+        for graph_break in old.breaks if old is not None and result.is_verdict else ():
+            if graph_break.fingerprint in gone:
+                yield replace(
+                    _sarif_result(graph_break, result, folders, "absent"), level="none", path=()
+                )
 
 
 def _sarif_result(
-    found: GraphBreak, result: Result, folders: Sequence[tuple[str, Path]], state: State | None
+    graph_break: GraphBreak,
+    result: Result,
+    folders: Sequence[tuple[str, Path]],
+    state: State | None,
 ) -> SarifResult:
-    place = _location_of(found.file, found.line, found.function, folders)
-    frames = (_location_of(f.file, f.line, f.function, folders) for f in found.user_stack)
+    place = _location_of(graph_break.file, graph_break.line, graph_break.function, folders)
+    frames = (_location_of(f.file, f.line, f.function, folders) for f in graph_break.user_stack)
     return SarifResult(
-        code=found.code,
-        reason=reason_label(found),
+        code=graph_break.code,
+        reason=reason_label(graph_break),
         level="note" if place.installed else "warning",
-        fingerprint=found.fingerprint,
-        location=replace(place, text=source_line(found)),
+        fingerprint=graph_break.fingerprint,
+        location=replace(place, text=source_line(graph_break)),
         state=state,
-        explanation=found.explanation,
-        hints=found.hints,
+        explanation=graph_break.explanation,
+        hints=graph_break.hints,
         path=tuple(frames)[-100:],
         checks=(_name(result.request),),
     )
@@ -306,12 +313,12 @@ def _folders(request: Request) -> tuple[tuple[str, Path], ...]:
     """The folders below the current one that have a model's code, with their relative paths."""
     build, here = request.model.build, Path.cwd()
     further = map(Path, build.python_path) if isinstance(build, FactoryBuild) else ()
-    found: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     for folder in (*further, here, here / "src"):
         if folder.is_relative_to(here):
             inside = folder.relative_to(here).as_posix()
-            found["" if inside == "." else f"{inside}/"] = folder
-    return tuple(found.items())
+            folders["" if inside == "." else f"{inside}/"] = folder
+    return tuple(folders.items())
 
 
 def _name(request: Request) -> str:

@@ -56,18 +56,18 @@ class Section:
 
 def details(result: Result) -> tuple[Section, ...]:
     """The sections that a result has something to say in."""
-    found = result.details
+    target_details = result.details
     sections: list[Section] = []
     if result.variants:
         sections.append(_variants(result))
-    if isinstance(found, ExportDetail):
-        sections.append(_export(found))
-    elif isinstance(found, Performance):
-        sections.append(_performance(found))
-    elif isinstance(found, XlaDetail):
-        sections.append(_xla(found, captured=result.graph_breaks is not None))
-    elif isinstance(found, NeuronDetail):
-        sections.append(_neuron(found))
+    if isinstance(target_details, ExportDetail):
+        sections.append(_export(target_details))
+    elif isinstance(target_details, Performance):
+        sections.append(_performance(target_details))
+    elif isinstance(target_details, XlaDetail):
+        sections.append(_xla(target_details, captured=result.graph_breaks is not None))
+    elif isinstance(target_details, NeuronDetail):
+        sections.append(_neuron(target_details))
     captured = result.capture
     if captured is not None and (result.breaks or captured.share != 1 or captured.recompilations):
         sections.insert(0, _capture(captured))
@@ -80,18 +80,18 @@ def _variants(result: Result) -> Section:
     """Every input variant; what the page says elsewhere is about the first of the worst ones."""
     rows = tuple(
         (
-            f"{each.name} *" if each.name == result.variant else each.name,
-            each.status.value.replace("_", " ") if each.is_verdict else "not evaluated",
-            quantity(each.graphs),
-            quantity(each.graph_breaks),
-            _accepted(each),
-            reason_label(each.breaks[0], short=True)
-            if each.breaks
+            f"{variant.name} *" if variant.name == result.variant else variant.name,
+            variant.status.value.replace("_", " ") if variant.is_verdict else "not evaluated",
+            quantity(variant.graphs),
+            quantity(variant.graph_breaks),
+            _accepted(variant),
+            reason_label(variant.breaks[0], short=True)
+            if variant.breaks
             else ""
-            if each.is_verdict
-            else each.detail,
+            if variant.is_verdict
+            else variant.detail,
         )
-        for each in result.variants
+        for variant in result.variants
     )
     return Section(
         title="Input variants",
@@ -115,8 +115,8 @@ def _facts(*pairs: tuple[str, str | None]) -> tuple[Fact, ...]:
     return tuple((name, value) for name, value in pairs if value is not None)
 
 
-def _listings(*found: Listing) -> tuple[Listing, ...]:
-    return tuple(listing for listing in found if listing.rows)
+def _listings(*listings: Listing) -> tuple[Listing, ...]:
+    return tuple(listing for listing in listings if listing.rows)
 
 
 # Formatters that keep None, which the words of tables turn into a dash.
@@ -143,36 +143,36 @@ def _yes(answer: bool) -> str:
 # --- Dynamo ------------------------------------------------------------------------------------
 
 
-def _capture(found: CaptureFigures) -> Section:
+def _capture(capture: CaptureFigures) -> Section:
     settings = {True: "on", False: "off", None: None}
     return Section(
         title="Captured",
         facts=_facts(
-            ("operators in graphs", _count(found.operators_captured)),
-            ("operators run eagerly", _count(found.operators_eager)),
-            ("frames compiled", _count(found.frames_compiled)),
-            ("frames skipped", _count(found.frames_skipped)),
-            ("recompilations", _count(found.recompilations)),
-            ("nested_graph_breaks", settings[found.nested_graph_breaks]),
+            ("operators in graphs", _count(capture.operators_captured)),
+            ("operators run eagerly", _count(capture.operators_eager)),
+            ("frames compiled", _count(capture.frames_compiled)),
+            ("frames skipped", _count(capture.frames_skipped)),
+            ("recompilations", _count(capture.recompilations)),
+            ("nested_graph_breaks", settings[capture.nested_graph_breaks]),
         ),
-        listings=_listings(_tally("Operators run eagerly", found.eager_operators)),
+        listings=_listings(_tally("Operators run eagerly", capture.eager_operators)),
     )
 
 
 # --- export ------------------------------------------------------------------------------------
 
 
-def _export(found: ExportDetail) -> Section:
-    variants = (("non-strict", found.non_strict), ("strict", found.strict))
+def _export(export: ExportDetail) -> Section:
+    variants = (("non-strict", export.non_strict), ("strict", export.strict))
     tried = [(name, variant) for name, variant in variants if variant is not None]
-    failures = found.draft.failures if found.draft is not None else ()
+    failures = export.draft.failures if export.draft is not None else ()
     return Section(
         title="torch.export",
         facts=_facts(
             *((name, _variant(variant)) for name, variant in tried),
-            ("draft", None if found.draft is None else _draft(found.draft)),
-            ("dimensions that stay dynamic", ", ".join(found.dynamic_dimensions) or None),
-            ("dimensions made constant", ", ".join(found.specialized_dimensions) or None),
+            ("draft", None if export.draft is None else _draft(export.draft)),
+            ("dimensions that stay dynamic", ", ".join(export.dynamic_dimensions) or None),
+            ("dimensions made constant", ", ".join(export.specialized_dimensions) or None),
         ),
         listings=_listings(
             Listing(
@@ -180,12 +180,12 @@ def _export(found: ExportDetail) -> Section:
                 columns=("Kind", "What", "Times", "Place"),
                 rows=tuple(
                     (
-                        each.kind.replace("_", " "),
-                        each.what,
-                        f"{each.occurrences:,}",
-                        f"{each.file}:{each.line}" if each.file else "",
+                        failure.kind.replace("_", " "),
+                        failure.what,
+                        f"{failure.occurrences:,}",
+                        f"{failure.file}:{failure.line}" if failure.file else "",
                     )
-                    for each in failures
+                    for failure in failures
                 ),
             ),
             Listing(
@@ -197,51 +197,51 @@ def _export(found: ExportDetail) -> Section:
     )
 
 
-def _variant(found: ExportVariant) -> str:
-    if not found.exported:
-        return f"rejected: {found.code or 'no code'}, after {_time(found.duration_seconds)}"
-    ops = "" if found.ops is None else f", {found.ops:,} ops"
-    return f"exported{ops}, in {_time(found.duration_seconds)}"
+def _variant(variant: ExportVariant) -> str:
+    if not variant.exported:
+        return f"rejected: {variant.code or 'no code'}, after {_time(variant.duration_seconds)}"
+    ops = "" if variant.ops is None else f", {variant.ops:,} ops"
+    return f"exported{ops}, in {_time(variant.duration_seconds)}"
 
 
-def _draft(found: DraftExport) -> str:
-    if not found.exported:
-        return f"rejected: {found.reason or 'no reason given'}"
-    return f"exported, {plural(len(found.failures), 'finding')}"
+def _draft(draft: DraftExport) -> str:
+    if not draft.exported:
+        return f"rejected: {draft.reason or 'no reason given'}"
+    return f"exported, {plural(len(draft.failures), 'finding')}"
 
 
 # --- Inductor ----------------------------------------------------------------------------------
 
 
-def _performance(found: Performance) -> Section:
-    speedup = None if found.speedup is None else f"{found.speedup:.2f} × eager"
+def _performance(performance: Performance) -> Section:
+    speedup = None if performance.speedup is None else f"{performance.speedup:.2f} × eager"
     return Section(
         title="Compile time and speed",
         facts=_facts(
-            ("cold compile", _time(found.cold_compile_seconds)),
-            ("warm compile", _time(found.warm_compile_seconds)),
-            ("eager latency", _time(found.eager_latency_seconds)),
-            ("compiled latency", _time(found.compiled_latency_seconds)),
+            ("cold compile", _time(performance.cold_compile_seconds)),
+            ("warm compile", _time(performance.warm_compile_seconds)),
+            ("eager latency", _time(performance.eager_latency_seconds)),
+            ("compiled latency", _time(performance.compiled_latency_seconds)),
             ("speed", speedup),
-            ("runs measured", _count(found.latency_samples)),
-            ("graphs recompiled for a larger batch", _count(found.recompiles)),
-            ("peak memory of the compiler", _size(found.compiler_peak_memory_bytes)),
+            ("runs measured", _count(performance.latency_samples)),
+            ("graphs recompiled for a larger batch", _count(performance.recompiles)),
+            ("peak memory of the compiler", _size(performance.compiler_peak_memory_bytes)),
         ),
     )
 
 
-def _numerics(found: Numerics) -> Section:
+def _numerics(numerics: Numerics) -> Section:
     figures = ("max_abs_error", "max_rel_error", "atol", "rtol")
-    measured = ((name.replace("_", " "), getattr(found, name)) for name in figures)
+    measured = ((name.replace("_", " "), getattr(numerics, name)) for name in figures)
     return Section(
         title="Numerics against eager",
         facts=_facts(
-            ("matches", _yes(found.matches)),
-            ("eager is deterministic", _yes(found.deterministic)),
+            ("matches", _yes(numerics.matches)),
+            ("eager is deterministic", _yes(numerics.deterministic)),
             *((name, None if value is None else f"{value:.3g}") for name, value in measured),
-            ("errors held against", found.reference),
-            ("outputs that differ", ", ".join(found.mismatches) or None),
-            ("samples computed alone", found.alone or None),
+            ("errors held against", numerics.reference),
+            ("outputs that differ", ", ".join(numerics.mismatches) or None),
+            ("samples computed alone", numerics.alone or None),
         ),
     )
 
@@ -249,62 +249,66 @@ def _numerics(found: Numerics) -> Section:
 # --- XLA ---------------------------------------------------------------------------------------
 
 
-def _xla(found: XlaDetail, captured: bool) -> Section:
+def _xla(xla: XlaDetail, captured: bool) -> Section:
     """`captured`: whether operators outside XLA were counted, so that none is a fact."""
     kept = {"lazy": "of the call itself", "export": "of torch.export, where the call breaks"}
     outside = None
-    if captured or found.fallbacks:
-        outside = f"{sum(found.fallbacks.values()):,} calls" if found.fallbacks else "none"
-    graph = kept.get(found.hlo or "", "none: it would hold values of these inputs")
+    if captured or xla.fallbacks:
+        outside = f"{sum(xla.fallbacks.values()):,} calls" if xla.fallbacks else "none"
+    graph = kept.get(xla.hlo or "", "none: it would hold values of these inputs")
     return Section(
         title="XLA",
         facts=_facts(
-            ("HLO kept", graph if captured or found.hlo else None),
-            ("HLO instructions", _count(sum(found.operators.values()) or None)),
+            ("HLO kept", graph if captured or xla.hlo else None),
+            ("HLO instructions", _count(sum(xla.operators.values()) or None)),
             ("operators outside XLA", outside),
-            ("compile time", _time(found.compile_seconds)),
-            ("graphs recompiled for the same inputs", _count(found.recompiles_same_inputs)),
-            ("graphs recompiled for a larger batch", _count(found.recompiles)),
-            ("StableHLO", None if found.stablehlo is None else _variant(found.stablehlo)),
-            ("Dynamo with openxla", None if found.openxla is None else _openxla(found.openxla)),
+            ("compile time", _time(xla.compile_seconds)),
+            ("graphs recompiled for the same inputs", _count(xla.recompiles_same_inputs)),
+            ("graphs recompiled for a larger batch", _count(xla.recompiles)),
+            ("StableHLO", None if xla.stablehlo is None else _variant(xla.stablehlo)),
+            ("Dynamo with openxla", None if xla.openxla is None else _openxla(xla.openxla)),
         ),
         listings=_listings(
-            _expected(found.expected_to_fail_on_neuron),
-            _tally("Operators outside XLA", found.fallbacks),
-            _tally("Operators outside XLA under Dynamo", _fallbacks(found.openxla)),
-            _breaks(found.openxla),
-            _tally("Most frequent HLO instructions", found.operators, OPERATORS_SHOWN),
+            _expected(xla.expected_to_fail_on_neuron),
+            _tally("Operators outside XLA", xla.fallbacks),
+            _tally("Operators outside XLA under Dynamo", _fallbacks(xla.openxla)),
+            _breaks(xla.openxla),
+            _tally("Most frequent HLO instructions", xla.operators, OPERATORS_SHOWN),
         ),
     )
 
 
-def _openxla(found: OpenXla) -> str:
-    figures = (("graphs", found.graphs), ("graph breaks", found.graph_breaks))
-    said = [f"{name}: {number:,}" for name, number in figures if number is not None]
-    verdict = "accepted" if found.accepted else f"rejected: {found.code or 'no code'}"
-    return "; ".join([verdict, *said])
+def _openxla(openxla: OpenXla) -> str:
+    figures = (("graphs", openxla.graphs), ("graph breaks", openxla.graph_breaks))
+    counts = [f"{name}: {number:,}" for name, number in figures if number is not None]
+    verdict = "accepted" if openxla.accepted else f"rejected: {openxla.code or 'no code'}"
+    return "; ".join([verdict, *counts])
 
 
-def _fallbacks(found: OpenXla | None) -> dict[str, int]:
-    return {} if found is None else found.fallbacks
+def _fallbacks(openxla: OpenXla | None) -> dict[str, int]:
+    return {} if openxla is None else openxla.fallbacks
 
 
-def _breaks(found: OpenXla | None) -> Listing:
+def _breaks(openxla: OpenXla | None) -> Listing:
     return Listing(
         title="Graph breaks of Dynamo with openxla",
         columns=("Reason", "Times", "Place"),
         rows=tuple(
-            (reason_label(each), f"{each.occurrences:,}", f"{each.file}:{each.line}")
-            for each in (() if found is None else found.breaks)
+            (
+                reason_label(graph_break),
+                f"{graph_break.occurrences:,}",
+                f"{graph_break.file}:{graph_break.line}",
+            )
+            for graph_break in (() if openxla is None else openxla.breaks)
         ),
     )
 
 
-def _expected(found: Iterable[NeuronConcern]) -> Listing:
+def _expected(concerns: Iterable[NeuronConcern]) -> Listing:
     return Listing(
         title="Expected to fail on Neuron",
         columns=("Operator", "Times", "Reason", "SDK", "Source"),
-        rows=tuple((c.operator, f"{c.count:,}", c.reason, c.sdk, c.source) for c in found),
+        rows=tuple((c.operator, f"{c.count:,}", c.reason, c.sdk, c.source) for c in concerns),
         note=EXPECTATION_NOTE,
     )
 
@@ -318,26 +322,26 @@ def _tally(title: str, counts: dict[str, int], limit: int | None = None) -> List
 # --- Neuron ------------------------------------------------------------------------------------
 
 
-def _neuron(found: NeuronDetail) -> Section:
-    support = found.support
+def _neuron(neuron: NeuronDetail) -> Section:
+    support = neuron.support
     percent = None if support is None or support.percent is None else f"{support.percent:.3g} %"
     return Section(
         title="Neuron",
         facts=_facts(
-            ("instance family", found.target),
-            ("route", found.route),
-            *(_failure(found.failure) if found.failure is not None else ()),
-            ("SDK", found.sdk_version),
-            ("compiler", found.compiler_version),
-            ("flags", " ".join(found.flags) or None),
-            ("compile time", "from the compile cache" if found.cached else None),
-            ("compile time", _time(found.compile_seconds)),
-            ("peak memory of the compiler", _size(found.compiler_peak_memory_bytes)),
-            *_neff(found),
-            ("NeuronCores on this machine", _count(found.device_cores)),
-            ("eager latency on the CPU", _time(found.eager_latency_seconds)),
-            ("latency on a NeuronCore", _time(found.latency_seconds)),
-            ("runs measured", _count(found.latency_samples)),
+            ("instance family", neuron.target),
+            ("route", neuron.route),
+            *(_failure(neuron.failure) if neuron.failure is not None else ()),
+            ("SDK", neuron.sdk_version),
+            ("compiler", neuron.compiler_version),
+            ("flags", " ".join(neuron.flags) or None),
+            ("compile time", "from the compile cache" if neuron.cached else None),
+            ("compile time", _time(neuron.compile_seconds)),
+            ("peak memory of the compiler", _size(neuron.compiler_peak_memory_bytes)),
+            *_neff(neuron),
+            ("NeuronCores on this machine", _count(neuron.device_cores)),
+            ("eager latency on the CPU", _time(neuron.eager_latency_seconds)),
+            ("latency on a NeuronCore", _time(neuron.latency_seconds)),
+            ("runs measured", _count(neuron.latency_samples)),
             ("operators supported", percent),
         ),
         listings=_listings(
@@ -345,8 +349,8 @@ def _neuron(found: NeuronDetail) -> Section:
                 title="Unsupported operators",
                 columns=("Operator", "Times", "Rejected in"),
                 rows=tuple(
-                    (each.name, f"{each.occurrences:,}", each.failure_at)
-                    for each in (support.unsupported if support is not None else ())
+                    (operator.name, f"{operator.occurrences:,}", operator.failure_at)
+                    for operator in (support.unsupported if support is not None else ())
                 ),
             ),
             _tally("Supported operators", support.supported if support is not None else {}),
@@ -354,18 +358,18 @@ def _neuron(found: NeuronDetail) -> Section:
     )
 
 
-def _failure(found: NeuronFailure) -> Iterator[tuple[str, str | None]]:
-    yield "failure", found.kind.replace("_", " ")
-    yield "code", found.code
-    yield "compiler message", found.message or None
-    yield "suggested fix", found.advice or None
-    yield "exit status", None if found.exit_status is None else str(found.exit_status)
-    yield "signal", found.signal
+def _failure(failure: NeuronFailure) -> Iterator[tuple[str, str | None]]:
+    yield "failure", failure.kind.replace("_", " ")
+    yield "code", failure.code
+    yield "compiler message", failure.message or None
+    yield "suggested fix", failure.advice or None
+    yield "exit status", None if failure.exit_status is None else str(failure.exit_status)
+    yield "signal", failure.signal
 
 
-def _neff(found: NeuronDetail) -> Iterator[tuple[str, str | None]]:
-    yield "NEFF", _size(found.neff_bytes)
-    if found.neff is not None:
-        yield "NEFF format", f"{found.neff.version}, package {found.neff.package_version}"
-        yield "NEFF built by", found.neff.build or None
-        yield "NEFF for NeuronCores", str(found.neff.cores)
+def _neff(neuron: NeuronDetail) -> Iterator[tuple[str, str | None]]:
+    yield "NEFF", _size(neuron.neff_bytes)
+    if neuron.neff is not None:
+        yield "NEFF format", f"{neuron.neff.version}, package {neuron.neff.package_version}"
+        yield "NEFF built by", neuron.neff.build or None
+        yield "NEFF for NeuronCores", str(neuron.neff.cores)

@@ -124,15 +124,15 @@ def history_words(history: Sequence[Earlier]) -> str:
 
     `Without graph breaks since RUN.`, `First broke in RUN.`, `First failed in RUN.`
     """
-    judged = [each for each in history if is_verdict(each.status, each.phase)]
+    judged = [earlier for earlier in history if is_verdict(earlier.status, earlier.phase)]
     if not judged:
         return "No stored run has a verdict."
     passes = judged[-1].status is Status.PASS
     first = judged[-1]
-    for each in reversed(judged):
-        if (each.status is Status.PASS) != passes:
+    for earlier in reversed(judged):
+        if (earlier.status is Status.PASS) != passes:
             break
-        first = each
+        first = earlier
     else:
         every = "Without graph breaks in every stored run with a verdict."
         return every if passes else "Never passed in a stored run."
@@ -182,9 +182,11 @@ def status_words(result: Result | Earlier) -> str:
 def why(result: Result) -> tuple[str, ...]:
     """Causes in few words: titles of breaks, the message of an error, else what the result says."""
     if result.breaks:
-        return tuple(dict.fromkeys(reason_label(each, short=True) for each in result.breaks))
-    said = "" if outcome(result) is ResultGroup.PASS else message(result) or result.detail
-    return (said,) if said else ()
+        return tuple(
+            dict.fromkeys(reason_label(graph_break, short=True) for graph_break in result.breaks)
+        )
+    cause = "" if outcome(result) is ResultGroup.PASS else message(result) or result.detail
+    return (cause,) if cause else ()
 
 
 def message(result: Result) -> str:
@@ -230,11 +232,13 @@ def first_reason(result: Result) -> str:
 
 def captured_words(result: Result) -> str:
     """`99.8 % captured (933 of 935 operators)`; "" where operators were not counted."""
-    found = result.capture
-    if found is None or found.operators_captured is None or found.operators_eager is None:
+    capture = result.capture
+    if capture is None or capture.operators_captured is None or capture.operators_eager is None:
         return ""
-    every = found.operators_captured + found.operators_eager
-    return f"{percent(found.share)} captured ({found.operators_captured:,} of {every:,} operators)"
+    every = capture.operators_captured + capture.operators_eager
+    return (
+        f"{percent(capture.share)} captured ({capture.operators_captured:,} of {every:,} operators)"
+    )
 
 
 def fullgraph_note(result: Result) -> str:
@@ -245,25 +249,29 @@ def fullgraph_note(result: Result) -> str:
 
 def second_call_note(result: Result) -> str:
     """What the second call of the compiled model met beyond the first; "" if nothing."""
-    found = result.second_call
-    if found is None:
+    second_call = result.second_call
+    if second_call is None:
         return ""
-    said = []
-    if found.graph_breaks:
-        places = (f"{each.code} at {each.file}:{each.line}" for each in found.breaks)
-        said.append(f"{plural(found.graph_breaks, 'graph break')} ({', '.join(places)})")
-    if found.recompilations:
-        said.append(plural(found.recompilations, "recompilation"))
-    if found.error:
-        said.append(found.error)
-    return f"second call, with equal inputs: {', '.join(said)}"
+    notes = []
+    if second_call.graph_breaks:
+        places = (
+            f"{graph_break.code} at {graph_break.file}:{graph_break.line}"
+            for graph_break in second_call.breaks
+        )
+        notes.append(f"{plural(second_call.graph_breaks, 'graph break')} ({', '.join(places)})")
+    if second_call.recompilations:
+        notes.append(plural(second_call.recompilations, "recompilation"))
+    if second_call.error:
+        notes.append(second_call.error)
+    return f"second call, with equal inputs: {', '.join(notes)}"
 
 
-def recompilation_lines(found: Iterable[Recompilation]) -> Iterator[str]:
+def recompilation_lines(recompilations: Iterable[Recompilation]) -> Iterator[str]:
     """Each recompilation: the call, the frame, and each guard that failed, with its values."""
-    for each in found:
-        yield f"call {each.call} compiled {each.function} again, {each.file}:{each.line}"
-        yield from (f"  {guard}" for guard in each.guards)
+    for recompilation in recompilations:
+        place = f"{recompilation.file}:{recompilation.line}"
+        yield f"call {recompilation.call} compiled {recompilation.function} again, {place}"
+        yield from (f"  {guard}" for guard in recompilation.guards)
 
 
 def registry_page(code: str) -> str | None:
@@ -402,8 +410,8 @@ def headline(view: RunView) -> str:
     if missing := total - len(view.results):
         others.append(f"{missing:,} without a result")
     share = percent(summary.passed_share(view))
-    said = f"{passed:,} of {total:,} {unit} {verb} ({share})"
-    return "; ".join([said, *others])
+    passing = f"{passed:,} of {total:,} {unit} {verb} ({share})"
+    return "; ".join([passing, *others])
 
 
 def repository_words(view: RunView) -> str:
@@ -411,14 +419,14 @@ def repository_words(view: RunView) -> str:
 
     Empty without any.
     """
-    found = summary.repositories(view)
-    if found is None:
+    repositories = summary.repositories(view)
+    if repositories is None:
         return ""
-    counted = f"repositories: {found.covered:,} of {found.total:,}"
-    skipped = f", {found.partly:,} of them with skipped parts" if found.partly else ""
+    counted = f"repositories: {repositories.covered:,} of {repositories.total:,}"
+    skipped = f", {repositories.partly:,} of them with skipped parts" if repositories.partly else ""
     parts = ", ".join(
         f"{part or 'nothing can be built'} {covered:,} of {total:,}"
-        for part, (covered, total) in found.by_part.items()
+        for part, (covered, total) in repositories.by_part.items()
     )
     return f"{counted} with a verdict on each evaluated part{skipped} ({parts})"
 
@@ -432,15 +440,17 @@ def cell_words(cell: Cell) -> str:
     return words if target.name == cell.layer else f"{words} ({target_label(target)})"
 
 
-def leverage_headline(found: Leverage) -> str:
+def leverage_headline(ranking: Leverage) -> str:
     """`13 models have graph breaks on dynamo, 3.4 M downloads a month`."""
-    if not found.broken:
+    if not ranking.broken:
         return "No model has a graph break: there is nothing to fix."
-    verb = "has" if found.broken == 1 else "have"
-    said = f"{plural(found.broken, 'model')} {verb} graph breaks on {', '.join(found.targets)}"
-    if found.downloads is None:
-        return said
-    return f"{said}, {quantity(found.downloads)} downloads a month"
+    verb = "has" if ranking.broken == 1 else "have"
+    sentence = (
+        f"{plural(ranking.broken, 'model')} {verb} graph breaks on {', '.join(ranking.targets)}"
+    )
+    if ranking.downloads is None:
+        return sentence
+    return f"{sentence}, {quantity(ranking.downloads)} downloads a month"
 
 
 def gain(fix: LeverageStep) -> str:
@@ -448,44 +458,46 @@ def gain(fix: LeverageStep) -> str:
     return f"{len(fix.models):,}" if fix.exact else f"+{len(fix.models):,}"
 
 
-def leverage_notes(found: Leverage) -> tuple[str, ...]:
+def leverage_notes(ranking: Leverage) -> tuple[str, ...]:
     """What the columns of the table of fixes mean, and what the table leaves out."""
-    unit = "function" if found.by is By.LINE else "reason"
+    unit = "function" if ranking.by is By.LINE else "reason"
     notes = [
         "Models: have no graph break any more after this step; with +, only together with the "
         "steps above.",
         f"At most: models that break in this {unit} at all, and would need other fixes too.",
     ]
-    if found.unknown:
+    if ranking.unknown:
         notes.append(
-            f"{plural(found.unknown, 'model')} cannot be ranked, because not all causes of their "
+            f"{plural(ranking.unknown, 'model')} cannot be ranked, because not all causes of their "
             "breaks are known."
         )
-    if rest := found.left - found.unknown:
+    if rest := ranking.left - ranking.unknown:
         notes.append(f"{plural(rest, 'model')} would need steps that are not listed.")
     return tuple(notes)
 
 
-def step_fix_words(found: StepFix | None) -> str:
+def step_fix_words(fix: StepFix | None) -> str:
     """`capture_scalar_outputs=True (12 of 41 models)`; a dash where nothing is verified."""
-    if found is None:
+    if fix is None:
         return "–"
-    changes = " and ".join(found.changes)
-    return f"{changes} ({found.verified:,} of {plural(found.affected, 'model')})"
+    changes = " and ".join(fix.changes)
+    return f"{changes} ({fix.verified:,} of {plural(fix.affected, 'model')})"
 
 
-def verified_total_words(found: VerifiedTotal) -> str:
+def verified_total_words(verified: VerifiedTotal) -> str:
     """What the verified fixes of a run are worth together, in two sentences."""
-    if not found.models:
-        said = "No fix of a single graph is verified for any of these models."
+    if not verified.models:
+        sentences = "No fix of a single graph is verified for any of these models."
     else:
-        these = "this change leaves" if len(found.changes) == 1 else "these changes leave"
-        these = these.replace("these", f"these {len(found.changes):,}")
-        gained = f"{plural(len(found.models), 'more model')} without graph breaks"
-        if found.downloads is not None:
-            gained += f", {quantity(found.downloads)} downloads a month"
-        said = f"Verified: {these} {gained}; each of them is verified by a script of its own."
-    if found.improved:
-        verb = "has" if found.improved == 1 else "have"
-        said += f" {plural(found.improved, 'model')} {verb} a verification of fewer graph breaks."
-    return said
+        these = "this change leaves" if len(verified.changes) == 1 else "these changes leave"
+        these = these.replace("these", f"these {len(verified.changes):,}")
+        gained = f"{plural(len(verified.models), 'more model')} without graph breaks"
+        if verified.downloads is not None:
+            gained += f", {quantity(verified.downloads)} downloads a month"
+        sentences = f"Verified: {these} {gained}; each of them is verified by a script of its own."
+    if verified.improved:
+        verb = "has" if verified.improved == 1 else "have"
+        sentences += (
+            f" {plural(verified.improved, 'model')} {verb} a verification of fewer graph breaks."
+        )
+    return sentences

@@ -162,14 +162,14 @@ def _type(result: Result) -> str:
 
 
 def _message(result: Result, regression: Change | None) -> str:
-    said = result.detail or f"{result.status.value} in {result.phase.value}"
+    detail = result.detail or f"{result.status.value} in {result.phase.value}"
     if result.expectation is not None:
         return f"expected {result.status.value}: {result.expectation}"
     if result.status in NOT_RUN:
-        return f"{result.status.value}: {said}"
+        return f"{result.status.value}: {detail}"
     if regression is not None:
-        return f"regression: {regression.reason}; {result.status.value}: {said}"
-    return f"{result.status.value} in {result.phase.value}: {said}"
+        return f"regression: {regression.reason}; {result.status.value}: {detail}"
+    return f"{result.status.value} in {result.phase.value}: {detail}"
 
 
 def _body(result: Result) -> str:
@@ -187,11 +187,11 @@ def _body(result: Result) -> str:
     return "\n\n".join(line for line in lines if line)
 
 
-def _source(found: GraphBreak) -> str:
+def _source(graph_break: GraphBreak) -> str:
     """The stored lines around a break, its own marked."""
     return "".join(
-        f"{'>' if number == found.line else ' '} {number:>5} | {text}\n"
-        for number, text in source_lines(found)
+        f"{'>' if number == graph_break.line else ' '} {number:>5} | {text}\n"
+        for number, text in source_lines(graph_break)
     )
 
 

@@ -108,18 +108,18 @@ class LokiSink:
                 f"{where}: the request failed ({type(error).__name__}): check loki.url"
             ) from None
         status, line = response.status_code, next(iter(text.strip().splitlines()), "")[:200]
-        said = f"responds {status}" + (f": {line}" if line else "")
+        response_words = f"responds {status}" + (f": {line}" if line else "")
         if status == self._emitter.success_response_code:
             return ""
         if status in _TRANSIENT:
             after = response.headers.get("Retry-After", "").strip()
-            raise TransientError(said, float(after) if after.isdigit() else None)
+            raise TransientError(response_words, float(after) if after.isdigit() else None)
         if status in (401, 403):
             advice = "check loki.username and loki.password"
             raise SinkError(f"{where} rejects the credentials ({status}): {advice}")
         if status not in (400, 413):
             raise SinkError(f"{where} has no push API at {PUSH_PATH} ({status}): check loki.url")
-        return next((advice for words, advice in _ADVICE.items() if words in text), said)
+        return next((advice for words, advice in _ADVICE.items() if words in text), response_words)
 
     def _exchange(self, body: bytes) -> tuple[requests.Response, str]:
         """Send a request; return the response and the beginning of its text, without secrets."""

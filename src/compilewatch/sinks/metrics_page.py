@@ -17,7 +17,7 @@ LABELS: dict[str, str] = {
     + ", ".join(f"`{part}`" for part in Part)
     + "; empty for a model of another source",
     "quantization": "how the checkpoint is quantised: "
-    + ", ".join(f"`{each}`" for each in Quantization)
+    + ", ".join(f"`{kind}`" for kind in Quantization)
     + "; empty if it is not. Without its weights, the class is evaluated unquantised",
     "covered": "`yes` (a verdict on every evaluated part) or `no`",
     "reason": "the break's ID and type in PyTorch's registry (`GB0170 Data-dependent branching`), "
@@ -42,10 +42,10 @@ LABELS: dict[str, str] = {
 
 def all_labels() -> dict[str, str]:
     """Return the labels of the core's metrics and of those of the extras, with their values."""
-    found = dict(LABELS)
+    labels = dict(LABELS)
     for reference in extras.providers("metric_labels"):
-        found |= plugins.load(reference)
-    return found
+        labels |= plugins.load(reference)
+    return labels
 
 
 def metrics_page() -> str:

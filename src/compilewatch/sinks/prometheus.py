@@ -150,8 +150,8 @@ def _detail(kind: Any, value: Callable[[Any], float | None]) -> Callable[[Result
 
 def _of_capture(value: Callable[[XlaDetail], float]) -> Callable[[Result], float | None]:
     """A number of an XLA capture, which is unknown without one."""
-    found = _detail(XlaDetail, value)
-    return lambda result: found(result) if result.graph_breaks is not None else None
+    figure = _detail(XlaDetail, value)
+    return lambda result: figure(result) if result.graph_breaks is not None else None
 
 
 def _breaks(part: RunSlice) -> Series:
@@ -634,7 +634,10 @@ def exposition(view: RunView) -> bytes:
 def definitions_of(view: RunView) -> tuple[Definition, ...]:
     """Return the metrics that a run can have: those of the core and of the extras in it."""
     references = (extras.EXTRAS[name].provides.get("metrics") for name in view.parts)
-    return (*DEFINITIONS, *(each for ref in references if ref for each in plugins.load(ref)))
+    return (
+        *DEFINITIONS,
+        *(definition for ref in references if ref for definition in plugins.load(ref)),
+    )
 
 
 def registry(
@@ -653,12 +656,12 @@ def groups(view: RunView) -> dict[Key, list[Sample]]:
     results of one request, which a merged run may contain, the later one counts.
     """
     source, complete = view.run.source, summary.is_complete(view)
-    found: dict[Key, list[Sample]] = {
+    samples: dict[Key, list[Sample]] = {
         (source, label): _samples((source, label), TARGET, RunSlice(part, complete))
         for label, part in _by_target(view).items()
     }
-    found[source,] = _samples((source,), RUN, RunSlice(view, complete))
-    return found
+    samples[source,] = _samples((source,), RUN, RunSlice(view, complete))
+    return samples
 
 
 def _samples(key: Key, group: MetricGroup, part: RunSlice) -> list[Sample]:

@@ -62,14 +62,16 @@ class PushgatewaySink:
         del files
         if not self._replaces:
             self._refuse_another_selection(view)
-        found, definitions = groups(view), definitions_of(view)
-        for key, samples in found.items():
+        by_group, definitions = groups(view), definitions_of(view)
+        for key, samples in by_group.items():
             names = (TARGET if len(key) == 2 else RUN).labels
             self._gateway.replace(
                 JOB, dict(zip(names, key, strict=True)), registry(samples, definitions)
             )
-        series = sum(map(len, found.values()))
-        return f"pushgateway: {series:,} series in {len(found)} groups at {self._gateway.address}"
+        series = sum(map(len, by_group.values()))
+        return (
+            f"pushgateway: {series:,} series in {len(by_group)} groups at {self._gateway.address}"
+        )
 
     def _refuse_another_selection(self, view: RunView) -> None:
         """Raise SelectionError if the gateway holds other models of the same source.
@@ -79,11 +81,11 @@ class PushgatewaySink:
         """
         mine = selection_label(view.run.settings)
         for labels in self._gateway.labels_of(SELECTION_METRIC):
-            held = labels.get("selection", "")
+            published = labels.get("selection", "")
             same_source = (labels.get("job"), labels.get("source")) == (JOB, view.run.source)
-            if same_source and held != mine:
+            if same_source and published != mine:
                 raise SelectionError(
-                    f"{self._gateway.address} holds the models of the selection {held} of "
+                    f"{self._gateway.address} holds the models of the selection {published} of "
                     f"{view.run.source}, and run {view.run.id} has {mine}: nothing was replaced; "
                     f"if it should be: compilewatch publish {view.run.id} --to pushgateway "
                     "--replace"
@@ -128,9 +130,9 @@ class Gateway:
             username=settings.pushgateway.username or None,
             password=settings.pushgateway.password,
         )
-        given = settings.pushgateway
-        token = base64.b64encode(f"{given.username}:{given.password}".encode()).decode()
-        self._headers = {"Authorization": f"Basic {token}"} if given.username else {}
+        gateway = settings.pushgateway
+        token = base64.b64encode(f"{gateway.username}:{gateway.password}".encode()).decode()
+        self._headers = {"Authorization": f"Basic {token}"} if gateway.username else {}
         seconds = settings.publish.retry_seconds if retry else 0.0
         self._retry = retrying(UnreachableError, seconds=seconds, first_wait_seconds=0.2)
 
@@ -196,9 +198,9 @@ class Gateway:
 
     def _error_of(self, error: urllib.error.HTTPError) -> SinkError:
         with error:
-            said = " ".join(error.read(MESSAGE_CHARACTERS).decode(errors="replace").split())
+            response = " ".join(error.read(MESSAGE_CHARACTERS).decode(errors="replace").split())
         line = f"the Pushgateway at {self.address} responds {error.code} {error.reason}"
-        line += f": {said}" if said else ""
+        line += f": {response}" if response else ""
         if error.code in (401, 403):
             return SinkError(f"{line}; set pushgateway.username and pushgateway.password")
         if error.code == 429 or error.code >= 500:

@@ -112,17 +112,17 @@ class _Upload:
         """Yield the names and sizes of the objects that S3 has of this run."""
         pages = self._client.get_paginator("list_objects_v2")
         for page in pages.paginate(Bucket=self._bucket, Prefix=self._folder):
-            for found in page.get("Contents", ()):
-                yield found["Key"].removeprefix(self._folder), found["Size"]
+            for stored in page.get("Contents", ()):
+                yield stored["Key"].removeprefix(self._folder), stored["Size"]
 
     def abort_parts(self) -> None:
         """Abort unfinished uploads of a killed process, which would be billed until then."""
         pages = self._client.get_paginator("list_multipart_uploads")
         try:
             for page in pages.paginate(Bucket=self._bucket, Prefix=self._folder):
-                for found in page.get("Uploads", ()):
+                for upload in page.get("Uploads", ()):
                     self._client.abort_multipart_upload(
-                        Bucket=self._bucket, Key=found["Key"], UploadId=found["UploadId"]
+                        Bucket=self._bucket, Key=upload["Key"], UploadId=upload["UploadId"]
                     )
         except ClientError as error:
             # Not worth a permission of its own: a bucket may have a rule that does it.

@@ -98,7 +98,7 @@ class RunIndex(NamedTuple):
 def find(root: Path, keys: Iterable[str]) -> dict[str, StoredResult]:
     """Return the newest reusable result for each key that has one. Raises StoreError."""
     missing = set(keys)
-    found: dict[str, StoredResult] = {}
+    results: dict[str, StoredResult] = {}
     for path in sorted(root.glob(f"[0-9]*/{RESULTS_FILE}"), reverse=True):  # ids sort by time
         if not missing:
             break
@@ -110,9 +110,9 @@ def find(root: Path, keys: Iterable[str]) -> dict[str, StoredResult]:
             with contextlib.suppress(DamagedError, StoreError):  # deleted or replaced just now
                 result = decode(data[line.start : line.start + line.size], Result)
                 if result.request.key == key:
-                    found[key] = StoredResult(result, path.parent.name)
-        missing -= found.keys()
-    return found
+                    results[key] = StoredResult(result, path.parent.name)
+        missing -= results.keys()
+    return results
 
 
 def outcomes(root: Path, runs: Sequence[str]) -> tuple[list[StoredOutcome], list[str]]:
@@ -121,14 +121,14 @@ def outcomes(root: Path, runs: Sequence[str]) -> tuple[list[StoredOutcome], list
     A resumed run may have two lines for one model and target; the later one counts. Raises
     StoreError.
     """
-    found: list[StoredOutcome] = []
+    outcomes_of_runs: list[StoredOutcome] = []
     damaged: list[str] = []
     for run in sorted(runs):
         index = index_of(root / run / RESULTS_FILE)
         newest = {(o.model, o.target): o for _, _, _, o in index.lines}
-        found += (newest[place] for place in sorted(newest))
+        outcomes_of_runs += (newest[place] for place in sorted(newest))
         damaged += index.damaged
-    return found, damaged
+    return outcomes_of_runs, damaged
 
 
 def index_of(path: Path) -> RunIndex:

@@ -53,8 +53,8 @@ def read_records(path: Path, kind: type[T], version: int) -> tuple[tuple[T, ...]
         return (), ()
     except OSError as error:
         raise failed("read", path, error) from None
-    found, damaged, torn = decode_lines(data, path, kind, version)
-    return tuple(found), (*damaged, torn) if torn else tuple(damaged)
+    records, damaged, torn = decode_lines(data, path, kind, version)
+    return tuple(records), (*damaged, torn) if torn else tuple(damaged)
 
 
 def decode_lines(
@@ -66,14 +66,14 @@ def decode_lines(
     file is being written. Raises StoreError if a newer compilewatch wrote one.
     """
     *lines, torn = data.split(b"\n")
-    found: list[T] = []
+    records: list[T] = []
     damaged: list[str] = []
     for number, line in enumerate(lines, start=1):
         try:
-            found.append(decode(line, kind, version))
+            records.append(decode(line, kind, version))
         except DamagedError as error:
             damaged.append(f"{path}:{number}: damaged line left out ({error})")
         except StoreError as error:
             raise StoreError(f"{path}:{number}: {error}") from None
     last = f"{path}:{len(lines) + 1}: incomplete last line left out"
-    return found, damaged, last if torn else ""
+    return records, damaged, last if torn else ""

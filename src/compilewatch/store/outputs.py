@@ -216,11 +216,11 @@ class Store:
             return text
         runs, problems = self.scan()
         ids = [stored.run.id for stored in runs]
-        found = [run_id for run_id in ids if run_id.startswith(text)]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            raise UsageError(f"several runs begin with {text!r}: {', '.join(found[:5])}")
+        matching = [run_id for run_id in ids if run_id.startswith(text)]
+        if len(matching) == 1:
+            return matching[0]
+        if matching:
+            raise UsageError(f"several runs begin with {text!r}: {', '.join(matching[:5])}")
         if unreadable := [line for line in problems if f"{os.sep}{text}" in line]:
             raise StoreError(unreadable[0])
         near = get_close_matches(text, ids, n=3, cutoff=0.5)

@@ -102,8 +102,8 @@ class RunFolder:
     def names(self) -> tuple[str, ...]:
         """Return the relative paths (with slashes) of all complete files, sorted."""
         try:
-            found = [path.relative_to(self._root) for path in self._root.rglob("*")]
-            files = [path for path in found if (self._root / path).is_file()]
+            paths = [path.relative_to(self._root) for path in self._root.rglob("*")]
+            files = [path for path in paths if (self._root / path).is_file()]
         except OSError as error:
             raise failed("read", self._root, error) from None
         return tuple(sorted(f.as_posix() for f in files if not _is_hidden(f)))
@@ -134,10 +134,10 @@ LOCK_WAIT_SECONDS = 1.0
 def hold(descriptor: int, path: Path) -> None:
     """Lock the run at `path` until its open results file is closed. Raises StoreError."""
     try:
-        held = lock(descriptor, seconds=LOCK_WAIT_SECONDS)
+        is_ours = lock(descriptor, seconds=LOCK_WAIT_SECONDS)
     except OSError as error:
         raise failed("lock", path, error) from None
-    if not held:
+    if not is_ours:
         raise StoreError(f"{path} is being written by another process: wait for it to end")
 
 

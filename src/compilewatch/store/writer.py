@@ -189,9 +189,9 @@ def _complete_size(descriptor: int) -> int:
     while end > 0:
         start = max(0, end - 65536)
         block = os.pread(descriptor, end - start, start)
-        found = block.rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
+        newline = block.rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
         end = start
     return 0
 

@@ -412,9 +412,9 @@ def _between(old: tuple[GraphBreak, ...], new: tuple[GraphBreak, ...]) -> list[t
 
 
 def _at(line: int, gb_id: str | None, text: str = "") -> GraphBreak:
-    made = factories.graph_break("forward", gb_id, line=line)
-    frame = StackFrame(file=made.file, line=line, function="forward", text=text)
-    return msgspec.structs.replace(made, user_stack=(frame,))
+    result = factories.graph_break("forward", gb_id, line=line)
+    frame = StackFrame(file=result.file, line=line, function="forward", text=text)
+    return msgspec.structs.replace(result, user_stack=(frame,))
 
 
 def test_between_environments_a_break_at_one_place_is_one_whatever_it_is_called() -> None:
@@ -458,8 +458,8 @@ def test_what_a_run_has_no_result_of_is_one_of_four_things(
     before, after = factories.run("1", planned=2), factories.run("2", planned=1)
     after = msgspec.structs.replace(after, **changes)
     kept = factories.result("Kept")
-    found = compare(before, [kept, factories.result("Absent")], after, [kept])
-    (change,) = found.changes
+    comparison = compare(before, [kept, factories.result("Absent")], after, [kept])
+    (change,) = comparison.changes
     assert (change.model, change.kind, change.after) == ("Absent", kind, None)
     assert change.reason.endswith("was pass")
 
@@ -471,14 +471,14 @@ def _on(device: str, **fields: Any) -> Result:
 
 def test_between_devices_a_target_is_one_whatever_its_device_and_type() -> None:
     both = [_on("cpu", breaks=(A,)), _on("cuda"), _on("cuda:T4", breaks=(A, B))]
-    found = between_devices(run("1"), both, run("1"), both, ("cpu", "cuda"))
-    (change,) = found.changes
+    comparison = between_devices(run("1"), both, run("1"), both, ("cpu", "cuda"))
+    (change,) = comparison.changes
     assert (change.kind, change.before, change.after) == (
         ChangeKind.FIXED,
         Status.GRAPH_BREAK,
         Status.PASS,
     )
-    assert found.differences[0] == "device cpu -> cuda"
+    assert comparison.differences[0] == "device cpu -> cuda"
     worse = between_devices(run("1"), both, run("1"), both, ("cpu", "cuda:T4"))
     assert [c.kind for c in worse.changes] == [ChangeKind.REGRESSION]
 
@@ -504,7 +504,7 @@ def test_what_an_environment_lacks_is_removed_unless_the_run_is_incomplete(
     results = [result("Both", target=old), result("Both", target=new), result("Gone", target=old)]
     environments = tuple(factories.environment(name=name) for name in ("old", "new"))
     both = run(environments=environments, targets=(old, new), planned=planned)
-    _, _, found = between_environments(both, results, both, results, ("old", "new"))
-    assert [(c.kind, c.model) for c in found.changes] == [(kind, "Gone")]
-    _, _, found = between_environments(both, results, both, results, ("new", "old"))
-    assert [(c.kind, c.model) for c in found.changes] == [(ChangeKind.NEW, "Gone")]
+    _, _, comparison = between_environments(both, results, both, results, ("old", "new"))
+    assert [(c.kind, c.model) for c in comparison.changes] == [(kind, "Gone")]
+    _, _, comparison = between_environments(both, results, both, results, ("new", "old"))
+    assert [(c.kind, c.model) for c in comparison.changes] == [(ChangeKind.NEW, "Gone")]

@@ -20,12 +20,12 @@ LOOP = graph_break("loop", "GB0059")
 SILENT = graph_break("?", None, code="unattributed")
 
 
-def steps(found: Leverage) -> list[tuple[tuple[str, ...], tuple[str, ...], bool]]:
-    return [(tuple(c.key for c in f.causes), f.models, f.exact) for f in found.fixes]
+def steps(ranking: Leverage) -> list[tuple[tuple[str, ...], tuple[str, ...], bool]]:
+    return [(tuple(c.key for c in f.causes), f.models, f.exact) for f in ranking.fixes]
 
 
 def test_the_first_step_is_the_only_cause_of_most_models() -> None:
-    found = leverage(
+    ranking = leverage(
         [
             result("A", breaks=(SHARED,)),
             result("B", breaks=(SHARED,), downloads=5, source="hub"),
@@ -33,79 +33,79 @@ def test_the_first_step_is_the_only_cause_of_most_models() -> None:
             result("D"),
         ]
     )
-    assert (found.broken, found.left, found.downloads) == (3, 0, 5)
-    assert steps(found) == [
+    assert (ranking.broken, ranking.left, ranking.downloads) == (3, 0, 5)
+    assert steps(ranking) == [
         ((SHARED.fingerprint,), ("B", "A"), True),
         ((BRANCH.fingerprint,), ("C",), True),
     ]
-    first = found.fixes[0]
-    assert (first.downloads, first.total_models, found.fixes[1].total_models) == (5, 2, 3)
+    first = ranking.fixes[0]
+    assert (first.downloads, first.total_models, ranking.fixes[1].total_models) == (5, 2, 3)
 
 
 def test_a_later_step_gains_models_whose_other_causes_are_fixed_before() -> None:
-    found = leverage(
+    ranking = leverage(
         [
             *(result(name, breaks=(SHARED,)) for name in "AB"),
             *(result(name, breaks=(SHARED, BRANCH)) for name in "CDE"),
         ]
     )
-    assert steps(found) == [
+    assert steps(ranking) == [
         ((SHARED.fingerprint,), ("A", "B"), True),
         ((BRANCH.fingerprint,), ("C", "D", "E"), False),
     ]
     # The bound of each: the models that it breaks at all.
-    assert [fix.affected for fix in found.fixes] == [5, 3]
-    assert [cause.alone for fix in found.fixes for cause in fix.causes] == [2, 0]
+    assert [fix.affected for fix in ranking.fixes] == [5, 3]
+    assert [cause.alone for fix in ranking.fixes for cause in fix.causes] == [2, 0]
 
 
 def test_where_no_single_fix_is_enough_for_a_model_a_step_has_several() -> None:
-    found = leverage([result("A", breaks=(SHARED, BRANCH)), result("B", breaks=(SHARED, LOOP))])
-    (first, second) = found.fixes
-    assert [len(fix.causes) for fix in found.fixes] == [2, 1]
+    ranking = leverage([result("A", breaks=(SHARED, BRANCH)), result("B", breaks=(SHARED, LOOP))])
+    (first, second) = ranking.fixes
+    assert [len(fix.causes) for fix in ranking.fixes] == [2, 1]
     assert (first.exact, second.exact) == (True, False)
     # A bundle is worth what it gives for each of its causes.
-    found = leverage(
+    ranking = leverage(
         [
             *(result(name, breaks=(SHARED, BRANCH)) for name in "ABC"),
             result("D", breaks=(LOOP,)),
         ]
     )
-    assert [len(fix.causes) for fix in found.fixes] == [2, 1]
+    assert [len(fix.causes) for fix in ranking.fixes] == [2, 1]
 
 
 def test_by_id_a_fix_is_of_every_place() -> None:
     seen = [result("A", breaks=(BRANCH, LOOP)), result("B", breaks=(LOOP,))]
-    found = leverage(seen, by=By.ID)
-    ((fix,)) = found.fixes
+    ranking = leverage(seen, by=By.ID)
+    ((fix,)) = ranking.fixes
     (cause,) = fix.causes
     assert (cause.label, cause.places, fix.models) == ("GB0059 Type GB0059", 2, ("A", "B"))
     assert [len(f.models) for f in leverage(seen).fixes] == [1, 1]
 
 
 def test_a_break_without_a_reason_is_no_fix_and_its_model_never_fixed() -> None:
-    found = leverage([result("A", breaks=(SHARED, SILENT)), result("B", breaks=(SHARED,))])
-    assert (found.broken, found.unknown, found.left) == (2, 1, 1)
-    assert steps(found) == [((SHARED.fingerprint,), ("B",), True)]
+    ranking = leverage([result("A", breaks=(SHARED, SILENT)), result("B", breaks=(SHARED,))])
+    assert (ranking.broken, ranking.unknown, ranking.left) == (2, 1, 1)
+    assert steps(ranking) == [((SHARED.fingerprint,), ("B",), True)]
     assert cause_key(SILENT, By.ID) is None
 
 
 def test_a_model_whose_first_break_alone_was_looked_for_is_not_ranked() -> None:
-    found = leverage([result("A", breaks=(SHARED,), probed=True), result("B", breaks=(SHARED,))])
-    assert (found.unknown, steps(found)) == (1, [((SHARED.fingerprint,), ("B",), True)])
-    assert found.fixes[0].affected == 2
+    ranking = leverage([result("A", breaks=(SHARED,), probed=True), result("B", breaks=(SHARED,))])
+    assert (ranking.unknown, steps(ranking)) == (1, [((SHARED.fingerprint,), ("B",), True)])
+    assert ranking.fixes[0].affected == 2
 
 
 def test_every_input_variant_has_to_be_without_breaks() -> None:
     text = VariantResult(name="text", status=Status.GRAPH_BREAK, breaks=(SHARED, BRANCH))
-    found = leverage([result("A", breaks=(SHARED,), variants=(text,))])
-    assert [len(fix.causes) for fix in found.fixes] == [2]
+    ranking = leverage([result("A", breaks=(SHARED,), variants=(text,))])
+    assert [len(fix.causes) for fix in ranking.fixes] == [2]
 
 
 def test_a_model_counts_once_and_needs_all_of_its_modes() -> None:
     train = Target(mode=Mode.TRAIN)
-    found = leverage([result("A", breaks=(SHARED,)), result("A", breaks=(BRANCH,), target=train)])
-    assert (found.broken, found.targets) == (1, ("dynamo", "dynamo/train"))
-    assert [len(fix.causes) for fix in found.fixes] == [2]
+    ranking = leverage([result("A", breaks=(SHARED,)), result("A", breaks=(BRANCH,), target=train)])
+    assert (ranking.broken, ranking.targets) == (1, ("dynamo", "dynamo/train"))
+    assert [len(fix.causes) for fix in ranking.fixes] == [2]
     only = leverage([result("A", breaks=(BRANCH,), target=train)], target="dynamo/train")
     assert steps(only) == [((BRANCH.fingerprint,), ("A",), True)]
 
@@ -126,13 +126,13 @@ def test_downloads_decide_where_they_are_the_order() -> None:
 
 
 def test_top_limits_the_steps_and_says_what_is_left() -> None:
-    found = leverage([result("A", breaks=(SHARED,)), result("B", breaks=(BRANCH,))], top=1)
-    assert (len(found.fixes), found.left) == (1, 1)
+    ranking = leverage([result("A", breaks=(SHARED,)), result("B", breaks=(BRANCH,))], top=1)
+    assert (len(ranking.fixes), ranking.left) == (1, 1)
 
 
 def test_nothing_breaks() -> None:
-    found = leverage([result("A"), result("B", status=Status.ERROR)])
-    assert (found.broken, found.fixes, found.downloads) == (0, (), None)
+    ranking = leverage([result("A"), result("B", status=Status.ERROR)])
+    assert (ranking.broken, ranking.fixes, ranking.downloads) == (0, (), None)
 
 
 def test_a_cause_is_shown_at_its_most_frequent_line() -> None:

@@ -78,7 +78,7 @@ def test_where_nothing_ran_eager_neither_passed_nor_failed() -> None:
 
 
 def test_modes_shapes_and_environments_are_rows_of_their_own() -> None:
-    found = rows.rows(
+    matrix = rows.rows(
         [
             on("dynamo"),
             on("xla"),
@@ -86,8 +86,8 @@ def test_modes_shapes_and_environments_are_rows_of_their_own() -> None:
             on("dynamo", target=Target(environment="torch-2.9")),
         ]
     )
-    assert [row.way.label for row in found] == ["eval", "train/dynamic", "eval@torch-2.9"]
-    assert [cell.layer for cell in found[0].cells] == [EAGER, "dynamo", "xla"]
+    assert [row.way.label for row in matrix] == ["eval", "train/dynamic", "eval@torch-2.9"]
+    assert [cell.layer for cell in matrix[0].cells] == [EAGER, "dynamo", "xla"]
 
 
 def test_where_compile_and_export_disagree_is_said_both_ways() -> None:
@@ -120,11 +120,11 @@ def test_a_disagreement_says_where_the_two_were_evaluated_differently() -> None:
 
 
 def test_first_failures_are_counted_with_zero_for_layers_that_never_are_first() -> None:
-    found = rows.rows(
+    failures = rows.rows(
         [on("dynamo"), on("export", Status.ERROR), on("dynamo", model="B"), on("export", model="B")]
     )
     way = Way(mode_label="eval", environment=None)
-    assert rows.first_failures(found) == {
+    assert rows.first_failures(failures) == {
         (way, EAGER): 0,
         (way, "dynamo"): 0,
         (way, "export"): 1,
@@ -139,13 +139,13 @@ def test_reasons_are_ranked_for_each_target_with_breaks_and_codes_apart() -> Non
         on("export", Status.TIMEOUT, model="C"),
         on("dynamo", breaks=(factories.graph_break(), factories.graph_break("other"))),
     )
-    found = rows.reasons_by_target(view)
-    assert list(found) == ["dynamo", "export", "xla"]
-    assert [(r.label, r.phase, r.models) for r in found["dynamo"]] == [
+    reasons = rows.reasons_by_target(view)
+    assert list(reasons) == ["dynamo", "export", "xla"]
+    assert [(r.label, r.phase, r.models) for r in reasons["dynamo"]] == [
         ("GB0170 Data-dependent branching", None, 1)
     ]
-    assert [(r.label, r.phase, r.models) for r in found["export"]] == [
+    assert [(r.label, r.phase, r.models) for r in reasons["export"]] == [
         ("constant", Phase.COMPILE, 2),
         ("timeout", Phase.COMPILE, 1),
     ]
-    assert found["xla"] == ()
+    assert reasons["xla"] == ()

@@ -16,15 +16,15 @@ def test_scores_are_those_of_scikit_learn() -> None:
     draw = random.Random(0)
     truth = [draw.randrange(20) for _ in range(2000)]
     predicted = [t if draw.random() < 0.9 else draw.randrange(20) for t in truth]
-    found = accuracy_of(truth, predicted, eager=truth)
-    assert found.labels == 20  # of 23: three are never seen
-    assert found.accuracy == pytest.approx(accuracy_score(truth, predicted), abs=1e-12)
-    for average, value in (("macro", found.f1_macro), ("weighted", found.f1_weighted)):
+    scores = accuracy_of(truth, predicted, eager=truth)
+    assert scores.labels == 20  # of 23: three are never seen
+    assert scores.accuracy == pytest.approx(accuracy_score(truth, predicted), abs=1e-12)
+    for average, value in (("macro", scores.f1_macro), ("weighted", scores.f1_weighted)):
         assert value == pytest.approx(f1_score(truth, predicted, average=average), abs=1e-12)
     # Classes that do not occur must not lower the mean.
     every = f1_score(truth, predicted, average="macro", labels=range(23), zero_division=0.0)
-    assert found.f1_macro > every
-    assert found.disagreements == sum(t != p for t, p in zip(truth, predicted, strict=True))
+    assert scores.f1_macro > every
+    assert scores.disagreements == sum(t != p for t, p in zip(truth, predicted, strict=True))
 
 
 def test_without_eager_mode_there_are_no_disagreements() -> None:

@@ -24,8 +24,8 @@ def broken(name: str, *breaks: Any, **fields: Any) -> Result:
 
 
 def fix(name: str, *changes: str, **fields: Any) -> ModelFix:
-    given = {"target": Target(), "detail": "one graph", "verified": True, "single_graph": True}
-    return ModelFix(model=name, changes=changes or ("scalars",), **{**given, **fields})
+    overrides = {"target": Target(), "detail": "one graph", "verified": True, "single_graph": True}
+    return ModelFix(model=name, changes=changes or ("scalars",), **{**overrides, **fields})
 
 
 def test_models_with_a_verification_of_their_own_are_counted_with_their_downloads() -> None:
@@ -85,9 +85,9 @@ def test_nothing_is_said_of_a_run_that_was_not_searched() -> None:
 def test_a_step_names_the_changes_that_are_verified_for_most_of_its_models() -> None:
     results = [broken(name) for name in "ABCD"] + [broken("E", LOOP)]
     fixes = [fix("A", "rare"), fix("B", "scalars"), fix("C", "scalars"), fix("D", verified=False)]
-    found = verified_fixes(leverage(results), results, fixes)
-    assert found is not None
-    first, second = found.steps
+    verified = verified_fixes(leverage(results), results, fixes)
+    assert verified is not None
+    first, second = verified.steps
     assert first is not None
     assert (first.changes, first.verified, first.affected) == (("scalars",), 3, 4)
     assert second is None
@@ -96,8 +96,8 @@ def test_a_step_names_the_changes_that_are_verified_for_most_of_its_models() -> 
 def test_a_step_by_id_counts_all_places_of_the_id() -> None:
     elsewhere = graph_break("elsewhere")
     results = [broken("A"), broken("B", elsewhere)]
-    found = verified_fixes(leverage(results, by=By.ID), results, [fix("A"), fix("B", "other")])
-    assert found is not None
-    (step,) = found.steps
+    fixes = verified_fixes(leverage(results, by=By.ID), results, [fix("A"), fix("B", "other")])
+    assert fixes is not None
+    (step,) = fixes.steps
     assert step is not None
     assert (step.changes, step.verified, step.affected) == (("other",), 2, 2)

@@ -55,16 +55,16 @@ def outcome(root: ET.Element) -> ET.Element | None:
     ],
 )
 def test_each_status_has_its_element(status: Any, phase: Any, tag: Any) -> None:
-    found = outcome(parsed(factories.result(status=status, phase=phase)))
-    assert (found.tag if found is not None else None) == tag
+    element = outcome(parsed(factories.result(status=status, phase=phase)))
+    assert (element.tag if element is not None else None) == tag
     if tag in ("failure", "error"):
-        assert phase.value in found.get("message")
+        assert phase.value in element.get("message")
 
 
 def test_an_expected_failure_is_skipped_with_its_reason() -> None:
-    found = outcome(parsed(factories.result(status=Status.ERROR, expectation="needs timm")))
-    assert found.tag == "skipped"
-    assert "needs timm" in found.get("message")
+    element = outcome(parsed(factories.result(status=Status.ERROR, expectation="needs timm")))
+    assert element.tag == "skipped"
+    assert "needs timm" in element.get("message")
 
 
 def test_a_known_graph_break_stays_a_failure_when_the_baseline_has_it_too() -> None:
@@ -97,10 +97,10 @@ def test_a_regression_says_so_on_its_own_target_only() -> None:
 def test_a_failure_names_code_place_and_whole_reason() -> None:
     source = {"source_start": 6, "source": ("def f(x):", "    if x.sum() > 0:", "        x = 2")}
     broken = factories.graph_break("f", line=7, **source)
-    found = outcome(parsed(factories.result(breaks=(broken,))))
-    assert "GB0170 transformers/models/bert/modeling_bert.py:7 in f" in found.text
-    assert "      6 | def f(x):\n>     7 |     if x.sum() > 0:\n" in found.text
-    assert "reason of GB0170 in f" in found.text
+    element = outcome(parsed(factories.result(breaks=(broken,))))
+    assert "GB0170 transformers/models/bert/modeling_bert.py:7 in f" in element.text
+    assert "      6 | def f(x):\n>     7 |     if x.sum() > 0:\n" in element.text
+    assert "reason of GB0170 in f" in element.text
 
 
 def test_a_reused_result_took_no_time() -> None:
@@ -138,8 +138,8 @@ def test_only_what_passed_is_a_case_without_an_element() -> None:
 def test_what_xml_forbids_is_left_out_and_the_rest_kept() -> None:
     hostile = "before \x00\x0b\x1b[31m\ufffe after \U0001f600 <&>"
     error = factories.error()
-    found = outcome(parsed(factories.result(status=Status.ERROR, detail=hostile, error=error)))
-    assert found.get("message").endswith("before [31m after \U0001f600 <&>")
+    element = outcome(parsed(factories.result(status=Status.ERROR, detail=hostile, error=error)))
+    assert element.get("message").endswith("before [31m after \U0001f600 <&>")
 
 
 def test_failures_and_skips_of_every_target_carry_their_reason() -> Any:

@@ -27,16 +27,16 @@ from tests import example_run, factories, services
 
 def samples(view: Any) -> dict[str, list[tuple[dict[str, str], float]]]:
     """Metric name -> its (labels, value), read by the official client's parser."""
-    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    by_labels: dict[str, list[tuple[dict[str, str], float]]] = {}
     for family in text_string_to_metric_families(prometheus.exposition(view).decode()):
         for sample in family.samples:
-            found.setdefault(sample.name, []).append((sample.labels, sample.value))
-    return found
+            by_labels.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return by_labels
 
 
 def value(view: Any, name: str) -> float | None:
-    found = samples(view).get(name)
-    return found[0][1] if found else None
+    matching = samples(view).get(name)
+    return matching[0][1] if matching else None
 
 
 @pytest.mark.process
@@ -52,7 +52,7 @@ def test_promtool_finds_nothing_to_complain_about() -> None:
 
 
 def test_breaks_are_counted_by_reason_with_exactly_the_labels_dashboards_ask_for() -> None:
-    found = samples(example_run.view())["compile_breaks_total"]
+    exposed = samples(example_run.view())["compile_breaks_total"]
     assert (
         {
             "model": "BertModel",
@@ -64,18 +64,18 @@ def test_breaks_are_counted_by_reason_with_exactly_the_labels_dashboards_ask_for
             "mode": "eval",
         },
         6,
-    ) in found
+    ) in exposed
 
 
 def test_only_a_model_with_breaks_says_how_much_was_captured() -> None:
-    found = samples(example_run.view())
+    exposed = samples(example_run.view())
     by = {"source": "library", "target": "dynamo", "mode": "eval"}
     who = {"model": "BertModel", "family": "bert", **by}
-    assert found["compilewatch_captured_ratio"] == [(who, 1190 / 1200)]
-    assert found["compilewatch_eager_operators"] == [(who, 10)]
-    assert {labels["model"] for labels, _ in found["compilewatch_graphs"]} == {"BertModel"}
+    assert exposed["compilewatch_captured_ratio"] == [(who, 1190 / 1200)]
+    assert exposed["compilewatch_eager_operators"] == [(who, 10)]
+    assert {labels["model"] for labels, _ in exposed["compilewatch_graphs"]} == {"BertModel"}
     totals = [({**by, "where": "captured"}, 1190), ({**by, "where": "eager"}, 10)]
-    assert found["compilewatch_operators"] == totals
+    assert exposed["compilewatch_operators"] == totals
 
 
 def test_a_reason_says_which_models_its_fix_alone_leaves_without_breaks() -> None:
@@ -121,20 +121,20 @@ def test_labels_never_hold_a_reason_in_free_text() -> None:
 
 
 def test_every_metric_of_the_table_is_exposed_with_its_labels() -> None:
-    found = samples(example_run.view(*example_run.row()))
+    exposed = samples(example_run.view(*example_run.row()))
     # The example run has requests left without an answer, so it has no success to date.
     finished = samples(factories.view(factories.result()))
-    found["compilewatch_last_success_timestamp_seconds"] = finished[
+    exposed["compilewatch_last_success_timestamp_seconds"] = finished[
         "compilewatch_last_success_timestamp_seconds"
     ]
     # All its models are of the library.
     hub = samples(factories.view(factories.result("org/a", source="hub", checkpoint="org/a")))
-    found["compilewatch_repositories"] = hub["compilewatch_repositories"]
+    exposed["compilewatch_repositories"] = hub["compilewatch_repositories"]
     table = [d for d in prometheus.DEFINITIONS if d.group in (prometheus.RUN, prometheus.TARGET)]
     for definition in table:
-        assert definition.name in found, definition.name
-        assert set(found[definition.name][0][0]) == set(definition.labels), definition.name
-    assert set(found) == {definition.name for definition in table}
+        assert definition.name in exposed, definition.name
+        assert set(exposed[definition.name][0][0]) == set(definition.labels), definition.name
+    assert set(exposed) == {definition.name for definition in table}
 
 
 def test_what_was_not_measured_is_absent_and_a_measured_zero_is_there() -> None:
@@ -162,8 +162,8 @@ def test_modes_shapes_backends_and_environments_are_series_of_their_own() -> Non
         factories.result(target=Target(environment="nightly")),
         factories.result(target=Target(name="xla", environment="xla")),
     ]
-    found = samples(factories.view(*asked))["compilewatch_model_status"]
-    assert [(labels["target"], labels["mode"]) for labels, _ in found] == [
+    exposed = samples(factories.view(*asked))["compilewatch_model_status"]
+    assert [(labels["target"], labels["mode"]) for labels, _ in exposed] == [
         ("dynamo", "eval"),
         ("dynamo", "eval/dynamic"),
         ("dynamo", "train"),
@@ -175,8 +175,8 @@ def test_modes_shapes_backends_and_environments_are_series_of_their_own() -> Non
 
 def test_changes_are_zero_with_a_baseline_and_absent_without() -> None:
     with_baseline = factories.view(factories.result(), baseline=factories.run("20260101-0-0"))
-    found = {labels["kind"]: n for labels, n in samples(with_baseline)["compilewatch_changes"]}
-    assert found == {"regression": 0, "fixed": 0}
+    exposed = {labels["kind"]: n for labels, n in samples(with_baseline)["compilewatch_changes"]}
+    assert exposed == {"regression": 0, "fixed": 0}
     assert "compilewatch_changes" not in samples(factories.view(factories.result()))
 
 
@@ -184,11 +184,11 @@ def test_models_that_are_still_worse_are_named_and_counted() -> None:
     broken = factories.result("A", breaks=(factories.graph_break(),))
     points = [("20260101-030405-0001", Status.PASS), ("20260101-040405-0001", Status.GRAPH_BREAK)]
     history = {("A", "dynamo"): tuple(Earlier(run, status, Phase.DONE) for run, status in points)}
-    found = samples(factories.view(broken, factories.result("B"), history=history))
+    exposed = samples(factories.view(broken, factories.result("B"), history=history))
     by = {"source": "library", "target": "dynamo", "mode": "eval"}
-    assert found["compilewatch_regressed_models"] == [(by, 1)]
+    assert exposed["compilewatch_regressed_models"] == [(by, 1)]
     who = {**by, "model": "A", "family": "unknown", "status": "graph_break"}
-    ((labels, since),) = found["compilewatch_regressed_since_timestamp_seconds"]
+    ((labels, since),) = exposed["compilewatch_regressed_since_timestamp_seconds"]
     assert (labels, since) == (who, datetime(2026, 1, 1, 4, 4, 5, tzinfo=UTC).timestamp())
     fixed = samples(factories.view(factories.result("A"), history=history))
     assert fixed["compilewatch_regressed_models"] == [(by, 0)]
@@ -197,14 +197,14 @@ def test_models_that_are_still_worse_are_named_and_counted() -> None:
 
 
 def test_changes_are_counted_by_family_and_kind() -> None:
-    found = {
+    exposed = {
         (labels["family"], labels["kind"]): n
         for labels, n in samples(example_run.view())["compilewatch_family_changes"]
         if labels["mode"] == "eval"
     }
-    assert found["bert", "regression"] == 1
-    assert found["bert", "gone"] == 1
-    assert ("gpt", "regression") not in found
+    assert exposed["bert", "regression"] == 1
+    assert exposed["bert", "gone"] == 1
+    assert ("gpt", "regression") not in exposed
 
 
 def test_a_run_with_requests_left_has_ended_without_success() -> None:
@@ -234,11 +234,11 @@ def test_the_page_explains_every_label_with_few_values() -> None:
 
 
 def test_what_single_targets_measured_is_exposed() -> Any:
-    found = samples(factories.view(*example_run.row()))
+    exposed = samples(factories.view(*example_run.row()))
 
     def of(name: str) -> dict[tuple[str, ...], float]:
         keys = ("target", "cache", "error_class")
-        return {tuple(labels[k] for k in keys if k in labels): v for labels, v in found[name]}
+        return {tuple(labels[k] for k in keys if k in labels): v for labels, v in exposed[name]}
 
     spent = of("compilewatch_compile_duration_seconds")
     assert spent.pop(("neuron", "cold")) in (61.0, 95.0)  # of two models
@@ -257,8 +257,8 @@ def test_what_single_targets_measured_is_exposed() -> Any:
 
 
 def test_first_failing_layers_are_counted_with_zeros() -> None:
-    found = samples(factories.view(*example_run.row()))["compilewatch_first_failing_layer"]
-    assert {labels["layer"]: count for labels, count in found} == {
+    exposed = samples(factories.view(*example_run.row()))["compilewatch_first_failing_layer"]
+    assert {labels["layer"]: count for labels, count in exposed} == {
         "eager": 0,
         "dynamo": 1,
         "export": 0,
@@ -270,9 +270,9 @@ def test_first_failing_layers_are_counted_with_zeros() -> None:
 
 def test_fallbacks_are_absent_where_nothing_was_captured() -> None:
     lost = factories.result(status=Status.ERROR, details=XlaDetail())
-    found = samples(factories.view(lost))
-    assert "compilewatch_fallbacks" not in found
-    assert "compilewatch_expected_to_fail_on_neuron" not in found
+    exposed = samples(factories.view(lost))
+    assert "compilewatch_fallbacks" not in exposed
+    assert "compilewatch_expected_to_fail_on_neuron" not in exposed
 
 
 def test_the_part_and_the_quantisation_of_a_checkpoint_are_bounded_labels() -> None:
@@ -296,7 +296,7 @@ def test_repositories_are_counted_by_what_is_evaluated_of_them() -> None:
         repository = name.partition("#")[0]
         return factories.result(name, source="hub", checkpoint=repository, part=kind, **fields)
 
-    found = samples(
+    exposed = samples(
         factories.view(
             part("org/a", Part.WHOLE),
             part("org/b", Part.WHOLE, status=Status.TIMEOUT),
@@ -304,7 +304,7 @@ def test_repositories_are_counted_by_what_is_evaluated_of_them() -> None:
             part("org/code", None, status=Status.SKIPPED),
         )
     )["compilewatch_repositories"]
-    assert {(each["part"], each["covered"]): value for each, value in found} == {
+    assert {(one["part"], one["covered"]): value for one, value in exposed} == {
         ("whole", "yes"): 1,
         ("whole", "no"): 1,
         ("component", "yes"): 1,

@@ -23,10 +23,10 @@ def stored(store: Store) -> Callable[..., str]:
     """Writes a finished run of these results; returns its id."""
 
     def write(*results: Result, state: str = "finished", baseline: str | None = None) -> str:
-        made = factories.run(
+        opened = factories.run(
             "", state="running", planned=len(results), wall_seconds=None, baseline=baseline
         )
-        with store.create_run(made, EMPTY) as writer:
+        with store.create_run(opened, EMPTY) as writer:
             writer.append(results)
             writer.finish(state)
             return writer.run.id

@@ -72,8 +72,8 @@ def test_a_trace_is_stored_once_and_compressed(tmp_path: Path, kept: tuple[str, 
 def test_what_is_stored_is_restored_as_it_was(tmp_path: Path, kept: tuple[str, ...]) -> None:
     for _ in range(2):  # again, in the same place
         written = restore_artifacts(kept, tmp_path / "run", tmp_path / "out")
-    found = {path.relative_to(tmp_path / "out").as_posix(): path.read_text() for path in written}
-    assert found == {f"dynamo/{name}": text for name, text in PLAIN.items()}
+    restored = {path.relative_to(tmp_path / "out").as_posix(): path.read_text() for path in written}
+    assert restored == {f"dynamo/{name}": text for name, text in PLAIN.items()}
 
 
 def test_what_is_stored_is_taken_over_by_links(tmp_path: Path, kept: tuple[str, ...]) -> None:
@@ -95,8 +95,8 @@ def test_a_disk_that_fills_up_costs_nothing_that_was_left(
     with pytest.raises(OSError, match="No space"):
         keep_artifacts(scratch, tmp_path / "run", REQUEST)
     restored = tmp_path / "restored"
-    found = {p.relative_to(scratch).as_posix() for p in scratch.rglob("*") if p.is_file()}
-    assert found <= {*LEFT, "tlparse.zip"}, "nothing half-written"
+    left = {p.relative_to(scratch).as_posix() for p in scratch.rglob("*") if p.is_file()}
+    assert left <= {*LEFT, "tlparse.zip"}, "nothing half-written"
     assert (scratch / "torch_trace" / "dedicated_log.log").read_text() == TRACE
     assert not restored.exists()
     assert not (tmp_path / "run").exists()

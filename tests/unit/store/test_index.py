@@ -62,13 +62,13 @@ def test_the_newest_lasting_result_is_found(store: Store, stored: Stored) -> Non
     newer = stored(factories.result("A", detail="second"))
     stored(factories.result("A", status=Status.TIMEOUT))
 
-    found = store.lookup_many(["key of A", "key of B", "key of C"])
+    results = store.lookup_many(["key of A", "key of B", "key of C"])
 
-    assert {key: answer.result.detail for key, answer in found.items()} == {
+    assert {key: answer.result.detail for key, answer in results.items()} == {
         "key of A": "second",
         "key of B": "only",
     }
-    assert found["key of A"].run == newer
+    assert results["key of A"].run == newer
 
 
 def test_nothing_is_known_where_nothing_was_run(store: Store) -> None:
@@ -103,8 +103,8 @@ def test_a_deleted_run_is_forgotten_and_an_older_result_counts(
     newer = stored(factories.result("A", detail="new"))
     assert store.lookup_many(["key of A"])["key of A"].run == newer
     (store.root / newer).rename(store.root.parent / "away")
-    found = store.lookup_many(["key of A"])["key of A"]
-    assert (found.run, found.result.detail) == (older, "old")
+    results = store.lookup_many(["key of A"])["key of A"]
+    assert (results.run, results.result.detail) == (older, "old")
 
 
 def test_a_file_that_was_edited_in_place_is_read_again(store: Store, stored: Stored) -> None:
@@ -115,8 +115,8 @@ def test_a_file_that_was_edited_in_place_is_read_again(store: Store, stored: Sto
     time.sleep(0.02)
     # As long as before, and the other way round: every offset of the index is now wrong.
     path.write_bytes(second + first)
-    found = store.lookup_many(["key of A", "key of B"])
-    assert {k: a.result.request.model.name for k, a in found.items()} == {
+    results = store.lookup_many(["key of A", "key of B"])
+    assert {k: a.result.request.model.name for k, a in results.items()} == {
         "key of A": "A",
         "key of B": "B",
     }
@@ -137,14 +137,14 @@ def test_a_repair_in_place_is_seen(store: Store, stored: Stored) -> None:
     right, times = path.read_bytes(), path.stat()
     path.write_bytes(right.replace(b'{"request"', b'["request"', 1))
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    found, damaged = store.outcomes([run_id])
-    assert [outcome.model for outcome in found] == ["B"]
+    results, damaged = store.outcomes([run_id])
+    assert [outcome.model for outcome in results] == ["B"]
     assert [line.partition(": ")[0] for line in damaged] == [f"{path}:1"]
     time.sleep(0.02)  # the clock of a file system ticks every few milliseconds
     path.write_bytes(right)
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    found, damaged = store.outcomes([run_id])
-    assert ([outcome.model for outcome in found], damaged) == (["A", "B"], [])
+    results, damaged = store.outcomes([run_id])
+    assert ([outcome.model for outcome in results], damaged) == (["A", "B"], [])
 
 
 def test_a_damaged_index_is_made_anew_wherever_the_damage_is(store: Store, stored: Stored) -> None:
@@ -167,9 +167,9 @@ def test_an_index_of_another_version_is_made_anew(
     with monkeypatch.context() as other:
         other.setattr(index, "VERSION", index.VERSION + 1)
         store.lookup_many(["key of A"])
-    made = (store.root / run_id / ".index").read_bytes()
+    first_index = (store.root / run_id / ".index").read_bytes()
     assert set(store.lookup_many(["key of A"])) == {"key of A"}
-    assert (store.root / run_id / ".index").read_bytes() != made
+    assert (store.root / run_id / ".index").read_bytes() != first_index
 
 
 def test_a_file_that_was_just_written_has_no_index_yet(
@@ -203,7 +203,7 @@ def test_it_knows_what_each_run_found_and_the_later_line_of_two(
     ]
     assert store.outcomes([second, first]) == (outcomes, [])
     store.delete_run(store.open(first))
-    assert [found.run for found in store.outcomes([first, third])[0]] == [third]
+    assert [lines.run for lines in store.outcomes([first, third])[0]] == [third]
     assert store.outcomes([]) == ([], [])
 
 

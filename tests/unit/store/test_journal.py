@@ -19,7 +19,7 @@ class Line(Record, frozen=True, kw_only=True):
 
 
 def names(path: Path) -> list[str]:
-    return [each.name for each in read_records(path, Line, 3)[0]]
+    return [record.name for record in read_records(path, Line, 3)[0]]
 
 
 def test_records_are_read_in_the_order_in_which_they_were_appended(tmp_path: Path) -> None:

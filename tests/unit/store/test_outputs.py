@@ -24,9 +24,9 @@ FRESH = factories.run("", state="running")
 def test_ids_sort_by_time_within_a_second() -> None:
     ids = []
     for _ in range(200):
-        made = new_run_id()
-        assert RUN_ID.fullmatch(made)
-        ids.append(made)
+        run_ids = new_run_id()
+        assert RUN_ID.fullmatch(run_ids)
+        ids.append(run_ids)
     assert ids == sorted(ids)
 
 

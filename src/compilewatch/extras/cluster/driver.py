@@ -155,7 +155,7 @@ class Cluster:
 
 
 def _connect(ray: Any, address: str, jobs: int, memory_limit_bytes: int) -> None:
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "address": address or "local",
         "log_to_driver": False,
         "configure_logging": False,
@@ -164,14 +164,14 @@ def _connect(ray: Any, address: str, jobs: int, memory_limit_bytes: int) -> None
     if address:
         _reach(address)
     else:
-        given |= {
+        arguments |= {
             "num_cpus": jobs,
             "include_dashboard": False,
             "object_store_memory": OBJECT_STORE_BYTES,
             "_memory": jobs * memory_limit_bytes,  # not reserved, as on one machine without Ray
         }
     try:
-        ray.init(**given)
+        ray.init(**arguments)
     except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError, OSError) as error:
         where = address or "on this machine"
         lines = str(error).strip().splitlines() or [type(error).__name__]
@@ -364,17 +364,17 @@ def line_of(error: BaseException) -> str:
 class Driver:
     """A connection, made on first use, and the orders. All methods raise LauncherError."""
 
-    def __init__(self, wanted: Connect) -> None:
-        self.wanted = wanted
-        self.names = wanted.environments
-        self.cache = wanted.cache
+    def __init__(self, connect: Connect) -> None:
+        self.wanted = connect
+        self.names = connect.environments
+        self.cache = connect.cache
         self._connected: Cluster | None = None
 
     @property
     def cluster(self) -> Cluster:
         if self._connected is None:
-            wanted = self.wanted
-            self._connected = Cluster(wanted.address, wanted.jobs, wanted.memory_limit_bytes)
+            connect = self.wanted
+            self._connected = Cluster(connect.address, connect.jobs, connect.memory_limit_bytes)
         return self._connected
 
     def close(self) -> None:

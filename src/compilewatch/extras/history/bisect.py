@@ -144,7 +144,7 @@ def search(releases: Sequence[str], evaluate: Callable[[str], Evaluated]) -> Bis
         open_ = [index for index in range(low + 1, high) if index not in results]
         if not open_:
             break
-        index = min(open_, key=lambda each: abs(each - middle))
+        index = min(open_, key=lambda result: abs(result - middle))
         state = ask(index)
         if state.kind is Kind.UNDETERMINED:
             continue
@@ -299,7 +299,7 @@ def source_changes(
         return ()
     folders = [package_folder(environments.interpreter(side.environment)) for side in pair]
     files = {
-        modeling_file(folder, each.architecture) for folder, each in zip(folders, pair, strict=True)
+        modeling_file(folder, one.architecture) for folder, one in zip(folders, pair, strict=True)
     }
     files |= {graph_break.file for side in pair for graph_break in side.breaks}
     changes = []

@@ -203,7 +203,7 @@ def _conclusion(model: str, package: str, other: str, bisection: Bisection) -> s
     count = f"{evaluations} of {len(bisection.releases)} releases"
     ends = bisection.evaluated[0], bisection.evaluated[-1]
     last, first = bisection.last, bisection.first
-    unknown = [each.release for each in ends if each.kind is Kind.UNDETERMINED]
+    unknown = [one.release for one in ends if one.kind is Kind.UNDETERMINED]
     if unknown:
         return f"Not determined: nothing is known of {package} {' and '.join(unknown)}. {count}."
     if last is None or first is None:
@@ -214,8 +214,8 @@ def _conclusion(model: str, package: str, other: str, bisection: Bisection) -> s
     change = f"{model} changed between {package} {last} and {first}, with {fixed} {other}"
     lines = [f"{change}. {count}."]
     before, after = bisection.of(last), bisection.of(first)
-    lines += [f"  only in {last}: {_place(each)}" for each in after.lacks(before)]
-    lines += [f"  only in {first}: {_place(each)}" for each in before.lacks(after)]
+    lines += [f"  only in {last}: {_place(one)}" for one in after.lacks(before)]
+    lines += [f"  only in {first}: {_place(one)}" for one in before.lacks(after)]
     if bisection.between:
         lines.append(f"Nothing is known of the releases between: {', '.join(bisection.between)}.")
     if bisection.changes_again:

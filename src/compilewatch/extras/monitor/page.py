@@ -68,7 +68,7 @@ def _watch(st: Any, monitor: Monitor, shown: dict[str, str]) -> None:
 
 def _details(st: Any, monitor: Monitor, key: str) -> Details | None:
     """Return the current details of an entry, or show why they cannot be read."""
-    entry = next((each for each in monitor.entries() if each.key == key), None)
+    entry = next((candidate for candidate in monitor.entries() if candidate.key == key), None)
     if entry is None:
         st.error(f"{key} was deleted.")
         return None
@@ -278,7 +278,7 @@ def _artifacts(st: Any, monitor: Monitor, entry: MonitorEntry) -> None:
         st.info("No files yet.")
         return
     st.caption(f"{len(artifacts)} files in {monitor.root / entry.key}")
-    sizes = {each.name: each.bytes for each in artifacts}
+    sizes = {one.name: one.bytes for one in artifacts}
     name = st.selectbox(
         "File", list(sizes), format_func=lambda name: f"{name} ({sizes[name] / 1e3:,.1f} kB)"
     )

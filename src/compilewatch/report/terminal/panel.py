@@ -107,32 +107,32 @@ def _title(result: Result) -> Text:
 
 
 def _figures(result: Result) -> Text:
-    said = [captured] if (captured := wording.captured_words(result)) else []
+    figures = [captured] if (captured := wording.captured_words(result)) else []
     if result.graph_breaks is not None:
         distinct = f" ({result.distinct_breaks} distinct)" if result.distinct_breaks else ""
-        said.append(plural(result.graph_breaks, "graph break") + distinct)
+        figures.append(plural(result.graph_breaks, "graph break") + distinct)
     if result.graphs is not None:
-        said.append(plural(result.graphs, "graph"))
-    said += [wording.tensor_words(result), f"{result.depth.value} depth"]
+        figures.append(plural(result.graphs, "graph"))
+    figures += [wording.tensor_words(result), f"{result.depth.value} depth"]
     target = result.request.target
     if target.environment != DEFAULT_ENVIRONMENT and in_default_environment(target):
-        said.append(f"environment {target.environment}")  # no part of the label
+        figures.append(f"environment {target.environment}")  # no part of the label
     for number, noun in ((result.ops, "op"), (result.guards, "guard")):
         if number is not None:
-            said.append(plural(number, noun))
+            figures.append(plural(number, noun))
     if result.fullgraph is not None:
         accepted = "accepted" if result.fullgraph.accepted else "rejected"
         how = "derived from the capture" if result.fullgraph.derived else "compiled to check"
-        said.append(f"fullgraph=True {accepted} ({how})")
+        figures.append(f"fullgraph=True {accepted} ({how})")
     if result.parameters is not None:
-        said.append(f"{wording.quantity(result.parameters)} parameters")
+        figures.append(f"{wording.quantity(result.parameters)} parameters")
     if result.peak_memory_bytes is not None:
-        said.append(wording.memory(result.peak_memory_bytes))
+        figures.append(wording.memory(result.peak_memory_bytes))
     if result.durations:
-        said.append(wording.seconds(spent(result)))
+        figures.append(wording.seconds(spent(result)))
     if result.reused_from:
-        said.append(f"reused from run {result.reused_from}")
-    return plain(" · ".join(said), "dim")
+        figures.append(f"reused from run {result.reused_from}")
+    return plain(" · ".join(figures), "dim")
 
 
 def _break(number: int, graph_break: GraphBreak, excerpt: Excerpt | None) -> RenderableType:
@@ -145,11 +145,11 @@ def _break(number: int, graph_break: GraphBreak, excerpt: Excerpt | None) -> Ren
     inside += _lines(graph_break, excerpt)
     inside.append(plain(graph_break.reason.strip()))
     # The text of torch often contains its hints and the link already.
-    said = graph_break.reason
-    hints = [hint.strip() for hint in graph_break.hints if hint.strip() not in said]
+    reason = graph_break.reason
+    hints = [hint.strip() for hint in graph_break.hints if hint.strip() not in reason]
     inside += [plain(f"hint: {hint}", "green") for hint in hints]
     page = wording.registry_page(graph_break.code)
-    if page is not None and page not in said:
+    if page is not None and page not in reason:
         inside.append(plain(page, "cyan"))
     return Group(heading, Indented(Group(*inside)))
 
@@ -159,11 +159,11 @@ def _lines(graph_break: GraphBreak, excerpt: Excerpt | None) -> list[RenderableT
     stored = source_line(graph_break)
     lines = tuple(SourceLine(*line) for line in source_lines(graph_break))
     if len(lines) < 2 and excerpt is not None:  # the run stored no lines around the break
-        found = excerpt(*here)
-        said = {line.number: line.text.strip() for line in found}
+        installed = excerpt(*here)
+        texts = {line.number: line.text.strip() for line in installed}
         # If another version is installed than the one that ran, that line has other code.
-        if not stored or said.get(graph_break.line) == stored.strip():
-            lines = found
+        if not stored or texts.get(graph_break.line) == stored.strip():
+            lines = installed
     return _source(lines, graph_break.line)
 
 
@@ -225,7 +225,7 @@ def _how(result: Result) -> list[RenderableType]:
 def row_panel(results: Sequence[Result]) -> RenderableType:
     """The targets of one model in their order: the first that fails, and contradicting results."""
     table = plain_table("Target", "Mode", "Result", "Phase", "Why")
-    said: list[RenderableType] = []
+    disagreements: list[RenderableType] = []
     for row in rows(results):
         for cell in row.cells:
             result = cell.result
@@ -238,8 +238,8 @@ def row_panel(results: Sequence[Result]) -> RenderableType:
                 plain(result.phase.value if result is not None else ""),
                 plain(", ".join(wording.why(result)) if result is not None else ""),
             )
-        said += [plain(f"{row.way.label}: {line}", "yellow") for line in row.disagreements]
-    return Group(table, *said, Text())
+        disagreements += [plain(f"{row.way.label}: {line}", "yellow") for line in row.disagreements]
+    return Group(table, *disagreements, Text())
 
 
 class SourceLine(NamedTuple):

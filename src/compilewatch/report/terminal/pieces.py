@@ -59,12 +59,14 @@ def console(file: IO[str] | None = None, *, stderr: bool = False) -> Console:
     It prints in colour on a terminal only (and not with NO_COLOR). In a pipe it is as wide as
     needed, and lines have no trailing spaces.
     """
-    made = Console(file=file, stderr=stderr, highlight=False)
-    if not made.is_terminal:
-        made.width = UNLIMITED_WIDTH
+    printer = Console(file=file, stderr=stderr, highlight=False)
+    if not printer.is_terminal:
+        printer.width = UNLIMITED_WIDTH
         # As in Rich, the stream of the moment: a caller may replace sys.stdout.
-        made.file = cast(IO[str], _Unpadded(lambda: file or (sys.stderr if stderr else sys.stdout)))
-    return made
+        printer.file = cast(
+            IO[str], _Unpadded(lambda: file or (sys.stderr if stderr else sys.stdout))
+        )
+    return printer
 
 
 class _Unpadded:
