@@ -107,8 +107,8 @@ BOOTSTRAP = Path(__file__).parents[1] / "worker" / "process" / "bootstrap.py"
 
 def create_command(name: str) -> str:
     """Return the command that creates an environment."""
-    wanted = "" if name in targets.environments() else " --torch VERSION"
-    return f"compilewatch env create {name}{wanted}"
+    options = "" if name in targets.environments() else " --torch VERSION"
+    return f"compilewatch env create {name}{options}"
 
 
 @dataclass(frozen=True)
@@ -135,8 +135,8 @@ class Environments:
     def available(self) -> tuple[str, ...]:
         """Return the names of all existing environments, the default one first."""
         stamps = sorted(self.folder("").glob(f"*/{STAMP_FILE}"))
-        made = [path.parent.name for path in stamps if self.read_stamp(path.parent.name)]
-        return tuple(dict.fromkeys([*INTERPRETERS, *made]))
+        created = [path.parent.name for path in stamps if self.read_stamp(path.parent.name)]
+        return tuple(dict.fromkeys([*INTERPRETERS, *created]))
 
     def made_interpreter(self, name: str) -> Interpreter:
         """Return the interpreter of a created environment, existing or not."""
@@ -194,8 +194,10 @@ class Environments:
         does not exist.
         """
         chosen = self.interpreter(name)
-        found = partial(check, chosen)
-        return facts.remembered(what, name, chosen, kind, found, cache=self._cache, fresh=fresh)
+        check_interpreter = partial(check, chosen)
+        return facts.remembered(
+            what, name, chosen, kind, check_interpreter, cache=self._cache, fresh=fresh
+        )
 
     def forget(self, name: str) -> None:
         """Delete the stored facts of an environment, so that they are determined again."""
@@ -226,8 +228,10 @@ def worker_variables(chosen: Interpreter, *, devices: bool = False) -> dict[str,
     With `devices`, no CUDA device that this process sees is hidden from it.
     """
     own = {n: value for n, value in os.environ.items() if not n.startswith(CHANGES_ANSWERS)}
-    given = {n: v for n, v in chosen.variables.items() if not (devices and n in CPU_ONLY)}
-    return {**own, **WORKER_VARIABLES, **given}
+    chosen_variables = {
+        n: v for n, v in chosen.variables.items() if not (devices and n in CPU_ONLY)
+    }
+    return {**own, **WORKER_VARIABLES, **chosen_variables}
 
 
 def worker_command(chosen: Interpreter, module: str, *arguments: str) -> list[str]:

@@ -68,9 +68,9 @@ def create(
         for package, version in (pin.split("==") for pin in recipe.chosen):
             check_release(package, version, python)
     with locked(folder):
-        stamp, wanted = environments.read_stamp(name), recipe.digest
+        stamp, digest = environments.read_stamp(name), recipe.digest
         chosen = environments.made_interpreter(name)
-        if stamp is not None and stamp.recipe == wanted:
+        if stamp is not None and stamp.recipe == digest:
             with contextlib.suppress(InterpreterError):
                 return describe_interpreter(name, chosen), False
         with contextlib.suppress(FileNotFoundError):
@@ -92,17 +92,17 @@ def create(
                 command.append("--no-compile")  # Python compiles what the few models import
             run_step(name, folder, [*command, *arguments], observer)
         run_step(name, folder, [chosen.path, "-m", "pip", "check"], observer)
-        made = describe_interpreter(name, chosen)
-        if recipe.cuda_build and made.cuda is None:
+        environment = describe_interpreter(name, chosen)
+        if recipe.cuda_build and environment.cuda is None:
             raise InterpreterError(
-                f"environment {name!r}: pip installed torch {made.torch}, which is not a CUDA "
-                "build: use a package index that has CUDA builds, such as https://pypi.org/simple"
+                f"environment {name!r}: pip installed torch {environment.torch}, which is not a "
+                "CUDA build: use a package index that has CUDA builds, such as https://pypi.org/simple"
             )
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        stamp = Stamp(name=name, recipe=wanted, created=now, python=made.python)
+        stamp = Stamp(name=name, recipe=digest, created=now, python=environment.python)
         text = msgspec.json.format(msgspec.json.encode(stamp), indent=2) + b"\n"
         replace(folder / STAMP_FILE, text)
-        return made, True
+        return environment, True
 
 
 def remove(environments: Environments, name: str) -> None:
@@ -112,7 +112,11 @@ def remove(environments: Environments, name: str) -> None:
     """
     folder = environments.folder(name)
     if name in INTERPRETERS or NAME.fullmatch(name) is None or not folder.is_dir():
-        known = [each for each in environments.available() if each not in INTERPRETERS]
+        known = [
+            environment
+            for environment in environments.available()
+            if environment not in INTERPRETERS
+        ]
         raise UsageError(
             f"no created environment {name!r}{did_you_mean(name, known)}; see compilewatch env list"
         )
@@ -127,24 +131,26 @@ def remove(environments: Environments, name: str) -> None:
 
 
 def _share(
-    environments: Environments, name: str, recipe: Recipe, made: Interpreter, observer: Observer
+    environments: Environments, name: str, recipe: Recipe, created: Interpreter, observer: Observer
 ) -> None:
     """Link what other environments of the same Python have: torch, then the locked packages."""
-    into = package_folder(made)
+    into = package_folder(created)
     version = recipe.torch.partition("==")[2]
     names = environments.available()
-    others = [package_folder(environments.interpreter(each)) for each in names]
+    others = [package_folder(environments.interpreter(folder)) for folder in names]
     # Compiled packages only work with the version of Python that they were installed for.
-    alike = [each for each in others if each.parent.name == into.parent.name and each != into]
-    owners = (each for each in alike if release_in(each, "torch") == version)
-    owner = next((each for each in owners if not recipe.cuda_build or _for_cuda(each)), None)
+    alike = [
+        folder for folder in others if folder.parent.name == into.parent.name and folder != into
+    ]
+    owners = (folder for folder in alike if release_in(folder, "torch") == version)
+    owner = next((folder for folder in owners if not recipe.cuda_build or _for_cuda(folder)), None)
     try:
         if release_in(into, "pip") is None:
             share(package_folder(INTERPRETERS[DEFAULT_ENVIRONMENT]), into, ["pip", "setuptools"])
         if owner is not None and share(owner, into, ["torch"]):
             observer(f"Installing torch {version}: shared with {owner}")
         if alike and alike[0] == others[0]:
-            share(alike[0], into, [each for each in recipe.packages if each != "torch"])
+            share(alike[0], into, [folder for folder in recipe.packages if folder != "torch"])
     except OSError as error:
         raise InterpreterError(
             f"environment {name!r}: {error.filename} cannot be created: {error.strerror}"
@@ -159,9 +165,9 @@ def _for_cuda(folder: Path) -> bool:
     return False
 
 
-def _check_room(name: str, recipe: Recipe, made: Interpreter) -> None:
+def _check_room(name: str, recipe: Recipe, created: Interpreter) -> None:
     """Raise InterpreterError if torch has to be downloaded and there is no room for it."""
-    into = package_folder(made)
+    into = package_folder(created)
     free = shutil.disk_usage(into).free
     if (
         release_in(into, "torch") is None
@@ -186,7 +192,7 @@ def _installs(recipe: Recipe) -> Iterator[list[str]]:
     if recipe.transformers is None:
         yield [*further, recipe.torch, "-r", str(recipe.requirements), *recipe.further]
     else:
-        names = [each for each in recipe.packages if each != "transformers"]
+        names = [package for package in recipe.packages if package != "transformers"]
         yield [*further, recipe.torch, recipe.transformers, *names, *recipe.further]
 
 

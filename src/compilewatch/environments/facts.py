@@ -109,9 +109,9 @@ def _looked_at(chosen: Interpreter) -> Iterator[Path]:
         prefix = Path(sys.prefix)
         yield from map(Path, site.getsitepackages())
         # A torch that is built in its checkout can change while the package folders do not.
-        found = importlib.util.find_spec("torch")
-        if found is not None and found.origin is not None:
-            yield Path(found.origin).with_name("version.py")
+        spec = importlib.util.find_spec("torch")
+        if spec is not None and spec.origin is not None:
+            yield Path(spec.origin).with_name("version.py")
     yield prefix / "pyvenv.cfg"
     yield from prefix.glob("lib/python*/site-packages")
     yield from map(Path, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))

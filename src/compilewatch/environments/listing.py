@@ -35,18 +35,29 @@ class ListedEnvironment(Record, frozen=True, kw_only=True):
 
 def listing(environments: Environments, *, fresh: bool = False) -> tuple[ListedEnvironment, ...]:
     """Those there are, then the unfinished ones, then those that a target would need."""
-    found = [_described(name, environments, fresh) for name in environments.available()]
+    listed_environments = [
+        _described(name, environments, fresh) for name in environments.available()
+    ]
     folders = environments.folder("")
-    known = {listed.name for listed in found}
-    default = next((each.environment for each in found if each.name == DEFAULT_ENVIRONMENT), None)
+    known = {listed.name for listed in listed_environments}
+    default = next(
+        (
+            environment.environment
+            for environment in listed_environments
+            if environment.name == DEFAULT_ENVIRONMENT
+        ),
+        None,
+    )
     if default is not None and default.cuda is not None:
         known.add(targets.CUDA_BUILD)  # it is for what a CPU build cannot do
     begun = sorted(path.parent.name for path in folders.glob("*/venv"))
     for name in dict.fromkeys([*begun, *targets.environments()]):
         if name not in known:
             state = EnvironmentState.UNFINISHED if name in begun else EnvironmentState.NOT_CREATED
-            found.append(ListedEnvironment(name=name, state=state, advice=create_command(name)))
-    return tuple(found)
+            listed_environments.append(
+                ListedEnvironment(name=name, state=state, advice=create_command(name))
+            )
+    return tuple(listed_environments)
 
 
 class Size(Record, frozen=True, kw_only=True):
@@ -71,8 +82,8 @@ def size_of(environments: Environments, name: str) -> Size:
 
 def _described(name: str, environments: Environments, fresh: bool) -> ListedEnvironment:
     try:
-        made = environments.describe(name, fresh=fresh)
-        return ListedEnvironment(name=name, state=EnvironmentState.READY, environment=made)
+        environment = environments.describe(name, fresh=fresh)
+        return ListedEnvironment(name=name, state=EnvironmentState.READY, environment=environment)
     except InterpreterError as error:
         command = "make setup" if name in INTERPRETERS else create_command(name)
         return ListedEnvironment(

@@ -105,8 +105,8 @@ def recipe_of(
             f"environment {name!r} needs --torch VERSION, such as --torch 2.9.0, --transformers "
             f"VERSION, or --with PACKAGE; environments with their own recipe: {own}"
         )
-    wanted = {"torch": torch, "transformers": transformers}
-    chosen = {p: _checked(p, version) for p, version in wanted.items() if version is not None}
+    versions = {"torch": torch, "transformers": transformers}
+    chosen = {p: _checked(p, version) for p, version in versions.items() if version is not None}
     return Recipe(
         torch=chosen.get("torch") or _pin("torch", REQUIREMENTS / "default.txt"),
         requirements=REQUIREMENTS / ("worker.in" if transformers else "worker.txt"),

@@ -35,8 +35,8 @@ def releases(package: str, python: str | None = None) -> tuple[Version, ...]:
         raise InterpreterError(f"{command[0]} cannot be run: {error.strerror}") from None
     except subprocess.TimeoutExpired as error:
         output, complaints = "", str(error)
-    found = re.search(r"^Available versions: (.*)$", output, re.MULTILINE)
-    if found is None:
+    line = re.search(r"^Available versions: (.*)$", output, re.MULTILINE)
+    if line is None:
         unreachable = "Retrying" in complaints or "timed out" in complaints
         if not unreachable and "No matching distribution" not in complaints:
             last = (complaints.strip().splitlines() or ["no message"])[-1]
@@ -46,20 +46,20 @@ def releases(package: str, python: str | None = None) -> tuple[Version, ...]:
             f"the releases of {package} are not known, because the package index {why}: check the "
             "network and pip's settings (pip config list)"
         )
-    return parsed(found[1].split(","))
+    return parsed(line[1].split(","))
 
 
 def parsed(texts: Iterable[str]) -> tuple[Version, ...]:
     """Return the final releases among these versions, oldest first; others are left out."""
-    made: set[Version] = set()
+    releases: set[Version] = set()
     for text in texts:
         try:
             version = Version(text.strip())
         except InvalidVersion:
             continue
         if not version.is_prerelease:
-            made.add(version)
-    return tuple(sorted(made))
+            releases.add(version)
+    return tuple(sorted(releases))
 
 
 def check_release(package: str, version: str, python: str | None = None) -> None:

@@ -23,19 +23,21 @@ Packages = Mapping[str, metadata.Distribution]
 
 def packages_in(folder: Path) -> dict[str, metadata.Distribution]:
     """Return the distributions that are installed in a package folder."""
-    found: dict[str, metadata.Distribution] = {}
-    for each in metadata.distributions(path=[str(folder)]):
+    packages: dict[str, metadata.Distribution] = {}
+    for distribution in metadata.distributions(path=[str(folder)]):
         # An interrupted installation may leave metadata without a name. A package with an address
         # was installed from a folder, where it may change.
-        if (name := each.metadata["Name"]) and each.read_text("direct_url.json") is None:
-            found.setdefault(canonicalize_name(name), each)
-    return found
+        if (name := distribution.metadata["Name"]) and distribution.read_text(
+            "direct_url.json"
+        ) is None:
+            packages.setdefault(canonicalize_name(name), distribution)
+    return packages
 
 
 def release_in(folder: Path, package: str) -> str | None:
     """Return the version of a package in a package folder, None if it is not there."""
-    found = next(iter(metadata.distributions(name=package, path=[str(folder)])), None)
-    return found.version if found is not None else None
+    distribution = next(iter(metadata.distributions(name=package, path=[str(folder)])), None)
+    return distribution.version if distribution is not None else None
 
 
 def share(source: Path, into: Path, roots: Iterable[str]) -> tuple[str, ...]:
@@ -71,10 +73,10 @@ def _required(
 ) -> Iterator[tuple[str, frozenset[str]]]:
     for text in installed.requires or ():
         with contextlib.suppress(InvalidRequirement):
-            wanted = Requirement(text)
-            marker = wanted.marker
+            requirement = Requirement(text)
+            marker = requirement.marker
             if marker is None or any(marker.evaluate({"extra": e}) for e in ("", *extras)):
-                yield canonicalize_name(wanted.name), frozenset(wanted.extras)
+                yield canonicalize_name(requirement.name), frozenset(requirement.extras)
 
 
 def _link(installed: metadata.Distribution, source: Path, into: Path) -> None:
@@ -82,13 +84,13 @@ def _link(installed: metadata.Distribution, source: Path, into: Path) -> None:
     for file in sorted(installed.files or (), key=_metadata_last):
         if ".." in file.parts or file.is_absolute() or not (source / file).is_file():
             continue
-        made = into / file
-        made.parent.mkdir(parents=True, exist_ok=True)
-        made.unlink(missing_ok=True)  # an interrupted copy may have left a part of it
+        link = into / file
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)  # an interrupted copy may have left a part of it
         try:
-            os.link(source / file, made)
+            os.link(source / file, link)
         except OSError:
-            shutil.copy2(source / file, made)
+            shutil.copy2(source / file, link)
 
 
 def _metadata_last(file: metadata.PackagePath) -> bool:

@@ -54,7 +54,7 @@ class Tool:
         `observer` is called with each line that pip prints. Raises InterpreterError.
         """
         name, folder, python = self.name, self.folder, str(self.python)
-        wanted = _digest(name)
+        digest = _digest(name)
         with locked(folder):
             if self.is_ready():
                 return
@@ -65,7 +65,7 @@ class Tool:
             command = [python, "-m", "pip", "install", "--disable-pip-version-check"]
             run_step(name, folder, [*command, "-r", str(requirements)], observer)
             run_step(name, folder, [python, "-m", "pip", "check"], observer)
-            replace(folder / STAMP_FILE, wanted.encode())
+            replace(folder / STAMP_FILE, digest.encode())
 
 
 def run_tool(python: Path, module: str, arguments: list[str], variables: dict[str, str]) -> int:

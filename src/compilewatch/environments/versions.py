@@ -29,9 +29,9 @@ def find(environments: Environments, torch: str, transformers: str) -> Environme
         if name in INTERPRETERS or name in targets.environments():
             continue
         with contextlib.suppress(InterpreterError):
-            made = environments.describe(name)
-            if (release_of(made.torch), made.transformers) == (torch, transformers):
-                return made
+            environment = environments.describe(name)
+            if (release_of(environment.torch), environment.transformers) == (torch, transformers):
+                return environment
     return None
 
 
@@ -45,9 +45,9 @@ def ensure(
 
     Raises UsageError for a release that does not exist, and InterpreterError.
     """
-    found = find(environments, torch, transformers)
-    if found is not None:
-        return found
+    environment = find(environments, torch, transformers)
+    if environment is not None:
+        return environment
     name = f"torch-{torch}-transformers-{transformers}"
     recipe = recipe_of(name, torch, transformers)
     return create(environments, name, recipe, observer=observer)[0]

@@ -65,7 +65,7 @@ class Resolver:
     ) -> None:
         self._library = library
         self._elsewhere = elsewhere or {}
-        self._classes = {found.name: found for found in concrete_classes(library)}
+        self._classes = {cls.name: cls for cls in concrete_classes(library)}
         self._primaries = primary_classes(library)
 
     def resolve(
@@ -89,19 +89,21 @@ class Resolver:
         family = config.get("model_type")
         if not isinstance(family, str) or not family:
             family = self._classes[named].model_type if named in self._classes else "unknown"
-        found = self._class_of(family, named)
-        foreign = found is None or (bool(config.get("auto_map")) and found.model_type != family)
-        other = self._elsewhere.get(named or "") if found is None else None
+        model_class = self._class_of(family, named)
+        foreign = model_class is None or (
+            bool(config.get("auto_map")) and model_class.model_type != family
+        )
+        other = self._elsewhere.get(named or "") if model_class is None else None
         needs_code = bool(config.get("auto_map")) and foreign and other is None
         skip_reason = None
         if needs_code and not trust_remote_code:
             skip_reason = "remote code: its repository and revision are not in remote_code.toml"
-        elif found is None and other is None and not needs_code:
+        elif model_class is None and other is None and not needs_code:
             skip_reason = self._why_unknown(family, named)
         build = ConfigBuild(
             config_file=str(config_file.resolve()),
             config_sha256=config_sha256(config),
-            class_name=named if needs_code or found is None else found.name,
+            class_name=named if needs_code or model_class is None else model_class.name,
             repo=repo,
             weights=weights,
             trust_remote_code=needs_code and trust_remote_code,
@@ -115,7 +117,7 @@ class Resolver:
             build=build,
             family=family,
             architecture=build.class_name,
-            task=task_group(found, self._library) if found else "unknown",
+            task=task_group(model_class, self._library) if model_class else "unknown",
             skip_reason=skip_reason,
             needs_remote_code=needs_code,
         )

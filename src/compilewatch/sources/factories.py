@@ -43,14 +43,14 @@ def _factories(file: Path) -> tuple[list[str], list[str], list[str]]:
     ]
     classes = {node.name: node for node in body if isinstance(node, ast.ClassDef)}
     modules = [name for name, node in classes.items() if _is_module(node, classes)]
-    made = [name for name in modules if not _needed_by_class(classes[name])]
+    callable_modules = [name for name in modules if not _needed_by_class(classes[name])]
     used = {
         inner.id
         for name in modules
         for inner in ast.walk(classes[name])
         if isinstance(inner, ast.Name) and inner.id != name
     }
-    return functions, made, [name for name in made if name not in used]
+    return functions, callable_modules, [name for name in callable_modules if name not in used]
 
 
 def only_factory(file: Path, shown: str) -> str:
@@ -60,12 +60,12 @@ def only_factory(file: Path, shown: str) -> str:
     typical name of a factory is chosen; of several classes, the one that no other class of the file
     uses. Raises ConfigError with the candidates if there is not exactly one.
     """
-    functions, made, outer = _factories(file)
+    functions, modules, outer = _factories(file)
     likely = [name for name in functions if _LIKELY.fullmatch(name)]
-    for choice in (functions, likely, *([] if functions else [made, outer])):
+    for choice in (functions, likely, *([] if functions else [modules, outer])):
         if len(choice) == 1:
             return choice[0]
-    candidates = ", ".join(f"{shown}:{name}" for name in (*functions, *made))
+    candidates = ", ".join(f"{shown}:{name}" for name in (*functions, *modules))
     if candidates:
         raise ConfigError(f"{shown} has several possible factories: name one of {candidates}")
     raise ConfigError(
@@ -117,7 +117,7 @@ def _names(node: ast.stmt) -> Iterator[str]:
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         yield node.name
     elif isinstance(node, ast.Import | ast.ImportFrom):
-        yield from ((each.asname or each.name).partition(".")[0] for each in node.names)
+        yield from ((alias.asname or alias.name).partition(".")[0] for alias in node.names)
     elif isinstance(node, ast.Assign | ast.AnnAssign):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         yield from (n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name))
@@ -128,11 +128,13 @@ def _names(node: ast.stmt) -> Iterator[str]:
 
 def _needed(function: ast.FunctionDef, skipped: int = 0) -> list[str]:
     """The arguments that a call must give, without the first `skipped`."""
-    given = function.args
-    positional = [*given.posonlyargs, *given.args]
-    required = positional[skipped : len(positional) - len(given.defaults)]
+    arguments = function.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    required = positional[skipped : len(positional) - len(arguments.defaults)]
     named = [
-        a for a, default in zip(given.kwonlyargs, given.kw_defaults, strict=True) if not default
+        a
+        for a, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+        if not default
     ]
     return [argument.arg for argument in (*required, *named)]
 

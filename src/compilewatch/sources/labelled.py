@@ -35,12 +35,12 @@ class LabelledTexts:
         known = dict(self.mappings) if self.mappings is not None else {}
         if self.mappings is None:
             known = {name: index for index, name in enumerate(names)}
-        found = []
+        classes = []
         for label, line in zip(self.labels, self.lines, strict=True):
             if label in known:
-                found.append(known[label])
+                classes.append(known[label])
             elif self.mappings is None and label.lstrip("-").isdigit():
-                found.append(int(label))
+                classes.append(int(label))
             else:
                 hint = did_you_mean(label, known)
                 shown = ", ".join(list(known)[:8]) or "none"
@@ -48,7 +48,7 @@ class LabelledTexts:
                     f"{self.path}:{line}: unknown label {label!r}{hint}; the known ones are {shown}"
                     " (give names and classes with --label-mappings)"
                 )
-        return found
+        return classes
 
 
 def read_labelled(
@@ -90,17 +90,17 @@ def read_labelled(
 def _read_mappings(path: Path) -> dict[str, int]:
     """Read names and classes: `{name: class}` or `{class: name}`, also below `label2id`."""
     try:
-        found = from_json(path.read_bytes(), dict[str, object])
+        content = from_json(path.read_bytes(), dict[str, object])
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     except DamagedError as error:
         raise UsageError(f"{path} is not a JSON object: {error}") from None
     for key in ("label2id", "label_to_id", "id2label", "id_to_label"):
-        if isinstance(found.get(key), dict):
-            found = found[key]  # type: ignore[assignment]
+        if isinstance(content.get(key), dict):
+            content = content[key]  # type: ignore[assignment]
             break
-    if all(isinstance(value, int) for value in found.values()):
-        return {str(name): int(value) for name, value in found.items()}  # type: ignore[call-overload]
-    if all(name.isdigit() and isinstance(value, str) for name, value in found.items()):
-        return {str(value): int(name) for name, value in found.items()}
+    if all(isinstance(value, int) for value in content.values()):
+        return {str(name): int(value) for name, value in content.items()}  # type: ignore[call-overload]
+    if all(name.isdigit() and isinstance(value, str) for name, value in content.items()):
+        return {str(value): int(name) for name, value in content.items()}
     raise UsageError(f"{path}: names must map to numbers, or numbers to names")

@@ -33,8 +33,8 @@ def source_names() -> tuple[str, ...]:
 def source_class(name: str) -> Callable[..., Source]:
     """Load the class of a source. Raises UsageError for an unknown name."""
     known = ("auto", *source_names())
-    found = plugins.find("source", SOURCES, name, group=ENTRY_POINTS, known=known)
-    return cast(Callable[..., Source], found)
+    implementation = plugins.find("source", SOURCES, name, group=ENTRY_POINTS, known=known)
+    return cast(Callable[..., Source], implementation)
 
 
 def choose_source(
@@ -58,9 +58,9 @@ def choose_source(
     if name == "hub":
         from compilewatch.sources.hub.pulled import read_pulled
 
-        found = read_pulled(pulled)
-        cut = f", incomplete ({found.message})" if found.partial else ""
-        return source, f"Models of the Hub in {pulled}, pulled {found.pulled_at}{cut}."
+        pulled_list = read_pulled(pulled)
+        cut = f", incomplete ({pulled_list.message})" if pulled_list.partial else ""
+        return source, f"Models of the Hub in {pulled}, pulled {pulled_list.pulled_at}{cut}."
     if name == "manifest":
         return source, f"Models of {getattr(source, 'path', places.manifest)}."
     if name in extras.SANDBOXED:
@@ -114,18 +114,18 @@ _LIBRARY_OF = {row.source: library for library, row in LIBRARIES.items()}
 def _made(name: str, heads: str, places: Places) -> Source:
     root = places.transformers
     if name in _LIBRARY_OF:
-        found = _package(_LIBRARY_OF[name], places)
+        package = _package(_LIBRARY_OF[name], places)
         return source_class(name)(
             heads=heads,
-            package=found[0] if found is not None else None,
+            package=package[0] if package is not None else None,
             popularity=places.popularity if name == "library" else places.library_popularity,
             cache=places.cache,
         )
     arguments: dict[str, dict[str, Any]] = {
         "hub": {"path": places.pulled, "transformers": root},
         "manifest": {"path": places.manifest, "transformers": root},
-        **{each: {"outputs": places.outputs} for each in extras.rows("sources")},
-        ALL: {"makers": [partial(_made, each, heads, places) for each in _LIBRARY_OF]},
+        **{source: {"outputs": places.outputs} for source in extras.rows("sources")},
+        ALL: {"makers": [partial(_made, source, heads, places) for source in _LIBRARY_OF]},
     }
     return source_class(name)(**arguments.get(name, {}))
 

@@ -59,13 +59,13 @@ def dotted_model(
         return None
     searched = _searched(name, python_path)
     module, _, attribute = name.rpartition(".")
-    for candidate, given in ((name, ""), (module, attribute)):
+    for candidate, attribute_name in ((name, ""), (module, attribute)):
         file = _module_file(candidate, searched, root) if candidate else None
         # A name without a dot is one of the team's own modules, never an installed package.
         if file is None or ("." not in name and not searched):
             continue
-        found = given or only_factory(file, candidate)
-        return factory_spec(f"{candidate}:{found}", name, python_path=searched, root=root)
+        callable_name = attribute_name or only_factory(file, candidate)
+        return factory_spec(f"{candidate}:{callable_name}", name, python_path=searched, root=root)
     return None
 
 
@@ -78,23 +78,23 @@ def folder_spec(
         what = f"{folder} has no config.json" if folder.is_dir() else missing
         raise ConfigError(f"{what}: {FORMS}")
     elsewhere = package_classes(inputs_folder() / "overrides")
-    found = Resolver(read_library(root), elsewhere).resolve(
+    resolved = Resolver(read_library(root), elsewhere).resolve(
         folder / "config.json",
         read_config(folder / "config.json"),
         repo=str(folder.resolve()) if weights or trust else None,
         weights=weights,
         trust_remote_code=trust,
     )
-    reason = found.skip_reason
-    if reason is not None and found.needs_remote_code:
+    reason = resolved.skip_reason
+    if reason is not None and resolved.needs_remote_code:
         reason = "remote code: set `trust = true` in the manifest if you have reviewed the code"
     return ModelSpec(
         source="manifest",
         name=name,
-        build=found.build,
-        architecture=found.architecture,
-        family=found.family,
-        task=found.task,
+        build=resolved.build,
+        architecture=resolved.architecture,
+        family=resolved.family,
+        task=resolved.task,
         skip_reason=reason,
     )
 
@@ -141,14 +141,14 @@ def factory_spec(
 def _missing(module: str, python_path: Sequence[Path], root: Path | None) -> ConfigError:
     searched = os.pathsep.join(map(str, python_path))
     packages = "the Python path" if root is None else str(root.parent)
-    found = (
+    message = (
         f"there is no module {module} on {searched or packages}: give MODULE:FACTORY and, with "
         "python_path (--python-path), the folder of the module"
     )
     if python_path:
-        return ConfigError(found)
+        return ConfigError(message)
     package = how_to_get(module.partition(".")[0])
-    return MissingModuleError(f"{found}; for an installed package, the model {package}")
+    return MissingModuleError(f"{message}; for an installed package, the model {package}")
 
 
 def with_inputs(spec: ModelSpec, inputs: str, root: Path | None = None) -> ModelSpec:
@@ -162,18 +162,20 @@ def with_inputs(spec: ModelSpec, inputs: str, root: Path | None = None) -> Model
     folders = spec.build.python_path
     python_path = tuple(map(Path, folders))
     if path.endswith(".py"):
-        made = _file_spec(Path(path).expanduser(), attribute, inputs, python_path, root)
+        inputs_spec = _file_spec(Path(path).expanduser(), attribute, inputs, python_path, root)
     elif FACTORY.fullmatch(inputs):
-        made = factory_spec(inputs, inputs, python_path=_searched(path, python_path), root=root)
+        inputs_spec = factory_spec(
+            inputs, inputs, python_path=_searched(path, python_path), root=root
+        )
     else:
         raise ConfigError(f"--inputs {inputs}: expected a file or MODULE:FUNCTION")
-    assert isinstance(made.build, FactoryBuild)
-    searched = dict.fromkeys((*made.build.python_path, *folders))
+    assert isinstance(inputs_spec.build, FactoryBuild)
+    searched = dict.fromkeys((*inputs_spec.build.python_path, *folders))
     build = msgspec.structs.replace(
         spec.build,
-        inputs=made.build.factory,
+        inputs=inputs_spec.build.factory,
         path=os.pathsep.join(searched) or None,
-        source_sha256=f"{spec.build.source_sha256} {made.build.source_sha256}",
+        source_sha256=f"{spec.build.source_sha256} {inputs_spec.build.source_sha256}",
     )
     return msgspec.structs.replace(spec, build=build)
 
@@ -227,11 +229,11 @@ def _places(top: str, python_path: Sequence[Path], root: Path | None) -> Iterato
         return
     if top in sys.builtin_module_names:
         return
-    found = importlib.util.find_spec(top)
-    if found is not None and found.submodule_search_locations:
-        yield from map(Path, found.submodule_search_locations)
-    elif found is not None and found.origin:
-        yield Path(found.origin).with_suffix("")
+    module_spec = importlib.util.find_spec(top)
+    if module_spec is not None and module_spec.submodule_search_locations:
+        yield from map(Path, module_spec.submodule_search_locations)
+    elif module_spec is not None and module_spec.origin:
+        yield Path(module_spec.origin).with_suffix("")
 
 
 def _package_folders(packages: Path) -> Iterator[Path]:

@@ -81,10 +81,10 @@ def read_library_popularity(library: str, *paths: Path) -> dict[str, Figure]:
     The files are like those of `read_popularity`, with a library and a name in place of a model
     type. Raises ConfigError, with the line, if one is malformed.
     """
-    found: dict[str, Figure] = {}
+    figures: dict[str, Figure] = {}
     for path in paths:
-        found |= _of_library(library, path)
-    return found
+        figures |= _of_library(library, path)
+    return figures
 
 
 def _of_library(library: str, path: Path) -> dict[str, Figure]:
@@ -95,12 +95,12 @@ def _of_library(library: str, path: Path) -> dict[str, Figure]:
     rows = csv.reader(line for _, line in lines)
     if tuple(next(rows, ())) != LIBRARY_COLUMNS:
         raise ConfigError(f"{path}: the columns must be {','.join(LIBRARY_COLUMNS)}")
-    found = {}
+    figures = {}
     for row in rows:
         if row[:1] == [library]:
             figure = _figure(row[1:], f"{path}, line {lines[rows.line_num - 1][0]}")
-            found[figure.model_type] = figure
-    return found
+            figures[figure.model_type] = figure
+    return figures
 
 
 def figures_of(models: Iterable[tuple[str, str, int]]) -> tuple[Figure, ...]:

@@ -84,10 +84,10 @@ def by_name(
     chosen: dict[str, ModelSpec] = {}
     for name in names:
         try:
-            found = _find(name, pools, pending, python_path, transformers)
+            matches = _find(name, pools, pending, python_path, transformers)
         except UnknownModelError as unknown:
             raise unread or unknown from None
-        for spec in found:
+        for spec in matches:
             chosen.setdefault(spec.name, spec)
     if not chosen:
         raise UsageError("no model is named: name at least one")
@@ -102,8 +102,8 @@ def _find(
     transformers: Path | None,
 ) -> tuple[ModelSpec, ...]:
     for pool in pools:
-        if found := _in_pool(name, pool):
-            return found
+        if matches := _in_pool(name, pool):
+            return matches
     from compilewatch.sources.own import dotted_model, own_model
 
     if own := own_model(name, python_path, transformers):
@@ -114,8 +114,8 @@ def _find(
         except (SourceError, ConfigError):
             # This is not the source that the user chose, so its absence is not an error.
             continue
-        if found := _in_pool(name, pools[-1]):
-            return found
+        if matches := _in_pool(name, pools[-1]):
+            return matches
     if own := dotted_model(name, python_path, transformers):
         return (own,)
     raise UnknownModelError(_unknown(name, pools), name)

@@ -124,13 +124,13 @@ def kept_files(names: Iterable[str]) -> list[str]:
 
     Of the shards of a file, the first is kept. What is near the root comes first.
     """
-    found = {
+    kept = {
         name
         for name in names
         if not _is(name, _PAPER) or _is(name, _TOKENIZERS)
         if (shard := SHARD.search(name)) is None or shard[1] == "1"
     }
-    return sorted(found, key=lambda name: (name.count("/"), name))[:MAX_FILES]
+    return sorted(kept, key=lambda name: (name.count("/"), name))[:MAX_FILES]
 
 
 def kept_tags(tags: Iterable[str]) -> list[str]:
@@ -140,14 +140,14 @@ def kept_tags(tags: Iterable[str]) -> list[str]:
 
 def formats_of(files: Iterable[str]) -> set[str]:
     """Return the formats of all weights among these files."""
-    found = set()
+    formats = set()
     for name in files:
         if _is(name, _STATE_OF_TRAINING):
             continue
         matching = [format_ for format_, patterns in FORMATS.items() if _is(name, patterns)]
         if matching:
-            found.add(matching[-1])
-    return found
+            formats.add(matching[-1])
+    return formats
 
 
 def foreign_format(
@@ -157,13 +157,13 @@ def foreign_format(
     named = [LIBRARY_FORMATS[name] for name in (library, *tags) if name in LIBRARY_FORMATS]
     if files is None:
         return _named_format(library, tags, named)
-    found = formats_of(files)
+    formats = formats_of(files)
     if "MLX" in named:
         return "MLX"
     if _is_ctranslate2(files, "CTranslate2" in named):
         return "CTranslate2"
-    others = [name for name in FORMATS if name in found and name != PYTORCH]
-    return None if PYTORCH in found or not others else others[0]
+    others = [name for name in FORMATS if name in formats and name != PYTORCH]
+    return None if PYTORCH in formats or not others else others[0]
 
 
 def _named_format(library: str | None, tags: Iterable[str], named: list[str]) -> str | None:

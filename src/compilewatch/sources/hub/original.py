@@ -73,5 +73,5 @@ def converted_mamba(config: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _intermediate_size(params: Mapping[str, Any]) -> int:
     multiple = int(params.get("multiple_of", 256))
-    wanted = int(float(params.get("ffn_dim_multiplier") or 1) * int(8 * int(params["dim"]) / 3))
-    return multiple * -(-wanted // multiple)
+    size = int(float(params.get("ffn_dim_multiplier") or 1) * int(8 * int(params["dim"]) / 3))
+    return multiple * -(-size // multiple)

@@ -194,8 +194,8 @@ class _Puller:
         elif failure is not None:
             raise failure
         else:
-            found = future.result()
-            self.done[found.repository] = found
+            model = future.result()
+            self.done[model.repository] = model
 
     def _fetch_one(self, info: ModelInfo) -> PulledModel:
         """Pin one model and download its configuration. Raises the errors in `_UNREACHABLE`."""
@@ -340,7 +340,7 @@ def _write(path: Path, query: PulledQuery, api: HfApi, puller: _Puller) -> PullR
     if partial:
         message = f"{len(models)} of {query.top} models pulled, then: {puller.message}"
     now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    found = PulledList(
+    pulled = PulledList(
         endpoint=api.endpoint,
         pulled_at=now,
         query=query,
@@ -348,7 +348,7 @@ def _write(path: Path, query: PulledQuery, api: HfApi, puller: _Puller) -> PullR
         message=message,
         model=[*models, *kept],
     )
-    write_pulled(path, found)
+    write_pulled(path, pulled)
     figures = None
     if query.sort == "downloads" and not query.is_filtered and not partial:
         figures = path.with_name("popularity.csv")

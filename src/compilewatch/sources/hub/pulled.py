@@ -100,17 +100,17 @@ def read_pulled(path: Path) -> PulledList:
     """Read a pulled list. Raises SourceError if it is missing, ConfigError if it is invalid."""
     if not path.exists():
         raise SourceError(f"{path} does not exist: run `compilewatch pull`")
-    found = read_toml(path, PulledList)
-    names = [model.repository for model in found.model]
+    pulled = read_toml(path, PulledList)
+    names = [model.repository for model in pulled.model]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ConfigError(f"{path}: {twice} is listed twice")
-    return found
+    return pulled
 
 
-def write_pulled(path: Path, found: PulledList) -> None:
+def write_pulled(path: Path, pulled: PulledList) -> None:
     content = (
         "# Written by `compilewatch pull`; `weights = true` on a model is kept by the next one.\n"
-        + tomli_w.dumps(_without_none(msgspec.to_builtins(found)))
+        + tomli_w.dumps(_without_none(msgspec.to_builtins(pulled)))
     )
     write_atomically(path, content.encode())
 

@@ -26,20 +26,20 @@ def quantization_of(
     `beside` is the `quantize_config.json` with which older releases of AutoGPTQ and AutoAWQ
     describe the weights instead of the configuration.
     """
-    found = config.get("quantization_config") or config.get("compression_config")
-    if isinstance(found, Mapping):
-        return _method(found)
+    stated = config.get("quantization_config") or config.get("compression_config")
+    if isinstance(stated, Mapping):
+        return _method(stated)
     if beside is not None:
         return Quantization.AWQ if "zero_point" in beside else Quantization.GPTQ
     return None
 
 
-def _method(found: Mapping[str, Any]) -> Quantization:
-    method = str(found.get("quant_method", "")).lower()
-    eight = found.get("load_in_8bit") or found.get("_load_in_8bit")
-    four = found.get("load_in_4bit") or found.get("_load_in_4bit")
+def _method(stated: Mapping[str, Any]) -> Quantization:
+    method = str(stated.get("quant_method", "")).lower()
+    eight = stated.get("load_in_8bit") or stated.get("_load_in_8bit")
+    four = stated.get("load_in_4bit") or stated.get("_load_in_4bit")
     if method.startswith("bitsandbytes") or (not method and (eight or four)):
         return Quantization.BITSANDBYTES_8BIT if eight else Quantization.BITSANDBYTES_4BIT
-    if method == "modelopt" and "FP8" in str(found.get("quant_algo", "")):
+    if method == "modelopt" and "FP8" in str(stated.get("quant_algo", "")):
         return Quantization.FP8
     return _METHODS.get(method, Quantization.OTHER)

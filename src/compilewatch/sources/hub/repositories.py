@@ -71,8 +71,8 @@ class Repository:
         try:
             return read_config(self.path(name))
         except ConfigError as error:
-            said = str(error).removeprefix(str(self.path(name))).lstrip(":, ")
-            raise ConfigError(f"{name}: {said}") from error
+            reason = str(error).removeprefix(str(self.path(name))).lstrip(":, ")
+            raise ConfigError(f"{name}: {reason}") from error
 
     def read_if_there(self, name: str) -> dict[str, Any]:
         return self.read(name) if self.has(name) else {}
@@ -100,16 +100,16 @@ class Kinds:
         foreign = formats.foreign_format(repository.library, repository.tags, repository.files)
         if foreign is not None:
             return skipped(spec, f"not PyTorch: it has only {foreign} weights")
-        found = self._by_its_files(spec, repository)
-        if all(each.skip_reason is not None for each in found):
-            return self._reviewed.models(spec, self._resolver) or found
-        return found
+        specs = self._by_its_files(spec, repository)
+        if all(resolved.skip_reason is not None for resolved in specs):
+            return self._reviewed.models(spec, self._resolver) or specs
+        return specs
 
     def _by_its_files(self, spec: ModelSpec, repository: Repository) -> tuple[ModelSpec, ...]:
         try:
             for rule in _rules(repository):
-                if found := rule(self, spec, repository):
-                    return found
+                if specs := rule(self, spec, repository):
+                    return specs
         except ConfigError as error:
             return skipped(spec, f"invalid configuration: {error}")
         return skipped(spec, _why_none(repository))
@@ -125,38 +125,42 @@ class Kinds:
             return skipped(spec, reason)
         config = repository.read(BASE_CONFIG)
         # The base has a commit of its own, which nobody listed for remote code.
-        found = self._resolver.resolve(repository.path(BASE_CONFIG), config, repo=base)
-        made = configured(spec, found, config, Part.WHOLE)
-        if found.skip_reason is not None:
-            return skipped(made, f"PEFT adapter of {base}: {found.skip_reason}")
+        resolved = self._resolver.resolve(repository.path(BASE_CONFIG), config, repo=base)
+        base_spec = configured(spec, resolved, config, Part.WHOLE)
+        if resolved.skip_reason is not None:
+            return skipped(base_spec, f"PEFT adapter of {base}: {resolved.skip_reason}")
         build = msgspec.structs.replace(
-            found.build,
+            resolved.build,
             adapter_file=str(repository.path("adapter_config.json").resolve()),
             adapter_sha256=digest(canonical_config(adapter)),
-            packages=(*found.build.packages, ADAPTERS),
+            packages=(*resolved.build.packages, ADAPTERS),
         )
-        return (msgspec.structs.replace(made, build=build),)
+        return (msgspec.structs.replace(base_spec, build=build),)
 
     def pipeline(
         self, spec: ModelSpec, repository: Repository, index_file: str = "model_index.json"
     ) -> tuple[ModelSpec, ...]:
         """One model for each component of a pipeline of diffusers."""
         index = repository.read(index_file)
-        made = tuple(
+        components = tuple(
             self._component(spec, repository, index_file, name, library, class_name)
             for name, library, class_name in _components(index)
         )
-        return made or skipped(spec, "pipeline of diffusers without a component that is a model")
+        return components or skipped(
+            spec, "pipeline of diffusers without a component that is a model"
+        )
 
     def base_pipeline(self, spec: ModelSpec, repository: Repository) -> tuple[ModelSpec, ...]:
         """The components of the pipeline that an adapter of diffusers is for.
 
         An adapter such as a LoRA stores its layers in its weights only, which are not read.
         """
-        made = self.pipeline(spec, repository, BASE_INDEX)
+        components = self.pipeline(spec, repository, BASE_INDEX)
         return tuple(
-            msgspec.structs.replace(each, part=Part.BASE_COMPONENT) if each.component else each
-            for each in made
+            msgspec.structs.replace(component, part=Part.BASE_COMPONENT)
+            if component.component
+            else component
+            for component in components
         )
 
     def _component(
@@ -195,10 +199,10 @@ class Kinds:
             return msgspec.structs.replace(spec, skip_reason=reason)
         config = repository.read(file)
         if library == "transformers":
-            found = self._resolver.resolve(
+            resolved = self._resolver.resolve(
                 repository.path(file), config, class_name=class_name, repo=repository.name
             )
-            return configured(spec, found, config, Part.COMPONENT)
+            return configured(spec, resolved, config, Part.COMPONENT)
         build = library_build("diffusers", class_name, repository.path(file))
         return built(spec, build, class_name, "vision", config, Part.COMPONENT)
 
@@ -238,34 +242,38 @@ class Kinds:
         own = [kind for kind, _ in modules if not kind.startswith("sentence_transformers.")]
         paths = [path for kind, path in modules if kind.endswith(("Transformer", "CLIPModel"))]
         config: dict[str, Any] = {}
-        found = None
+        resolved = None
         file = next((f for f in (_config_of(path) for path in paths) if repository.has(f)), None)
         if file is not None:
             config = repository.read(file)
-            found = self._transformers(repository, file, config)
-        if own or (found is not None and found.needs_remote_code):
-            return self._transformers_part(spec, found, config, own)
+            resolved = self._transformers(repository, file, config)
+        if own or (resolved is not None and resolved.needs_remote_code):
+            return self._transformers_part(spec, resolved, config, own)
         build = LibraryBuild(
             library="sentence-transformers",
             name=repository.name,
             configuration=str(repository.path(".").resolve()),
             configuration_sha256=_folder_sha256(repository),
         )
-        made = built(spec, build, found.family if found else "unknown", "text", config)
-        if found is not None and found.skip_reason is not None:
-            return skipped(made, f"sentence-transformers: {found.skip_reason}")
-        return (msgspec.structs.replace(made, architecture=found.architecture if found else None),)
+        chain = built(spec, build, resolved.family if resolved else "unknown", "text", config)
+        if resolved is not None and resolved.skip_reason is not None:
+            return skipped(chain, f"sentence-transformers: {resolved.skip_reason}")
+        return (
+            msgspec.structs.replace(
+                chain, architecture=resolved.architecture if resolved else None
+            ),
+        )
 
     def _transformers_part(
         self,
         spec: ModelSpec,
-        found: Configured | None,
+        resolved: Configured | None,
         config: Mapping[str, Any],
         own: list[str],
     ) -> tuple[ModelSpec, ...]:
-        if found is None:
+        if resolved is None:
             return skipped(spec, f"remote code: {own[0]} is not a module of sentence-transformers")
-        return (configured(spec, found, config, Part.TRANSFORMERS),)
+        return (configured(spec, resolved, config, Part.TRANSFORMERS),)
 
     def transformers(self, spec: ModelSpec, repository: Repository) -> tuple[ModelSpec, ...]:
         """A class of Transformers; only a part, where the repository is of another library."""
@@ -275,20 +283,24 @@ class Kinds:
             if named is None or not config.keys() >= SIZES:
                 return ()
             config["model_type"] = named
-        found = self._transformers(repository, "config.json", config)
+        resolved = self._transformers(repository, "config.json", config)
         other = formats.other_library(repository.library, (), repository.files)
-        if other is not None and found.skip_reason is not None and not found.needs_remote_code:
+        if (
+            other is not None
+            and resolved.skip_reason is not None
+            and not resolved.needs_remote_code
+        ):
             return ()
         beside = repository.read_if_there("quantize_config.json") or None
         part = Part.WHOLE if other is None else Part.TRANSFORMERS
-        return (configured(spec, found, config, part, beside),)
+        return (configured(spec, resolved, config, part, beside),)
 
     def original(self, spec: ModelSpec, repository: Repository) -> tuple[ModelSpec, ...]:
         if not repository.has(ORIGINAL_CONFIG):
             return ()
         config = repository.read(ORIGINAL_CONFIG)
-        found = self._resolver.resolve(repository.path(ORIGINAL_CONFIG), config)
-        return (configured(spec, found, config, Part.ORIGINAL),)
+        resolved = self._resolver.resolve(repository.path(ORIGINAL_CONFIG), config)
+        return (configured(spec, resolved, config, Part.ORIGINAL),)
 
     def _transformers(
         self, repository: Repository, file: str, config: dict[str, Any]
@@ -355,8 +367,8 @@ def _components(index: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 def _modules(repository: Repository) -> list[tuple[str, str]]:
     """Return type and folder of each module of `modules.json`. Raises ConfigError."""
     try:
-        found = json.loads(repository.path("modules.json").read_bytes())
-        return [(str(module["type"]), str(module.get("path", ""))) for module in found]
+        modules = json.loads(repository.path("modules.json").read_bytes())
+        return [(str(module["type"]), str(module.get("path", ""))) for module in modules]
     except (OSError, ValueError) as error:
         raise ConfigError(f"modules.json: not JSON: {error}") from error
     except (AttributeError, KeyError, TypeError):

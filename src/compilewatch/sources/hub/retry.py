@@ -73,10 +73,10 @@ class _RetryingClient(httpx2.Client):
         try:
             return repeated(self._attempt, request, **kwargs)
         except TransientError as exc:
-            said = f"{request.url.host}: {exc}"
+            message = f"{request.url.host}: {exc}"
             if isinstance(exc.__cause__, httpx2.ConnectError):
-                self._unreachable[request.url.host] = said
-            raise HubUnavailableError(said) from exc
+                self._unreachable[request.url.host] = message
+            raise HubUnavailableError(message) from exc
 
     def _tell(self, host: str, state: RetryCallState) -> None:
         failure = state.outcome.exception() if state.outcome else None
@@ -90,8 +90,8 @@ class _RetryingClient(httpx2.Client):
     def _attempt(self, request: httpx2.Request, **kwargs: Any) -> httpx2.Response:
         if self._stopped.is_set():
             raise HubUnavailableError(f"{request.url.host}: given up")
-        if (said := self._unreachable.get(request.url.host)) is not None:
-            raise HubUnavailableError(said)
+        if (message := self._unreachable.get(request.url.host)) is not None:
+            raise HubUnavailableError(message)
         try:
             response = within(self._limits.deadline_seconds, super().send, request, **kwargs)
         except TimeoutError as exc:

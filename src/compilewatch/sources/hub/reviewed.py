@@ -81,7 +81,7 @@ class Reviewed:
             if any(fnmatchcase(spec.name, name) for name in line.names):
                 if line.skip is not None:
                     return skipped(spec, line.skip)
-                return tuple(_model(spec, line, each, folder, resolver) for each in line.model)
+                return tuple(_model(spec, line, model, folder, resolver) for model in line.model)
         return ()
 
 
@@ -105,12 +105,12 @@ def _check(line: ReviewedRepository, path: Path) -> None:
     names = ", ".join(line.names)
     if bool(line.model) == (line.skip is not None):
         raise ConfigError(f"{path}: {names}: write either [[repository.model]] or skip")
-    if len(line.model) > 1 and any(each.component is None for each in line.model):
+    if len(line.model) > 1 and any(model.component is None for model in line.model):
         raise ConfigError(f"{path}: {names}: each of several models needs a component")
-    for each in line.model:
-        if each.library not in LIBRARIES:
+    for model in line.model:
+        if model.library not in LIBRARIES:
             known = ", ".join(LIBRARIES)
-            raise ConfigError(f"{path}: {names}: no library {each.library!r}; known: {known}")
+            raise ConfigError(f"{path}: {names}: no library {model.library!r}; known: {known}")
 
 
 def _model(
@@ -129,8 +129,10 @@ def _model(
     if model.library == "transformers":
         return configured(spec, resolver.resolve(path, config), config, part)
     name, family = _names(model, config)
-    made = built(spec, library_build(model.library, name, path), family, "unknown", config, part)
-    return msgspec.structs.replace(made, architecture=family)
+    built_spec = built(
+        spec, library_build(model.library, name, path), family, "unknown", config, part
+    )
+    return msgspec.structs.replace(built_spec, architecture=family)
 
 
 def _names(model: ReviewedModel, config: Mapping[str, Any]) -> tuple[str, str]:

@@ -54,11 +54,11 @@ class HubSource:
         self._root = transformers
 
     def models(self) -> tuple[ModelSpec, ...]:
-        found = read_pulled(self.path)
+        pulled = read_pulled(self.path)
         elsewhere = package_classes(self._overrides)
         kinds = Kinds(Resolver(read_library(self._root), elsewhere), shipped_and_own(self._inputs))
         allowed = _read_allowed(self._remote_code)
-        specs = [spec for model in found.model for spec in self._specs(model, kinds, allowed)]
+        specs = [spec for model in pulled.model for spec in self._specs(model, kinds, allowed)]
         return tuple(sorted(specs, key=lambda s: (-(s.downloads or 0), s.checkpoint or "", s.name)))
 
     def _specs(

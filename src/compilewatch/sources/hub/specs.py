@@ -21,7 +21,7 @@ def skipped(spec: ModelSpec, reason: str) -> tuple[ModelSpec]:
 
 def configured(
     spec: ModelSpec,
-    found: Configured,
+    resolved: Configured,
     config: Mapping[str, Any],
     part: Part,
     beside: Mapping[str, Any] | None = None,
@@ -32,13 +32,13 @@ def configured(
     """
     return msgspec.structs.replace(
         spec,
-        build=found.build,
-        architecture=found.architecture,
-        family=found.family,
-        task=found.task,
+        build=resolved.build,
+        architecture=resolved.architecture,
+        family=resolved.family,
+        task=resolved.task,
         part=part,
         quantization=quantization_of(config, beside),
-        skip_reason=found.skip_reason,
+        skip_reason=resolved.skip_reason,
     )
 
 

@@ -37,8 +37,10 @@ class LibraryRow(Record, frozen=True, kw_only=True):
     @property
     def environments(self) -> tuple[str, ...]:
         """The environments whose recipes have the package; `default` for Transformers alone."""
-        made = (name for name, packages in PACKAGE_ENVIRONMENTS.items() if self.package in packages)
-        return tuple(made) or (DEFAULT_ENVIRONMENT,)
+        environments = (
+            name for name, packages in PACKAGE_ENVIRONMENTS.items() if self.package in packages
+        )
+        return tuple(environments) or (DEFAULT_ENVIRONMENT,)
 
 
 class ModelLibrary(Protocol):

@@ -23,15 +23,15 @@ class OpenClipSource(PackageSource):
         return (package / "model_configs").glob("*.json")
 
     def scan(self, package: Path) -> tuple[LibraryModel, ...]:
-        found = []
+        models = []
         for path in sorted(self.files(package)):
             family = _family(path)
-            found.append(LibraryModel(name=path.stem, family=family, task="multimodal"))
-            found += [
+            models.append(LibraryModel(name=path.stem, family=family, task="multimodal"))
+            models += [
                 LibraryModel(name=f"{path.stem}:{tower}", family=family, task=task, selected=False)
                 for tower, task in TOWERS.items()
             ]
-        return tuple(found)
+        return tuple(models)
 
 
 def _family(path: Path) -> str:

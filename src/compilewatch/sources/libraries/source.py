@@ -91,13 +91,13 @@ class PackageSource(ABC):
         """Return the most used model first, and then those of the library in its order."""
         own = self._popularity or inputs_folder() / "library_popularity.csv"
         figures = read_library_popularity(self.library, LIBRARY_POPULARITY, own)
-        found = [model for model in self.read() if not model.parts]
+        models = [model for model in self.read() if not model.parts]
         # Stable: models without downloads keep the order of the library.
-        found.sort(key=lambda model: -_downloads(figures, model.name))
+        models.sort(key=lambda model: -_downloads(figures, model.name))
         if self.heads == "default":
-            found = [model for model in found if model.selected]
-            found = _first_of_each_family(found, figures) if self.one_of_each_family else found
-        return tuple(self._spec(model, figures) for model in found)
+            models = [model for model in models if model.selected]
+            models = _first_of_each_family(models, figures) if self.one_of_each_family else models
+        return tuple(self._spec(model, figures) for model in models)
 
     def pipelines(self) -> dict[str, tuple[str, ...]]:
         """Return the names of pipelines with those of their models."""
@@ -153,20 +153,24 @@ def installed_package(row: LibraryRow, cache: Path | None = None) -> tuple[Path,
         folder = _package_in(package_folder(chosen), row)
         if chosen.executable is not None and folder is not None:
             return folder, name
-    made = row.environments[0]
-    how = extras.install(row.package) if made == DEFAULT_ENVIRONMENT else create_command(made)
+    environment = row.environments[0]
+    how = (
+        extras.install(row.package)
+        if environment == DEFAULT_ENVIRONMENT
+        else create_command(environment)
+    )
     raise SourceError(f"the package {row.package} is in no environment here: {how}")
 
 
 def package_in(folder: Path, row: LibraryRow, environment: str) -> Path:
     """Return a library's package in a folder of packages. Raises SourceError."""
-    found = _package_in(folder, row)
-    if found is None:
+    package = _package_in(folder, row)
+    if package is None:
         raise SourceError(
             f"the environment {environment!r} has no {row.package}: create one with "
             f"`compilewatch env create NAME --torch VERSION --with {row.package}`"
         )
-    return found
+    return package
 
 
 def library_version(package: Path, row: LibraryRow) -> str:

@@ -75,10 +75,10 @@ def transformers_version(root: Path) -> str:
         text = (root / "__init__.py").read_text(encoding="utf-8")
     except OSError as exc:
         raise SourceError(f"{root} is not a transformers package: {exc.strerror}") from exc
-    found = re.search(r'^__version__ = "([^"]+)"', text, re.MULTILINE)
-    if found is None:
+    version = re.search(r'^__version__ = "([^"]+)"', text, re.MULTILINE)
+    if version is None:
         raise SourceError(f"{root} is not a transformers package: no __version__ in __init__.py")
-    return found[1]
+    return version[1]
 
 
 def read_library(root: Path | None = None, cache: Path | None = None) -> ScannedLibrary:
@@ -155,24 +155,24 @@ class _Modules:
         module = self.by_stem.get(stem)
         if module is None or name == _ROOT_CLASS:
             return
-        found = module.classes.get(name)
-        if found is None:
+        cls = module.classes.get(name)
+        if cls is None:
             if name in module.imports and module.imports[name][0] != stem:
                 yield from self.lineage(*module.imports[name])
             return
-        yield stem, found
-        for base in found.bases:
+        yield stem, cls
+        for base in cls.bases:
             if base != name:
                 yield from self.lineage(stem, base)
 
     def is_model(self, stem: str, name: str) -> bool:
-        return any(_ROOT_CLASS in found.bases for _, found in self.lineage(stem, name))
+        return any(_ROOT_CLASS in cls.bases for _, cls in self.lineage(stem, name))
 
     def config_of(self, stem: str, name: str) -> tuple[str, str] | None:
         """Return where the configuration class of a model class is defined, as (stem, name)."""
-        for where, found in self.lineage(stem, name):
-            if found.config is not None:
-                return self.by_stem[where].imports.get(found.config, (where, found.config))
+        for where, cls in self.lineage(stem, name):
+            if cls.config is not None:
+                return self.by_stem[where].imports.get(cls.config, (where, cls.config))
         return None
 
 
@@ -208,7 +208,7 @@ def scan(root: Path) -> ScannedLibrary:
 def _model_class(modules: _Modules, stem: str, name: str, folder_type: str) -> ModelClass:
     config = modules.config_of(stem, name)
     configs = list(modules.lineage(*config)) if config else []
-    lineage = [found for _, found in modules.lineage(stem, name)]
+    lineage = [cls for _, cls in modules.lineage(stem, name)]
     return ModelClass(
         name=name,
         module=modules.by_stem[stem].folder,
@@ -262,9 +262,9 @@ def _config_name(node: ast.ClassDef) -> str | None:
 
 
 def _decorator_argument(node: ast.ClassDef, decorator: str, argument: str) -> ast.expr | None:
-    for found in node.decorator_list:
-        if isinstance(found, ast.Call) and _last_name(found.func) == decorator:
-            for keyword in found.keywords:
+    for call in node.decorator_list:
+        if isinstance(call, ast.Call) and _last_name(call.func) == decorator:
+            for keyword in call.keywords:
                 if keyword.arg == argument:
                     return keyword.value
     return None

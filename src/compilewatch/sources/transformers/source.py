@@ -71,7 +71,7 @@ class LibrarySource:
         chosen = [c for c in concrete_classes(library) if self.heads == "all" or _is_default(c)]
         primaries = set(primary_classes(library).values())
         packages = self._root.parent if self._root is not None else None
-        specs = [_spec(library, found, figures, packages) for found in chosen]
+        specs = [_spec(library, cls, figures, packages) for cls in chosen]
         return tuple(
             sorted(
                 specs,
@@ -82,7 +82,7 @@ class LibrarySource:
 
 def concrete_classes(library: ScannedLibrary) -> tuple[ModelClass, ...]:
     """Return the classes that can be instantiated: all except abstract bases."""
-    return tuple(found for found in library.classes if found.concrete)
+    return tuple(cls for cls in library.classes if cls.concrete)
 
 
 def primary_classes(library: ScannedLibrary) -> dict[str, str]:
@@ -93,9 +93,9 @@ def primary_classes(library: ScannedLibrary) -> dict[str, str]:
     model), otherwise the base model.
     """
     members: dict[str, dict[str, ModelClass]] = {}
-    for found in concrete_classes(library):
-        if _is_default(found):
-            members.setdefault(found.model_type, {})[found.name] = found
+    for cls in concrete_classes(library):
+        if _is_default(cls):
+            members.setdefault(cls.model_type, {})[cls.name] = cls
     primaries = {}
     for model_type, classes in members.items():
         ranked = (*_ranked(library.mappings, model_type), *sorted(classes, key=_plainness))
@@ -119,11 +119,11 @@ def _plainness(name: str) -> tuple[int, int, str]:
     return next(i for i, end in enumerate(endings) if name.endswith(end)), len(name), name
 
 
-def _is_default(found: ModelClass) -> bool:
-    return found.name.endswith(DEFAULT_HEADS)
+def _is_default(cls: ModelClass) -> bool:
+    return cls.name.endswith(DEFAULT_HEADS)
 
 
-def task_group(found: ModelClass, library: ScannedLibrary) -> str:
+def task_group(cls: ModelClass, library: ScannedLibrary) -> str:
     """Return a group for a class.
 
     One of text, encoder-decoder, document, vision, video, audio, multimodal, time-series, other.
@@ -132,10 +132,10 @@ def task_group(found: ModelClass, library: ScannedLibrary) -> str:
     parameters of its `forward`: declarations are inherited, so that a text tower may declare
     images.
     """
-    takes = set(found.parameters)
+    takes = set(cls.parameters)
     sees = any(name.startswith(_VISUAL) for name in takes)
     hears = any(name.startswith(_AUDIBLE) for name in takes)
-    modalities = set(found.modalities)
+    modalities = set(cls.modalities)
     if "bbox" in takes:
         return "document"
     if "past_values" in takes or "time" in modalities:
@@ -147,11 +147,11 @@ def task_group(found: ModelClass, library: ScannedLibrary) -> str:
         modalities.add("image")
     if hears:
         modalities.add("audio")
-    return _group(found, library, modalities)
+    return _group(cls, library, modalities)
 
 
-def _group(found: ModelClass, library: ScannedLibrary, modalities: set[str]) -> str:
-    takes = set(found.parameters)
+def _group(cls: ModelClass, library: ScannedLibrary, modalities: set[str]) -> str:
+    takes = set(cls.parameters)
     # For a class without forward (it only generates), the declaration counts.
     reads = "input_ids" in takes or (not takes and "text" in modalities)
     decodes = "decoder_input_ids" in takes
@@ -164,24 +164,24 @@ def _group(found: ModelClass, library: ScannedLibrary, modalities: set[str]) -> 
         return "multimodal"
     if senses == {"audio"}:
         return "audio"
-    is_video = "image" not in senses or found.model_type in library.mappings.get(_VIDEO, {})
+    is_video = "image" not in senses or cls.model_type in library.mappings.get(_VIDEO, {})
     return "video" if is_video else "vision"
 
 
 def _spec(
-    library: ScannedLibrary, found: ModelClass, figures: Mapping[str, Figure], packages: Path | None
+    library: ScannedLibrary, cls: ModelClass, figures: Mapping[str, Figure], packages: Path | None
 ) -> ModelSpec:
-    figure = figures.get(found.model_type)
+    figure = figures.get(cls.model_type)
     return ModelSpec(
         source="library",
-        name=found.name,
-        build=ClassBuild(class_name=found.name),
-        architecture=found.name,
-        family=found.model_type,
-        task=task_group(found, library),
+        name=cls.name,
+        build=ClassBuild(class_name=cls.name),
+        architecture=cls.name,
+        family=cls.model_type,
+        task=task_group(cls, library),
         downloads=figure.downloads if figure else None,
-        checkpoint=found.checkpoint,
-        skip_reason=missing_backends(found.backends, packages),
+        checkpoint=cls.checkpoint,
+        skip_reason=missing_backends(cls.backends, packages),
     )
 
 

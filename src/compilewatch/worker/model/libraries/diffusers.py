@@ -54,8 +54,8 @@ class Diffusers:
             if build.name in SHARED:
                 shared = LibraryBuild(library=self.name, name=SHARED[build.name])
                 module.from_transformer(module, self.constructor(shared, depth)())
-            made: nn.Module = module
-            return made
+            model: nn.Module = module
+            return model
 
         return construct
 
@@ -84,16 +84,16 @@ def _call(build: LibraryBuild, depth: Depth) -> str:
         return f"diffusers.{build.name}({argument}=[{inner} for _ in range({count})])"
     parameters = inspect.signature(chosen.__init__).parameters
     values = _arguments(chosen, build, depth)
-    given = (f"{n}={v!r}" for n, v in values.items() if v != parameters[n].default)
-    return f"diffusers.{build.name}({', '.join(given)})"
+    arguments = (f"{n}={v!r}" for n, v in values.items() if v != parameters[n].default)
+    return f"diffusers.{build.name}({', '.join(arguments)})"
 
 
 def _arguments(chosen: type[nn.Module], build: LibraryBuild, depth: Depth) -> dict[str, Any]:
     """The arguments of the constructor: those of a repository, or defaults with what they lack."""
     parameters = inspect.signature(chosen.__init__).parameters
     if build.configuration:
-        given = read_configuration(build)
-        values = {name: value for name, value in given.items() if name in parameters}
+        configuration = read_configuration(build)
+        values = {name: value for name, value in configuration.items() if name in parameters}
     else:
         values = {
             name: parameter.default
@@ -106,13 +106,13 @@ def _arguments(chosen: type[nn.Module], build: LibraryBuild, depth: Depth) -> di
 
 def _shallow(values: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments with few layers in each stack; the number of stages stays."""
-    made = dict(values)
+    reduced = dict(values)
     for name, value in values.items():
         if not DEPTH_NAME.fullmatch(name):
             continue
         least = 1 if "layers_per" in name else MIN_LAYERS
         if isinstance(value, int) and not isinstance(value, bool):
-            made[name] = min(value, least)
-        elif isinstance(value, (list, tuple)) and all(isinstance(each, int) for each in value):
-            made[name] = type(value)(min(each, least) for each in value)
-    return made
+            reduced[name] = min(value, least)
+        elif isinstance(value, (list, tuple)) and all(isinstance(count, int) for count in value):
+            reduced[name] = type(value)(min(count, least) for count in value)
+    return reduced

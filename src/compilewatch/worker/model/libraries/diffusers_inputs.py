@@ -85,8 +85,8 @@ class Facts:
         return (
             "3D" in self.name
             or (isinstance(patch, (list, tuple)) and len(patch) == 3)
-            or any(self.module.config.get(each) is not None for each in fields)
-            or any(isinstance(each, nn.Conv3d) for each in self.module.modules())
+            or any(self.module.config.get(part) is not None for part in fields)
+            or any(isinstance(part, nn.Conv3d) for part in self.module.modules())
         )
 
     @property
@@ -117,11 +117,11 @@ def call_of(module: nn.Module) -> Call:
     for name, parameter in parameters.items():
         if name in values:
             continue
-        made = RULES[name](facts) if name in RULES else None
-        if made is None and parameter.default is inspect.Parameter.empty:
-            made = _documented(facts, name)
-        if made is not None:
-            values[name] = made
+        argument = RULES[name](facts) if name in RULES else None
+        if argument is None and parameter.default is inspect.Parameter.empty:
+            argument = _documented(facts, name)
+        if argument is not None:
+            values[name] = argument
     return Call(kwargs={name: value for name, value in values.items() if value is not None})
 
 
@@ -140,10 +140,12 @@ def _call_of_several(module: nn.Module, parts: list[nn.Module]) -> Call:
 
 def _documented(facts: Facts, name: str) -> torch.Tensor | None:
     """An argument whose docstring gives its shape in fields of the configuration."""
-    found = re.search(rf"^\s*{name} \(.*?shape `?\((?P<shape>[^)]*)\)", facts.doc, re.MULTILINE)
-    if found is None:
+    shape_text = re.search(
+        rf"^\s*{name} \(.*?shape `?\((?P<shape>[^)]*)\)", facts.doc, re.MULTILINE
+    )
+    if shape_text is None:
         return None
-    sizes = [_size(facts, dimension.strip()) for dimension in found["shape"].split(",")]
+    sizes = [_size(facts, dimension.strip()) for dimension in shape_text["shape"].split(",")]
     if None in sizes:
         return None
     shape = [size for size in sizes if size is not None]

@@ -44,10 +44,10 @@ class SentenceTransformers:
         def construct() -> nn.Module:
             modules = [_module(folder, entry, depth) for entry in chain]
             where = torch.empty(0).device.type  # the constructor would move them elsewhere
-            made: nn.Module = sentence_transformers.SentenceTransformer(
+            model: nn.Module = sentence_transformers.SentenceTransformer(
                 modules=modules, device=where
             )
-            return made
+            return model
 
         return construct
 
@@ -76,14 +76,14 @@ def _folder(build: LibraryBuild) -> Path:
 
 def _chain(folder: Path) -> list[dict[str, Any]]:
     try:
-        found = json.loads((folder / "modules.json").read_bytes())
+        modules = json.loads((folder / "modules.json").read_bytes())
     except OSError as error:
         raise ConfigError(f"{folder}/modules.json: cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise ConfigError(f"{folder}/modules.json: not JSON: {error}") from None
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise ConfigError(f"{folder}/modules.json: a list of modules is needed")
-    return found
+    return modules
 
 
 def _module(folder: Path, entry: dict[str, Any], depth: Depth) -> nn.Module:
@@ -122,18 +122,18 @@ def _pooling(values: dict[str, Any]) -> dict[str, Any]:
         "pooling_mode_lasttoken": "lasttoken",
     }
     chosen = tuple(mode for key, mode in modes.items() if values.get(key))
-    made = {"embedding_dimension": values["word_embedding_dimension"], "pooling_mode": chosen}
+    arguments = {"embedding_dimension": values["word_embedding_dimension"], "pooling_mode": chosen}
     if "include_prompt" in values:
-        made["include_prompt"] = values["include_prompt"]
-    return made
+        arguments["include_prompt"] = values["include_prompt"]
+    return arguments
 
 
 def _activation(name: str | None) -> nn.Module | None:
     if not name or not name.startswith("torch.nn."):
         return None
     module, _, attribute = name.rpartition(".")
-    made: nn.Module = getattr(importlib.import_module(module), attribute)()
-    return made
+    function: nn.Module = getattr(importlib.import_module(module), attribute)()
+    return function
 
 
 def _transformer(folder: Path, depth: Depth) -> nn.Module:
@@ -174,10 +174,10 @@ def _transformer(folder: Path, depth: Depth) -> nn.Module:
 
     original, library.AutoProcessor = library.AutoProcessor, Processors
     try:
-        made: nn.Module = Configured(
+        module: nn.Module = Configured(
             str(folder), modality_config=TEXT, module_output_name="token_embeddings"
         )
-        return made
+        return module
     finally:
         library.AutoProcessor = original
 

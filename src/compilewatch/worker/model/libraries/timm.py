@@ -41,8 +41,8 @@ class Timm:
         if depth is Depth.REDUCED:
             return None
         arguments = _arguments(read_configuration(build)) if build.configuration else {}
-        given = "".join(f", {name}={value!r}" for name, value in arguments.items())
-        return ["import timm", "", f"model = timm.create_model({build.name!r}{given})"]
+        arguments_text = "".join(f", {name}={value!r}" for name, value in arguments.items())
+        return ["import timm", "", f"model = timm.create_model({build.name!r}{arguments_text})"]
 
     def inputs(self, module: nn.Module, build: LibraryBuild) -> Call | None:
         del build

@@ -45,11 +45,11 @@ class Torchvision:
 
         if depth is Depth.REDUCED:
             return None
-        given = "".join(f", {n}=None" for n in _arguments(models.get_model_builder(build.name)))
+        arguments = "".join(f", {n}=None" for n in _arguments(models.get_model_builder(build.name)))
         return [
             "from torchvision import models",
             "",
-            f"model = models.get_model({build.name!r}{given})",
+            f"model = models.get_model({build.name!r}{arguments})",
         ]
 
     def inputs(self, module: nn.Module, build: LibraryBuild) -> Call | None:
