@@ -23,7 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from compilewatch.extras.monitor.view import Monitor
-from compilewatch.records.plans import Plan
+from compilewatch.records import Plan
 from compilewatch.sinks.loki import LokiSink
 from compilewatch.sinks.pushgateway import PushgatewaySink
 from compilewatch.store import RunFolder, Store

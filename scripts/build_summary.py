@@ -20,8 +20,7 @@ import msgspec
 
 from compilewatch.analysis.summary import planned, summarise
 from compilewatch.api.view import view
-from compilewatch.records import ChangeKind, Record, Run
-from compilewatch.records.views import RunView
+from compilewatch.records import ChangeKind, Record, Run, RunView
 from compilewatch.report.wording import plural
 from compilewatch.store import Store
 

@@ -37,15 +37,6 @@ DOCS = ROOT / "docs"
 README = ROOT / "README.md"
 EXTRAS_BEGIN = "<!-- extras: written by `make generate` from their READMEs -->"
 EXTRAS_END = "<!-- end of extras -->"
-RECORD_MODULES = (
-    "base",
-    "requests",
-    "breaks",
-    "details",
-    "results",
-    "runs",
-    "accuracy",
-)
 NOTE = "<!-- Written by `make generate`; edit the code instead. -->\n\n"
 
 SCHEMAS: dict[str, tuple[type[msgspec.Struct], str]] = {
@@ -110,7 +101,7 @@ def struct_section(
 def _in_order() -> Iterator[type]:
     """Every public class of the records, by module and in the order of its source."""
     of_extras = (module for extra in extras.EXTRAS.values() for module in extra.records)
-    for name in (*(f"{records.__name__}.{each}" for each in RECORD_MODULES), *of_extras):
+    for name in (records.__name__, *of_extras):
         module = importlib.import_module(name)
         for each in vars(module).values():
             own = inspect.isclass(each) and each.__module__ == module.__name__

@@ -18,9 +18,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from compilewatch.records import Result, Run, Status
-from compilewatch.records.plans import Plan
-from compilewatch.records.results import spent
+from compilewatch.records import Plan, Result, Run, Status, spent
 from compilewatch.store import Store, StoredRun
 
 QUANTILES = (0.5, 0.9, 0.99, 0.999, 1.0)

@@ -16,6 +16,7 @@ from compilewatch.records import (
     Depth,
     DraftExport,
     DraftFailure,
+    Earlier,
     ErrorRecord,
     ExportDetail,
     ExportVariant,
@@ -31,14 +32,15 @@ from compilewatch.records import (
     Performance,
     Phase,
     Result,
+    RunView,
     StackFrame,
     Status,
     Target,
     TensorSummary,
     Tier,
+    TrendPoint,
     XlaDetail,
 )
-from compilewatch.records.views import Earlier, RunView, TrendPoint
 from compilewatch.sinks.html import HtmlSink
 from compilewatch.store import RunFolder
 from tests import factories

@@ -19,11 +19,11 @@ from compilewatch.records import (
     Request,
     Result,
     Run,
+    RunView,
     Status,
     Target,
     Tier,
 )
-from compilewatch.records.views import RunView
 
 
 def spec(name: str = "BertModel", **fields: Any) -> ModelSpec:

@@ -25,9 +25,7 @@ from compilewatch.extras.profiles.infer.records import (
     Software,
     TargetProfile,
 )
-from compilewatch.records import Numerics, Status
-from compilewatch.records.accuracy import Accuracy
-from compilewatch.records.views import RunView
+from compilewatch.records import Accuracy, Numerics, RunView, Status
 
 SIZES = (1, 4, 8)
 MACHINE = Machine(cpu="Test CPU", cores=2, memory_bytes=8 * 2**30, system="Linux x86_64")

@@ -19,11 +19,11 @@ from compilewatch.records import (
     NeuronDetail,
     Performance,
     Result,
+    RunView,
     Status,
     Target,
     XlaDetail,
 )
-from compilewatch.records.views import RunView
 from tests import factories
 
 TARGETS = ("dynamo", "dynamo:aot_eager", "export", "inductor", "xla", "neuron")

@@ -11,8 +11,15 @@ import msgspec
 from compilewatch.api.run import sweep
 from compilewatch.config.settings import Settings, load_settings
 from compilewatch.launchers import Launcher
-from compilewatch.records import ConfigBuild, GraphBreak, ModelSpec, Request, Result, Target
-from compilewatch.records.views import RunView
+from compilewatch.records import (
+    ConfigBuild,
+    GraphBreak,
+    ModelSpec,
+    Request,
+    Result,
+    RunView,
+    Target,
+)
 from compilewatch.store import Store
 from tests import factories
 from tests.fake_launcher import FakeLauncher, passing

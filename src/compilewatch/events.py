@@ -23,9 +23,9 @@ from compilewatch.records import (
     Result,
     Run,
     Target,
+    now,
+    reason_label,
 )
-from compilewatch.records.clock import now
-from compilewatch.records.labels import reason_label
 
 LABELS = ("event", "level", "source", "device", "target", "mode")
 

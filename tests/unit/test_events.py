@@ -8,8 +8,7 @@ import pytest
 
 from compilewatch import events
 from compilewatch.events import LABELS, Author, Event, all_events, all_meanings
-from compilewatch.records import Change, ChangeKind, Mode, Phase, Status, Target
-from compilewatch.records.clock import now
+from compilewatch.records import Change, ChangeKind, Mode, Phase, Status, Target, now
 from tests import factories
 
 RUN = factories.run(jobs=2, shard="1/3", planned=7)

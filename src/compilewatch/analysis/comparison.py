@@ -20,17 +20,20 @@ from compilewatch.records import (
     ChangeKind,
     ConfigBuild,
     Dtype,
+    Earlier,
     GraphBreak,
     LibraryBuild,
     Result,
     Run,
+    RunView,
     Status,
     Target,
+    changed,
+    environment_differences,
+    is_verdict,
+    reason_label,
+    source_line,
 )
-from compilewatch.records.differences import changed, environment_differences
-from compilewatch.records.labels import reason_label, source_line
-from compilewatch.records.results import is_verdict
-from compilewatch.records.views import Earlier, RunView
 
 Pair = tuple[str, str]
 

@@ -20,9 +20,15 @@ from functools import cached_property
 from compilewatch.analysis.rows import target_order
 from compilewatch.analysis.summary import downloads_of
 from compilewatch.contract.targets import target_label
-from compilewatch.records import GraphBreak, ModelSpec, Result, Target
-from compilewatch.records.labels import reason_label, source_line
-from compilewatch.records.views import ModelFix
+from compilewatch.records import (
+    GraphBreak,
+    ModelFix,
+    ModelSpec,
+    Result,
+    Target,
+    reason_label,
+    source_line,
+)
 
 UNKNOWN_CAUSE = "unattributed"
 """The code of breaks without a reason (`worker.targets.dynamo.reasons`): nobody can fix it."""

@@ -24,11 +24,11 @@ from compilewatch.records import (
     ModelSpec,
     Phase,
     Result,
+    RunView,
     Status,
     Target,
+    reason_label,
 )
-from compilewatch.records.labels import reason_label
-from compilewatch.records.views import RunView
 
 EAGER = "eager"
 """The layer of the model itself, below all targets."""

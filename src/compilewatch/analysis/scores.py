@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compilewatch.records.accuracy import Accuracy
+from compilewatch.records import Accuracy
 
 
 def accuracy_of(

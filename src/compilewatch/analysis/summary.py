@@ -11,10 +11,16 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from compilewatch.records import ModelSpec, Part, Phase, Result, Status
-from compilewatch.records.labels import reason_label
-from compilewatch.records.results import spent
-from compilewatch.records.views import RunView
+from compilewatch.records import (
+    ModelSpec,
+    Part,
+    Phase,
+    Result,
+    RunView,
+    Status,
+    reason_label,
+    spent,
+)
 
 MEASURED = (Phase.CREATE, Phase.INPUTS, Phase.EAGER, Phase.COMPILE)
 """The phases that overhead is measured against: what a result cannot do without."""

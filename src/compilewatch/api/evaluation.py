@@ -16,8 +16,7 @@ from compilewatch.api.finish import RunInProgress
 from compilewatch.errors import LauncherError, StoreError
 from compilewatch.events import RunInterrupted
 from compilewatch.launchers import Launcher
-from compilewatch.records import Attempt, AttemptCode, Request, Result, Status, Target
-from compilewatch.records.plans import Plan
+from compilewatch.records import Attempt, AttemptCode, Plan, Request, Result, Status, Target
 from compilewatch.report.wording import plural
 
 EVALUATED_AGAIN = frozenset({Status.CRASHED, Status.TIMEOUT, Status.OOM})

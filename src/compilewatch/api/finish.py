@@ -14,9 +14,7 @@ from compilewatch.api.view import view
 from compilewatch.config.settings import Settings
 from compilewatch.events import Author, Event, RunFinished, SinkFailed
 from compilewatch.plan.expectations import Expectations, stale_note
-from compilewatch.records import ChangeKind, Result
-from compilewatch.records.clock import now
-from compilewatch.records.views import RunView
+from compilewatch.records import ChangeKind, Result, RunView, now
 from compilewatch.sinks import remote_sinks
 from compilewatch.store import RunWriter, Spooled, Store
 

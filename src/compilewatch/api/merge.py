@@ -15,10 +15,7 @@ from compilewatch.config.settings import Settings
 from compilewatch.errors import UsageError
 from compilewatch.plan.expectations import load_expectations
 from compilewatch.plan.requests import parse_shard
-from compilewatch.records import Result, Run, Status, Target
-from compilewatch.records.clock import now
-from compilewatch.records.plans import Plan
-from compilewatch.records.views import RunView
+from compilewatch.records import Plan, Result, Run, RunView, Status, Target, now
 from compilewatch.sinks import remote_sinks
 from compilewatch.store import Store, StoredRun
 

@@ -19,8 +19,7 @@ from compilewatch.errors import (
     UnreachableError,
     UsageError,
 )
-from compilewatch.records.clock import now
-from compilewatch.records.views import RunView
+from compilewatch.records import RunView, now
 from compilewatch.sinks import ADDRESSES, SINKS, Sink, remote_sinks
 from compilewatch.store import Spool, Spooled, Store, StoredRun
 

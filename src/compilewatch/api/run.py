@@ -28,12 +28,14 @@ from compilewatch.plan.requests import Own, options_of, pairs, plan
 from compilewatch.records import (
     Environment,
     ModelSpec,
+    Options,
+    Plan,
     Run,
+    RunView,
+    Shard,
     Target,
+    now,
 )
-from compilewatch.records.clock import now
-from compilewatch.records.plans import Options, Plan, Shard
-from compilewatch.records.views import RunView
 from compilewatch.sinks import remote_sinks
 from compilewatch.store import Store, StoredRun
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from compilewatch import extras, plugins
 from compilewatch.errors import StoreError
-from compilewatch.records import Result
-from compilewatch.records.views import ModelFix
+from compilewatch.records import ModelFix, Result
 from compilewatch.store import Store, StoredRun
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from compilewatch.analysis.summary import Summary, summarise
-from compilewatch.records import Change, Record, Run
-from compilewatch.records.views import RunView
+from compilewatch.records import Change, Record, Run, RunView
 from compilewatch.store import Store
 
 

@@ -19,9 +19,7 @@ from compilewatch.config.settings import Settings, load_settings
 from compilewatch.launchers import Launcher
 from compilewatch.plan.placement import possible
 from compilewatch.plan.requests import check_targets, parse_shard, targets_of
-from compilewatch.records import Depth, Target
-from compilewatch.records.plans import Shard
-from compilewatch.records.views import RunView
+from compilewatch.records import Depth, RunView, Shard, Target
 from compilewatch.sources.libraries import ALL
 from compilewatch.store import Store
 

@@ -22,8 +22,19 @@ from compilewatch.analysis.comparison import (
 from compilewatch.contract.targets import target_label
 from compilewatch.errors import StoreError
 from compilewatch.plan.expectations import Expectations, stale_note
-from compilewatch.records import AttemptCode, Change, Phase, Result, Run, Status, Target
-from compilewatch.records.views import Earlier, RunPart, RunView, TrendPoint
+from compilewatch.records import (
+    AttemptCode,
+    Change,
+    Earlier,
+    Phase,
+    Result,
+    Run,
+    RunPart,
+    RunView,
+    Status,
+    Target,
+    TrendPoint,
+)
 from compilewatch.report import wording
 from compilewatch.store import Store, StoredRun
 

@@ -15,7 +15,7 @@ import click
 from compilewatch.records import ChangeKind, Result, Status
 
 if TYPE_CHECKING:
-    from compilewatch.records.views import RunView
+    from compilewatch.records import RunView
 
 FOUND = 1
 INCOMPLETE = 3

@@ -24,8 +24,7 @@ import msgspec
 from compilewatch import __version__
 from compilewatch.errors import StoreError
 from compilewatch.files import DamagedError, from_json, write_atomically
-from compilewatch.records import HARNESS_VERSION, Record
-from compilewatch.records.clock import now
+from compilewatch.records import HARNESS_VERSION, Record, now
 
 if TYPE_CHECKING:
     from compilewatch.environments import Interpreter

@@ -31,8 +31,8 @@ from compilewatch.records import (
     Target,
     Tier,
     Variants,
+    digest,
 )
-from compilewatch.records.digests import digest
 
 # fmt: off
 GENERIC_WORDS = frozenset({

@@ -28,14 +28,16 @@ from compilewatch.records import (
     ErrorRecord,
     Mode,
     ModelSpec,
+    Options,
     Phase,
+    Plan,
     Request,
     Result,
+    Shard,
     Status,
     Target,
+    digest,
 )
-from compilewatch.records.digests import digest
-from compilewatch.records.plans import Options, Plan, Shard
 
 Own = Mapping[str, Sequence[ModelSpec]]
 """Environment -> its models, where its Transformers has other models than the rest of a plan."""

@@ -22,10 +22,17 @@ from markupsafe import Markup
 import compilewatch
 from compilewatch.analysis import summary
 from compilewatch.contract.targets import target_label
-from compilewatch.records import GraphBreak, Recompilation, Result, Status
-from compilewatch.records.labels import reason_label, source_lines
-from compilewatch.records.results import spent
-from compilewatch.records.views import Earlier, RunView
+from compilewatch.records import (
+    Earlier,
+    GraphBreak,
+    Recompilation,
+    Result,
+    RunView,
+    Status,
+    reason_label,
+    source_lines,
+    spent,
+)
 from compilewatch.report import charts, commands, pages, wording
 from compilewatch.report.sections import details
 from compilewatch.report.wording import OUTCOME_LABELS, ResultGroup, outcome, status_words

@@ -17,16 +17,19 @@ from compilewatch.contract.targets import target_label
 from compilewatch.records import (
     Change,
     ChangeKind,
+    Earlier,
     ErrorRecord,
     GraphBreak,
+    ModelFix,
     ModelSpec,
     Result,
+    RunView,
     StackFrame,
     Target,
+    reason_label,
+    source_lines,
+    spent,
 )
-from compilewatch.records.labels import reason_label, source_lines
-from compilewatch.records.results import spent
-from compilewatch.records.views import Earlier, ModelFix, RunView
 from compilewatch.report import wording
 from compilewatch.report.wording import ResultGroup, outcome, why
 

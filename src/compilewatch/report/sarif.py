@@ -19,9 +19,16 @@ from urllib.parse import quote
 from compilewatch import __version__
 from compilewatch.contract.targets import target_label
 from compilewatch.files import write_atomically
-from compilewatch.records import FactoryBuild, GraphBreak, Request, Result, Status
-from compilewatch.records.labels import reason_label, source_line
-from compilewatch.records.views import RunView
+from compilewatch.records import (
+    FactoryBuild,
+    GraphBreak,
+    Request,
+    Result,
+    RunView,
+    Status,
+    reason_label,
+    source_line,
+)
 from compilewatch.report.wording import plural, registry_page
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"

@@ -22,8 +22,8 @@ from compilewatch.records import (
     Result,
     VariantResult,
     XlaDetail,
+    reason_label,
 )
-from compilewatch.records.labels import reason_label
 from compilewatch.report.wording import memory, plural, quantity, seconds
 
 Fact = tuple[str, str]

@@ -15,16 +15,17 @@ from compilewatch.records import (
     Attempt,
     ChangeKind,
     Dtype,
+    Earlier,
     Environment,
     ModelSpec,
     Part,
     Recompilation,
     Result,
+    RunView,
     Status,
+    is_verdict,
+    reason_label,
 )
-from compilewatch.records.labels import reason_label
-from compilewatch.records.results import is_verdict
-from compilewatch.records.views import Earlier, RunView
 
 # torch/_dynamo/exc.py, get_gbid_documentation_link: how torch itself links an entry.
 REGISTRY_PAGE = "https://meta-pytorch.github.io/compile-graph-break-site/gb/gb{number}.html"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from compilewatch.config.settings import Settings, value_of
-from compilewatch.records.views import RunView
+from compilewatch.records import RunView
 
 SINKS: dict[str, str] = {
     "html": "compilewatch.sinks.html:HtmlSink",

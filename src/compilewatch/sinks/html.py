@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compilewatch.config.settings import Settings
-from compilewatch.records.views import RunView
+from compilewatch.records import RunView
 from compilewatch.report.html import render
 from compilewatch.sinks import RunFiles
 

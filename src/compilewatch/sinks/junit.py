@@ -32,9 +32,17 @@ from collections.abc import Iterable
 from compilewatch.analysis.summary import planned
 from compilewatch.config.settings import Settings
 from compilewatch.contract.targets import target_label
-from compilewatch.records import NOT_RUN, Change, ChangeKind, GraphBreak, Result, Run, Status
-from compilewatch.records.labels import source_lines
-from compilewatch.records.views import RunView
+from compilewatch.records import (
+    NOT_RUN,
+    Change,
+    ChangeKind,
+    GraphBreak,
+    Result,
+    Run,
+    RunView,
+    Status,
+    source_lines,
+)
 from compilewatch.sinks import RunFiles
 
 FAILURES = frozenset({Status.GRAPH_BREAK, Status.MISMATCH})

@@ -30,7 +30,7 @@ from logging_loki.emitter import LokiEmitterV1
 from compilewatch.config.settings import Settings
 from compilewatch.errors import ConfigError, SinkError, UnreachableError
 from compilewatch.events import LABELS, metadata_of
-from compilewatch.records.views import RunView
+from compilewatch.records import RunView
 from compilewatch.retry import TransientError, retrying, within
 from compilewatch.sinks import RunFiles
 

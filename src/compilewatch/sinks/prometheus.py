@@ -35,11 +35,12 @@ from compilewatch.records import (
     Performance,
     Phase,
     Result,
+    RunView,
     XlaDetail,
+    reason_label,
+    selection_label,
+    started,
 )
-from compilewatch.records.clock import started
-from compilewatch.records.labels import reason_label, selection_label
-from compilewatch.records.views import RunView
 from compilewatch.sinks import RunFiles
 
 Sample = tuple[str, tuple[str, ...], float]

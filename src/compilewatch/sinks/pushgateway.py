@@ -22,8 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from compilewatch.config.settings import Settings
 from compilewatch.errors import SelectionError, SinkError, UnreachableError
-from compilewatch.records.labels import selection_label
-from compilewatch.records.views import RunView
+from compilewatch.records import RunView, selection_label
 from compilewatch.retry import retrying, within
 from compilewatch.sinks import RunFiles
 from compilewatch.sinks.prometheus import RUN, TARGET, Sample, definitions_of, groups, registry

@@ -24,7 +24,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from compilewatch import aws
 from compilewatch.config.settings import Settings
 from compilewatch.errors import ConfigError, SinkError, UnreachableError
-from compilewatch.records.views import RunView
+from compilewatch.records import RunView
 from compilewatch.sinks import RunFiles
 from compilewatch.store.runs import RUN_FILE
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from compilewatch.data import PackageClass
 from compilewatch.errors import ConfigError
-from compilewatch.records import ConfigBuild, Record
-from compilewatch.records.digests import config_sha256
+from compilewatch.records import ConfigBuild, Record, config_sha256
 from compilewatch.sources.transformers.scan import ModelClass, ScannedLibrary
 from compilewatch.sources.transformers.source import concrete_classes, primary_classes, task_group
 

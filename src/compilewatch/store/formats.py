@@ -15,11 +15,11 @@ from compilewatch.records import (
     RESULT_VERSION,
     RUN_VERSION,
     SCHEMA_VERSION,
+    Plan,
     Record,
     Result,
     Run,
 )
-from compilewatch.records.plans import Plan
 
 T = TypeVar("T", bound=Record)
 

@@ -16,9 +16,7 @@ import msgspec
 
 from compilewatch.errors import StoreError, UsageError
 from compilewatch.files import failed, point_latest, sync_folder, write_atomically
-from compilewatch.records import Run
-from compilewatch.records.clock import new_run_id
-from compilewatch.records.plans import Plan
+from compilewatch.records import Plan, Run, new_run_id
 from compilewatch.store import index
 from compilewatch.store.deletion import clear_deleted, delete_run
 from compilewatch.store.index import StoredOutcome, StoredResult

@@ -12,8 +12,7 @@ import msgspec
 
 from compilewatch.errors import StoreError
 from compilewatch.files import DamagedError, failed, lock, write_atomically
-from compilewatch.records import Result, Run
-from compilewatch.records.plans import Plan
+from compilewatch.records import Plan, Result, Run
 from compilewatch.store.formats import decode
 from compilewatch.store.journal import decode_lines
 

@@ -14,8 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from compilewatch.files import DamagedError, failed, from_json, write_atomically
-from compilewatch.records import Record
-from compilewatch.records.clock import now
+from compilewatch.records import Record, now
 
 LAST_FILE = "last.json"
 

@@ -18,8 +18,7 @@ from compilewatch.files import (
     sync,
     write_atomically,
 )
-from compilewatch.records import Result, Run
-from compilewatch.records.clock import now
+from compilewatch.records import Result, Run, now
 from compilewatch.store.artifacts import keep_artifacts, link_artifacts
 from compilewatch.store.runs import PLAN_FILE, RESULTS_FILE, RUN_FILE, hold
 

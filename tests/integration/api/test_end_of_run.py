@@ -15,8 +15,7 @@ from compilewatch.api.evaluation import Silent
 from compilewatch.api.run import resume
 from compilewatch.config.settings import Settings
 from compilewatch.errors import UnreachableError, UsageError
-from compilewatch.records import Result
-from compilewatch.records.views import RunView
+from compilewatch.records import Result, RunView
 from compilewatch.sinks import RunFiles
 from compilewatch.store import RunWriter, Store, StoredRun
 from tests.fake_launcher import FakeLauncher

@@ -17,8 +17,7 @@ from compilewatch.api import run as pipeline
 from compilewatch.api.run import resume
 from compilewatch.errors import ConfigError, LauncherError, StoreError, UsageError
 from compilewatch.launchers import Completed
-from compilewatch.records import Mode, Phase, Request, Result, Status, Target
-from compilewatch.records.plans import Shard
+from compilewatch.records import Mode, Phase, Request, Result, Shard, Status, Target
 from tests import factories, sweeping
 from tests.fake_launcher import FakeLauncher, passing
 from tests.killing import die_at, in_child

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from compilewatch.api.view import RUNS_SHOWN, view
-from compilewatch.records import Phase, Result, Status, Target
-from compilewatch.records.plans import Plan
+from compilewatch.records import Phase, Plan, Result, Status, Target
 from compilewatch.store import Store
 from tests import factories
 

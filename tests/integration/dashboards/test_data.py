@@ -28,8 +28,7 @@ from compilewatch.extras.fixes.records import (
 )
 from compilewatch.extras.gate.of_run import GateResult, RunGate
 from compilewatch.extras.papers.publication import push_papers
-from compilewatch.records import Mode, Part, Performance, Target
-from compilewatch.records.views import RunView
+from compilewatch.records import Mode, Part, Performance, RunView, Target
 from compilewatch.sinks.pushgateway import PublicationHealth, PushgatewaySink, push_health
 from compilewatch.store import RunFolder
 from dashboards.queries import FAILED, STALE_SECONDS

@@ -17,8 +17,7 @@ from typing import Any
 
 import pytest
 
-from compilewatch.records import Request, Result
-from compilewatch.records.plans import Shard
+from compilewatch.records import Request, Result, Shard
 from tests import factories
 from tests.fake_launcher import FakeLauncher
 from tests.integration.jenkins.conftest import ROOT, Job

@@ -15,8 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from compilewatch.config.settings import Settings
 from compilewatch.errors import SelectionError, SinkError, UnreachableError
-from compilewatch.records import Status, Target
-from compilewatch.records.views import RunView
+from compilewatch.records import RunView, Status, Target
 from compilewatch.sinks.prometheus import exposition, groups
 from compilewatch.sinks.pushgateway import PublicationHealth, PushgatewaySink, push_health
 from compilewatch.store import RunFolder

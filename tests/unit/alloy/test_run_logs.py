@@ -22,8 +22,7 @@ from compilewatch.events import (
     all_events,
     metadata_of,
 )
-from compilewatch.records.clock import now
-from compilewatch.records.plans import Plan
+from compilewatch.records import Plan, now
 from compilewatch.sinks.loki import Emitter, log_record
 from compilewatch.store import Store
 from scripts.check_alloy import Block, parse

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 from compilewatch.analysis.comparison import is_comparable, regressed
-from compilewatch.records import Change, ChangeKind, Phase, Result, Status, Target
-from compilewatch.records.views import Earlier, RunView
+from compilewatch.records import Change, ChangeKind, Earlier, Phase, Result, RunView, Status, Target
 from tests import factories
 
 BROKEN = factories.result("A", breaks=(factories.graph_break(),), downloads=5)

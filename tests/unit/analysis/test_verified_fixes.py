@@ -11,8 +11,7 @@ from compilewatch.analysis.leverage import (
     verified_fixes,
     verified_total,
 )
-from compilewatch.records import Mode, Result, Status, Target, VariantResult
-from compilewatch.records.views import ModelFix
+from compilewatch.records import Mode, ModelFix, Result, Status, Target, VariantResult
 from tests.factories import graph_break, result
 
 ITEM, LOOP = graph_break("item"), graph_break("loop", "GB0059")

@@ -10,9 +10,7 @@ from compilewatch.analysis.summary import overhead, reused_share, summarise
 from compilewatch.api.merge import merge
 from compilewatch.api.view import view
 from compilewatch.errors import UsageError
-from compilewatch.records import Request, Result, Status
-from compilewatch.records.plans import Plan, Shard
-from compilewatch.records.views import RunView
+from compilewatch.records import Plan, Request, Result, RunView, Shard, Status
 from tests import factories
 from tests.fake_launcher import FakeLauncher, passing
 from tests.sweeping import events, names, run_sweep, settings, store

@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from compilewatch.api.prune import Pruning, prune, review
-from compilewatch.records import Result
-from compilewatch.records.clock import now
-from compilewatch.records.plans import Plan
+from compilewatch.records import Plan, Result, now
 from compilewatch.store import Spooled, Store
 from tests import factories
 

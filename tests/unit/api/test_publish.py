@@ -10,8 +10,7 @@ from compilewatch.api.view import view
 from compilewatch.config.settings import Settings
 from compilewatch.errors import SinkError
 from compilewatch.plan.expectations import Expectations, load_expectations
-from compilewatch.records.plans import Plan
-from compilewatch.records.views import RunView
+from compilewatch.records import Plan, RunView
 from compilewatch.sinks import RunFiles
 from tests import factories, sweeping
 from tests.sweeping import events, run_sweep, settings, store

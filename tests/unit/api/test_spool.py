@@ -15,7 +15,7 @@ from compilewatch.api.view import view
 from compilewatch.config.settings import Settings
 from compilewatch.errors import SelectionError, SinkError, UnreachableError
 from compilewatch.plan.requests import parse_shard
-from compilewatch.records.views import RunView
+from compilewatch.records import RunView
 from compilewatch.sinks import RunFiles
 from tests import factories
 from tests.sweeping import events, run_sweep, store

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from compilewatch.cli.verbs.prune import command
 from compilewatch.errors import UsageError
-from compilewatch.records.plans import Plan
+from compilewatch.records import Plan
 from compilewatch.store import Store
 from tests import factories
 

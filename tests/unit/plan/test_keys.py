@@ -15,6 +15,7 @@ from compilewatch.errors import ConfigError
 from compilewatch.plan import keys as identity
 from compilewatch.plan.keys import overrides_for, request_key
 from compilewatch.records import (
+    METADATA,
     ClassBuild,
     ConfigBuild,
     Depth,
@@ -24,8 +25,9 @@ from compilewatch.records import (
     ModelSpec,
     Target,
     Tier,
+    canonical_config,
+    config_sha256,
 )
-from compilewatch.records.digests import METADATA, canonical_config, config_sha256
 from tests import factories
 
 BERT = {

@@ -19,11 +19,13 @@ from compilewatch.records import (
     LibraryBuild,
     Mode,
     ModelSpec,
+    Options,
     Phase,
+    Plan,
+    Shard,
     Status,
     Target,
 )
-from compilewatch.records.plans import Options, Plan, Shard
 from tests import factories
 
 OPTIONS = Options(environments=(factories.environment(),))

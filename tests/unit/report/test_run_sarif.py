@@ -9,8 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from compilewatch.records import Change, ChangeKind, GraphBreak, Result, Status
-from compilewatch.records.views import RunView
+from compilewatch.records import Change, ChangeKind, GraphBreak, Result, RunView, Status
 from compilewatch.report.sarif import results_of, write_run
 from tests import example_run, factories
 from tests.schemas import sarif_errors

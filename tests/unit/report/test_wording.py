@@ -11,6 +11,7 @@ from compilewatch.records import (
     CaptureFigures,
     ConfigBuild,
     Depth,
+    Earlier,
     FactoryBuild,
     FullgraphVerdict,
     Mode,
@@ -21,7 +22,6 @@ from compilewatch.records import (
     Target,
     Tier,
 )
-from compilewatch.records.views import Earlier
 from compilewatch.report import commands, wording
 from compilewatch.report.wording import ResultGroup
 from tests import factories

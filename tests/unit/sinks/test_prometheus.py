@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from compilewatch.config.settings import Settings
 from compilewatch.records import (
+    Earlier,
     Mode,
     Part,
     Phase,
@@ -19,7 +20,6 @@ from compilewatch.records import (
     Target,
     XlaDetail,
 )
-from compilewatch.records.views import Earlier
 from compilewatch.sinks import metrics_page, prometheus
 from compilewatch.store import RunFolder
 from tests import example_run, factories, services

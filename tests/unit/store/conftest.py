@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.records import Result
-from compilewatch.records.plans import Plan
+from compilewatch.records import Plan, Result
 from compilewatch.store import Store
 from tests import factories
 

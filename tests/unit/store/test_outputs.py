@@ -10,8 +10,7 @@ import msgspec
 import pytest
 
 from compilewatch.errors import StoreError, UsageError
-from compilewatch.records import RUN_VERSION
-from compilewatch.records.clock import new_run_id
+from compilewatch.records import RUN_VERSION, new_run_id
 from compilewatch.store import Store
 from compilewatch.store.outputs import RUN_ID
 from tests import factories

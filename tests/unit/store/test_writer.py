@@ -11,7 +11,7 @@ import pytest
 
 from compilewatch.errors import StoreError, UsageError
 from compilewatch.events import Author
-from compilewatch.records.plans import Plan
+from compilewatch.records import Plan
 from compilewatch.store import Store
 from tests import factories
 from tests.unit.store.conftest import EMPTY

@@ -21,8 +21,7 @@ from rich.text import Text
 
 from compilewatch.errors import StoreError
 from compilewatch.launchers import Launcher, Running
-from compilewatch.records import Request, Result, Target
-from compilewatch.records.results import spent
+from compilewatch.records import Request, Result, Target, spent
 from compilewatch.report.terminal.pieces import STYLES, console, plain
 from compilewatch.report.wording import (
     OUTCOME_LABELS,

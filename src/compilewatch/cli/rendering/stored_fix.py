@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from rich.console import Group, RenderableType
 
-from compilewatch.records import Result
-from compilewatch.records.views import ModelFix
+from compilewatch.records import ModelFix, Result
 from compilewatch.report.commands import commands
 from compilewatch.report.terminal.pieces import code, plain
 from compilewatch.report.wording import plural

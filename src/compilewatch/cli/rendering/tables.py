@@ -16,8 +16,7 @@ from compilewatch.analysis import rows, summary
 from compilewatch.api.summary import summary_of
 from compilewatch.cli import options
 from compilewatch.contract.targets import target_label
-from compilewatch.records import ChangeKind, Result, Run, Status
-from compilewatch.records.views import RunView
+from compilewatch.records import ChangeKind, Result, Run, RunView, Status
 from compilewatch.report import commands, wording
 from compilewatch.report.terminal.pieces import STYLES, console, plain, plain_table, spaced
 from compilewatch.report.wording import OUTCOME_LABELS, ResultGroup, outcome, plural

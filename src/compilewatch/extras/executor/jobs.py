@@ -23,7 +23,7 @@ from compilewatch.extras.executor.protocol import (
     JobStatus,
 )
 from compilewatch.files import lock
-from compilewatch.records.clock import now
+from compilewatch.records import now
 
 MOST_QUEUED = 1000
 WAIT_SECONDS = 5.0

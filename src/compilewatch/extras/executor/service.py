@@ -54,8 +54,7 @@ from compilewatch.extras.executor.runner import (
 )
 from compilewatch.extras.executor.sandbox.policy import JOB_FOLDER, SandboxLimits
 from compilewatch.extras.executor.training_output import summary
-from compilewatch.records import Record
-from compilewatch.records.clock import now
+from compilewatch.records import Record, now
 
 DEFAULT_TIMEOUT_SECONDS = 1800.0
 

@@ -19,9 +19,16 @@ from compilewatch.extras.gate.own_code import (
     statements_of,
 )
 from compilewatch.extras.gate.settings import Rules
-from compilewatch.records import GraphBreak, Numerics, Phase, StackFrame, Status
-from compilewatch.records.base import Record
-from compilewatch.records.labels import reason_label, source_line
+from compilewatch.records import (
+    GraphBreak,
+    Numerics,
+    Phase,
+    Record,
+    StackFrame,
+    Status,
+    reason_label,
+    source_line,
+)
 from compilewatch.report.wording import plural, recompilation_lines
 
 _NOWHERE = "?"

@@ -14,8 +14,7 @@ from compilewatch.config.settings import Settings, load_settings
 from compilewatch.extras.gate.own_code import located, source_folders
 from compilewatch.plan.placement import place
 from compilewatch.plan.requests import check_targets, options_of, plan, targets_of
-from compilewatch.records import FactoryBuild, Mode, ModelSpec, Request, Result, Status
-from compilewatch.records.plans import Plan
+from compilewatch.records import FactoryBuild, Mode, ModelSpec, Plan, Request, Result, Status
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,9 +29,7 @@ from compilewatch.extras.gate.settings import (
     rules_of,
 )
 from compilewatch.files import DamagedError, from_json
-from compilewatch.records import FactoryBuild, Record, Result
-from compilewatch.records.labels import reason_label
-from compilewatch.records.views import Link
+from compilewatch.records import FactoryBuild, Link, Record, Result, reason_label
 from compilewatch.report.wording import plural
 from compilewatch.sinks.prometheus import RUN, Definition
 from compilewatch.store import RunFolder, RunWriter, StoredRun

@@ -14,8 +14,7 @@ from compilewatch.errors import StoreError
 from compilewatch.extras.gate.judgement import CheckReport, JudgedBreak
 from compilewatch.extras.gate.session import GateSession, place_line
 from compilewatch.files import write_atomically
-from compilewatch.records import StackFrame
-from compilewatch.records.labels import reason_label, source_line, source_lines
+from compilewatch.records import StackFrame, reason_label, source_line, source_lines
 from compilewatch.report import sarif
 from compilewatch.report.sarif import SarifLocation, SarifResult, State
 from compilewatch.report.wording import plural, registry_page

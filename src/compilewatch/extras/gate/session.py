@@ -12,8 +12,7 @@ from compilewatch.extras.gate.baseline import ATTRIBUTES, KnownBreak, Renewal, l
 from compilewatch.extras.gate.judgement import CheckReport, JudgedBreak, removed_from
 from compilewatch.extras.gate.own_code import clone_of
 from compilewatch.extras.gate.settings import Rules, baseline_path, project_settings, rules_of
-from compilewatch.records import Status
-from compilewatch.records.labels import reason_label
+from compilewatch.records import Status, reason_label
 from compilewatch.report.wording import plural
 
 _COMPLETE = frozenset({Status.PASS, Status.GRAPH_BREAK, Status.MISMATCH})

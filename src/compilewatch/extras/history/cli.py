@@ -42,9 +42,16 @@ from compilewatch.extras.history.bisect import (
     source_changes,
 )
 from compilewatch.extras.history.versions import Evaluator
-from compilewatch.records import DEFAULT_ENVIRONMENT, GraphBreak, Mode, Record, Result
-from compilewatch.records.labels import reason_label
-from compilewatch.records.views import Earlier, RunView
+from compilewatch.records import (
+    DEFAULT_ENVIRONMENT,
+    Earlier,
+    GraphBreak,
+    Mode,
+    Record,
+    Result,
+    RunView,
+    reason_label,
+)
 from compilewatch.report.terminal.pieces import (
     STYLES,
     Indented,

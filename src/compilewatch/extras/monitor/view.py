@@ -31,8 +31,7 @@ from compilewatch.extras.profiles.train.store import (
     tail,
 )
 from compilewatch.files import DamagedError
-from compilewatch.records import Change, ChangeKind, Phase, Result, Run, Status
-from compilewatch.records.labels import reason_label
+from compilewatch.records import Change, ChangeKind, Phase, Result, Run, Status, reason_label
 from compilewatch.report.charts import PROFILE_TONES, target_tones
 from compilewatch.report.wording import milliseconds, plural
 from compilewatch.store import StoredRun

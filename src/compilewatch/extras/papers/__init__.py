@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from compilewatch.records.base import Record
+from compilewatch.records import Record
 
 if TYPE_CHECKING:
     from compilewatch.extras.papers.records import Paper

@@ -29,7 +29,7 @@ from compilewatch.extras.papers.records import (
     PipelineStage,
 )
 from compilewatch.extras.papers.text import estimate_tokens
-from compilewatch.records.clock import now
+from compilewatch.records import now
 from compilewatch.retry import retrying
 
 MILLION = 1_000_000

@@ -42,7 +42,7 @@ from compilewatch.extras.papers.records import (
 )
 from compilewatch.extras.papers.settings import PapersSettings
 from compilewatch.extras.papers.store import PROFILER_FOLDER, PaperFolder
-from compilewatch.records.digests import digest
+from compilewatch.records import digest
 
 SCRIPTS = Path(__file__).with_name("worker")
 SCRIPT = "main.py"

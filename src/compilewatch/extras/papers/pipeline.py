@@ -64,9 +64,7 @@ from compilewatch.extras.papers.store import PaperFolder, PaperStore
 from compilewatch.extras.papers.sweep import Sweeper
 from compilewatch.extras.papers.text import UnreadableError, read_text
 from compilewatch.plan.requests import check_targets, targets_of
-from compilewatch.records import Mode, Record
-from compilewatch.records.clock import now
-from compilewatch.records.digests import digest
+from compilewatch.records import Mode, Record, digest, now
 from compilewatch.report.wording import plural
 
 Item = TypeVar("Item")

@@ -27,7 +27,7 @@ from compilewatch.extras.papers.records import (
     Review,
 )
 from compilewatch.extras.papers.text import without_binary
-from compilewatch.records.digests import digest
+from compilewatch.records import digest
 
 DATASETS: dict[str, str] = {
     "cifar10": "synthetic_small",

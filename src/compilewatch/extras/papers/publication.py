@@ -28,7 +28,7 @@ from compilewatch.extras.papers.metrics import (
 from compilewatch.extras.papers.records import ModelCall, PaperSummary, PipelineStage, StageResult
 from compilewatch.extras.papers.settings import CloudWatchSettings
 from compilewatch.extras.papers.store import PaperStore
-from compilewatch.records.digests import digest
+from compilewatch.records import digest
 from compilewatch.report.wording import plural, printable
 
 FINDING_WORDS = {

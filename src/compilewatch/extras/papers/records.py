@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 
-from compilewatch.records.base import SCHEMA_VERSION, Record
+from compilewatch.records import SCHEMA_VERSION, Record
 
 
 class PipelineStage(StrEnum):

@@ -21,7 +21,7 @@ import msgspec
 from compilewatch.errors import StoreError, UsageError, did_you_mean
 from compilewatch.extras.papers.records import CallState, ModelCall, PipelineStage, StageResult
 from compilewatch.files import failed, lock, safe_name, sync, sync_folder, write_atomically
-from compilewatch.records.base import SCHEMA_VERSION, Record
+from compilewatch.records import SCHEMA_VERSION, Record
 from compilewatch.store.journal import append_record, read_records
 
 FOLDERS: dict[PipelineStage, str] = {

@@ -25,9 +25,17 @@ from compilewatch.launchers import Completed
 from compilewatch.plan.keys import target_sha256
 from compilewatch.plan.placement import place
 from compilewatch.plan.requests import options_of, plan, targets_of
-from compilewatch.records import Environment, Mode, Phase, Request, Result, Status
-from compilewatch.records.digests import digest
-from compilewatch.records.labels import reason_label, source_line
+from compilewatch.records import (
+    Environment,
+    Mode,
+    Phase,
+    Request,
+    Result,
+    Status,
+    digest,
+    reason_label,
+    source_line,
+)
 
 
 class RequestLauncher(Protocol):

@@ -167,7 +167,7 @@ class LocalLauncher:
         if server is not None and server.environment is not None:
             actual = server.environment.digest
             if actual != known.digest:
-                from compilewatch.records.differences import environment_differences
+                from compilewatch.records import environment_differences
 
                 self._known.forget(name)
                 changed = environment_differences(known, server.environment)

@@ -23,9 +23,11 @@ from compilewatch.records import (
     Recompilation,
     Request,
     Result,
+    reason_label,
+    source_line,
+    source_lines,
+    spent,
 )
-from compilewatch.records.labels import reason_label, source_line, source_lines
-from compilewatch.records.results import spent
 from compilewatch.report import commands, wording
 from compilewatch.report.sections import Section, details
 from compilewatch.report.terminal.pieces import STYLES, Indented, block, plain, plain_table

@@ -17,8 +17,7 @@ from typing import Any
 import msgspec
 
 from compilewatch.errors import ConfigError
-from compilewatch.records import LibraryBuild, ModelSpec, Part
-from compilewatch.records.digests import canonical_config, digest
+from compilewatch.records import LibraryBuild, ModelSpec, Part, canonical_config, digest
 from compilewatch.sources.configs import Configured, Resolver, read_config
 from compilewatch.sources.hub import formats
 from compilewatch.sources.hub.original import ORIGINAL_CONFIG

@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from compilewatch.records import LibraryBuild, ModelSpec, Part
-from compilewatch.records.digests import canonical_config, digest
+from compilewatch.records import LibraryBuild, ModelSpec, Part, canonical_config, digest
 from compilewatch.sources.configs import Configured, read_config
 from compilewatch.sources.hub.quantized import quantization_of
 

@@ -22,7 +22,7 @@ from torch import nn
 import compilewatch
 from compilewatch.extras.gate.judgement import CheckReport, judge
 from compilewatch.extras.gate.settings import Rules
-from compilewatch.records.labels import source_line
+from compilewatch.records import source_line
 from tests.cases import breaks, kinds
 
 pytestmark = pytest.mark.torch

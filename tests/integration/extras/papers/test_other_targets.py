@@ -28,7 +28,7 @@ from compilewatch.extras.papers.records import (
 )
 from compilewatch.extras.papers.store import PaperFolder, PaperStore
 from compilewatch.extras.papers.sweep import Sweeper
-from compilewatch.records.clock import now
+from compilewatch.records import now
 from tests.confinement import need_sandbox
 from tests.doubles import BIN
 from tests.integration.extras.papers.test_planted import generation, module

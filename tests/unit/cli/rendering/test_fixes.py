@@ -5,8 +5,7 @@ from dataclasses import replace
 from compilewatch.analysis.leverage import By, leverage, verified_fixes
 from compilewatch.cli.rendering.fixes import fixes_table
 from compilewatch.cli.rendering.stored_fix import stored_fix_text
-from compilewatch.records import Target
-from compilewatch.records.views import ModelFix
+from compilewatch.records import ModelFix, Target
 from tests import factories
 from tests.unit.cli.rendering.test_tables import narrow, piped
 

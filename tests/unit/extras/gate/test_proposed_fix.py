@@ -11,8 +11,7 @@ import pytest
 from compilewatch.extras.fixes.records import Fix, FixChange, FixKind, FixStatus
 from compilewatch.extras.gate import proposed_fix
 from compilewatch.extras.gate.proposed_fix import fix_command, searched_fix, stored_fix
-from compilewatch.records import Target
-from compilewatch.records.views import ModelFix
+from compilewatch.records import ModelFix, Target
 from tests import factories
 
 CHANGE = FixChange(name="scalars=True", kind=FixKind.SETTING, summary="s", lines=("pass",))

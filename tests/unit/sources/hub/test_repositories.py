@@ -13,12 +13,12 @@ from compilewatch.records import (
     ConfigBuild,
     LibraryBuild,
     ModelSpec,
+    Options,
     Part,
     Quantization,
     Status,
     Target,
 )
-from compilewatch.records.plans import Options
 from compilewatch.sources.hub import configurations
 from tests import factories
 from tests.unit.sources.hub.conftest import NAME, Kind, Read

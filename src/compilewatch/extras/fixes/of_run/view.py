@@ -21,8 +21,7 @@ from compilewatch.extras.fixes.records import (
     RunFix,
     VerificationStep,
 )
-from compilewatch.records import Status
-from compilewatch.records.views import Link, ModelFix
+from compilewatch.records import Link, ModelFix, Status
 from compilewatch.report.wording import plural
 from compilewatch.sinks.prometheus import RUN, Definition
 from compilewatch.store import StoredRun

@@ -40,8 +40,7 @@ from compilewatch.extras.profiles.train.workflow import (
     train_alone,
     training_request,
 )
-from compilewatch.records import Mode, Request, Status
-from compilewatch.records.clock import new_run_id
+from compilewatch.records import Mode, Request, Status, new_run_id
 from compilewatch.report.terminal.pieces import console, plain
 from compilewatch.report.wording import plural
 

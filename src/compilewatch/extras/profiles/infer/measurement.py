@@ -63,9 +63,7 @@ from compilewatch.extras.profiles.infer.servers import (
     environment_of,
 )
 from compilewatch.extras.profiles.infer.store import ProfileFolder, StoredProfile
-from compilewatch.records import ConfigBuild, Numerics, Phase, Request, Status
-from compilewatch.records.clock import now
-from compilewatch.records.digests import digest
+from compilewatch.records import ConfigBuild, Numerics, Phase, Request, Status, digest, now
 from compilewatch.sources.labelled import LabelledTexts
 
 INDUCTOR = "inductor"

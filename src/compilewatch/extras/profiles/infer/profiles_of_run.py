@@ -23,8 +23,7 @@ from compilewatch.extras.profiles.infer.report import PAGE
 from compilewatch.extras.profiles.infer.servers import Profilers
 from compilewatch.extras.profiles.infer.store import PREFIX, ProfileFolder, read_profiles
 from compilewatch.files import safe_name
-from compilewatch.records import Depth, Mode, Request, Result, Status, Tier
-from compilewatch.records.views import Link
+from compilewatch.records import Depth, Link, Mode, Request, Result, Status, Tier
 from compilewatch.store import StoredRun
 
 OPTIONS = InferenceOptions(

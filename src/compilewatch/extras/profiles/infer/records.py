@@ -8,10 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 
-from compilewatch.records.accuracy import Accuracy
-from compilewatch.records.base import Phase, Record, Status
-from compilewatch.records.details import Numerics
-from compilewatch.records.results import TensorSummary
+from compilewatch.records import Accuracy, Numerics, Phase, Record, Status, TensorSummary
 
 PROFILE_VERSION = 1
 """Version of the lines of `profiles.jsonl`."""

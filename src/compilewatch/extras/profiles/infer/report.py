@@ -30,8 +30,7 @@ from compilewatch.extras.profiles.infer.records import (
     TargetProfile,
     target_kind,
 )
-from compilewatch.records import GraphBreak
-from compilewatch.records.accuracy import Accuracy
+from compilewatch.records import Accuracy, GraphBreak
 from compilewatch.report import wording
 from compilewatch.report.charts import (
     GLYPH_WIDTH,

@@ -43,8 +43,7 @@ from compilewatch.extras.profiles.train.records import (
     WrittenFile,
 )
 from compilewatch.files import append_all, lock, replace, sync, sync_folder
-from compilewatch.records import Record
-from compilewatch.records.clock import new_run_id, now
+from compilewatch.records import Record, new_run_id, now
 
 T = TypeVar("T")
 Setting = str | int | float | bool | None

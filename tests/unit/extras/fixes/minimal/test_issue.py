@@ -6,8 +6,7 @@ from pathlib import Path
 
 from compilewatch.extras.fixes.minimal.issue import Duplicate, draft, stored_duplicates
 from compilewatch.extras.fixes.minimal.messages import FreshRun, MinimalReproducer
-from compilewatch.records import StackFrame, Status
-from compilewatch.records.plans import Plan
+from compilewatch.records import Plan, StackFrame, Status
 from compilewatch.store import Store
 from tests import factories
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from compilewatch.records.labels import reason_label, selection_label
+from compilewatch.records import reason_label, selection_label
 from tests import factories
 
 
