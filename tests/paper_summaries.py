@@ -68,7 +68,7 @@ def summary(number: int, numbers: Mapping[str, float], *, unfaithful: bool = Fal
 
 def store_code(outputs: Path) -> None:
     """One version of the code of one paper."""
-    made = CodeVersion(
+    version = CodeVersion(
         id="0" * 64,
         paper="gated-residual",
         source="def model(): ...",
@@ -79,19 +79,19 @@ def store_code(outputs: Path) -> None:
         rules_sha256="r",
         paper_sha256="s",
     )
-    folder = PaperStore(outputs).folder(made.paper)
+    folder = PaperStore(outputs).folder(version.paper)
     files = (
-        folder.write(PipelineStage.GENERATE, made.source.encode(), ".py"),
-        folder.write_record(PipelineStage.GENERATE, made),
+        folder.write(PipelineStage.GENERATE, version.source.encode(), ".py"),
+        folder.write_record(PipelineStage.GENERATE, version),
     )
     folder.append(
         StageResult(
-            paper=made.paper,
+            paper=version.paper,
             stage=PipelineStage.GENERATE,
             key="k",
             outcome=StageOutcome.PASSED,
             at="2026-01-02T03:04:05.000000000Z",
-            generation=made.id,
+            generation=version.id,
             files=files,
         )
     )

@@ -50,8 +50,8 @@ class FakeRunner:
             "parameters": 7,
             "checks": [{"claim": claim, "ok": True} for claim in formulas],
         }
-        found = {"result.json": msgspec.json.encode(state)}
-        return SandboxResult(ending=SandboxEnding.EXITED, exit_code=0, files=found)
+        files_returned = {"result.json": msgspec.json.encode(state)}
+        return SandboxResult(ending=SandboxEnding.EXITED, exit_code=0, files=files_returned)
 
 
 class FakeChecker:

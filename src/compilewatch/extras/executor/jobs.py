@@ -69,8 +69,8 @@ class JobStore:
         with ExitStack() as opened:
             try:
                 (folder / "jobs").mkdir(parents=True, exist_ok=True, mode=0o700)
-                held = opened.enter_context((folder / "service.lock").open("w"))
-                if not lock(held.fileno(), seconds=WAIT_SECONDS, on_wait=on_wait):
+                lock_file = opened.enter_context((folder / "service.lock").open("w"))
+                if not lock(lock_file.fileno(), seconds=WAIT_SECONDS, on_wait=on_wait):
                     raise ExecutorError(
                         f"another executor uses {folder}: stop it, or use another --state"
                     )
@@ -243,8 +243,8 @@ class JobStore:
         return tuple(msgspec.json.decode(row[0], type=JobState) for row in rows)
 
     def _count(self, state: JobStatus) -> int:
-        found = self._base.execute("SELECT count(*) FROM jobs WHERE state = ?", (state,))
-        return int(found.fetchone()[0])
+        row = self._base.execute("SELECT count(*) FROM jobs WHERE state = ?", (state,))
+        return int(row.fetchone()[0])
 
     def _put(self, state: JobState) -> None:
         self._base.execute(

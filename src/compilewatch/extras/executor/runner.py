@@ -212,8 +212,8 @@ class JobRunner:
         """Record what became of a job whose service ended: its supervisor may have finished it."""
         folder = self._store.attempt_folder(state)
         try:
-            with (folder / LOCK_FILE).open("a") as held:
-                if not lock(held.fileno(), seconds=OLD_SUPERVISOR_SECONDS):
+            with (folder / LOCK_FILE).open("a") as lock_file:
+                if not lock(lock_file.fileno(), seconds=OLD_SUPERVISOR_SECONDS):
                     raise ExecutorError(
                         f"job {state.key} still runs under an earlier executor: end the processes "
                         "whose command contains compilewatch.extras.executor.sandbox.supervisor"
@@ -230,11 +230,11 @@ class JobRunner:
             self._store.interrupted(state)
             return
         folder = self._store.attempt_folder(state)
-        found = msgspec.structs.replace(
+        outcome = msgspec.structs.replace(
             self._result(result), artifacts=self._kept(state.key, folder, result.files)
         )
         final, failure = verdict(result)
-        self._store.finish(state, final, failure, found)
+        self._store.finish(state, final, failure, outcome)
         with contextlib.suppress(OSError):
             (folder / RESULT_FILE).unlink()
 

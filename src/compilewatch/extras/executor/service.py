@@ -100,9 +100,9 @@ def answer(
     """The response for one script that has ended."""
     result = state.result
     peak = result.peak_memory_bytes if result is not None else None
-    names = [each.name for each in result.artifacts] if result is not None else []
+    names = [artifact.name for artifact in result.artifacts] if result is not None else []
     profile = [name for name in names if name.startswith(f"{PROFILE}/")]
-    made: dict[str, Any] = {
+    response: dict[str, Any] = {
         "success": state.state is JobStatus.DONE,
         "paper_id": asked.paper_id,
         "job": state.key,
@@ -127,21 +127,22 @@ def answer(
     }
     if state.state is not JobStatus.DONE:
         timed_out = state.failure is FailureCode.DEADLINE
-        made["error_type"] = "timeout" if timed_out else "execution_error"
-        made["error_message"] = state.message or (state.failure or state.state).value
-    return made
+        response["error_type"] = "timeout" if timed_out else "execution_error"
+        response["error_message"] = state.message or (state.failure or state.state).value
+    return response
 
 
 def batch_answer(asked: ExecuteBatch, answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The response for several scripts; of two with one paper's id, the later one is shown."""
-    successful = sum(1 for each in answers if each["success"])
+    successful = sum(1 for script_answer in answers if script_answer["success"])
     return {
         "success": successful == len(answers),
         "batch_size": len(answers),
         "successful": successful,
         "failed": len(answers) - successful,
         "results": {
-            script.paper_id: each for script, each in zip(asked.batch, answers, strict=True)
+            script.paper_id: script_answer
+            for script, script_answer in zip(asked.batch, answers, strict=True)
         },
     }
 
@@ -195,19 +196,19 @@ class Service:
     async def submit(self, request: Request) -> Response:
         """`PUT /jobs/{key}`: 201 for a new job, 200 for one that is stored already."""
         key = _key(request)
-        wanted = await _body(request, JobRequest)
-        state, new = await run_in_threadpool(self.accept, key, wanted)
+        job = await _body(request, JobRequest)
+        state, new = await run_in_threadpool(self.accept, key, job)
         return _answer(state, 201 if new else 200)
 
-    def accept(self, key: str, wanted: JobRequest) -> tuple[JobState, bool]:
+    def accept(self, key: str, job: JobRequest) -> tuple[JobState, bool]:
         """Store a job if the service takes it. Raises JobRejectedError."""
-        _verify(wanted, self.setup.ceiling)
+        _verify(job, self.setup.ceiling)
         with self._accepting:
             if self.draining:
                 raise JobRejectedError(
                     ErrorCode.DRAINING, "the service takes no more jobs: it is to stop"
                 )
-            state, new = self.store.submit(key, wanted)
+            state, new = self.store.submit(key, job)
         if new:
             self.runner.wake()
         return state, new
@@ -254,7 +255,7 @@ class Service:
         state = await run_in_threadpool(self.store.get, _key(request))
         name = request.path_params["name"]
         known = state.result.artifacts if state.result is not None else ()
-        if name not in {each.name for each in known}:
+        if name not in {artifact.name for artifact in known}:
             raise JobRejectedError(
                 ErrorCode.NOT_FOUND, f"job {state.key} left no file {name[:100]!r}"
             )
@@ -287,13 +288,13 @@ class Service:
     async def execute_batch(self, request: Request) -> Response:
         """`POST /execute_batch` of the founding system: several scripts."""
         asked = await _body(request, ExecuteBatch)
-        each = [self._executed(script, asked.timeout) for script in asked.batch]
-        answers = await asyncio.gather(*each)
+        runs = [self._executed(script, asked.timeout) for script in asked.batch]
+        answers = await asyncio.gather(*runs)
         return _answer(batch_answer(asked, answers))
 
     async def _executed(self, asked: Execute, timeout: float | None) -> dict[str, Any]:
-        key, wanted = job_of(asked, timeout, self.setup.ceiling)
-        state, _ = await run_in_threadpool(self.accept, key, wanted)
+        key, job = job_of(asked, timeout, self.setup.ceiling)
+        state, _ = await run_in_threadpool(self.accept, key, job)
         while not state.ended:
             await asyncio.sleep(POLL_SECONDS)
             state = await run_in_threadpool(self.store.get, key)
@@ -325,8 +326,8 @@ class Gate:
         await self._app(scope, receive, send)
 
     def _problem(self, headers: dict[bytes, bytes]) -> tuple[ErrorCode, str] | None:
-        given = headers.get(b"authorization", b"")
-        if self._expected and not hmac.compare_digest(given, self._expected):
+        authorization = headers.get(b"authorization", b"")
+        if self._expected and not hmac.compare_digest(authorization, self._expected):
             return ErrorCode.UNAUTHORIZED, "the bearer token is missing or wrong"
         if not self._expected:
             host = headers.get(b"host", b"").rpartition(b":")[0] or headers.get(b"host", b"")
@@ -406,21 +407,19 @@ async def _body(request: Request, kind: type[T]) -> T:
         raise JobRejectedError(ErrorCode.INVALID, f"not a valid request: {error}") from None
 
 
-def _verify(wanted: JobRequest, ceiling: SandboxLimits) -> None:
+def _verify(job: JobRequest, ceiling: SandboxLimits) -> None:
     """Raise JobRejectedError for a request that contradicts itself or wants too much."""
-    if wanted.entry not in wanted.files:
-        raise JobRejectedError(
-            ErrorCode.INVALID, f"files has no {wanted.entry!r}, which is the entry"
-        )
-    for name in wanted.files:
+    if job.entry not in job.files:
+        raise JobRejectedError(ErrorCode.INVALID, f"files has no {job.entry!r}, which is the entry")
+    for name in job.files:
         above = name.rpartition("/")[0]
         while above:
-            if above in wanted.files:
+            if above in job.files:
                 raise JobRejectedError(ErrorCode.INVALID, f"{above!r} is a file and a folder")
             above = above.rpartition("/")[0]
     for limit in msgspec.structs.fields(SandboxLimits):
         most = getattr(ceiling, limit.name)
-        if getattr(wanted.limits, limit.name) > most:
+        if getattr(job.limits, limit.name) > most:
             raise JobRejectedError(
                 ErrorCode.INVALID, f"limits.{limit.name} may be at most {most} here"
             )

@@ -34,9 +34,9 @@ def read_points(stdout: bytes) -> tuple[tuple[MetricPoint, ...], int]:
     """
     lines = [line for line in stdout.split(b"\n") if line]
     marked = [line for line in lines if line.lstrip().startswith(_PREFIX.encode())]
-    found = list(_marked(marked) if marked else _described(lines))
-    points = [point for point in found if isinstance(point, MetricPoint)]
-    left_out = sum(each for each in found if isinstance(each, int))
+    parsed = list(_marked(marked) if marked else _described(lines))
+    points = [point for point in parsed if isinstance(point, MetricPoint)]
+    left_out = sum(left for left in parsed if isinstance(left, int))
     # Of too many, the first and the newest count: the last value of a name is its result.
     kept = points if len(points) <= MOST_POINTS else [points[0], *points[1 - MOST_POINTS :]]
     return tuple(kept), left_out + len(points) - len(kept)
@@ -55,16 +55,18 @@ def _marked(lines: Sequence[bytes]) -> Iterator[MetricPoint | int]:
             yield 1
             continue
         try:
-            given = json.loads(line.decode(errors="replace").strip().removeprefix(_PREFIX))
+            numbers = json.loads(line.decode(errors="replace").strip().removeprefix(_PREFIX))
         except (ValueError, RecursionError):
             yield 1
             continue
-        if not isinstance(given, dict):
+        if not isinstance(numbers, dict):
             yield 1
             continue
-        step = next((s for n in ("step", "epoch") if (s := _step(given.get(n))) is not None), None)
+        step = next(
+            (s for n in ("step", "epoch") if (s := _step(numbers.get(n))) is not None), None
+        )
         values = {}
-        for name, value in given.items():
+        for name, value in numbers.items():
             if name in ("step", "epoch"):
                 continue
             number = _finite(value)
@@ -86,9 +88,9 @@ def _described(lines: Sequence[bytes]) -> Iterator[MetricPoint]:
             continue
         text = line.decode(errors="replace")
         values: dict[str, float] = {}
-        if found := _EPOCH.search(text):
-            epoch = int(found[1])
-            if loss := _LOSS.search(text, found.end()):
+        if epoch_match := _EPOCH.search(text):
+            epoch = int(epoch_match[1])
+            if loss := _LOSS.search(text, epoch_match.end()):
                 values["training_loss"] = float(loss[1])
         for kind, number in _ACCURACY.findall(text):
             values[f"{kind.lower()}_accuracy"] = float(number)

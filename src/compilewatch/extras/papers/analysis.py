@@ -77,9 +77,9 @@ def _repaired(journal: Sequence[StageResult], generation: str | None) -> tuple[P
 def _of_stage(
     stage: PipelineStage, last: Mapping[PipelineStage, StageResult], generation: str | None
 ) -> StageResult:
-    found = last.get(stage)
-    if found is not None and found.generation in (None, generation):
-        return found
+    result = last.get(stage)
+    if result is not None and result.generation in (None, generation):
+        return result
     failed = [s for s in PipelineStage if s in last and last[s].outcome is StageOutcome.FAILED]
     earlier = [s for s in failed if list(PipelineStage).index(s) < list(PipelineStage).index(stage)]
     why = f"not reached: {earlier[-1]} failed" if earlier else "not reached"

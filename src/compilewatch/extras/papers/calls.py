@@ -182,20 +182,20 @@ class Caller:
             cause = error.__cause__
             code = cause.code if isinstance(cause, CallError) else ""
             kind = FindingClass.THROTTLED if "Throttl" in code else FindingClass.UNAVAILABLE
-            said = f"no reply after {self.attempts} requests: {error}"
-            raise NoReplyError(PaperFinding(kind=kind, stage=stage, evidence=said)) from None
+            evidence = f"no reply after {self.attempts} requests: {error}"
+            raise NoReplyError(PaperFinding(kind=kind, stage=stage, evidence=evidence)) from None
 
     def _request(self, prompt: Prompt, key: str, stage: PipelineStage) -> ModelCall:
         tokens = estimate_tokens(prompt.system + prompt.text) + OVERHEAD_TOKENS
         tokens += estimate_tokens(msgspec.json.encode(prompt.schema).decode())
         most = self.price.most(tokens, prompt.max_tokens) if self.price else None
-        wanted = self._entry(prompt, key, most, tokens)
+        reserved = self._entry(prompt, key, most, tokens)
         with self._settled:
-            while (over := self._over(wanted, stage)) is not None:
-                if not self._open or self._over(wanted, stage, among=self._ended()) is not None:
+            while (over := self._over(reserved, stage)) is not None:
+                if not self._open or self._over(reserved, stage, among=self._ended()) is not None:
                     raise over
                 self._settled.wait()  # a request in work may use less than was reserved for it
-            entry = self.ledger.begin(wanted)
+            entry = self.ledger.begin(reserved)
             self._open[entry.entry] = entry
             self.requests += 1
         try:
@@ -249,29 +249,31 @@ class Caller:
         return [entry for entry in self.ledger.entries() if entry.entry not in self._open]
 
     def _over(
-        self, wanted: ModelCall, stage: PipelineStage, *, among: list[ModelCall] | None = None
+        self, reserved: ModelCall, stage: PipelineStage, *, among: list[ModelCall] | None = None
     ) -> NoReplyError | None:
         """Why a request could exceed a budget, with what is used `among` some entries (all)."""
         entries = self.ledger.entries() if among is None else among
         used = [entry for entry in entries if entry.paper in self.papers]
-        of_paper = [entry for entry in used if entry.paper == wanted.paper]
-        budget, usd, tokens = self.budget, wanted.usd or 0.0, _tokens([wanted])
+        of_paper = [entry for entry in used if entry.paper == reserved.paper]
+        budget, usd, tokens = self.budget, reserved.usd or 0.0, _tokens([reserved])
         limits = (
             (budget.max_usd, used, ""),
             (budget.max_usd_per_paper, of_paper, " for this paper"),
         )
         for most, mine, whose in limits:
             if most is not None and (sum_usd := _usd(mine)) + usd > most:
-                said = f"${sum_usd:.4f} of ${most:g}{whose} are used, and this may cost ${usd:.4f}"
-                return _over(stage, said)
+                evidence = (
+                    f"${sum_usd:.4f} of ${most:g}{whose} are used, and this may cost ${usd:.4f}"
+                )
+                return _over(stage, evidence)
         limited = (
             (budget.max_tokens, used, ""),
             (budget.max_tokens_per_paper, of_paper, " for this paper"),
         )
         for limit, mine, whose in limited:
             if limit is not None and (total := _tokens(mine)) + tokens > limit:
-                said = f"{total:,} of {limit:,} tokens{whose} are used"
-                return _over(stage, f"{said}, and this may need {tokens:,}")
+                evidence = f"{total:,} of {limit:,} tokens{whose} are used"
+                return _over(stage, f"{evidence}, and this may need {tokens:,}")
         return None
 
 

@@ -106,9 +106,9 @@ def _import_torch(python: str | None) -> None:
     result = sandbox.run(["python", "-c", "import torch"], limits=EAGER_LIMITS, python=python)
     if result.succeeded:
         return
-    said = last_line(result.stderr or result.detail.encode())
+    message = last_line(result.stderr or result.detail.encode())
     raise SandboxError(
-        f"torch cannot be imported in the sandbox ({said}): the environment of "
+        f"torch cannot be imported in the sandbox ({message}): the environment of "
         f"{python or sys.executable} is not visible there or is broken: run `make setup`"
     )
 
@@ -242,18 +242,18 @@ def trained(result: SandboxResult) -> StageContent:
         result, PipelineStage.EXECUTE
     )
     if finding is None and "training_loss" not in numbers:
-        said = "it ended with status 0 and reported no training_loss"
+        text = "it ended with status 0 and reported no training_loss"
         finding = PaperFinding(
-            kind=FindingClass.CRASHED, stage=PipelineStage.EXECUTE, evidence=said
+            kind=FindingClass.CRASHED, stage=PipelineStage.EXECUTE, evidence=text
         )
     numbers["execution_time_seconds"] = result.duration_seconds
     numbers["execution_success"] = float(finding is None)
     if result.peak_memory_bytes is not None:
         numbers["peak_memory_mb"] = result.peak_memory_bytes / MIB
-    said = "trained on synthetic data in the sandbox of this machine (CPU)"
+    text = "trained on synthetic data in the sandbox of this machine (CPU)"
     labels = {"where": "sandbox"}
-    found = (finding,) if finding else ()
-    return StageContent(findings=found, numbers=numbers, detail=said, labels=labels)
+    findings = (finding,) if finding else ()
+    return StageContent(findings=findings, numbers=numbers, detail=text, labels=labels)
 
 
 def trained_numbers(stdout: bytes) -> dict[str, float]:
@@ -283,8 +283,8 @@ def ending_of(result: SandboxResult, stage: PipelineStage) -> PaperFinding | Non
     if any(sign.encode() in result.stderr[-4000:] for sign in OUT_OF_MEMORY):
         return PaperFinding(kind=FindingClass.OOM, stage=stage, evidence=last_line(result.stderr))
     if result.signal is not None:
-        said = f"it ended by signal {result.signal}"
-        return PaperFinding(kind=FindingClass.CRASHED, stage=stage, evidence=said)
+        evidence = f"it ended by signal {result.signal}"
+        return PaperFinding(kind=FindingClass.CRASHED, stage=stage, evidence=evidence)
     return None
 
 
@@ -302,8 +302,8 @@ def one_line(text: str) -> str:
 def _failed_exit(result: SandboxResult, stage: PipelineStage) -> PaperFinding | None:
     if result.exit_code == 0:
         return None
-    said = last_line(result.stderr)
-    return PaperFinding(kind=FindingClass.WRONG_IN_EAGER, stage=stage, evidence=said)
+    evidence = last_line(result.stderr)
+    return PaperFinding(kind=FindingClass.WRONG_IN_EAGER, stage=stage, evidence=evidence)
 
 
 def _decoded(result: SandboxResult, kind: type[_Kind]) -> _Kind:
@@ -321,13 +321,17 @@ def _eager_findings(result: SandboxResult, state: _State) -> list[PaperFinding]:
         kind = FindingClass.WRONG_IN_EAGER
         if any(sign in state.error.message for sign in OUT_OF_MEMORY):
             kind = FindingClass.OOM
-        said = one_line(f"{state.phase}: {state.error.message}")
+        evidence = one_line(f"{state.phase}: {state.error.message}")
         return [
-            PaperFinding(kind=kind, stage=PipelineStage.EAGER, evidence=said, line=state.error.line)
+            PaperFinding(
+                kind=kind, stage=PipelineStage.EAGER, evidence=evidence, line=state.error.line
+            )
         ]
     if state.phase != "done" or result.exit_code != 0:
-        said = f"it ended with status {result.exit_code}: {last_line(result.stderr)}"
-        return [PaperFinding(kind=FindingClass.CRASHED, stage=PipelineStage.EAGER, evidence=said)]
+        evidence = f"it ended with status {result.exit_code}: {last_line(result.stderr)}"
+        return [
+            PaperFinding(kind=FindingClass.CRASHED, stage=PipelineStage.EAGER, evidence=evidence)
+        ]
     return []
 
 
@@ -335,17 +339,19 @@ def _formula_findings(result: SandboxResult, formulas: Mapping[str, str]) -> lis
     """Each formula needs a check that holds; what was not compared does not count as held."""
     checks = _decoded(result, _Compared).checks
     ended = "it was not compared" if result.succeeded else f"not compared: {result.ending}"
-    found = []
+    findings = []
     for claim in formulas:
         mine = [check for check in checks if check.claim == claim]
         if mine and all(check.ok for check in mine):
             continue
         why = next((check.why for check in mine if not check.ok), ended)
-        said = one_line(f"claim {claim}: {why}")
-        found.append(
-            PaperFinding(kind=FindingClass.UNFAITHFUL, stage=PipelineStage.FAITHFUL, evidence=said)
+        evidence = one_line(f"claim {claim}: {why}")
+        findings.append(
+            PaperFinding(
+                kind=FindingClass.UNFAITHFUL, stage=PipelineStage.FAITHFUL, evidence=evidence
+            )
         )
-    return found
+    return findings
 
 
 def _numbers(result: SandboxResult, state: _State) -> dict[str, float]:
@@ -544,9 +550,9 @@ def job_ran(state: JobState, stdout: bytes, stderr: bytes) -> StageContent:
     numbers = trained_numbers(stdout)
     finding = _job_finding(state, stderr)
     if finding is None and "training_loss" not in numbers:
-        said = "the job is done and reported no training_loss"
+        evidence = "the job is done and reported no training_loss"
         finding = PaperFinding(
-            kind=FindingClass.CRASHED, stage=PipelineStage.EXECUTE, evidence=said
+            kind=FindingClass.CRASHED, stage=PipelineStage.EXECUTE, evidence=evidence
         )
     numbers["execution_success"] = float(finding is None)
     if result is not None:
@@ -555,8 +561,8 @@ def job_ran(state: JobState, stdout: bytes, stderr: bytes) -> StageContent:
             numbers["peak_memory_mb"] = result.peak_memory_bytes / MIB
     where = f"job {state.key}, attempt {state.attempt}, {state.state}; synthetic data"
     labels = {"where": "executor"}
-    found = (finding,) if finding else ()
-    return StageContent(findings=found, numbers=numbers, detail=where, labels=labels)
+    findings = (finding,) if finding else ()
+    return StageContent(findings=findings, numbers=numbers, detail=where, labels=labels)
 
 
 def _job_finding(state: JobState, stderr: bytes) -> PaperFinding | None:
@@ -571,9 +577,9 @@ def _job_finding(state: JobState, stderr: bytes) -> PaperFinding | None:
         FailureCode.NOT_STARTED: FindingClass.LOST,
     }
     kind = kinds.get(state.failure, FindingClass.CRASHED) if state.failure else FindingClass.LOST
-    said = state.message or last_line(stderr)
+    message = state.message or last_line(stderr)
     return PaperFinding(
-        kind=kind, stage=PipelineStage.EXECUTE, evidence=one_line(f"{state.state}: {said}")
+        kind=kind, stage=PipelineStage.EXECUTE, evidence=one_line(f"{state.state}: {message}")
     )
 
 

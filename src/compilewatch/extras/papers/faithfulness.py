@@ -41,7 +41,7 @@ def live_parts(tree: ast.Module) -> tuple[LivePart, ...]:
     start = functions.get("model")
     if start is None:
         return ()
-    found: dict[str, LivePart] = {}
+    parts: dict[str, LivePart] = {}
     waiting = [name for name in _names(start.body) if name in classes]
     waiting += [
         name
@@ -52,18 +52,18 @@ def live_parts(tree: ast.Module) -> tuple[LivePart, ...]:
     ]
     while waiting:
         name = waiting.pop(0)
-        if name in found:
+        if name in parts:
             continue
         part = _part_of(classes[name], classes, functions)
-        found[name] = part
+        parts[name] = part
         nodes = [*part.statements, *part.layers]
-        waiting += [each for each in _names(nodes) if each in classes]
+        waiting += [inner for inner in _names(nodes) if inner in classes]
         waiting += [
             base.id
             for base in classes[name].bases
             if isinstance(base, ast.Name) and base.id in classes
         ]
-    return tuple(found.values())
+    return tuple(parts.values())
 
 
 def _part_of(
@@ -81,8 +81,8 @@ def _part_of(
         seen.add(name)
         live = live_statements(function)
         statements += live
-        waiting += [each for each in _attributes(live) if each in methods]
-        waiting += [each for each in _names(live) if each in functions]
+        waiting += [name_used for name_used in _attributes(live) if name_used in methods]
+        waiting += [name_used for name_used in _names(live) if name_used in functions]
     used = set(_attributes(statements))
     layers = tuple(_constructed(methods.get("__init__"), used))
     return LivePart(node.name, node.lineno, tuple(statements), layers)
@@ -92,11 +92,15 @@ def _methods(
     node: ast.ClassDef, classes: dict[str, ast.ClassDef], depth: int = 0
 ) -> dict[str, ast.FunctionDef]:
     """The methods of a class with those that it inherits from classes of the same file."""
-    found: dict[str, ast.FunctionDef] = {}
+    methods: dict[str, ast.FunctionDef] = {}
     for base in node.bases if depth < 5 else ():
         if isinstance(base, ast.Name) and base.id in classes and base.id != node.name:
-            found |= _methods(classes[base.id], classes, depth + 1)
-    return found | {each.name: each for each in node.body if isinstance(each, ast.FunctionDef)}
+            methods |= _methods(classes[base.id], classes, depth + 1)
+    return methods | {
+        statement.name: statement
+        for statement in node.body
+        if isinstance(statement, ast.FunctionDef)
+    }
 
 
 def live_statements(function: ast.FunctionDef) -> list[ast.AST]:
@@ -176,9 +180,9 @@ def _copy(node: ast.AST, dead: set[int]) -> ast.AST:
     for name, value in ast.iter_fields(node):
         if isinstance(value, list):
             fields[name] = [
-                _copy(each, dead) if isinstance(each, ast.AST) else each
-                for each in value
-                if id(each) not in dead
+                _copy(element, dead) if isinstance(element, ast.AST) else element
+                for element in value
+                if id(element) not in dead
             ]
         else:
             fields[name] = _copy(value, dead) if isinstance(value, ast.AST) else value
@@ -215,7 +219,7 @@ def _constructed(init: ast.FunctionDef | None, used: set[str]) -> Iterator[ast.C
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         if used.isdisjoint(_attributes(list(targets))):
             continue
-        yield from (each for each in ast.walk(node.value) if isinstance(each, ast.Call))
+        yield from (inner for inner in ast.walk(node.value) if isinstance(inner, ast.Call))
 
 
 VERSION = 1
@@ -228,25 +232,29 @@ LINES_AROUND = 2
 def check_structure(source: str, plan: PaperPlan) -> tuple[PaperFinding, ...]:
     """A finding for each claim that no live part of the code can implement."""
     parts = live_parts(ast.parse(source))
-    found = {part.name: _operations(part) for part in parts}
-    return tuple(finding for claim in plan.claims for finding in _check_claim(claim, parts, found))
+    operations = {part.name: _operations(part) for part in parts}
+    return tuple(
+        finding for claim in plan.claims for finding in _check_claim(claim, parts, operations)
+    )
 
 
 def check_rubric(source: str, plan: PaperPlan, review: Review) -> tuple[PaperFinding, ...]:
     """A finding for each claim that the reviewer does not confirm with a line of the code."""
-    said = {one.claim: one for one in review.claims}
-    found = []
+    reviewed = {one.claim: one for one in review.claims}
+    findings = []
     for claim in plan.claims:
-        one = said.get(claim.id)
+        one = reviewed.get(claim.id)
         if one is None or not one.present:
-            found.append(_finding(f"the review does not find claim {claim.id}: {claim.statement}"))
+            findings.append(
+                _finding(f"the review does not find claim {claim.id}: {claim.statement}")
+            )
         elif not any(_is_quoted(source, evidence) for evidence in one.evidence):
-            found.append(
+            findings.append(
                 _finding(
                     f"the review confirms claim {claim.id}, but its evidence is not in the code"
                 )
             )
-    return tuple(found)
+    return tuple(findings)
 
 
 def _finding(evidence: str, line: int | None = None) -> PaperFinding:
@@ -264,20 +272,20 @@ def _operations(part: LivePart) -> set[str]:
 
 
 def _check_claim(
-    claim: Claim, parts: tuple[LivePart, ...], found: dict[str, set[str]]
+    claim: Claim, parts: tuple[LivePart, ...], operations_by_part: dict[str, set[str]]
 ) -> Iterator[PaperFinding]:
     """The operations of a claim must meet in one class, else they may belong to something else."""
-    wanted = set(claim.operations)
+    required = set(claim.operations)
     if not parts:
         yield _finding(f"claim {claim.id}: model() uses no class of this module, only stock layers")
         return
-    if any(wanted <= operations for operations in found.values()):
+    if any(required <= operations for operations in operations_by_part.values()):
         return
-    nearest = max(parts, key=lambda part: len(wanted & found[part.name]))
-    missing = ", ".join(sorted(wanted - found[nearest.name]))
+    nearest = max(parts, key=lambda part: len(required & operations_by_part[part.name]))
+    missing = ", ".join(sorted(required - operations_by_part[nearest.name]))
     yield _finding(
         f"claim {claim.id} ({claim.statement}): no class that the model uses contains "
-        f"{', '.join(sorted(wanted))}; {nearest.name} comes closest and lacks {missing}",
+        f"{', '.join(sorted(required))}; {nearest.name} comes closest and lacks {missing}",
         nearest.line,
     )
 

@@ -131,9 +131,9 @@ def evaluate(request: Request, used: Interpreter) -> Result:
     )
     if ran.ending is SandboxEnding.NOT_STARTED:
         raise LauncherError(f"the sandbox could not start a worker: {ran.detail}")
-    found = _decoded(ran)
+    child_result = _decoded(ran)
     return msgspec.structs.replace(
-        found.result if found is not None else _without_result(request, tier, ran),
+        child_result.result if child_result is not None else _without_result(request, tier, ran),
         request=request,
         started_at=started_at,
         peak_memory_bytes=ran.peak_memory_bytes,
@@ -171,7 +171,7 @@ def _phase(ran: SandboxResult) -> Phase:
 def _without_result(request: Request, tier: Tier, ran: SandboxResult) -> Result:
     phase = _phase(ran)
     lines = [line for line in ran.stderr.decode("utf-8", "replace").splitlines() if line.strip()]
-    said = ran.detail or f"it ended with status {ran.exit_code}, signal {ran.signal}"
+    message = ran.detail or f"it ended with status {ran.exit_code}, signal {ran.signal}"
     last = "".join(c for c in (lines or [""])[-1] if c.isprintable())[:_LAST_LINE]
     return Result(
         request=request,
@@ -179,6 +179,6 @@ def _without_result(request: Request, tier: Tier, ran: SandboxResult) -> Result:
         phase=phase,
         tier=tier,
         depth=Depth.FULL,
-        detail=f"{said}, in {phase}" + (f": {last}" if last else ""),
-        error=ErrorRecord(type=ran.ending.value, message=last or said, code=ran.ending.value),
+        detail=f"{message}, in {phase}" + (f": {last}" if last else ""),
+        error=ErrorRecord(type=ran.ending.value, message=last or message, code=ran.ending.value),
     )

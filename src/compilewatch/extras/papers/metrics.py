@@ -161,14 +161,14 @@ def _accepted(value: float) -> bool:
 def _data(
     values: Mapping[tuple[str, tuple[tuple[str, str], ...], str], list[float]],
 ) -> Iterator[Datum]:
-    for (name, dimensions, at), found in values.items():
-        for start in range(0, len(found), MAX_VALUES):
+    for (name, dimensions, at), measured in values.items():
+        for start in range(0, len(measured), MAX_VALUES):
             yield Datum(
                 name=name,
                 unit=EXECUTION[name],
                 dimensions=dimensions,
                 at=at,
-                values=tuple(found[start : start + MAX_VALUES]),
+                values=tuple(measured[start : start + MAX_VALUES]),
             )
 
 

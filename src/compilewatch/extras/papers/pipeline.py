@@ -118,8 +118,8 @@ def failed(finding: PaperFinding) -> StageContent:
 
 
 def listed(findings: Iterable[PaperFinding], detail: str) -> StageContent:
-    found = tuple(findings)
-    return StageContent(findings=found, detail="" if found else detail)
+    listed_findings = tuple(findings)
+    return StageContent(findings=listed_findings, detail="" if listed_findings else detail)
 
 
 @dataclass(kw_only=True)
@@ -316,10 +316,10 @@ class _Work:
 
         def make() -> StageContent:
             name = self.folder.write_record(PipelineStage.PLAN, plan, what="plan")
-            used, said = offline(plan.dataset)
+            used, sentence = offline(plan.dataset)
             return StageContent(
                 files=(name,),
-                detail=f"{plural(len(plan.claims), 'claim')}; dataset: {said}",
+                detail=f"{plural(len(plan.claims), 'claim')}; dataset: {sentence}",
                 labels={"dataset": used, "recommended_dataset": plan.dataset},
                 scripted=call.scripted,
             )
@@ -374,13 +374,13 @@ class _Work:
 
     def _checked(self, generation: CodeVersion, plan: PaperPlan) -> tuple[PaperFinding, ...]:
         """The findings of a version. A stage that fails keeps the later ones from running."""
-        found = self.journal.stage(
+        result = self.journal.stage(
             PipelineStage.STATIC,
             digest([generation.id, static.VERSION]),
             lambda: listed(static.check_source(generation.source), "no finding"),
         )
-        if found.findings:
-            return found.findings
+        if result.findings:
+            return result.findings
         review, stage = self._reviewed(generation, plan)
         if review is None or stage.findings:
             return stage.findings
@@ -408,7 +408,7 @@ class _Work:
 
         def make() -> StageContent:
             name = self.folder.write_record(PipelineStage.REVIEW, review, what="review")
-            found = [
+            findings = [
                 PaperFinding(
                     kind=FindingClass.NOT_APPROVED,
                     stage=PipelineStage.REVIEW,
@@ -418,18 +418,20 @@ class _Work:
                 for issue in review.issues
                 if issue.severity != "minor"
             ]
-            if not review.approved and not found:
-                said = "the review does not approve this version"
-                found.append(
+            if not review.approved and not findings:
+                evidence = "the review does not approve this version"
+                findings.append(
                     PaperFinding(
-                        kind=FindingClass.NOT_APPROVED, stage=PipelineStage.REVIEW, evidence=said
+                        kind=FindingClass.NOT_APPROVED,
+                        stage=PipelineStage.REVIEW,
+                        evidence=evidence,
                     )
                 )
-            minor = len(review.issues) - len(found)
+            minor = len(review.issues) - len(findings)
             return StageContent(
-                findings=tuple(found),
+                findings=tuple(findings),
                 files=(name,),
-                detail=f"approved, {plural(minor, 'minor issue')}" if not found else "",
+                detail=f"approved, {plural(minor, 'minor issue')}" if not findings else "",
             )
 
         return review, self.journal.stage(PipelineStage.REVIEW, key, make)
@@ -463,17 +465,17 @@ class _Work:
         key = digest([generation.id, digest(plan), digest(review), faithful.VERSION])
 
         def make() -> StageContent:
-            found = (
+            findings = (
                 *faithful.check_structure(generation.source, plan),
                 *faithful.check_rubric(generation.source, plan, review),
                 *formulas.findings,
             )
             claims = f"{plural(len(plan.claims), 'claim')} in structure and review"
-            if formulas.not_run and not found:
+            if formulas.not_run and not findings:
                 why = f"{claims}; formulas were not computed: {formulas.not_run}"
                 return StageContent(not_run=why)
             return StageContent(
-                findings=found, detail=f"{claims}; {formulas.detail}", numbers=formulas.numbers
+                findings=findings, detail=f"{claims}; {formulas.detail}", numbers=formulas.numbers
             )
 
         return self.journal.stage(PipelineStage.FAITHFUL, key, make)
@@ -562,9 +564,9 @@ def run_papers(
     own = settings.of(PapersSettings)
     store = PaperStore(Path(settings.output_dir))
     chosen = runner or SandboxRunner()
-    with contextlib.ExitStack() as held:
-        held.callback(provider.close)
-        held.enter_context(store.locked())
+    with contextlib.ExitStack() as stack:
+        stack.callback(provider.close)
+        stack.enter_context(store.locked())
         used = sum(seconds_of(store.folder(paper.id).journal()) for paper in papers)
         caller = Caller(
             ledger=store.ledger,
@@ -577,7 +579,7 @@ def run_papers(
             sleep=sleep,
         )
         launcher = ConfinedLauncher(1, options.environments, cache=settings.cache_folder)
-        instance = _instance(settings, options, held, say) if options.trainium else None
+        instance = _instance(settings, options, stack, say) if options.trainium else None
         pipeline = Pipeline(
             store=store,
             library=library,
@@ -600,12 +602,12 @@ def run_papers(
 def _instance(
     settings: Settings,
     options: PaperOptions,
-    held: contextlib.ExitStack,
+    stack: contextlib.ExitStack,
     say: Callable[[str], None],
 ) -> OnDemand:
-    client = held.enter_context(client_of(settings))
+    client = stack.enter_context(client_of(settings))
     make = partial(instance_of, settings, client, say, options.state)
-    return held.enter_context(OnDemand(make))
+    return stack.enter_context(OnDemand(make))
 
 
 def _training(

@@ -226,7 +226,7 @@ def repair_prompt(
     findings: Iterable[PaperFinding],
 ) -> Prompt:
     """The prompt of a repair: the code, and what checks and compilers said, with lines."""
-    said = "\n".join(
+    evidence = "\n".join(
         f"- {f.stage}: {f.kind}: {f.evidence}" + (f" (line {f.line})" if f.line else "")
         for f in findings
     )
@@ -236,7 +236,7 @@ def repair_prompt(
         _plan_text(plan),
         f"Version {generation.number} of the module:\n```python\n{generation.source}\n```",
         "What was found in it. Where a rule and a compiler disagree, the compiler is right:"
-        f"\n{said}",
+        f"\n{evidence}",
         "Return the complete repaired module. Keep the contribution.",
     ]
     number = generation.number + 1
@@ -311,7 +311,7 @@ def _plan_text(plan: PaperPlan) -> str:
         )
     lines += [f"Symbol {s.name}: {s.meaning} {s.shape}".rstrip() for s in plan.symbols]
     lines += [f"Input: {shape}" for shape in plan.input_shapes]
-    lines += [f"Unclear: {each}" for each in plan.unclear]
+    lines += [f"Unclear: {question}" for question in plan.unclear]
     return "\n".join(lines)
 
 
@@ -386,18 +386,18 @@ def code_of(call: ModelCall) -> Code:
     """Raises InvalidReplyError for a truncated, declined or empty reply."""
     reply = _decoded(call, _Code, PipelineStage.GENERATE)
     if reply.declined.strip() and not reply.source.strip():
-        said = f"the model declines: {' '.join(reply.declined.split())[:300]}"
-        raise _invalid(PipelineStage.GENERATE, FindingClass.DECLINED, said)
+        evidence = f"the model declines: {' '.join(reply.declined.split())[:300]}"
+        raise _invalid(PipelineStage.GENERATE, FindingClass.DECLINED, evidence)
     if not reply.source.strip():
         raise _invalid(PipelineStage.GENERATE, FindingClass.MALFORMED, "the reply contains no code")
     bindings = tuple(
         Binding(
-            claim=each.claim,
-            module=each.module,
-            inputs={i.symbol: i.shape for i in each.inputs},
-            attributes={a.symbol: a.attribute for a in each.attributes},
+            claim=bound.claim,
+            module=bound.module,
+            inputs={i.symbol: i.shape for i in bound.inputs},
+            attributes={a.symbol: a.attribute for a in bound.attributes},
         )
-        for each in reply.bindings
+        for bound in reply.bindings
     )
     return Code(source=without_binary(reply.source).rstrip() + "\n", bindings=bindings)
 
@@ -414,13 +414,15 @@ def _known(claim: Claim) -> Claim:
 
 def _decoded(call: ModelCall, kind: type[_Kind], stage: PipelineStage) -> _Kind:
     if call.stop_reason not in COMPLETE:
-        found = STOP_REASONS.get(call.stop_reason, FindingClass.MALFORMED)
-        raise _invalid(stage, found, f"the reply is incomplete: {call.stop_reason or 'no reason'}")
+        kind_of_reply = STOP_REASONS.get(call.stop_reason, FindingClass.MALFORMED)
+        raise _invalid(
+            stage, kind_of_reply, f"the reply is incomplete: {call.stop_reason or 'no reason'}"
+        )
     try:
         return msgspec.json.decode(call.reply, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        said = f"the reply does not fit the schema: {error}"
-        raise _invalid(stage, FindingClass.MALFORMED, said) from None
+        evidence = f"the reply does not fit the schema: {error}"
+        raise _invalid(stage, FindingClass.MALFORMED, evidence) from None
 
 
 def _invalid(stage: PipelineStage, kind: FindingClass, evidence: str) -> InvalidReplyError:

@@ -171,9 +171,9 @@ def put(settings: CloudWatchSettings, data: Sequence[Datum]) -> str:
             )
             sent += len(batch)
     except (exceptions.BotoCoreError, exceptions.ClientError) as error:
-        said = f"CloudWatch: {aws.explain(error, settings.region)} ({sent} data were sent)"
+        message = f"CloudWatch: {aws.explain(error, settings.region)} ({sent} data were sent)"
         transient = aws.error_details(error).code in aws.BUSY or isinstance(error, aws.CONNECTION)
-        raise (UnreachableError if transient else SinkError)(said) from None
+        raise (UnreachableError if transient else SinkError)(message) from None
     return f"cloudwatch: {sent} data in the namespace {settings.namespace}"
 
 

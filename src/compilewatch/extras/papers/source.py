@@ -37,8 +37,8 @@ class PapersSource:
         self._store = PaperStore(outputs or Path("outputs"))
 
     def models(self) -> tuple[ModelSpec, ...]:
-        found = [spec_of(self._store.folder(name)) for name in self._store.ids()]
-        specs = tuple(spec for spec in found if spec is not None)
+        candidates = [spec_of(self._store.folder(name)) for name in self._store.ids()]
+        specs = tuple(spec for spec in candidates if spec is not None)
         if not specs:
             raise SourceError(
                 f"no code of papers is stored in {self._store.root}: start with `compilewatch "
@@ -50,10 +50,12 @@ class PapersSource:
 def spec_of(folder: PaperFolder) -> ModelSpec | None:
     """The model of a paper's last version of the code; None if none was written."""
     journal = folder.journal()
-    made = [r for r in journal if r.stage is PipelineStage.GENERATE and r.generation and r.files]
-    if not made:
+    versions = [
+        r for r in journal if r.stage is PipelineStage.GENERATE and r.generation and r.files
+    ]
+    if not versions:
         return None
-    module, about = sorted(made[-1].files, key=lambda name: not name.endswith(".py"))
+    module, about = sorted(versions[-1].files, key=lambda name: not name.endswith(".py"))
     generation = msgspec.json.decode(folder.read(about), type=CodeVersion)
     last = {r.stage: r for r in journal if r.generation == generation.id}
     return generated_spec(generation, folder.path / module, skip_reason=_why_not(last))

@@ -60,8 +60,8 @@ def check_source(source: str) -> tuple[PaperFinding, ...]:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None)
         return (_finding(FindingClass.INVALID_CODE, f"the code does not parse: {error}", line),)
-    found = [*_missing(tree), *_at_import(tree.body), *_banned(tree)]
-    return tuple(sorted(found, key=lambda finding: finding.line or 0))
+    findings = [*_missing(tree), *_at_import(tree.body), *_banned(tree)]
+    return tuple(sorted(findings, key=lambda finding: finding.line or 0))
 
 
 def _finding(kind: FindingClass, evidence: str, line: int | None = None) -> PaperFinding:
@@ -81,8 +81,8 @@ def _missing(tree: ast.Module) -> Iterator[PaperFinding]:
         keyword = sum(default is None for default in arguments.kw_defaults)
         if keyword or not needed <= count <= len(positional):
             line = functions[name].lineno
-            said = f"{name}() must be callable with {count} positional arguments"
-            yield _finding(FindingClass.INVALID_CODE, said, line)
+            evidence = f"{name}() must be callable with {count} positional arguments"
+            yield _finding(FindingClass.INVALID_CODE, evidence, line)
 
 
 def _at_import(body: list[ast.stmt]) -> Iterator[PaperFinding]:
@@ -93,22 +93,22 @@ def _at_import(body: list[ast.stmt]) -> Iterator[PaperFinding]:
         if isinstance(node, ast.FunctionDef):
             values = [*node.args.defaults, *(d for d in node.args.kw_defaults if d is not None)]
             if any(isinstance(inner, ast.Call) for value in values for inner in ast.walk(value)):
-                said = f"a default value of {node.name}() is a call, which runs at import"
-                yield _finding(FindingClass.DISALLOWED, said, node.lineno)
+                evidence = f"a default value of {node.name}() is a call, which runs at import"
+                yield _finding(FindingClass.DISALLOWED, evidence, node.lineno)
         elif isinstance(node, ast.ClassDef):
             if node.keywords:
-                said = f"class {node.name} has keyword arguments"
-                yield _finding(FindingClass.DISALLOWED, said, node.lineno)
+                evidence = f"class {node.name} has keyword arguments"
+                yield _finding(FindingClass.DISALLOWED, evidence, node.lineno)
             yield from _at_import(node.body)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             if any(isinstance(inner, ast.Call) for inner in ast.walk(node)):
-                said = "a call at the top level runs at import: move it into a function"
-                yield _finding(FindingClass.DISALLOWED, said, node.lineno)
+                evidence = "a call at the top level runs at import: move it into a function"
+                yield _finding(FindingClass.DISALLOWED, evidence, node.lineno)
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             continue
         elif not isinstance(node, ast.Import | ast.ImportFrom | ast.Pass):
-            said = f"`{type(node).__name__}` at the top level runs at import"
-            yield _finding(FindingClass.DISALLOWED, said, node.lineno)
+            evidence = f"`{type(node).__name__}` at the top level runs at import"
+            yield _finding(FindingClass.DISALLOWED, evidence, node.lineno)
 
 
 def _decorated(node: ast.FunctionDef | ast.ClassDef) -> Iterator[PaperFinding]:
@@ -116,15 +116,15 @@ def _decorated(node: ast.FunctionDef | ast.ClassDef) -> Iterator[PaperFinding]:
         target = decorator.func if isinstance(decorator, ast.Call) else decorator
         name = target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", "")
         if name not in _DECORATORS:
-            said = f"the decorator {ast.unparse(decorator)[:60]} is not allowed"
-            yield _finding(FindingClass.DISALLOWED, said, decorator.lineno)
+            evidence = f"the decorator {ast.unparse(decorator)[:60]} is not allowed"
+            yield _finding(FindingClass.DISALLOWED, evidence, decorator.lineno)
 
 
 def _banned(tree: ast.Module) -> Iterator[PaperFinding]:
     for node in ast.walk(tree):
-        said = _import_of(node) or _name_of(node) or _attribute_of(node) or _constant_of(node)
-        if said:
-            yield _finding(FindingClass.DISALLOWED, said, getattr(node, "lineno", None))
+        evidence = _import_of(node) or _name_of(node) or _attribute_of(node) or _constant_of(node)
+        if evidence:
+            yield _finding(FindingClass.DISALLOWED, evidence, getattr(node, "lineno", None))
 
 
 def _import_of(node: ast.AST) -> str:

@@ -52,12 +52,12 @@ class PaperStore:
     def ids(self) -> tuple[str, ...]:
         """The ids of all papers with a journal, sorted."""
         try:
-            found = [p for p in self.root.iterdir() if (p / JOURNAL).is_file()]
+            folders = [p for p in self.root.iterdir() if (p / JOURNAL).is_file()]
         except FileNotFoundError:
             return ()
         except OSError as error:
             raise failed("read", self.root, error) from None
-        named = {path.name: _paper_of(path / JOURNAL) for path in found}
+        named = {path.name: _paper_of(path / JOURNAL) for path in folders}
         return tuple(sorted(name for name in named.values() if name))
 
     def folder(self, paper: str) -> PaperFolder:
@@ -185,8 +185,8 @@ class PaperFolder:
 
     def last(self) -> dict[PipelineStage, StageResult]:
         """The newest result of each stage, in the order of the stages."""
-        found = {result.stage: result for result in self.journal()}
-        return {stage: found[stage] for stage in PipelineStage if stage in found}
+        newest = {result.stage: result for result in self.journal()}
+        return {stage: newest[stage] for stage in PipelineStage if stage in newest}
 
 
 class Ledger:
@@ -248,6 +248,6 @@ def _paper_of(journal: Path) -> str:
     """The id of the paper that a journal is about, read from the first line that names it."""
     with contextlib.suppress(OSError, UnicodeDecodeError), journal.open(encoding="utf-8") as file:
         for line in file:
-            if found := re.search(r'"paper":"((?:[^"\\]|\\.)*)"', line):
-                return str(msgspec.json.decode(f'"{found[1]}"'))
+            if pattern_match := re.search(r'"paper":"((?:[^"\\]|\\.)*)"', line):
+                return str(msgspec.json.decode(f'"{pattern_match[1]}"'))
     return ""

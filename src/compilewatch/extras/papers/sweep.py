@@ -74,10 +74,10 @@ class Sweeper:
             known = self.launcher.environments()
             placed = place(targets_of(self.targets, [Mode.EVAL], None), self.named, known)
             options = options_of(self.settings, known)
-            made = plan([generated_spec(generation, file)], placed, options)
+            planned = plan([generated_spec(generation, file)], placed, options)
             results = [
-                *made.skipped,
-                *(done.result for done in self.launcher.run(made.requests, folder.path)),
+                *planned.skipped,
+                *(done.result for done in self.launcher.run(planned.requests, folder.path)),
             ]
         except (SandboxError, LauncherError) as error:
             return StageContent(not_run=str(error))
@@ -142,8 +142,8 @@ def findings_of(result: Result) -> list[PaperFinding]:
         kind = FindingClass.COMPILER_CANNOT if compiler else FindingClass.WRONG_IN_EAGER
     if kind is None:
         return []
-    said = result.detail or (result.error.message if result.error else result.status.value)
-    return [_finding(kind, f"{target}, {result.phase}: {said}")]
+    evidence = result.detail or (result.error.message if result.error else result.status.value)
+    return [_finding(kind, f"{target}, {result.phase}: {evidence}")]
 
 
 def _finding(kind: FindingClass, evidence: str, line: int | None = None) -> PaperFinding:

@@ -44,14 +44,16 @@ def generation_of(
     """A version of a paper's code (the last one by default) and the findings about it."""
     folder = PaperStore(outputs).known(paper)
     journal = folder.journal()
-    made = [r for r in journal if r.stage is PipelineStage.GENERATE and r.generation and r.files]
-    if not made:
+    versions = [
+        r for r in journal if r.stage is PipelineStage.GENERATE and r.generation and r.files
+    ]
+    if not versions:
         raise UsageError(f"no code was written for {paper}; see `compilewatch papers check`")
     if number is not None:
-        made = [r for r in made if r.numbers.get("version") == number]
-        if not made:
+        versions = [r for r in versions if r.numbers.get("version") == number]
+        if not versions:
             raise UsageError(f"{paper} has no version {number}; see `compilewatch papers show`")
-    about = next(name for name in made[-1].files if name.endswith(".json"))
+    about = next(name for name in versions[-1].files if name.endswith(".json"))
     generation = msgspec.json.decode(folder.read(about), type=CodeVersion)
     last = {r.stage: r for r in journal if r.generation == generation.id}
     return generation, tuple(finding for r in last.values() for finding in r.findings)

@@ -70,14 +70,14 @@ class Executor:
 
     def health(self) -> dict[str, Any]:
         with urllib.request.urlopen(f"{self.url}/health", timeout=5) as answer:
-            found = json.loads(answer.read())
-        assert isinstance(found, dict)
-        return found
+            response = json.loads(answer.read())
+        assert isinstance(response, dict)
+        return response
 
     def client(self, token: str = TOKEN, **options: Any) -> ExecutorClient:
-        made = ExecutorClient(self.url, token, **{"retry_seconds": 20.0, **options})
-        self._clients.append(made)
-        return made
+        client = ExecutorClient(self.url, token, **{"retry_seconds": 20.0, **options})
+        self._clients.append(client)
+        return client
 
     def end(self) -> None:
         """Close the clients, and stop the service if it runs."""
@@ -104,15 +104,15 @@ def _confining() -> None:
 @pytest.fixture(scope="module")
 def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
     """A service that several tests share."""
-    made = Executor(tmp_path_factory.mktemp("executor"), "--jobs", "2", "--max-seconds", "60")
-    made.start()
-    yield made
-    made.end()
+    service = Executor(tmp_path_factory.mktemp("executor"), "--jobs", "2", "--max-seconds", "60")
+    service.start()
+    yield service
+    service.end()
 
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Executor]:
     """A service of one test, which it starts itself."""
-    made = Executor(tmp_path, "--jobs", "2")
-    yield made
-    made.end()
+    service = Executor(tmp_path, "--jobs", "2")
+    yield service
+    service.end()

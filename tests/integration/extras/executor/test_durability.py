@@ -121,8 +121,8 @@ def serve_alone(*options: str) -> subprocess.Popen[str]:
 
 
 def ended(serving: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
-    said = serving.communicate(timeout=30)
-    return subprocess.CompletedProcess(serving.args, serving.returncode, *said)
+    reason = serving.communicate(timeout=30)
+    return subprocess.CompletedProcess(serving.args, serving.returncode, *reason)
 
 
 def refused(done: subprocess.CompletedProcess[str], message: str, *before: str) -> None:

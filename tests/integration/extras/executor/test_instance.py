@@ -58,22 +58,22 @@ def test_it_is_stopped_after_the_work_and_takes_no_job_while_it_stops(
 def test_it_is_not_stopped_while_a_job_of_another_runs(
     executor: Executor, drained: Callable[[], bool]
 ) -> None:
-    client, said = executor.client(), list[str]()
+    client, lines = executor.client(), list[str]()
     client.submit("of-another", SLOW)
     instance = Instance()
 
     def end_it() -> None:
-        while not said:
+        while not lines:
             time.sleep(0.02)
         assert instance.calls == ["up"]
         client.cancel("of-another")
 
     other = threading.Thread(target=end_it)
     other.start()
-    with running(instance, executor.client(), said.append, poll_seconds=0.2):
+    with running(instance, executor.client(), lines.append, poll_seconds=0.2):
         pass
     other.join()
-    assert "later, because" in said[0]
+    assert "later, because" in lines[0]
     assert instance.calls == ["up", "down"]
     assert client.status("of-another").ended
 
@@ -81,13 +81,13 @@ def test_it_is_not_stopped_while_a_job_of_another_runs(
 def test_after_a_long_wait_it_is_left_to_its_own_timer(
     executor: Executor, drained: Callable[[], bool]
 ) -> None:
-    client, said = executor.client(), list[str]()
+    client, lines = executor.client(), list[str]()
     client.submit("endless", SLOW)
     instance = Instance()
-    with running(instance, client, said.append, wait_seconds=0.0, poll_seconds=0.1):
+    with running(instance, client, lines.append, wait_seconds=0.0, poll_seconds=0.1):
         pass
     assert instance.calls == ["up"]
-    assert "keeps running" in said[-1]
+    assert "keeps running" in lines[-1]
     client.cancel("endless")
     client.wait("endless")
     assert not drained()

@@ -43,7 +43,7 @@ def test_the_profile_of_a_job_is_collected_where_profiles_go(tmp_path: Path) -> 
         state = client.wait("profiled")
         assert state.state == "done", state
         assert client.log("profiled").data == b"trained\n"
-        names = [each.name for each in client.artifacts("profiled")]
+        names = [artifact.name for artifact in client.artifacts("profiled")]
         assert names == ["profile/i-1_pid_2/ntrace.pb", "profile/x.ntff"]
         found = {p.relative_to(profiles).as_posix() for p in profiles.rglob("*") if p.is_file()}
         assert found == {f"profiled/{name}" for name in names}
@@ -56,7 +56,7 @@ def test_the_profile_of_a_job_is_collected_where_profiles_go(tmp_path: Path) -> 
 
 
 def test_a_profiler_that_is_not_installed_is_said(tmp_path: Path) -> None:
-    made = Executor(tmp_path, NEURON_PROFILER_ENABLED="1", PATH="/usr/bin:/bin")
+    result = Executor(tmp_path, NEURON_PROFILER_ENABLED="1", PATH="/usr/bin:/bin")
     with pytest.raises(AssertionError, match="neuron-profile is not installed"):
-        made.start()
-    made.end()
+        result.start()
+    result.end()

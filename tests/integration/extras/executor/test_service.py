@@ -39,11 +39,11 @@ def raw(
 ) -> tuple[int, dict[str, Any]]:
     """A call whose path no client tidies up."""
     connection = http.client.HTTPConnection("127.0.0.1", executor.port, timeout=20)
-    given = {"Content-Type": media, **headers}
+    headers_sent = {"Content-Type": media, **headers}
     if token is not None:
-        given["Authorization"] = f"Bearer {token}"
+        headers_sent["Authorization"] = f"Bearer {token}"
     try:
-        connection.request(method, path, body, given)
+        connection.request(method, path, body, headers_sent)
         answer = connection.getresponse()
         return answer.status, json.loads(answer.read() or b"{}")
     finally:
@@ -158,8 +158,8 @@ def test_a_bad_call_is_rejected_with_its_status(
     method: str, path: str, body: bytes | None, status: int, executor: Executor
 ) -> None:
     executor.client().submit("a-job-for-paths", request("pass"))
-    found, problem = raw(executor, method, path, body)
-    assert found == status
+    response, problem = raw(executor, method, path, body)
+    assert response == status
     assert problem["message"]
 
 

@@ -29,16 +29,16 @@ def main() -> None:
         append(folder, result)
 
     PaperFolder.append = killed_before  # type: ignore[method-assign,assignment]
-    found = world.papers_of(world.INPUTS / "library", outputs / "cache", 3)
+    papers = world.papers_of(world.INPUTS / "library", outputs / "cache", 3)
     provider = ScriptedProvider(world.REPLIES)
-    made = world.pipeline(
+    pipeline = world.pipeline(
         outputs,
         provider,
         world.INPUTS / "library",
-        found,
+        papers,
         observer=kill if when == "after" else lambda _: None,
     )
-    made.run(found)
+    pipeline.run(papers)
     provider.close()
 
 

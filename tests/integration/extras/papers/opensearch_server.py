@@ -25,12 +25,12 @@ class Server:
         self.requests: list[tuple[str, dict[str, str], Any]] = []
 
     def search(self, body: dict[str, Any]) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = [
+        hits: list[dict[str, Any]] = [
             {"_id": key, "_source": one} for key, one in self._matching(body["query"])
         ]
         if "sort" in body:
-            found.sort(key=lambda hit: hit["_source"]["ingested_at"], reverse=True)
-        return found[: body.get("size", 10)]
+            hits.sort(key=lambda hit: hit["_source"]["ingested_at"], reverse=True)
+        return hits[: body.get("size", 10)]
 
     def _matching(self, query: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         ((kind, value),) = query.items()

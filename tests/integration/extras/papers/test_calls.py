@@ -85,12 +85,12 @@ def test_a_budget_holds_before_a_call(tmp_path: Path) -> None:
     papers = world.papers_of(tmp_path / "papers", tmp_path, 20)
     budget = Budget(max_usd=0.50)
     with world.served() as (server, provider):
-        made = world.pipeline(tmp_path, provider, tmp_path / "papers", papers, budget=budget)
-        summaries = made.run(papers)
+        pipeline = world.pipeline(tmp_path, provider, tmp_path / "papers", papers, budget=budget)
+        summaries = pipeline.run(papers)
         sent = len(server.requests)
         # Running again with the same limit spends nothing more.
-        made = world.pipeline(tmp_path, provider, tmp_path / "papers", papers, budget=budget)
-        assert [one.state for one in made.run(papers)] == [one.state for one in summaries]
+        pipeline = world.pipeline(tmp_path, provider, tmp_path / "papers", papers, budget=budget)
+        assert [one.state for one in pipeline.run(papers)] == [one.state for one in summaries]
         assert len(server.requests) == sent
     entries = PaperStore(tmp_path).ledger.entries()
     assert 0 < sum(entry.usd or 0.0 for entry in entries) <= 0.50
@@ -104,9 +104,9 @@ def test_a_budget_holds_before_a_call(tmp_path: Path) -> None:
 
 def _code(change: Callable[[Reply], Reply]) -> Callable[[str, dict[str, Any]], Response]:
     def respond(model: str, body: dict[str, Any]) -> Response:
-        found = world.respond(model, body)
-        assert isinstance(found, Reply)
-        return change(found) if body["requestMetadata"]["role"] == "generate" else found
+        reply = world.respond(model, body)
+        assert isinstance(reply, Reply)
+        return change(reply) if body["requestMetadata"]["role"] == "generate" else reply
 
     return respond
 

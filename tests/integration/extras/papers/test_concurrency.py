@@ -56,11 +56,11 @@ def test_twenty_papers_at_a_time_every_request_is_in_the_ledger(tmp_path: Path) 
     world.write_papers(tmp_path / "papers", 20)
     papers = world.papers_of(tmp_path / "papers", tmp_path, 20)
     with world.served(slow, read_timeout=1.0) as (server, provider):
-        made = world.pipeline(tmp_path, provider, tmp_path / "papers", papers)
-        summaries = made.run(papers, JOBS)
+        pipeline = world.pipeline(tmp_path, provider, tmp_path / "papers", papers)
+        summaries = pipeline.run(papers, JOBS)
         entries = PaperStore(tmp_path).ledger.entries()
         # On a busy machine more requests can take longer than a second.
-        assert len(entries) == len(server.requests) == made.caller.requests >= 20 * 3 + 9
+        assert len(entries) == len(server.requests) == pipeline.caller.requests >= 20 * 3 + 9
     assert slow.most > 1
     assert [one.paper for one in summaries] == [paper.id for paper in papers]
     assert [one.state for one in summaries] == ["passed"] * 20
@@ -89,8 +89,8 @@ def test_a_budget_holds_whatever_is_on_its_way(
         return world.respond(model, body)
 
     with world.served(respond) as (_, provider):
-        made = world.pipeline(tmp_path, provider, tmp_path / "papers", papers, budget=budget)
-        summaries = made.run(papers, JOBS)
+        pipeline = world.pipeline(tmp_path, provider, tmp_path / "papers", papers, budget=budget)
+        summaries = pipeline.run(papers, JOBS)
     assert highest[0] <= usd
     assert highest[1] <= tokens
     states = [one.state for one in summaries]
@@ -105,8 +105,8 @@ def test_a_budget_of_each_paper_holds_before_a_call(tmp_path: Path) -> None:
     papers = world.papers_of(tmp_path / "papers", tmp_path, 2)
     budget = Budget(max_tokens_per_paper=12_000)
     with world.served() as (server, provider):
-        made = world.pipeline(tmp_path, provider, tmp_path / "papers", papers, budget=budget)
-        summaries = made.run(papers, JOBS)
+        pipeline = world.pipeline(tmp_path, provider, tmp_path / "papers", papers, budget=budget)
+        summaries = pipeline.run(papers, JOBS)
         assert 0 < len(server.requests) < 6
     for one in summaries:
         assert [finding.kind for finding in one.findings] == [FindingClass.BUDGET]
@@ -127,8 +127,8 @@ def test_a_request_whose_process_was_killed_counts_with_all_its_tokens(tmp_path:
     budget = Budget(max_tokens=entry.input_tokens + entry.output_tokens)
     (tmp_path / "papers" / papers[0].id / "journal.jsonl").unlink()
     with world.served() as (server, provider):
-        made = world.pipeline(tmp_path, provider, folder, papers, budget=budget)
-        (one,) = made.run(papers)
+        pipeline = world.pipeline(tmp_path, provider, folder, papers, budget=budget)
+        (one,) = pipeline.run(papers)
         assert server.requests == []
     assert [finding.kind for finding in one.findings] == [FindingClass.BUDGET]
 
@@ -140,9 +140,9 @@ def test_a_model_that_cannot_be_used_ends_the_run_once(tmp_path: Path) -> None:
     world.write_papers(tmp_path / "papers", 20)
     papers = world.papers_of(tmp_path / "papers", tmp_path, 20)
     with world.served(respond) as (server, provider):
-        made = world.pipeline(tmp_path, provider, tmp_path / "papers", papers)
+        pipeline = world.pipeline(tmp_path, provider, tmp_path / "papers", papers)
         with pytest.raises(ProviderError):
-            made.run(papers, JOBS)
+            pipeline.run(papers, JOBS)
         assert len(server.requests) <= JOBS
 
 

@@ -30,9 +30,9 @@ def workspace() -> Iterator[Path]:
     need_sandbox()
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
-        made = Path(folder) / ".venv"
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", made], check=True)
-        yield made
+        result = Path(folder) / ".venv"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", result], check=True)
+        yield result
 
 
 def test_an_environment_without_torch_is_never_blamed_on_a_paper(workspace: Path) -> None:

@@ -86,7 +86,7 @@ def unfaithful(results: dict[str, str], attack: str = "") -> list[str]:
         Binding(claim=claim, module=str(number), inputs={"x": (3, 4)}, attributes=attributes)
         for number, claim in enumerate(results)
     )
-    made = CodeVersion(
+    version = CodeVersion(
         id="a" * 64,
         paper="planted",
         source=source.replace("LIST", ", ".join(f"{name}()" for name in results)),
@@ -102,7 +102,7 @@ def unfaithful(results: dict[str, str], attack: str = "") -> list[str]:
         Claim(id=claim, statement="", operations=("sigmoid",), formula=FORMULA) for claim in results
     )
     plan = PaperPlan(contribution="", claims=claims)
-    eager, formulas = run_eager(SandboxRunner(), made, plan)
+    eager, formulas = run_eager(SandboxRunner(), version, plan)
     assert eager.findings == ()
     assert formulas.not_run == ""
     assert {finding.kind for finding in formulas.findings} <= {FindingClass.UNFAITHFUL}
@@ -110,9 +110,9 @@ def unfaithful(results: dict[str, str], attack: str = "") -> list[str]:
 
 
 def test_what_differs_from_its_formula_is_found_and_nothing_else() -> None:
-    found = unfaithful(BLOCKS)
-    assert [evidence.partition(":")[0] for evidence in found] == [f"claim C{n}" for n in (1, 2, 3)]
-    assert all("differs from" in evidence for evidence in found)
+    claims = unfaithful(BLOCKS)
+    assert [evidence.partition(":")[0] for evidence in claims] == [f"claim C{n}" for n in (1, 2, 3)]
+    assert all("differs from" in evidence for evidence in claims)
 
 
 FIRST, *OTHERS = ATTACKS
@@ -120,7 +120,7 @@ FIRST, *OTHERS = ATTACKS
 
 # One attack shows in `make test` that what is compared is out of the reach of generated code.
 @pytest.mark.parametrize(
-    "attack", [FIRST, *(pytest.param(each, marks=pytest.mark.matrix) for each in OTHERS)]
+    "attack", [FIRST, *(pytest.param(finding, marks=pytest.mark.matrix) for finding in OTHERS)]
 )
 def test_code_cannot_forge_what_is_compared_elsewhere(attack: str) -> None:
     assert len(unfaithful({"C0": STOCK}, ATTACKS[attack])) == 1

@@ -37,10 +37,10 @@ def test_a_run_that_is_killed_continues_where_it_was(
     done = subprocess.run(command, check=False, timeout=100, cwd=Path(__file__).parents[4])
     assert done.returncode == -signal.SIGKILL
     before = PaperStore(tmp_path).ledger.entries()
-    found = world.papers_of(world.INPUTS / "library", tmp_path / "cache", 3)
+    papers = world.papers_of(world.INPUTS / "library", tmp_path / "cache", 3)
     provider = ScriptedProvider(world.REPLIES)
-    made = world.pipeline(tmp_path, provider, world.INPUTS / "library", found)
-    summaries = made.run(found)
+    pipeline = world.pipeline(tmp_path, provider, world.INPUTS / "library", papers)
+    summaries = pipeline.run(papers)
     provider.close()
     assert [one.state for one in summaries] == ["passed"] * 3
     entries = PaperStore(tmp_path).ledger.entries()
@@ -48,6 +48,6 @@ def test_a_run_that_is_killed_continues_where_it_was(
     finished = Counter(e.key for e in entries if e.state is CallState.FINISHED)
     assert set(finished.values()) == {1}
     assert len(entries) == len(finished) == 9
-    for one in found:
+    for one in papers:
         keys = [(r.stage, r.key) for r in PaperStore(tmp_path).folder(one.id).journal()]
         assert len(keys) == len(set(keys))

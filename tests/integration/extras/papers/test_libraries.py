@@ -24,16 +24,16 @@ DAY = 86_400
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """The shipped papers, ingested today, 3 and 30 days ago."""
-    made = tmp_path / "papers"
-    shutil.copytree(INPUTS / "library", made)
+    papers_folder = tmp_path / "papers"
+    shutil.copytree(INPUTS / "library", papers_folder)
     for name, days in (
         ("gated-residual.tex", 0.1),
         ("low-rank-mixing.md", 3),
         ("cosine-attention.html", 30),
     ):
         at = time.time() - days * DAY
-        os.utime(made / name, (at, at))
-    return made
+        os.utime(papers_folder / name, (at, at))
+    return papers_folder
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def library(
             cache=tmp_path / "cache",
         )
         signed = [headers.get("Authorization", "") for _, headers, _ in server.requests]
-        assert all("AWS4-HMAC-SHA256" in each and "/us-west-2/es/" in each for each in signed)
+        assert all("AWS4-HMAC-SHA256" in row and "/us-west-2/es/" in row for row in signed)
 
 
 def ids(library: PaperLibrary, **query: object) -> list[str]:
@@ -121,7 +121,7 @@ def test_the_file_of_a_paper_is_fetched(library: PaperLibrary) -> None:
 
 
 @pytest.mark.parametrize(
-    ("documents", "index", "kind", "said"),
+    ("documents", "index", "kind", "message"),
     [
         ({}, "another", UsageError, "no index another"),
         ({"1": {"name": "x"}}, opensearch_server.INDEX, UsageError, "without the field `title`"),
@@ -133,13 +133,13 @@ def test_an_index_that_does_not_fit(
     documents: dict[str, dict[str, str]],
     index: str,
     kind: type[CompilewatchError],
-    said: str,
+    message: str,
 ) -> None:
     with opensearch_server.served(documents, {}) as (url, _):
         settings = PapersSettings(
             opensearch_endpoint=url, opensearch_index=index, region="us-east-1"
         )
-        with pytest.raises(kind, match=said):
+        with pytest.raises(kind, match=message):
             open_library(settings, cache=tmp_path).find(PaperQuery(dsl={"match_all": {}}))
 
 

@@ -51,33 +51,33 @@ def cache() -> Iterator[Path]:
         shutil.copy(BIN / "neuronx-cc", made / "venv" / "bin" / "neuronx-cc")
         yield folder
     except shutil.Error:
-        said = "the environment xla cannot be linked to a folder that all can read"
+        output = "the environment xla cannot be linked to a folder that all can read"
         if os.environ.get("CI"):
-            pytest.fail(said)
-        pytest.skip(said)
+            pytest.fail(output)
+        pytest.skip(output)
     finally:
         shutil.rmtree(folder)
 
 
 def swept(tmp_path: Path, cache: Path, source: str, target: str) -> StageContent:
     """The sweep of a stored version, as `papers run --targets` does it."""
-    made: CodeVersion = generation(source)
-    folder: PaperFolder = PaperStore(tmp_path).folder(made.paper)
+    version: CodeVersion = generation(source)
+    folder: PaperFolder = PaperStore(tmp_path).folder(version.paper)
     name = folder.write(PipelineStage.GENERATE, source.encode(), ".py")
     folder.append(
         StageResult(
-            paper=made.paper,
+            paper=version.paper,
             stage=PipelineStage.GENERATE,
             key="k",
             outcome=StageOutcome.PASSED,
             at=now(),
-            generation=made.id,
+            generation=version.id,
             files=(name,),
         )
     )
     settings = load_settings({"output_dir": str(tmp_path), "cache": str(cache)})
     launcher = ConfinedLauncher(1, ("default", "xla"), cache=cache)
-    return Sweeper(settings=settings, targets=(target,), launcher=launcher).run(made, folder)
+    return Sweeper(settings=settings, targets=(target,), launcher=launcher).run(version, folder)
 
 
 @pytest.mark.parametrize(

@@ -101,8 +101,8 @@ def eager(source: str, limits: SandboxLimits = EAGER_LIMITS) -> StageContent:
 
 
 def swept(tmp_path: Path, source: str, *targets: str) -> StageContent:
-    made = generation(source)
-    folder = PaperStore(tmp_path).folder(made.paper)
+    version = generation(source)
+    folder = PaperStore(tmp_path).folder(version.paper)
     file = folder.write(PipelineStage.GENERATE, source.encode(), ".py")
     settings = load_settings({"output_dir": str(tmp_path)})
     launcher = ConfinedLauncher(1)
@@ -112,7 +112,7 @@ def swept(tmp_path: Path, source: str, *targets: str) -> StageContent:
         for target in targets_of(targets, [Mode.EVAL], None)
     ]
     requests = plan(
-        [generated_spec(made, folder.path / file)], placed, options_of(settings, known)
+        [generated_spec(version, folder.path / file)], placed, options_of(settings, known)
     ).requests
     results = [done.result for done in launcher.run(requests, tmp_path)]
     for result in results:
@@ -162,8 +162,8 @@ def test_too_much_memory_is_out_of_memory() -> None:
 
 
 def test_code_for_one_device_is_not_allowed_and_never_run() -> None:
-    found = check_source(module("return self.f(x.cuda())"))
-    assert {finding.kind for finding in found} == {FindingClass.DISALLOWED}
+    findings = check_source(module("return self.f(x.cuda())"))
+    assert {finding.kind for finding in findings} == {FindingClass.DISALLOWED}
 
 
 @pytest.mark.matrix

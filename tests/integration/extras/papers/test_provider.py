@@ -54,7 +54,7 @@ def test_a_model_that_is_not_there_is_said_in_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "base"),
+    ("profile", "base"),
     [
         (MODEL, MODEL),
         (f"us.{MODEL}", MODEL),
@@ -63,8 +63,8 @@ def test_a_model_that_is_not_there_is_said_in_one_line() -> None:
         ("amazon.titan-text", "amazon.titan-text"),
     ],
 )
-def test_the_model_behind_a_profile(given: str, base: str) -> None:
-    assert foundation_model(given) == base
+def test_the_model_behind_a_profile(profile: str, base: str) -> None:
+    assert foundation_model(profile) == base
 
 
 def test_a_request_has_a_schema_that_structured_output_accepts() -> None:

@@ -94,7 +94,7 @@ def settings_of(folder: Path, gateway: Service, double: LokiDouble, moto: str) -
 def sums(moto: str) -> dict[tuple[str, tuple[str, ...]], tuple[float, float]]:
     """What CloudWatch holds: metric and dimensions -> how many values, and their sum."""
     client = boto3.client("cloudwatch", region_name="us-east-1", endpoint_url=moto, **ACCESS)
-    found = {}
+    totals = {}
     now = datetime.now(UTC)
     for metric in client.list_metrics(Namespace="Trainium/Training")["Metrics"]:
         points = client.get_metric_statistics(
@@ -108,8 +108,8 @@ def sums(moto: str) -> dict[tuple[str, tuple[str, ...]], tuple[float, float]]:
         )["Datapoints"]
         key = (metric["MetricName"], tuple(sorted(d["Value"] for d in metric["Dimensions"])))
         count = sum(point["SampleCount"] for point in points)
-        found[key] = (count, sum(point["Sum"] for point in points))
-    return found
+        totals[key] = (count, sum(point["Sum"] for point in points))
+    return totals
 
 
 @pytest.mark.matrix
@@ -147,8 +147,8 @@ def test_many_papers_are_published_and_publishing_again_changes_nothing(
     checked = subprocess.run(
         [promtool, "check", "metrics"], input=text, capture_output=True, check=False
     )
-    said = [line for line in checked.stderr.decode().splitlines() if "compilewatch_paper" in line]
-    assert said == []
+    lines = [line for line in checked.stderr.decode().splitlines() if "compilewatch_paper" in line]
+    assert lines == []
 
 
 @pytest.mark.timeout(600)

@@ -70,8 +70,8 @@ def run(
 
         with OnDemand(make) as instance:  # type: ignore[arg-type]
             training = RemoteTraining(settings=changed, limits=limits, instance=instance)
-            made = papers.pipeline(tmp_path, provider, folder, found, executor=training)
-            return made.run(found, 2)
+            summaries = papers.pipeline(tmp_path, provider, folder, found, executor=training)
+            return summaries.run(found, 2)
 
 
 def test_it_runs_for_the_trainings_and_never_for_nothing(
@@ -93,18 +93,18 @@ def test_it_is_not_stopped_under_the_job_of_another(
     tmp_path: Path, world: World, executor: Executor
 ) -> None:
     """Takes seconds: the job of the other must run in a real service."""
-    other, said, states = executor.client(), list[str](), list[str]()
+    other, lines, states = executor.client(), list[str](), list[str]()
     other.submit("of-another", SLOW)
 
     def end_it() -> None:
-        while not any("later, because" in line for line in said):
+        while not any("later, because" in line for line in lines):
             time.sleep(0.02)
         states.append(world.state())
         other.cancel("of-another")
 
     watcher = threading.Thread(target=end_it)
     watcher.start()
-    summaries = run(tmp_path, world, executor, said)
+    summaries = run(tmp_path, world, executor, lines)
     watcher.join()
     assert [one.state for one in summaries] == ["passed"] * 2
     assert states == ["running"]

@@ -18,16 +18,16 @@ def request(text: str = "pass") -> JobRequest:
 
 
 def claimed(store: JobStore) -> JobState:
-    found = store.claim()
-    assert found is not None
-    return found[0]
+    claim = store.claim()
+    assert claim is not None
+    return claim[0]
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[JobStore]:
-    made = JobStore(tmp_path / "state")
-    yield made
-    made.close()
+    job_store = JobStore(tmp_path / "state")
+    yield job_store
+    job_store.close()
 
 
 def test_equal_submissions_are_one_job_and_others_are_rejected(store: JobStore) -> None:

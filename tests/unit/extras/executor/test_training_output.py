@@ -37,8 +37,8 @@ METRICS: {"training_loss": 0.25}
 
 
 def test_the_last_value_of_a_name_is_its_summary() -> None:
-    made = [MetricPoint(step=n, values={"a": float(n)}) for n in range(3)]
-    assert summary([*made, MetricPoint(step=None, values={"b": 1.0})]) == {"a": 2.0, "b": 1.0}
+    points = [MetricPoint(step=n, values={"a": float(n)}) for n in range(3)]
+    assert summary([*points, MetricPoint(step=None, values={"b": 1.0})]) == {"a": 2.0, "b": 1.0}
 
 
 def test_lines_for_people_are_read_where_none_is_marked() -> None:
@@ -70,8 +70,8 @@ Validation Accuracy: 81.5%  Test Accuracy: 80%
 )
 def test_what_is_not_a_finite_number_loses_itself_only(line: str) -> None:
     text = f'METRICS: {{"good": 1}}\n{line}\nMETRICS: {{"good": 2}}\n'
-    found, left_out = read_points(text.encode())
-    assert [point.values for point in found] == [{"good": 1.0}, {"good": 2.0}]
+    points, left_out = read_points(text.encode())
+    assert [point.values for point in points] == [{"good": 1.0}, {"good": 2.0}]
     assert left_out == 1
 
 

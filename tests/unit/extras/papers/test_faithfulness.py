@@ -194,7 +194,9 @@ def test_nine_of_ten_swaps_are_caught_with_at_most_one_false_alarm() -> None:
         for name, (_, source) in SWAPPED.items()
         if check_structure(source, plan(FAITHFUL[name][0]))
     ]
-    alarms = [n for n, (wanted, text) in FAITHFUL.items() if check_structure(text, plan(wanted))]
+    alarms = [
+        n for n, (operations, text) in FAITHFUL.items() if check_structure(text, plan(operations))
+    ]
     assert len(FAITHFUL) == len(SWAPPED) == 10
     assert (len(caught), alarms) == (10, [])
 
@@ -223,7 +225,7 @@ SOURCE = (REPLIES / "gated-residual" / "code.0.py").read_text()
 
 
 @pytest.mark.parametrize(
-    ("reviewed", "said"),
+    ("reviewed", "evidence"),
     [
         ((), "does not find"),
         ((ReviewedClaim(claim="C1", present=False),), "does not find"),
@@ -251,11 +253,11 @@ SOURCE = (REPLIES / "gated-residual" / "code.0.py").read_text()
     ],
 )
 def test_a_claim_without_evidence_in_the_code_is_not_confirmed(
-    reviewed: tuple[ReviewedClaim, ...], said: str
+    reviewed: tuple[ReviewedClaim, ...], evidence: str
 ) -> None:
     review = Review(approved=True, claims=reviewed)
     (finding,) = check_rubric(SOURCE, plan(("sigmoid",)), review)
-    assert said in finding.evidence
+    assert evidence in finding.evidence
 
 
 def test_a_quotation_may_miss_its_line_by_two_and_its_spaces() -> None:

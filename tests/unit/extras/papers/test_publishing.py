@@ -90,7 +90,7 @@ def test_an_earlier_version_does_not_count_for_the_last_one() -> None:
         generation="newer",
         numbers={"version": 1.0},
     )
-    found = PaperFinding(
+    result = PaperFinding(
         kind=FindingClass.DISALLOWED, stage=PipelineStage.STATIC, evidence="import os"
     )
     static = StageResult(
@@ -100,11 +100,11 @@ def test_an_earlier_version_does_not_count_for_the_last_one() -> None:
         outcome=StageOutcome.FAILED,
         at="",
         generation="newer",
-        findings=(found,),
+        findings=(result,),
     )
     one = summarise_paper([*stages.values(), newer, static], ())
     assert (one.state, one.repairs) == ("failed", 1)
-    assert one.findings == (found,)
+    assert one.findings == (result,)
     assert (
         one.stages[list(PipelineStage).index(PipelineStage.SWEEP)].outcome is StageOutcome.NOT_RUN
     )

@@ -66,14 +66,14 @@ def test_the_shipped_replies_have_no_finding(path: Path) -> None:
     ],
 )
 def test_what_is_not_allowed_is_found_with_its_line(line: str) -> None:
-    found = check_source(GOOD + line + "\n")
-    assert found
-    assert {finding.kind for finding in found} == {FindingClass.DISALLOWED}
-    assert all(finding.line and finding.line > GOOD.count("\n") for finding in found)
+    findings = check_source(GOOD + line + "\n")
+    assert findings
+    assert {finding.kind for finding in findings} == {FindingClass.DISALLOWED}
+    assert all(finding.line and finding.line > GOOD.count("\n") for finding in findings)
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "evidence"),
     [
         ("def model(:", "does not parse"),
         ("\0", "does not parse"),
@@ -84,7 +84,7 @@ def test_what_is_not_allowed_is_found_with_its_line(line: str) -> None:
         ("(" * 5000, "does not parse"),
     ],
 )
-def test_code_that_is_not_such_a_module_is_invalid(source: str, said: str) -> None:
+def test_code_that_is_not_such_a_module_is_invalid(source: str, evidence: str) -> None:
     (finding, *_) = check_source(source)
     assert finding.kind is FindingClass.INVALID_CODE
-    assert said in finding.evidence
+    assert evidence in finding.evidence

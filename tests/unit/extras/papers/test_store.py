@@ -65,5 +65,5 @@ def test_a_torn_line_of_the_ledger_costs_no_other_entry(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes() + b'{"entry": 2')
     second = store.ledger.begin(call("b"))
     assert (first.entry, second.entry) == (1, 2)
-    assert [each.key for each in store.ledger.entries()] == ["a", "b"]
+    assert [entry.key for entry in store.ledger.entries()] == ["a", "b"]
     assert len(store.damaged()) == 1

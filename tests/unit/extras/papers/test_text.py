@@ -50,23 +50,23 @@ def pdf(pages: int, *, padding: int = 0) -> bytes:
     "name", ["gated-residual.tex", "low-rank-mixing.md", "cosine-attention.html"]
 )
 def test_the_shipped_papers_are_readable(name: str) -> None:
-    found = read_text((INPUTS / "library" / name).read_bytes(), max_tokens=10_000)
-    assert found.format == {"tex": "latex", "md": "text", "html": "html"}[Path(name).suffix[1:]]
-    assert found.left_out_characters == 0
-    assert "<p>" not in found.text
-    assert "\\documentclass" not in found.text
-    assert "reports no experiments" in " ".join(found.text.split())
+    text = read_text((INPUTS / "library" / name).read_bytes(), max_tokens=10_000)
+    assert text.format == {"tex": "latex", "md": "text", "html": "html"}[Path(name).suffix[1:]]
+    assert text.left_out_characters == 0
+    assert "<p>" not in text.text
+    assert "\\documentclass" not in text.text
+    assert "reports no experiments" in " ".join(text.text.split())
 
 
 def test_a_pdf_of_15_megabytes_fits_into_the_limit_and_brings_no_noise() -> None:
     data = pdf(3, padding=15 * 2**20)
     assert len(data) > 15_000_000
-    found = read_text(data, max_tokens=100)
-    assert found.format == "pdf"
-    assert found.text.startswith("Page 0. A gate weighs")
-    assert found.tokens <= 100
-    assert found.left_out_characters > 0
-    assert "\ufffd" not in found.text
+    text = read_text(data, max_tokens=100)
+    assert text.format == "pdf"
+    assert text.text.startswith("Page 0. A gate weighs")
+    assert text.tokens <= 100
+    assert text.left_out_characters > 0
+    assert "\ufffd" not in text.text
 
 
 @pytest.mark.parametrize(

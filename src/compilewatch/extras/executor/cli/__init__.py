@@ -35,21 +35,21 @@ def print_output(data: bytes) -> None:
 
 def line_of(state: JobState) -> str:
     """One line about a job."""
-    said = [f"{state.key}: {state.state}"]
+    words = [f"{state.key}: {state.state}"]
     if state.failure is not None and state.failure.value != state.state.value:
-        said.append(f"({state.failure})")
+        words.append(f"({state.failure})")
     result = state.result
     if result is not None:
         if result.exit_code:
-            said.append(f"exit status {result.exit_code},")
-        said.append(f"{result.duration_seconds:.1f} s")
+            words.append(f"exit status {result.exit_code},")
+        words.append(f"{result.duration_seconds:.1f} s")
         if result.peak_memory_bytes is not None:
-            said.append(f"and {result.peak_memory_bytes / 2**20:.0f} MiB")
+            words.append(f"and {result.peak_memory_bytes / 2**20:.0f} MiB")
         if result.artifacts:
-            said.append(f"with files: {len(result.artifacts)}")
+            words.append(f"with files: {len(result.artifacts)}")
     if state.message:
-        said.append(f"- {state.message}")
-    return " ".join(said)
+        words.append(f"- {state.message}")
+    return " ".join(words)
 
 
 RETRY_SECONDS = 10.0
@@ -260,7 +260,7 @@ def _request(paths: tuple[Path, ...], flags: dict[str, Any]) -> JobRequest:
         limits["deadline_seconds"] = flags["seconds"]
     if flags["memory_gib"] is not None:
         limits["memory_bytes"] = int(flags["memory_gib"] * 2**30)
-    given = {
+    fields = {
         "files": files,
         "entry": flags["entry"] or next(iter(files), "main.py"),
         "arguments": flags["arguments"],
@@ -269,17 +269,17 @@ def _request(paths: tuple[Path, ...], flags: dict[str, Any]) -> JobRequest:
         "paper_id": flags["paper_id"],
     }
     try:
-        return msgspec.convert(given, JobRequest)
+        return msgspec.convert(fields, JobRequest)
     except msgspec.ValidationError as error:
         raise UsageError(f"not a valid job: {error}") from None
 
 
 def _files(path: Path) -> Iterator[tuple[str, Path]]:
     if path.is_dir():
-        found = sorted(path.rglob("*.py"))
-        if not found:
+        scripts = sorted(path.rglob("*.py"))
+        if not scripts:
             raise UsageError(f"{path} has no Python file")
-        yield from ((file.relative_to(path).as_posix(), file) for file in found)
+        yield from ((file.relative_to(path).as_posix(), file) for file in scripts)
     else:
         yield path.name, path
 
@@ -374,11 +374,13 @@ def _setup(settings: Settings, devices: tuple[str, ...]) -> Setup:
     chosen = Environments(settings.cache_folder).interpreter(own.environment)
     memory = int(own.max_memory_gib * 2**30)
     seconds = own.max_seconds
-    if given := os.environ.get("MAX_EXECUTION_TIME"):
+    if longest := os.environ.get("MAX_EXECUTION_TIME"):
         try:
-            seconds = float(given)
+            seconds = float(longest)
         except ValueError:
-            raise UsageError(f"MAX_EXECUTION_TIME: {given!r} is not a number of seconds") from None
+            raise UsageError(
+                f"MAX_EXECUTION_TIME: {longest!r} is not a number of seconds"
+            ) from None
     return Setup(
         python=chosen.path,
         visible=own.visible,
@@ -418,8 +420,8 @@ def _profiler(settings: Settings) -> NeuronInspect | None:
 
 
 def _state(settings: Settings) -> Path:
-    given = settings.of(ExecutorSettings).state
-    return Path(given) if given else (settings.cache_folder or cache_folder()) / "executor"
+    folder = settings.of(ExecutorSettings).state
+    return Path(folder) if folder else (settings.cache_folder or cache_folder()) / "executor"
 
 
 command = click.Group(

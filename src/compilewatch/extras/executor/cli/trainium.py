@@ -120,24 +120,24 @@ def _sentences(report: InstanceReport) -> list[str]:
         return [f"{report.instance} keeps running: this run did not start it. (--force stops it.)"]
     name = f"{report.instance} ({report.type}, {report.region})"
     if report.action == "was stopped":
-        said = [f"{name} was {report.state} already."]
+        sentences = [f"{name} was {report.state} already."]
     elif report.action == "stopped":
-        said = [f"{name} is {report.state}."]
+        sentences = [f"{name} is {report.state}."]
     elif report.problem == "":
-        said = [f"{name} is running and responds on {report.host}:{report.port}."]
+        sentences = [f"{name} is running and responds on {report.host}:{report.port}."]
     elif report.problem is not None:
         where = f"{report.host}:{report.port}"
-        said = [f"{name} is running (checks: {report.checks}), but {where}: {report.problem}."]
+        sentences = [f"{name} is running (checks: {report.checks}), but {where}: {report.problem}."]
     else:
-        said = [f"{name} is {report.state}."]
-    said.append(_money(report))
+        sentences = [f"{name} is {report.state}."]
+    sentences.append(_money(report))
     if report.action in ("started", "joined"):
-        said.append(
+        sentences.append(
             "Stop it with: compilewatch trainium down."
             if report.started_by_run
             else "This run did not start it, so `down` leaves it running."
         )
-    return said
+    return sentences
 
 
 def _money(report: InstanceReport) -> str:

@@ -53,9 +53,9 @@ def check(python: str | None = None, visible: Sequence[Path | str] = ()) -> None
     """
     from compilewatch.extras.executor.sandbox import bubblewrap, probe
 
-    wanted = planned(["python"], visible=visible, python=python)
-    bubblewrap.check_readable(bubblewrap.visible_paths(wanted), bubblewrap.dropped_uid())
-    probe.check(wanted.python)
+    spec = planned(["python"], visible=visible, python=python)
+    bubblewrap.check_readable(bubblewrap.visible_paths(spec), bubblewrap.dropped_uid())
+    probe.check(spec.python)
 
 
 def run(
@@ -85,7 +85,7 @@ def run(
     """
     from compilewatch.extras.executor.sandbox.supervised import Supervised
 
-    wanted = planned(
+    spec = planned(
         command,
         files=files,
         limits=limits,
@@ -94,8 +94,8 @@ def run(
         python=python,
         log_folder=log_folder,
     )
-    check(wanted.python)
-    result = Supervised(wanted).wait()
+    check(spec.python)
+    result = Supervised(spec).wait()
     if result.ending is SandboxEnding.NOT_STARTED:
         raise SandboxError(result.detail)
     return result
@@ -116,7 +116,7 @@ def planned(
     program, *arguments = command
     contents = {n: c.encode() if isinstance(c, str) else bytes(c) for n, c in (files or {}).items()}
     threads = str(min(len(os.sched_getaffinity(0)), MOST_THREADS))
-    given = {
+    environment = {
         "PATH": f"{os.path.dirname(python)}:/usr/local/bin:/usr/bin:/bin",
         "HOME": "/tmp",
         "TMPDIR": "/tmp",
@@ -128,16 +128,16 @@ def planned(
         "OMP_NUM_THREADS": threads,
         **(variables or {}),
     }
-    made = SandboxSpec(
+    spec = SandboxSpec(
         command=(python if program == "python" else program, *arguments),
         python=python,
         files=contents,
-        variables=given,
+        variables=environment,
         visible=tuple(os.path.abspath(path) for path in visible),
         limits=limits or SandboxLimits(),
         log_folder=str(log_folder) if log_folder is not None else None,
     )
     try:
-        return msgspec.convert(msgspec.to_builtins(made), SandboxSpec)
+        return msgspec.convert(msgspec.to_builtins(spec), SandboxSpec)
     except msgspec.ValidationError as error:
         raise UsageError(f"cannot be run in a sandbox: {error}") from None

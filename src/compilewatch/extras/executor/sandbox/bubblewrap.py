@@ -55,14 +55,14 @@ def program() -> str:
             f"unreviewed code cannot be confined: {path} is setuid: sudo chmod u-s {path}"
         )
     try:
-        said = subprocess.run(
+        output = subprocess.run(
             [path, "--version"], capture_output=True, text=True, check=False, env={}, timeout=30
         ).stdout
     except OSError as error:
         raise SandboxError(f"{path} cannot be run: {error.strerror}: {install}") from None
-    found = re.search(r"(\d+)\.(\d+)", said)
-    if found is None or (int(found[1]), int(found[2])) < OLDEST:
-        version = found[0] if found else "an unknown version"
+    version_match = re.search(r"(\d+)\.(\d+)", output)
+    if version_match is None or (int(version_match[1]), int(version_match[2])) < OLDEST:
+        version = version_match[0] if version_match else "an unknown version"
         oldest = ".".join(map(str, OLDEST))
         raise SandboxError(
             f"unreviewed code cannot be confined: bubblewrap is {version}, and {oldest} is needed: "
@@ -74,7 +74,7 @@ def program() -> str:
 def advice(message: str) -> str:
     """One line about bubblewrap's own error message, with the command that changes it."""
     blocked = ("No permissions to create new namespace", "setting up uid map", "RTM_NEWADDR")
-    if any(each in message for each in blocked):
+    if any(sign in message for sign in blocked):
         if Path("/sys/kernel/security/apparmor").exists():
             return f"AppArmor denies user namespaces ({message}): {UBUNTU_PROFILE}"
         return (
@@ -92,31 +92,40 @@ def arguments(
     The order matters: later mounts lie on earlier ones.
     """
     size = str(run.limits.disk_bytes)
-    made = ["--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
-    made += ["--unshare-cgroup-try", "--disable-userns", "--cap-drop", "ALL"]
-    made += ["--uid", str(SANDBOX_UID), "--gid", str(SANDBOX_UID), "--hostname", "sandbox"]
-    made += ["--new-session", "--die-with-parent", "--clearenv"]
-    made += ["--ro-bind", "/usr", "/usr", *_links()]
+    options = ["--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
+    options += ["--unshare-cgroup-try", "--disable-userns", "--cap-drop", "ALL"]
+    options += ["--uid", str(SANDBOX_UID), "--gid", str(SANDBOX_UID), "--hostname", "sandbox"]
+    options += ["--new-session", "--die-with-parent", "--clearenv"]
+    options += ["--ro-bind", "/usr", "/usr", *_links()]
     for path in ("/etc/ld.so.cache", "/etc/alternatives"):
-        made += ["--ro-bind-try", path, path]
-    made += ["--proc", "/proc", "--dev", "/dev", "--size", size, "--tmpfs", "/dev/shm"]
+        options += ["--ro-bind-try", path, path]
+    options += ["--proc", "/proc", "--dev", "/dev", "--size", size, "--tmpfs", "/dev/shm"]
     for device in run.devices:
-        made += ["--dev-bind", device, device]
-    made += ["--remount-ro", "/dev", "--size", size, "--tmpfs", "/tmp"]
+        options += ["--dev-bind", device, device]
+    options += ["--remount-ro", "/dev", "--size", size, "--tmpfs", "/tmp"]
     for path in NEURON_PATHS if run.devices else ():
-        made += ["--ro-bind-try", path, path]
+        options += ["--ro-bind-try", path, path]
     for path in visible_paths(run):
-        made += ["--ro-bind", os.path.realpath(path), path]
-    made += ["--size", size, "--tmpfs", JOB_FOLDER, "--chdir", JOB_FOLDER, "--remount-ro", "/"]
-    made += ["--seccomp", str(seccomp_fd), "--info-fd", str(info_fd), "--block-fd", str(block_fd)]
-    return [*made, "--", *inner]
+        options += ["--ro-bind", os.path.realpath(path), path]
+    options += ["--size", size, "--tmpfs", JOB_FOLDER, "--chdir", JOB_FOLDER, "--remount-ro", "/"]
+    options += [
+        "--seccomp",
+        str(seccomp_fd),
+        "--info-fd",
+        str(info_fd),
+        "--block-fd",
+        str(block_fd),
+    ]
+    return [*options, "--", *inner]
 
 
 def visible_paths(run: SandboxSpec) -> tuple[str, ...]:
     """The paths to make visible, without those that lie below another or below /usr."""
-    wanted = sorted({os.path.abspath(p) for p in (*interpreter_paths(run.python), *run.visible)})
+    candidates = sorted(
+        {os.path.abspath(p) for p in (*interpreter_paths(run.python), *run.visible)}
+    )
     kept: list[str] = []
-    for path in wanted:
+    for path in candidates:
         if not any(_below(path, other) for other in ("/usr", *kept)):
             kept.append(path)
     for path in kept:

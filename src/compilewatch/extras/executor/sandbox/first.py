@@ -55,16 +55,16 @@ def main() -> None:
     status, timed_out = run(job)
     exit_code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
     ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-    found, left_out = collect(job["output"], job["output_files"], job["output_bytes"])
+    files, left_out = collect(job["output"], job["output_files"], job["output_bytes"])
     header = {
         "exit_code": exit_code,
         "signal": ended_by,
         "timed_out": timed_out,
-        "files": list(found),
+        "files": list(files),
         "left_out": left_out,
     }
     send(results, json.dumps(header).encode())
-    for content in found.values():
+    for content in files.values():
         send(results, content)
     os._exit(exit_code if exit_code is not None else 128 + (ended_by or 0))
 
@@ -109,23 +109,23 @@ def run(job: dict[str, Any]) -> tuple[int, bool]:
 
 def collect(folder: str, most_files: int, most_bytes: int) -> tuple[dict[str, bytes], int]:
     """The regular files below a folder, within the limits, and how many others there were."""
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     left_out = 0
     if os.path.islink(folder):  # the folder itself is made by code that wants to confuse us
-        return found, 1
+        return files, 1
     for path, folders, names in os.walk(folder):
         folders.sort()
         for name in sorted(names):
             whole = os.path.join(path, name)
             inside = os.path.relpath(whole, folder)
             plain = len(inside) <= MOST_CHARACTERS and inside.isascii() and inside.isprintable()
-            content = read(whole, most_bytes) if plain and len(found) < most_files else None
+            content = read(whole, most_bytes) if plain and len(files) < most_files else None
             if content is None:
                 left_out += 1
                 continue
             most_bytes -= len(content)
-            found[inside] = content
-    return found, left_out
+            files[inside] = content
+    return files, left_out
 
 
 def read(path: str, most_bytes: int) -> bytes | None:

@@ -74,15 +74,15 @@ def memory_file(data: bytes) -> int:
 
 def read_all(descriptor: int, seconds: float) -> bytes:
     """What a pipe gives until its end, for at most so long."""
-    until, found = time.monotonic() + seconds, b""
+    until, data = time.monotonic() + seconds, b""
     with selectors.DefaultSelector() as selector:
         selector.register(descriptor, selectors.EVENT_READ)
         while selector.select(max(0.0, until - time.monotonic())):
             part = os.read(descriptor, 1 << 16)
-            if not part or len(found) > HEADER_BYTES:
+            if not part or len(data) > HEADER_BYTES:
                 break
-            found += part
-    return found
+            data += part
+    return data
 
 
 def receive_frame(stream: IO[bytes]) -> bytes:
@@ -91,10 +91,10 @@ def receive_frame(stream: IO[bytes]) -> bytes:
 
 
 def _exactly(stream: IO[bytes], size: int) -> bytes:
-    found = stream.read(size)
-    if len(found) != size:
+    data = stream.read(size)
+    if len(data) != size:
         raise EOFError("the stream ended")
-    return found
+    return data
 
 
 def send_frame(stream: IO[bytes], data: bytes) -> None:

@@ -118,7 +118,9 @@ class CgroupV1:
     def __init__(self, limits: SandboxLimits) -> None:
         name = _new_name()
         paths = dict(_memberships())
-        self.memory, self.tasks = (CGROUPS / each / paths[each].lstrip("/") / name for each in _V1)
+        self.memory, self.tasks = (
+            CGROUPS / controller / paths[controller].lstrip("/") / name for controller in _V1
+        )
         for folder in (self.memory, self.tasks):
             remove_old(folder.parent)
         self.memory.mkdir()
@@ -168,13 +170,13 @@ class SystemdScope:
 
     def prefix(self) -> list[str]:
         runtime = f"/run/user/{os.geteuid()}"
-        made = ["/usr/bin/env", f"XDG_RUNTIME_DIR={runtime}"]
-        made += [f"DBUS_SESSION_BUS_ADDRESS=unix:path={runtime}/bus"]
-        made += ["systemd-run", "--user", "--scope", "--quiet", "--collect"]
-        made += ["-p", f"MemoryMax={self.limits.memory_bytes}", "-p", "MemorySwapMax=0"]
-        made += ["-p", f"TasksMax={self.limits.processes + 8}", "--"]
+        command = ["/usr/bin/env", f"XDG_RUNTIME_DIR={runtime}"]
+        command += [f"DBUS_SESSION_BUS_ADDRESS=unix:path={runtime}/bus"]
+        command += ["systemd-run", "--user", "--scope", "--quiet", "--collect"]
+        command += ["-p", f"MemoryMax={self.limits.memory_bytes}", "-p", "MemorySwapMax=0"]
+        command += ["-p", f"TasksMax={self.limits.processes + 8}", "--"]
         # bubblewrap's own variables can be read inside, in /proc/1/environ.
-        return [*made, "/usr/bin/env", "-i"]
+        return [*command, "/usr/bin/env", "-i"]
 
     def inside(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
@@ -252,8 +254,8 @@ def folder_use(pid: int) -> Iterator[tuple[int, int]]:
             inside = Path(f"/proc/{pid}/root/{folder}")
             if inside.stat().st_dev == _device_of(Path("/") / folder):
                 continue
-            found = os.statvfs(inside)
-            yield (found.f_blocks - found.f_bfree) * found.f_frsize, found.f_files - found.f_ffree
+            usage = os.statvfs(inside)
+            yield (usage.f_blocks - usage.f_bfree) * usage.f_frsize, usage.f_files - usage.f_ffree
 
 
 def _device_of(folder: Path) -> int | None:
@@ -317,7 +319,11 @@ def clean_up() -> None:
     """End what supervisors left that were killed before they could."""
     with contextlib.suppress(OSError, LookupError):
         known = dict(_memberships())
-        places = [CGROUPS / each / known[each].lstrip("/") for each in _V1 if each in known]
+        places = [
+            CGROUPS / controller / known[controller].lstrip("/")
+            for controller in _V1
+            if controller in known
+        ]
         for place in (*places, (CGROUPS / known.get("", "/").lstrip("/")).parent):
             remove_old(place)
 

@@ -81,8 +81,8 @@ def check(python: str) -> None:
     if result.ending is SandboxEnding.NOT_STARTED:
         raise SandboxError(f"unreviewed code cannot be confined: {result.detail}")
     if result.ending is not SandboxEnding.EXITED or result.exit_code != 0:
-        said = result.stderr.decode(errors="replace").strip().splitlines() or [result.detail]
-        raise SandboxError(f"the sandbox's own test does not run here: {said[-1]}")
+        lines = result.stderr.decode(errors="replace").strip().splitlines() or [result.detail]
+        raise SandboxError(f"the sandbox's own test does not run here: {lines[-1]}")
     try:
         succeeded = msgspec.json.decode(result.files["succeeded.json"], type=list[str])
     except (KeyError, msgspec.MsgspecError):

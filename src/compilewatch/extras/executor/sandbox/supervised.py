@@ -60,9 +60,9 @@ class Supervised:
             self._process.kill()
             self._process.wait()
             memory.clean_up()
-            said = self._process.stderr.read().decode(errors="replace").strip().splitlines()
+            lines = self._process.stderr.read().decode(errors="replace").strip().splitlines()
             raise SandboxError(
-                f"the supervisor of a sandbox ended early: {said[-1] if said else 'no message'}"
+                f"the supervisor of a sandbox ended early: {lines[-1] if lines else 'no message'}"
             ) from None
         finally:
             self.cancel()

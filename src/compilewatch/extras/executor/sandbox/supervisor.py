@@ -69,22 +69,22 @@ class Collected:
 
     def read(self) -> bool:
         """Read once; False at the end of the stream."""
-        found = os.read(self.source, 1 << 16)
-        kept = found[: self.limit - len(self.data)]
-        self.truncated = self.truncated or len(kept) < len(found)
+        chunk = os.read(self.source, 1 << 16)
+        kept = chunk[: self.limit - len(self.data)]
+        self.truncated = self.truncated or len(kept) < len(chunk)
         self.data += kept
         if self._log is not None and kept:
             self._log.write(kept)
-        return bool(found)
+        return bool(chunk)
 
 
 def main() -> None:
     """Run what standard input asks for."""
     lock_down()
     run = msgspec.msgpack.decode(receive_frame(sys.stdin.buffer), type=SandboxSpec)
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         if run.lock_file is not None:
-            lock = held.enter_context(open(run.lock_file, "w"))
+            lock = stack.enter_context(open(run.lock_file, "w"))
             fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             result = Supervisor(run).supervise()
@@ -200,9 +200,9 @@ class Supervisor:
         for descriptor in (out_w, err_w, results_w, info_w, block, go, payload, rules):
             os.close(descriptor)
         # To the end: bubblewrap dies of a closed pipe and strands its child.
-        said = read_all(info, START_SECONDS)
+        child = read_all(info, START_SECONDS)
         try:
-            self.first_pid = int(msgspec.json.decode(said)["child-pid"])
+            self.first_pid = int(msgspec.json.decode(child)["child-pid"])
             self.pidfd = os.pidfd_open(self.first_pid)
             self.guard.hold(self.first_pid)
         except (msgspec.DecodeError, KeyError, ValueError, OSError) as error:
@@ -297,9 +297,9 @@ class Supervisor:
         while True:
             self._reap()
             left = {*descendants(os.getpid()), *self.guard.pids()} - {self.first_pid}
-            held = self.first_pid is not None and is_alive(self.first_pid)
-            if (not left and not held) or time.monotonic() > until:
-                return len(left) + held
+            first_alive = self.first_pid is not None and is_alive(self.first_pid)
+            if (not left and not first_alive) or time.monotonic() > until:
+                return len(left) + first_alive
             time.sleep(TICK_SECONDS)
 
     @staticmethod

@@ -78,10 +78,10 @@ def of(error: BaseException, region: str, attempts: int = 1) -> TrainiumError | 
         template = _MESSAGES.get(code, "EC2 rejects {operation}: {code}: {message}")
         # The message of a denied permission contains an encoded text of several kilobytes.
         first = message.splitlines()[0][:300].rstrip(".") if message else code
-        said = template.format(
+        text = template.format(
             action=f"ec2:{operation}", code=code, message=first, operation=operation, region=region
         )
-        return TrainiumError(said, code)
+        return TrainiumError(text, code)
     if isinstance(error, WaiterError) or not isinstance(error, BotoCoreError | ValueError):
         return None
     if isinstance(error, aws.CONNECTION) and aws.is_known(region):
@@ -140,10 +140,10 @@ class Ec2:
 
     def by_id(self, instance: str) -> Instance:
         """Return the instance with this id; it may be terminated."""
-        found = self._describe(InstanceIds=[instance])
-        if not found:
+        instances = self._describe(InstanceIds=[instance])
+        if not instances:
             raise TrainiumError(f"EC2 in {self.region} reports no {instance}: is it there?")
-        return found[0]
+        return instances[0]
 
     def by_tag(self, tag: str) -> Instance:
         """Return the instance with this tag, NAME=VALUE. Raises UsageError for another form."""
@@ -151,13 +151,13 @@ class Ec2:
         if not (name and equals and value):
             raise UsageError(f"trainium_tag: {tag!r} is not of the form NAME=VALUE")
         every = self._describe(Filters=[{"Name": f"tag:{name}", "Values": [value]}])
-        living = [found for found in every if found.state not in GONE]
+        living = [candidate for candidate in every if candidate.state not in GONE]
         if len(living) == 1:
             return living[0]
         if living:
             raise UsageError(
                 f"{len(living)} instances in {self.region} have the tag {tag}: name one with "
-                f"--instance ({', '.join(found.id for found in living)})"
+                f"--instance ({', '.join(candidate.id for candidate in living)})"
             )
         terminated = f" ({every[0].id} had it and is terminated)" if every else ""
         raise TrainiumError(

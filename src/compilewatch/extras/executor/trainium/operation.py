@@ -129,12 +129,12 @@ def locked(file: Path, seconds: float, say: Callable[[str], None]) -> Iterator[N
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        held = file.with_name(f"{file.name}.lock").open("w")
+        lock_file = file.with_name(f"{file.name}.lock").open("w")
     except OSError as error:
         raise TrainiumError(f"{error.filename} cannot be written: {error.strerror}") from None
-    with held:
+    with lock_file:
         waiting = partial(say, "waiting for another compilewatch trainium to end")
-        if not lock(held.fileno(), seconds=seconds, on_wait=waiting):
+        if not lock(lock_file.fileno(), seconds=seconds, on_wait=waiting):
             raise TrainiumUnavailableError(
                 f"another compilewatch trainium has held {file} for {seconds:g} s: wait for it, "
                 "or end it"
@@ -177,10 +177,10 @@ class Agent(Record, frozen=True, kw_only=True):
         # An SSH server sends first (RFC 4253, 4.2), so an open port alone is not sufficient.
         try:
             with socket.create_connection((self.host, self.port), CONNECT_SECONDS) as connection:
-                said = connection.recv(4)
+                banner = connection.recv(4)
         except OSError as error:
             return (error.strerror or str(error)).lower()
-        return "" if said == b"SSH-" else "not an SSH server"
+        return "" if banner == b"SSH-" else "not an SSH server"
 
     def _command_fails(self) -> str:
         if not self.command:
@@ -205,8 +205,8 @@ class Agent(Record, frozen=True, kw_only=True):
             return f"trainium_ready_command took more than {COMMAND_SECONDS:g} s"
         if done.returncode == 0:
             return ""
-        said = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
-        return f"trainium_ready_command ended with {done.returncode}: {said}"
+        output = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
+        return f"trainium_ready_command ended with {done.returncode}: {output}"
 
 
 class InstanceReport(Record, frozen=True, kw_only=True):
@@ -260,14 +260,14 @@ class Operation:
         """
         with self._locked():
             ec2 = self._ec2(self._settings.region)
-            found = self._find(ec2)
-            known = self._other_than(found, read(self._state))
-            if found.state in ("running", "pending"):
-                known = known or begin(found.id, found.region, started=False)
+            current = self._find(ec2)
+            known = self._other_than(current, read(self._state))
+            if current.state in ("running", "pending"):
+                known = known or begin(current.id, current.region, started=False)
                 write(self._state, known)
-                self._say(f"{found.id} is {found.state} already")
-                return self._ready(ec2, found, known, "joined")
-            return self._started(ec2, found)
+                self._say(f"{current.id} is {current.state} already")
+                return self._ready(ec2, current, known, "joined")
+            return self._started(ec2, current)
 
     def down(self, *, force: bool = False, wait: bool = True) -> InstanceReport:
         """Stop what this run started, or with `force` the instance regardless of who started it."""
@@ -278,22 +278,22 @@ class Operation:
             if known is not None and not known.started and not force:
                 end(self._state)
                 return InstanceReport(action="left", instance=known.instance, region=known.region)
-            ec2, found = self._meant(known, force=force)
-            if known is not None and known.instance != found.id:
+            ec2, current = self._meant(known, force=force)
+            if known is not None and known.instance != current.id:
                 known = None
-            if found.state in ("stopped", *GONE):
+            if current.state in ("stopped", *GONE):
                 self._end(known)
-                return self._report("was stopped", found, known)
-            if known and known.launched not in (None, found.launched) and not force:
+                return self._report("was stopped", current, known)
+            if known and known.launched not in (None, current.launched) and not force:
                 self._end(known)
-                self._say(f"{found.id} was stopped and started by another user in the meantime")
-                return self._report("left", found, None)
-            self._say(f"stopping {found.id}")
-            ec2.stop(found.id)
+                self._say(f"{current.id} was stopped and started by another user in the meantime")
+                return self._report("left", current, None)
+            self._say(f"stopping {current.id}")
+            ec2.stop(current.id)
             self._end(known)
-            report = self._report("stopped", found, known)
+            report = self._report("stopped", current, known)
             if wait:
-                ec2.wait_stopped(found.id)
+                ec2.wait_stopped(current.id)
             state = "stopped" if wait else "stopping"
             return msgspec.structs.replace(report, state=state)
 
@@ -306,57 +306,57 @@ class Operation:
         """Report the current state. Starts and stops nothing."""
         known = read(self._state)
         ec2 = self._ec2(self._settings.region)
-        found = self._find(ec2)
-        if known is not None and known.instance != found.id:
+        current = self._find(ec2)
+        if known is not None and known.instance != current.id:
             known = None
-        report = self._report("nothing", found, known)
-        if found.state != "running":
+        report = self._report("nothing", current, known)
+        if current.state != "running":
             return report
         if known is None or not known.started:
             now = datetime.datetime.now(datetime.UTC)
-            ran = (now - found.launched).total_seconds()
+            ran = (now - current.launched).total_seconds()
             usd = report.price.cost(ran) if report.price else None
             report = msgspec.structs.replace(report, seconds=ran, usd=usd)
-        agent = self._agent(found)
+        agent = self._agent(current)
         problem = agent.problem() if agent.host else "no address: set trainium.host"
-        return msgspec.structs.replace(report, checks=ec2.checks(found.id), problem=problem)
+        return msgspec.structs.replace(report, checks=ec2.checks(current.id), problem=problem)
 
-    def _started(self, ec2: Ec2, found: Instance) -> InstanceReport:
+    def _started(self, ec2: Ec2, current: Instance) -> InstanceReport:
         # Written first, so that `down` finds the instance of a killed `up`.
-        known = begin(found.id, found.region, started=True)
+        known = begin(current.id, current.region, started=True)
         write(self._state, known)
         try:
             try:
-                ours = ec2.start(found)
+                ours = ec2.start(current)
             except TrainiumError as error:
                 # An error code of EC2 means that the call had no effect.
                 known = msgspec.structs.replace(known, started=not error.code)
                 raise
             known = msgspec.structs.replace(known, started=ours)
             write(self._state, known)
-            self._say(f"{found.id} is starting: waiting for its status checks")
-            return self._ready(ec2, found, known, "started" if ours else "joined")
+            self._say(f"{current.id} is starting: waiting for its status checks")
+            return self._ready(ec2, current, known, "started" if ours else "joined")
         except BaseException:
             if known.started:
-                self._stop_again(ec2, found.id)
+                self._stop_again(ec2, current.id)
             else:
                 end(self._state)
             raise
 
     def _ready(
-        self, ec2: Ec2, found: Instance, known: InstanceSession, action: str
+        self, ec2: Ec2, current: Instance, known: InstanceSession, action: str
     ) -> InstanceReport:
-        ec2.wait_ready(found.id)
-        found = ec2.by_id(found.id)
+        ec2.wait_ready(current.id)
+        current = ec2.by_id(current.id)
         if known.started and known.launched is None:
-            known = msgspec.structs.replace(known, launched=found.launched)
+            known = msgspec.structs.replace(known, launched=current.launched)
             write(self._state, known)
-        agent = self._agent(found)
+        agent = self._agent(current)
         if not agent.host:
-            raise TrainiumError(f"{found.id} has no address: set trainium.host")
+            raise TrainiumError(f"{current.id} has no address: set trainium.host")
         self._say(f"waiting for the agent on {agent.host}:{agent.port}")
         agent.wait(self._limits.ready_seconds, self._limits.poll_seconds)
-        report = self._report(action, found, known)
+        report = self._report(action, current, known)
         return msgspec.structs.replace(report, checks="ok", problem="")
 
     def _stop_again(self, ec2: Ec2, instance: str) -> None:
@@ -369,19 +369,21 @@ class Operation:
                 return
             end(self._state)
 
-    def _other_than(self, found: Instance, known: InstanceSession | None) -> InstanceSession | None:
+    def _other_than(
+        self, current: Instance, known: InstanceSession | None
+    ) -> InstanceSession | None:
         """Return the existing session if it is about this start of this instance.
 
         Raises UsageError if this run has started another instance and not stopped it.
         """
         if known is None or not known.started:
             return None
-        if known.instance != found.id:
+        if known.instance != current.id:
             raise UsageError(
                 f"this run has started {known.instance} and not stopped it: run compilewatch "
                 "trainium down first, or use another --state"
             )
-        return known if known.launched in (None, found.launched) else None
+        return known if known.launched in (None, current.launched) else None
 
     def _meant(self, known: InstanceSession | None, *, force: bool) -> tuple[Ec2, Instance]:
         """Return the instance for `down`: this run's, or with `force` that of the settings."""
@@ -401,34 +403,34 @@ class Operation:
             end(self._state)
 
     def _find(self, ec2: Ec2) -> Instance:
-        wanted = self._settings.instance
-        found = ec2.by_id(wanted) if wanted else ec2.by_tag(self._settings.tag)
-        if found.state in GONE:
-            raise TrainiumError(f"{found.id} is terminated: create another and name it")
-        return found
+        instance_id = self._settings.instance
+        current = ec2.by_id(instance_id) if instance_id else ec2.by_tag(self._settings.tag)
+        if current.state in GONE:
+            raise TrainiumError(f"{current.id} is terminated: create another and name it")
+        return current
 
-    def _agent(self, found: Instance) -> Agent:
+    def _agent(self, current: Instance) -> Agent:
         return Agent(
-            instance=found.id,
-            host=self._settings.host or found.address,
+            instance=current.id,
+            host=self._settings.host or current.address,
             port=self._settings.ssh_port,
             command=self._settings.ready_command,
         )
 
     def _report(
-        self, action: str, found: Instance, known: InstanceSession | None
+        self, action: str, current: Instance, known: InstanceSession | None
     ) -> InstanceReport:
         prices = Path(self._settings.prices_file)
-        price = price_of(prices, found.type, found.region)
+        price = price_of(prices, current.type, current.region)
         ours = known is not None and known.started
         seconds = known.seconds() if known else None
-        agent = self._agent(found)
+        agent = self._agent(current)
         return InstanceReport(
             action=action,
-            instance=found.id,
-            type=found.type,
-            region=found.region,
-            state=found.state,
+            instance=current.id,
+            type=current.type,
+            region=current.region,
+            state=current.state,
             host=agent.host,
             port=agent.port,
             started_by_run=ours,
@@ -454,10 +456,10 @@ def _undisturbed() -> Iterator[None]:
         return
     signals = (signal.SIGINT, signal.SIGTERM)
     before: list[Callable[..., object] | int | None] = [
-        signal.signal(each, signal.SIG_IGN) for each in signals
+        signal.signal(number, signal.SIG_IGN) for number in signals
     ]
     try:
         yield
     finally:
-        for each, handler in zip(signals, before, strict=True):
-            signal.signal(each, handler)
+        for number, handler in zip(signals, before, strict=True):
+            signal.signal(number, handler)

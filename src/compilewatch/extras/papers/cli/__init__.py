@@ -130,7 +130,7 @@ def budget_of(flags: dict[str, Any], settings: Settings) -> tuple[Budget, dict[s
 
 
 def process(
-    settings: Settings, wanted: PaperQuery, chosen: PaperOptions, *, as_json: bool
+    settings: Settings, query: PaperQuery, chosen: PaperOptions, *, as_json: bool
 ) -> tuple[PaperSummary, ...]:
     """Find papers, process them and print what became of them. Raises UsageError."""
     from compilewatch.extras.papers.cli.tables import StageLines, print_summaries
@@ -139,7 +139,7 @@ def process(
     from compilewatch.extras.papers.store import PaperStore
 
     library = library_of(settings)
-    papers = library.find(wanted)
+    papers = library.find(query)
     if not papers:
         raise UsageError("no paper is selected; `compilewatch papers find` shows what there is")
 
@@ -162,10 +162,10 @@ def process(
     return summaries
 
 
-def settings_of(output_dir: str | None = None, **given: Any) -> Settings:
+def settings_of(output_dir: str | None = None, **overrides: Any) -> Settings:
     """The settings with options of these commands, and the variables of the founding system."""
     settings = load_settings({"output_dir": output_dir})
-    changes = {name: value for name, value in given.items() if value is not None}
+    changes = {name: value for name, value in overrides.items() if value is not None}
     if "folder" in changes:
         changes["folder"] = str(Path(changes["folder"]).absolute())
         changes.setdefault("library", "folder")
@@ -193,10 +193,10 @@ def query_of(
     """The query that the options describe. Raises UsageError."""
     from compilewatch.extras.papers import PaperQuery
 
-    given = sum(value is not None for value in (paper_id, recent_days, text))
-    if given > 1:
+    selections = sum(value is not None for value in (paper_id, recent_days, text))
+    if selections > 1:
         raise UsageError("use one of --paper-id, --recent-days and --query")
-    if required and not given and not draw:
+    if required and not selections and not draw:
         raise UsageError("select papers with --paper-id, --recent-days, --query or --random")
     dsl = None
     if text is not None and text.lstrip().startswith(("{", "[")):
@@ -264,14 +264,14 @@ def find_verb(
     status is 3 if no paper is found.
     """
     settings = settings_of(folder=folder)
-    found = library_of(settings).find(query_of(**query, required=False))
+    papers = library_of(settings).find(query_of(**query, required=False))
     if as_json:
-        options.print_json(found)
-        return 0 if found else 3
+        options.print_json(papers)
+        return 0 if papers else 3
     from compilewatch.extras.papers.cli.tables import print_found
 
-    print_found(found)
-    return 0 if found else 3
+    print_found(papers)
+    return 0 if papers else 3
 
 
 @click.command("generate")
@@ -298,12 +298,12 @@ def generate_verb(
     """
     settings = settings_of(output_dir, folder=folder, provider=provider, model=model)
     budget, query = budget_of(flags, settings)
-    wanted = query_of(**query)
+    paper_query = query_of(**query)
     from compilewatch.extras.papers.pipeline import PaperOptions
     from compilewatch.extras.papers.records import PipelineStage
 
     chosen = PaperOptions(budget=budget, jobs=jobs, until=PipelineStage.GENERATE)
-    summaries = process(settings, wanted, chosen, as_json=as_json)
+    summaries = process(settings, paper_query, chosen, as_json=as_json)
     return int(any(one.generation is None for one in summaries))
 
 
@@ -373,7 +373,7 @@ def run_verb(
         device_seconds=device_seconds,
     )
     budget, query = budget_of(flags, settings)
-    wanted = query_of(**query)
+    paper_query = query_of(**query)
     from compilewatch.extras.papers.cli.tables import exit_status
     from compilewatch.extras.papers.pipeline import PaperOptions
 
@@ -390,7 +390,7 @@ def run_verb(
         trainium=trainium,
         state=Path(state) if state else None,
     )
-    return exit_status(process(settings, wanted, chosen, as_json=as_json))
+    return exit_status(process(settings, paper_query, chosen, as_json=as_json))
 
 
 @click.command("check")
@@ -424,12 +424,12 @@ def list_verb(*, output_dir: str | None, as_json: bool) -> int:
     from compilewatch.extras.papers.store import PaperStore
     from compilewatch.extras.papers.view import summaries
 
-    found = summaries(Path(settings.output_dir))
+    papers = summaries(Path(settings.output_dir))
     if as_json:
-        options.print_json(found)
+        options.print_json(papers)
     else:
         outputs = Path(settings.output_dir)
-        print_summaries(found, outputs / "papers", damaged=PaperStore(outputs).damaged())
+        print_summaries(papers, outputs / "papers", damaged=PaperStore(outputs).damaged())
     return 0
 
 
@@ -488,12 +488,12 @@ def preflight_verb(*, provider: str | None, model: str | None, as_json: bool) ->
     from compilewatch.extras.papers.cli.tables import print_preflight
     from compilewatch.extras.papers.view import preflight
 
-    found = preflight(settings)
+    report = preflight(settings)
     if as_json:
-        options.print_json(found)
+        options.print_json(report)
     else:
-        print_preflight(found)
-    return 0 if found.ready else 1
+        print_preflight(report)
+    return 0 if report.ready else 1
 
 
 command = click.Group(

@@ -52,11 +52,11 @@ class StageLines:
 
     @staticmethod
     def _line(result: StageResult, seconds: float) -> Text:
-        said = result.findings[0].evidence if result.findings else result.detail
+        text = result.findings[0].evidence if result.findings else result.detail
         return Text.assemble(
             plain(f"{result.paper[:28]:28} {result.stage:9} "),
             plain(f"{_word(result.outcome):8}", STYLES[result.outcome]),
-            plain(f"{seconds:6.1f} s  {said}"),
+            plain(f"{seconds:6.1f} s  {text}"),
         )
 
 
@@ -173,20 +173,20 @@ def print_generation(generation: CodeVersion, findings: Sequence[PaperFinding]) 
     console().print(plain("\n".join(lines)))
 
 
-def print_preflight(found: Preflight) -> None:
+def print_preflight(report: Preflight) -> None:
     out = console()
-    if found.models:
+    if report.models:
         table = plain_table("model", "name", "status", "ends", "usable", gap=2)
-        for one in found.models:
+        for one in report.models:
             usable = "yes" if one.usable else one.why
             table.add_row(
                 *(plain(t) for t in (one.model, one.name, one.status, one.ends[:10], usable))
             )
         out.print(table)
-    out.print(plain(f"model:   {found.model_problem or found.model}"))
-    out.print(plain(f"price:   {found.price}"))
-    out.print(plain(f"rules:   {found.rules}"))
-    out.print(plain(f"sandbox: {found.sandbox_problem or 'generated code can be confined here'}"))
+    out.print(plain(f"model:   {report.model_problem or report.model}"))
+    out.print(plain(f"price:   {report.price}"))
+    out.print(plain(f"rules:   {report.rules}"))
+    out.print(plain(f"sandbox: {report.sandbox_problem or 'generated code can be confined here'}"))
 
 
 def exit_status(summaries: Sequence[PaperSummary]) -> int:

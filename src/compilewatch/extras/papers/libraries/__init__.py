@@ -17,5 +17,5 @@ def open_library(settings: PapersSettings, *, cache: Path) -> PaperLibrary:
     name = settings.library
     if name == "auto":
         name = "opensearch" if settings.opensearch_endpoint else "folder"
-    made: PaperLibrary = plugins.find("library", LIBRARIES, name)(settings, cache=cache)
-    return made
+    library: PaperLibrary = plugins.find("library", LIBRARIES, name)(settings, cache=cache)
+    return library

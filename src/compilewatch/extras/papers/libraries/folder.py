@@ -115,16 +115,16 @@ class FolderLibrary:
             )
 
     def _files(self) -> dict[str, Path]:
-        found: dict[str, Path] = {}
+        files: dict[str, Path] = {}
         for path in sorted(self._folder.rglob("*")):
             hidden = any(part.startswith(".") for part in path.relative_to(self._folder).parts)
             if path.suffix.lower() not in SUFFIXES or hidden or not path.is_file():
                 continue
             # The source of a paper is easier to read than its PDF.
-            if path.stem in found and found[path.stem].suffix != ".pdf":
+            if path.stem in files and files[path.stem].suffix != ".pdf":
                 continue
-            found[path.stem] = path
-        return found
+            files[path.stem] = path
+        return files
 
     def _rows(self, database: sqlite3.Connection, query: PaperQuery) -> Iterator[sqlite3.Row]:
         if query.paper_id:
@@ -210,8 +210,8 @@ def describe(path: Path) -> dict[str, str]:
         return about
     source = about["body"] if kind == "pdf" else data.decode("utf-8", "ignore")
     for name, pattern in _PATTERNS.get(kind, _PATTERNS["text"]).items():
-        if found := re.search(pattern, source, re.DOTALL | re.IGNORECASE | re.MULTILINE):
-            text = re.sub(r"<[^>]+>|\s+", " ", found[1]).strip()
+        if passage := re.search(pattern, source, re.DOTALL | re.IGNORECASE | re.MULTILINE):
+            text = re.sub(r"<[^>]+>|\s+", " ", passage[1]).strip()
             about[name] = " ".join(text.split())[:2000]
     about["authors"] = re.sub(r"\s*(?:\\and|\band\b|,|;)\s*", "; ", about["authors"])
     return about

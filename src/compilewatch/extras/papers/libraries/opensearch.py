@@ -65,11 +65,11 @@ class OpenSearchLibrary:
                 endpoint_url=settings.s3_endpoint_url,
                 attempts=3,
             )
-            found = client.get_object(Bucket=bucket, Key=key)
-            data: bytes = found["Body"].read(MAX_FILE_BYTES + 1)
+            response = client.get_object(Bucket=bucket, Key=key)
+            data: bytes = response["Body"].read(MAX_FILE_BYTES + 1)
         except (exceptions.BotoCoreError, exceptions.ClientError) as error:
-            said = aws.explain(error, settings.region)
-            raise SourceError(f"{paper.location} cannot be read: {said}") from None
+            reason = aws.explain(error, settings.region)
+            raise SourceError(f"{paper.location} cannot be read: {reason}") from None
         if len(data) > MAX_FILE_BYTES:
             raise SourceError(f"{paper.location} has more than {MAX_FILE_BYTES:,} bytes")
         return data
@@ -94,10 +94,10 @@ class OpenSearchLibrary:
         except exceptions.ConnectionError as error:
             raise SourceError(f"{where} does not respond ({_reason(error)})") from None
         except (exceptions.OpenSearchException, ValueError) as error:
-            said = _reason(error)
-            if "<html" in said.lower() or "<!doctype" in said.lower():
-                said = "it responds with a web page: correct OPENSEARCH_ENDPOINT"
-            raise SourceError(f"{where} is not usable: {said}") from None
+            reason = _reason(error)
+            if "<html" in reason.lower() or "<!doctype" in reason.lower():
+                reason = "it responds with a web page: correct OPENSEARCH_ENDPOINT"
+            raise SourceError(f"{where} is not usable: {reason}") from None
         finally:
             client.close()
         hits = response.get("hits", {}).get("hits") if isinstance(response, dict) else None
@@ -157,27 +157,27 @@ class OpenSearchLibrary:
 
 def _query(query: PaperQuery) -> dict[str, Any]:
     if query.paper_id:
-        found: dict[str, Any] = {"ids": {"values": [query.paper_id]}}
+        clause: dict[str, Any] = {"ids": {"values": [query.paper_id]}}
     elif query.recent_days is not None:
         minutes = round(query.recent_days * 1440)
-        found = {"range": {"ingested_at": {"gte": f"now-{minutes}m"}}}
+        clause = {"range": {"ingested_at": {"gte": f"now-{minutes}m"}}}
     elif query.dsl is not None:
-        found = query.dsl
+        clause = query.dsl
     elif query.text:
-        found = {"multi_match": {"query": query.text, "fields": ["title", "abstract", "authors"]}}
+        clause = {"multi_match": {"query": query.text, "fields": ["title", "abstract", "authors"]}}
     else:
-        found = {"match_all": {}}
+        clause = {"match_all": {}}
     if query.random:
-        return {"function_score": {"query": found, "random_score": {}}}
-    return found
+        return {"function_score": {"query": clause, "random_score": {}}}
+    return clause
 
 
 def _reason(error: Exception) -> str:
     """The reason in one line, without a response's complete text."""
     info = getattr(error, "info", None)
     if isinstance(info, dict):
-        found = info.get("error")
-        if isinstance(found, dict):
-            causes = found.get("root_cause") or [found]
-            return " ".join(str(causes[0].get("reason", found.get("type", ""))).split())[:200]
+        details = info.get("error")
+        if isinstance(details, dict):
+            causes = details.get("root_cause") or [details]
+            return " ".join(str(causes[0].get("reason", details.get("type", ""))).split())[:200]
     return " ".join(str(error).split())[:200]

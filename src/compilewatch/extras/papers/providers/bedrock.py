@@ -86,12 +86,12 @@ class BedrockProvider:
             client = aws.client("bedrock", **self._arguments)
             if self.model:
                 base = foundation_model(self.model)
-                found = client.get_foundation_model(modelIdentifier=base)["modelDetails"]
-                return (_availability(found, by_profile=base != self.model),)
+                details = client.get_foundation_model(modelIdentifier=base)["modelDetails"]
+                return (_availability(details, by_profile=base != self.model),)
             listed = client.list_foundation_models(byOutputModality="TEXT")["modelSummaries"]
         except (exceptions.BotoCoreError, exceptions.ClientError) as error:
             raise self._error(error) from None
-        return tuple(sorted((_availability(each) for each in listed), key=lambda a: a.model))
+        return tuple(sorted((_availability(row) for row in listed), key=lambda a: a.model))
 
     def close(self) -> None:
         if self._runtime is not None:
@@ -111,9 +111,9 @@ class BedrockProvider:
             request_id = metadata.get("RequestId", "")
             status = metadata.get("HTTPStatusCode", 0)
             transient = code in _TRANSIENT or status == 429 or status >= 500
-            said = f"Bedrock: {aws.explain(error, self._region)}{_advice(code, message)}"
+            text = f"Bedrock: {aws.explain(error, self._region)}{_advice(code, message)}"
             return CallError(
-                said,
+                text,
                 code=code or str(status),
                 transient=transient,
                 paid=code in _MAY_BE_PAID,

@@ -93,26 +93,26 @@ class ConverseServer:
     def _converse(self, handler: BaseHTTPRequestHandler) -> None:
         length = int(handler.headers.get("Content-Length", 0))
         body = msgspec.json.decode(handler.rfile.read(length) or b"{}")
-        found = _CONVERSE.fullmatch(handler.path)
-        if found is None:
+        pattern_match = _CONVERSE.fullmatch(handler.path)
+        if pattern_match is None:
             _send(handler, 404, {"message": "not found"}, "UnknownOperationException")
             return
         self.requests.append(body)
-        said = self._respond(unquote(found[1]), body)
-        if isinstance(said, Dropped):
-            threading.Event().wait(said.seconds)
+        response = self._respond(unquote(pattern_match[1]), body)
+        if isinstance(response, Dropped):
+            threading.Event().wait(response.seconds)
             handler.close_connection = True
-        elif isinstance(said, ErrorResponse):
-            _send(handler, said.status, {"message": said.message}, said.code)
+        elif isinstance(response, ErrorResponse):
+            _send(handler, response.status, {"message": response.message}, response.code)
         else:
-            _send(handler, 200, _body_of(said))
+            _send(handler, 200, _body_of(response))
 
     def _describe(self, handler: BaseHTTPRequestHandler) -> None:
-        found = _MODEL.fullmatch(handler.path)
-        details = self._models(unquote(found[1])) if found else None
+        passage = _MODEL.fullmatch(handler.path)
+        details = self._models(unquote(passage[1])) if passage else None
         if details is None:
-            said = {"message": "The provided model identifier is invalid."}
-            _send(handler, 404, said, "ResourceNotFoundException")
+            error = {"message": "The provided model identifier is invalid."}
+            _send(handler, 404, error, "ResourceNotFoundException")
             return
         _send(handler, 200, {"modelDetails": details})
 
@@ -188,8 +188,8 @@ class ScriptedProvider:
         folder = self._folder / safe_name(labels.get("paper", ""))
         text = _reply(folder, labels.get("role", ""), int(labels.get("number", "0")))
         if text is None:
-            said = f"no prepared reply for {labels}"
-            return ErrorResponse(status=404, code="ResourceNotFoundException", message=said)
+            error = f"no prepared reply for {labels}"
+            return ErrorResponse(status=404, code="ResourceNotFoundException", message=error)
         prompt = "".join(
             part["text"] for message in body["messages"] for part in message["content"]
         )

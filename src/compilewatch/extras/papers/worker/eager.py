@@ -74,19 +74,21 @@ def answer(
     module.eval()
     arguments = [values(seed, name, shape) for name, shape in binding["inputs"].items()]
     bound = {name: attribute(module, path) for name, path in binding["attributes"].items()}
-    given: dict[str, list[tuple[Any, ...]]] = {}
+    arguments_seen: dict[str, list[tuple[Any, ...]]] = {}
     with torch.no_grad():
         for number, parameter in enumerate(module.parameters()):
             # One that the formula does not have must not be hidden by an initial value of zero.
             parameter.copy_(values(seed, f"parameter {number}", parameter.shape))
         shapes = output_shapes(module, arguments, bound)
         symbols = {
-            name: prepare(value, name, seed, shapes, given, returned)
+            name: prepare(value, name, seed, shapes, arguments_seen, returned)
             for name, value in bound.items()
         }
         output = returned.tensor(module(*arguments))
-    for name, calls in given.items():
-        symbols[name]["calls"] = [[returned.tensor(each) for each in call] for call in calls]
+    for name, calls in arguments_seen.items():
+        symbols[name]["calls"] = [
+            [returned.tensor(argument) for argument in call] for call in calls
+        ]
     return {"symbols": symbols, "output": output}
 
 
@@ -95,15 +97,15 @@ def prepare(
     name: str,
     seed: str,
     shapes: dict[str, list[int]],
-    given: dict[str, list[tuple[Any, ...]]],
+    arguments_seen: dict[str, list[tuple[Any, ...]]],
     returned: Returned,
 ) -> dict[str, Any]:
     """Give a symbol of the formula its random value, and say what kind of symbol it is."""
     if isinstance(value, torch.nn.Module):
         if name not in shapes:
             raise ValueError(f"the submodule of {name} is not called")
-        given[name] = []
-        replace(value, values(seed, name, shapes[name]), given[name])
+        arguments_seen[name] = []
+        replace(value, values(seed, name, shapes[name]), arguments_seen[name])
         return {"kind": "module", "shape": shapes[name]}
     if not isinstance(value, torch.Tensor):
         return {"kind": "number", "value": float(value)}
@@ -147,15 +149,15 @@ def replace(module: torch.nn.Module, value: torch.Tensor, calls: list[tuple[Any,
 def answers(
     make: Any, inputs: tuple[Any, ...], request: dict[str, Any], folder: Path
 ) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     returned = Returned(folder)
     for number, binding in enumerate(request["bindings"]):
         try:
             one = answer(make(), inputs, binding, f"{request['seed']}/{number}", returned)
         except Exception as error:  # noqa: BLE001  (generated code)
             one = {"why": f"{type(error).__name__}: {error}"[:300]}
-        found.append(one)
-    return found
+        results.append(one)
+    return results
 
 
 def tensors_of(value: Any) -> list[torch.Tensor]:
@@ -164,7 +166,7 @@ def tensors_of(value: Any) -> list[torch.Tensor]:
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list | tuple):
-        return [tensor for each in value for tensor in tensors_of(each)]
+        return [tensor for element in value for tensor in tensors_of(element)]
     return []
 
 

@@ -78,7 +78,7 @@ def value_of(node: ast.AST, symbols: dict[str, Any]) -> Any:
         if not isinstance(called, Replaced):
             called = FUNCTIONS.get(node.func.id)
         if called is not None:
-            return called(*(value_of(each, symbols) for each in node.args))
+            return called(*(value_of(argument, symbols) for argument in node.args))
     raise ValueError(f"a formula cannot contain {ast.unparse(node)}")
 
 
@@ -102,24 +102,28 @@ def symbol_of(seed: str, name: str, about: dict[str, Any]) -> Any:
         return number
     if about["kind"] == "constant":
         return tensor_of(about)
-    made = values(seed, name, about["shape"])
-    return Replaced(made) if about["kind"] == "module" else made
+    drawn = values(seed, name, about["shape"])
+    return Replaced(drawn) if about["kind"] == "module" else drawn
 
 
-def difference(found: torch.Tensor, wanted: torch.Tensor) -> float:
+def difference(actual: torch.Tensor, expected: torch.Tensor) -> float:
     """The largest difference, relative to the largest value. Raises ValueError for other shapes."""
-    if found.shape != wanted.shape:
-        raise ValueError(f"the shape is {tuple(found.shape)}, the formula's {tuple(wanted.shape)}")
-    scale = max(1.0, wanted.abs().max().item())
-    return float((found - wanted).abs().max().item() / scale)
+    if actual.shape != expected.shape:
+        raise ValueError(
+            f"the shape is {tuple(actual.shape)}, the formula's {tuple(expected.shape)}"
+        )
+    scale = max(1.0, expected.abs().max().item())
+    return float((actual - expected).abs().max().item() / scale)
 
 
-def nearest(call: tuple[Any, ...], given: list[list[dict[str, Any]]]) -> float:
+def nearest(call: tuple[Any, ...], calls_seen: list[list[dict[str, Any]]]) -> float:
     """The difference between a call in the formula and the nearest one of the code."""
     errors = [
-        max((difference(tensor_of(found), wanted) for found, wanted in pairs), default=0.0)
+        max((difference(tensor_of(actual), expected) for actual, expected in pairs), default=0.0)
         for pairs in (
-            list(zip(each, call, strict=True)) for each in given if len(each) == len(call)
+            list(zip(arguments, call, strict=True))
+            for arguments in calls_seen
+            if len(arguments) == len(call)
         )
     ]
     if not errors:
@@ -136,26 +140,28 @@ def check(
     symbols = {name: values(seed, name, shape) for name, shape in binding["inputs"].items()}
     for name in binding["attributes"]:
         symbols[name] = symbol_of(seed, name, returned["symbols"][name])
-    wanted = value_of(ast.parse(formula, mode="eval"), symbols)
-    if not isinstance(wanted, torch.Tensor):
+    expected = value_of(ast.parse(formula, mode="eval"), symbols)
+    if not isinstance(expected, torch.Tensor):
         raise ValueError("the formula has no tensor in it")
-    errors = [difference(tensor_of(returned["output"]), wanted)]
+    errors = [difference(tensor_of(returned["output"]), expected)]
     for name, symbol in symbols.items():
         if isinstance(symbol, Replaced):
-            given = returned["symbols"][name]["calls"]
-            errors += [nearest(call, given) for call in symbol.calls]
+            calls_seen = returned["symbols"][name]["calls"]
+            errors += [nearest(call, calls_seen) for call in symbol.calls]
     ok = all(error <= TOLERANCE for error in errors)  # NaN is not
-    said = f"it differs from {formula} by {max(errors):.2g}"
-    return {"ok": ok, "why": "" if ok else said}
+    why = f"it differs from {formula} by {max(errors):.2g}"
+    return {"ok": ok, "why": "" if ok else why}
 
 
 def main() -> None:
     request = json.loads((FOLDER / "request.json").read_text())
-    found = []
+    checks = []
     for claim, formula in request["formulas"].items():
-        mine = [n for n, each in enumerate(request["bindings"]) if each["claim"] == claim]
+        mine = [
+            n for n, binding_row in enumerate(request["bindings"]) if binding_row["claim"] == claim
+        ]
         if not mine:
-            found.append({"claim": claim, "ok": False, "why": "no binding says where it is"})
+            checks.append({"claim": claim, "ok": False, "why": "no binding says where it is"})
         for number in mine:
             binding = request["bindings"][number]
             try:
@@ -163,8 +169,8 @@ def main() -> None:
                 one = check(f"{request['seed']}/{number}", formula, binding, returned)
             except Exception as error:  # noqa: BLE001  (data of generated code)
                 one = {"ok": False, "why": f"{type(error).__name__}: {error}"[:300]}
-            found.append({"claim": claim, **one})
-    (FOLDER / "out" / "result.json").write_text(json.dumps({"checks": found}))
+            checks.append({"claim": claim, **one})
+    (FOLDER / "out" / "result.json").write_text(json.dumps({"checks": checks}))
 
 
 if __name__ == "__main__":

@@ -29,19 +29,19 @@ def device() -> tuple[Any, Any]:
 
 def batch(sample: tuple[Any, ...], generator: torch.Generator) -> tuple[Any, ...]:
     """Random inputs like a sample: floats of its shape, integers within its range."""
-    made: list[Any] = []
-    for each in sample:
-        if not isinstance(each, torch.Tensor):
-            made.append(each)
-        elif each.is_floating_point():
-            made.append(torch.randn(each.shape, generator=generator, dtype=each.dtype))
-        elif each.dtype is torch.bool:
-            made.append(torch.randint(0, 2, each.shape, generator=generator).bool())
+    inputs: list[Any] = []
+    for value in sample:
+        if not isinstance(value, torch.Tensor):
+            inputs.append(value)
+        elif value.is_floating_point():
+            inputs.append(torch.randn(value.shape, generator=generator, dtype=value.dtype))
+        elif value.dtype is torch.bool:
+            inputs.append(torch.randint(0, 2, value.shape, generator=generator).bool())
         else:
-            high = int(each.max()) + 1 if each.numel() else 1
-            drawn = torch.randint(0, max(high, 1), each.shape, generator=generator)
-            made.append(drawn.to(each.dtype))
-    return tuple(made)
+            high = int(value.max()) + 1 if value.numel() else 1
+            drawn = torch.randint(0, max(high, 1), value.shape, generator=generator)
+            inputs.append(drawn.to(value.dtype))
+    return tuple(inputs)
 
 
 def moved(values: tuple[Any, ...], to: Any) -> tuple[Any, ...]:

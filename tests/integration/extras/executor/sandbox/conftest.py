@@ -75,12 +75,12 @@ def world(tmp_path: Path) -> Iterator[dict[str, Any]]:
         stack.callback(path.unlink)
         local = stack.enter_context(socket.socket(socket.AF_UNIX))
         local.bind(str(path))
-        for each in (abstract, local):
-            each.listen()
-        for each in (tcp, udp, abstract, local):
-            server = threading.Thread(target=greeting, args=(each,), daemon=True)
+        for canary in (abstract, local):
+            canary.listen()
+        for canary in (tcp, udp, abstract, local):
+            server = threading.Thread(target=greeting, args=(canary,), daemon=True)
             server.start()
-            stack.callback(end, server, each)
+            stack.callback(end, server, canary)
         stack.callback(victim.wait)
         stack.callback(victim.kill)
         yield {

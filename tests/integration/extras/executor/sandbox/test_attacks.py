@@ -72,14 +72,14 @@ def confined(script: str, world: dict[str, Any]) -> SandboxResult:
 
 def marked(name: str) -> list[int]:
     """The processes whose arguments hold this name."""
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             if name.encode() in path.read_bytes():
-                found.append(int(path.parent.name))
+                pids.append(int(path.parent.name))
         except OSError:
             continue
-    return [pid for pid in found if pid != os.getpid()]
+    return [pid for pid in pids if pid != os.getpid()]
 
 
 def left_outside(world: dict[str, Any]) -> list[str]:

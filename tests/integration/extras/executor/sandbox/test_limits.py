@@ -73,9 +73,9 @@ def as_ordinary_user(code: str, source: str = "") -> list[Any]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert isinstance(found, list)
-    return found
+    fields = json.loads(done.stdout)
+    assert isinstance(fields, list)
+    return fields
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,8 @@ def as_ordinary_user(code: str, source: str = "") -> list[Any]:
 )
 def test_an_ordinary_user_is_held_to_the_same_limits(source: str, ending: SandboxEnding) -> None:
     """Takes about a second each: without a cgroup, other code holds the limits."""
-    found, guard, exit_code, survivors = as_ordinary_user(RUN, source)
-    assert (found, survivors) == (ending, 0)
+    result, guard, exit_code, survivors = as_ordinary_user(RUN, source)
+    assert (result, survivors) == (ending, 0)
     assert guard != "cgroup_v1"
     if ending is SandboxEnding.EXITED:
         assert exit_code == 1  # BlockingIOError of fork

@@ -92,14 +92,14 @@ class World:
 
     def add(self, tag: str = "trainium", instance_type: str = TYPE) -> str:
         tags = [{"Key": "compilewatch", "Value": tag}]
-        made = self.client.run_instances(
+        instance = self.client.run_instances(
             ImageId=IMAGE,
             MinCount=1,
             MaxCount=1,
             InstanceType=instance_type,
             TagSpecifications=[{"ResourceType": "instance", "Tags": tags}],
         )
-        return str(made["Instances"][0]["InstanceId"])
+        return str(instance["Instances"][0]["InstanceId"])
 
     def state(self, instance: str | None = None) -> str:
         return str(self.backend.get_instance(instance or self.instance)._state.name)

@@ -53,8 +53,8 @@ def test_up_status_down(world: World) -> None:
     assert (world.folder / "cache" / "trainium.json").exists()
     status = run(world, "status", "--json")
     assert status.returncode == 0
-    found = json.loads(status.stdout)
-    assert (found["state"], found["problem"], found["started_by_run"]) == ("running", "", True)
+    report = json.loads(status.stdout)
+    assert (report["state"], report["problem"], report["started_by_run"]) == ("running", "", True)
     down = run(world, "down")
     assert down.returncode == 0, down.stderr
     assert down.stdout.startswith(f"{name} is stopped. Cost: $0.0")
@@ -125,9 +125,9 @@ def test_an_aborted_build_stops_what_it_started(world: World, sent: signal.Signa
         process.send_signal(sent)
         process.send_signal(sent)
         assert process.stderr is not None
-        said = process.stderr.read()
+        output = process.stderr.read()
         assert process.wait(timeout=60) == 130
-    assert f"stopping {world.instance} again" in said
+    assert f"stopping {world.instance} again" in output
     assert world.state() == "stopped"
     assert not (world.folder / "cache" / "trainium.json").exists()
 

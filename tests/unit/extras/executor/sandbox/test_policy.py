@@ -63,19 +63,19 @@ def test_a_run_has_no_variables_but_harmless_ones(monkeypatch: pytest.MonkeyPatc
 
 def test_every_namespace_is_unshared_and_nothing_outside_can_be_written() -> None:
     run = sandbox.planned(["python"], python=PYTHON, visible=["/data/sets", "/data/sets/a"])
-    made = bubblewrap.arguments(run, ["true"], seccomp_fd=3, info_fd=4, block_fd=5)
+    options = bubblewrap.arguments(run, ["true"], seccomp_fd=3, info_fd=4, block_fd=5)
     for flag in ("user", "pid", "net", "ipc", "uts"):
-        assert f"--unshare-{flag}" in made
+        assert f"--unshare-{flag}" in options
     for flag in ("--disable-userns", "--new-session", "--die-with-parent", "--clearenv"):
-        assert flag in made
-    assert "--bind" not in made
-    assert "--dev-bind" not in made
-    shown = [made[n + 2] for n, each in enumerate(made) if each == "--ro-bind"]
+        assert flag in options
+    assert "--bind" not in options
+    assert "--dev-bind" not in options
+    shown = [options[n + 2] for n, option in enumerate(options) if option == "--ro-bind"]
     assert shown.count("/data/sets") == 1
     assert "/opt/venv" in shown
     assert "/data/sets/a" not in shown
-    assert made.index("/tmp") < made.index("/opt/venv")
-    assert made[-2:] == ["--", "true"]
+    assert options.index("/tmp") < options.index("/opt/venv")
+    assert options[-2:] == ["--", "true"]
 
 
 @pytest.mark.parametrize("path", ["/", "/proc", "/root", "/home", "/etc", "/tmp"])
@@ -87,25 +87,25 @@ def test_what_holds_secrets_is_not_made_visible(path: str) -> None:
 
 def test_packages_that_environments_share_are_visible(tmp_path: Path) -> None:
     """As scripts/setup.sh makes it for the workspaces of an agent."""
-    made = tmp_path / "cache" / "shared" / "0123"
-    for folder in (made / "bin", tmp_path / "workspace" / ".venv" / "bin"):
+    environment = tmp_path / "cache" / "shared" / "0123"
+    for folder in (environment / "bin", tmp_path / "workspace" / ".venv" / "bin"):
         folder.mkdir(parents=True)
     venv = tmp_path / "workspace" / ".venv"
     (venv / "bin" / "python").touch()
     run = sandbox.planned(["python"], python=str(venv / "bin" / "python"))
-    assert str(made) not in bubblewrap.visible_paths(run)
-    (venv / "shared").symlink_to(made)
-    assert {str(made), str(venv)} <= set(bubblewrap.visible_paths(run))
+    assert str(environment) not in bubblewrap.visible_paths(run)
+    (venv / "shared").symlink_to(environment)
+    assert {str(environment), str(venv)} <= set(bubblewrap.visible_paths(run))
 
 
 def test_a_device_is_mounted_before_its_folder_becomes_read_only() -> None:
     import msgspec
 
     run = msgspec.structs.replace(sandbox.planned(["x"]), devices=("/dev/neuron0",))
-    made = bubblewrap.arguments(run, ["true"], seccomp_fd=3, info_fd=4, block_fd=5)
-    at = made.index("--dev-bind")
-    assert made[at : at + 3] == ["--dev-bind", "/dev/neuron0", "/dev/neuron0"]
-    assert at < made.index("/dev", made.index("--remount-ro"))
+    options = bubblewrap.arguments(run, ["true"], seccomp_fd=3, info_fd=4, block_fd=5)
+    at = options.index("--dev-bind")
+    assert options[at : at + 3] == ["--dev-bind", "/dev/neuron0", "/dev/neuron0"]
+    assert at < options.index("/dev", options.index("--remount-ro"))
 
 
 def test_returned_files_are_read() -> None:
