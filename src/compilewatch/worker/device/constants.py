@@ -14,7 +14,7 @@ from torch.fx.experimental import proxy_tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from compilewatch.worker.device import DeviceUnavailableError
-from compilewatch.worker.model.known_values import on_cpu
+from compilewatch.worker.model.fake_mode import on_cpu
 
 
 class _OnCpu(TorchDispatchMode):  # type: ignore[misc]

@@ -42,13 +42,9 @@ from compilewatch.worker.example_inputs.labels import add_labels
 from compilewatch.worker.example_inputs.libraries import inputs_of_its_library, library_inputs
 from compilewatch.worker.example_inputs.signature import read_signature
 from compilewatch.worker.example_inputs.specs import attributes_of
-from compilewatch.worker.model.adapters import base_of
-from compilewatch.worker.model.architectures import (
-    MissingPackageError,
-    is_config,
-    missing_package,
-)
 from compilewatch.worker.model.overrides import Overrides
+from compilewatch.worker.model.resolve import MissingPackageError, base_of, missing_package
+from compilewatch.worker.model.shrink import is_config
 from compilewatch.worker.subject import ExampleInputs
 
 __all__ = [

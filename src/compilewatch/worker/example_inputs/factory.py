@@ -8,7 +8,7 @@ import torch
 
 from compilewatch.errors import InputsError
 from compilewatch.records import FactoryBuild
-from compilewatch.worker.model.own_code import import_own
+from compilewatch.worker.model.resolve import import_own
 from compilewatch.worker.subject import ExampleInputs
 
 

@@ -25,23 +25,23 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.fx import GraphModule, Interpreter
 from torch.utils._mode_utils import no_dispatch
-from torch.utils._pytree import tree_leaves
-
-from compilewatch.worker.model.known_values import (
-    NOT_FOLDED,
-    fold,
-    involves_other_device,
-    on_cpu,
-    placed,
-    values_hidden,
-)
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 CPU = torch.device("cpu")
 
 KNOWN_ELEMENTS = 2**22
 """Maximum number of elements of a constructed tensor whose value is kept."""
 
+_NOT_FOLDED = object()
+
 _aten = torch.ops.aten
+
+_ACROSS_DEVICES = frozenset({_aten.copy_.default, _aten._to_copy.default})
+"""Operators whose tensors may be on different devices, apart from tensors without dimensions."""
+
+_NUMBERS = frozenset({_aten._local_scalar_dense.default, _aten.equal.default})
+
+
 _CONSTRUCTORS = frozenset(
     {
         _aten.arange.default,
@@ -55,11 +55,7 @@ _CONSTRUCTORS = frozenset(
     }
 )
 _UNINITIALISED = frozenset(
-    {
-        _aten.empty_like.default,
-        _aten.new_empty.default,
-        _aten.new_empty_strided.default,
-    }
+    {_aten.empty_like.default, _aten.new_empty.default, _aten.new_empty_strided.default}
 )
 """Operators by which kernels of fake tensors allocate memory, whose content is not a value."""
 
@@ -87,7 +83,9 @@ class InputAwareFakeMode(FakeTensorMode):  # type: ignore[misc]
     to raise, so an unknown value counts as true.
 
     `device` is where `known` puts tensors. On another device than the CPU, values are kept and
-    computed on the CPU (`known_values`), since the device need not exist.
+    computed on the CPU, since the device need not exist. PyTorch folds operations on fake constants
+    too, but on the device of the constant, so that the result would be on the wrong device:
+    `constant` of a tensor on another device is only read and written here, and by `item()`.
 
     A product of tensors of different types is rejected, as real ones are.
 
@@ -127,7 +125,13 @@ class InputAwareFakeMode(FakeTensorMode):  # type: ignore[misc]
         if keep and value._is_view():
             value = value.clone()  # Dynamo would describe the base with the sizes of the view
         if device.type != "cpu":
-            return placed(self, value, device, keep_value=keep)
+            shape, stride, dtype = value.size(), value.stride(), value.dtype
+            with no_dispatch():
+                meta = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+                fake = FakeTensor(self, meta, device, constant=value if keep else None)
+            if keep:
+                self.fake_tensor_converter.add_constant_storage_mapping(fake)
+            return fake
         if not keep:
             return self.from_tensor(value)
         return self.fake_tensor_converter.from_real_tensor(self, value, make_constant=True)
@@ -185,14 +189,75 @@ class InputAwareFakeMode(FakeTensorMode):  # type: ignore[misc]
     ) -> Any:
         """Dispatch where tensors may be on another device than the CPU."""
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, FakeTensor)]
-        if not involves_other_device(tensors, kwargs):
+        onto = torch.device(kwargs.get("device") or "cpu")
+        if onto.type in ("cpu", "meta") and all(t.device.type == "cpu" for t in tensors):
             return self._faked(func, types, args, kwargs)
         if func not in _UNINITIALISED:
-            folded = fold(self, func, args, kwargs, tensors)
-            if folded is not NOT_FOLDED:
+            folded = self._folded(func, args, kwargs, tensors)
+            if folded is not _NOT_FOLDED:
                 return folded
-        with values_hidden(self, func, tensors, args, kwargs):
+        with self._values_hidden(func, tensors, args, kwargs):
             return self._faked(func, types, args, kwargs)
+
+    def _folded(
+        self,
+        func: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        tensors: Sequence[FakeTensor],
+    ) -> Any:
+        """Return the result of an operator on known values, or _NOT_FOLDED.
+
+        The result is on the device that the operator names, otherwise on the common device of its
+        tensors. An operator that would fail because its tensors are on different devices is not
+        folded, nor one that draws random numbers. Operators of the namespace `prim` read properties
+        of the fake tensor, such as its device.
+        """
+        if not _foldable(func, args, kwargs, tensors):
+            return _NOT_FOLDED
+        device = _device_of_result(func, args, kwargs)
+        if device is None:
+            return _NOT_FOLDED
+        values = tree_map_only(
+            FakeTensor, lambda tensor: tensor.constant, (tuple(args), dict(kwargs))
+        )
+        try:
+            with no_dispatch():
+                folded = func(*on_cpu(*values)[0], **on_cpu(*values)[1])
+        except Exception:  # noqa: BLE001  (the fake kernel runs next, and its error counts)
+            return _NOT_FOLDED
+        if func._schema.is_mutable:
+            return args[0] if folded is values[0][0] else _NOT_FOLDED
+        results = [leaf for leaf in tree_leaves(folded) if isinstance(leaf, Tensor)]
+        if not all(self.may_turn_const(result) for result in results):
+            return _NOT_FOLDED
+        return tree_map_only(Tensor, lambda leaf: self.known(leaf, device), folded)
+
+    @contextmanager
+    def _values_hidden(
+        self,
+        func: Any,
+        tensors: Sequence[FakeTensor],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> Iterator[None]:
+        """Let PyTorch see no values of tensors on other devices, which it would fold on the CPU.
+
+        What the operator writes to loses its value. One that returns a number still reads it.
+        """
+        if func in _NUMBERS:
+            yield
+            return
+        if isinstance(func, torch._ops.OpOverload):
+            self.invalidate_written_to_constants(func, tensors, args, kwargs)
+        hidden = [(t, t.constant) for t in tensors if t.device.type != "cpu"]
+        for tensor, _ in hidden:
+            tensor.constant = None
+        try:
+            yield
+        finally:
+            for tensor, value in hidden:
+                tensor.constant = value
 
     def _faked(
         self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -282,3 +347,47 @@ def values_shown() -> Iterator[None]:
     finally:
         FakeTensorConverter.from_real_tensor = convert
         torch._dynamo.guards.from_numpy = from_numpy
+
+
+def _foldable(
+    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[FakeTensor]
+) -> bool:
+    if not isinstance(func, torch._ops.OpOverload) or func.namespace == "prim" or not tensors:
+        return False
+    if torch.Tag.nondeterministic_seeded in func.tags:
+        return False
+    if torch.Tag.inplace_view in func.tags and func is not _aten.detach_.default:
+        return False
+    leaves = tree_leaves((args, kwargs))
+    if any(isinstance(leaf, Tensor) and not isinstance(leaf, FakeTensor) for leaf in leaves):
+        return False
+    if any(isinstance(leaf, torch.SymInt) for leaf in leaves):
+        return False
+    return all(tensor.constant is not None for tensor in tensors)
+
+
+def _device_of_result(
+    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> torch.device | None:
+    """Return None if tensors are on different devices that the operator does not accept."""
+    named = kwargs.get("device")
+    if named is not None:
+        return FakeTensor._normalize_fake_device(torch.device(named))
+    if func in _ACROSS_DEVICES:
+        device: torch.device = args[0].device
+        return device
+    try:
+        device, _ = FakeTensor._find_common_device(func, tree_leaves((args, kwargs)))
+    except Exception:  # noqa: BLE001  (the fake kernel raises it again, or accepts the devices)
+        return None
+    return device
+
+
+def on_cpu(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return arguments of an operator with the CPU in place of every other device."""
+
+    def moved(leaf: Any) -> Any:
+        return torch.device("cpu") if isinstance(leaf, torch.device) else leaf
+
+    changed: tuple[Any, Any] = tree_map(moved, (tuple(args), dict(kwargs)))
+    return changed

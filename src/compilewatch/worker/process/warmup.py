@@ -47,7 +47,7 @@ MODULES = (
     "compilewatch.worker.example_inputs",
     "compilewatch.worker.model.resolve",
     "compilewatch.worker.model.overrides",
-    "compilewatch.worker.model.depth",
+    "compilewatch.worker.model.shrink",
     "compilewatch.worker.subject",
     "compilewatch.worker.targets.dynamo.target",
 )

@@ -6,10 +6,11 @@ import datetime
 import importlib
 import inspect
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -31,18 +32,23 @@ from compilewatch.records import (
     Target,
     Tier,
 )
-from compilewatch.worker.model.architectures import MissingPackageError, missing_package
 from compilewatch.worker.model.construct import FilledMemory, construct_fake
 from compilewatch.worker.model.overrides import Override, Overrides, load_overrides
 from compilewatch.worker.model.resolve import (
     BuiltModel,
+    MissingPackageError,
     UnknownArchitectureError,
     build_model,
     change_defaults,
+    configuration_class,
+    generation_step,
+    import_own,
+    missing_package,
 )
-from compilewatch.worker.model.width import PARAMETER_BUDGET
+from compilewatch.worker.model.shrink import PARAMETER_BUDGET
 
 pytestmark = pytest.mark.torch
+
 
 SHIPPED = load_overrides(data.OVERRIDES)
 
@@ -410,3 +416,99 @@ def test_a_package_that_a_factory_misses_is_named(factory: Callable[[str], Facto
 def test_a_factory_returns_a_module(factory: Callable[[str], FactoryBuild]) -> None:
     with pytest.raises(ConfigError, match=r"returned int, not a torch\.nn\.Module"):
         _build(factory("return 3"))
+
+
+class AutoConfig:
+    """A part whose type the parent does not fix: it has no model type."""
+
+
+class OddTextConfig:
+    model_type = "odd_text"
+
+
+class OddDecoderConfig:
+    model_type = "odd_decoder"
+
+
+class OddTextEncoderConfig:
+    model_type = "odd_text_encoder"
+    sub_configs: ClassVar = {"decoder": OddDecoderConfig}
+
+
+class OddConfig:
+    model_type = "odd"
+    sub_configs: ClassVar = {
+        "text": OddTextConfig,
+        "encoder": OddTextEncoderConfig,
+        "vision": AutoConfig,
+    }
+
+
+@pytest.mark.parametrize(
+    ("class_name", "expected"),
+    [
+        ("OddModel", OddConfig),
+        ("OddForCausalLM", OddConfig),
+        ("OddTextModel", OddTextConfig),
+        ("OddTextEncoderModel", OddTextEncoderConfig),
+        ("OddDecoderForCausalLM", OddDecoderConfig),  # a part of a part
+        ("OddVisionModel", OddConfig),  # nothing says which configuration that is
+        ("AnotherModel", OddConfig),
+    ],
+)
+def test_a_class_takes_the_part_that_it_is_named_after(class_name: str, expected: Any) -> None:
+    model_class = type(class_name, (), {"config_class": OddConfig})
+    assert configuration_class(model_class) is expected
+
+
+class Stage(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    def generate(self, x: torch.Tensor) -> torch.Tensor:
+        return self(x)
+
+
+class Codec(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
+class OnlyGenerates(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.codec = Codec()
+        self.first = Stage()
+        self.second = Stage()
+
+    def generate(self, x: torch.Tensor) -> torch.Tensor:
+        return self.codec(self.second.generate(self.first.generate(x)))
+
+
+def test_a_class_without_forward_is_evaluated_on_a_step_of_its_generation() -> None:
+    module = OnlyGenerates()
+    assert generation_step(module) == ("first", module.first)
+
+
+def test_a_class_with_a_forward_is_evaluated_itself() -> None:
+    stage, empty = Stage(), nn.Module()
+    assert generation_step(stage) == ("", stage)
+    assert generation_step(empty) == ("", empty)
+
+
+def test_a_text_of_the_same_length_and_second_is_read_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "changed_soon.py"
+    build = FactoryBuild(factory="changed_soon:model", path=str(tmp_path))
+    for value in ("first", "other"):
+        module.write_text(f"VALUE = {value!r}\n")
+        os.utime(module, (1_000_000_000, 1_000_000_000))
+        with monkeypatch.context() as fresh:
+            fresh.setattr(sys, "dont_write_bytecode", False)
+            fresh.setattr(sys, "path", list(sys.path))
+            imported = import_own(build, "changed_soon")
+            fresh.delitem(sys.modules, "changed_soon")
+        sys.modules.pop("changed_soon", None)
+        assert value == imported.VALUE
+    assert list(tmp_path.rglob("*.pyc")) == []

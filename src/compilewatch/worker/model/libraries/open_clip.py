@@ -12,9 +12,8 @@ from torch import nn
 
 from compilewatch.errors import ConfigError
 from compilewatch.records import Depth, LibraryBuild
-from compilewatch.worker.model.depth import MIN_LAYERS, reduce_depth
 from compilewatch.worker.model.libraries import BATCH, Call, Construct, read_configuration
-from compilewatch.worker.model.libraries.repeated import drop_repeated
+from compilewatch.worker.model.shrink import MIN_LAYERS, drop_repeated, reduce_depth
 
 TEXT_CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "roberta-base": (

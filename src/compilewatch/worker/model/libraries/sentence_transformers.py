@@ -13,8 +13,8 @@ from torch import nn
 
 from compilewatch.errors import ConfigError
 from compilewatch.records import Depth, LibraryBuild
-from compilewatch.worker.model.depth import reduce_depth
 from compilewatch.worker.model.libraries import BATCH, Call, Construct, read_configuration
+from compilewatch.worker.model.shrink import reduce_depth
 
 LENGTH = 32
 """Tokens of a text."""

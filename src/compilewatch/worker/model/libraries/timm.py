@@ -16,7 +16,7 @@ from compilewatch.worker.model.libraries import (
     Construct,
     read_configuration,
 )
-from compilewatch.worker.model.libraries.repeated import drop_repeated
+from compilewatch.worker.model.shrink import drop_repeated
 
 
 class Timm:

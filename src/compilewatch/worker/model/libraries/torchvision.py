@@ -11,7 +11,7 @@ from torch import nn
 
 from compilewatch.records import Depth, LibraryBuild
 from compilewatch.worker.model.libraries import BATCH, Call, Construct
-from compilewatch.worker.model.libraries.repeated import drop_repeated
+from compilewatch.worker.model.shrink import drop_repeated
 
 SIDE = 224
 """Height and width of an image if the weights do not say them."""

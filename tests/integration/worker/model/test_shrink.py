@@ -1,0 +1,424 @@
+"""What a shallow and a narrow model keeps."""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+from compilewatch import data
+from compilewatch.config.settings import load_settings
+from compilewatch.launchers.local.launcher import LocalLauncher
+from compilewatch.records import (
+    ClassBuild,
+    Depth,
+    ModelSpec,
+    Request,
+    Result,
+    Status,
+    Target,
+    Tier,
+)
+from compilewatch.worker.model.overrides import load_overrides
+from compilewatch.worker.model.resolve import build_model
+from compilewatch.worker.model.shrink import (
+    PARAMETER_BUDGET,
+    TIMM_BUILDER,
+    drop_repeated,
+    narrow,
+    one_block_of_each_kind,
+    reduce_depth,
+)
+
+pytestmark = pytest.mark.torch
+
+
+OVERRIDES = load_overrides(data.OVERRIDES)
+
+
+def _reduced(config_class: str, **values: Any) -> Any:
+    config = getattr(transformers, config_class)(**values)
+    reduce_depth(config)
+    return config
+
+
+def test_layers_of_one_kind_become_two() -> None:
+    config = _reduced("LlamaConfig")
+
+    assert config.num_hidden_layers == 2
+    assert config.hidden_size == transformers.LlamaConfig().hidden_size
+
+
+def test_a_shallow_stack_is_left_alone() -> None:
+    assert _reduced("LlamaConfig", num_hidden_layers=1).num_hidden_layers == 1
+
+
+def test_per_layer_lists_keep_the_first_of_each_kind() -> None:
+    config = _reduced("Gemma3TextConfig")
+
+    assert config.layer_types == ["sliding_attention", "full_attention"]
+    assert config.num_hidden_layers == 2
+
+
+def test_kinds_are_combinations_not_single_fields() -> None:
+    full = transformers.Gemma3nTextConfig()
+    config = _reduced("Gemma3nTextConfig")
+    n = config.num_hidden_layers
+
+    def kinds(c: Any) -> set[Any]:
+        first_shared = c.num_hidden_layers - c.num_kv_shared_layers
+        return {
+            (kind, sparsity > 0, i >= first_shared)
+            for i, (kind, sparsity) in enumerate(
+                zip(c.layer_types, c.activation_sparsity_pattern, strict=True)
+            )
+        }
+
+    assert n < full.num_hidden_layers
+    assert kinds(config) == kinds(full)
+    assert len(config.intermediate_size) == n
+
+
+def test_a_threshold_keeps_layers_on_both_sides() -> None:
+    config = _reduced("DeepseekV2Config", first_k_dense_replace=3)
+
+    assert (config.num_hidden_layers, config.first_k_dense_replace) == (2, 1)
+
+
+def test_a_period_keeps_every_phase() -> None:
+    full = transformers.JambaConfig()
+    config = _reduced("JambaConfig")
+
+    assert config.num_hidden_layers < full.num_hidden_layers
+    assert config.attn_layer_period == full.attn_layer_period
+    assert set(config.layers_block_type) == set(full.layers_block_type)
+
+
+def test_a_repeated_pattern_is_kept_once() -> None:
+    config = _reduced("RecurrentGemmaConfig")
+
+    assert config.num_hidden_layers == 3
+    assert set(config.layers_block_type) == {"linear_attention", "sliding_attention"}
+
+
+def test_index_sets_name_the_layers_that_stay() -> None:
+    config = _reduced("MllamaConfig")
+
+    assert config.text_config.num_hidden_layers == 2
+    assert config.text_config.cross_attention_layers == [1]
+
+
+def test_indices_of_tapped_hidden_states_stay_distinct_and_inside() -> None:
+    full = transformers.MllamaConfig().vision_config
+    vision = _reduced("MllamaConfig").vision_config
+
+    taps = vision.intermediate_layers_indices
+    assert len(set(taps)) == len(full.intermediate_layers_indices)
+    assert max(taps) <= vision.num_hidden_layers < full.num_hidden_layers
+
+
+def test_a_backbone_still_returns_as_many_stages() -> None:
+    config = _reduced("Dinov2Config", out_indices=[3, 6, 9, 12])
+
+    assert len(config.out_features) == 4
+    assert config.out_features == [config.stage_names[i] for i in config.out_indices]
+    assert len(config.stage_names) == config.num_hidden_layers + 1
+
+
+def test_a_parent_indexes_inside_the_reduced_vision_stack() -> None:
+    config = _reduced("VipLlavaConfig")
+
+    depth = config.vision_config.num_hidden_layers
+    assert depth == 2
+    assert all(-depth <= i < depth for i in config.vision_feature_layers)
+
+
+def test_stages_keep_their_number_and_one_of_them_a_second_layer() -> None:
+    config = _reduced("SwinConfig")
+
+    assert list(config.depths) == [2, 1, 1, 1]
+    assert config.num_layers == 4
+
+
+def test_the_first_stage_that_has_a_second_layer_keeps_it() -> None:
+    config = _reduced("HGNetV2Config")
+
+    assert list(config.stage_num_blocks) == [1, 1, 2, 1]
+    assert list(config.stage_numb_of_layers) == [2, 1, 1, 1]
+
+
+def test_blocks_that_differ_in_size_become_two() -> None:
+    config = _reduced("VitsConfig")
+
+    assert list(config.resblock_kernel_sizes) == [3, 7]
+    assert len(config.resblock_dilation_sizes) == 2
+    assert config.posterior_encoder_num_wavenet_layers == 2
+    assert len(config.upsample_rates) == 4
+
+
+def test_layers_described_alike_are_one_kind() -> None:
+    config = _reduced("PPLCNetV3Config")
+
+    for stage in config.block_configs:
+        assert all(stage.count(layer) == 1 for layer in stage)
+    assert [len(stage) for stage in config.block_configs] == [1, 2, 2, 2, 3]
+
+
+SAME_KINDS = (
+    "BartModel",
+    "DFineModel",
+    "DeepseekV3ForCausalLM",
+    "Gemma3ForConditionalGeneration",
+    "JambaForCausalLM",
+    "MllamaForConditionalGeneration",
+    "Qwen2_5_VLForConditionalGeneration",
+    "Sam2Model",
+    "SwinModel",
+    "VitsModel",
+    "Wav2Vec2Model",
+)
+
+
+@pytest.mark.parametrize("class_name", SAME_KINDS)
+def test_a_shallow_model_has_the_module_types_of_the_deep_one(class_name: str) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    def module_types(depth: Depth) -> tuple[set[str], int]:
+        request = Request(
+            model=ModelSpec(
+                source="library", name=class_name, build=ClassBuild(class_name=class_name)
+            ),
+            target=Target(),
+            key="k",
+            depth=depth,
+        )
+        built = build_model(request, FakeTensorMode(allow_non_fake_inputs=True), OVERRIDES)
+        modules = list(built.module.modules())
+        # By name: parametrization makes a class for each module.
+        return {f"{type(m).__module__}.{type(m).__name__}" for m in modules}, len(modules)
+
+    full, full_size = module_types(Depth.FULL)
+    reduced, reduced_size = module_types(Depth.REDUCED)
+
+    assert reduced == full
+    assert reduced_size < full_size
+
+
+def _squares(config: Any) -> int:
+    """A stand-in for counting: a model as large as the square of its width."""
+    text = getattr(config, "text_config", config)
+    return int(text.hidden_size**2 * 64)
+
+
+def test_a_small_configuration_is_left_alone() -> None:
+    config = transformers.LlamaConfig(hidden_size=64)
+
+    assert narrow(config, _squares) is config
+
+
+def test_the_smallest_factor_that_fits_divides_widths_and_heads_alike() -> None:
+    full = transformers.LlamaConfig()
+    made = narrow(full, _squares)
+
+    factor = full.hidden_size // made.hidden_size
+    assert _squares(made) <= PARAMETER_BUDGET < _squares(full)
+    assert made.num_attention_heads * factor == full.num_attention_heads
+    assert made.head_dim == full.head_dim
+    assert made.vocab_size == full.vocab_size
+    assert full.hidden_size == 4096
+
+
+def test_what_cannot_be_built_is_not_chosen() -> None:
+    full = transformers.LlamaConfig()
+
+    made = narrow(full, lambda c: None if c.hidden_size == 1024 else _squares(c))
+
+    assert made.hidden_size < 1024
+
+
+def test_a_tower_whose_heads_do_not_divide_keeps_its_width() -> None:
+    full = transformers.LlavaConfig(vision_config={"num_attention_heads": 7, "hidden_size": 448})
+    made = narrow(full, _squares)
+
+    assert made.text_config.hidden_size < full.text_config.hidden_size
+    assert made.vision_config.hidden_size == 448
+    assert made.vision_config.num_attention_heads == 7
+
+
+def test_a_tower_of_several_widths_hands_over_the_one_that_its_parent_compares() -> None:
+    """The size of CLAP's common space: its text part had half of what its sound part had."""
+    made = narrow(transformers.ClapConfig(), lambda config: config.projection_dim * 200_000)
+
+    assert made.projection_dim < transformers.ClapConfig().projection_dim
+    assert made.text_config.projection_dim == made.audio_config.projection_dim
+
+
+def test_experts_go_first_and_routing_still_has_a_choice() -> None:
+    full = transformers.DeepseekV3Config()
+    made = narrow(full, lambda c: c.n_routed_experts * 10_000_000)
+
+    assert made.n_routed_experts == 4
+    assert made.num_experts_per_tok <= made.n_routed_experts // made.n_group * made.topk_group
+    assert made.hidden_size == full.hidden_size
+
+
+class Block(nn.Module):
+    """A residual block; `shift` is a setting that changes what it does, `rate` only how much."""
+
+    def __init__(self, width: int = 4, *, shift: int = 0, rate: float = 0.0, stride: int = 1):
+        super().__init__()
+        self.shift = shift
+        self.rate = rate
+        self.conv = nn.Conv2d(width, width, 3, stride=stride, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(x)
+
+
+def shifts(module: nn.Module) -> list[int]:
+    return [block.shift for block in module.children()]
+
+
+def test_two_blocks_of_a_kind_stay_whatever_their_rates() -> None:
+    stage = nn.Sequential(*(Block(rate=rate / 10) for rate in range(5)))
+    drop_repeated(stage)
+    assert list(stage._modules) == ["0", "1"]
+    assert stage(torch.rand(1, 4, 8, 8)).shape == (1, 4, 8, 8)
+
+
+def test_blocks_with_other_settings_are_another_kind() -> None:
+    stage = nn.Sequential(*(Block(shift=i % 2) for i in range(8)))
+    assert shifts(drop_repeated(stage)) == [0, 1, 0, 1]
+
+
+def test_what_changes_a_shape_stays() -> None:
+    down = nn.Sequential(*(Block(stride=2) for _ in range(4)))
+    layers = nn.Sequential(*(layer for _ in range(4) for layer in (nn.ReLU(), nn.MaxPool2d(2))))
+    widths = nn.Sequential(*(Block(width) for width in (4, 8, 16)))
+    assert [len(drop_repeated(each)) for each in (down, layers, widths)] == [4, 8, 3]
+
+
+def test_only_sequences_are_touched() -> None:
+    blocks = nn.ModuleList(Block() for _ in range(5))
+    nested = nn.ModuleDict({"stage": nn.Sequential(*(Block() for _ in range(5)))})
+    assert len(drop_repeated(blocks)) == 5
+    assert len(drop_repeated(nested)["stage"]) == 2
+
+
+EXPAND, PLAIN, ATTEND = {"kind": "a", "s": 2}, {"kind": "a", "s": 1}, {"kind": "m"}
+
+
+class Config:
+    model_type = "with_tower"
+
+    def __init__(self, architecture: str | None) -> None:
+        self.architecture = architecture
+
+    def to_dict(self) -> dict[str, Any]:
+        return vars(self)
+
+
+class Parent(Config):
+    def __init__(self, tower: Config) -> None:
+        super().__init__(None)
+        self.vision_config = tower
+
+
+@pytest.fixture
+def builder(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """A module with the function of timm's builder that repeats blocks; the multiplier is last."""
+    made: Any = types.ModuleType(TIMM_BUILDER)
+    made._scale_stage_depth = lambda blocks, repeats, *_: [
+        dict(block) for block, n in zip(blocks, repeats, strict=True) for _ in range(n)
+    ]
+    timm = types.ModuleType("timm")
+    timm.__spec__ = types.SimpleNamespace()  # type: ignore[assignment]
+    monkeypatch.setitem(sys.modules, "timm", timm)
+    monkeypatch.setitem(sys.modules, "timm.models", types.ModuleType("timm.models"))
+    monkeypatch.setitem(sys.modules, TIMM_BUILDER, made)
+    return made
+
+
+def stage(builder: Any) -> list[dict[str, Any]]:
+    """A stage as timm describes it: one block that shrinks, then two kinds in turns."""
+    blocks = [EXPAND, PLAIN, ATTEND, PLAIN, ATTEND]
+    return list(builder._scale_stage_depth(blocks, [1, 2, 1, 3, 1], 1.0))
+
+
+@pytest.mark.parametrize("config", [Config("mobilenet"), Parent(Config("mobilenet"))])
+def test_a_stage_has_its_kinds_in_their_order(config: Config, builder: types.ModuleType) -> None:
+    assert len(stage(builder)) == 8
+    with one_block_of_each_kind(config):
+        assert stage(builder) == [EXPAND, PLAIN, ATTEND]
+    assert len(stage(builder)) == 8
+
+
+def test_the_builder_is_restored_after_an_error(builder: types.ModuleType) -> None:
+    with pytest.raises(ValueError, match="wrong size"), one_block_of_each_kind(Config("mobilenet")):
+        raise ValueError("wrong size")
+    assert len(stage(builder)) == 8
+
+
+def test_nothing_changes_for_other_models(builder: types.ModuleType) -> None:
+    with one_block_of_each_kind(Config(None)):
+        assert len(stage(builder)) == 8
+
+
+def test_nothing_happens_without_timm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(KeyError), one_block_of_each_kind(Config("mobilenet")):
+        raise KeyError
+
+
+ENVIRONMENT = "vision"
+
+
+def evaluated(name: str, scratch: Path) -> Result:
+    asked = Request(
+        model=ModelSpec(source="library", name=name, build=ClassBuild(class_name=name)),
+        target=Target(environment=ENVIRONMENT),
+        key=name,
+        tier=Tier.FAKE,
+        depth=Depth.REDUCED,
+        keep_artifacts=False,
+    )
+    cache = load_settings().cache_folder
+    with LocalLauncher(1, (ENVIRONMENT,), cache=cache) as launcher:
+        (attempt,) = launcher.run([asked], scratch)
+    return attempt.result
+
+
+# Only timm itself shows that its builder is called as `one_block_of_each_kind` expects.
+@pytest.mark.vision
+@pytest.mark.matrix
+def test_reduced_depth_keeps_one_block_of_each_kind(tmp_path: Path) -> None:
+    result = evaluated("Gemma3nModel", tmp_path)
+    assert result.status is Status.GRAPH_BREAK, result.detail
+    assert {(each.code, each.function) for each in result.breaks} == {
+        ("GB0124", "torch_compilable_check")
+    }
+    # With all 84 blocks of the tower: 2,056 million parameters and 2,602 operations.
+    assert result.parameters is not None
+    assert result.parameters < 1_900_000_000
+    assert result.ops is not None
+    assert result.ops < 1_500
+
+
+# Only timm itself shows that its builder is called as `one_block_of_each_kind` expects.
+@pytest.mark.vision
+@pytest.mark.matrix
+def test_reduced_depth_keeps_two_of_a_transformers_blocks(tmp_path: Path) -> None:
+    result = evaluated("PeVideoModel", tmp_path)
+    # At its first call, Transformers installs hooks for outputs behind a lock.
+    assert result.status is Status.GRAPH_BREAK, result.detail
+    # With all 24 blocks of the tower: 498 million parameters and 1,188 operations.
+    assert result.parameters is not None
+    assert result.parameters < 250_000_000
+    assert result.ops is not None
+    assert result.ops < 400
