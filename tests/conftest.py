@@ -22,7 +22,7 @@ import pytest
 
 from compilewatch.config.paths import cache_folder
 from compilewatch.environments import STAMP_FILE, Environments
-from compilewatch.environments.tools import Tool
+from compilewatch.environments.creation import Tool
 
 ROOT = Path(__file__).parents[1]
 

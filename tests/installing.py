@@ -1,7 +1,7 @@
 """Installations of the wheel in environments of their own, outside the checkout.
 
 An environment gets hard links to the packages that the wheel requires and to what these require
-(`environments.sharing`), and to nothing else: pip could do the same, but would unpack five
+(`environments.creation`), and to nothing else: pip could do the same, but would unpack five
 gigabytes of torch. `pip check` proves that nothing is missing. `python -m tests.installing FOLDER`
 makes one by hand.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from compilewatch.environments import INTERPRETERS, package_folder
-from compilewatch.environments.sharing import share
+from compilewatch.environments.creation import share
 
 ROOT = Path(__file__).parents[1]
 

@@ -18,8 +18,8 @@ from compilewatch.contract.targets import TARGETS, entry
 from compilewatch.environments import (
     Environments,
     Interpreter,
-    worker_command,
-    worker_variables,
+    last_line,
+    oneshot,
 )
 from compilewatch.errors import (
     InputsError,
@@ -166,22 +166,3 @@ def _check_readiness(name: str, chosen: Interpreter) -> Readiness:
     if done.returncode != 0:
         raise InterpreterError(f"environment {name!r} is broken: {last_line(done.stderr)}")
     return msgspec.json.decode(done.stdout, type=Readiness)
-
-
-def oneshot(
-    chosen: Interpreter, verb: str, request: bytes, timeout_seconds: float
-) -> subprocess.CompletedProcess[bytes]:
-    """Run a verb of `worker.process.oneshot`. Raises subprocess.TimeoutExpired."""
-    return subprocess.run(
-        worker_command(chosen, "oneshot", verb),
-        input=request,
-        env=worker_variables(chosen),
-        capture_output=True,
-        check=False,
-        timeout=timeout_seconds,
-    )
-
-
-def last_line(output: bytes) -> str:
-    """Return the last line of an output, in which the reason of a failure stands."""
-    return (output.decode(errors="replace").strip().splitlines() or ["no message"])[-1]

@@ -1,4 +1,4 @@
-"""Named Python interpreters in which workers run.
+"""Named Python interpreters in which workers run, and what is known about them.
 
 An environment is a Python with torch, transformers and msgspec. `default` is the interpreter that
 runs compilewatch; `creation` creates the others in the user's cache folder. compilewatch itself is
@@ -8,24 +8,31 @@ never imports torch: it runs the interpreter, which describes itself from packag
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import importlib.util
 import os
+import shutil
+import site
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
 from packaging.specifiers import SpecifierSet
 
+from compilewatch import __version__
 from compilewatch.config.paths import cache_folder
 from compilewatch.contract import targets
-from compilewatch.environments import facts
-from compilewatch.errors import InterpreterError
-from compilewatch.files import DamagedError, from_json
-from compilewatch.records import DEFAULT_ENVIRONMENT, Environment, Record
+from compilewatch.errors import InterpreterError, StoreError
+from compilewatch.files import DamagedError, from_json, write_atomically
+from compilewatch.records import DEFAULT_ENVIRONMENT, HARNESS_VERSION, Environment, Record, now
 
 T = TypeVar("T")
 
@@ -71,6 +78,14 @@ class Stamp(Record, frozen=True, kw_only=True):
     schema_version: int = 1
 
 
+class Fact(Record, frozen=True, kw_only=True):
+    """One fact: the digest of what it depends on, the time when it was found, and its value."""
+
+    depends_on: str
+    checked_at: str
+    value: msgspec.Raw
+
+
 WORKER_VARIABLES = {
     # A server must be single-threaded to fork, and its children share the machine's cores.
     "OMP_NUM_THREADS": "1",
@@ -89,20 +104,21 @@ WORKER_VARIABLES = {
 }
 
 CHANGES_ANSWERS = (
-    "TORCHDYNAMO_",
-    "TORCHINDUCTOR_",
-    "TORCH_COMPILE",
-    "TORCH_LOGS",
-    "TORCH_TRACE",
-    "PJRT_",
-    "XLA_",
+    *("TORCHDYNAMO_", "TORCHINDUCTOR_", "TORCH_COMPILE", "TORCH_LOGS", "TORCH_TRACE"),
+    *("PJRT_", "XLA_"),
 )
 """Prefixes of variables that change what torch does; they are not passed on to workers."""
 
 DESCRIBE_TIMEOUT_SECONDS = 60.0
 
-BOOTSTRAP = Path(__file__).parents[1] / "worker" / "process" / "bootstrap.py"
+PACKAGE = Path(__file__).parents[1]
+
+BOOTSTRAP = PACKAGE / "worker" / "process" / "bootstrap.py"
 """The file that another Python runs; it loads this package from its folder, then a module."""
+
+FACT_SOURCES = ("contract", "neuron", "worker/model/libraries", "worker/process", "worker/targets")
+"""Folders of compilewatch whose code determines facts; a checkout can change without a new version.
+"""
 
 
 def create_command(name: str) -> str:
@@ -115,11 +131,14 @@ def create_command(name: str) -> str:
 class Environments:
     """The environments of one cache folder (None: the user's own) and what is known about them.
 
-    `default` needs no folder; the others are created, removed and listed by the other modules of
-    this package, which take this object.
+    `default` needs no folder; `creation` creates and removes the others.
     """
 
     cache: Path | None = None
+
+    @property
+    def _cache(self) -> Path:
+        return self.cache or cache_folder()
 
     def folder(self, name: str) -> Path:
         """Return the folder of a created environment, existing or not."""
@@ -188,24 +207,70 @@ class Environments:
         *,
         fresh: bool = False,
     ) -> tuple[T, str]:
-        """Return a fact about an environment and its time (UTC); see `facts.remembered`.
+        """Return the fact `what` about an environment and the time (UTC) when it was found.
 
-        `check` finds the fact out from the interpreter. Raises InterpreterError if the environment
-        does not exist.
+        Finding a fact out needs a start of the interpreter, and often an import of torch. It is
+        stored in the cache folder, with a digest of everything that it depends on: the interpreter,
+        the times of its package folders, this version of compilewatch and the variables that a
+        worker would see. `check` is called if none is stored, if any of these has changed, or with
+        `fresh`. Its exceptions propagate, and then nothing is stored. Raises InterpreterError if
+        the environment does not exist.
         """
         chosen = self.interpreter(name)
-        check_interpreter = partial(check, chosen)
-        return facts.remembered(
-            what, name, chosen, kind, check_interpreter, cache=self._cache, fresh=fresh
-        )
+        path = self._facts(name, chosen) / f"{what}.json"
+        depends_on = _digest(chosen)
+        if not fresh:
+            with contextlib.suppress(OSError, DamagedError):
+                fact = from_json(path.read_bytes(), Fact)
+                if fact.depends_on == depends_on:
+                    return from_json(bytes(fact.value), kind), fact.checked_at
+        value = check(chosen)
+        encoded = msgspec.Raw(msgspec.json.encode(value))
+        fact = Fact(depends_on=depends_on, checked_at=now(), value=encoded)
+        with contextlib.suppress(StoreError):  # without a writable cache, facts are found again
+            write_atomically(path, msgspec.json.encode(fact), durable=False)
+        return value, fact.checked_at
 
     def forget(self, name: str) -> None:
         """Delete the stored facts of an environment, so that they are determined again."""
-        facts.forget(name, self.interpreter(name), self._cache)
+        for path in self._facts(name, self.interpreter(name)).glob("*.json"):
+            path.unlink(missing_ok=True)
 
-    @property
-    def _cache(self) -> Path:
-        return self.cache or cache_folder()
+    def _facts(self, name: str, chosen: Interpreter) -> Path:
+        text = "\0".join((name, chosen.path, chosen.device))
+        return self._cache / "facts" / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def _digest(chosen: Interpreter) -> str:
+    """The digest of everything that a fact about an interpreter depends on."""
+    times = []
+    for path in _watched(chosen):
+        with contextlib.suppress(OSError):
+            times.append((str(path), path.stat().st_mtime_ns))
+    programs = [shutil.which(name) for name in (os.environ.get("CXX", "g++"), "neuronx-cc")]
+    seen = [dict(chosen.variables), os.environ.get("PYTHONPATH", ""), programs]
+    facts = [__version__, HARNESS_VERSION, seen, sorted(set(times))]
+    return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()
+
+
+def _watched(chosen: Interpreter) -> Iterator[Path]:
+    """The files and folders whose change may change a fact; they need not exist."""
+    python = Path(chosen.path)
+    yield python
+    prefix = python.parent.parent
+    if chosen.path == sys.executable:
+        prefix = Path(sys.prefix)
+        yield from map(Path, site.getsitepackages())
+        # A torch that is built in its checkout can change while the package folders do not.
+        spec = importlib.util.find_spec("torch")
+        if spec is not None and spec.origin is not None:
+            yield Path(spec.origin).with_name("version.py")
+    yield prefix / "pyvenv.cfg"
+    yield from prefix.glob("lib/python*/site-packages")
+    yield from map(Path, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
+    yield from Path("/dev").glob("neuron*")
+    for folder in FACT_SOURCES:
+        yield from (PACKAGE / folder).rglob("*.py")
 
 
 def package_folder(chosen: Interpreter) -> Path:
@@ -247,8 +312,28 @@ def module_command(python: str, module: str, *arguments: str) -> list[str]:
     return [python, "-P", str(BOOTSTRAP), module, *arguments]
 
 
+def oneshot(
+    chosen: Interpreter, verb: str, request: bytes, timeout_seconds: float
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a verb of `worker.process.oneshot`. Raises subprocess.TimeoutExpired."""
+    return subprocess.run(
+        worker_command(chosen, "oneshot", verb),
+        input=request,
+        env=worker_variables(chosen),
+        capture_output=True,
+        check=False,
+        timeout=timeout_seconds,
+    )
+
+
+def last_line(output: bytes) -> str:
+    """Return the last line of an output, in which the reason of a failure stands."""
+    return (output.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
+
+
 def describe_interpreter(name: str, chosen: Interpreter) -> Environment:
     """Describe an interpreter, which need not have a name yet; see `Environments.describe`."""
+    where = f"environment {name!r}: {chosen.path}"
     try:
         done = subprocess.run(
             worker_command(chosen, "describe", name, chosen.device),
@@ -258,20 +343,57 @@ def describe_interpreter(name: str, chosen: Interpreter) -> Environment:
             check=False,
         )
     except OSError as error:
-        raise InterpreterError(
-            f"environment {name!r}: {chosen.path} cannot be run: {error.strerror}"
-        ) from None
+        raise InterpreterError(f"{where} cannot be run: {error.strerror}") from None
     except subprocess.TimeoutExpired:
-        raise InterpreterError(
-            f"environment {name!r}: {chosen.path} did not respond in {DESCRIBE_TIMEOUT_SECONDS:g} s"
-        ) from None
+        limit = f"{DESCRIBE_TIMEOUT_SECONDS:g} s"
+        raise InterpreterError(f"{where} did not respond in {limit}") from None
     if done.returncode != 0:
-        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
-        raise InterpreterError(f"environment {name!r} is broken: {lines[-1]}")
+        raise InterpreterError(f"environment {name!r} is broken: {last_line(done.stderr)}")
     try:
         return from_json(done.stdout, Environment)
     except DamagedError:
         raise InterpreterError(
-            f"environment {name!r}: {chosen.path} printed no description that can be read: is it "
-            "a Python?"
+            f"{where} printed no description that can be read: is it a Python?"
         ) from None
+
+
+class EnvironmentState(StrEnum):
+    """`unfinished`: its creation was interrupted; `broken`: it does not respond."""
+
+    READY = "ready"
+    BROKEN = "broken"
+    UNFINISHED = "unfinished"
+    NOT_CREATED = "not_created"
+
+
+class ListedEnvironment(Record, frozen=True, kw_only=True):
+    """One environment. `environment` is its description, None unless it is ready."""
+
+    name: str
+    state: EnvironmentState
+    environment: Environment | None = None
+    advice: str = ""
+
+
+def listing(environments: Environments, *, fresh: bool = False) -> tuple[ListedEnvironment, ...]:
+    """The existing environments, then the unfinished ones, then those that targets would need."""
+    listed: list[ListedEnvironment] = []
+    known = set(environments.available())
+    for name in environments.available():
+        try:
+            described = environments.describe(name, fresh=fresh)
+            state, advice = EnvironmentState.READY, ""
+            if name == DEFAULT_ENVIRONMENT and described.cuda is not None:
+                known.add(targets.CUDA_BUILD)  # it is for what a CPU build cannot do
+        except InterpreterError as error:
+            command = "make setup" if name in INTERPRETERS else create_command(name)
+            described, state, advice = None, EnvironmentState.BROKEN, f"{error}; {command}"
+        listed.append(
+            ListedEnvironment(name=name, state=state, environment=described, advice=advice)
+        )
+    begun = sorted(path.parent.name for path in environments.folder("").glob("*/venv"))
+    for name in dict.fromkeys([*begun, *targets.environments()]):
+        if name not in known:
+            state = EnvironmentState.UNFINISHED if name in begun else EnvironmentState.NOT_CREATED
+            listed.append(ListedEnvironment(name=name, state=state, advice=create_command(name)))
+    return tuple(listed)

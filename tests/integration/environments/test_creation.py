@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.environments import STAMP_FILE, Environments
-from compilewatch.environments.creation import _installs, create, remove
-from compilewatch.environments.listing import EnvironmentState, listing, size_of
-from compilewatch.environments.recipes import Recipe, recipe_of
+from compilewatch.environments import STAMP_FILE, Environments, EnvironmentState, listing
+from compilewatch.environments.creation import Recipe, _installs, create, recipe_of, remove, size_of
 from compilewatch.errors import InterpreterError, UsageError
 from compilewatch.records import Environment
 

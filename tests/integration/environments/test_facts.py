@@ -9,41 +9,36 @@ from pathlib import Path
 import pytest
 
 from compilewatch import environments
-from compilewatch.environments import Interpreter
-from compilewatch.environments.facts import forget, remembered
+from compilewatch.environments import Environments, Interpreter
 from compilewatch.errors import InterpreterError
 
 Ask = Callable[..., int]
 
 
 @pytest.fixture
-def chosen(tmp_path: Path) -> Interpreter:
-    """An interpreter in a made environment with a folder of packages."""
+def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
+    """How often a fact of an interpreter with a folder of packages was found, as the fact."""
     (tmp_path / "venv" / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
     (tmp_path / "venv" / "bin").mkdir()
     for name in ("bin/python", "pyvenv.cfg"):
         (tmp_path / "venv" / name).write_text("")
-    return Interpreter(executable=str(tmp_path / "venv" / "bin" / "python"))
-
-
-@pytest.fixture
-def ask(tmp_path: Path, chosen: Interpreter) -> Ask:
-    """The number of times that the answer was asked for, as the answer."""
+    chosen = Interpreter(executable=str(tmp_path / "venv" / "bin" / "python"))
+    monkeypatch.setitem(environments.INTERPRETERS, "x", chosen)
     count = iter(range(1, 100))
 
     def asked(fresh: bool = False) -> int:
-        return remembered(
-            "count", "x", chosen, int, lambda: next(count), cache=tmp_path / "cache", fresh=fresh
-        )[0]
+        known = Environments(tmp_path / "cache")
+        return known.remembered("count", "x", int, lambda _: next(count), fresh=fresh)[0]
 
     return asked
 
 
-def test_a_fact_is_kept_with_its_time(tmp_path: Path, chosen: Interpreter) -> None:
-    first = remembered("n", "x", chosen, int, lambda: 1, cache=tmp_path)
-    assert first[0] == 1
-    assert first[1].endswith("Z")
-    assert remembered("n", "x", chosen, int, lambda: 2, cache=tmp_path) == first
+def test_a_fact_is_kept_with_its_time(ask: Ask, tmp_path: Path) -> None:
+    known = Environments(tmp_path / "cache")
+    value, checked_at = known.remembered("n", "x", int, lambda _: 1)
+    assert value == 1
+    assert checked_at.endswith("Z")
+    assert known.remembered("n", "x", int, lambda _: 2) == (value, checked_at)
 
 
 def _later(path: Path) -> None:
@@ -69,12 +64,10 @@ def test_what_a_worker_would_see_counts(
     assert ask() == 3
 
 
-def test_fresh_forgotten_and_damaged_describe_again(
-    ask: Ask, tmp_path: Path, chosen: Interpreter
-) -> None:
+def test_fresh_forgotten_and_damaged_describe_again(ask: Ask, tmp_path: Path) -> None:
     assert ask() == 1
     assert ask(fresh=True) == 2
-    forget("x", chosen, tmp_path / "cache")
+    Environments(tmp_path / "cache").forget("x")
     assert ask() == 3
     (path,) = (tmp_path / "cache").rglob("count.json")
     path.write_text("{")
@@ -92,5 +85,5 @@ def test_a_failure_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     python.chmod(0o755)
     monkeypatch.setitem(environments.INTERPRETERS, "other", Interpreter(executable=str(python)))
     with pytest.raises(InterpreterError):
-        environments.Environments(tmp_path).describe("other")
+        Environments(tmp_path).describe("other")
     assert not list((tmp_path / "facts").rglob("*.json"))

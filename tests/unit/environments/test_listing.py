@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.environments import Environments
-from compilewatch.environments.listing import listing
+from compilewatch.environments import Environments, listing
 from tests import factories
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.environments.sharing import needed, packages_in, release_in, share
+from compilewatch.environments.creation import needed, packages_in, release_in, share
 
 
 def install(folder: Path, name: str, requires: tuple[str, ...] = (), address: bool = False) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.environments import tools
+from compilewatch.environments import creation
 from compilewatch.errors import InterpreterError
 
 
@@ -15,8 +15,8 @@ from compilewatch.errors import InterpreterError
 def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Requirements of our own, and the commands that would run; `venv` makes its interpreter."""
     (tmp_path / "monitor.txt").write_text("streamlit==1\n")
-    monkeypatch.setattr(tools, "REQUIREMENTS", tmp_path)
-    monkeypatch.setattr(tools, "runs", lambda python: Path(python).exists())
+    monkeypatch.setattr(creation, "REQUIREMENTS", tmp_path)
+    monkeypatch.setattr(creation, "runs", lambda python: Path(python).exists())
     ran: list[list[str]] = []
 
     def run_step(
@@ -28,12 +28,12 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
             python.parent.mkdir(parents=True)
             python.touch()
 
-    monkeypatch.setattr(tools, "run_step", run_step)
+    monkeypatch.setattr(creation, "run_step", run_step)
     return ran
 
 
 def test_it_is_created_once(tmp_path: Path, steps: list[list[str]]) -> None:
-    tool = tools.Tool("monitor", tmp_path)
+    tool = creation.Tool("monitor", tmp_path)
     assert not tool.is_ready()
     tool.create()
     assert tool.python == tmp_path / "tools" / "monitor" / "venv" / "bin" / "python"
@@ -44,7 +44,7 @@ def test_it_is_created_once(tmp_path: Path, steps: list[list[str]]) -> None:
 
 
 def test_other_requirements_are_installed_into_it(tmp_path: Path, steps: list[list[str]]) -> None:
-    tool = tools.Tool("monitor", tmp_path)
+    tool = creation.Tool("monitor", tmp_path)
     tool.create()
     (tmp_path / "monitor.txt").write_text("streamlit==2\n")
     assert not tool.is_ready()
@@ -56,14 +56,14 @@ def test_other_requirements_are_installed_into_it(tmp_path: Path, steps: list[li
 def test_requirements_that_change_meanwhile_do_not_count_as_installed(
     tmp_path: Path, steps: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tool = tools.Tool("monitor", tmp_path)
-    before = vars(tools)["run_step"]
+    tool = creation.Tool("monitor", tmp_path)
+    before = vars(creation)["run_step"]
 
     def changes(*arguments: object) -> None:
         before(*arguments)
         (tmp_path / "monitor.txt").write_text("streamlit==2\n")
 
-    monkeypatch.setattr(tools, "run_step", changes)
+    monkeypatch.setattr(creation, "run_step", changes)
     tool.create()
     assert not tool.is_ready()
 
@@ -71,14 +71,14 @@ def test_requirements_that_change_meanwhile_do_not_count_as_installed(
 def test_a_failed_installation_is_not_ready(
     tmp_path: Path, steps: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tool = tools.Tool("monitor", tmp_path)
+    tool = creation.Tool("monitor", tmp_path)
     tool.create()
     (tmp_path / "monitor.txt").write_text("streamlit==2\n")
 
     def fails(*_: object) -> None:
         raise InterpreterError("pip failed")
 
-    monkeypatch.setattr(tools, "run_step", fails)
+    monkeypatch.setattr(creation, "run_step", fails)
     with pytest.raises(InterpreterError):
         tool.create()
     (tmp_path / "monitor.txt").write_text("streamlit==1\n")
@@ -86,7 +86,7 @@ def test_a_failed_installation_is_not_ready(
 
 
 def test_without_the_checkout_it_says_so(tmp_path: Path, steps: list[list[str]]) -> None:
-    tool = tools.Tool("monitor", tmp_path)
+    tool = creation.Tool("monitor", tmp_path)
     (tmp_path / "monitor.txt").unlink()
     with pytest.raises(InterpreterError, match="install compilewatch again"):
         tool.create()

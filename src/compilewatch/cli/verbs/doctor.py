@@ -18,8 +18,7 @@ from compilewatch.api.worker_client import working
 from compilewatch.cli import options
 from compilewatch.config.settings import Settings, load_settings
 from compilewatch.data import read_overrides
-from compilewatch.environments import INTERPRETERS, Environments
-from compilewatch.environments.listing import listing
+from compilewatch.environments import INTERPRETERS, Environments, listing
 from compilewatch.errors import CompilewatchError, ConfigError
 from compilewatch.launchers.local.launcher import cannot_fork
 from compilewatch.plan.expectations import load_expectations

@@ -10,10 +10,8 @@ from compilewatch.api.selection import split
 from compilewatch.api.worker_client import Working, try_environment
 from compilewatch.cli import options
 from compilewatch.config.settings import load_settings
-from compilewatch.environments import INTERPRETERS, Environments, create_command
-from compilewatch.environments.creation import create, remove
-from compilewatch.environments.listing import listing, size_of
-from compilewatch.environments.recipes import recipe_of
+from compilewatch.environments import INTERPRETERS, Environments, create_command, listing
+from compilewatch.environments.creation import create, recipe_of, remove, size_of
 from compilewatch.errors import InterpreterError
 from compilewatch.launchers.local.launcher import cannot_fork
 from compilewatch.records import Environment, Record

@@ -16,9 +16,8 @@ import msgspec
 
 from compilewatch.api.launching import local_launcher
 from compilewatch.api.requests import one_request
-from compilewatch.api.worker_client import last_line
 from compilewatch.config.settings import Settings
-from compilewatch.environments import Environments, package_folder, worker_variables
+from compilewatch.environments import Environments, last_line, package_folder, worker_variables
 from compilewatch.errors import UsageError
 from compilewatch.extras.fixes.candidates import Place
 from compilewatch.extras.fixes.records import (

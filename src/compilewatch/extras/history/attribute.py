@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from compilewatch.analysis.comparison import judge
-from compilewatch.environments.versions import release_of
+from compilewatch.environments.creation import release_of
 from compilewatch.errors import InterpreterError, UsageError
 from compilewatch.extras.history.bisect import Prepare
 from compilewatch.extras.history.versions import Evaluator

@@ -19,8 +19,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from compilewatch.environments import SUPPORTED_TRANSFORMERS, Environments, package_folder
-from compilewatch.environments.releases import releases
-from compilewatch.environments.versions import ensure
+from compilewatch.environments.creation import ensure, releases
 from compilewatch.errors import InterpreterError, UnknownModelError, UsageError, did_you_mean
 from compilewatch.extras.history.versions import Evaluator
 from compilewatch.records import (

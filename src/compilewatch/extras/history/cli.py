@@ -20,7 +20,7 @@ from compilewatch.cli.rendering.tables import changes_table
 from compilewatch.config.settings import Settings, load_settings
 from compilewatch.contract.targets import target_label
 from compilewatch.environments import Environments
-from compilewatch.environments.versions import release_of
+from compilewatch.environments.creation import release_of
 from compilewatch.errors import UnknownModelError, UsageError
 from compilewatch.extras.history.attribute import (
     Attribution,

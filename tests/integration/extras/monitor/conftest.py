@@ -14,7 +14,7 @@ import pytest
 
 import compilewatch
 from compilewatch.environments import BOOTSTRAP
-from compilewatch.environments.tools import Tool
+from compilewatch.environments.creation import Tool
 from compilewatch.extras.monitor.cli import VARIABLES
 from compilewatch.extras.profiles.infer.store import ProfileFolder
 from compilewatch.profiling import Profiler

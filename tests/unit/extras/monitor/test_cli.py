@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from compilewatch.config.settings import load_settings
-from compilewatch.environments.tools import Tool
+from compilewatch.environments.creation import Tool
 from compilewatch.extras.monitor import cli
 
 

@@ -9,8 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from compilewatch import extras
-from compilewatch.api.worker_client import last_line, oneshot
-from compilewatch.environments import Environments
+from compilewatch.environments import Environments, last_line, oneshot
 from compilewatch.errors import InputsError, MissingExtraError
 from compilewatch.extras.fixes.minimal.issue import draft, stored_duplicates
 from compilewatch.extras.fixes.minimal.messages import (

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from compilewatch.api.worker_client import call_worker, last_line, oneshot
-from compilewatch.environments import Environments
+from compilewatch.api.worker_client import call_worker
+from compilewatch.environments import Environments, last_line, oneshot
 from compilewatch.errors import CompilerError, InputsError, StoreError
 from compilewatch.extras.profiles.infer.messages import CapturedProfile, NeuronCapture
 from compilewatch.extras.profiles.train import analysis
