@@ -24,7 +24,7 @@ from compilewatch.extras.papers.calls import ModelPrices
 from compilewatch.extras.papers.prompts import PaperRules
 from compilewatch.extras.profiles.infer.records import PROFILE_VERSION
 from compilewatch.plan.expectations import Expectations
-from compilewatch.sinks.metrics_page import metrics_page
+from compilewatch.sinks.prometheus import metrics_page
 from compilewatch.sources.hub.pulled import PulledList
 from compilewatch.sources.hub.reviewed import ReviewedRepositories
 from compilewatch.sources.hub.source import RemoteCode

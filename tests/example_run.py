@@ -41,7 +41,7 @@ from compilewatch.records import (
     TrendPoint,
     XlaDetail,
 )
-from compilewatch.sinks.html import HtmlSink
+from compilewatch.sinks.run_files import HtmlSink
 from compilewatch.store import RunFolder
 from tests import factories
 

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
-from compilewatch.analysis.rows import target_order
-from compilewatch.analysis.summary import downloads_of
+from compilewatch.analysis.summary import downloads_of, target_order
 from compilewatch.contract.targets import target_label
 from compilewatch.records import (
     GraphBreak,

@@ -93,7 +93,7 @@ class CheckResult:
         ).decode()
 
     def __str__(self) -> str:
-        from compilewatch.report.terminal.panel import check_text
+        from compilewatch.report.terminal import check_text
 
         return check_text(self.result, self.recompilations, self.left)
 

@@ -9,8 +9,8 @@ from compilewatch.config.settings import Settings, value_of
 from compilewatch.records import RunView
 
 SINKS: dict[str, str] = {
-    "html": "compilewatch.sinks.html:HtmlSink",
-    "junit": "compilewatch.sinks.junit:JunitSink",
+    "html": "compilewatch.sinks.run_files:HtmlSink",
+    "junit": "compilewatch.sinks.run_files:JunitSink",
     "metrics_file": "compilewatch.sinks.prometheus:MetricsFileSink",
     "pushgateway": "compilewatch.sinks.pushgateway:PushgatewaySink",
     "loki": "compilewatch.sinks.loki:LokiSink",

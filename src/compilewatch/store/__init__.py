@@ -2,12 +2,9 @@
 
 from compilewatch.files import safe_name
 from compilewatch.store.artifacts import artifacts_path, condense, restore_artifacts
-from compilewatch.store.deletion import freed_bytes, run_bytes
 from compilewatch.store.index import StoredResult, is_reusable
-from compilewatch.store.outputs import Store
-from compilewatch.store.runs import RunFolder, StoredRun
-from compilewatch.store.spool import Delivered, Spool, Spooled
-from compilewatch.store.writer import RunWriter
+from compilewatch.store.outputs import Delivered, Spool, Spooled, Store
+from compilewatch.store.runs import RunFolder, RunWriter, StoredRun, freed_bytes, run_bytes
 
 __all__ = [
     "Delivered",

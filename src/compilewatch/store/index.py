@@ -20,7 +20,7 @@ from compilewatch.contract.targets import target_label
 from compilewatch.errors import StoreError
 from compilewatch.files import DamagedError, failed, replace
 from compilewatch.records import HARNESS_VERSION, RESULT_VERSION, Phase, Result, Status
-from compilewatch.store.formats import decode
+from compilewatch.store.journal import decode
 from compilewatch.store.runs import RESULTS_FILE
 
 FILE = ".index"

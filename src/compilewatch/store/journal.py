@@ -1,7 +1,8 @@
-"""Files that only grow, one JSON record a line: one way to append and one rule for damaged lines.
+"""Stored records: their versions, and files that only grow, with one JSON record a line.
 
-A line is synced before `append_record` returns. What a killed writer left of a line stays a line of
-its own, and a line that cannot be read is left out and named.
+A file of another version is rejected with one clear line. Every journal has one way to append and
+one rule for damaged lines: a line is synced before `append_record` returns, what a killed writer
+left of a line stays a line of its own, and a line that cannot be read is left out and named.
 """
 
 from __future__ import annotations
@@ -13,13 +14,54 @@ from typing import TypeVar
 import msgspec
 
 from compilewatch.errors import StoreError
-from compilewatch.files import DamagedError, append_all, failed, lock, sync, sync_folder
-from compilewatch.records import Record
-from compilewatch.store.formats import decode
-
-LOCK_SECONDS = 10.0
+from compilewatch.files import DamagedError, append_all, failed, from_json, lock, sync, sync_folder
+from compilewatch.records import (
+    RESULT_VERSION,
+    RUN_VERSION,
+    SCHEMA_VERSION,
+    Plan,
+    Record,
+    Result,
+    Run,
+)
 
 T = TypeVar("T", bound=Record)
+
+VERSIONS: dict[type, int] = {
+    Run: RUN_VERSION,
+    Result: RESULT_VERSION,
+    Plan: SCHEMA_VERSION,
+}
+
+
+class _Version(msgspec.Struct):
+    schema_version: int
+
+
+def decode(data: bytes, kind: type[T], current: int | None = None) -> T:
+    """Decode one stored record.
+
+    `current` is the version of records that are not in `VERSIONS`.
+
+    Raises StoreError if it has another version, and DamagedError if it cannot be decoded. Neither
+    message names the file.
+    """
+    current = VERSIONS[kind] if current is None else current
+    version = from_json(data, _Version).schema_version
+    if version == current:
+        return from_json(data, kind)
+    if version > current:
+        raise StoreError(
+            f"written by a newer compilewatch (schema {version}, this one knows "
+            f"{current}): upgrade compilewatch to read it"
+        )
+    raise StoreError(
+        f"written by an old compilewatch (schema {version}, this one reads {current}): move the "
+        "run away, or read it with the version that wrote it"
+    )
+
+
+LOCK_SECONDS = 10.0
 
 
 def append_record(path: Path, record: Record) -> None:

@@ -11,18 +11,103 @@ import time
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from compilewatch.errors import StoreError, UsageError
-from compilewatch.files import failed, point_latest, sync_folder, write_atomically
-from compilewatch.records import Plan, Run, new_run_id
+from compilewatch.files import (
+    DamagedError,
+    failed,
+    from_json,
+    point_latest,
+    sync_folder,
+    write_atomically,
+)
+from compilewatch.records import Plan, Record, Run, new_run_id, now
 from compilewatch.store import index
-from compilewatch.store.deletion import clear_deleted, delete_run
 from compilewatch.store.index import StoredOutcome, StoredResult
-from compilewatch.store.runs import PLAN_FILE, RUN_FILE, RunFolder, StoredRun
-from compilewatch.store.spool import Spool
-from compilewatch.store.writer import RunWriter, earlier_seconds
+from compilewatch.store.runs import (
+    PLAN_FILE,
+    RUN_FILE,
+    RunFolder,
+    RunWriter,
+    StoredRun,
+    clear_deleted,
+    delete_run,
+    earlier_seconds,
+)
+
+LAST_FILE = "last.json"
+
+_Kind = TypeVar("_Kind", bound=Record)
+
+
+class Spooled(Record, frozen=True, kw_only=True):
+    """A waiting publication. `since` is RFC 3339; `attempts` failed, the last one for `why`."""
+
+    run: str
+    since: str
+    attempts: int = 0
+    why: str = ""
+
+
+class Delivered(Record, frozen=True, kw_only=True):
+    """The last publication that a sink accepted; `at` is RFC 3339."""
+
+    run: str
+    at: str
+
+
+class Spool:
+    """The spool of one outputs folder. Raises StoreError."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root / "spool"
+
+    def waiting(self, sink: str) -> tuple[Spooled, ...]:
+        """Return the publications that wait for a sink, oldest run first."""
+        try:
+            paths = sorted(p for p in (self._root / sink).glob("*.json") if p.name != LAST_FILE)
+        except OSError as error:
+            raise failed("read", self._root, error) from None
+        # The file name is sufficient: a damaged file is still a waiting publication.
+        return tuple(_read(p, Spooled) or Spooled(run=p.stem, since=now()) for p in paths)
+
+    def sinks_of(self, run: str) -> tuple[str, ...]:
+        """Return the sinks for which a publication of the run waits."""
+        return tuple(sorted(path.parent.name for path in self._root.glob(f"*/{run}.json")))
+
+    def put(self, sink: str, spooled: Spooled) -> None:
+        """Add a publication, in place of an earlier one of the same run."""
+        self._write(sink, f"{spooled.run}.json", spooled)
+
+    def drop(self, sink: str, run: str) -> None:
+        """Remove a publication, if it exists."""
+        path = self._root / sink / f"{run}.json"
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise failed("delete", path, error) from None
+
+    def delivered(self, sink: str, run: str) -> None:
+        """Remove a publication that the sink has accepted, and record it as the last one."""
+        self._write(sink, LAST_FILE, Delivered(run=run, at=now()))
+        self.drop(sink, run)
+
+    def last(self, sink: str) -> Delivered | None:
+        """Return the last publication that a sink accepted."""
+        return _read(self._root / sink / LAST_FILE, Delivered)
+
+    def _write(self, sink: str, name: str, record: Record) -> None:
+        write_atomically(self._root / sink / name, msgspec.json.encode(record))
+
+
+def _read(path: Path, kind: type[_Kind]) -> _Kind | None:
+    with contextlib.suppress(OSError, DamagedError):
+        return from_json(path.read_bytes(), kind)
+    return None
+
 
 RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 

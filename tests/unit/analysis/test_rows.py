@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from compilewatch.analysis import rows
-from compilewatch.analysis.rows import EAGER, LAYERS, Way
+from compilewatch.analysis import summary
+from compilewatch.analysis.summary import EAGER, LAYERS, Way
 from compilewatch.records import (
     ExportDetail,
     ExportVariant,
@@ -27,7 +27,7 @@ def on(name: str, status: Status = Status.PASS, model: str = "BertModel", **fiel
 
 
 def only_row(*results: Any) -> Any:
-    (row,) = rows.rows(results)
+    (row,) = summary.matrix_rows(results)
     return row
 
 
@@ -78,7 +78,7 @@ def test_where_nothing_ran_eager_neither_passed_nor_failed() -> None:
 
 
 def test_modes_shapes_and_environments_are_rows_of_their_own() -> None:
-    matrix = rows.rows(
+    matrix = summary.matrix_rows(
         [
             on("dynamo"),
             on("xla"),
@@ -120,11 +120,11 @@ def test_a_disagreement_says_where_the_two_were_evaluated_differently() -> None:
 
 
 def test_first_failures_are_counted_with_zero_for_layers_that_never_are_first() -> None:
-    failures = rows.rows(
+    failures = summary.matrix_rows(
         [on("dynamo"), on("export", Status.ERROR), on("dynamo", model="B"), on("export", model="B")]
     )
     way = Way(mode_label="eval", environment=None)
-    assert rows.first_failures(failures) == {
+    assert summary.first_failures(failures) == {
         (way, EAGER): 0,
         (way, "dynamo"): 0,
         (way, "export"): 1,
@@ -139,7 +139,7 @@ def test_reasons_are_ranked_for_each_target_with_breaks_and_codes_apart() -> Non
         on("export", Status.TIMEOUT, model="C"),
         on("dynamo", breaks=(factories.graph_break(), factories.graph_break("other"))),
     )
-    reasons = rows.reasons_by_target(view)
+    reasons = summary.reasons_by_target(view)
     assert list(reasons) == ["dynamo", "export", "xla"]
     assert [(r.label, r.phase, r.models) for r in reasons["dynamo"]] == [
         ("GB0170 Data-dependent branching", None, 1)

@@ -11,7 +11,7 @@ import pytest
 from compilewatch.analysis.summary import phase_seconds
 from compilewatch.records import FullgraphVerdict, Part, Quantization, Status, Target
 from compilewatch.report import html
-from compilewatch.report.pages import RunReport
+from compilewatch.report.html import RunReport
 from tests import example_run, factories
 
 VOID = {"meta", "link", "img", "br", "source", "input"}

@@ -22,7 +22,7 @@ from compilewatch.records import (
     Target,
     Tier,
 )
-from compilewatch.report import commands, wording
+from compilewatch.report import wording
 from compilewatch.report.wording import ResultGroup
 from tests import factories
 
@@ -128,7 +128,7 @@ def test_memory() -> None:
 def test_commands_evaluate_the_same_request_again_and_survive_a_shell() -> None:
     target = Target(name="export", mode=Mode.TRAIN, dynamic=True)
     asked = factories.request("odd name", target=target, depth=Depth.REDUCED, source="manifest")
-    assert commands.commands(asked) == (
+    assert wording.repeat_commands(asked) == (
         "compilewatch reproduce 'odd name'",
         "compilewatch explain 'odd name' --target export",
         "compilewatch sweep --source manifest --models 'odd name' --targets export"
@@ -138,7 +138,7 @@ def test_commands_evaluate_the_same_request_again_and_survive_a_shell() -> None:
 
 def test_commands_set_nested_graph_breaks_as_they_were() -> None:
     asked = factories.request(target=Target(nested_graph_breaks=True))
-    assert commands.commands(asked) == (
+    assert wording.repeat_commands(asked) == (
         "compilewatch reproduce BertModel --nested-graph-breaks on",
         "compilewatch explain BertModel --nested-graph-breaks on",
         "compilewatch sweep --source library --models BertModel --nested-graph-breaks on --fresh",
@@ -153,7 +153,7 @@ def test_commands_name_the_environment_of_a_persons_own_model(
     own = msgspec.structs.replace(asked.model, build=FactoryBuild(factory="net:build"))
     asked = msgspec.structs.replace(asked, model=own)
     option = " --environment vision" if named else ""
-    reproduce, explain, sweep = commands.commands(asked)
+    reproduce, explain, sweep = wording.repeat_commands(asked)
     assert reproduce == f"compilewatch reproduce net:build{option}"
     assert explain == f"compilewatch explain net:build{option}"
     assert ("--environments vision" in sweep) is named
@@ -260,8 +260,8 @@ def test_an_attempt_keeps_the_names_in_its_reason() -> None:
 
 def test_the_compile_trace_is_what_tlparse_made_of_it() -> None:
     trace, packed = "artifacts/m/torch_trace/t.log.zst", "artifacts/m/tlparse.zip"
-    assert commands.compile_trace((trace, packed)) == packed
-    assert commands.compile_trace((trace,)) is None
+    assert wording.compile_trace((trace, packed)) == packed
+    assert wording.compile_trace((trace,)) is None
 
 
 def test_every_part_of_a_repository_has_words() -> None:

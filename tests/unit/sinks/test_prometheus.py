@@ -20,7 +20,7 @@ from compilewatch.records import (
     Target,
     XlaDetail,
 )
-from compilewatch.sinks import metrics_page, prometheus
+from compilewatch.sinks import prometheus
 from compilewatch.store import RunFolder
 from tests import example_run, factories, services
 
@@ -228,9 +228,9 @@ def test_publishing_again_writes_the_same_bytes(tmp_path: Path) -> None:
 
 def test_the_page_explains_every_label_with_few_values() -> None:
     used = {label for definition in prometheus.all_definitions() for label in definition.labels}
-    assert set(metrics_page.all_labels()) <= used
+    assert set(prometheus.all_labels()) <= used
     for label in ("model", "family", "commit", "reason", "target", "mode", "status", "kind"):
-        assert f"| `{label}` |" in metrics_page.metrics_page()
+        assert f"| `{label}` |" in prometheus.metrics_page()
 
 
 def test_what_single_targets_measured_is_exposed() -> Any:

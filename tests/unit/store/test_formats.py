@@ -8,7 +8,7 @@ import pytest
 from compilewatch.errors import StoreError
 from compilewatch.files import DamagedError
 from compilewatch.records import RESULT_VERSION, Result
-from compilewatch.store.formats import decode
+from compilewatch.store.journal import decode
 from tests import factories
 
 

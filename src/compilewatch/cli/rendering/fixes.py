@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 
 from compilewatch.analysis.leverage import FixableCause, Leverage, VerifiedFixes
-from compilewatch.report.terminal.pieces import plain, plain_table, spaced
+from compilewatch.report.terminal import plain, plain_table, spaced
 from compilewatch.report.wording import (
     gain,
     leverage_headline,

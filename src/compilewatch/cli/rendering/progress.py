@@ -22,7 +22,7 @@ from rich.text import Text
 from compilewatch.errors import StoreError
 from compilewatch.launchers import Launcher, Running
 from compilewatch.records import Request, Result, Target, spent
-from compilewatch.report.terminal.pieces import STYLES, console, plain
+from compilewatch.report.terminal import STYLES, console, plain
 from compilewatch.report.wording import (
     OUTCOME_LABELS,
     ResultGroup,

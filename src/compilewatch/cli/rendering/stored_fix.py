@@ -5,9 +5,8 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 
 from compilewatch.records import ModelFix, Result
-from compilewatch.report.commands import commands
-from compilewatch.report.terminal.pieces import code, plain
-from compilewatch.report.wording import plural
+from compilewatch.report.terminal import code, plain
+from compilewatch.report.wording import plural, repeat_commands
 
 
 def stored_fix_text(fix: ModelFix, result: Result) -> RenderableType:
@@ -17,7 +16,7 @@ def stored_fix_text(fix: ModelFix, result: Result) -> RenderableType:
     what = f"{len(fix.removed & breaks)} of {plural(len(breaks), 'graph break')}"
     origin = f"From run {fix.run}, where it is verified for {fix.model}; it removes {what}."
     if fix.model != name:
-        _, explain, _ = commands(result.request)
+        _, explain, _ = repeat_commands(result.request)
         origin += f" For {name} nothing is verified: {explain.replace('explain', 'fix', 1)}"
     heading = plain("Stored fix: ", "bold")
     heading.append_text(plain(" and ".join(fix.changes), "bold green"))

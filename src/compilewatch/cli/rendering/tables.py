@@ -12,13 +12,13 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from compilewatch.analysis import rows, summary
+from compilewatch.analysis import summary
 from compilewatch.api.summary import summary_of
 from compilewatch.cli import options
 from compilewatch.contract.targets import target_label
 from compilewatch.records import ChangeKind, Result, Run, RunView, Status
-from compilewatch.report import commands, wording
-from compilewatch.report.terminal.pieces import STYLES, console, plain, plain_table, spaced
+from compilewatch.report import wording
+from compilewatch.report.terminal import STYLES, console, plain, plain_table, spaced
 from compilewatch.report.wording import OUTCOME_LABELS, ResultGroup, outcome, plural
 from compilewatch.store import Store
 
@@ -134,7 +134,7 @@ def _not_passing(view: RunView) -> list[RenderableType]:
             r.request.model.name,
         )
     )
-    several = len(rows.targets_in_order(view.results)) > 1
+    several = len(summary.targets_in_order(view.results)) > 1
     table = plain_table("Does not pass", *(["Target"] if several else []), "Result", "Where", "Why")
     for result in results[:NOT_PASSING_SHOWN]:
         kind = outcome(result)
@@ -147,7 +147,7 @@ def _not_passing(view: RunView) -> list[RenderableType]:
         )
     if len(results) > NOT_PASSING_SHOWN:
         table.add_row(plain(f"{len(results) - NOT_PASSING_SHOWN:,} more in the report", "dim"))
-    return [table, plain(f"For details, run: {commands.commands(results[0].request)[1]}")]
+    return [table, plain(f"For details, run: {wording.repeat_commands(results[0].request)[1]}")]
 
 
 def _families(view: RunView) -> list[RenderableType]:
@@ -188,14 +188,14 @@ def _outcome_table(heading: str, lines: Iterable[tuple[str, Counter[ResultGroup]
 
 def _targets(view: RunView) -> list[RenderableType]:
     """For a run with several targets: verdicts, first failing targets and reasons by target."""
-    labels = rows.targets_in_order(view.results)
+    labels = summary.targets_in_order(view.results)
     if len(labels) < 2:
         return []
     counts = _counted(view, lambda result: target_label(result.request.target))
     parts: list[RenderableType] = [
         _outcome_table("Target", [(label, counts[label], "") for label in labels])
     ]
-    firsts = rows.first_failures(rows.rows(view.results))
+    firsts = summary.first_failures(summary.matrix_rows(view.results))
     if any(firsts.values()):
         table = plain_table("Fails first in", "Mode", "Models")
         table.columns[2].justify = "right"
@@ -209,7 +209,7 @@ def _reasons_by_target(view: RunView) -> list[RenderableType]:
     table = plain_table("Target", "Most frequent reasons", "Models", "Downloads")
     for column in table.columns[2:]:
         column.justify = "right"
-    for label, reasons in rows.reasons_by_target(view).items():
+    for label, reasons in summary.reasons_by_target(view).items():
         for number, reason in enumerate(reasons[:REASONS_BY_TARGET_SHOWN]):
             table.add_row(
                 plain("" if number else label),

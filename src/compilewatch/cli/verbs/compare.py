@@ -17,7 +17,7 @@ from compilewatch.config.settings import load_settings
 from compilewatch.contract.devices import canonical
 from compilewatch.errors import UsageError
 from compilewatch.records import Result
-from compilewatch.report.terminal.pieces import console
+from compilewatch.report.terminal import console
 from compilewatch.store import Store
 
 

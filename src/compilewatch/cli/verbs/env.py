@@ -15,7 +15,7 @@ from compilewatch.environments.creation import create, recipe_of, remove, size_o
 from compilewatch.errors import InterpreterError
 from compilewatch.launchers.local.launcher import cannot_fork
 from compilewatch.records import Environment, Record
-from compilewatch.report.terminal.pieces import console, plain, plain_table, spaced
+from compilewatch.report.terminal import console, plain, plain_table, spaced
 
 STEPS = ("Creating", "Collecting", "Downloading", "Building", "Installing", "Successfully")
 """The beginnings of those lines of pip's output that are worth showing."""

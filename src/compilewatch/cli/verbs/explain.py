@@ -13,8 +13,7 @@ from compilewatch.api.requests import one_request
 from compilewatch.cli import conditions, options
 from compilewatch.cli.rendering.progress import spinner
 from compilewatch.records import Result
-from compilewatch.report.terminal.panel import excerpt_of, model_panel
-from compilewatch.report.terminal.pieces import console
+from compilewatch.report.terminal import console, excerpt_of, model_panel
 
 
 @click.command("explain")

@@ -18,7 +18,7 @@ from compilewatch.contract.naming import naming_options
 from compilewatch.environments import Environments
 from compilewatch.errors import StoreError
 from compilewatch.records import Tier
-from compilewatch.report.terminal.pieces import console
+from compilewatch.report.terminal import console
 
 
 @click.command("inputs")

@@ -8,14 +8,14 @@ import click
 import msgspec
 
 from compilewatch.analysis.leverage import By, FixOrder, leverage, verified_fixes
-from compilewatch.analysis.rows import targets_in_order
+from compilewatch.analysis.summary import targets_in_order
 from compilewatch.api.stored_fixes import stored_fixes
 from compilewatch.cli import completion, options
 from compilewatch.cli.rendering.fixes import fixes_table
 from compilewatch.config.settings import load_settings
 from compilewatch.errors import UsageError, did_you_mean
 from compilewatch.records import Result
-from compilewatch.report.terminal.pieces import console
+from compilewatch.report.terminal import console
 from compilewatch.store import Store
 
 

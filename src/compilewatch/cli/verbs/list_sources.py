@@ -13,7 +13,7 @@ from compilewatch.config.paths import Places
 from compilewatch.config.settings import Settings, load_settings
 from compilewatch.errors import CompilewatchError
 from compilewatch.records import Record
-from compilewatch.report.terminal.pieces import console
+from compilewatch.report.terminal import console
 from compilewatch.sources.libraries import LIBRARIES
 from compilewatch.sources.libraries.source import installed_package, library_version
 from compilewatch.sources.loading import choose_source, source_names

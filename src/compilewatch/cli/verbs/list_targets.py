@@ -17,7 +17,7 @@ from compilewatch.environments import Environments
 from compilewatch.errors import InterpreterError
 from compilewatch.plan.placement import needs, place
 from compilewatch.records import Environment, Record, Target
-from compilewatch.report.terminal.pieces import console
+from compilewatch.report.terminal import console
 
 
 class ListedTarget(Record, frozen=True, kw_only=True):

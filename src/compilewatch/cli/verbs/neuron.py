@@ -18,7 +18,7 @@ from compilewatch.neuron import device, error_classes, neuronx_cc
 from compilewatch.neuron.neuronx_cc import HLO_SUFFIX, Compilation, Compiler
 from compilewatch.records import NeuronDetail, Record
 from compilewatch.report import wording
-from compilewatch.report.terminal.pieces import console
+from compilewatch.report.terminal import console
 from compilewatch.report.wording import plural
 
 POLL_SECONDS = 0.1

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import click
 
-from compilewatch.analysis.rows import target_order
+from compilewatch.analysis.summary import target_order
 from compilewatch.cli import completion, options
 from compilewatch.config.settings import load_settings
 from compilewatch.errors import ConfigError, StoreError, UnknownModelError, UsageError
 from compilewatch.records import Build, ConfigBuild, FactoryBuild, ModelSpec, Result
-from compilewatch.report.terminal.panel import excerpt_of, model_panel, row_panel
-from compilewatch.report.terminal.pieces import console
+from compilewatch.report.terminal import console, excerpt_of, model_panel, row_panel
 from compilewatch.sources.own import dotted_model, own_model
 from compilewatch.sources.select import in_pool
 from compilewatch.store import Store, StoredRun, restore_artifacts
@@ -71,7 +70,7 @@ def command(
         if number:
             click.echo()
         console().print(model_panel(result, excerpt_of(result.request), verbose=verbose))
-    from compilewatch.report.pages import file_name
+    from compilewatch.report.html import file_name
 
     page = stored.path / "report" / "models" / file_name(results[0].request.model.name, set())
     if page.exists():

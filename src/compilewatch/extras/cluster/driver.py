@@ -30,19 +30,7 @@ from compilewatch import extras
 from compilewatch.contract.messages import Lines
 from compilewatch.contract.targets import default_environment
 from compilewatch.errors import LauncherError
-from compilewatch.extras.cluster.node import (
-    Content,
-    Description,
-    NodeTask,
-    Parcel,
-    described,
-    evaluated,
-    own_files,
-    read,
-    shared_files,
-    write,
-)
-from compilewatch.extras.cluster.protocol import (
+from compilewatch.extras.cluster.launcher import (
     OUR_OWN_FAULT,
     ClusterBatch,
     ClusterFailed,
@@ -60,6 +48,18 @@ from compilewatch.extras.cluster.protocol import (
     Report,
     Submitted,
     lost_result,
+)
+from compilewatch.extras.cluster.node import (
+    Content,
+    Description,
+    NodeTask,
+    Parcel,
+    described,
+    evaluated,
+    own_files,
+    read,
+    shared_files,
+    write,
 )
 from compilewatch.records import AttemptCode, Environment, Request, Result
 

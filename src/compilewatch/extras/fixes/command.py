@@ -21,7 +21,7 @@ from compilewatch.extras.fixes.of_run.command import fix_run
 from compilewatch.extras.fixes.records import FixStatus
 from compilewatch.extras.fixes.search import MAX_EVALUATIONS, MAX_SECONDS
 from compilewatch.extras.fixes.text import conditions, fix_panel
-from compilewatch.report.terminal.pieces import console
+from compilewatch.report.terminal import console
 
 EXIT_STATUSES = {
     FixStatus.VERIFIED: 0,

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from compilewatch.extras.fixes.records import Fix, FixCost, FixKind, FixStatus, Verification
 from compilewatch.records import GraphBreak
-from compilewatch.report.terminal.pieces import Indented, code, plain
+from compilewatch.report.terminal import Indented, code, plain
 from compilewatch.report.wording import milliseconds
 
 _WORDS = {

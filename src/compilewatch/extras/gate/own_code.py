@@ -20,7 +20,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from compilewatch.report.terminal.panel import installed_file
+from compilewatch.report.terminal import installed_file
 
 INSTALLED = ("site-packages", "dist-packages")
 

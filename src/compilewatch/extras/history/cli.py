@@ -33,6 +33,7 @@ from compilewatch.extras.history.bisect import (
     PACKAGES,
     Bisection,
     Evaluated,
+    Evaluator,
     FileChange,
     Kind,
     Question,
@@ -41,7 +42,6 @@ from compilewatch.extras.history.bisect import (
     preparing,
     source_changes,
 )
-from compilewatch.extras.history.versions import Evaluator
 from compilewatch.records import (
     DEFAULT_ENVIRONMENT,
     Earlier,
@@ -52,7 +52,7 @@ from compilewatch.records import (
     RunView,
     reason_label,
 )
-from compilewatch.report.terminal.pieces import (
+from compilewatch.report.terminal import (
     STYLES,
     Indented,
     console,

@@ -65,7 +65,7 @@ def command(*, output_dir: str | None, port: int, no_browser: bool) -> int:
     click.echo(f"{address} shows {root}; Ctrl-C ends it", err=True)
     if not no_browser and _has_display():
         threading.Thread(target=_open_when_ready, args=(address, port), daemon=True).start()
-    script = Path(__file__).with_name("__main__.py")
+    script = Path(__file__).with_name("page.py")
     arguments = ["run", str(script), "--server.port", str(port), "--", str(root)]
     status = run_tool(python, "streamlit", arguments, VARIABLES)
     return 0 if status == 0 else 2

@@ -1,9 +1,14 @@
-"""Draws the monitor page with Streamlit, which is passed in as `st` and imported nowhere here."""
+"""The monitor page, and the script that Streamlit runs: `streamlit run …/page.py -- OUTPUTS`.
+
+Streamlit's environment has neither compilewatch nor torch: `worker/process/bootstrap.py` loads the
+package from its files, and then runs Streamlit in the same process.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from compilewatch.errors import StoreError
@@ -313,3 +318,12 @@ def _preview(st: Any, monitor: Monitor, entry: MonitorEntry, name: str, size: in
 def _plain(text: str) -> str:
     """Return text of which Markdown interprets nothing but code."""
     return "".join(f"\\{c}" if c in "*_[]<>$#|~" else c for c in text)
+
+
+if __name__ == "__main__":
+    import streamlit
+
+    streamlit.set_page_config(page_title="compilewatch", layout="wide")
+    root = Path(sys.argv[1] if len(sys.argv) > 1 else "outputs")
+    # One view for all visitors and refreshes, because it remembers what it has read.
+    show(streamlit, streamlit.cache_resource(Monitor, show_spinner=False)(root))

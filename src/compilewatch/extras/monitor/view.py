@@ -35,7 +35,7 @@ from compilewatch.records import Change, ChangeKind, Phase, Result, Run, Status,
 from compilewatch.report.charts import PROFILE_TONES, target_tones
 from compilewatch.report.wording import milliseconds, plural
 from compilewatch.store import StoredRun
-from compilewatch.store.formats import decode
+from compilewatch.store.journal import decode
 from compilewatch.store.outputs import RUN_ID
 from compilewatch.store.runs import RESULTS_FILE, result_lines
 
@@ -95,7 +95,7 @@ class MonitorEntry:
 
     @property
     def label(self) -> str:
-        return f"{self.started_at[:16].replace('T', ' ')} {self.kind} {self.title} ({self.state})"
+        return f"{self.started_at[:16].replace('R', ' ')} {self.kind} {self.title} ({self.state})"
 
 
 class Alert(NamedTuple):

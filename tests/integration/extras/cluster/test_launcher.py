@@ -21,9 +21,8 @@ from compilewatch.api.run import sweep
 from compilewatch.config.settings import load_settings
 from compilewatch.errors import LauncherError
 from compilewatch.extras.cluster.driver import Driver, Node, _reach, check_equal, load_ray
-from compilewatch.extras.cluster.launcher import RayLauncher
+from compilewatch.extras.cluster.launcher import Connect, Done, RayLauncher
 from compilewatch.extras.cluster.node import Description
-from compilewatch.extras.cluster.protocol import Connect, Done
 from compilewatch.records import FactoryBuild, ModelSpec, Phase, Status, Target
 from compilewatch.store import Store
 from tests import factories

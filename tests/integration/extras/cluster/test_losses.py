@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compilewatch.extras.cluster.driver import load_ray
-from compilewatch.extras.cluster.protocol import MOST_LOSSES, Flight, lost_result
+from compilewatch.extras.cluster.launcher import MOST_LOSSES, Flight, lost_result
 from compilewatch.records import Status
 from tests import factories
 

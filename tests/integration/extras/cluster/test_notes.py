@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 
-from compilewatch.extras.cluster.protocol import Flight
+from compilewatch.extras.cluster.launcher import Flight
 from compilewatch.records import Request, Result
 from tests import factories
 from tests.fake_launcher import FakeLauncher

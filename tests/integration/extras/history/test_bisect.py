@@ -14,8 +14,14 @@ from compilewatch.api.view import view
 from compilewatch.config.settings import Settings
 from compilewatch.errors import InterpreterError, UnknownModelError
 from compilewatch.extras.history.attribute import Attribution, ChangeCause, Side, attribute_changes
-from compilewatch.extras.history.bisect import Bisection, Evaluated, Kind, Question, bisect
-from compilewatch.extras.history.versions import Evaluator
+from compilewatch.extras.history.bisect import (
+    Bisection,
+    Evaluated,
+    Evaluator,
+    Kind,
+    Question,
+    bisect,
+)
 from compilewatch.launchers import Launcher
 from compilewatch.records import Environment, ModelSpec, Phase, Request, Result, Status, Target
 from compilewatch.store import Store

@@ -20,15 +20,15 @@ from compilewatch.records import (
     Target,
     Tier,
 )
+from compilewatch.report import terminal as panel
 from compilewatch.report import wording
-from compilewatch.report.terminal import panel, pieces
-from compilewatch.report.terminal.panel import SourceLine
+from compilewatch.report.terminal import SourceLine
 from tests import example_run, factories
 
 
 def piped(renderable: Any) -> str:
     stream = io.StringIO()
-    pieces.console(stream).print(renderable)
+    panel.console(stream).print(renderable)
     return stream.getvalue()
 
 
@@ -150,7 +150,7 @@ def test_text_of_others_is_neither_markup_nor_commands_to_the_terminal() -> None
 
 
 def test_lines_of_a_pipe_have_no_trailing_spaces() -> None:
-    table = pieces.plain_table("Name", "Why")
+    table = panel.plain_table("Name", "Why")
     table.add_row("short", "a long reason")
     table.add_row("long name", "x")
     lines = piped(table).splitlines()

@@ -22,7 +22,7 @@ from compilewatch.extras.fixes.of_run.progress import FixProgress
 from compilewatch.extras.fixes.of_run.view import model_fix
 from compilewatch.extras.fixes.records import FixOrigin, FixStatus, RunFix
 from compilewatch.extras.fixes.text import status_text
-from compilewatch.report.terminal.pieces import console, plain, plain_table, spaced
+from compilewatch.report.terminal import console, plain, plain_table, spaced
 from compilewatch.report.wording import plural, quantity, verified_total_words
 from compilewatch.store import Store, StoredRun
 

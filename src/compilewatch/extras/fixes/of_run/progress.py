@@ -17,7 +17,7 @@ from rich.text import Text
 
 from compilewatch.extras.fixes.records import RunFix
 from compilewatch.extras.fixes.text import status_text
-from compilewatch.report.terminal.pieces import console, plain
+from compilewatch.report.terminal import console, plain
 
 QUIET_SECONDS = 30.0
 """Where the output is no terminal, a step is a line only after so long a time without one."""

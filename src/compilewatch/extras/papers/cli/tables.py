@@ -20,7 +20,7 @@ from compilewatch.extras.papers.records import (
     StageResult,
 )
 from compilewatch.extras.papers.view import Preflight
-from compilewatch.report.terminal.pieces import console, plain, plain_table
+from compilewatch.report.terminal import console, plain, plain_table
 from compilewatch.report.wording import plural
 
 STYLES = {

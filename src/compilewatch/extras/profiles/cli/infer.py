@@ -43,7 +43,7 @@ from compilewatch.extras.profiles.infer.records import (
 from compilewatch.extras.profiles.infer.servers import Profilers
 from compilewatch.extras.profiles.infer.store import PREFIX, ProfileFolder, open_profile
 from compilewatch.records import ConfigBuild, Depth, Request, Status, Tier, new_run_id
-from compilewatch.report.terminal.pieces import console, plain, plain_table, spaced
+from compilewatch.report.terminal import console, plain, plain_table, spaced
 from compilewatch.report.wording import milliseconds
 from compilewatch.sources.labelled import read_labelled
 

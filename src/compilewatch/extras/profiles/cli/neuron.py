@@ -19,7 +19,7 @@ from compilewatch.extras.profiles.infer.messages import NeuronCapture
 from compilewatch.extras.profiles.train.workflow import capture_on_neuron
 from compilewatch.neuron import profiler
 from compilewatch.records import Mode, Tier
-from compilewatch.report.terminal.pieces import console
+from compilewatch.report.terminal import console
 from compilewatch.report.wording import plural
 
 TIMEOUT_SECONDS = 1800.0

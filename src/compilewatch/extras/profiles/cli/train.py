@@ -41,7 +41,7 @@ from compilewatch.extras.profiles.train.workflow import (
     training_request,
 )
 from compilewatch.records import Mode, Request, Status, new_run_id
-from compilewatch.report.terminal.pieces import console, plain
+from compilewatch.report.terminal import console, plain
 from compilewatch.report.wording import plural
 
 TARGETS = (EAGER, "inductor")

@@ -37,10 +37,10 @@ from compilewatch.extras.profiles.train.records import (
 )
 from compilewatch.files import DamagedError, failed, from_json
 from compilewatch.records import Record
-from compilewatch.store.formats import decode
+from compilewatch.store.journal import decode
 from compilewatch.store.runs import is_locked
 
-T = TypeVar("T", bound=Record)
+R = TypeVar("R", bound=Record)
 
 TAIL_BYTES = 1 << 20
 """What `tail` reads of the end of `steps.jsonl`: about the last 1,500 steps."""
@@ -199,15 +199,15 @@ def check_trace(path: Path) -> bool:
     return True
 
 
-def _optional(path: Path, kind: type[T]) -> T | None:
+def _optional(path: Path, kind: type[R]) -> R | None:
     return _record(path, kind) if path.exists() else None
 
 
-def _record(path: Path, kind: type[T]) -> T:
+def _record(path: Path, kind: type[R]) -> R:
     return _decoded(read_bytes(path), kind, str(path))
 
 
-def _decoded(data: bytes, kind: type[T], where: str) -> T:
+def _decoded(data: bytes, kind: type[R], where: str) -> R:
     try:
         return decode(data, kind, TRAINING_VERSION)
     except DamagedError as error:

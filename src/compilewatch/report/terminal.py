@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import re
 import shutil
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
-from rich.console import Console, Group, RenderableType
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.segment import Segment
+from rich.syntax import Syntax
+from rich.table import Table
 from rich.text import Text
 
 from compilewatch import errors
-from compilewatch.analysis.rows import rows
+from compilewatch.analysis.summary import matrix_rows
 from compilewatch.contract.targets import in_default_environment, target_label
 from compilewatch.records import (
     DEFAULT_ENVIRONMENT,
@@ -28,10 +34,101 @@ from compilewatch.records import (
     source_lines,
     spent,
 )
-from compilewatch.report import commands, wording
+from compilewatch.report import wording
 from compilewatch.report.sections import Section, details
-from compilewatch.report.terminal.pieces import STYLES, Indented, block, plain, plain_table
 from compilewatch.report.wording import ResultGroup, outcome, plural
+
+UNLIMITED_WIDTH = 10_000
+
+STYLES: dict[ResultGroup, str] = {
+    ResultGroup.PASS: "green",
+    ResultGroup.GRAPH_BREAK: "yellow",
+    ResultGroup.MISMATCH: "magenta",
+    ResultGroup.COMPILE_ERROR: "red",
+    ResultGroup.NO_VERDICT: "bright_red",
+    ResultGroup.NOT_RUN: "dim",
+}
+
+
+class Indented:
+    """A renderable, three columns to the right.
+
+    Unlike rich's Padding it adds nothing at the end of a line: in a pipe that would be thousands of
+    blanks.
+    """
+
+    def __init__(self, renderable: RenderableType) -> None:
+        self._renderable = renderable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        inner = options.update(width=max(options.max_width - 3, 1))
+        for line in console.render_lines(self._renderable, inner, pad=False):
+            yield Segment("   ")
+            yield from line
+            yield Segment.line()
+
+
+def console(file: IO[str] | None = None, *, stderr: bool = False) -> Console:
+    """The console of the commands.
+
+    It prints in colour on a terminal only (and not with NO_COLOR). In a pipe it is as wide as
+    needed, and lines have no trailing spaces.
+    """
+    printer = Console(file=file, stderr=stderr, highlight=False)
+    if not printer.is_terminal:
+        printer.width = UNLIMITED_WIDTH
+        # As in Rich, the stream of the moment: a caller may replace sys.stdout.
+        printer.file = cast(
+            IO[str], _Unpadded(lambda: file or (sys.stderr if stderr else sys.stdout))
+        )
+    return printer
+
+
+class _Unpadded:
+    """A text file without the spaces that Rich appends to fill a table's last column."""
+
+    def __init__(self, file: Callable[[], IO[str]]) -> None:
+        self._file = file
+
+    def write(self, text: str) -> int:
+        return self._file().write(re.sub(r" +$", "", text, flags=re.MULTILINE))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file(), name)
+
+
+def plain_table(*headings: str, gap: int = 1) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, gap, 0, 0))
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    return table
+
+
+def spaced(parts: Iterable[RenderableType]) -> RenderableType:
+    """The parts with an empty line after each but the last."""
+    separated = [piece for part in parts for piece in (part, Text())]
+    return Group(*separated[:-1])
+
+
+def block(text: str, style: str = "") -> RenderableType:
+    return Indented(plain(text.strip("\n"), style))
+
+
+def code(source: str, language: str = "python") -> Text:
+    """Code as it can be pasted: from the first column, and no line is cut or broken.
+
+    What prints it, prints it with `crop=False`.
+    """
+    shown = Syntax("", language, theme="ansi_dark", background_color="default")
+    text = shown.highlight(wording.printable(source.rstrip()))
+    text.rstrip()
+    text.no_wrap, text.overflow = True, "ignore"
+    return text
+
+
+def plain(text: str, style: str = "") -> Text:
+    return Text(wording.printable(text.expandtabs(4)), style=style, overflow="fold")
+
 
 ERROR_LINES_SHOWN = 12
 
@@ -217,10 +314,10 @@ def _how(result: Result) -> list[RenderableType]:
         words = wording.attempt_words(attempt)
         parts.append(plain(f"earlier attempt with {attempt.tier.value} tensors: {words}", "dim"))
     parts += [plain(f"artifact {path}", "dim") for path in result.artifacts]
-    if command := commands.decompressing(result):
+    if command := wording.decompressing(result):
         parts.append(plain(command, "cyan"))
     if not isinstance(result.request.model.build, CallerBuild):  # no command can build it
-        parts.append(plain(commands.commands(result.request)[0], "cyan"))
+        parts.append(plain(wording.repeat_commands(result.request)[0], "cyan"))
     return parts
 
 
@@ -228,7 +325,7 @@ def row_panel(results: Sequence[Result]) -> RenderableType:
     """The targets of one model in their order: the first that fails, and contradicting results."""
     table = plain_table("Target", "Mode", "Result", "Phase", "Why")
     disagreements: list[RenderableType] = []
-    for row in rows(results):
+    for row in matrix_rows(results):
         for cell in row.cells:
             result = cell.result
             style = STYLES[ResultGroup.PASS if result is None else outcome(result)]

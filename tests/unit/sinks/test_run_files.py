@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from compilewatch.records import Change, ChangeKind, Mode, Numerics, Phase, Status, Target
-from compilewatch.sinks import junit
+from compilewatch.sinks import run_files as junit
 from tests import example_run, factories
 
 # The attributes and children that Jenkins' JUnit schema knows (jenkins-junit.xsd of the xUnit

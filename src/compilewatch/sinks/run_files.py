@@ -43,6 +43,7 @@ from compilewatch.records import (
     Status,
     source_lines,
 )
+from compilewatch.report.html import render
 from compilewatch.sinks import RunFiles
 
 FAILURES = frozenset({Status.GRAPH_BREAK, Status.MISMATCH})
@@ -205,3 +206,17 @@ def _source(graph_break: GraphBreak) -> str:
 
 def _legal(text: str) -> str:
     return ILLEGAL.sub("", text)
+
+
+class HtmlSink:
+    """Writes `report/index.html` and the pages that it links to."""
+
+    name = "html"
+
+    def __init__(self, settings: Settings) -> None:
+        del settings
+
+    def publish(self, view: RunView, files: RunFiles) -> str:
+        for path, content in render(view):
+            files.write(f"report/{path}", content)
+        return "report/index.html"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from compilewatch.report.terminal.panel import source_excerpt
+from compilewatch.report.terminal import source_excerpt
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_what_cannot_be_found_gives_nothing(package: Any, file: Any, line: Any) 
 @pytest.mark.process
 def test_transformers_is_read_without_importing_it_or_torch() -> None:
     program = (
-        "import sys; from compilewatch.report.terminal.panel import source_excerpt;"
+        "import sys; from compilewatch.report.terminal import source_excerpt;"
         "lines = source_excerpt('transformers/models/bert/modeling_bert.py', 1);"
         "assert lines and not {'torch', 'transformers'} & set(sys.modules)"
     )

@@ -1,1 +1,0 @@
-"""A result in the terminal, which `explain` prints and `print` shows of a `CheckResult`."""
