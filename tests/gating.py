@@ -12,8 +12,7 @@ from typing import Any
 
 import compilewatch
 from compilewatch.extras.gate.baseline import KnownBreak, renewal
-from compilewatch.extras.gate.judgement import CheckReport, judge
-from compilewatch.extras.gate.settings import Rules
+from compilewatch.extras.gate.judgement import CheckReport, Rules, judge
 from tests.cases import suite
 
 SOURCE = Path(suite.__file__).read_text(encoding="utf-8")

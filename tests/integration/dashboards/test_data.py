@@ -26,7 +26,7 @@ from compilewatch.extras.fixes.records import (
     FixStatus,
     RunFix,
 )
-from compilewatch.extras.gate.of_run import GateResult, RunGate
+from compilewatch.extras.gate.of_run import GateResult
 from compilewatch.extras.papers.publication import push_papers
 from compilewatch.records import Mode, Part, Performance, RunView, Target
 from compilewatch.sinks.pushgateway import PublicationHealth, PushgatewaySink, push_health
@@ -92,7 +92,7 @@ def manifest() -> RunView:
         known=1,
         baseline_changed_at="2026-11-01T12:00:00+00:00",
     )
-    return replace(view, parts={"gate": RunGate(result=judged), "fixes": fixes()})
+    return replace(view, parts={"gate": judged, "fixes": fixes()})
 
 
 def fixes() -> RunFixes:

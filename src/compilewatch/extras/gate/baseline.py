@@ -117,8 +117,8 @@ def _parsed(text: str, path: Path) -> tuple[KnownBreak, ...]:
         raise ConfigError(f"{path}: not a baseline of compilewatch: {again}") from None
 
 
-def save(path: Path, known: Iterable[KnownBreak]) -> bool:
-    """Write the known breaks, each in a line, in order; say whether that changed the file.
+def save(path: Path, known: Iterable[KnownBreak]) -> tuple[str, ...]:
+    """Write the known breaks, each in a line, in order; return the names of the changed files.
 
     Raises OSError.
 
@@ -131,14 +131,15 @@ def save(path: Path, known: Iterable[KnownBreak]) -> bool:
     )
     new = not path.exists()
     if not new and path.read_bytes() == text.encode():
-        return False
+        return ()
     write_atomically(path, text.encode())
     attributes = path.with_name(ATTRIBUTES)
     before = attributes.read_text(encoding="utf-8") if attributes.exists() else ""
     if new and path.name not in before:
         start = "\n" if before and not before.endswith("\n") else ""
         write_atomically(attributes, f"{before}{start}{path.name} merge=union\n".encode())
-    return True
+        return path.name, ATTRIBUTES
+    return (path.name,)
 
 
 def _entry(known: KnownBreak) -> dict[str, Any]:
@@ -151,17 +152,20 @@ class Renewal:
     """What a session means for a baseline.
 
     `kept` are its entries that stay, `added` are new and moved breaks. `resolved` are those that no
-    check met, although theirs came to its end, or did not run and their statement was removed.
+    check met, although theirs came to its end, or did not run and their statement was removed. Of
+    these, `waiting` stay in the file until their check runs: the statement may have moved, and
+    people have written why it is accepted.
     """
 
     kept: tuple[KnownBreak, ...]
     resolved: tuple[KnownBreak, ...]
     added: tuple[KnownBreak, ...]
+    waiting: tuple[KnownBreak, ...] = ()
 
     @property
     def known(self) -> tuple[KnownBreak, ...]:
         """The renewed baseline."""
-        return tuple(sorted((*self.kept, *self.added)))
+        return tuple(sorted((*self.kept, *self.added, *self.waiting)))
 
 
 def renewal(
@@ -199,4 +203,9 @@ def renewal(
             over = known.check in ended or (known.check not in met and removed(known))
             (resolved if over else kept).append(known)
     added = [latest[identity] for identity, count in places.items() for _ in range(count)]
-    return Renewal(kept=tuple(kept), resolved=tuple(resolved), added=tuple(sorted(added)))
+    return Renewal(
+        kept=tuple(kept),
+        resolved=tuple(resolved),
+        added=tuple(sorted(added)),
+        waiting=tuple(k for k in resolved if k.check not in met and (k.why or k.link)),
+    )

@@ -3,26 +3,139 @@
 from __future__ import annotations
 
 import shlex
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
+from compilewatch.api.check import CheckResult, with_numerics
+from compilewatch.api.launching import local_launcher
+from compilewatch.api.selection import Selection, choose_models, described, environments_for
 from compilewatch.cli import completion, options
 from compilewatch.cli.conditions import FOUND, INCOMPLETE
+from compilewatch.config.settings import Settings, load_settings
 from compilewatch.errors import UsageError
 from compilewatch.extras.gate.baseline import load
-from compilewatch.extras.gate.judgement import CheckReport, judge
-from compilewatch.extras.gate.named import NamedChecks
-from compilewatch.extras.gate.reports import Outputs, error_commands, failure
-from compilewatch.extras.gate.session import GateSession
-from compilewatch.extras.gate.settings import (
+from compilewatch.extras.gate.judgement import (
+    CheckReport,
     baseline_path,
+    judge,
     project_root,
     project_settings,
     rules_of,
 )
-from compilewatch.records import Mode
+from compilewatch.extras.gate.own_code import located, source_folders
+from compilewatch.extras.gate.session import GateSession, error_commands, failure
+from compilewatch.plan.placement import place
+from compilewatch.plan.requests import check_targets, options_of, plan, targets_of
+from compilewatch.records import FactoryBuild, Mode, ModelSpec, Plan, Result, Status
+
+NamedCheck = tuple[str, CheckResult, tuple[str, ...] | None]
+"""The name of a model, its result, and the file of its factory.
+
+There is no file for a model of a library, and None if it does not lie on this machine."""
+
+
+def check_named(
+    root: Path,
+    names: Sequence[str],
+    *,
+    manifest: Path | None = None,
+    mode: Mode = Mode.EVAL,
+    backend: str = "eager",
+    dynamic: bool | None = None,
+    numerics: bool = False,
+    jobs: int | None = None,
+    environment: str | None = None,
+    limits: Mapping[str, object] | None = None,
+) -> Iterator[NamedCheck]:
+    """Check models by name, each in a process of its own with example inputs; yield as they come.
+
+    Names are those of `compilewatch explain`. With `manifest`, all models of that file are checked,
+    too. `environment` names one with another torch (None: that of the target), `limits` are further
+    settings. Raises errors of names and settings.
+    """
+    settings = load_settings(
+        {
+            **(limits or {}),
+            "jobs": jobs,
+            "models_file": str(manifest) if manifest else None,
+            "environments": [environment] if environment else None,
+        }
+    )
+    suffix = "" if backend == "eager" else f":{backend}"
+    targets = targets_of(
+        [f"dynamo{suffix}", *([f"inductor{suffix}"] if numerics else ())],
+        [mode],
+        dynamic,
+        settings.nested_graph_breaks,
+        devices=settings.devices,
+        dtype=settings.named_dtype,
+    )
+    check_targets(targets)
+    known = described([target.name for target in targets], settings)
+    placed = place(targets, settings.environments, known)
+    models = _models(root, names, manifest, settings)
+    named = bool(settings.environments)
+    planned = plan(list(models.values()), placed, options_of(settings, known), named=named)
+    by_model: dict[str, dict[str, Result]] = {}
+    for result in _results(planned, settings):
+        name = result.request.model.name
+        results = by_model.setdefault(name, {})
+        results[result.request.target.name] = result
+        captured = results.get("dynamo")
+        if captured is None or (numerics and len(results) < 2):
+            continue
+        if numerics and captured.status in (Status.PASS, Status.GRAPH_BREAK):
+            captured = with_numerics(captured, results["inductor"])
+        checked, folders = located_check(captured, root)
+        build = models[name].build if name in models else None
+        code: tuple[str, ...] | None = ()
+        if isinstance(build, FactoryBuild):
+            module = build.factory.partition(":")[0].replace(".", "/")
+            files = located((f"{module}.py", f"{module}/__init__.py"), folders)
+            code = tuple(files.values()) or None
+        yield name, checked, code
+
+
+def located_check(result: Result, root: Path) -> tuple[CheckResult, tuple[Path, ...]]:
+    """Return a result of another process with the places of its files, and where they may lie."""
+    build = result.request.model.build
+    further = build.python_path if isinstance(build, FactoryBuild) else ()
+    folders = source_folders(root, further)
+    second = result.second_call.breaks if result.second_call is not None else ()
+    breaks = (*result.breaks, *second)
+    files = {graph_break.file for graph_break in breaks}
+    files |= {frame.file for graph_break in breaks for frame in graph_break.user_stack}
+    return CheckResult(result=result, files=located(files, folders)), folders
+
+
+def _models(
+    root: Path, names: Sequence[str], manifest: Path | None, settings: Settings
+) -> dict[str, ModelSpec]:
+    specs: list[ModelSpec] = []
+    if names:
+        folders = tuple(folder for folder in source_folders(root) if folder.is_dir())
+        specs += choose_models(settings, Selection(names=list(names)), python_path=folders)[0]
+    if manifest is not None:
+        listed = load_settings({"source": "manifest", "models_file": str(manifest)})
+        specs += choose_models(listed, Selection(every=True))[0]
+    return {spec.name: spec for spec in specs}
+
+
+def _results(planned: Plan, settings: Settings) -> Iterator[Result]:
+    yield from planned.skipped
+    if not planned.requests:
+        return
+    names = environments_for({r.target.name for r in planned.requests}, settings)
+    with (
+        tempfile.TemporaryDirectory(prefix="compilewatch-") as scratch,
+        local_launcher(settings, names, single=len(planned.requests) == 1) as launcher,
+    ):
+        for completed in launcher.run(list(planned.requests), Path(scratch)):
+            yield completed.result
 
 
 @click.command("gate")
@@ -93,57 +206,41 @@ def command(
     """
     root = project_root(Path.cwd())
     settings = project_settings(root)
-    outputs = Outputs(**{name: values.pop(name) for name in ("sarif", "summary", "code_quality")})
+    outputs = {name: values.pop(name) for name in ("sarif", "summary", "code_quality")}
     values["own"] = values["own"] or None
     rules = rules_of(root, settings, values)
     known = load(baseline_path(root, settings, baseline), both_sides=update)
-    checks = NamedChecks(
-        root=root,
-        names=models or (() if manifest else tuple(settings.get("models", ()))),
-        manifest=manifest or _listed(root, settings, models),
+    names = models or (() if manifest else tuple(settings.get("models", ())))
+    if manifest is None and not models and settings.get("manifest"):
+        manifest = root / settings["manifest"]
+    if not names and manifest is None:
+        raise UsageError(
+            "name a model (./FILE.py:NAME, MODULE:FACTORY) or --manifest FILE, or set models in "
+            "[tool.compilewatch] of pyproject.toml"
+        )
+    reports: dict[str, list[CheckReport]] = {}
+    for name, result, code in check_named(
+        root,
+        names,
+        manifest=manifest,
         mode=Mode(mode),
         backend=backend,
         dynamic=dynamic,
         numerics=rules.numerics,
         jobs=jobs,
         environment=environment,
-    )
-    if not checks.names and checks.manifest is None:
-        raise UsageError(
-            "name a model (./FILE.py:NAME, MODULE:FACTORY) or --manifest FILE, or set models in "
-            "[tool.compilewatch] of pyproject.toml"
-        )
-    reports: dict[str, list[CheckReport]] = {}
-    for name, result, code in checks.run():
+    ):
         again = f"compilewatch gate {shlex.quote(name)}"
         report = judge(result, known, rules, name=name, command=again, code=code)
         reports[name] = [report]
-        if not as_json:
-            click.echo(_words(report, accepted=update and not report.problems, verbose=verbose))
+        if as_json:
+            continue
+        if report.failed and (report.problems or not update):
+            click.echo(f"FAILED {name}\n{failure(report, update='--update', verbose=verbose)}\n")
+        else:
+            click.echo(f"passed {name}")
     session = GateSession.of(root, reports, update="compilewatch gate --update", baseline=baseline)
-    if update:
-        session.renew()
-    return _finish(session, outputs, update=update, strict=strict, as_json=as_json)
-
-
-def _listed(root: Path, settings: dict[str, Any], models: tuple[str, ...]) -> Path | None:
-    """The manifest of the settings, which is checked where no model is named."""
-    name = settings.get("manifest")
-    return root / name if name and not models else None
-
-
-def _words(report: CheckReport, *, accepted: bool, verbose: bool) -> str:
-    if report.failed and not accepted:
-        return f"FAILED {report.name}\n{failure(report, update='--update', verbose=verbose)}\n"
-    return f"passed {report.name}"
-
-
-def _finish(
-    session: GateSession, outputs: Outputs, *, update: bool, strict: bool, as_json: bool
-) -> int:
-    problems = [*session.problems, *outputs.write(session)]
-    rejected = () if update else session.twice
-    rejected += tuple(session.strict_problems()) if strict and not update else ()
+    rejected, problems = session.end(update=update, strict=strict, **outputs)
     if as_json:
         options.print_json(
             {
@@ -160,8 +257,7 @@ def _finish(
     if problems:
         raise UsageError("; ".join(problems))
     decided = [check for check in session.checks if check.verdict]
-    if any(check.problems or (check.of("new") and not update) for check in decided):
-        return FOUND
-    if rejected:
+    failed = any(check.problems or (check.of("new") and not update) for check in decided)
+    if failed or rejected:
         return FOUND
     return 0 if decided and len(decided) == len(session.checks) else INCOMPLETE

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import json
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,22 +16,31 @@ from typing import Any
 import msgspec
 import pytest
 
-from compilewatch import plugins
 from compilewatch.api.check import CheckResult, check
+from compilewatch.api.stored_fixes import stored_fix_for
+from compilewatch.config.settings import load_settings
 from compilewatch.errors import CompilewatchError, UsageError, did_you_mean
 from compilewatch.extras.gate.baseline import KnownBreak, load
-from compilewatch.extras.gate.judgement import CheckReport, judge
-from compilewatch.extras.gate.named import NamedChecks
-from compilewatch.extras.gate.plugin import PROPERTY, REPORTS, UPDATE
-from compilewatch.extras.gate.reports import failure
-from compilewatch.extras.gate.settings import (
+from compilewatch.extras.gate.command import check_named
+from compilewatch.extras.gate.judgement import (
     RULES,
+    CheckReport,
     Rules,
     baseline_path,
+    judge,
     project_settings,
     rules_of,
 )
-from compilewatch.records import Mode
+from compilewatch.extras.gate.own_code import source_folders
+from compilewatch.extras.gate.plugin import PROPERTY, REPORTS, UPDATE
+from compilewatch.extras.gate.session import failure
+from compilewatch.records import Mode, Result
+from compilewatch.store import Store
+
+SEARCH_SHARE = 0.6
+"""Of the time for a fix; the rest is for the verification of what the search has found."""
+
+END_SECONDS = 10.0
 
 KEYWORDS = (*RULES, "kwargs", "calls", "mode", "backend", "dynamic")
 """Those of a call; all others are the model's."""
@@ -98,6 +110,7 @@ class CompileCheck:
                 )
         except CompilewatchError as error:
             raise pytest.fail.Exception(f"compilewatch: {error}", pytrace=False) from None
+        option = self._config.getoption
         nodeid = self._node.nodeid
         command = f"pytest {shlex.quote(nodeid)}"
         report = judge(checked, known, rules, name=nodeid, command=command, code=code)
@@ -105,14 +118,17 @@ class CompileCheck:
             report, problems=(*report.problems, *_misspelled(report, kwargs))
         )
         self._keep(report)
-        accepted = self._config.getoption("--compilewatch-update") and not report.problems
-        if report.failed and not accepted:
-            verbose = self._config.getoption("verbose") > 0
-            fix: Sequence[str] = ()
-            if report.of("new") and self._config.getoption("--compilewatch-fix"):
-                fix = self._fix(model, checked, mode=mode, dynamic=bool(dynamic))
-            message = failure(report, update=UPDATE, verbose=verbose, fix=fix)
-            pytest.fail(message, pytrace=False)
+        if report.failed and (report.problems or not option(UPDATE)):
+            fix: Iterable[str] = ()
+            if report.of("new") and option("--compilewatch-fix"):
+                seconds = option("--compilewatch-fix-timeout")
+                fix = (
+                    searched_fix(model, rules.root, mode=mode, dynamic=dynamic, seconds=seconds)
+                    if isinstance(model, str)
+                    else stored_fix(checked.result)
+                )
+            verbose = option("verbose") > 0
+            pytest.fail(failure(report, update=UPDATE, verbose=verbose, fix=fix), pytrace=False)
         return checked
 
     def _rules(self, keywords: dict[str, Any]) -> tuple[Rules, tuple[KnownBreak, ...]]:
@@ -123,18 +139,6 @@ class CompileCheck:
         path = baseline_path(root, settings, self._config.getoption("--compilewatch-baseline"))
         known = load(path, both_sides=self._config.getoption(UPDATE))
         return rules_of(root, settings, _marked(marker), keywords), known
-
-    def _fix(self, model: object, checked: CheckResult, *, mode: str, dynamic: bool) -> list[str]:
-        """Return what to say of a fix: of a model by name after a search, else of a stored one."""
-        try:
-            from compilewatch.extras.gate.proposed_fix import searched_fix, stored_fix
-        except ModuleNotFoundError as error:
-            return [f"fix:        {plugins.missing(error, '--compilewatch-fix') or error}"]
-        if not isinstance(model, str):
-            return list(stored_fix(checked.result))
-        seconds: float = self._config.getoption("--compilewatch-fix-timeout")
-        root = self._config.rootpath
-        return list(searched_fix(model, root=root, mode=mode, dynamic=dynamic, seconds=seconds))
 
     def _keep(self, report: CheckReport) -> None:
         """Add a report to the test, from which the session collects it; JUnit gets the counts."""
@@ -211,19 +215,18 @@ def _named(
     """Check a model by name, which is built in a process of its own. Raises UsageError."""
     if mode not in set(Mode):
         raise UsageError(f"mode is 'eval' or 'train', not {mode!r}")
-    checks = NamedChecks(
-        root=rules.root,
-        names=[model],
+    (_, checked, code), *others = check_named(
+        rules.root,
+        [model],
         mode=Mode(mode),
         backend=backend,
         dynamic=dynamic,
         numerics=rules.numerics,
         jobs=1,
     )
-    results = [(result, code) for _, result, code in checks.run()]
-    if len(results) > 1:
+    if others:
         raise UsageError(f"{model} has several components: name one of them")
-    return results[0]
+    return checked, code
 
 
 def _misspelled(report: CheckReport, kwargs: Iterable[str]) -> Iterator[str]:
@@ -246,3 +249,68 @@ def _marked(marker: pytest.Mark | None) -> dict[str, Any]:
     if marker.args:
         raise UsageError("the marker compilewatch takes keywords, such as recompilations=1")
     return dict(marker.kwargs)
+
+
+def searched_fix(
+    model: str, root: Path, *, mode: str, dynamic: bool | None, seconds: float
+) -> Iterator[str]:
+    """Search for a fix of a model by name, in processes of their own; yield what to say of it."""
+    words = ["fix", model]
+    if ":" in model or model.endswith(".py"):
+        folders = [folder for folder in source_folders(root) if folder.is_dir()]
+        words += [word for folder in folders for word in ("--python-path", str(folder))]
+    if mode != Mode.EVAL:
+        words += ["--mode", mode]
+    if dynamic is not None:
+        words.append("--dynamic" if dynamic else "--static")
+    shown = shlex.join(["compilewatch", *words])
+    fix = _search(words, root, seconds)
+    if isinstance(fix, str):
+        yield f"fix:        {fix}: {shown}"
+    elif fix["status"] in ("verified", "improves"):
+        names = " and ".join(change["name"] for change in fix["changes"])
+        yield f"fix:        {names} (verified: {fix['detail']})"
+        yield from (f"    {line}".rstrip() for line in fix["code"].splitlines())
+        yield f"verify:     {shown} --save verify.py"
+    else:
+        yield f"fix:        {fix['detail']}: {shown}"
+
+
+def _search(words: Sequence[str], root: Path, seconds: float) -> dict[str, Any] | str:
+    """Return the record that `compilewatch fix` prints, or why there is none."""
+    command = [sys.executable, "-m", "compilewatch", *words, "--json"]
+    command += ["--max-seconds", str(max(1.0, seconds * SEARCH_SHARE))]
+    with subprocess.Popen(
+        command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            out, errors = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # it ends its workers then
+            try:
+                process.communicate(timeout=END_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            return f"none is verified within {seconds:g} s"
+    try:
+        return dict(json.loads(out))
+    except ValueError:
+        lines = errors.strip().splitlines()
+        return lines[-1] if lines else f"the search ended with status {process.returncode}"
+
+
+def stored_fix(result: Result) -> Iterator[str]:
+    """Yield what a stored run has verified for the same graph breaks, and that it is of another."""
+    fix = None
+    with contextlib.suppress(CompilewatchError):
+        fix = stored_fix_for(Store(Path(load_settings({}).output_dir)), result)
+    if fix is None:
+        yield (
+            "fix:        not searched, because an object cannot be built anew in another process: "
+            'check the model by its name ("package.module:factory")'
+        )
+        return
+    yield f"fix:        {' and '.join(fix.changes)}"
+    where = f"{fix.model} in run {fix.run}"
+    yield f"    verified for {where}, for the same graph break, and not for this model"
+    yield from (f"    {line}".rstrip() for line in fix.code.splitlines())

@@ -19,20 +19,21 @@ import textwrap
 import tomllib
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
 from compilewatch.errors import ConfigError, UsageError
-from compilewatch.extras.gate.named import NamedChecks
-from compilewatch.extras.gate.settings import project_root
+from compilewatch.extras.gate.command import check_named
+from compilewatch.extras.gate.judgement import project_root
 from compilewatch.files import write_atomically
 from compilewatch.records import Result, Status, TensorSummary
 from compilewatch.sources.factories import possible_factories
 
 TEST, WORKFLOW = "tests/test_compile.py", ".github/workflows/compilewatch.yml"
+PROJECT = "pyproject.toml"
 
 MOST_MODELS = 2
 """So many models are written; who has more knows which ones matter."""
@@ -40,7 +41,7 @@ MOST_MODELS = 2
 MOST_TRIES, MOST_PARAMETERS = 6, 30_000_000
 
 TRY_SECONDS, TRY_GIB = 15.0, 4.0
-"""The limits of a model that is tried; the test of all may take five times as long."""
+"""The limits of a model that is tried; its test may take five times as long."""
 
 _NO_PACKAGES = ("tests", "test", "docs", "doc", "examples", "example", "scripts", "build", "dist")
 
@@ -79,19 +80,6 @@ import torch
 
 {imports}
 {tests}'''
-
-_FACTORY = """\
-def model_{number}():
-    from {candidate.module} import {candidate.name}
-    return {candidate.call}
-"""
-
-_EXAMPLE = """
-
-def test_{name}(compile_check):
-    model = {model}
-    compile_check({arguments})
-"""
 
 _TEST = '''"""A change that adds a graph break of torch.compile to this project's code fails here.
 
@@ -152,30 +140,7 @@ jobs:
 {steps}"""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlannedFile:
-    """A file that is written, or one that is there and gets `content` at its end."""
-
-    path: Path
-    content: str
-    appended: bool = False
-
-    def write(self) -> None:
-        """Write it. Raises OSError, and UsageError if another program made the file meanwhile."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        if self.appended:
-            before = self.path.read_bytes()
-            write_atomically(self.path, before + self.content.encode())
-            return
-        try:
-            with self.path.open("x", encoding="utf-8") as stream:
-                stream.write(self.content)
-        except FileExistsError:
-            raise UsageError(f"{self.path} exists now: it is left as it is") from None
-
-
-@dataclass(frozen=True, kw_only=True)
-class TriedModel:
+class TriedModel(NamedTuple):
     """A model that can be built: `from module import name`, and `call` as Python writes it."""
 
     module: str
@@ -314,18 +279,16 @@ def examples(root: Path) -> str:
         return ""
     with tempfile.TemporaryDirectory(prefix="compilewatch-") as folder:
         factories = Path(folder, "candidates.py")
-        functions = [
-            _FACTORY.format(number=number, candidate=candidate)
-            for number, candidate in enumerate(tried)
-        ]
+        functions = (
+            f"def model_{number}():\n    from {model.module} import {model.name}\n"
+            f"    return {model.call}\n"
+            for number, model in enumerate(tried)
+        )
         factories.write_text("\n\n".join(functions), encoding="utf-8")
         names = [f"{factories}:model_{number}" for number in range(len(tried))]
-        limits = {
-            "memory_limit_gib": TRY_GIB,
-            "deadlines": {"total_seconds": TRY_SECONDS},
-        }
+        limits = {"memory_limit_gib": TRY_GIB, "deadlines": {"total_seconds": TRY_SECONDS}}
         models: dict[str, tuple[TriedModel, str]] = {}
-        for name, checked, _ in NamedChecks(root=root, names=names, jobs=1, limits=limits).run():
+        for name, checked, _ in check_named(root, names, jobs=1, limits=limits):
             candidate = tried[int(name.rpartition("_")[2])]
             arguments = _inputs(checked.result)
             if arguments is not None:
@@ -366,25 +329,29 @@ def _test_of(models: Mapping[str, tuple[TriedModel, str]]) -> str:
     for candidate, _ in models.values():
         imports.setdefault(candidate.module, []).append(candidate.name)
     lines = [f"from {module} import {', '.join(names)}" for module, names in imports.items()]
-    tests = [
-        _EXAMPLE.format(name=name, model=candidate.call, arguments=arguments)
+    tests = (
+        f"\n\ndef test_{name}(compile_check):\n    model = {candidate.call}\n"
+        f"    compile_check({arguments})\n"
         for name, (candidate, arguments) in models.items()
-    ]
+    )
     return _EXAMPLES.format(imports="\n".join(lines), tests="".join(tests))
 
 
 def _passed(root: Path, path: Path, models: Mapping[str, tuple[TriedModel, str]]) -> set[str]:
-    """Run a test of these models; return the names of those that pass."""
+    """Run a test of these models, each in a child with limits; return the names that pass."""
     path.write_text(_test_of(models), encoding="utf-8")
     junit = path.with_name("junit.xml")
-    options = ("-q", "-p", "no:cacheprovider", "--compilewatch-update", f"--junitxml={junit}")
-    places = (f"--rootdir={root}", f"--compilewatch-baseline={path.with_name('baseline.json')}")
+    seconds = 5 * TRY_SECONDS
+    options = ["-q", "-p", "no:cacheprovider", f"--rootdir={root}", f"--junitxml={junit}"]
+    options += [f"--compilewatch-{name}" for name in ("update", "isolate")]
+    options += [f"--compilewatch-memory={TRY_GIB}", f"--compilewatch-timeout={seconds}"]
+    options += [f"--compilewatch-baseline={path.with_name('baseline.json')}", str(path)]
     with contextlib.suppress(subprocess.TimeoutExpired):
         subprocess.run(
-            [sys.executable, "-m", "pytest", *options, *places, str(path)],
+            [sys.executable, "-m", "pytest", *options],
             cwd=root,
             capture_output=True,
-            timeout=5 * TRY_SECONDS,
+            timeout=seconds * len(models),
             check=False,
         )
     cases = ET.parse(junit).findall(".//testcase") if junit.is_file() else []
@@ -394,35 +361,44 @@ def _passed(root: Path, path: Path, models: Mapping[str, tuple[TriedModel, str]]
 
 def changes(
     root: Path, test: str, models: Sequence[str], action: str | None
-) -> tuple[list[PlannedFile], list[str]]:
-    """Return what is to be written, and a line for each file that is left as it is.
+) -> tuple[dict[Path, str], list[str]]:
+    """Return what is to be written into each file, and a line for each that is left as it is.
 
     `test` is the content of the test; `models` are those that `compilewatch gate` checks.
     `action` is `OWNER/REPOSITORY@REF` of a copy of compilewatch whose action the workflow uses.
+    What is for pyproject.toml comes to its end.
     """
     steps = (_ACTION if action else _STEPS).format(action=action, test=TEST)
-    planned = [
-        PlannedFile(path=root / TEST, content=test),
-        PlannedFile(
-            path=root / WORKFLOW, content=_WORKFLOW.format(branch=_branch(root), steps=steps)
-        ),
-    ]
-    written = [change for change in planned if not os.path.lexists(change.path)]
-    left = [f"{c.path.relative_to(root)} exists" for c in planned if c not in written]
-    project = root / "pyproject.toml"
+    workflow = _WORKFLOW.format(branch=_branch(root), steps=steps)
+    files = {root / TEST: test, root / WORKFLOW: workflow}
+    left = [f"{path.relative_to(root)} exists" for path in files if os.path.lexists(path)]
+    files = {path: text for path, text in files.items() if not os.path.lexists(path)}
+    project = root / PROJECT
     if not project.is_file():
-        return written, [*left, "there is no pyproject.toml: the settings have their defaults"]
+        return files, [*left, f"there is no {PROJECT}: the settings have their defaults"]
     text = project.read_text(encoding="utf-8")
     try:
         table = tomllib.loads(text).get("tool", {}).get("compilewatch")
     except ValueError as error:
         raise ConfigError(f"{project}: {error}") from None
     if table is not None:
-        return written, [*left, "pyproject.toml has a table [tool.compilewatch]"]
+        return files, [*left, f"{PROJECT} has a table [tool.compilewatch]"]
     start = "" if text.endswith("\n\n") else "\n" if text.endswith("\n") else "\n\n"
     setting = f"models = [\n{_listed(models)}\n]" if models else 'third_party = "report"'
-    content = f"{start}[tool.compilewatch]\n{setting}\n"
-    return [*written, PlannedFile(path=project, content=content, appended=True)], left
+    return files | {project: f"{start}[tool.compilewatch]\n{setting}\n"}, left
+
+
+def _write(path: Path, content: str) -> None:
+    """Write a file. Raises OSError, and UsageError if another program made it meanwhile."""
+    if path.name == PROJECT:
+        write_atomically(path, path.read_bytes() + content.encode())
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with path.open("x", encoding="utf-8") as stream:
+            stream.write(content)
+    except FileExistsError:
+        raise UsageError(f"{path} exists now: it is left as it is") from None
 
 
 def _listed(models: Sequence[str]) -> str:
@@ -462,6 +438,8 @@ def command(*, models: tuple[str, ...], action: str | None, yes: bool) -> int:
     root = project_root(Path.cwd())
     if action is not None and not re.fullmatch(r"[\w.-]+(/[\w.-]+)+@[\w./-]+", action):
         raise UsageError(f"--action {action}: name OWNER/REPOSITORY@REF")
+    if not all(model.strip() for model in models):
+        raise UsageError("--model is empty: name MODULE:FACTORY")
     test = _TEST.format(models=_listed(models)) if models else ""
     if not models and not os.path.lexists(root / TEST):
         click.echo("Models are tried, each in a process of its own …", err=True)
@@ -471,14 +449,14 @@ def command(*, models: tuple[str, ...], action: str | None, yes: bool) -> int:
                 "no model was found that can be built and called with examples: name one with "
                 "--model MODULE:FACTORY"
             )
-    planned, left = changes(root, test, models, action)
-    for change in planned:
-        what = "add to the end of" if change.appended else "write"
-        click.echo(f"{what} {change.path.relative_to(root)}:\n")
-        click.echo(textwrap.indent(change.content.strip(), "    ") + "\n")
+    files, left = changes(root, test, models, action)
+    for path, content in files.items():
+        what = "add to the end of" if path.name == PROJECT else "write"
+        click.echo(f"{what} {path.relative_to(root)}:\n")
+        click.echo(textwrap.indent(content.strip(), "    ") + "\n")
     for line in left:
         click.echo(f"left as it is: {line}")
-    if not planned:
+    if not files:
         return 0
     if not yes:
         if not _on_terminal():
@@ -486,8 +464,8 @@ def command(*, models: tuple[str, ...], action: str | None, yes: bool) -> int:
         if not click.confirm("Write this?"):
             click.echo("Nothing is written.")
             return 0
-    for change in planned:
-        change.write()
+    for path, content in files.items():
+        _write(path, content)
     click.echo(
         f"Next: python -m pytest {TEST} --compilewatch-update, and commit the baseline with them."
     )

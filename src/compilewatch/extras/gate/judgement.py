@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Literal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 
 from compilewatch.api.check import CheckResult
-from compilewatch.extras.gate.baseline import KnownBreak
+from compilewatch.errors import ConfigError, UsageError, did_you_mean
+from compilewatch.extras.gate.baseline import NAME, KnownBreak
 from compilewatch.extras.gate.own_code import (
     OwnCode,
-    OwnLine,
     Statement,
     same_shape,
     same_statement,
     statement_at,
     statements_of,
 )
-from compilewatch.extras.gate.settings import Rules
 from compilewatch.records import (
     GraphBreak,
-    Numerics,
     Phase,
     Record,
     StackFrame,
@@ -31,6 +32,21 @@ from compilewatch.records import (
 )
 from compilewatch.report.wording import plural, recompilation_lines
 
+SETTINGS: dict[str, tuple[str, tuple[type, ...]]] = {
+    "own": ("a name or a list of names", (str, list, tuple, set, frozenset)),
+    "third_party": ("'report' or 'fail'", (str,)),
+    "recompilations": ("a whole number", (int,)),
+    "captured_share": ("a number from 0 to 1", (int, float)),
+    "fullgraph": ("true or false", (bool,)),
+    "numerics": ("true or false", (bool,)),
+    "baseline": ("a path", (str,)),
+    "models": ("a list of models", (list,)),
+    "manifest": ("a path", (str,)),
+}
+"""What each setting may be, in words and as types."""
+
+RULES = tuple(SETTINGS)[:6]
+
 _NOWHERE = "?"
 """The file of a break that has no line of Python."""
 
@@ -38,6 +54,90 @@ _FRAMES = 100
 """A longer call path comes from recursion, of which the innermost frames say enough."""
 
 State = Literal["new", "known", "moved", "elsewhere"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """What fails a check.
+
+    `own` are packages whose breaks count, beside the own code of the repository at `root`.
+    `recompilations` is how many are accepted, `captured_share` the smallest share (0 to 1); None
+    accepts any. `numerics` compares the results with eager mode.
+    """
+
+    root: Path
+    own: tuple[str, ...] = ()
+    third_party: Literal["report", "fail"] = "report"
+    recompilations: int | None = None
+    captured_share: float | None = None
+    fullgraph: bool = False
+    numerics: bool = False
+
+    def removed(self, known: KnownBreak) -> bool:
+        """Whether the repository no longer has the statement of a known break."""
+        if known.file.partition("/")[0] in self.own:
+            return False
+        texts = statements_of(self.root / known.file, known.function) or ()
+        return not any(same_shape(text, known.text) for text in texts)
+
+
+def project_settings(root: Path) -> dict[str, Any]:
+    """Return the table `[tool.compilewatch]` of a repository. Raises ConfigError."""
+    path = root / "pyproject.toml"
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    table = content.get("tool", {}).get("compilewatch", {})
+    for name, value in table.items():
+        if name not in SETTINGS:
+            hint = did_you_mean(name, SETTINGS)
+            raise ConfigError(f"{path}: [tool.compilewatch] has no setting {name!r}{hint}")
+        if problem := _problem(name, value):
+            raise ConfigError(f"{path}: [tool.compilewatch] {problem}")
+    return dict(table)
+
+
+def project_root(folder: Path) -> Path:
+    """Return the repository that a folder is in: the nearest one above with a pyproject.toml.
+
+    Without one, it is the nearest with a `.git`, otherwise the folder itself.
+    """
+    folder = folder.resolve()
+    for mark in ("pyproject.toml", ".git"):
+        for parent in (folder, *folder.parents):
+            if (parent / mark).exists():
+                return parent
+    return folder
+
+
+def _problem(name: str, value: Any) -> str:
+    """Say what is wrong with the value of a setting, otherwise ""."""
+    words, types = SETTINGS[name]
+    wrong = not isinstance(value, types) or (isinstance(value, bool) and bool not in types)
+    if name == "third_party":
+        wrong = value not in ("report", "fail")
+    return f"{name} is {words}, not {value!r}" if wrong else ""
+
+
+def baseline_path(root: Path, settings: Mapping[str, Any], option: str | None) -> Path:
+    """Return where the baseline is: an option of pytest, the setting, or the default name."""
+    return root / (option or settings.get("baseline") or NAME)
+
+
+def rules_of(root: Path, *levels: Mapping[str, Any]) -> Rules:
+    """Return the rules of a call; the last of `levels` that has one wins. Raises UsageError."""
+    values: dict[str, Any] = {}
+    for level in levels:
+        values |= {k: v for k, v in level.items() if k in RULES and v is not None}
+    for name, value in values.items():
+        if problem := _problem(name, value):
+            raise UsageError(problem)
+    own = values.get("own", ())
+    values["own"] = (own,) if isinstance(own, str) else tuple(own)
+    return Rules(root=root, **values)
 
 
 class JudgedBreak(GraphBreak, frozen=True, kw_only=True):
@@ -123,32 +223,21 @@ def judge(
     for graph_break in (*checked.breaks, *second):
         judged, statement = _in_repository(graph_break, checked.files, own)
         places.setdefault(judged.place, (judged, statement))
-    breaks = tuple(_against(baseline, list(places.values()), removed_from(rules)))
+    breaks = tuple(_against(baseline, list(places.values()), rules.removed))
     problems = [*_problems(checked, breaks, rules)]
     if code is not None and rules.third_party == "report" and not problems:
         problems += _without_own_code(code, breaks, own)
+    error = checked.result.error
     return CheckReport(
         name=name,
         status=checked.status.value,
         breaks=breaks,
         problems=tuple(problems),
         recompilations=len(checked.recompilations),
-        error=_error_text(checked),
+        error=f"{error.head}{error.tail}".strip() if error is not None else "",
         verdict=checked.result.is_verdict,
         command=command,
     )
-
-
-def removed_from(rules: Rules) -> Callable[[KnownBreak], bool]:
-    """Return what says of a known break that the repository no longer has its statement."""
-
-    def removed(known: KnownBreak) -> bool:
-        if known.file.partition("/")[0] in rules.own:
-            return False
-        texts = statements_of(rules.root / known.file, known.function) or ()
-        return not any(same_shape(text, known.text) for text in texts)
-
-    return removed
 
 
 def _against(
@@ -224,7 +313,7 @@ def _in_repository(
     Its place is the innermost frame that is neither Python's nor Dynamo's own, as everywhere else:
     a `copy.deepcopy` in own code is a break of own code.
     """
-    values = {name: getattr(graph_break, name) for name in GraphBreak.__struct_fields__}
+    values = msgspec.structs.asdict(graph_break)
     line = own.line(graph_break.file, graph_break.line, files)
     ran = line.ran if line is not None else files.get(graph_break.file, "")
     text = source_line(graph_break).strip()
@@ -258,8 +347,7 @@ def _own_frames(
     stack = graph_break.user_stack
     at = [n for n, frame in enumerate(stack) if (frame.file, frame.line) == here]
     for frame in stack[: at[-1] + 1] if at else stack:
-        line: OwnLine | None = own.line(frame.file, frame.line, files)
-        if line is not None:
+        if (line := own.line(frame.file, frame.line, files)) is not None:
             yield msgspec.structs.replace(frame, file=line.file, line=line.line)
 
 
@@ -313,8 +401,13 @@ def _problems(checked: CheckResult, breaks: Sequence[JudgedBreak], rules: Rules)
         verdict = checked.result.fullgraph
         reason = (verdict.reason or "" if verdict is not None else "").strip().splitlines()
         yield f"fullgraph=True rejects it: {reason[0] if reason else 'no reason given'}"
-    if rules.numerics:
-        yield from _differences(checked.numerics)
+    numerics = checked.numerics
+    if rules.numerics and numerics is None:
+        yield "numerics: the results were not compared"
+    if rules.numerics and numerics and numerics.deterministic and not numerics.matches:
+        # A model that is not deterministic has nothing to compare with, and does not fail.
+        yield f"differs from eager mode (compared with {numerics.reference}):"
+        yield from (f"  {line}" for line in (*numerics.mismatches, numerics.alone) if line)
 
 
 def _violations(message: str) -> Iterator[str]:
@@ -325,17 +418,3 @@ def _violations(message: str) -> Iterator[str]:
             yield f"  {line[2:].partition('. If you')[0]}"
         elif line.startswith("File "):
             yield f"  {line}: {following}"
-
-
-def _error_text(checked: CheckResult) -> str:
-    error = checked.result.error
-    return f"{error.head}{error.tail}".strip() if error is not None else ""
-
-
-def _differences(numerics: Numerics | None) -> Iterator[str]:
-    """A model that is not deterministic has nothing to compare with, and does not fail."""
-    if numerics is None:
-        yield "numerics: the results were not compared"
-    elif numerics.deterministic and not numerics.matches:
-        yield f"differs from eager mode (compared with {numerics.reference}):"
-        yield from (f"  {line}" for line in (*numerics.mismatches, numerics.alone) if line)

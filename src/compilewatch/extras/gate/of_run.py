@@ -8,37 +8,31 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
-from compilewatch.api.check import CheckResult
 from compilewatch.errors import CompilewatchError, StoreError
 from compilewatch.events import Author, Event
 from compilewatch.extras.gate.baseline import load
-from compilewatch.extras.gate.judgement import CheckReport, judge
-from compilewatch.extras.gate.named import files_of
-from compilewatch.extras.gate.own_code import located, source_folders
-from compilewatch.extras.gate.session import GateSession
-from compilewatch.extras.gate.settings import (
+from compilewatch.extras.gate.command import located_check
+from compilewatch.extras.gate.judgement import (
+    CheckReport,
     baseline_path,
+    judge,
     project_root,
     project_settings,
     rules_of,
 )
+from compilewatch.extras.gate.session import GateSession
 from compilewatch.files import DamagedError, from_json
-from compilewatch.records import FactoryBuild, Link, Record, Result, reason_label
+from compilewatch.records import Link, Record, Result, reason_label
 from compilewatch.report.wording import plural
 from compilewatch.sinks.prometheus import RUN, Definition
 from compilewatch.store import RunFolder, RunWriter, StoredRun
 
 FILE = "gate.json"
-
-TARGET = "dynamo"
-
-GIT_SECONDS = 10.0
 
 DEFINITIONS: tuple[Definition, ...] = (
     Definition(
@@ -112,6 +106,11 @@ class GateResult(Record, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
     schema_version: int = 1
 
+    def links(self, model: str) -> Iterable[Link]:
+        """Return nothing for the page of a model: the notes of the run name the new breaks."""
+        del model
+        return ()
+
 
 def judge_run(writer: RunWriter) -> None:
     """Judge a run whose results are stored: write `gate.json`, and log each new break.
@@ -132,16 +131,17 @@ def judge_run(writer: RunWriter) -> None:
         result = gate_result(StoredRun(writer.path).results(), root, settings)
     RunFolder(writer.path).write(FILE, msgspec.json.encode(result) + b"\n")
     author = Author(writer.run)
-    writer.events([_event(author, new) for new in result.new])
-
-
-def _event(author: Author, new: GateBreak) -> NewBreak:
-    return NewBreak(
-        **author.stamp("warning"),
-        place=f"{new.file}:{new.line}",
-        function=new.function,
-        reason=new.reason,
-        models=", ".join(new.models),
+    writer.events(
+        [
+            NewBreak(
+                **author.stamp("warning"),
+                place=f"{new.file}:{new.line}",
+                function=new.function,
+                reason=new.reason,
+                models=", ".join(new.models),
+            )
+            for new in result.new
+        ]
     )
 
 
@@ -156,15 +156,10 @@ def gate_result(results: Iterable[Result], root: Path, settings: dict[str, objec
         return GateResult(baseline=name, models=0, problems=(str(error),))
     reports: dict[str, list[CheckReport]] = {}
     for result in results:
-        request = result.request
-        if request.target.name != TARGET or not result.is_verdict:
-            continue
-        build = request.model.build
-        further = build.python_path if isinstance(build, FactoryBuild) else ()
-        files = located(files_of(result), source_folders(root, further))
-        checked = CheckResult(result=result, files=files)
-        report = judge(checked, known, rules, name=request.model.name)
-        reports.setdefault(report.name, []).append(report)
+        model = result.request.model.name
+        if result.request.target.name == "dynamo" and result.is_verdict:
+            checked, _ = located_check(result, root)
+            reports.setdefault(model, []).append(judge(checked, known, rules, name=model))
     session = GateSession(rules=rules, path=path, before=known, reports=reports, update="")
     counts = session.counts()
     return GateResult(
@@ -199,30 +194,15 @@ def _changed_at(path: Path) -> str | None:
         return None
     command = ["git", "-C", str(path.parent), "log", "-1", "--format=%cI", "--", path.name]
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=GIT_SECONDS
-        )
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
         committed = done.stdout.strip() if done.returncode == 0 else ""
     except (OSError, subprocess.TimeoutExpired):
         committed = ""
-    return committed or datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(
-        timespec="seconds"
-    )
+    written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    return committed or written.isoformat(timespec="seconds")
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunGate:
-    """What a stored run says of the gate, for the report and the sinks."""
-
-    result: GateResult
-
-    def links(self, model: str) -> Iterator[Link]:
-        """Yield nothing: the notes of the run name the new breaks."""
-        del model
-        yield from ()
-
-
-def view_of_run(stored: StoredRun, baseline: StoredRun | None) -> tuple[RunGate, Sequence[str]]:
+def view_of_run(stored: StoredRun, baseline: StoredRun | None) -> tuple[GateResult, Sequence[str]]:
     """The stored result of the gate, and what a person must know of it. Raises StoreError."""
     del baseline
     path = RunFolder(stored.path).path(FILE)
@@ -230,7 +210,7 @@ def view_of_run(stored: StoredRun, baseline: StoredRun | None) -> tuple[RunGate,
         result = from_json(path.read_bytes(), GateResult)
     except (OSError, DamagedError) as error:
         raise StoreError(f"{path} is damaged ({error}): delete it") from None
-    return RunGate(result=result), tuple(_notes(result))
+    return result, tuple(_notes(result))
 
 
 def _notes(result: GateResult) -> Iterator[str]:
@@ -243,17 +223,11 @@ def _notes(result: GateResult) -> Iterator[str]:
     yield from (f"gate: {problem}" for problem in result.problems)
 
 
-def samples(part: RunGate) -> Iterator[Sample]:
+def samples(result: GateResult) -> Iterator[Sample]:
     """Yield the samples of a run that was judged; zeros too, because alerts see values fall."""
-    result = part.result
-    counts = {
-        "new": len(result.new),
-        "known": result.known,
-        "resolved": result.resolved,
-        "third_party": result.third_party,
-    }
-    for state, count in counts.items():
-        yield "compilewatch_gate_breaks", (state,), count
+    yield "compilewatch_gate_breaks", ("new",), len(result.new)
+    for state in ("known", "resolved", "third_party"):
+        yield "compilewatch_gate_breaks", (state,), getattr(result, state)
     if result.baseline_changed_at is not None:
         changed = datetime.fromisoformat(result.baseline_changed_at).timestamp()
         yield "compilewatch_gate_baseline_timestamp_seconds", (), changed

@@ -135,7 +135,6 @@ class _Collector:
         import msgspec
 
         from compilewatch.extras.gate.judgement import CheckReport
-        from compilewatch.extras.gate.reports import Outputs
         from compilewatch.extras.gate.session import GateSession
 
         reports = {
@@ -150,20 +149,16 @@ class _Collector:
             baseline=option("--compilewatch-baseline"),
             partial=frozenset(self._partial),
         )
-        if option(UPDATE):
-            self._session.renew()
-        else:
-            self._problems += self._session.twice
-            self._problems += self._session.strict_problems() if option(_STRICT) else ()
-            if self._problems:
-                session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        outputs = Outputs(
+        rejected, unwritten = self._session.end(
+            update=option(UPDATE),
+            strict=option(_STRICT),
             sarif=option("--compilewatch-sarif"),
             summary=option("--compilewatch-summary"),
             code_quality=option("--compilewatch-code-quality"),
         )
-        unwritten = [*self._session.problems, *outputs.write(self._session)]
-        self._problems += unwritten
+        if rejected:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        self._problems = [*rejected, *unwritten]
         if unwritten and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
@@ -171,7 +166,7 @@ class _Collector:
         if self._session is None:
             return
         terminalreporter.write_sep("=", "compilewatch")
-        from compilewatch.extras.gate.reports import error_commands
+        from compilewatch.extras.gate.session import error_commands
 
         for line in (*self._session.lines(), *self._problems, *error_commands(self._session)):
             terminalreporter.write_line(line)

@@ -2,23 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from compilewatch.errors import CompilewatchError
+from compilewatch.errors import CompilewatchError, StoreError
 from compilewatch.extras.gate.baseline import ATTRIBUTES, KnownBreak, Renewal, load, renewal, save
-from compilewatch.extras.gate.judgement import CheckReport, JudgedBreak, removed_from
+from compilewatch.extras.gate.judgement import (
+    CheckReport,
+    JudgedBreak,
+    Rules,
+    baseline_path,
+    project_settings,
+    rules_of,
+)
 from compilewatch.extras.gate.own_code import clone_of
-from compilewatch.extras.gate.settings import Rules, baseline_path, project_settings, rules_of
-from compilewatch.records import Status, reason_label
-from compilewatch.report.wording import plural
+from compilewatch.files import write_atomically
+from compilewatch.records import Status, reason_label, source_line, source_lines
+from compilewatch.report.sarif import Level, SarifLocation, SarifResult, State, encoded
+from compilewatch.report.wording import plural, registry_page
 
 _COMPLETE = frozenset({Status.PASS, Status.GRAPH_BREAK, Status.MISMATCH})
 """Statuses after which all breaks of a check are known."""
 
 _MOST_ELSEWHERE = 20
+
+_MOST_FINDINGS = 50
+"""GitHub's summary of a step has at most a MiB, and nobody reads more than this."""
+
+_MOST_ANNOTATIONS = 10
+"""GitHub shows ten errors of a step."""
+
+_SARIF_STATES: dict[str, tuple[Level, State | None]] = {
+    "new": ("error", "new"),
+    "known": ("warning", "unchanged"),
+    "moved": ("warning", "unchanged"),
+    "elsewhere": ("note", None),  # a baseline says nothing of other packages
+}
 
 
 @dataclass(kw_only=True)
@@ -65,9 +90,8 @@ class GateSession:
     @property
     def name(self) -> str:
         """The path of the baseline as messages say it."""
-        root = self.rules.root
-        inside = self.path.is_relative_to(root)
-        return self.path.relative_to(root).as_posix() if inside else str(self.path)
+        inside = self.path.is_relative_to(self.rules.root)
+        return self.path.relative_to(self.rules.root).as_posix() if inside else str(self.path)
 
     def in_clone(self, file: str) -> str:
         """The path of an own file relative to the top of the clone, which may hold more projects.
@@ -75,12 +99,8 @@ class GateSession:
         Code scanning and annotations count from there.
         """
         top = clone_of(self.rules.root)
-        path = Path(self.rules.root.resolve(), file)
-        return (
-            path.resolve().relative_to(top).as_posix()
-            if path.resolve().is_relative_to(top)
-            else file
-        )
+        path = Path(self.rules.root, file).resolve()
+        return path.relative_to(top).as_posix() if path.is_relative_to(top) else file
 
     @property
     def checks(self) -> tuple[CheckReport, ...]:
@@ -112,7 +132,7 @@ class GateSession:
             met[name] = [(b.entry, b.known) for r in reports for b in r.breaks if b.own]
             if name not in self.partial and all(report.status in _COMPLETE for report in reports):
                 ended.add(name)
-        return renewal(self.before, met, ended, removed_from(self.rules))
+        return renewal(self.before, met, ended, self.rules.removed)
 
     @property
     def resolved(self) -> tuple[KnownBreak, ...]:
@@ -147,22 +167,36 @@ class GateSession:
             if missing:
                 yield f"strict: {self.name} has no {' and no '.join(missing)} for {known}"
 
+    def end(
+        self, *, update: bool, strict: bool, **outputs: str | None
+    ) -> tuple[list[str], list[str]]:
+        """Renew the baseline with `update`, otherwise reject what does not fit it; write files.
+
+        `outputs` are those of `write_outputs`. Returns the lines of what fails, and of what could
+        not be written.
+        """
+        rejected: list[str] = []
+        if update:
+            self.renew()
+        else:
+            rejected += [*self.twice, *(self.strict_problems() if strict else ())]
+        return rejected, [*self.problems, *write_outputs(self, **outputs)]
+
     def renew(self) -> None:
         """Write the baseline, and remember what changed. A damaged one is left as it is."""
         if self.path.is_dir():
             return
         before, after = self.before, self.renewal.known
-        attributes = self.path.with_name(ATTRIBUTES)
-        written = attributes.exists() and attributes.read_bytes()
         try:
-            if not save(self.path, after):
-                self.changes.append(f"{self.name} is up to date")
-                return
+            written = save(self.path, after)
         except (OSError, CompilewatchError) as error:
             self.problems.append(f"the baseline is not renewed: {error}")
             return
+        if not written:
+            self.changes.append(f"{self.name} is up to date")
+            return
         self.changes.append(f"{self.name} written: {plural(len(after), 'known break')}")
-        if written != (attributes.exists() and attributes.read_bytes()):
+        if ATTRIBUTES in written:
             self.changes.append(f"{ATTRIBUTES} written: git merges two updates line by line")
         old, new = [entry.identity for entry in before], [entry.identity for entry in after]
         self.changes += [f"  + {entry}" for entry in after if entry.identity not in old]
@@ -183,7 +217,11 @@ class GateSession:
     def lines(self) -> Iterator[str]:
         """The table at the end of a session, other packages' breaks, and what changed."""
         yield "  ".join(f"{name}: {count}" for name, count in self.counts().items())
-        yield from self.elsewhere()
+        elsewhere = self.of_state("elsewhere")
+        for graph_break in elsewhere[:_MOST_ELSEWHERE]:
+            yield f"in another package: {place_line(graph_break)}"
+        if len(elsewhere) > _MOST_ELSEWHERE:
+            yield f"… and {len(elsewhere) - _MOST_ELSEWHERE} more in other packages"
         if self.changes:
             yield from self.changes
             return
@@ -194,16 +232,204 @@ class GateSession:
         if self.resolved or self.of_state("moved"):
             yield f"renew {self.name} with: {self.update}"
 
-    def elsewhere(self) -> Iterator[str]:
-        """Yield a line for each break in another package."""
-        breaks = self.of_state("elsewhere")
-        for graph_break in breaks[:_MOST_ELSEWHERE]:
-            yield f"in another package: {place_line(graph_break)}"
-        if len(breaks) > _MOST_ELSEWHERE:
-            yield f"… and {len(breaks) - _MOST_ELSEWHERE} more in other packages"
-
 
 def place_line(graph_break: JudgedBreak) -> str:
     """A graph break in one line: where it is, and why."""
     place = f"{graph_break.file}:{graph_break.line} in {graph_break.function}"
     return f"{place}: {reason_label(graph_break)}"
+
+
+# --- what checks met, in words --------------------------------------------------------------------
+
+
+def failure(
+    report: CheckReport, *, update: str, verbose: bool = False, fix: Iterable[str] = ()
+) -> str:
+    """Return the message of a failed check; `verbose` adds Dynamo's own texts and tracebacks.
+
+    `update` is the option with which its command accepts the new breaks, `fix` what is said of a
+    fix of them.
+    """
+    new = report.of("new")
+    lines = [f"{plural(len(new), 'new graph break')} in own code"] if new else []
+    for graph_break in new:
+        lines += ["", *_break_lines(graph_break, verbose=verbose)]
+    if report.problems:
+        lines += ["", *report.problems] if lines else report.problems
+    if verbose and report.error:
+        lines += ["", *report.error.splitlines()]
+    if new:
+        again = f"reproduce:  {report.command}"
+        lines += ["", *fix, again, f"accept:     {report.command} {update}"]
+    return "\n".join(lines)
+
+
+def _break_lines(graph_break: JudgedBreak, *, verbose: bool = False) -> Iterator[str]:
+    """The place, the reason, the numbered lines around it, and the way to it in the own code."""
+    yield place_line(graph_break)
+    if graph_break.note:
+        yield f"  ({graph_break.note})"
+    lines = source_lines(graph_break)
+    for number, text in lines:
+        mark = ">" if number == graph_break.line else " "
+        yield f"  {mark} {number:>{len(str(lines[-1][0]))}} | {text}".rstrip()
+    if len(graph_break.user_stack) > 1:
+        yield "  reached through:"
+        for frame in graph_break.user_stack:
+            yield f"    {frame.file}:{frame.line} in {frame.function}"
+    if verbose:
+        yield from (f"  {line}" for line in graph_break.reason.strip().splitlines())
+
+
+def markdown(session: GateSession) -> str:
+    """Return the summary: the table, new breaks with their code, what else fails."""
+    counts = session.counts()
+    lines = [
+        "### compilewatch",
+        "",
+        f"| {' | '.join(counts)} |",
+        f"|{'---:|' * len(counts)}",
+        f"| {' | '.join(map(str, counts.values()))} |",
+    ]
+    new = session.of_state("new")
+    for graph_break in new[:_MOST_FINDINGS]:
+        page, code = registry_page(graph_break.code), graph_break.code
+        lines += ["", f"**New:** {f'[{code}]({page})' if page else code}", ""]
+        lines += _block(_break_lines(graph_break))
+    if len(new) > _MOST_FINDINGS:
+        lines += ["", f"… and {len(new) - _MOST_FINDINGS} more new graph breaks"]
+    failed = [check for check in session.checks if check.problems]
+    for check in failed[:_MOST_FINDINGS]:
+        name = re.sub(r"([\\`*_\[\]|#])", r"\\\1", check.name).replace("<", "&lt;")
+        lines += ["", f"**{name}**", "", *_block(check.problems)]
+    further = list(session.lines())[1:]
+    if further:
+        lines += ["", *_block(further)]
+    return "\n".join(lines) + "\n"
+
+
+def _block(lines: Iterable[str]) -> Iterator[str]:
+    """A fenced block that none of its lines can end."""
+    content = list(lines)
+    fence = "```"
+    while any(fence in line for line in content):
+        fence += "`"
+    yield from (f"{fence}text", *content, fence)
+
+
+# --- files for machines ---------------------------------------------------------------------------
+
+
+def write_outputs(
+    session: GateSession,
+    *,
+    sarif: str | None = None,
+    summary: str | None = None,
+    code_quality: str | None = None,
+) -> Iterator[str]:
+    """Write the files with these paths; yield a line for each one that could not be written."""
+    contents: dict[Callable[[GateSession], bytes], str | None] = {
+        _sarif: sarif,
+        lambda session: markdown(session).encode(): summary,
+        _code_quality: code_quality,
+    }
+    for content, name in contents.items():
+        if name is None:
+            continue
+        try:
+            Path(name).parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(Path(name), content(session))
+        except (OSError, StoreError) as error:
+            yield f"{name} cannot be written: {getattr(error, 'strerror', '') or error}"
+    if path := os.environ.get("GITHUB_STEP_SUMMARY"):
+        try:
+            with Path(path).open("a", encoding="utf-8") as stream:
+                stream.write(markdown(session))
+        except OSError as error:
+            yield f"GITHUB_STEP_SUMMARY cannot be written: {error.strerror or error}"
+
+
+def _sarif(session: GateSession) -> bytes:
+    problems = [f"{check.name}: {line}" for check in session.checks for line in check.problems]
+    return encoded(_results(session), problems)
+
+
+def _results(session: GateSession) -> Iterator[SarifResult]:
+    """All breaks: new ones as errors, known ones as warnings, other packages' as notes.
+
+    Resolved breaks are results without a fault. They are left out under GitHub Actions, since
+    GitHub would show them as open.
+    """
+    for known in () if os.environ.get("GITHUB_ACTIONS") else session.resolved:
+        yield SarifResult(
+            code=known.code,
+            reason=known.reason or known.code,
+            level="none",
+            state="absent",
+            fingerprint=_digest(known)[:12],
+            location=SarifLocation(file=session.in_clone(known.file), function=known.function),
+            checks=(known.check,) if known.check else (),
+        )
+    for graph_break, checks in session.breaks:
+        own = graph_break.own
+        level, state = _SARIF_STATES[graph_break.state]
+        file = session.in_clone(graph_break.file) if own else graph_break.file
+        yield SarifResult(
+            code=graph_break.code,
+            reason=reason_label(graph_break),
+            level=level,
+            state=state,
+            fingerprint=graph_break.fingerprint,
+            location=SarifLocation(
+                file=file,
+                line=graph_break.line,
+                function=graph_break.function,
+                text=source_line(graph_break).strip(),
+                installed=not own,
+            ),
+            explanation=graph_break.explanation,
+            hints=graph_break.hints,
+            path=tuple(
+                SarifLocation(file=session.in_clone(f.file), line=f.line, function=f.function)
+                for f in (graph_break.user_stack if own else ())
+            ),
+            checks=checks,
+        )
+
+
+def _code_quality(session: GateSession) -> bytes:
+    """The new breaks of own code as GitLab's code quality report."""
+    entries = [
+        {
+            "description": f"graph break: {reason_label(graph_break)} in {graph_break.function}",
+            "check_name": graph_break.code,
+            "fingerprint": _digest(graph_break.entry),
+            "severity": "major",
+            "location": {
+                "path": session.in_clone(graph_break.file),
+                "lines": {"begin": graph_break.line},
+            },
+        }
+        for graph_break in session.of_state("new")
+    ]
+    return json.dumps(entries, indent=2, ensure_ascii=False).encode() + b"\n"
+
+
+def _digest(known: KnownBreak) -> str:
+    return hashlib.sha256("\0".join(known.identity).encode()).hexdigest()
+
+
+def error_commands(session: GateSession, environ: Mapping[str, str] = os.environ) -> Iterator[str]:
+    """Under GitHub Actions, the lines of a log that mark new breaks in the changed files."""
+    if environ.get("GITHUB_ACTIONS") != "true":
+        return
+    for graph_break in session.of_state("new")[:_MOST_ANNOTATIONS]:
+        file = _data(session.in_clone(graph_break.file)).replace(":", "%3A").replace(",", "%2C")
+        line = source_line(graph_break).strip()
+        text = _data(f"{reason_label(graph_break)} in {graph_break.function}\n{line}".strip())
+        yield f"::error file={file},line={graph_break.line},title=New graph break::{text}"
+
+
+def _data(text: str) -> str:
+    """The message of one of GitHub's commands (docs.github.com, "Workflow commands")."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 import compilewatch
 from compilewatch.errors import UsageError
-from compilewatch.extras.gate.judgement import CheckReport, judge
-from compilewatch.extras.gate.settings import Rules
+from compilewatch.extras.gate.judgement import CheckReport, Rules, judge
 
 pytestmark = pytest.mark.torch
 

@@ -20,8 +20,7 @@ import torch
 from torch import nn
 
 import compilewatch
-from compilewatch.extras.gate.judgement import CheckReport, judge
-from compilewatch.extras.gate.settings import Rules
+from compilewatch.extras.gate.judgement import CheckReport, Rules, judge
 from compilewatch.records import source_line
 from tests.cases import breaks, kinds
 

@@ -1,7 +1,8 @@
-"""action.yml: valid, documented, and its step runs the command that its inputs describe."""
+"""What the page says of options, settings and action.yml, whose step runs the right command."""
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import subprocess
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
+from compilewatch.extras.gate import plugin
+from compilewatch.extras.gate.judgement import RULES, SETTINGS
 from tests.schemas import vendor_errors, workflow
 
 ROOT = Path(__file__).parents[4]
@@ -28,9 +31,9 @@ def test_the_action_is_valid_and_its_inputs_are_documented() -> None:
     assert vendor_errors("github-actions", ACTION) == []
     section = PAGE[PAGE.index("## GitHub") : PAGE.index("## GitLab")]
     rows = dict(re.findall(r"^\| `([\w-]+)` \| (.+) \| .* \|$", section, re.MULTILINE))
-    assert rows == {name: given["description"] for name, given in ACTION["inputs"].items()}
+    assert rows == {name: entry["description"] for name, entry in ACTION["inputs"].items()}
     defaults = dict(re.findall(r"^\| `([\w-]+)` \| .+ \| (?:`(.*)`|–) \|$", section, re.MULTILINE))
-    assert defaults == {name: given["default"] for name, given in ACTION["inputs"].items()}
+    assert defaults == {name: entry["default"] for name, entry in ACTION["inputs"].items()}
 
 
 def test_examples_of_other_systems_are_valid() -> None:
@@ -46,7 +49,7 @@ def test_examples_of_other_systems_are_valid() -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("given", "wanted", "status"),
+    ("variables", "expected", "status"),
     [
         ({}, ["-m", "pytest", "--compilewatch-sarif", "SARIF"], 0),
         (
@@ -71,13 +74,13 @@ def test_examples_of_other_systems_are_valid() -> None:
     ],
 )
 def test_the_step_runs_the_command_and_keeps_its_status(
-    tmp_path: Path, given: dict[str, str], wanted: list[str], status: int
+    tmp_path: Path, variables: dict[str, str], expected: list[str], status: int
 ) -> None:
     program, sarif, outputs = tmp_path / "python", tmp_path / "x.sarif", tmp_path / "outputs"
     program.write_text(STUB)
     program.chmod(0o755)
-    (step,) = (each for each in ACTION["runs"]["steps"] if each.get("id") == "gate")
-    variables = {
+    (step,) = (step for step in ACTION["runs"]["steps"] if step.get("id") == "gate")
+    defaults = {
         "PYTHON": str(program),
         "COMMAND": "pytest",
         "ARGUMENTS": "",
@@ -86,14 +89,38 @@ def test_the_step_runs_the_command_and_keeps_its_status(
         "GITHUB_OUTPUT": str(outputs),
         "STATUS": str(status),
     }
-    assert set(step["env"]) <= variables.keys()
+    assert set(step["env"]) <= defaults.keys()
     done = subprocess.run(
         ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
-        env=os.environ | variables | given,
+        env=os.environ | defaults | variables,
         capture_output=True,
         text=True,
         timeout=30,
     )
     assert done.returncode == status, done.stderr
-    assert done.stdout.splitlines() == [w if w != "SARIF" else str(sarif) for w in wanted]
+    assert done.stdout.splitlines() == [w if w != "SARIF" else str(sarif) for w in expected]
     assert outputs.read_text() == f"sarif={sarif}\n"
+
+
+def test_every_option_and_setting_is_documented_and_no_other() -> None:
+    parser = pytest.Parser(_ispytest=True)
+    plugin.pytest_addoption(parser)
+    options = {name for option in parser._anonymous.options for name in option.names()}
+    options |= {
+        name for group in parser._groups for option in group.options for name in option.names()
+    }
+    assert set(re.findall(r"`(--compilewatch-[\w-]+)", PAGE)) == options
+    rows = set(
+        re.findall(r"^\| `(\w+)` \|", PAGE[: PAGE.index("The options of pytest")], re.MULTILINE)
+    )
+    assert rows == set(SETTINGS)
+
+
+def test_the_marker_names_every_rule() -> None:
+    """The rules are also the fixture's keywords, whose order `RULES` has."""
+    from compilewatch.extras.gate.fixture import CompileCheck
+
+    source = inspect.getsource(plugin.pytest_configure)
+    assert all(f"{rule}=" in source for rule in RULES)
+    keywords = inspect.signature(CompileCheck.__call__).parameters
+    assert [name for name in keywords if name in RULES] == list(RULES)

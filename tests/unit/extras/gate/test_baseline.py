@@ -110,3 +110,15 @@ def test_a_renewed_baseline_keeps_what_people_wrote_and_what_other_checks_meet()
     assert twice.known == (PRINT, replace(accepted, function="Net.helper"))
     met = {"t::a": [(BRANCH, None), (BRANCH, None)], "t::c": [(BRANCH, None)]}
     assert renewal((), met, {"t::a", "t::c"}, removed).known == (BRANCH, BRANCH)
+
+
+def test_what_people_wrote_waits_for_the_check_that_may_meet_it_elsewhere() -> None:
+    """A statement that is gone may have moved, which a session without its check cannot see."""
+    accepted = replace(BRANCH, text="removed", why="because")
+    partial = renewal((accepted, replace(accepted, why="")), {"t::b": []}, {"t::b"}, removed)
+    assert len(partial.resolved) == 2
+    assert partial.known == (accepted,)
+    moved = replace(accepted, function="Net.helper", why="")
+    complete = renewal(partial.known, {"t::a": [(moved, accepted)]}, {"t::a"}, removed)
+    assert complete.known == (replace(moved, why="because"),)
+    assert renewal(partial.known, {"t::a": []}, {"t::a"}, removed).known == ()

@@ -97,7 +97,7 @@ def test_what_a_package_exports_comes_first_with_small_numbers(tmp_path: Path) -
     package.mkdir()
     (package / "__init__.py").write_text(EXPORTING)
     (package / "impl.py").write_text(IMPL)
-    assert [(each.module, each.call) for each in candidates(tmp_path)] == [
+    assert [(model.module, model.call) for model in candidates(tmp_path)] == [
         ("mypkg", "Encoder(dim=32, heads=2, depth=1, weights=None)"),
         ("mypkg", "Alias(dim=32, heads=2, depth=1, weights=None)"),
         ("mypkg.impl", "Hidden()"),
@@ -105,7 +105,7 @@ def test_what_a_package_exports_comes_first_with_small_numbers(tmp_path: Path) -
 
 
 def test_models_of_modules_are_found_in_the_source(root: Path) -> None:
-    assert [(each.module, each.call) for each in candidates(root)] == [
+    assert [(model.module, model.call) for model in candidates(root)] == [
         ("mypkg.net", "Net()"),
         ("mypkg.sub.zoo", "build_small()"),
     ]
@@ -167,6 +167,7 @@ def test_without_models_it_says_what_to_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert "--model MODULE:FACTORY" in str(init("--yes").exception)
+    assert str(init("--yes", "--model", "").exception) == "--model is empty: name MODULE:FACTORY"
     done = init("--yes", "--model", "mypkg:build")
     assert "there is no pyproject.toml" in done.output
     assert not (tmp_path / "pyproject.toml").exists()

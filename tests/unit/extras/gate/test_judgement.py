@@ -9,10 +9,18 @@ import msgspec
 import pytest
 
 from compilewatch.api.check import CheckResult
-from compilewatch.extras.gate.baseline import KnownBreak
-from compilewatch.extras.gate.judgement import CheckReport, judge
-from compilewatch.extras.gate.reports import failure
-from compilewatch.extras.gate.settings import Rules
+from compilewatch.errors import ConfigError, UsageError
+from compilewatch.extras.gate.baseline import NAME, KnownBreak
+from compilewatch.extras.gate.judgement import (
+    CheckReport,
+    Rules,
+    baseline_path,
+    judge,
+    project_root,
+    project_settings,
+    rules_of,
+)
+from compilewatch.extras.gate.session import failure
 from compilewatch.records import (
     CaptureFigures,
     FullgraphVerdict,
@@ -218,3 +226,38 @@ def test_the_message_names_line_path_and_commands(root: Path) -> None:
     assert said[-1] == "accept:     pytest 'tests/t.py::a b' --compilewatch-update"
     assert "reason of GB0170" not in text
     assert "reason of GB0170" in failure(report, update="", verbose=True)
+
+
+def test_a_keyword_wins_over_the_marker_and_that_over_the_settings(tmp_path: Path) -> None:
+    settings = {"own": ["mypkg"], "recompilations": 3, "captured_share": 0.5}
+    rules = rules_of(tmp_path, settings, {"recompilations": 2}, {"recompilations": None})
+    assert (rules.own, rules.recompilations, rules.captured_share) == (("mypkg",), 2, 0.5)
+    assert rules_of(tmp_path, settings, {}, {"recompilations": 0}).recompilations == 0
+    with pytest.raises(UsageError, match="third_party is 'report' or 'fail', not 'ignore'"):
+        rules_of(tmp_path, {"third_party": "ignore"})
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        *("recompilation = 1", "recompilations = true", 'captured_share = "0.9"'),
+        *("fullgraph = 1", "own = 3", "models = 1"),
+    ],
+)
+def test_a_wrong_setting_is_named(tmp_path: Path, setting: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(f"[tool.compilewatch]\n{setting}\n")
+    with pytest.raises(ConfigError, match=setting.partition(" ")[0]):
+        project_settings(tmp_path)
+
+
+def test_the_root_is_the_nearest_project_and_has_the_baseline(tmp_path: Path) -> None:
+    inside = tmp_path / "a" / "b"
+    inside.mkdir(parents=True)
+    (tmp_path / "a" / "pyproject.toml").touch()
+    (tmp_path / ".git").mkdir()
+    assert project_root(inside) == tmp_path / "a"
+    (tmp_path / "a" / "pyproject.toml").unlink()
+    assert project_root(inside) == tmp_path
+    assert baseline_path(tmp_path, {}, None) == tmp_path / NAME
+    assert baseline_path(tmp_path, {"baseline": "ci/a.json"}, None) == tmp_path / "ci/a.json"
+    assert baseline_path(tmp_path, {"baseline": "a.json"}, "b.json") == tmp_path / "b.json"
