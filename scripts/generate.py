@@ -17,13 +17,13 @@ import msgspec
 
 from compilewatch import extras, records
 from compilewatch.cli import COMMANDS, group
-from compilewatch.config.settings import FILE, Settings, all_sections, all_types
+from compilewatch.config import FILE, Settings, all_sections, all_types
 from compilewatch.events import LABELS, all_events, all_meanings
 from compilewatch.extras.executor.trainium.operation import Prices
 from compilewatch.extras.papers.calls import ModelPrices
 from compilewatch.extras.papers.prompts import PaperRules
 from compilewatch.extras.profiles.infer.records import PROFILE_VERSION
-from compilewatch.plan.expectations import Expectations
+from compilewatch.plan import Expectations
 from compilewatch.sinks.prometheus import metrics_page
 from compilewatch.sources.hub.pulled import PulledList
 from compilewatch.sources.hub.reviewed import ReviewedRepositories

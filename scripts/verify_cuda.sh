@@ -30,7 +30,7 @@ import sys
 
 import torch
 
-from compilewatch.contract.devices import canonical, devices
+from compilewatch.contract.targets import canonical, devices
 
 if not torch.cuda.is_available():
     sys.exit("verify_cuda: this machine has no CUDA device, or its torch is not a CUDA build")

@@ -20,7 +20,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from compilewatch.config.paths import cache_folder
+from compilewatch.config import cache_folder
 from compilewatch.environments import STAMP_FILE, Environments
 from compilewatch.environments.creation import Tool
 

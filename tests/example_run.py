@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from compilewatch.config.settings import Settings
+from compilewatch.config import Settings
 from compilewatch.contract.targets import default_environment
 from compilewatch.records import (
     Attempt,

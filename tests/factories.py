@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from compilewatch.config.settings import Settings, load_settings
+from compilewatch.config import Settings, load_settings
 from compilewatch.records import (
     ClassBuild,
     Depth,

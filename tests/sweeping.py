@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from compilewatch.api.run import sweep
-from compilewatch.config.settings import Settings, load_settings
+from compilewatch.config import Settings, load_settings
 from compilewatch.launchers import Launcher
 from compilewatch.records import (
     ConfigBuild,

@@ -8,7 +8,7 @@
 
 [ -s "$build/runs" ] || fail "there is no run to publish: run scripts/stages/merge.sh first"
 rm -f "$build/publish.problem"
-services=$(python -c 'from compilewatch.config.settings import load_settings
+services=$(python -c 'from compilewatch.config import load_settings
 from compilewatch.sinks import remote_sinks
 print(*remote_sinks(load_settings()))')
 if [ -z "$services" ]; then

@@ -380,7 +380,7 @@ class Target(Record, frozen=True, kw_only=True):
     of `torch.compile`: with None, a size becomes dynamic when it changes.
     `nested_graph_breaks` sets torch's configuration of that name, whether Dynamo compiles functions
     that a graph break interrupts; None leaves torch's default. `device` is the device that the
-    model's tensors are on: `cpu`, `cuda`, or `cuda:NAME` (`contract.devices`).
+    model's tensors are on: `cpu`, `cuda`, or `cuda:NAME` (`contract.targets`).
     """
 
     name: str = "dynamo"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from compilewatch.config.paths import cache_folder
+from compilewatch.config import cache_folder
 from tests.installing import ROOT, build, call, install
 
 pytestmark = [pytest.mark.matrix, pytest.mark.torch, pytest.mark.timeout(1800)]

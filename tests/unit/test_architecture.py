@@ -46,8 +46,7 @@ WITH_TORCH = {
 
 NOT_IN_KEYS = {
     "compilewatch.contract.messages": "what parent and child tell each other, not what a model did",
-    "compilewatch.contract.naming": "what messages say to type",
-    "compilewatch.contract.targets": "the catalogue: what a target reads of it changes no result",
+    "compilewatch.contract.targets": "the catalogue, and the words of messages: no result",
 }
 """Modules that a target imports, directly or not, and that cannot change a result of it."""
 

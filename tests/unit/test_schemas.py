@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from compilewatch import extras
-from compilewatch.config.settings import Settings, all_sections
+from compilewatch.config import Settings, all_sections
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted([ROOT / "compilewatch.toml", *ROOT.glob("inputs/**/*.toml")])

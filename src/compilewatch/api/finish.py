@@ -11,9 +11,9 @@ from compilewatch import extras, plugins
 from compilewatch.analysis.summary import status_counts, summarise
 from compilewatch.api.publish import Published, load_sinks, publish, report_health
 from compilewatch.api.view import view
-from compilewatch.config.settings import Settings
+from compilewatch.config import Settings
 from compilewatch.events import Author, Event, RunFinished, SinkFailed
-from compilewatch.plan.expectations import Expectations, stale_note
+from compilewatch.plan import Expectations, stale_note
 from compilewatch.records import ChangeKind, Result, RunView, now
 from compilewatch.sinks import remote_sinks
 from compilewatch.store import RunWriter, Spooled, Store

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from compilewatch import extras, plugins
-from compilewatch.config.settings import Settings
+from compilewatch.config import Settings
 from compilewatch.files import temporary_folder
 from compilewatch.launchers import LAUNCHERS, Launcher
 from compilewatch.records import Request, Result

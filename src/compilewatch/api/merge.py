@@ -11,10 +11,9 @@ import msgspec
 from compilewatch import extras, plugins
 from compilewatch.api.finish import RunInProgress
 from compilewatch.api.publish import load_sinks
-from compilewatch.config.settings import Settings
+from compilewatch.config import Settings
 from compilewatch.errors import UsageError
-from compilewatch.plan.expectations import load_expectations
-from compilewatch.plan.requests import parse_shard
+from compilewatch.plan import load_expectations, parse_shard
 from compilewatch.records import Plan, Result, Run, RunView, Status, Target, now
 from compilewatch.sinks import remote_sinks
 from compilewatch.store import Store, StoredRun

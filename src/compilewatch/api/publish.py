@@ -11,7 +11,7 @@ import msgspec
 
 from compilewatch import plugins
 from compilewatch.api.view import view
-from compilewatch.config.settings import Settings, value_of, where_to_set
+from compilewatch.config import Settings, value_of, where_to_set
 from compilewatch.errors import (
     CompilewatchError,
     SelectionError,

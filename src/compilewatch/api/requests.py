@@ -12,11 +12,10 @@ import msgspec
 from compilewatch import extras
 from compilewatch.api.selection import described, one_model, split
 from compilewatch.api.worker_client import check_backends, check_nested_graph_breaks
-from compilewatch.config.settings import Settings, load_settings
+from compilewatch.config import Settings, load_settings
 from compilewatch.environments import Environments
 from compilewatch.errors import InputsError, UsageError
-from compilewatch.plan.placement import place
-from compilewatch.plan.requests import check_targets, options_of, plan, targets_of
+from compilewatch.plan import check_targets, options_of, place, plan, targets_of
 from compilewatch.records import FactoryBuild, Mode, ModelSpec, Request, Target
 
 

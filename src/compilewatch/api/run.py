@@ -15,16 +15,21 @@ from compilewatch import plugins
 from compilewatch.api.evaluation import Evaluation, Observer, Silent
 from compilewatch.api.finish import RunInProgress
 from compilewatch.api.publish import load_sinks
-from compilewatch.config.settings import Settings
+from compilewatch.config import Settings
 from compilewatch.contract.targets import target_label
 from compilewatch.environments import Environments
 from compilewatch.errors import UsageError
 from compilewatch.events import Author, RunResumed
 from compilewatch.launchers import Launcher
-from compilewatch.plan.expectations import load_expectations
-from compilewatch.plan.keys import target_sha256
-from compilewatch.plan.placement import place
-from compilewatch.plan.requests import Own, options_of, pairs, plan
+from compilewatch.plan import (
+    Own,
+    load_expectations,
+    options_of,
+    pairs,
+    place,
+    plan,
+    target_sha256,
+)
 from compilewatch.records import (
     Environment,
     ModelSpec,

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from compilewatch import extras
-from compilewatch.config.paths import Places
-from compilewatch.config.settings import Settings
+from compilewatch.config import Places, Settings
 from compilewatch.environments import Environments
 from compilewatch.errors import UnknownModelError, UsageError
-from compilewatch.plan.placement import possible
+from compilewatch.plan import possible
 from compilewatch.records import Environment, ModelSpec
 from compilewatch.sources.loading import choose_source, other_sources, with_parts
 from compilewatch.sources.select import select

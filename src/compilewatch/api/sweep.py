@@ -15,10 +15,9 @@ from compilewatch.api.run import sweep as run_sweep
 from compilewatch.api.selection import Selection, choose_for_sweep, environments_for
 from compilewatch.api.summary import SweepSummary, summary_of
 from compilewatch.api.worker_client import check_backends, check_nested_graph_breaks
-from compilewatch.config.settings import Settings, load_settings
+from compilewatch.config import Settings, load_settings
 from compilewatch.launchers import Launcher
-from compilewatch.plan.placement import possible
-from compilewatch.plan.requests import check_targets, parse_shard, targets_of
+from compilewatch.plan import check_targets, parse_shard, possible, targets_of
 from compilewatch.records import Depth, RunView, Shard, Target
 from compilewatch.sources.libraries import ALL
 from compilewatch.store import Store

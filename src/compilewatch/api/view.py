@@ -21,7 +21,7 @@ from compilewatch.analysis.comparison import (
 )
 from compilewatch.contract.targets import target_label
 from compilewatch.errors import StoreError
-from compilewatch.plan.expectations import Expectations, stale_note
+from compilewatch.plan import Expectations, stale_note
 from compilewatch.records import (
     AttemptCode,
     Change,

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from compilewatch.config.settings import Settings
+from compilewatch.config import Settings
 from compilewatch.contract.messages import Readiness
 from compilewatch.contract.targets import TARGETS, entry
 from compilewatch.environments import (
@@ -29,7 +29,7 @@ from compilewatch.errors import (
 )
 from compilewatch.files import temporary_folder
 from compilewatch.launchers.local.launcher import LocalLauncher
-from compilewatch.plan.placement import wanted
+from compilewatch.plan import wanted
 from compilewatch.records import (
     FactoryBuild,
     ModelSpec,

@@ -39,7 +39,7 @@ def models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
             names += [result.request.model.name for result in stored.results()]
     with contextlib.suppress(CompilewatchError):
         from compilewatch.api.selection import Selection, choose_models
-        from compilewatch.config.settings import load_settings
+        from compilewatch.config import load_settings
 
         names += [spec.name for spec in choose_models(load_settings(), Selection(every=True))[0]]
     return [CompletionItem(before + name) for name in _beginning(names, last)]
@@ -59,7 +59,7 @@ def targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
 
 
 def _store() -> Store:
-    from compilewatch.config.settings import load_settings
+    from compilewatch.config import load_settings
     from compilewatch.store import Store
 
     return Store(Path(load_settings().output_dir))

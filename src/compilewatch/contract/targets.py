@@ -6,14 +6,19 @@ The parent plans, places and names targets by these rows and never imports an im
 
 from __future__ import annotations
 
+import shlex
+import tomllib
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 
 import msgspec
 
-from compilewatch.errors import UsageError
+from compilewatch.errors import UsageError, did_you_mean
 from compilewatch.records import (
     DEFAULT_ENVIRONMENT,
     Deadlines,
+    DeclaredDevice,
     Dtype,
     FactoryBuild,
     Mode,
@@ -322,3 +327,104 @@ def default_dtype(device: str) -> Dtype:
 
 def _environment_suffix(target: Target) -> str:
     return "" if in_default_environment(target) else f"@{target.environment}"
+
+
+CUDA = "cuda"
+
+
+@cache
+def devices() -> tuple[DeclaredDevice, ...]:
+    """Return the rows of `devices.toml`; the first one is what `cuda` without a name means."""
+    text = Path(__file__).with_name("devices.toml").read_text(encoding="utf-8")
+    return tuple(
+        DeclaredDevice(
+            name=row["name"],
+            product=row["product"],
+            capability=(row["capability"][0], row["capability"][1]),
+            memory_bytes=row["memory_gib"] * 2**30,
+            multiprocessors=row["multiprocessors"],
+            bfloat16=row["bfloat16"],
+        )
+        for row in tomllib.loads(text)["device"]
+    )
+
+
+def declared(name: str) -> DeclaredDevice | None:
+    """Return the device that a request names; None for `cpu`. Raises UsageError if unknown."""
+    if name == CPU:
+        return None
+    kind, colon, product = name.partition(":")
+    if kind == CUDA and not colon:
+        return devices()[0]
+    rows = {row.name.lower(): row for row in devices()}
+    if kind != CUDA or product.lower() not in rows:
+        known = [CPU, CUDA, *(f"{CUDA}:{row.name}" for row in devices())]
+        hint = did_you_mean(name, known)
+        raise UsageError(f"no device {name!r}{hint}; known: {', '.join(known)}")
+    return rows[product.lower()]
+
+
+def canonical(name: str) -> str:
+    """Return the one spelling of a device: `CUDA:h100` is `cuda:H100`, the default is `cuda`."""
+    row = declared(name.lower())
+    if row is None:
+        return CPU
+    return CUDA if row == devices()[0] else f"{CUDA}:{row.name}"
+
+
+def check_device(target: Target) -> None:
+    """Raise UsageError if a target cannot be evaluated for its device, or the device has no dtype.
+
+    A target captures for a declared device if its catalogue row says so.
+    """
+    row = declared(target.device)
+    if row is None:
+        return
+    if not TARGETS[target.name].captures_for_devices:
+        able = ", ".join(name for name, entry in TARGETS.items() if entry.captures_for_devices)
+        raise UsageError(
+            f"{target.name} is not evaluated for {target.device}; targets that are: {able}"
+        )
+    if target.dtype is Dtype.BFLOAT16 and not row.bfloat16:
+        raise UsageError(f"{row.product} has no bfloat16: choose --dtype float16 or float32")
+
+
+def naming_options(request: Request) -> str:
+    """Return ` --environment NAME --python-path DIR` as far as they are needed, otherwise "".
+
+    The folder of `./FILE.py` and the current folder are searched without an option, and so are
+    those of a model that a list names.
+    """
+    options = environment_option(request)
+    build, alone = request.model.build, _searched_alone(request)
+    if isinstance(build, FactoryBuild) and alone is not None:
+        folders = (folder for folder in build.python_path if folder != alone)
+        options += "".join(f" --python-path {shlex.quote(folder)}" for folder in folders)
+    return options
+
+
+def inputs_option(request: Request) -> str:
+    """Return ` --inputs FILE` for a person's own model that was given inputs, otherwise "".
+
+    A model of a list has its inputs there.
+    """
+    build = request.model.build
+    if not isinstance(build, FactoryBuild) or _searched_alone(request) is None:
+        return ""
+    inputs = build.inputs or request.inputs_file
+    return f" --inputs {shlex.quote(inputs)}" if inputs else ""
+
+
+def _searched_alone(request: Request) -> str | None:
+    """The folder that is searched for the model without an option; None for one of a list."""
+    name, build = request.model.name, request.model.build
+    if not isinstance(build, FactoryBuild):
+        return None
+    module = build.factory.partition(":")[0]
+    if name in (build.factory, module, build.factory.replace(":", ".")):
+        return str(Path.cwd().resolve())
+    path = name if name.endswith(".py") else name.rpartition(":")[0]
+    if not path.endswith(".py"):
+        return None
+    # A file of a package is imported from the folder that contains the package.
+    return str(Path(path).expanduser().resolve().parents[module.count(".")])

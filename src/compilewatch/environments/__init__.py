@@ -28,7 +28,7 @@ import msgspec
 from packaging.specifiers import SpecifierSet
 
 from compilewatch import __version__
-from compilewatch.config.paths import cache_folder
+from compilewatch.config import cache_folder
 from compilewatch.contract import targets
 from compilewatch.errors import InterpreterError, StoreError
 from compilewatch.files import DamagedError, from_json, write_atomically

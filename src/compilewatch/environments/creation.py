@@ -32,7 +32,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from compilewatch.config.paths import cache_folder
+from compilewatch.config import cache_folder
 from compilewatch.contract import targets
 from compilewatch.data import REQUIREMENTS
 from compilewatch.environments import (

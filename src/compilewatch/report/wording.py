@@ -11,12 +11,13 @@ from enum import StrEnum
 from compilewatch.analysis import summary
 from compilewatch.analysis.leverage import By, Leverage, LeverageStep, StepFix, VerifiedTotal
 from compilewatch.analysis.summary import Cell
-from compilewatch.contract.naming import inputs_option, naming_options
 from compilewatch.contract.targets import (
     CPU,
     TARGETS,
     default_dtype,
     environment_option,
+    inputs_option,
+    naming_options,
     target_label,
 )
 from compilewatch.records import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from compilewatch.config.settings import Settings, value_of
+from compilewatch.config import Settings, value_of
 from compilewatch.records import RunView
 
 SINKS: dict[str, str] = {

@@ -27,7 +27,7 @@ import msgspec
 import requests
 from logging_loki.emitter import LokiEmitterV1
 
-from compilewatch.config.settings import Settings
+from compilewatch.config import Settings
 from compilewatch.errors import ConfigError, SinkError, UnreachableError
 from compilewatch.events import LABELS, metadata_of
 from compilewatch.records import RunView

@@ -28,7 +28,7 @@ from compilewatch.analysis import summary
 from compilewatch.analysis.comparison import is_comparable, regressed
 from compilewatch.analysis.leverage import models_of_one_reason
 from compilewatch.analysis.summary import LAYERS
-from compilewatch.config.settings import Settings
+from compilewatch.config import Settings
 from compilewatch.contract.targets import entry, target_label_value
 from compilewatch.neuron.error_classes import KINDS
 from compilewatch.records import (

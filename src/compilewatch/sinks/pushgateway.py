@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry, push_to_gateway
 from prometheus_client.exposition import basic_auth_handler
 from prometheus_client.parser import text_string_to_metric_families
 
-from compilewatch.config.settings import Settings
+from compilewatch.config import Settings
 from compilewatch.errors import SelectionError, SinkError, UnreachableError
 from compilewatch.records import RunView, selection_label
 from compilewatch.retry import retrying, within

@@ -30,7 +30,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from compilewatch.analysis.summary import planned
-from compilewatch.config.settings import Settings
+from compilewatch.config import Settings
 from compilewatch.contract.targets import target_label
 from compilewatch.records import (
     NOT_RUN,

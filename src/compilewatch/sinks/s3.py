@@ -22,7 +22,7 @@ from boto3.s3.transfer import TransferConfig
 from botocore.exceptions import BotoCoreError, ClientError
 
 from compilewatch import aws
-from compilewatch.config.settings import Settings
+from compilewatch.config import Settings
 from compilewatch.errors import ConfigError, SinkError, UnreachableError
 from compilewatch.records import RunView
 from compilewatch.sinks import RunFiles

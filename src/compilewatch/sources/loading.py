@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from compilewatch import extras, plugins
-from compilewatch.config.paths import PULLED, Places, inputs_folder
+from compilewatch.config import PULLED, Places, inputs_folder
 from compilewatch.errors import SourceError
 from compilewatch.sources import SOURCES, Source
 from compilewatch.sources.libraries import ALL, LIBRARIES

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from compilewatch.config.paths import inputs_folder
+from compilewatch.config import inputs_folder
 from compilewatch.errors import ConfigError, MissingModuleError, SourceError
 from compilewatch.files import read_toml
 from compilewatch.records import SCHEMA_VERSION, FactoryBuild, ModelSpec

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from compilewatch.config.paths import inputs_folder
+from compilewatch.config import inputs_folder
 from compilewatch.contract.failures import how_to_get
 from compilewatch.data import package_classes
 from compilewatch.errors import ConfigError, MissingModuleError

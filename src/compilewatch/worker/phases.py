@@ -293,7 +293,7 @@ def _eager(subject: Subject) -> None:
 
 def _call_once(subject: Subject) -> None:
     """Run the eager call. If its inputs were guessed, its failure is one of the guess."""
-    from compilewatch.contract.naming import naming_options
+    from compilewatch.contract.targets import naming_options
 
     try:
         subject.in_fork(_eager, type(None))

@@ -13,7 +13,7 @@ import pytest
 from compilewatch import sinks
 from compilewatch.api.evaluation import Silent
 from compilewatch.api.run import resume
-from compilewatch.config.settings import Settings
+from compilewatch.config import Settings
 from compilewatch.errors import UnreachableError, UsageError
 from compilewatch.records import Result, RunView
 from compilewatch.sinks import RunFiles

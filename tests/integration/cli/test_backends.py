@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from compilewatch.api import worker_client
-from compilewatch.config.settings import Settings
+from compilewatch.config import Settings
 from compilewatch.contract.messages import Readiness
 from compilewatch.errors import UsageError
 from compilewatch.records import Target

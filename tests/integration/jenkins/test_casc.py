@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from compilewatch.config.settings import load_settings
+from compilewatch.config import load_settings
 from tests import services
 from tests.integration.jenkins.conftest import FACTS, ROOT
 

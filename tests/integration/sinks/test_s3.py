@@ -20,7 +20,7 @@ import pytest
 import requests
 from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
 
-from compilewatch.config.settings import Settings
+from compilewatch.config import Settings
 from compilewatch.errors import ConfigError, SinkError, UnreachableError
 from compilewatch.sinks import s3
 from compilewatch.sinks.s3 import PART_BYTES, S3Sink, content_type

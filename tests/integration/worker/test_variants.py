@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compilewatch.contract.devices import declared
+from compilewatch.contract.targets import declared
 from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.records import (
     Depth,

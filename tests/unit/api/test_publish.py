@@ -7,9 +7,9 @@ import pytest
 from compilewatch import sinks
 from compilewatch.api.publish import load_sinks, publish
 from compilewatch.api.view import view
-from compilewatch.config.settings import Settings
+from compilewatch.config import Settings
 from compilewatch.errors import SinkError
-from compilewatch.plan.expectations import Expectations, load_expectations
+from compilewatch.plan import Expectations, load_expectations
 from compilewatch.records import Plan, RunView
 from compilewatch.sinks import RunFiles
 from tests import factories, sweeping

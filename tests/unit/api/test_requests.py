@@ -7,7 +7,7 @@ import pytest
 from compilewatch.api import selection
 from compilewatch.api.requests import one_target
 from compilewatch.api.selection import one_model
-from compilewatch.config.settings import load_settings
+from compilewatch.config import load_settings
 from compilewatch.errors import UsageError
 from tests import factories
 

@@ -12,9 +12,9 @@ import pytest
 from compilewatch import sinks
 from compilewatch.api.publish import MAX_REJECTIONS, Published, load_sinks, publish
 from compilewatch.api.view import view
-from compilewatch.config.settings import Settings
+from compilewatch.config import Settings
 from compilewatch.errors import SelectionError, SinkError, UnreachableError
-from compilewatch.plan.requests import parse_shard
+from compilewatch.plan import parse_shard
 from compilewatch.records import RunView
 from compilewatch.sinks import RunFiles
 from tests import factories

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from compilewatch.contract.devices import canonical, check_device, declared, devices
-from compilewatch.contract.targets import default_dtype, target_label, target_label_value
+from compilewatch.contract.targets import (
+    canonical,
+    check_device,
+    declared,
+    default_dtype,
+    devices,
+    target_label,
+    target_label_value,
+)
 from compilewatch.errors import UsageError
-from compilewatch.plan.requests import check_targets, targets_of
+from compilewatch.plan import check_targets, targets_of
 from compilewatch.records import Dtype, Mode, Target
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from compilewatch.contract.naming import inputs_option, naming_options
+from compilewatch.contract.targets import inputs_option, naming_options
 from compilewatch.records import FactoryBuild, Request, Target
 from compilewatch.sources.own import own_model, with_inputs
 from tests import factories

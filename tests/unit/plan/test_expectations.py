@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from compilewatch.errors import ConfigError
-from compilewatch.plan.expectations import Expectations, load_expectations, stale_note
+from compilewatch.plan import Expectations, load_expectations, stale_note
 from compilewatch.records import ConfigBuild, Mode, Phase, Result, Status, Target
 from tests import factories
 

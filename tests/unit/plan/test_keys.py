@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compilewatch import plan as identity
 from compilewatch.contract.targets import COMMON_FILES, TARGETS
 from compilewatch.data import read_overrides
 from compilewatch.errors import ConfigError
-from compilewatch.plan import keys as identity
-from compilewatch.plan.keys import overrides_for, request_key
+from compilewatch.plan import overrides_for, request_key
 from compilewatch.records import (
     METADATA,
     ClassBuild,
@@ -227,7 +227,7 @@ def test_factories_and_classes_do_not_meet() -> None:
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder that stands for the package, with a file for every row of the catalogue."""
-    monkeypatch.setattr(identity, "__file__", str(tmp_path / "plan" / "keys.py"))
+    monkeypatch.setattr(identity, "__file__", str(tmp_path / "plan.py"))
     for name in {*COMMON_FILES, *(file for row in TARGETS.values() for file in row.files)}:
         path = tmp_path / name if name.endswith(".py") else tmp_path / name / "module.py"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ import pytest
 
 from compilewatch.contract.targets import target_label
 from compilewatch.errors import UsageError
-from compilewatch.plan.placement import (
+from compilewatch.plan import (
     missing_package,
     needs,
     place,

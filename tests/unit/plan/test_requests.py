@@ -10,8 +10,14 @@ import pytest
 
 from compilewatch.contract.targets import deadlines_of, target_label, target_label_value
 from compilewatch.errors import UsageError
-from compilewatch.plan.expectations import Expectation, Expectations
-from compilewatch.plan.requests import pairs, parse_shard, plan, targets_of
+from compilewatch.plan import (
+    Expectation,
+    Expectations,
+    pairs,
+    parse_shard,
+    plan,
+    targets_of,
+)
 from compilewatch.records import (
     ConfigBuild,
     Deadlines,

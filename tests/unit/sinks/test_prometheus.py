@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from compilewatch.config.settings import Settings
+from compilewatch.config import Settings
 from compilewatch.records import (
     Earlier,
     Mode,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.config.paths import cache_folder
+from compilewatch.config import cache_folder
 from compilewatch.sources.transformers.source import LibrarySource
 
 FILES = {

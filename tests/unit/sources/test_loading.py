@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from compilewatch import plugins
-from compilewatch.config.paths import Places
+from compilewatch.config import Places
 from compilewatch.errors import SourceError, UsageError
 from compilewatch.sources import SOURCES
 from compilewatch.sources.hub.pulled import PulledList, PulledModel, PulledQuery, write_pulled

@@ -13,8 +13,8 @@ from compilewatch.api.selection import split
 from compilewatch.api.view import view, view_between, view_between_devices
 from compilewatch.cli import completion, conditions, options
 from compilewatch.cli.rendering.tables import changes_table, print_view
-from compilewatch.config.settings import load_settings
-from compilewatch.contract.devices import canonical
+from compilewatch.config import load_settings
+from compilewatch.contract.targets import canonical
 from compilewatch.errors import UsageError
 from compilewatch.records import Result
 from compilewatch.report.terminal import console

@@ -16,13 +16,12 @@ from packaging.version import Version
 from compilewatch import extras, plugins
 from compilewatch.api.worker_client import working
 from compilewatch.cli import options
-from compilewatch.config.settings import Settings, load_settings
+from compilewatch.config import Settings, load_settings
 from compilewatch.data import read_overrides
 from compilewatch.environments import INTERPRETERS, Environments, listing
 from compilewatch.errors import CompilewatchError, ConfigError
 from compilewatch.launchers.local.launcher import cannot_fork
-from compilewatch.plan.expectations import load_expectations
-from compilewatch.plan.requests import check_targets, targets_of
+from compilewatch.plan import check_targets, load_expectations, targets_of
 from compilewatch.records import DEFAULT_ENVIRONMENT, Record
 from compilewatch.report.wording import plural
 from compilewatch.sources.manifest import ManifestSource

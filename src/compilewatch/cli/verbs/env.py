@@ -9,7 +9,7 @@ from rich.text import Text
 from compilewatch.api.selection import split
 from compilewatch.api.worker_client import Working, try_environment
 from compilewatch.cli import options
-from compilewatch.config.settings import load_settings
+from compilewatch.config import load_settings
 from compilewatch.environments import INTERPRETERS, Environments, create_command, listing
 from compilewatch.environments.creation import create, recipe_of, remove, size_of
 from compilewatch.errors import InterpreterError

@@ -14,7 +14,7 @@ from compilewatch.cli import options
 from compilewatch.cli.conditions import INCOMPLETE
 from compilewatch.cli.rendering.progress import spinner
 from compilewatch.contract.messages import MadeInputs
-from compilewatch.contract.naming import naming_options
+from compilewatch.contract.targets import naming_options
 from compilewatch.environments import Environments
 from compilewatch.errors import StoreError
 from compilewatch.records import Tier

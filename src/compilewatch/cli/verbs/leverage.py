@@ -12,7 +12,7 @@ from compilewatch.analysis.summary import targets_in_order
 from compilewatch.api.stored_fixes import stored_fixes
 from compilewatch.cli import completion, options
 from compilewatch.cli.rendering.fixes import fixes_table
-from compilewatch.config.settings import load_settings
+from compilewatch.config import load_settings
 from compilewatch.errors import UsageError, did_you_mean
 from compilewatch.records import Result
 from compilewatch.report.terminal import console

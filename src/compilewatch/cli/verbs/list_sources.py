@@ -9,8 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from compilewatch.cli import options
-from compilewatch.config.paths import Places
-from compilewatch.config.settings import Settings, load_settings
+from compilewatch.config import Places, Settings, load_settings
 from compilewatch.errors import CompilewatchError
 from compilewatch.records import Record
 from compilewatch.report.terminal import console

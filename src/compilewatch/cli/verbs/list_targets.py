@@ -9,13 +9,12 @@ from rich.text import Text
 from compilewatch.api.selection import environments_for, split
 from compilewatch.api.worker_client import readiness
 from compilewatch.cli import options
-from compilewatch.config.settings import Settings, load_settings
-from compilewatch.contract.devices import CUDA
+from compilewatch.config import Settings, load_settings
 from compilewatch.contract.messages import Readiness
-from compilewatch.contract.targets import CPU, TARGETS
+from compilewatch.contract.targets import CPU, CUDA, TARGETS
 from compilewatch.environments import Environments
 from compilewatch.errors import InterpreterError
-from compilewatch.plan.placement import needs, place
+from compilewatch.plan import needs, place
 from compilewatch.records import Environment, Record, Target
 from compilewatch.report.terminal import console
 

@@ -9,7 +9,7 @@ import click
 from compilewatch.api.merge import merge
 from compilewatch.cli import completion, conditions, options
 from compilewatch.cli.rendering.tables import print_view
-from compilewatch.config.settings import load_settings
+from compilewatch.config import load_settings
 from compilewatch.store import Store
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from compilewatch.cli import options
-from compilewatch.config.settings import load_settings
+from compilewatch.config import load_settings
 from compilewatch.errors import CompilerError, StoreError, UsageError
 from compilewatch.neuron import device, error_classes, neuronx_cc
 from compilewatch.neuron.neuronx_cc import HLO_SUFFIX, Compilation, Compiler

@@ -11,7 +11,7 @@ import click
 
 from compilewatch.api.prune import Candidate, prune, review
 from compilewatch.cli import options
-from compilewatch.config.settings import load_settings
+from compilewatch.config import load_settings
 from compilewatch.errors import UsageError
 from compilewatch.report.terminal import console, plain, plain_table
 from compilewatch.report.wording import memory, plural

@@ -10,9 +10,9 @@ from compilewatch.api.publish import load_sinks, publish, report_health
 from compilewatch.api.selection import split
 from compilewatch.api.view import view
 from compilewatch.cli import completion, options
-from compilewatch.config.settings import load_settings
+from compilewatch.config import load_settings
 from compilewatch.errors import UsageError
-from compilewatch.plan.expectations import load_expectations
+from compilewatch.plan import load_expectations
 from compilewatch.sinks import ADDRESSES, remote_sinks
 from compilewatch.store import Store
 

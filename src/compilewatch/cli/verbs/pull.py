@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import Progress, TimeElapsedColumn
 
 from compilewatch.cli import options
-from compilewatch.config.settings import load_settings
+from compilewatch.config import load_settings
 from compilewatch.report.wording import plural
 from compilewatch.sources.hub.pulled import SORTS, PullReport
 

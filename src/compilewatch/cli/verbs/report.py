@@ -9,9 +9,9 @@ import click
 from compilewatch.api.publish import load_sinks, publish
 from compilewatch.api.view import view
 from compilewatch.cli import completion, options
-from compilewatch.config.settings import load_settings
+from compilewatch.config import load_settings
 from compilewatch.errors import SinkError
-from compilewatch.plan.expectations import load_expectations
+from compilewatch.plan import load_expectations
 from compilewatch.store import Store
 
 

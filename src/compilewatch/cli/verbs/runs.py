@@ -9,7 +9,7 @@ import click
 
 from compilewatch.cli import options
 from compilewatch.cli.rendering.tables import runs_table
-from compilewatch.config.settings import load_settings
+from compilewatch.config import load_settings
 from compilewatch.records import Status
 from compilewatch.report.terminal import console
 from compilewatch.store import Store

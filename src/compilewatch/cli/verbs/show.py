@@ -13,7 +13,7 @@ import click
 
 from compilewatch.analysis.summary import target_order
 from compilewatch.cli import completion, options
-from compilewatch.config.settings import load_settings
+from compilewatch.config import load_settings
 from compilewatch.errors import ConfigError, StoreError, UnknownModelError, UsageError
 from compilewatch.records import Build, ConfigBuild, FactoryBuild, ModelSpec, Result
 from compilewatch.report.terminal import console, excerpt_of, model_panel, row_panel

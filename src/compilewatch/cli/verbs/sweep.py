@@ -17,10 +17,10 @@ from compilewatch.api.sweep import SweepPlan, checked_targets, environments_of, 
 from compilewatch.cli import completion, conditions, options
 from compilewatch.cli.rendering.progress import ProgressBar, known_durations
 from compilewatch.cli.rendering.tables import print_view
-from compilewatch.config.settings import Settings, load_settings
+from compilewatch.config import Settings, load_settings
 from compilewatch.contract.targets import TARGETS, target_label
 from compilewatch.errors import UsageError
-from compilewatch.plan.requests import parse_shard
+from compilewatch.plan import parse_shard
 from compilewatch.records import Depth
 from compilewatch.report.sarif import write_run
 from compilewatch.store import Store

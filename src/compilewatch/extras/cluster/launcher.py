@@ -13,7 +13,7 @@ from typing import Any, Self
 import msgspec
 from msgspec.structs import replace
 
-from compilewatch.config.settings import Settings
+from compilewatch.config import Settings
 from compilewatch.errors import LauncherError
 from compilewatch.launchers import Completed, by_environment
 from compilewatch.launchers.peer import Peer

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
 
-from compilewatch.config.paths import cache_folder
-from compilewatch.config.settings import Settings
+from compilewatch.config import Settings, cache_folder
 from compilewatch.errors import CompilewatchError, ExecutorError, ExecutorUnavailableError
 from compilewatch.extras.executor.client import ExecutorClient
 from compilewatch.extras.executor.protocol import ErrorCode

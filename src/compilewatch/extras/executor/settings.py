@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from compilewatch.config.sections import ExtraSettings
+from compilewatch.config import ExtraSettings
 
 
 class TrainiumSettings(ExtraSettings, frozen=True, kw_only=True):

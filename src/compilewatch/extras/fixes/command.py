@@ -14,7 +14,7 @@ from rich.console import Console
 
 from compilewatch.api.requests import one_request
 from compilewatch.cli import completion, options
-from compilewatch.config.settings import load_settings
+from compilewatch.config import load_settings
 from compilewatch.errors import StoreError, UsageError
 from compilewatch.extras.fixes.fixing import Limits, find_fix
 from compilewatch.extras.fixes.of_run.command import fix_run

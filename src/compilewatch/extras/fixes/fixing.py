@@ -16,7 +16,7 @@ import msgspec
 
 from compilewatch.api.launching import local_launcher
 from compilewatch.api.requests import one_request
-from compilewatch.config.settings import Settings
+from compilewatch.config import Settings
 from compilewatch.environments import Environments, last_line, package_folder, worker_variables
 from compilewatch.errors import UsageError
 from compilewatch.extras.fixes.candidates import Place

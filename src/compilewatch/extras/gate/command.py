@@ -15,7 +15,7 @@ from compilewatch.api.launching import local_launcher
 from compilewatch.api.selection import Selection, choose_models, described, environments_for
 from compilewatch.cli import completion, options
 from compilewatch.cli.conditions import FOUND, INCOMPLETE
-from compilewatch.config.settings import Settings, load_settings
+from compilewatch.config import Settings, load_settings
 from compilewatch.errors import UsageError
 from compilewatch.extras.gate.baseline import load
 from compilewatch.extras.gate.judgement import (
@@ -28,8 +28,7 @@ from compilewatch.extras.gate.judgement import (
 )
 from compilewatch.extras.gate.own_code import located, source_folders
 from compilewatch.extras.gate.session import GateSession, error_commands, failure
-from compilewatch.plan.placement import place
-from compilewatch.plan.requests import check_targets, options_of, plan, targets_of
+from compilewatch.plan import check_targets, options_of, place, plan, targets_of
 from compilewatch.records import FactoryBuild, Mode, ModelSpec, Plan, Result, Status
 
 NamedCheck = tuple[str, CheckResult, tuple[str, ...] | None]

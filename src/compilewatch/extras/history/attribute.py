@@ -19,7 +19,7 @@ from compilewatch.analysis.comparison import judge
 from compilewatch.environments.creation import release_of
 from compilewatch.errors import InterpreterError, UsageError
 from compilewatch.extras.history.bisect import Evaluator, Prepare
-from compilewatch.plan.keys import target_sha256
+from compilewatch.plan import target_sha256
 from compilewatch.records import (
     HARNESS_VERSION,
     Change,

@@ -22,15 +22,12 @@ import msgspec
 from packaging.version import Version
 
 from compilewatch.api.run import sweep
-from compilewatch.config.sections import LokiSettings, PushgatewaySettings, S3Settings
-from compilewatch.config.settings import Settings
+from compilewatch.config import LokiSettings, PushgatewaySettings, S3Settings, Settings
 from compilewatch.environments import SUPPORTED_TRANSFORMERS, Environments, package_folder
 from compilewatch.environments.creation import ensure, releases
 from compilewatch.errors import InterpreterError, UnknownModelError, UsageError, did_you_mean
 from compilewatch.launchers import Launcher
-from compilewatch.plan.expectations import load_expectations
-from compilewatch.plan.placement import place
-from compilewatch.plan.requests import options_of, plan
+from compilewatch.plan import load_expectations, options_of, place, plan
 from compilewatch.records import (
     Environment,
     GraphBreak,

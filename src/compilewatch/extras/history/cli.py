@@ -17,7 +17,7 @@ from compilewatch.api.selection import one_model, split
 from compilewatch.api.worker_client import check_nested_graph_breaks
 from compilewatch.cli import completion, options
 from compilewatch.cli.rendering.tables import changes_table
-from compilewatch.config.settings import Settings, load_settings
+from compilewatch.config import Settings, load_settings
 from compilewatch.contract.targets import target_label
 from compilewatch.environments import Environments
 from compilewatch.environments.creation import release_of

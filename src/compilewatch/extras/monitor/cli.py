@@ -16,7 +16,7 @@ import click
 
 from compilewatch.cli import options
 from compilewatch.cli.rendering.progress import spinner
-from compilewatch.config.settings import Settings, load_settings
+from compilewatch.config import Settings, load_settings
 from compilewatch.environments.creation import Tool, run_tool
 from compilewatch.errors import UsageError
 

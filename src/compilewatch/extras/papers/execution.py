@@ -17,7 +17,7 @@ from typing import Annotated, Any, Protocol, TypeVar
 import msgspec
 from msgspec import Meta
 
-from compilewatch.config.settings import Settings
+from compilewatch.config import Settings
 from compilewatch.errors import ExecutorError, SandboxError, TrainiumError
 from compilewatch.extras.executor import sandbox
 from compilewatch.extras.executor.client import ExecutorClient

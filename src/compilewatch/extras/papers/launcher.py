@@ -14,7 +14,7 @@ from typing import Self
 import msgspec
 
 import compilewatch
-from compilewatch.config.settings import Settings
+from compilewatch.config import Settings
 from compilewatch.contract.messages import (
     PHASES_FILE,
     RESULT_FILE,

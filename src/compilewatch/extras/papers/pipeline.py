@@ -20,7 +20,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from compilewatch.config.settings import Settings
+from compilewatch.config import Settings
 from compilewatch.errors import SourceError, UsageError
 from compilewatch.extras.executor.instance import OnDemand, instance_of
 from compilewatch.extras.executor.sandbox.policy import MIB, SandboxLimits
@@ -63,7 +63,7 @@ from compilewatch.extras.papers.settings import PapersSettings
 from compilewatch.extras.papers.store import PaperFolder, PaperStore
 from compilewatch.extras.papers.sweep import Sweeper
 from compilewatch.extras.papers.text import UnreadableError, read_text
-from compilewatch.plan.requests import check_targets, targets_of
+from compilewatch.plan import check_targets, targets_of
 from compilewatch.records import Mode, Record, digest, now
 from compilewatch.report.wording import plural
 

@@ -14,7 +14,7 @@ from botocore import exceptions
 import compilewatch
 from compilewatch import aws
 from compilewatch.api.publish import Published
-from compilewatch.config.settings import Settings
+from compilewatch.config import Settings
 from compilewatch.errors import SinkError, UnreachableError
 from compilewatch.extras.papers.analysis import first_finding, funnel, summarise_paper
 from compilewatch.extras.papers.metrics import (

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from compilewatch.config.sections import ExtraSettings
+from compilewatch.config import ExtraSettings
 
 
 class PapersSettings(ExtraSettings, frozen=True, kw_only=True):

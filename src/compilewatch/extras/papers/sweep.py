@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from compilewatch.config.settings import Settings
+from compilewatch.config import Settings
 from compilewatch.errors import LauncherError, SandboxError
 from compilewatch.extras.papers.execution import one_line
 from compilewatch.extras.papers.records import (
@@ -22,9 +22,7 @@ from compilewatch.extras.papers.records import (
 from compilewatch.extras.papers.source import generated_spec
 from compilewatch.extras.papers.store import PaperFolder
 from compilewatch.launchers import Completed
-from compilewatch.plan.keys import target_sha256
-from compilewatch.plan.placement import place
-from compilewatch.plan.requests import options_of, plan, targets_of
+from compilewatch.plan import options_of, place, plan, target_sha256, targets_of
 from compilewatch.records import (
     Environment,
     Mode,

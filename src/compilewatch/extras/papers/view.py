@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from compilewatch.config.settings import Settings
+from compilewatch.config import Settings
 from compilewatch.errors import CompilewatchError, SandboxError, UsageError
 from compilewatch.extras.papers import Availability, CallError
 from compilewatch.extras.papers.analysis import summarise_paper

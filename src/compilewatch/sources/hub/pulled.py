@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import tomli_w
 
-from compilewatch.config.paths import PULLED, inputs_folder
+from compilewatch.config import PULLED, inputs_folder
 from compilewatch.errors import ConfigError, SourceError
 from compilewatch.files import read_toml, write_atomically
 from compilewatch.records import SCHEMA_VERSION, Record

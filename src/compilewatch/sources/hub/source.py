@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from compilewatch.config.paths import inputs_folder
+from compilewatch.config import inputs_folder
 from compilewatch.data import package_classes
 from compilewatch.errors import ConfigError
 from compilewatch.files import read_toml

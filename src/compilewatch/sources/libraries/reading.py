@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from compilewatch.config.paths import cache_folder
+from compilewatch.config import cache_folder
 from compilewatch.errors import SourceError, StoreError
 from compilewatch.files import DamagedError, from_json, write_atomically
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from compilewatch.config.paths import inputs_folder
+from compilewatch.config import inputs_folder
 from compilewatch.data import SENTENCE_TRANSFORMERS
 from compilewatch.errors import SourceError
 from compilewatch.records import LibraryBuild, ModelSpec

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from compilewatch import extras, plugins
-from compilewatch.config.paths import inputs_folder
+from compilewatch.config import inputs_folder
 from compilewatch.data import LIBRARY_POPULARITY
 from compilewatch.environments import Environments, create_command, package_folder
 from compilewatch.errors import InterpreterError, SourceError, UsageError

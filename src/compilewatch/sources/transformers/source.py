@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from compilewatch.config.paths import inputs_folder
+from compilewatch.config import inputs_folder
 from compilewatch.data import POPULARITY
 from compilewatch.errors import UsageError
 from compilewatch.records import ClassBuild, ModelSpec

@@ -17,7 +17,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
-from compilewatch.contract.naming import naming_options
+from compilewatch.contract.targets import naming_options
 from compilewatch.errors import UnknownArgumentsError, WrongGuessError
 from compilewatch.records import FactoryBuild, LibraryBuild, Mode, Request, TensorSummary, Tier
 from compilewatch.worker.example_inputs import (

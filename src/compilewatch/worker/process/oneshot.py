@@ -13,10 +13,9 @@ import sys
 import msgspec
 
 from compilewatch import extras, plugins
-from compilewatch.contract.devices import devices
 from compilewatch.contract.failures import one_line
 from compilewatch.contract.messages import MadeInputs, Readiness, Script, encoded
-from compilewatch.contract.targets import TARGETS
+from compilewatch.contract.targets import TARGETS, devices
 from compilewatch.errors import UnknownArgumentsError, WrongGuessError
 from compilewatch.records import Mode, Record, Request, Tier
 from compilewatch.worker import forked

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from compilewatch.api.run import sweep
-from compilewatch.config.settings import load_settings
+from compilewatch.config import load_settings
 from compilewatch.errors import LauncherError
 from compilewatch.extras.cluster.driver import Driver, Node, _reach, check_equal, load_ray
 from compilewatch.extras.cluster.launcher import Connect, Done, RayLauncher

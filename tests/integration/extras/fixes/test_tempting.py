@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from compilewatch.config.settings import load_settings
+from compilewatch.config import load_settings
 from compilewatch.environments import WORKER_VARIABLES
 from compilewatch.extras.fixes.fixing import Finder, searching
 from compilewatch.extras.fixes.search import WITHOUT

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from compilewatch.api.view import view
-from compilewatch.config.settings import Settings
+from compilewatch.config import Settings
 from compilewatch.errors import InterpreterError, UnknownModelError
 from compilewatch.extras.history.attribute import Attribution, ChangeCause, Side, attribute_changes
 from compilewatch.extras.history.bisect import (
@@ -245,7 +245,7 @@ def test_ends_of_another_compilewatch_are_evaluated_again(
     """What the two runs found differs, and today both ends pass: compilewatch has changed."""
     world = World(tmp_path, breaking_from("5.6.0"))
     monkeypatch.setattr("compilewatch.extras.history.attribute.target_sha256", lambda _: "today")
-    monkeypatch.setattr("compilewatch.plan.keys.target_sha256", lambda _: "today")
+    monkeypatch.setattr("compilewatch.plan.target_sha256", lambda _: "today")
     evaluated = world.evaluated
 
     def passes(versions: str, request: Request) -> Result:

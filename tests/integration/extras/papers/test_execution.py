@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from prometheus_client import generate_latest
 
-from compilewatch.config.settings import load_settings
+from compilewatch.config import load_settings
 from compilewatch.extras.executor.protocol import FailureCode, JobState, JobStatus
 from compilewatch.extras.executor.sandbox.policy import MIB, SandboxLimits
 from compilewatch.extras.executor.settings import ExecutorSettings

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.config.settings import load_settings
+from compilewatch.config import load_settings
 from compilewatch.environments import Environments
 from compilewatch.extras.papers.launcher import ConfinedLauncher
 from compilewatch.extras.papers.records import (

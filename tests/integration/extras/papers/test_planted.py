@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from compilewatch.config.settings import load_settings
+from compilewatch.config import load_settings
 from compilewatch.errors import LauncherError
 from compilewatch.extras.executor import sandbox
 from compilewatch.extras.executor.sandbox.policy import MIB, SandboxLimits
@@ -37,7 +37,7 @@ from compilewatch.extras.papers.static import check_source
 from compilewatch.extras.papers.store import PaperStore
 from compilewatch.extras.papers.sweep import findings_of
 from compilewatch.launchers import by_environment
-from compilewatch.plan.requests import options_of, plan, targets_of
+from compilewatch.plan import options_of, plan, targets_of
 from compilewatch.records import Mode, Request, Target
 from tests import papers as world
 from tests.confinement import need_sandbox

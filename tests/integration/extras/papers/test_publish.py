@@ -18,7 +18,7 @@ import httpx2
 import msgspec
 import pytest
 
-from compilewatch.config.settings import Settings, load_settings
+from compilewatch.config import Settings, load_settings
 from compilewatch.errors import SinkError
 from compilewatch.extras.papers import publication
 from compilewatch.extras.papers.publication import EXECUTIONS, publish_papers

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.config.paths import cache_folder
+from compilewatch.config import cache_folder
 from compilewatch.sources.transformers.scan import ScannedLibrary, read_library
 from compilewatch.sources.transformers.source import concrete_classes, primary_classes
 

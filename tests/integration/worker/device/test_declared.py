@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.contract.devices import declared
+from compilewatch.contract.targets import declared
 from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.records import (
     Dtype,

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.torch]
 
 KNOWN_VALUES = """
 import torch
-from compilewatch.contract.devices import declared
+from compilewatch.contract.targets import declared
 from compilewatch.worker.device import declare
 from compilewatch.worker.model.fake_mode import InputAwareFakeMode
 

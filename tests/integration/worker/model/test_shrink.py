@@ -13,7 +13,7 @@ import transformers
 from torch import nn
 
 from compilewatch import data
-from compilewatch.config.settings import load_settings
+from compilewatch.config import load_settings
 from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.records import (
     ClassBuild,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from breaks import CASES, Case, line_of
 
-from compilewatch.config.settings import load_settings
+from compilewatch.config import load_settings
 from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.records import FactoryBuild, ModelSpec, Request, Result, Target, Tier
 from tests.integration.worker.targets.conftest import CASES_FOLDER

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.config.settings import load_settings
+from compilewatch.config import load_settings
 from compilewatch.errors import UsageError
 from compilewatch.extras.fixes import fixing
 from compilewatch.extras.fixes.fixing import find_fix, run_verification

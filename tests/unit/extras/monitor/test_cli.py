@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from compilewatch.config.settings import load_settings
+from compilewatch.config import load_settings
 from compilewatch.environments.creation import Tool
 from compilewatch.extras.monitor import cli
 

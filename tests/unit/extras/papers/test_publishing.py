@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.config.settings import Settings
+from compilewatch.config import Settings
 from compilewatch.extras.papers import publication
 from compilewatch.extras.papers.analysis import summarise_paper
 from compilewatch.extras.papers.execution import trained_numbers

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from compilewatch.plan.requests import plan
+from compilewatch.plan import plan
 from compilewatch.records import (
     ConfigBuild,
     LibraryBuild,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.config.paths import inputs_folder
+from compilewatch.config import inputs_folder
 from compilewatch.data import MODELS, REPOSITORIES
 from compilewatch.errors import ConfigError
 from compilewatch.records import ConfigBuild, LibraryBuild, ModelSpec, Part

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from compilewatch.cli import options
-from compilewatch.config.paths import cache_folder
-from compilewatch.config.settings import Settings, load_settings, where_to_set
+from compilewatch.config import Settings, cache_folder, load_settings, where_to_set
 from compilewatch.errors import ExecutorError, UsageError
 from compilewatch.extras.executor.settings import ExecutorSettings
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from compilewatch.cli import options
-from compilewatch.config.paths import cache_folder
-from compilewatch.config.settings import load_settings
+from compilewatch.config import cache_folder, load_settings
 from compilewatch.errors import TrainiumUnavailableError
 
 if TYPE_CHECKING:

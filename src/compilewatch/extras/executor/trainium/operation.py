@@ -19,7 +19,7 @@ from msgspec import Meta
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from compilewatch import data
-from compilewatch.config.settings import Settings
+from compilewatch.config import Settings
 from compilewatch.errors import TrainiumError, TrainiumUnavailableError, UsageError
 from compilewatch.extras.executor.settings import TrainiumSettings
 from compilewatch.extras.executor.trainium.ec2 import GONE, Ec2, Instance, InstanceLimits, Say

@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from compilewatch.analysis.leverage import VerifiedTotal, verified_total
 from compilewatch.analysis.summary import downloads_of
 from compilewatch.cli import options
-from compilewatch.config.settings import Settings
+from compilewatch.config import Settings
 from compilewatch.errors import StoreError
 from compilewatch.extras.fixes.fixing import Limits, searching
 from compilewatch.extras.fixes.of_run.cases import Case, cases_of

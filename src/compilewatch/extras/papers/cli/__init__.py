@@ -12,8 +12,7 @@ import msgspec
 
 from compilewatch.api.selection import environments_for, split
 from compilewatch.cli import options
-from compilewatch.config.paths import cache_folder
-from compilewatch.config.settings import Settings, load_settings
+from compilewatch.config import Settings, cache_folder, load_settings
 from compilewatch.errors import UsageError
 from compilewatch.extras.executor.settings import ExecutorSettings
 from compilewatch.extras.papers.settings import PapersSettings

@@ -19,7 +19,7 @@ from compilewatch.api.requests import one_request
 from compilewatch.api.selection import split
 from compilewatch.cli import completion, options
 from compilewatch.cli.options import Decorator
-from compilewatch.config.settings import Settings, load_settings
+from compilewatch.config import Settings, load_settings
 from compilewatch.environments import Environments
 from compilewatch.errors import MissingExtraError, SinkError, UsageError
 from compilewatch.extras.profiles.infer import analysis, report

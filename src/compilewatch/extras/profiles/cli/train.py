@@ -21,7 +21,7 @@ from compilewatch.api.selection import split
 from compilewatch.cli import completion, options
 from compilewatch.cli.conditions import INCOMPLETE
 from compilewatch.cli.rendering.progress import spinner
-from compilewatch.config.settings import Settings, load_settings
+from compilewatch.config import Settings, load_settings
 from compilewatch.environments import Environments
 from compilewatch.errors import UsageError
 from compilewatch.extras.profiles.check import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compilewatch.config.settings import Settings
+from compilewatch.config import Settings
 from compilewatch.extras.profiles.infer.metrics import DEFINITIONS, of_profiles
 from compilewatch.extras.profiles.infer.records import InferenceProfile
 from compilewatch.sinks.prometheus import registry

@@ -19,7 +19,7 @@ from moto.backends import get_backend
 from moto.core import DEFAULT_ACCOUNT_ID  # type: ignore[attr-defined]
 from moto.ec2.exceptions import EC2ClientError
 
-from compilewatch.config.settings import Settings, load_settings
+from compilewatch.config import Settings, load_settings
 from compilewatch.extras.executor.trainium.operation import Operation
 from tests import aws
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from compilewatch.config.settings import load_settings
+from compilewatch.config import load_settings
 from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.records import (
     ConfigBuild,

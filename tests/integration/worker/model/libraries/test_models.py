@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from compilewatch.api.worker_client import call_worker
-from compilewatch.config.settings import load_settings
+from compilewatch.config import load_settings
 from compilewatch.contract.messages import Script
 from compilewatch.environments import Environments
 from compilewatch.errors import ConfigError
 from compilewatch.launchers.local.launcher import LocalLauncher
-from compilewatch.plan.placement import place_model
+from compilewatch.plan import place_model
 from compilewatch.records import (
     DEFAULT_ENVIRONMENT,
     Depth,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.config.settings import load_settings
+from compilewatch.config import load_settings
 from compilewatch.data import OVERRIDES, package_classes
 from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.records import Depth, ModelSpec, Request, Status, Target

@@ -9,14 +9,12 @@ from typing import Annotated, Any
 import msgspec
 import pytest
 
-from compilewatch import extras
-from compilewatch.config import settings as config
-from compilewatch.config.sections import ExtraSettings
-from compilewatch.config.settings import FILE, Settings, load_settings
+from compilewatch import config, extras
+from compilewatch.config import FILE, ExtraSettings, Settings, load_settings
 from compilewatch.errors import ConfigError
 from compilewatch.records import Deadlines, Depth, Mode
 
-CHECKOUT = Path(__file__).parents[3]
+CHECKOUT = Path(__file__).parents[2]
 
 
 def _load(folder: Path, text: str | None = None, **environ: str) -> Settings:

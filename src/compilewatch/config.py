@@ -1,7 +1,8 @@
 """Settings: defaults, then compilewatch.toml, COMPILEWATCH_* variables and options; the last wins.
 
 `compilewatch.toml` in the checkout documents each setting. An invalid name or value raises
-ConfigError, which names the file (or variable) and the setting.
+ConfigError, which names the file (or variable) and the setting. The struct of a table of an extra
+is in the extra's folder; the row of the extra names it.
 """
 
 from __future__ import annotations
@@ -10,28 +11,23 @@ import functools
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
 
 from compilewatch import extras, plugins
-from compilewatch.config.sections import (
-    ExtraSettings,
-    LokiSettings,
-    PublishSettings,
-    PushgatewaySettings,
-    S3Settings,
-)
 from compilewatch.contract.messages import PLAIN_TORCH
 from compilewatch.errors import ConfigError, did_you_mean
 from compilewatch.records import Deadlines, Depth, Dtype, Mode, Tier, Variants
 
 FILE = "compilewatch.toml"
 PREFIX = "COMPILEWATCH_"
-CHECKOUT = Path(__file__).parents[3]
+CHECKOUT = Path(__file__).resolve().parents[2]
 
 PATHS = {
     "output_dir": "",
@@ -46,8 +42,92 @@ PATHS = {
 }
 """Settings of the core that are paths, and their default names in the folder `inputs`."""
 
-Table = TypeVar("Table", bound=ExtraSettings)
+PULLED = Path("pulled/models.toml")
+"""The list that `compilewatch pull` writes, in the folder of inputs."""
+
+Table = TypeVar("Table", bound="ExtraSettings")
 Shapes = bool | Literal["default"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Files in the settings of a command; None means the default path.
+
+    `transformers` is the package folder of the Transformers that sources read, beside which the
+    other packages of its `environment` are.
+    """
+
+    pulled: Path | None = None
+    manifest: Path | None = None
+    popularity: Path | None = None
+    library_popularity: Path | None = None
+    cache: Path | None = None
+    transformers: Path | None = None
+    environment: str = ""
+    outputs: Path | None = None
+
+
+def inputs_folder() -> Path:
+    """The folder of reviewed input files, absolute; it need not exist.
+
+    `COMPILEWATCH_INPUTS` if set, else `inputs/` of the current folder, else that of the checkout
+    from which compilewatch runs, if there is one.
+    """
+    if named := os.environ.get("COMPILEWATCH_INPUTS"):
+        return Path(named).expanduser().resolve()
+    here = Path.cwd() / "inputs"
+    there = CHECKOUT / "inputs"
+    return there if there.is_dir() and not here.is_dir() else here
+
+
+def cache_folder() -> Path:
+    """compilewatch's folder in the user's cache, absolute; it need not exist.
+
+    `COMPILEWATCH_CACHE` if set, else `compilewatch/` in the XDG cache folder. All its content can
+    be created again, so deleting it only costs time.
+    """
+    if named := os.environ.get("COMPILEWATCH_CACHE"):
+        return Path(named).expanduser().resolve()
+    # A relative XDG folder must be ignored (XDG Base Directory Specification 0.8).
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / ".cache") / "compilewatch"
+
+
+class SettingsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all tables of compilewatch.toml: each groups the settings of one component."""
+
+
+class ExtraSettings(SettingsSection, frozen=True, kw_only=True):
+    """Base of the tables of extras.
+
+    `paths` are the settings that are paths, and their default names in the folder `inputs`.
+    """
+
+    table: ClassVar[str]
+    paths: ClassVar[Mapping[str, str]] = MappingProxyType({})
+
+
+class PushgatewaySettings(SettingsSection, frozen=True, kw_only=True):
+    url: str = ""
+    username: str = ""
+    password: str = ""
+    replace: bool = False
+
+
+class LokiSettings(SettingsSection, frozen=True, kw_only=True):
+    url: str = ""
+    username: str = ""
+    password: str = ""
+
+
+class S3Settings(SettingsSection, frozen=True, kw_only=True):
+    url: str = ""
+    endpoint_url: str = ""
+
+
+class PublishSettings(SettingsSection, frozen=True, kw_only=True):
+    timeout_seconds: Annotated[float, Meta(gt=0)] = 30.0
+    retry_seconds: Annotated[float, Meta(ge=0)] = 30.0
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -140,25 +220,52 @@ def load_settings(
     """
     folder = (folder or Path.cwd()).absolute()
     path = find_file(folder)
-    home = path.parent if path is not None else _home(folder)
+    checkout = CHECKOUT if (CHECKOUT / "inputs").is_dir() else folder
+    home = path.parent if path is not None else checkout
+    # By dotted name, `loki.url`.
     values: dict[str, Any] = {name: _rooted(value_of(Settings(), name), home) for name in PATHS}
+
+    def put(name: str, value: Any, origin: str, home: Path, *, strict: bool = True) -> None:
+        table, _, field = name.rpartition(".")
+        value = _checked(name, value, origin, strict=strict)
+        is_path = name in PATHS or (table and field in getattr(_struct(table), "paths", ()))
+        values[name] = _rooted(value, home) if is_path else value
+
     if path is not None:
-        _merge(values, _flat(_from_file(path), str(path)), str(path), home)
+        for name, value in _flat(_from_file(path), str(path)).items():
+            put(name, value, str(path), home)
     for variable, text in sorted((os.environ if environ is None else environ).items()):
         setting = variable.removeprefix(PREFIX).lower()
         if variable.startswith(PREFIX) and variable != PLAIN_TORCH and not _of_missing(setting):
             name = _dotted(setting, variable)
-            _merge(values, {name: _parsed(text, _type_of(name))}, variable, folder)
-    flags = {k: v for k, v in (overrides or {}).items() if v is not None}
-    for name, value in flags.items():
-        tables = {name: msgspec.to_builtins(value)} if _section(name) else {}
-        flag = _flat(tables, "the command line") or {_dotted(name, "the command line"): value}
-        _merge(values, flag, "the command line", folder)
+            parts = [part.strip() for part in text.split(",") if part.strip()]
+            is_list = get_origin(_plain(_type_of(name))) is tuple
+            put(name, parts if is_list else text, variable, folder, strict=False)
+    origin = "the command line"
+    for name, value in (overrides or {}).items():
+        if value is not None:
+            tables = {name: msgspec.to_builtins(value)} if _struct(name) else {}
+            for flag, given in (_flat(tables, origin) or {_dotted(name, origin): value}).items():
+                put(flag, given, origin, folder)
     for name, default in PATHS.items():
         if not values.get(name) and default:
             values[name] = str(Path(values["inputs"]) / default)
     values["jobs"] = values.get("jobs") or len(os.sched_getaffinity(0))
-    return _nested(values)
+    return _built(values)
+
+
+def _built(values: Mapping[str, Any]) -> Settings:
+    """The settings of values by dotted name."""
+    tables: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        table, _, field = name.rpartition(".")
+        tables.setdefault(table, {})[field] = value
+    fields = tables.pop("", {})
+    structs: dict[str, Any] = {
+        name: struct(**table) for name, table in tables.items() if (struct := _struct(name))
+    }
+    fields |= {name: structs.pop(name) for name in SECTIONS if name in structs}
+    return Settings(**fields, of_extras=structs)
 
 
 def value_of(settings: Settings, name: str) -> Any:
@@ -181,10 +288,6 @@ def find_file(folder: Path) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
-def _home(folder: Path) -> Path:
-    return CHECKOUT if (CHECKOUT / "inputs").is_dir() else folder
-
-
 def _from_file(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -200,7 +303,7 @@ def _flat(values: Mapping[str, Any], origin: str) -> dict[str, Any]:
     for name, value in values.items():
         if _of_missing(name):
             continue
-        if (struct := _section(name)) is not None:
+        if (struct := _struct(name)) is not None:
             if not isinstance(value, Mapping):
                 raise ConfigError(f"{origin}: {name}: expected a table, such as [{name}]")
             for field, inner in value.items():
@@ -208,7 +311,7 @@ def _flat(values: Mapping[str, Any], origin: str) -> dict[str, Any]:
                     known = struct.__struct_fields__
                     raise ConfigError(f"{origin}: {name}: {_unknown(field, known)}")
                 settings[f"{name}.{field}"] = inner
-        elif name in TYPES:
+        elif _type_of(name) is not None:
             settings[name] = value
         else:
             section, _, field = _dotted(name, origin).partition(".")
@@ -231,43 +334,11 @@ def _dotted(name: str, origin: str) -> str:
     raise ConfigError(f"{origin}: {_unknown(name, known)}")
 
 
-def _nested(values: Mapping[str, Any]) -> Settings:
-    fields: dict[str, Any] = {name: value for name, value in values.items() if "." not in name}
-    sections: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
-    for name, value in values.items():
-        section, dot, field = name.partition(".")
-        if dot:
-            sections.setdefault(section, {})[field] = value
-    tables = {
-        name: struct(**inner) for name, inner in sections.items() if (struct := _section(name))
-    }
-    fields |= {name: tables.pop(name) for name in SECTIONS}
-    return Settings(**fields | {"of_extras": tables})
-
-
-def _parsed(text: str, kind: Any) -> Any:
-    """The text of a variable, converted to the type of its setting if that is possible."""
-    plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
-    if get_origin(plain) is tuple:
-        return [part.strip() for part in text.split(",") if part.strip()]
-    if plain not in (int, float, bool, Shapes):
-        return text
+def _checked(name: str, value: Any, origin: str, *, strict: bool) -> Any:
+    """The value of a setting; unless `strict`, texts are numbers and booleans too."""
+    kind = _type_of(name)
     try:
-        return msgspec.convert(text, plain, strict=False)
-    except msgspec.ValidationError:
-        return text
-
-
-def _merge(values: dict[str, Any], changes: Mapping[str, Any], origin: str, home: Path) -> None:
-    """Check settings by dotted name and replace existing values with them."""
-    for name, value in changes.items():
-        checked = _checked(name, value, _type_of(name), origin)
-        values[name] = _rooted(checked, home) if _is_path(name) else checked
-
-
-def _checked(name: str, value: Any, kind: Any, origin: str) -> Any:
-    try:
-        return msgspec.convert(value, kind)
+        return msgspec.convert(value, kind, strict=strict)
     except msgspec.ValidationError as error:
         message = str(error).partition(" - at `$[")[0]  # the position in a list
         choices = ", ".join(_choices(kind))
@@ -293,24 +364,27 @@ def _unknown(name: str, known: Iterable[str]) -> str:
     return f"unknown setting {name!r}{did_you_mean(name, known)}"
 
 
+def _plain(kind: Any) -> Any:
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+
+
 def all_sections() -> dict[str, type[msgspec.Struct]]:
     """Table of compilewatch.toml -> its struct, of the core and of the extras that are here."""
-    return SECTIONS | {
-        name: plugins.load(reference) for name, reference in extras.rows("settings").items()
-    }
+    references = extras.rows("settings").items()
+    return SECTIONS | {name: plugins.load(reference) for name, reference in references}
 
 
 def all_types() -> dict[str, Any]:
     """Setting, by dotted name, -> the type of its value, of the core and of the extras here."""
-    return TYPES | {
-        f"{section}.{field}": kind
-        for section, struct in all_sections().items()
-        if section not in SECTIONS
+    tables = {f"{name}.": struct for name, struct in all_sections().items()}
+    return {
+        f"{table}{field}": kind
+        for table, struct in {"": Settings, **tables}.items()
         for field, kind in _types(struct).items()
     }
 
 
-def _section(name: str) -> type[msgspec.Struct] | None:
+def _struct(name: str) -> type[msgspec.Struct] | None:
     """The struct of a table, which is imported if it is of an extra; None for no table."""
     if name in SECTIONS:
         return SECTIONS[name]
@@ -320,16 +394,9 @@ def _section(name: str) -> type[msgspec.Struct] | None:
 
 def _type_of(name: str) -> Any:
     """The type of a setting's value by its dotted name; None for an unknown setting."""
-    section, _, field = name.rpartition(".")
-    if name in TYPES or not section or section in SECTIONS:
-        return TYPES.get(name)
-    struct = _section(section)
+    table, _, field = name.rpartition(".")
+    struct = _struct(table) if table else Settings
     return _types(struct).get(field) if struct else None
-
-
-def _is_path(name: str) -> bool:
-    section, _, field = name.rpartition(".")
-    return name in PATHS or field in getattr(_section(section), "paths", ())
 
 
 def _of_missing(name: str) -> bool:
@@ -339,25 +406,20 @@ def _of_missing(name: str) -> bool:
     return any(f"{name}_".startswith(f"{table}_") for table in tables if table not in here)
 
 
-@functools.cache
-def _types(struct: type[msgspec.Struct]) -> Mapping[str, Any]:
-    hints = get_type_hints(struct, include_extras=True)
-    return {field: hints[field] for field in struct.__struct_fields__ if field != "of_extras"}
-
-
 SECTIONS: dict[str, type[msgspec.Struct]] = {
     name: kind
-    for name, kind in _types(Settings).items()
+    for name, kind in get_type_hints(Settings).items()
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 }
 """Table of compilewatch.toml -> its struct, those of the core."""
 
-TYPES: dict[str, Any] = {
-    **{name: kind for name, kind in _types(Settings).items() if name not in SECTIONS},
-    **{
-        f"{section}.{field}": Annotated[kind, Meta(gt=0)] if struct is Deadlines else kind
-        for section, struct in SECTIONS.items()
-        for field, kind in _types(struct).items()
-    },
-}
-"""Setting of the core, by dotted name, -> the type of its value."""
+
+@functools.cache
+def _types(struct: type[msgspec.Struct]) -> Mapping[str, Any]:
+    """Field -> type of a table, or of the settings without a table."""
+    hints = get_type_hints(struct, include_extras=True)
+    return {
+        field: Annotated[hints[field], Meta(gt=0)] if struct is Deadlines else hints[field]
+        for field in struct.__struct_fields__
+        if field != "of_extras" and (struct is not Settings or field not in SECTIONS)
+    }

@@ -1,1 +1,0 @@
-"""From models and targets to requests, with their environments, keys and expectations."""
