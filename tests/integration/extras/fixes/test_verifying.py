@@ -205,7 +205,7 @@ def test_functions_of_the_verification_in_one_process(tmp_path: Path) -> None:
         "at a time": [at_a_time(8), at_a_time(10**15)],
         "captured": untouched(lambda: captured(subject, calls=1)),
         "left behind": untouched(lambda: left_behind(subject)),
-        "unusual": untouched(lambda: for_unusual(subject, whole=False)),
+        "unusual": untouched(lambda: captured_with_results(subject))["unusual"],
         "without last": without_last(torch.ones(2, 3, dtype=torch.int64)).tolist(),
         "mask": without_last(torch.ones(3, dtype=torch.bool)).tolist(),
         "number": without_last(torch.tensor(5)).item(),
@@ -235,7 +235,7 @@ def test_functions_of_the_verification_in_one_process(tmp_path: Path) -> None:
     assert passed
     assert detail.startswith("an error as in eager mode")
     assert set(kinds.values()) == {(True, "")}
-    assert len(kinds) == 6
+    assert len(kinds) == 4  # without integers
     assert found["without last"] == [[1, 1, 0]] * 2
     assert found["mask"] == [True, True, False]
     assert found["number"] == 5
@@ -244,7 +244,7 @@ def test_functions_of_the_verification_in_one_process(tmp_path: Path) -> None:
 @pytest.mark.matrix
 def test_a_model_that_ends_its_process_for_unusual_values(tmp_path: Path) -> None:
     """Only a process shows it: there is nothing to compare then, and the fix is not to blame."""
-    last = "say(json.dumps(untouched(lambda: for_unusual(subject, whole=False))))"
+    last = "say(json.dumps(untouched(lambda: captured_with_results(subject))['unusual']))"
     found = said(ran(tmp_path, branch="os.abort()", last=last))
     kinds = {kind: (passed, detail) for kind, passed, detail, _ in found}
     assert kinds["infinity"] == (True, "eager mode ends the process")
@@ -259,7 +259,7 @@ def test_an_error_that_only_inductor_loses_is_not_verified(tmp_path: Path) -> No
         graph.erase_node(node) for node in list(graph.nodes) if "_assert" in str(node.target)
     ]
     """
-    last = f"{textwrap.dedent(losing)}\nsay(json.dumps(equal_with_inductor(subject, whole=True)))"
+    last = f"{textwrap.dedent(losing)}\nsay(json.dumps(equal_with_inductor(subject)))"
     found = said(ran(tmp_path, forward=RIGHT, line=PATCH, last=last))
     assert found["step"] == [False, "no error for NaN, for which eager mode raises one"]
 
@@ -273,7 +273,7 @@ def test_an_error_of_inductor_without_the_fix_is_not_blamed_on_it(tmp_path: Path
 
     torch._inductor.config.post_grad_custom_pre_pass = fail
     """
-    last = f"{textwrap.dedent(failing)}\nsay(json.dumps(equal_with_inductor(subject, whole=False)))"
+    last = f"{textwrap.dedent(failing)}\nsay(json.dumps(equal_with_inductor(subject)))"
     passed, detail = said(ran(tmp_path, last=last))["step"]
     assert not passed
     assert "no such stride" in detail

@@ -178,7 +178,7 @@ def test_a_call_returns_all_that_a_caller_can_notice() -> None:
 
     model, x = Noticed(), torch.zeros(2)
     seeded(0)
-    seen = called(model, lambda: model(x), [[x], {}], nullcontext(), train=True)
+    seen = called(model, lambda: model(x), [[x], {}], nullcontext(), {}, train=True)
     assert seen["changed"] == ["state .calls"]
     assert (seen["state .calls"], seen["buffer count"].item()) == (1, 1)
     assert seen["arguments.0.0"].tolist() == [1, 1]
@@ -187,12 +187,12 @@ def test_a_call_returns_all_that_a_caller_can_notice() -> None:
     assert seen["gradient flows through output.0"] is True
     assert seen["gradient of weight"].abs().min() > 0
     seeded(0)
-    again = called(model, lambda: model(x), [[x], {}], nullcontext(), train=True)
+    again = called(model, lambda: model(x), [[x], {}], nullcontext(), {}, train=True)
     assert seen["buffer count"].item() == 1  # a copy
     assert again["random numbers"] == seen["random numbers"]
     seeded(0)
     drawn = called(
-        model, lambda: (torch.rand(1), model(x))[1], [[x], {}], nullcontext(), train=True
+        model, lambda: (torch.rand(1), model(x))[1], [[x], {}], nullcontext(), {}, train=True
     )
     assert drawn["random numbers"] != seen["random numbers"]
 
@@ -265,7 +265,7 @@ def test_a_changed_parameter_is_seen_whatever_its_type() -> None:
 
     def after_a_call(dtype: torch.dtype, by: float) -> dict[str, Any]:
         model = Scales(dtype, by)
-        return called(model, model, [], nullcontext(), train=False)
+        return called(model, model, [], nullcontext(), {}, train=False)
 
     for dtype in (torch.float32, torch.bfloat16, torch.complex64, torch.float8_e4m3fn, torch.int8):
         assert "parameter scale" not in after_a_call(dtype, 1)

@@ -69,8 +69,13 @@ CALLS: tuple[Call, ...] = (
 COUNTED = 4
 """In so many calls compilations are counted: the later ones may need one for a changed number."""
 
-FEW = 6
+FEW = 4
 """So many calls are made with other weights, and with Inductor."""
+
+SLOW = 0.25
+LEAST = 6
+"""So many calls, and the one with other numbers, are made of a model if a call takes more than
+`SLOW` seconds of a core."""
 
 EAGER_ONLY: tuple[Call, ...] = ((FIRST, "one sample"), (FIRST, "not contiguous"))
 """Further calls that are made without a compiler, which would compile anew for each."""
@@ -106,7 +111,7 @@ class ScriptSubject:
     `functions` (`module:path`) are those that the fix changes, `frozen` those of them that run when
     the model is compiled and not at each call, and `attributes` names of attributes that it
     replaces. `branches` are a title, and the model's function and the fix's, both with one branch
-    forced, as context managers. `calls` are those of `CALLS` that eager mode accepts.
+    forced, as context managers. `calls` are those of `CALLS` that are made (`choose`).
     """
 
     def __init__(
@@ -151,12 +156,15 @@ class ScriptCall:
         self.backend, self.whole = backend, whole
         self.run: Model | None = None if backend is not None else model
         self.options: dict[str, Any] = {}
+        self.parameters: dict[str, int] = {}
+        self.begun = 0
         self.around: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 
     def __call__(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], seed: int, *, brief: bool = False
     ) -> Outcome:
         given = [list(args), dict(kwargs)]
+        self.begun += 1
         seeded(seed)  # a fix that draws random numbers is noticed
         with self.fix(self.model, args, kwargs, self.options) as (args, kwargs):
             if self.run is None:
@@ -165,12 +173,24 @@ class ScriptCall:
                 )
             run = partial(self.run, *args, **kwargs)
             train = self.subject.train
-            return called(self.model, run, given, self.around, train=train, brief=brief)
+            return called(
+                self.model, run, given, self.around, self.parameters, train=train, brief=brief
+            )
 
     def all(self, calls: Sequence[Call]) -> list[Outcome]:
         """Make these calls."""
         with restored_globals(self.subject, self.model):
             return [self.number(number, call) for number, call in enumerate(calls)]
+
+    def take(self, other: torch.nn.Module) -> None:
+        """Put another model's parameters and buffers in the place of the model's own."""
+        self.parameters.clear()
+        own = dict((*self.model.named_parameters(), *self.model.named_buffers()))
+        for name, value in (*other.named_parameters(), *other.named_buffers()):
+            # A call may have given them another shape; some share memory with themselves.
+            with contextlib.suppress(KeyError, RuntimeError, ValueError), torch.no_grad():
+                if own[name].shape == value.shape:
+                    own[name].copy_(value)
 
     def number(self, number: int, call: Call) -> Outcome:
         """Make one of the calls, with a seed of its own."""
@@ -250,11 +270,31 @@ VARIANTS: dict[str, Callable[[torch.Tensor, int], torch.Tensor] | None] = {
 }
 
 
-def accepted(subject: ScriptSubject) -> list[Call]:
-    """Return the calls that eager mode accepts. Raises what an own call raises."""
+def planned(subject: ScriptSubject, *, slow: bool) -> tuple[Call, ...]:
+    """Return the calls to be made: fewer if the model is slow, and none with other numbers if the
+    fix changes nothing that reads some.
+    """
+    changed = {*subject.functions, *subject.attributes} - {*subject.frozen}
+    return tuple(
+        call
+        for number, call in enumerate(CALLS)
+        if (changed if call[1] == OTHER_NUMBERS else number < LEAST or not slow)
+    )
+
+
+def accepted(subject: ScriptSubject) -> dict[str, Any]:
+    """Return those of the planned calls that eager mode accepts, and whether the model is slow.
+
+    Raises what an own call raises.
+    """
     plain = ScriptCall(subject, subject.build(0), subject.unchanged)
-    found = []
+    usable: list[Call] = []
+    seconds: list[float] = []
+    slow = False
     for call in dict.fromkeys([*CALLS, *EAGER_ONLY]):
+        if call not in (*planned(subject, slow=slow), *EAGER_ONLY):
+            continue
+        began = time.process_time()
         try:
             with torch.no_grad():
                 plain.number(COUNTED, call)
@@ -262,8 +302,17 @@ def accepted(subject: ScriptSubject) -> list[Call]:
             if call[1] == "own":
                 raise
         else:
-            found.append(call)
-    return found
+            usable.append(call)
+        seconds.append(time.process_time() - began)
+        slow = len(seconds) >= len(SHAPES) and min(seconds[: len(SHAPES)]) > SLOW
+    return {"usable": usable, "slow": slow}
+
+
+def choose(subject: ScriptSubject, usable: set[Call], *, slow: bool) -> None:
+    """Plan calls, with own inputs in the place of those that eager mode does not accept."""
+    calls = planned(subject, slow=slow)
+    subject.calls = tuple(call if call in usable else (call[0], "own") for call in calls)
+    subject.eager_only = tuple(call for call in EAGER_ONLY if call in usable)
 
 
 # --- what a call leaves ---------------------------------------------------------------------------
@@ -283,17 +332,19 @@ def called(
     run: Callable[[], Any],
     given: Any,
     around: contextlib.AbstractContextManager[Any],
+    parameters: dict[str, int],
     *,
     train: bool,
     brief: bool = False,
 ) -> Outcome:
     """Call a model by `run` within `around`, and return all that can be compared, as copies.
 
-    `given` holds the caller's own arguments, which the call may change. With `brief`, of each
+    `given` holds the caller's own arguments, which the call may change. `parameters` are checksums
+    of the parameters if they are known, and become those after the call. With `brief`, of each
     gradient only the sum of its magnitudes is returned, which takes less memory.
     """
     model.zero_grad(set_to_none=True)
-    before, held = state(model), checksums(model)
+    before, held = state(model), parameters.copy() or checksums(model)
     with torch.set_grad_enabled(train and torch.is_grad_enabled()), around:
         output = run()
     found: Outcome = {"random numbers": zlib.crc32(bytes(torch.get_rng_state().tolist()))}
@@ -303,9 +354,10 @@ def called(
     found |= dict(leaves(output, "output")) | dict(leaves(given, "arguments"))
     found |= relations(output, given, model)
     found |= {f"buffer {name}": value for name, value in model.named_buffers()}
-    now = checksums(model)
+    parameters.clear()
+    parameters |= checksums(model)
     for name, value in model.named_parameters():
-        if now[name] != held.get(name):
+        if parameters[name] != held.get(name):
             precise = torch.complex128 if value.is_complex() else torch.float64
             found[f"parameter {name}"] = value.detach().to(precise).sum()
         if value.grad is not None:
@@ -493,18 +545,20 @@ def restored_globals(subject: ScriptSubject, model: torch.nn.Module) -> Iterator
     defaults = [(each, each.__defaults__) for each in changed_functions(subject.functions)]
     before = [(owner, value, content(value), name) for owner, value, _, name in own_globals(model)]
     before += [(None, each, content(each), "") for _, values in defaults for each in values or ()]
-    yield
-    for owner, value, saved, name in before:
-        if isinstance(value, list):
-            value[:] = saved
-        elif isinstance(value, dict | set):
-            value.clear()
-            value.update(saved)
-        elif type(value) not in PLAIN and hasattr(value, "__dict__"):
-            vars(value).clear()
-            vars(value).update(saved)
-        if owner is not None and vars(owner).get(name) is not value:
-            setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for owner, value, saved, name in before:
+            if isinstance(value, list):
+                value[:] = saved
+            elif isinstance(value, dict | set):
+                value.clear()
+                value.update(saved)
+            elif type(value) not in PLAIN and hasattr(value, "__dict__"):
+                vars(value).clear()
+                vars(value).update(saved)
+            if owner is not None and vars(owner).get(name) is not value:
+                setattr(owner, name, value)
 
 
 def content(value: Any) -> Any:
@@ -842,13 +896,12 @@ class Breaks(logging.Handler):
 
 def captured(subject: ScriptSubject, *, calls: int) -> dict[str, int]:
     """Return what Dynamo captures of the model as it is, and what it compiles in so many calls."""
-    return counted(subject, subject.unchanged, subject.calls[:calls])[0]
+    plain = ScriptCall(subject, subject.build(0), subject.unchanged)
+    return counted(plain, subject.calls[:calls])[0]
 
 
-def counted(
-    subject: ScriptSubject, fix: Callable[..., Any], calls: Sequence[Call]
-) -> tuple[dict[str, int], list[Outcome]]:
-    """Return what is captured and compiled in calls of a model, and what each call did.
+def counted(calling: ScriptCall, calls: Sequence[Call]) -> tuple[dict[str, int], list[Outcome]]:
+    """Compile a model, and return what is captured and compiled in calls of it, and what they did.
 
     `operators` are those that graphs run: one graph may serve several layers. `late` are calls of a
     shape that was seen before in which Dynamo compiled something again; these and compilations are
@@ -870,10 +923,10 @@ def counted(
 
     breaks = Breaks(logging.DEBUG)
     logging.getLogger("torch.__trace").addHandler(breaks)
-    calling = ScriptCall(subject, subject.build(0), fix, backend)
+    calling.backend, calling.run = backend, None
     stats, frames = counters["stats"], counters["frames"]
     found, outcomes = {"late": 0}, []
-    with restored_globals(subject, calling.model):
+    with restored_globals(calling.subject, calling.model):
         for number, call in enumerate(calls):
             before = stats["unique_graphs"]
             outcomes.append(calling.number(number, call))
@@ -955,44 +1008,49 @@ def attempted(function: Callable[[], Any]) -> Any:
 
 
 def captured_with_results(subject: ScriptSubject) -> dict[str, Any]:
-    """Return what Dynamo captures with the fix, and whether graphs and eager mode with the fix do
-    what eager mode does.
+    """Return what Dynamo captures with the fix, and whether the model does what it does without it.
+
+    That are pairs of steps, of the weights of each seed: `graph`, of the model compiled once, with
+    `fullgraph=True` or, if that raises what `refused` says, without; and `eager`. `unusual` is what
+    the graph does for unusual values.
     """
-    captures = attempted(lambda: counted(subject, subject.compilable, subject.calls))
-    calls = (*subject.calls, *subject.eager_only)
-    expected = ScriptCall(subject, subject.build(0), subject.unchanged).all(calls)
-    fixed = ScriptCall(subject, subject.build(0), subject.compilable)
-    eager = attempted(lambda: compared(subject, 0, None, expected, fixed.all(calls)))
+    calls, few = subject.calls, subject.calls[:FEW]
+    with_further = (*few, *subject.eager_only)
+
+    def step(seed: int, calls: Sequence[Call], expected: list[Outcome], fixed: ScriptCall) -> Any:
+        backend = "eager" if fixed.backend else None
+        return attempted(
+            lambda: compared(subject, seed, backend, calls, expected, fixed.all(calls))
+        )
+
+    compiled = ScriptCall(subject, subject.build(0), subject.compilable, whole=True)
+    captures, refused = attempted(partial(counted, compiled, calls)), ""
     if isinstance(captures, dict):
-        return {**captures, "eager": eager}
+        # Later calls may have numbers that need another graph.
+        refused = captures["raised"] if compiled.begun <= FEW else ""
+        torch._dynamo.reset()
+        compiled = ScriptCall(subject, subject.build(0), subject.compilable)
+        captures = counted(compiled, calls)
     found, got = captures
-    return {**found, "eager": eager, "results": compared(subject, 0, "eager", expected, got)}
-
-
-def equal_calls(subject: ScriptSubject, seed: int, *, whole: bool) -> dict[str, Any]:
-    """Whether a model with the fix, compiled once, does in all calls what eager mode does.
-
-    With `whole`, it is compiled with `fullgraph=True`. So does the model with the fix that is not
-    compiled.
-    """
-    # One model at a time: each may take gigabytes.
-    calls = subject.calls[:FEW]
-    expected = ScriptCall(subject, subject.build(seed), subject.unchanged).all(calls)
-    fixed = ScriptCall(subject, subject.build(seed), subject.compilable, "eager", whole=whole)
-    graph = attempted(lambda: compared(subject, seed, "eager", expected, all_compiled(fixed)))
-    del fixed
-    fixed = ScriptCall(subject, subject.build(seed), subject.compilable)
-    eager = attempted(lambda: compared(subject, seed, None, expected, fixed.all(calls)))
-    return {"graph": graph, "eager": eager}
-
-
-def all_compiled(fixed: ScriptCall) -> list[Outcome]:
-    """Make the calls of a model. Raises RuntimeError if nothing was compiled."""
-    counters.clear()
-    got = fixed.all(fixed.subject.calls[:FEW])
-    if not counters["stats"]["unique_graphs"]:
-        raise RuntimeError("nothing is captured")
-    return got
+    if not found["graphs"]:
+        refused = "nothing is captured"
+    plain = ScriptCall(subject, subject.build(0), subject.unchanged)
+    expected = plain.all(calls)
+    of_graph = [compared(subject, 0, "eager", calls, expected, got)]
+    # Both models have been called alike by now; later on they are in different states.
+    of_unusual = for_unusual(plain, compiled) if of_graph[0][0] else []
+    other = subject.build(1)
+    for each in (plain, compiled):
+        each.take(other)
+    of_other = plain.all(with_further)
+    of_graph.append(step(1, few, of_other, compiled))
+    del captures, plain, compiled, got, each  # models may take gigabytes
+    fixed = ScriptCall(subject, subject.build(0), subject.compilable)
+    of_eager = [step(0, calls, expected, fixed)]
+    fixed.take(other)
+    of_eager.append(step(1, with_further, of_other, fixed))
+    results = {"eager": of_eager, "graph": of_graph, "unusual": of_unusual}
+    return {**found, "refused": refused, **results}
 
 
 def equal_branches(subject: ScriptSubject) -> Step:
@@ -1028,7 +1086,7 @@ def with_branch(
 
 
 def equal_with_inductor(
-    subject: ScriptSubject, *, whole: bool, threads: int = 1, backend: str = "inductor"
+    subject: ScriptSubject, *, threads: int = 1, backend: str = "inductor"
 ) -> dict[str, Any]:
     """Whether Inductor computes what eager mode does, and raises an error where that raises one.
 
@@ -1040,18 +1098,23 @@ def equal_with_inductor(
     numbers = Numbers()
     calls = subject.calls[:FEW]
     with config.patch(compile_threads=threads, fallback_random=True):
+        plain = ScriptCall(subject, subject.build(0), subject.unchanged)
+        expected = plain.all(calls)
+        compiler = numbers.within(backend)
+        fixed = ScriptCall(subject, subject.build(0), subject.compilable, compiler)
+        counters.clear()
         try:
-            plain = ScriptCall(subject, subject.build(0), subject.unchanged)
-            compiler = numbers.within(backend)
-            fixed = ScriptCall(subject, subject.build(0), subject.compilable, compiler, whole=whole)
-            expected = plain.all(calls)
-            step = compared(subject, 0, backend, expected, all_compiled(fixed))
+            got = fixed.all(calls)
+            if not counters["stats"]["unique_graphs"]:
+                raise RuntimeError("nothing is captured")
+            step = compared(subject, 0, backend, calls, expected, got)
         except Exception as error:  # noqa: BLE001  (of the compiler and of what it has compiled)
-            return {"step": (False, f"{words_of(error)}{_fails_as_it_is(subject, backend, error)}")}
+            usual = fails_as_it_is(subject, backend, calls[: fixed.begun], error)
+            return {"step": (False, f"{words_of(error)}{usual}")}
     conditions: list[str] = []
     tried: list[str] = []
     with config.patch(compile_threads=1, fallback_random=True):  # a fork has no such threads
-        for kind in UNUSUAL if step[0] else ():
+        for kind in unusual_kinds(subject) if step[0] else ():
             # Where eager mode ends the process, nothing is known.
             raised = untouched(partial(error_for, plain, kind))
             if isinstance(raised, list) and untouched(partial(error_for, fixed, kind)) is None:
@@ -1066,11 +1129,13 @@ def equal_with_inductor(
     return {"step": step, "holds_if": conditions, "tried": tried}
 
 
-def _fails_as_it_is(subject: ScriptSubject, backend: str, error: Exception) -> str:
+def fails_as_it_is(
+    subject: ScriptSubject, backend: str, calls: Sequence[Call], error: Exception
+) -> str:
     """Say whether the model without the fix raises the same error when it is compiled."""
     torch._dynamo.reset()
     try:
-        ScriptCall(subject, subject.build(0), subject.unchanged, backend).all(subject.calls[:FEW])
+        ScriptCall(subject, subject.build(0), subject.unchanged, backend).all(calls)
     except Exception as other:  # noqa: BLE001  (of the compiler and of what it has compiled)
         return f" ({WITHOUT})" if words_of(other) == words_of(error) else ""
     return ""
@@ -1080,23 +1145,23 @@ def compared(
     subject: ScriptSubject,
     seed: int,
     backend: str | None,
+    calls: Sequence[Call],
     expected: list[Outcome],
     got: list[Outcome],
 ) -> Step:
     """Whether the calls of a model with the fix did what eager mode does without it."""
     tolerance = INDUCTOR_TOLERANCE if backend == "inductor" else CAPTURE_TOLERANCE
-    calls = (*subject.calls, *subject.eager_only)[: len(got)]
-    for number, (shape, variant) in enumerate(calls):
+    for number, call in enumerate(calls):
         ours, theirs = expected[number], got[number]
         found = difference(ours, theirs, tolerance, dropped=subject.drops)
         if found:
-            exact = in_float64(subject, seed, number)
+            exact = in_float64(subject, seed, number, call)
             found = difference(ours, theirs, tolerance, exact, subject.drops)
         if found:
-            usual = as_it_is(subject, seed, backend, tolerance, expected)
-            return False, f"{shape}, {variant}: {found}{usual}"
+            usual = as_it_is(subject, seed, backend, tolerance, calls, expected)
+            return False, f"{', '.join(call)}: {found}{usual}"
     if backend == "inductor":
-        return equal_integers(subject, seed, expected, got)
+        return equal_integers(subject, seed, calls, expected, got)
     return True, f"{len(calls)} calls"
 
 
@@ -1105,6 +1170,7 @@ def as_it_is(
     seed: int,
     backend: str | None,
     tolerance: float,
+    calls: Sequence[Call],
     expected: list[Outcome],
 ) -> str:
     """Say whether the compiled model differs from eager mode without the fix, too."""
@@ -1112,22 +1178,19 @@ def as_it_is(
         return ""
     torch._dynamo.reset()
     with contextlib.suppress(Exception):
-        plain = ScriptCall(subject, subject.build(seed), subject.unchanged, backend).all(
-            subject.calls[: len(expected)]
-        )
+        plain = ScriptCall(subject, subject.build(seed), subject.unchanged, backend).all(calls)
         pairs = zip(expected, plain, strict=False)
         if any(difference(*pair, tolerance) for pair in pairs):
             return f" (the compiled model differs from eager mode {WITHOUT})"
     return ""
 
 
-def in_float64(subject: ScriptSubject, seed: int, number: int) -> Outcome | None:
+def in_float64(subject: ScriptSubject, seed: int, number: int, call: Call) -> Outcome | None:
     """Return a call of the model in float64, None if it cannot be called so."""
 
     def doubled(value: torch.Tensor) -> torch.Tensor:
         return value.double() if value.is_floating_point() else value
 
-    call = (*subject.calls, *subject.eager_only)[number]
     with contextlib.suppress(Exception):
         args, kwargs = tree_map_only(torch.Tensor, doubled, arguments(subject, *call))
         precise = ScriptCall(subject, subject.build(seed).double(), subject.unchanged)
@@ -1137,21 +1200,23 @@ def in_float64(subject: ScriptSubject, seed: int, number: int) -> Outcome | None
 
 
 def equal_integers(
-    subject: ScriptSubject, seed: int, expected: list[Outcome], got: list[Outcome]
+    subject: ScriptSubject,
+    seed: int,
+    calls: Sequence[Call],
+    expected: list[Outcome],
+    got: list[Outcome],
 ) -> Step:
     """Whether Inductor's integers are those of eager mode.
 
     The index of the largest of equal values depends on the last bit: where some differ, as many
     must differ in the model as it is.
     """
-    pairs = list(zip(expected, got, strict=False))
+    pairs = list(zip(expected, got, strict=True))
     if not any(unequal_integers(*pair, subject.drops) for pair in pairs):
         return True, f"{len(pairs)} calls"
     torch._dynamo.reset()
-    as_it_is = ScriptCall(subject, subject.build(seed), subject.unchanged, "inductor").all(
-        subject.calls[:FEW]
-    )
-    for (ours, theirs), plain in zip(pairs, as_it_is, strict=False):
+    usual_model = ScriptCall(subject, subject.build(seed), subject.unchanged, "inductor")
+    for (ours, theirs), plain in zip(pairs, usual_model.all(calls), strict=True):
         usual = unequal_integers(ours, plain, subject.drops)
         for name, count in unequal_integers(ours, theirs, subject.drops).items():
             if count > usual.get(name, 0):
@@ -1159,17 +1224,29 @@ def equal_integers(
     return True, f"{len(pairs)} calls; integers differ without the fix, too"
 
 
-def unusual(
-    subject: ScriptSubject, kind: str, models: Sequence[torch.nn.Module]
-) -> tuple[Any, Any]:
+def unusual_kinds(subject: ScriptSubject) -> list[str]:
+    """Return the kinds of values that can be put into the inputs, or into the parameters."""
+    integers = []
+
+    def note(path: tuple[Any, ...], value: Any) -> None:
+        if torch.is_tensor(value) and not value.is_floating_point() and not is_size(path, value):
+            integers.append(path)
+
+    tree_map_with_path(note, arguments(subject, FIRST, "own"))
+    return [kind for kind in UNUSUAL if integers or kind not in INTEGERS]
+
+
+def unusual(subject: ScriptSubject, kind: str, calling: Sequence[ScriptCall]) -> tuple[Any, Any]:
     """Return unusual arguments, or usual ones for which the models get unusual parameters."""
     own = arguments(subject, FIRST, "own")
     change, floating = UNUSUAL[kind], kind not in INTEGERS
     given = [value for value in tree_leaves(own) if torch.is_tensor(value)]
     if floating and not any(value.is_floating_point() for value in given):
-        with torch.no_grad():
-            for value in (each for model in models for each in model.parameters()):
-                value.copy_(change(value))
+        for each in calling:
+            each.parameters.clear()
+            with torch.no_grad():
+                for value in each.model.parameters():
+                    value.copy_(change(value))
         return own
 
     def changed(path: tuple[Any, ...], value: Any) -> Any:
@@ -1180,20 +1257,16 @@ def unusual(
     return tree_map_with_path(changed, own)  # type: ignore[no-any-return]
 
 
-def for_unusual(subject: ScriptSubject, *, whole: bool) -> list[tuple[str, bool, str, str]]:
-    """Whether the graph does what the model does for unusual values, errors included.
+def for_unusual(plain: ScriptCall, fixed: ScriptCall) -> list[tuple[str, bool, str, str]]:
+    """Whether a graph does what the model does for unusual values, errors included.
 
-    The model is compiled for usual inputs, and called with unusual ones after that, for each kind
-    in a fork. Returns of each kind its name, a step, and a condition that results from it or "".
+    Both were called with usual inputs, and each kind is tried in a fork. Returns of each kind its
+    name, a step, and a condition that results from it or "".
     """
-    plain = ScriptCall(subject, subject.build(0), subject.unchanged)
-    fixed = ScriptCall(subject, subject.build(0), subject.compilable, "eager", whole=whole)
-    for each in (plain, fixed):
-        with restored_globals(subject, each.model):
-            each.number(0, (FIRST, "own"))
+    subject = plain.subject
 
     def outcome(kind: str) -> tuple[bool, str, str]:
-        values = unusual(subject, kind, (plain.model, fixed.model))
+        values = unusual(subject, kind, (plain, fixed))
         try:
             with restored_globals(subject, plain.model):
                 expected = plain(*values, seed=1)
@@ -1215,7 +1288,7 @@ def for_unusual(subject: ScriptSubject, *, whole: bool) -> list[tuple[str, bool,
         return not found, found, ""
 
     found = []
-    for kind in UNUSUAL:
+    for kind in unusual_kinds(subject):
         said = untouched(partial(outcome, kind))
         if said == DIED and untouched(partial(error_for, plain, kind)) == DIED:
             said = (True, "eager mode ends the process", "")
@@ -1227,7 +1300,7 @@ def error_for(calling: ScriptCall, kind: str) -> tuple[str, bool] | None:
     """Return the error that a model, compiled or not, raises for unusual values, and if it is a
     check; None if it raises none.
     """
-    values = unusual(calling.subject, kind, (calling.model,))
+    values = unusual(calling.subject, kind, (calling,))
     try:
         calling(*values, seed=1)
     except Exception as error:  # noqa: BLE001  (whatever it raises)
@@ -1259,7 +1332,7 @@ LARGE = (10**6, 2**31 + 11)
 """Large numbers, one of which does not fit in 32 bits."""
 
 MOST_CONSTANTS = 6
-NUMBER_SECONDS = 30
+NUMBER_SECONDS = 10
 
 
 class Numbers(TorchDispatchMode):  # type: ignore[misc]
@@ -1471,77 +1544,64 @@ def verify(
         return bool(passed)
 
     figures: dict[str, Any] = {"single_graph": False, "tried": [], "holds_if": []}
-    of_calls = forks.start(partial(accepted, subject))
+    of_accepted = forks.start(partial(accepted, subject))
     of_settings = forks.start(partial(left_behind, subject))
-    of_before = forks.start(partial(captured, subject, calls=1))
     of_branches = forks.start(partial(equal_branches, subject))
-    calls = forks.result(of_calls)
-    if isinstance(calls, dict):
+    calls = forks.result(of_accepted)
+    if "raised" in calls:
         # A model that fails without the fix, too, was given inputs that do not suit it.
         report("the inputs of both shapes suit the model", (False, calls["raised"]))
         figures |= {name: [-1, -1] for name in ("breaks", "graphs", "operators")}
         return figures | {"compilations": [None, -1]}
-    choose(subject, {tuple(call) for call in calls})
-    # One seed runs in the default mode, whose graphs are counted, and the other one in fullgraph.
+    choose(subject, {tuple(call) for call in calls["usable"]}, slow=calls["slow"])
     of_after = forks.start(partial(captured_with_results, subject))
-    of_graph = forks.start(partial(equal_calls, subject, 1, whole=True))
-    before, after = forks.result(of_before), forks.result(of_after)
+    with_inductor = partial(equal_with_inductor, subject, threads=forks.at_a_time)
+    # It takes longest, and is in vain if something else fails.
+    of_inductor = forks.start(with_inductor) if forks.at_a_time > 1 else None
+    of_before = forks.start(partial(captured, subject, calls=1))
+    after, before = forks.result(of_after), forks.result(of_before)
     for name in ("breaks", "graphs", "operators"):
         figures[name] = [before.get(name, -1), after.get(name, -1)]
     figures["compilations"] = [None, after.get("compilations", -1)]
     if "raised" in after:
         report("Dynamo captures it", (False, after["raised"]))
         return figures
-    accepted_graph = forks.result(of_graph)
-    raised = accepted_graph if "raised" in accepted_graph else accepted_graph["graph"]
-    whole = figures["single_graph"] = not isinstance(raised, dict)
+    refused = after["refused"]
+    whole = figures["single_graph"] = not refused
     if whole:
         report("fullgraph=True accepts it", (True, shapes_of(subject)))
     elif not after["breaks"]:
-        report("fullgraph=True accepts it", (False, raised["raised"]))
+        report("fullgraph=True accepts it", (False, refused))
         return figures
     else:
         fewer = after["breaks"] < before.get("breaks", sys.maxsize)
         said = f"{before.get('breaks')} to {after['breaks']}"
-        detail = said if fewer else f"{said}; {raised['raised']}"
-        report("it has fewer graph breaks", (fewer, detail))
+        report("it has fewer graph breaks", (fewer, said if fewer else f"{said}; {refused}"))
         if not fewer:
             return figures
-        of_graph = forks.start(partial(equal_calls, subject, 1, whole=False))
     report("the graphs contain the model", contained(before, after, whole=whole))
     report("compilations do not grow", not_grown(subject, after, figures, forks))
-    of_unusual = forks.start(partial(for_unusual, subject, whole=whole))
-    with_inductor = partial(equal_with_inductor, subject, threads=forks.at_a_time)
-    of_inductor = forks.start(partial(with_inductor, whole=whole))
     if not step("nothing stays changed", forks.result(of_settings)):
         return figures
-    other = forks.result(of_graph)
-    of_seeds = (after, other if "raised" not in other else {"eager": other})
-    for seed, found in enumerate(of_seeds):
-        if not step(f"eager results, seed {seed}", found["eager"]):
+    for seed, found in enumerate(after["eager"]):
+        if not step(f"eager results, seed {seed}", found):
             return figures
     if subject.branches and not step("both branches", forks.result(of_branches)):
         return figures
-    for seed, found in enumerate((after["results"], other["graph"])):
+    for seed, found in enumerate(after["graph"]):
         if not step(f"results of the graph, seed {seed}", found):
             return figures
-    unusual_values = forks.result(of_unusual)
-    if unusual_equal(unusual_values, report):
-        figures["holds_if"] += [condition for *_, condition in unusual_values if condition]
-        of_compiler = forks.result(of_inductor)
+    for kind, passed, detail, condition in after["unusual"]:
+        report(f"results for {kind}", (passed, detail))
+        figures["holds_if"] += [condition] if condition else []
+    if all(passed for _, passed, *_ in after["unusual"]):
+        of_compiler = forks.result(of_inductor or forks.start(with_inductor))
         step("results of Inductor", of_compiler.get("step", of_compiler))
         for name in ("holds_if", "tried"):
             figures[name] += of_compiler.get(name, [])
     figures["tried"] = [*tried(subject), *figures["tried"]]
     figures["holds_if"] = list(dict.fromkeys([*limits(subject), *figures["holds_if"]]))
     return figures
-
-
-def choose(subject: ScriptSubject, usable: set[Call]) -> None:
-    """Make own inputs in the place of those that eager mode does not accept."""
-
-    subject.calls = tuple(call if call in usable else (call[0], "own") for call in CALLS)
-    subject.eager_only = tuple(call for call in EAGER_ONLY if call in usable)
 
 
 def tried(subject: ScriptSubject) -> list[str]:
@@ -1552,7 +1612,7 @@ def tried(subject: ScriptSubject) -> list[str]:
         f"{len(subject.calls)} calls of one model in turns of two shapes, inputs: {variants}",
         *([f"in eager mode: {eager}"] if eager else []),
         f"weights of {len(SEEDS)} seeds",
-        f"inputs that are {', '.join(UNUSUAL)}",
+        f"inputs that are {', '.join(unusual_kinds(subject))}",
     ]
     return found + [f"forced: {title}" for title, *_ in subject.branches]
 
@@ -1600,22 +1660,12 @@ def not_grown(
     with_fix = f"{after['compilations']} with the fix"
     if after["compilations"] <= len(SHAPES) and not after["late"]:
         return True, with_fix
-    before = forks.result(forks.start(partial(captured, subject, calls=len(CALLS))))
+    before = forks.result(forks.start(partial(captured, subject, calls=COUNTED)))
     most = figures["compilations"][0] = before.get("compilations", 0)
     counts = f"{most} without, {with_fix}"
     if after["late"] > before.get("late", 0):
         return False, f"{counts}; {after['late']} in calls of a shape that was compiled before"
     return after["compilations"] <= max(most, len(SHAPES)), counts
-
-
-def unusual_equal(found: Any, report: Callable[[str, Step], None]) -> bool:
-    """Report what the graph computes for unusual values; whether that is what eager mode does."""
-    if isinstance(found, dict):
-        report("results for unusual values", (False, found["raised"]))
-        return False
-    for kind, passed, detail, _ in found:
-        report(f"results for {kind}", (passed, detail))
-    return all(passed for _, passed, *_ in found)
 
 
 def warm_up(subject: ScriptSubject) -> int:
