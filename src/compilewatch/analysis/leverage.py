@@ -24,7 +24,6 @@ from compilewatch.records import (
     ModelFix,
     ModelSpec,
     Result,
-    Target,
     reason_label,
     source_line,
 )
@@ -211,8 +210,7 @@ class FixableCauses:
 
     def specs(self, names: Iterable[str]) -> list[ModelSpec]:
         """The models of these names, most downloaded first."""
-        specs = (self.models[name] for name in names)
-        return sorted(specs, key=lambda spec: (-(spec.downloads or 0), spec.name))
+        return sorted((self.models[name] for name in names), key=_most_downloaded)
 
     def describe(self, key: str) -> FixableCause:
         hits = self.found[key]
@@ -350,101 +348,81 @@ def verified_fixes(
     total = verified_total(results, fixes, ranking.targets)
     if total is None:
         return None
-    steps = step_fixes(ranking.fixes, results, fixes, by=ranking.by, targets=ranking.targets)
-    return VerifiedFixes(total=total, steps=steps)
+    having: defaultdict[str | None, set[str]] = defaultdict(set)
+    freed: defaultdict[str | None, dict[str, tuple[str, ...]]] = defaultdict(dict)
+    for name, pairs in _broken(results, fixes, ranking.targets).items():
+        free = all(_frees(fix, result) for result, fix in pairs)
+        for result, fix in pairs:
+            for cause in {cause_key(one, ranking.by) for one in breaks_of(result)}:
+                having[cause].add(name)
+                if free and fix is not None:
+                    freed[cause][name] = fix.changes
+
+    def step_fix(step: LeverageStep) -> StepFix | None:
+        keys = [cause.key for cause in step.causes]
+        changes_of = {name: changes for key in keys for name, changes in freed[key].items()}
+        if not changes_of:
+            return None
+        times = Counter(changes_of.values())
+        best = min(times, key=lambda changes: (-times[changes], len(changes), changes))
+        affected = set[str]().union(*(having[key] for key in keys))
+        return StepFix(changes=best, verified=len(changes_of), affected=len(affected))
+
+    return VerifiedFixes(total=total, steps=tuple(map(step_fix, ranking.fixes)))
 
 
 def verified_total(
-    results: Iterable[Result], fixes: Iterable[ModelFix], targets: Sequence[str] = ()
+    results: Iterable[Result], fixes: Sequence[ModelFix], targets: Sequence[str] = ()
 ) -> VerifiedTotal | None:
     """Return what the fixes are worth on targets with these labels (all by default).
 
     None where nothing was searched. A result with graph breaks in further input variants does not
     count, because a verification is for the main inputs.
     """
-    fix_of = _by_result(fixes)
-    if not fix_of:
+    if not fixes:
         return None
-    broken = _broken(results, targets)
-    counted: dict[str, list[ModelFix]] = {}
+    broken = _broken(results, fixes, targets)
+    freed: list[ModelSpec] = []
+    times: Counter[str] = Counter()
     improved = 0
-    for name, mine in broken.items():
-        pairs = [(result, fix_of.get((name, result.request.target))) for result in mine]
-        if all(fix is not None and frees(fix, result) for result, fix in pairs):
-            counted[name] = [fix for _, fix in pairs if fix is not None]
-        elif all(fix is not None and fix.verified for _, fix in pairs):
+    for pairs in broken.values():
+        verified = [fix for _, fix in pairs if fix is not None and fix.verified]
+        if all(_frees(fix, result) for result, fix in pairs):
+            freed.append(pairs[0][0].request.model)
+            times.update({change for fix in verified for change in fix.changes})
+        elif len(verified) == len(pairs):
             improved += 1
-    specs = {name: broken[name][0].request.model for name in counted}
-    times = Counter(
-        change
-        for result in counted.values()
-        for change in {c for fix in result for c in fix.changes}
-    )
     return VerifiedTotal(
         changes=tuple(
             VerifiedChange(name=name, models=models)
             for name, models in sorted(times.items(), key=lambda pair: (-pair[1], pair[0]))
         ),
-        models=tuple(sorted(counted, key=lambda name: (-(specs[name].downloads or 0), name))),
-        downloads=downloads_of(specs.values()),
+        models=tuple(spec.name for spec in sorted(freed, key=_most_downloaded)),
+        downloads=downloads_of(freed),
         broken=len(broken),
         improved=improved,
     )
 
 
-def step_fixes(
-    steps: Iterable[LeverageStep],
-    results: Iterable[Result],
-    fixes: Iterable[ModelFix],
-    *,
-    by: By,
-    targets: Sequence[str] = (),
-) -> tuple[StepFix | None, ...]:
-    """Return for each step the changes that are verified for its causes; None where none is."""
-    fix_of = _by_result(fixes)
-    having: defaultdict[str, set[str]] = defaultdict(set)
-    freed: defaultdict[str, list[tuple[str, ModelFix]]] = defaultdict(list)
-    for name, mine in _broken(results, targets).items() if fix_of else ():
-        pairs = [(result, fix_of.get((name, result.request.target))) for result in mine]
-        free = all(fix is not None and frees(fix, result) for result, fix in pairs)
-        for result, fix in pairs:
-            for cause in {cause_key(one, by) for one in breaks_of(result)} - {None}:
-                having[str(cause)].add(name)
-                if free and fix is not None:
-                    freed[str(cause)].append((name, fix))
-    return tuple(_step_fix(step, having, freed) for step in steps)
-
-
-def frees(fix: ModelFix, result: Result) -> bool:
+def _frees(fix: ModelFix | None, result: Result) -> bool:
     """Whether a fix is verified to leave a result without any graph break."""
-    others = any(
-        variant.breaks for variant in result.variants[1:]
-    )  # the first one has the main inputs
-    return fix.verified and fix.single_graph and not others
+    others = any(variant.breaks for variant in result.variants[1:])  # the first: the main inputs
+    return fix is not None and fix.verified and fix.single_graph and not others
 
 
-def _step_fix(
-    step: LeverageStep,
-    having: dict[str, set[str]],
-    freed: dict[str, list[tuple[str, ModelFix]]],
-) -> StepFix | None:
-    keys = [cause.key for cause in step.causes]
-    hits = {name: fix.changes for key in keys for name, fix in freed.get(key, ())}
-    if not hits:
-        return None
-    times = Counter(hits.values())
-    best = min(times, key=lambda changes: (-times[changes], len(changes), changes))
-    affected = {name for key in keys for name in having.get(key, ())}
-    return StepFix(changes=best, verified=len(hits), affected=len(affected))
-
-
-def _by_result(fixes: Iterable[ModelFix]) -> dict[tuple[str, Target], ModelFix]:
-    return {(fix.model, fix.target): fix for fix in fixes}
-
-
-def _broken(results: Iterable[Result], targets: Sequence[str]) -> dict[str, list[Result]]:
-    by_model: defaultdict[str, list[Result]] = defaultdict(list)
+def _broken(
+    results: Iterable[Result], fixes: Iterable[ModelFix], targets: Sequence[str]
+) -> dict[str, list[tuple[Result, ModelFix | None]]]:
+    """The results with graph breaks on these targets by model, each with what was found."""
+    fix_of = {(fix.model, fix.target): fix for fix in fixes}
+    by_model: defaultdict[str, list[tuple[Result, ModelFix | None]]] = defaultdict(list)
     for result in results:
-        if result.breaks and (not targets or target_label(result.request.target) in targets):
-            by_model[result.request.model.name].append(result)
+        request = result.request
+        if result.breaks and (not targets or target_label(request.target) in targets):
+            pair = result, fix_of.get((request.model.name, request.target))
+            by_model[request.model.name].append(pair)
     return by_model
+
+
+def _most_downloaded(spec: ModelSpec) -> tuple[int, str]:
+    return -(spec.downloads or 0), spec.name

@@ -8,8 +8,9 @@ its architecture's, so that it counts once for all classes of a family.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from compilewatch.contract.targets import (
     TARGETS,
@@ -20,6 +21,7 @@ from compilewatch.contract.targets import (
 from compilewatch.records import (
     NOT_RUN,
     ExportDetail,
+    GraphBreak,
     ModelSpec,
     Part,
     Phase,
@@ -31,38 +33,66 @@ from compilewatch.records import (
     spent,
 )
 
+Cause = tuple[str, Phase | None]
+"""A reason's label and phase."""
+
 MEASURED = (Phase.CREATE, Phase.INPUTS, Phase.EAGER, Phase.COMPILE)
 """The phases that overhead is measured against: what a result cannot do without."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerdictGroup:
-    """Verdicts of a family. `downloads` is None where no model of it has a figure."""
-
-    name: str
-    models: int
-    requests: int
-    statuses: dict[Status, int]
-    downloads: int | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Reason:
-    """One cause of graph breaks over all models.
+    """One reason why models do not pass: each model that it strikes, with the break if it is one.
 
-    `label` is bounded; `example` is one full reason of torch's. `downloads` are of the models
-    affected, None where none has a figure.
+    `label` is bounded: a break's, an error's code, or the status. `phase` is None for breaks.
     """
 
     label: str
-    gb_id: str | None
-    gb_type: str | None
-    example: str
-    models: int
-    families: int
-    distinct: int
-    occurrences: int
-    downloads: int | None
+    phase: Phase | None
+    hits: tuple[tuple[ModelSpec, GraphBreak | None], ...]
+
+    @property
+    def words(self) -> str:
+        """`GB0170 Data-dependent branching`, `type_error in compile`."""
+        return self.label if self.phase is None else f"{self.label} in {self.phase.value}"
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The models, each once."""
+        return tuple(dict.fromkeys(model.name for model, _ in self.hits))
+
+    @property
+    def models(self) -> int:
+        return len(self.names)
+
+    @cached_property
+    def downloads(self) -> int | None:
+        """Those of the models, None where none has a figure."""
+        return downloads_of(model for model, _ in self.hits)
+
+    @property
+    def breaks(self) -> tuple[GraphBreak, ...]:
+        return tuple(graph_break for _, graph_break in self.hits if graph_break is not None)
+
+    @property
+    def occurrences(self) -> int:
+        return sum(graph_break.occurrences for graph_break in self.breaks)
+
+    @cached_property
+    def places(self) -> tuple[Reason, ...]:
+        """The reason at each of its places (fingerprints), by the number of models."""
+        by_place: defaultdict[str, list[tuple[ModelSpec, GraphBreak | None]]] = defaultdict(list)
+        for model, graph_break in self.hits:
+            if graph_break is not None:
+                by_place[graph_break.fingerprint].append((model, graph_break))
+        places = (replace(self, hits=tuple(hits)) for hits in by_place.values())
+        return tuple(
+            sorted(places, key=lambda p: (-p.models, -p.occurrences, p.breaks[0].file, p.lines))
+        )
+
+    @property
+    def lines(self) -> list[int]:
+        return sorted({graph_break.line for graph_break in self.breaks})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,31 +239,54 @@ def status_counts(results: Iterable[Result]) -> dict[Status, int]:
     return {status: counts[status] for status in Status if counts[status]}
 
 
-def by_family(view: RunView) -> tuple[VerdictGroup, ...]:
-    """Verdicts by model family, most downloaded first."""
+def by_family(view: RunView) -> dict[str, tuple[Result, ...]]:
+    """Results by model family, most downloaded first, then by the number of models."""
     members: defaultdict[str, list[Result]] = defaultdict(list)
     for result in view.results:
         members[result.request.model.family].append(result)
-    groups = [
-        VerdictGroup(
-            name=family,
-            models=len({r.request.model.name for r in group}),
-            requests=len(group),
-            statuses=status_counts(group),
-            downloads=downloads_of(r.request.model for r in group),
-        )
-        for family, group in members.items()
-    ]
-    return tuple(sorted(groups, key=lambda g: (-(g.downloads or 0), -g.models, g.name)))
+
+    def rank(family: str) -> tuple[int, int, str]:
+        models = [result.request.model for result in members[family]]
+        return -(downloads_of(models) or 0), -len({model.name for model in models}), family
+
+    return {family: tuple(members[family]) for family in sorted(members, key=rank)}
 
 
-def top_reasons(view: RunView) -> tuple[Reason, ...]:
-    """Causes of graph breaks, by the number of models; errors of the compiler are in `errors`."""
-    by_label: defaultdict[str, list[Result]] = defaultdict(list)
+def top_reasons(results: Iterable[Result]) -> tuple[Reason, ...]:
+    """Reasons of graph breaks, by the number of models; errors of the compiler are in `errors`."""
+    return _ranked(
+        ((reason_label(graph_break), None), result.request.model, graph_break)
+        for result in results
+        for graph_break in result.breaks
+    )
+
+
+def reasons_by_target(view: RunView) -> dict[str, tuple[Reason, ...]]:
+    """Target label -> why models fail on it, by models affected; targets in layer order.
+
+    A target on which nothing failed has none. What was not run is left out.
+    """
+    by_target: dict[str, list[tuple[Cause, ModelSpec, GraphBreak | None]]] = {
+        label: [] for label in targets_in_order(view.results)
+    }
     for result in view.results:
-        for label in {reason_label(b) for b in result.breaks}:
-            by_label[label].append(result)
-    reasons = [_reason(label, results) for label, results in by_label.items()]
+        hits, model = by_target[target_label(result.request.target)], result.request.model
+        if result.status is Status.GRAPH_BREAK:
+            hits += (((reason_label(b), None), model, b) for b in result.breaks)
+        elif _wrong(result):
+            code = result.error.code if result.error is not None else result.status.value
+            hits.append(((code, result.phase), model, None))
+    return {label: _ranked(hits) for label, hits in by_target.items()}
+
+
+def _ranked(hits: Iterable[tuple[Cause, ModelSpec, GraphBreak | None]]) -> tuple[Reason, ...]:
+    by_cause: defaultdict[Cause, list[tuple[ModelSpec, GraphBreak | None]]] = defaultdict(list)
+    for cause, model, graph_break in hits:
+        by_cause[cause].append((model, graph_break))
+    reasons = (
+        Reason(label=label, phase=phase, hits=tuple(members))
+        for (label, phase), members in by_cause.items()
+    )
     return tuple(sorted(reasons, key=lambda r: (-r.models, -(r.downloads or 0), r.label)))
 
 
@@ -274,22 +327,6 @@ def downloads_of(models: Iterable[ModelSpec]) -> int | None:
         key = ("family", model.family) if shared else ("model", model.repository or model.name)
         figures[key] = max(figures.get(key, 0), model.downloads)
     return sum(figures.values()) if figures else None
-
-
-def _reason(label: str, results: Sequence[Result]) -> Reason:
-    breaks = [b for r in results for b in r.breaks if reason_label(b) == label]
-    models = [r.request.model for r in results]
-    return Reason(
-        label=label,
-        gb_id=breaks[0].gb_id,
-        gb_type=breaks[0].gb_type,
-        example=breaks[0].reason,
-        models=len({m.name for m in models}),
-        families=len({m.family for m in models}),
-        distinct=len({b.fingerprint for b in breaks}),
-        occurrences=sum(b.occurrences for b in breaks),
-        downloads=downloads_of(models),
-    )
 
 
 def _is_reused(view: RunView, result: Result) -> bool:
@@ -374,24 +411,6 @@ class MatrixRow:
         return next((cell for cell in self.cells if cell.layer == layer), None)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TargetReason:
-    """One cause of failure on one target: a break's label, an error's code, or the status.
-
-    `phase` is None for breaks, `downloads` (of the models affected) where none has a figure.
-    """
-
-    label: str
-    phase: Phase | None
-    models: int
-    downloads: int | None
-
-    @property
-    def words(self) -> str:
-        """`GB0170 Data-dependent branching`, `type_error in compile`."""
-        return self.label if self.phase is None else f"{self.label} in {self.phase.value}"
-
-
 def target_order(target: Target) -> tuple[int, str, tuple[str, ...], bool, str]:
     """Sorts targets by layer, then eval before train, fixed before dynamic, home before away."""
     layer = LAYERS.index(target.name) if target.name in LAYERS else len(LAYERS)
@@ -429,44 +448,6 @@ def first_failures(matrix_rows: Iterable[MatrixRow]) -> dict[tuple[Way, str], in
     ways = list(dict.fromkeys(way for way, _ in counts))
     order = sorted(counts, key=lambda key: (ways.index(key[0]), LAYERS.index(key[1])))
     return {key: counts[key] for key in order}
-
-
-def reasons_by_target(view: RunView) -> dict[str, tuple[TargetReason, ...]]:
-    """Target label -> why models fail on it, by models affected; targets in layer order.
-
-    A target on which nothing failed has none. What was not run is left out.
-    """
-    affected: dict[str, defaultdict[tuple[str, Phase | None], list[ModelSpec]]] = {
-        label: defaultdict(list) for label in targets_in_order(view.results)
-    }
-    for result in view.results:
-        for cause in _causes(result):
-            affected[target_label(result.request.target)][cause].append(result.request.model)
-    return {label: _ranked(causes) for label, causes in affected.items()}
-
-
-def _ranked(
-    causes: dict[tuple[str, Phase | None], list[ModelSpec]],
-) -> tuple[TargetReason, ...]:
-    reasons = (
-        TargetReason(
-            label=label,
-            phase=phase,
-            models=len({model.name for model in models}),
-            downloads=downloads_of(models),
-        )
-        for (label, phase), models in causes.items()
-    )
-    return tuple(sorted(reasons, key=lambda r: (-r.models, -(r.downloads or 0), r.label)))
-
-
-def _causes(result: Result) -> set[tuple[str, Phase | None]]:
-    if not _wrong(result):
-        return set()
-    if result.status is Status.GRAPH_BREAK:
-        return {(reason_label(graph_break), None) for graph_break in result.breaks}
-    code = result.error.code if result.error is not None else result.status.value
-    return {(code, result.phase)}
 
 
 def _row(way: Way, results: list[Result]) -> MatrixRow:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, cached_property, lru_cache
 from hashlib import sha256
 from importlib import resources
-from typing import Any
+from types import FunctionType
+from typing import Any, NamedTuple
 
 import jinja2
 from markupsafe import Markup
@@ -40,12 +41,10 @@ from compilewatch.records import (
     StackFrame,
     Status,
     Target,
-    reason_label,
     source_lines,
     spent,
 )
-from compilewatch.report import charts, wording
-from compilewatch.report.sections import details
+from compilewatch.report import charts, sections, wording
 from compilewatch.report.wording import OUTCOME_LABELS, ResultGroup, outcome, status_words, why
 
 CHARTED_FAMILIES = 18
@@ -56,46 +55,32 @@ FIXES_SHOWN = 10
 TREND_RUNS = 3
 """Fewer runs than these are no trend."""
 
+CHART_WIDTHS = {"": 560, "-narrow": 350}
+"""A chart for the desk and one for the phone: scaling one down makes its text unreadable."""
 
-@dataclass(frozen=True, kw_only=True)
-class ReportPlace:
-    """Where a reason strikes: one fingerprint, in all models that run this code."""
+SYMBOLS: dict[ResultGroup, str] = {
+    ResultGroup.PASS: "✓",
+    ResultGroup.GRAPH_BREAK: "÷",
+    ResultGroup.MISMATCH: "≠",
+    ResultGroup.COMPILE_ERROR: "✕",
+    ResultGroup.NO_VERDICT: "?",
+    ResultGroup.NOT_RUN: "–",
+}
 
-    file: str
-    function: str
-    lines: tuple[int, ...]
-    occurrences: int
-    models: int
+STATUS_CLASSES = wording.OUTCOME_OF | {Status.ERROR: ResultGroup.COMPILE_ERROR}
+"""The colour of a status alone, where a change has no phase to go with it."""
 
+WORST_FIRST = tuple(ResultGroup)
 
-@dataclass(frozen=True, kw_only=True)
-class ReasonPage:
-    """One cause of graph breaks over all models; `sample` is one of its breaks."""
+FAILURES = (ResultGroup.COMPILE_ERROR, ResultGroup.NO_VERDICT, ResultGroup.NOT_RUN)
 
-    figures: summary.Reason
-    page: str
-    sample: GraphBreak
-    models: tuple[ModelPage, ...]
-    places: tuple[ReportPlace, ...]
-
-    @property
-    def title(self) -> str:
-        return reason_label(self.sample, short=True)
-
-    @property
-    def code(self) -> str:
-        return self.sample.code
-
-
-@dataclass(frozen=True, kw_only=True)
-class FailureGroup:
-    """Results that failed alike: a code of an error, or the status where there is none."""
-
-    outcome: ResultGroup
-    code: str
-    phases: tuple[str, ...]
-    sample: Result
-    models: tuple[ModelPage, ...]
+_BACKTICKS = re.compile(r"`([^`\n]+)`")
+_LINE = Markup("<span>{}  {}</span>")
+_MARKED_LINE = Markup("<mark>{}  {}</mark>")
+_MARK = Markup(
+    '<li class="badge {kind}" title="{said}">'
+    '<span role="img" aria-label="{said}">{symbol}</span></li>'
+)
 
 
 class RunReport:
@@ -105,8 +90,18 @@ class RunReport:
         results = view.results
         self.view = view
         self.figures = summary.summarise(view)
-        self.models = tuple(model_pages(view))
-        self.reasons = tuple(_reasons(view, self.models))
+        self.models = model_pages(view)
+        self.page_of = {model.spec.name: model.page for model in self.models}
+        self.breaks_of = {model.spec.name: model.breaks for model in self.models}
+        ordered = [result for model in self.models for result in model.results]
+        self.reasons = summary.top_reasons(ordered)
+        # Names are given in the order of the labels, so that a report written again has the same.
+        taken: set[str] = set()
+        self.reason_pages = {
+            reason.label: f"reasons/{file_name(reason.breaks[0].code, taken)}"
+            for reason in sorted(self.reasons, key=lambda reason: reason.label)
+        }
+        self.failures = _failures(ordered)
         self.targets = summary.targets_in_order(results)
         self.first_failures = summary.first_failures(r for m in self.models for r in m.rows)
         self.target_reasons = summary.reasons_by_target(view)
@@ -116,14 +111,12 @@ class RunReport:
             for label in self.targets
         }
         self.families = {
-            group.name: tuple(m for m in self.models if m.spec.family == group.name)
-            for group in summary.by_family(view)
+            name: tuple(model for model in self.models if model.spec.family == name)
+            for name in summary.by_family(view)
         }
         # Models under the worst of their outcomes.
         worst = {kind: tuple(m for m in self.models if m.worst is kind) for kind in WORST_FIRST}
         self.sections = {kind: models for kind, models in worst.items() if models}
-        # A model that is only in the baseline has no page.
-        self.page_of = {model.spec.name: model.page for model in self.models}
         by_downloads = sorted(view.changes, key=lambda c: (-(c.downloads or 0), c.model))
         self.changes = {
             kind: [change for change in by_downloads if change.kind is kind] for kind in ChangeKind
@@ -131,13 +124,11 @@ class RunReport:
         # Models and targets whose breaks are at other code than in the baseline, and no change.
         changed = {(change.model, change.target) for change in view.changes}
         self.moved = tuple(key for key in view.before if key not in changed)
-        self.failures = tuple(_failures(self.models))
         # What to fix first, by line and by id; empty where no model has a graph break.
         ranked = (leverage(results, by=by, top=FIXES_SHOWN) for by in By)
         self.leverage = tuple(steps for steps in ranked if steps.fixes)
         # Two models of one configuration are evaluated once, and the other's result names this run.
         self.own_runs = (None, view.run.id, *view.run.merged_from)
-        self._reason_pages = {reason.figures.label: reason.page for reason in self.reasons}
         self._fixes = {(fix.model, fix.target): fix for fix in view.fixes}
         self._environments = {
             environment.name: environment for environment in view.run.environments
@@ -155,9 +146,6 @@ class RunReport:
             return ()
         counts.sort(key=lambda family: family[1][ResultGroup.PASS] / family[1].total())
         return tuple(counts[:CHARTED_FAMILIES])
-
-    def reason_page(self, graph_break: GraphBreak) -> str:
-        return self._reason_pages[reason_label(graph_break)]
 
     def verified(self, steps: Leverage) -> VerifiedFixes | None:
         """What is verified of the steps of a table; None where no fixes were searched."""
@@ -190,78 +178,6 @@ class RunReport:
         return tuple(pair for pair in pairs if any(b and source_lines(b) for b in pair))[:5]
 
 
-def family_counts(models: Iterable[ModelPage]) -> Counter[ResultGroup]:
-    """Results by outcome."""
-    return Counter(outcome(result) for model in models for result in model.results)
-
-
-def anchor(label: str) -> str:
-    """The id of a target's section on the page of a model."""
-    return "on-" + re.sub(r"[^A-Za-z0-9_.-]", "-", label)
-
-
-def _reasons(view: RunView, models: Iterable[ModelPage]) -> Iterator[ReasonPage]:
-    hits_by_reason: dict[str, list[tuple[ModelPage, GraphBreak]]] = defaultdict(list)
-    for model in models:
-        for result in model.results:
-            for graph_break in result.breaks:
-                hits_by_reason[reason_label(graph_break)].append((model, graph_break))
-    taken: set[str] = set()
-    pages = {
-        label: f"reasons/{file_name(hits[0][1].code, taken)}"
-        for label, hits in sorted(hits_by_reason.items())
-    }
-    for reason in summary.top_reasons(view):
-        hits = hits_by_reason[reason.label]
-        yield ReasonPage(
-            figures=reason,
-            page=pages[reason.label],
-            sample=hits[0][1],
-            models=tuple({model.spec.name: model for model, _ in hits}.values()),
-            places=_places(hits),
-        )
-
-
-def _places(hits: list[tuple[ModelPage, GraphBreak]]) -> tuple[ReportPlace, ...]:
-    grouped: dict[str, list[tuple[ModelPage, GraphBreak]]] = defaultdict(list)
-    for model, graph_break in hits:
-        grouped[graph_break.fingerprint].append((model, graph_break))
-    places = [
-        ReportPlace(
-            file=group[0][1].file,
-            function=group[0][1].function,
-            lines=tuple(sorted({graph_break.line for _, graph_break in group})),
-            occurrences=sum(graph_break.occurrences for _, graph_break in group),
-            models=len({model.spec.name for model, _ in group}),
-        )
-        for group in grouped.values()
-    ]
-    return tuple(sorted(places, key=lambda p: (-p.models, -p.occurrences, p.file, p.lines)))
-
-
-def _failures(models: Iterable[ModelPage]) -> Iterator[FailureGroup]:
-    kinds = (ResultGroup.COMPILE_ERROR, ResultGroup.NO_VERDICT, ResultGroup.NOT_RUN)
-    by_kind: dict[tuple[ResultGroup, str], list[tuple[ModelPage, Result]]] = defaultdict(list)
-    for model in models:
-        for result in model.results:
-            if (kind := outcome(result)) in kinds:
-                code = result.error.code if result.error else result.status.value
-                by_kind[(kind, code)].append((model, result))
-    order = sorted(by_kind, key=lambda key: (kinds.index(key[0]), -len(by_kind[key]), key[1]))
-    for kind, code in order:
-        hits = by_kind[(kind, code)]
-        yield FailureGroup(
-            outcome=kind,
-            code=code,
-            phases=tuple(sorted({result.phase.value for _, result in hits})),
-            sample=hits[0][1],
-            models=tuple({model.spec.name: model for model, _ in hits}.values()),
-        )
-
-
-WORST_FIRST = tuple(ResultGroup)
-
-
 @dataclass(frozen=True, kw_only=True)
 class ModelPage:
     """One model with its results in the order of the layers; `worst` sorts it."""
@@ -283,19 +199,19 @@ class ModelPage:
     def rows(self) -> tuple[MatrixRow, ...]:
         return summary.matrix_rows(self.results)
 
-    def first_mark(self, result: Result) -> str:
-        """`fails first` on the result that a row's first failure is of, else nothing."""
-        firsts = (cell for _, cell in self.first_failing)
-        cell = next((cell for cell in firsts if cell.result is result), None)
-        if cell is None:
-            return ""
-        return "fails first" if cell.layer == result.request.target.name else "fails in eager"
-
     @property
     def first_failing(self) -> tuple[tuple[MatrixRow, Cell], ...]:
         """For each way in which it failed, the row and its first failing layer."""
         firsts = ((row, row.first_failing) for row in self.rows)
         return tuple((row, cell) for row, cell in firsts if cell is not None)
+
+    def first_mark(self, result: Result) -> str:
+        """`fails first` on the result that a row's first failure is of, else nothing."""
+        for _, cell in self.first_failing:
+            if cell.result is result:
+                own = cell.layer == result.request.target.name
+                return "fails first" if own else "fails in eager"
+        return ""
 
     @property
     def tiers(self) -> str:
@@ -318,6 +234,30 @@ class ModelPage:
         return sum(counts) if counts else None
 
 
+def model_pages(view: RunView) -> tuple[ModelPage, ...]:
+    """The pages of all models, the most downloaded first."""
+    results: dict[str, list[Result]] = defaultdict(list)
+    for result in view.results:
+        results[result.request.model.name].append(result)
+    changes: dict[str, list[Change]] = defaultdict(list)
+    for change in view.changes:
+        changes[change.model].append(change)
+    # File names are given in the order of the names, so that a report written again has the same.
+    taken: set[str] = set()
+    pages = [
+        ModelPage(
+            spec=results[name][0].request.model,
+            page=f"models/{file_name(name, taken)}",
+            results=tuple(
+                sorted(results[name], key=lambda r: summary.target_order(r.request.target))
+            ),
+            changes=tuple(changes[name]),
+        )
+        for name in sorted(results)
+    ]
+    return tuple(sorted(pages, key=lambda page: (-(page.spec.downloads or 0), page.spec.name)))
+
+
 def file_name(name: str, taken: set[str]) -> str:
     """A file name that is safe in a URL and on any file system, unlike all in `taken`.
 
@@ -330,50 +270,26 @@ def file_name(name: str, taken: set[str]) -> str:
     return f"{safe}.html"
 
 
-def model_pages(view: RunView) -> Iterator[ModelPage]:
-    """Yield the pages of all models, the most downloaded first."""
-    results: dict[str, list[Result]] = defaultdict(list)
-    for result in view.results:
-        results[result.request.model.name].append(result)
-    changes: dict[str, list[Change]] = defaultdict(list)
-    for change in view.changes:
-        changes[change.model].append(change)
-    specs = [members[0].request.model for members in results.values()]
-    # File names are given in the order of the names, so that a report written again has the same.
-    taken: set[str] = set()
-    pages = {name: f"models/{file_name(name, taken)}" for name in sorted(results)}
-    for spec in sorted(specs, key=lambda spec: (-(spec.downloads or 0), spec.name)):
-        members = sorted(results[spec.name], key=lambda r: summary.target_order(r.request.target))
-        yield ModelPage(
-            spec=spec,
-            page=pages[spec.name],
-            results=tuple(members),
-            changes=tuple(changes[spec.name]),
+class Failure(NamedTuple):
+    """Results that failed alike: a code of an error, or the status where there is none."""
+
+    outcome: ResultGroup
+    code: str
+    results: tuple[Result, ...]
+
+
+def _failures(results: Iterable[Result]) -> tuple[Failure, ...]:
+    alike: defaultdict[tuple[ResultGroup, str], list[Result]] = defaultdict(list)
+    for result in results:
+        code = result.error.code if result.error else result.status.value
+        alike[outcome(result), code].append(result)
+    failures = (Failure(*key, tuple(members)) for key, members in alike.items())
+    return tuple(
+        sorted(
+            (failure for failure in failures if failure.outcome in FAILURES),
+            key=lambda f: (FAILURES.index(f.outcome), -len(f.results), f.code),
         )
-
-
-CHART_WIDTHS = {"": 560, "-narrow": 350}
-"""A chart for the desk and one for the phone: scaling one down makes its text unreadable."""
-
-_BACKTICKS = re.compile(r"`([^`\n]+)`")
-_LINE = Markup("<span>{}  {}</span>")
-_MARKED_LINE = Markup("<mark>{}  {}</mark>")
-_MARK = Markup(
-    '<li class="badge {kind}" title="{said}">'
-    '<span role="img" aria-label="{said}">{symbol}</span></li>'
-)
-
-SYMBOLS: dict[ResultGroup, str] = {
-    ResultGroup.PASS: "✓",
-    ResultGroup.GRAPH_BREAK: "÷",
-    ResultGroup.MISMATCH: "≠",
-    ResultGroup.COMPILE_ERROR: "✕",
-    ResultGroup.NO_VERDICT: "?",
-    ResultGroup.NOT_RUN: "–",
-}
-
-STATUS_CLASSES = wording.OUTCOME_OF | {Status.ERROR: ResultGroup.COMPILE_ERROR}
-"""The colour of a status alone, where a change has no phase to go with it."""
+    )
 
 
 def render(view: RunView) -> Iterator[tuple[str, bytes]]:
@@ -387,18 +303,18 @@ def render(view: RunView) -> Iterator[tuple[str, bytes]]:
     for model in report.models:
         yield model.page, _page("model.html", report, root="../", model=model)
     for reason in report.reasons:
-        yield reason.page, _page("reason.html", report, root="../", reason=reason)
+        page = report.reason_pages[reason.label]
+        yield page, _page("reason.html", report, root="../", reason=reason)
     if len(report.targets) > 1:
-        yield "targets.html", _page("targets.html", report, root="")
+        yield "targets.html", _page("targets.html", report)
     for name in ("families.html", "reasons.html", "changes.html", "index.html"):
-        yield name, _page(name, report, root="")
+        yield name, _page(name, report)
 
 
 def frame(
     result: Result, recompilations: Sequence[Recompilation] = (), left: Sequence[str] = ()
 ) -> str:
     """One result as a frame of its own in another page, such as a notebook, without scripts."""
-    style = resources.files(__package__).joinpath("report.css").read_text()
     page = (
         environment()
         .get_template("check.html")
@@ -406,7 +322,7 @@ def frame(
             result=result,
             lines=list(wording.recompilation_lines(recompilations)),
             left=left,
-            style=Markup(style),
+            style=Markup(resources.files(__package__).joinpath("report.css").read_text()),
         )
     )
     height = 260 + 230 * len(result.breaks) + 60 * len(recompilations) + 30 * len(left)
@@ -432,14 +348,17 @@ def _charts(report: RunReport) -> Iterator[tuple[str, bytes]]:
             yield f"charts/trend{suffix}.svg", charts.trend("Without graph breaks", shares, width)
 
 
-def _page(template: str, report: RunReport, **values: Any) -> bytes:
-    text = environment().get_template(template).render(report=report, **values)
-    return text.encode()
+def _page(template: str, report: RunReport, root: str = "", **values: Any) -> bytes:
+    page = environment().get_template(template)
+    return page.render(report=report, root=root, **values).encode()
 
 
 @cache
 def environment(package: str = "compilewatch.report") -> jinja2.Environment:
-    """Return the environment of the templates of a package, with the filters of the report."""
+    """Return the environment of the templates of a package.
+
+    Its filters are the functions of this module and those that it takes words and figures from.
+    """
     templates = jinja2.Environment(
         loader=jinja2.PackageLoader(package),
         autoescape=True,
@@ -449,7 +368,13 @@ def environment(package: str = "compilewatch.report") -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters |= {function.__name__: function for function in _filters()}
+    for namespace in (vars(summary), vars(sections), vars(wording), globals()):
+        templates.filters |= {
+            name: function
+            for name, function in namespace.items()
+            if isinstance(function, FunctionType) and function.__module__.startswith("compilewatch")
+        }
+    templates.filters["moment"] = moment  # a cache, and no function
     templates.globals |= {
         "OUTCOMES": OUTCOME_LABELS,
         "MEANINGS": wording.OUTCOME_MEANINGS,
@@ -463,63 +388,21 @@ def environment(package: str = "compilewatch.report") -> jinja2.Environment:
     return templates
 
 
-def _filters() -> tuple[Callable[..., object], ...]:
-    """The functions that templates apply, each by its own name."""
-    return (
-        wording.percent,
-        wording.quantity,
-        wording.seconds,
-        wording.memory,
-        wording.status_words,
-        wording.part_words,
-        wording.quantization_words,
-        wording.repository_words,
-        wording.outcome,
-        wording.registry_page,
-        reason_label,
-        wording.repeat_commands,
-        wording.decompressing,
-        wording.compile_trace,
-        wording.plural,
-        wording.history_words,
-        wording.message,
-        wording.attempt_words,
-        wording.tensor_words,
-        wording.cell_words,
-        wording.why,
-        wording.gain,
-        wording.captured_words,
-        wording.fullgraph_note,
-        wording.second_call_note,
-        wording.leverage_headline,
-        wording.leverage_notes,
-        wording.step_fix_words,
-        wording.verified_total_words,
-        details,
-        strip,
-        code_spans,
-        source_code,
-        source_lines,
-        history_marks,
-        anchor,
-        family_counts,
-        sentence,
-        percents,
-        summary.slowest,
-        summary.passed_share,
-        summary.phase_seconds,
-        wording.headline,
-        spent,
-        target_label,
-        moment,
-    )
-
-
 def _printable(value: object) -> object:
     # Markup is a str too: what a macro made is HTML already and holds only what was printable.
     if type(value) is not str or value.isprintable():
         return value
     return wording.printable(value)
+
+
+def family_counts(models: Iterable[ModelPage]) -> Counter[ResultGroup]:
+    """Results by outcome."""
+    return Counter(outcome(result) for model in models for result in model.results)
+
+
+def anchor(label: str) -> str:
+    """The id of a target's section on the page of a model."""
+    return "on-" + re.sub(r"[^A-Za-z0-9_.-]", "-", label)
 
 
 def code_spans(text: str) -> Markup:

@@ -5,19 +5,15 @@ What was not measured is left out: a zero here is a zero that was measured.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from compilewatch.records import (
     CaptureFigures,
-    DraftExport,
     ExportDetail,
     ExportVariant,
-    NeuronConcern,
     NeuronDetail,
-    NeuronFailure,
     Numerics,
-    OpenXla,
     Performance,
     Result,
     VariantResult,
@@ -56,67 +52,45 @@ class Section:
 
 def details(result: Result) -> tuple[Section, ...]:
     """The sections that a result has something to say in."""
-    target_details = result.details
     sections: list[Section] = []
+    capture = result.capture
+    if capture is not None and (result.breaks or capture.share != 1 or capture.recompilations):
+        sections.append(_capture(capture))
     if result.variants:
         sections.append(_variants(result))
-    if isinstance(target_details, ExportDetail):
-        sections.append(_export(target_details))
-    elif isinstance(target_details, Performance):
-        sections.append(_performance(target_details))
-    elif isinstance(target_details, XlaDetail):
-        sections.append(_xla(target_details, captured=result.graph_breaks is not None))
-    elif isinstance(target_details, NeuronDetail):
-        sections.append(_neuron(target_details))
-    captured = result.capture
-    if captured is not None and (result.breaks or captured.share != 1 or captured.recompilations):
-        sections.insert(0, _capture(captured))
+    match result.details:
+        case ExportDetail() as export:
+            sections.append(_export(export))
+        case Performance() as performance:
+            sections.append(_performance(performance))
+        case XlaDetail() as xla:
+            sections.append(_xla(xla, captured=result.graph_breaks is not None))
+        case NeuronDetail() as neuron:
+            sections.append(_neuron(neuron))
     if result.numerics is not None:
         sections.append(_numerics(result.numerics))
     return tuple(section for section in sections if section.facts or section.listings)
 
 
-def _variants(result: Result) -> Section:
-    """Every input variant; what the page says elsewhere is about the first of the worst ones."""
-    rows = tuple(
-        (
-            f"{variant.name} *" if variant.name == result.variant else variant.name,
-            variant.status.value.replace("_", " ") if variant.is_verdict else "not evaluated",
-            quantity(variant.graphs),
-            quantity(variant.graph_breaks),
-            _accepted(variant),
-            reason_label(variant.breaks[0], short=True)
-            if variant.breaks
-            else ""
-            if variant.is_verdict
-            else variant.detail,
-        )
-        for variant in result.variants
-    )
+def _section(
+    title: str, facts: Iterable[tuple[str, str | None]], listings: Iterable[Listing] = ()
+) -> Section:
+    """A section without what was not measured, and without empty tables."""
     return Section(
-        title="Input variants",
-        listings=(
-            Listing(
-                title="* is the worst one, which everything else here is about",
-                columns=("Variant", "Result", "Graphs", "Breaks", "fullgraph", "First reason"),
-                rows=rows,
-            ),
-        ),
+        title=title,
+        facts=tuple((name, value) for name, value in facts if value is not None),
+        listings=tuple(listing for listing in listings if listing.rows),
     )
 
 
-def _accepted(variant: VariantResult) -> str:
-    if variant.fullgraph is None:
-        return ""
-    return "accepted" if variant.fullgraph.accepted else "rejected"
+def _table(title: str, columns: str, rows: Iterable[tuple[str, ...]], note: str = "") -> Listing:
+    """A table whose columns are named in one text, separated by `|`."""
+    return Listing(title=title, columns=tuple(columns.split("|")), rows=tuple(rows), note=note)
 
 
-def _facts(*pairs: tuple[str, str | None]) -> tuple[Fact, ...]:
-    return tuple((name, value) for name, value in pairs if value is not None)
-
-
-def _listings(*listings: Listing) -> tuple[Listing, ...]:
-    return tuple(listing for listing in listings if listing.rows)
+def _tally(title: str, counts: dict[str, int], limit: int | None = None) -> Listing:
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return _table(title, "Operator|Times", [(name, f"{count:,}") for name, count in ranked[:limit]])
 
 
 # Formatters that keep None, which the words of tables turn into a dash.
@@ -136,64 +110,81 @@ def _count(number: int | None) -> str | None:
     return None if number is None else f"{number:,}"
 
 
-def _yes(answer: bool) -> str:
-    return "yes" if answer else "no"
-
-
-# --- Dynamo ------------------------------------------------------------------------------------
+def _either(answer: bool | None, yes: str, no: str) -> str | None:
+    return None if answer is None else yes if answer else no
 
 
 def _capture(capture: CaptureFigures) -> Section:
-    settings = {True: "on", False: "off", None: None}
-    return Section(
-        title="Captured",
-        facts=_facts(
+    return _section(
+        "Captured",
+        [
             ("operators in graphs", _count(capture.operators_captured)),
             ("operators run eagerly", _count(capture.operators_eager)),
             ("frames compiled", _count(capture.frames_compiled)),
             ("frames skipped", _count(capture.frames_skipped)),
             ("recompilations", _count(capture.recompilations)),
-            ("nested_graph_breaks", settings[capture.nested_graph_breaks]),
-        ),
-        listings=_listings(_tally("Operators run eagerly", capture.eager_operators)),
+            ("nested_graph_breaks", _either(capture.nested_graph_breaks, "on", "off")),
+        ],
+        [_tally("Operators run eagerly", capture.eager_operators)],
     )
 
 
-# --- export ------------------------------------------------------------------------------------
+def _variants(result: Result) -> Section:
+    """Every input variant; what the page says elsewhere is about the first of the worst ones."""
+
+    def row(variant: VariantResult) -> tuple[str, ...]:
+        accepted = variant.fullgraph.accepted if variant.fullgraph else None
+        reason = "" if variant.is_verdict else variant.detail
+        return (
+            f"{variant.name} *" if variant.name == result.variant else variant.name,
+            variant.status.value.replace("_", " ") if variant.is_verdict else "not evaluated",
+            quantity(variant.graphs),
+            quantity(variant.graph_breaks),
+            _either(accepted, "accepted", "rejected") or "",
+            reason_label(variant.breaks[0], short=True) if variant.breaks else reason,
+        )
+
+    title = "* is the worst one, which everything else here is about"
+    columns = "Variant|Result|Graphs|Breaks|fullgraph|First reason"
+    return _section("Input variants", (), [_table(title, columns, map(row, result.variants))])
 
 
 def _export(export: ExportDetail) -> Section:
     variants = (("non-strict", export.non_strict), ("strict", export.strict))
     tried = [(name, variant) for name, variant in variants if variant is not None]
-    failures = export.draft.failures if export.draft is not None else ()
-    return Section(
-        title="torch.export",
-        facts=_facts(
+    draft, words = export.draft, None
+    if draft is not None:
+        words = f"exported, {plural(len(draft.failures), 'finding')}"
+        if not draft.exported:
+            words = f"rejected: {draft.reason or 'no reason given'}"
+    return _section(
+        "torch.export",
+        [
             *((name, _variant(variant)) for name, variant in tried),
-            ("draft", None if export.draft is None else _draft(export.draft)),
+            ("draft", words),
             ("dimensions that stay dynamic", ", ".join(export.dynamic_dimensions) or None),
             ("dimensions made constant", ", ".join(export.specialized_dimensions) or None),
-        ),
-        listings=_listings(
-            Listing(
-                title="What draft export found",
-                columns=("Kind", "What", "Times", "Place"),
-                rows=tuple(
+        ],
+        [
+            _table(
+                "What draft export found",
+                "Kind|What|Times|Place",
+                (
                     (
                         failure.kind.replace("_", " "),
                         failure.what,
                         f"{failure.occurrences:,}",
                         f"{failure.file}:{failure.line}" if failure.file else "",
                     )
-                    for failure in failures
+                    for failure in (draft.failures if draft is not None else ())
                 ),
             ),
-            Listing(
-                title="Why a variant is rejected",
-                columns=("Variant", "Reason"),
-                rows=tuple((name, v.reason.strip()) for name, v in tried if v.reason),
+            _table(
+                "Why a variant is rejected",
+                "Variant|Reason",
+                ((name, v.reason.strip()) for name, v in tried if v.reason),
             ),
-        ),
+        ],
     )
 
 
@@ -204,20 +195,11 @@ def _variant(variant: ExportVariant) -> str:
     return f"exported{ops}, in {_time(variant.duration_seconds)}"
 
 
-def _draft(draft: DraftExport) -> str:
-    if not draft.exported:
-        return f"rejected: {draft.reason or 'no reason given'}"
-    return f"exported, {plural(len(draft.failures), 'finding')}"
-
-
-# --- Inductor ----------------------------------------------------------------------------------
-
-
 def _performance(performance: Performance) -> Section:
     speedup = None if performance.speedup is None else f"{performance.speedup:.2f} × eager"
-    return Section(
-        title="Compile time and speed",
-        facts=_facts(
+    return _section(
+        "Compile time and speed",
+        [
             ("cold compile", _time(performance.cold_compile_seconds)),
             ("warm compile", _time(performance.warm_compile_seconds)),
             ("eager latency", _time(performance.eager_latency_seconds)),
@@ -226,27 +208,24 @@ def _performance(performance: Performance) -> Section:
             ("runs measured", _count(performance.latency_samples)),
             ("graphs recompiled for a larger batch", _count(performance.recompiles)),
             ("peak memory of the compiler", _size(performance.compiler_peak_memory_bytes)),
-        ),
+        ],
     )
 
 
 def _numerics(numerics: Numerics) -> Section:
     figures = ("max_abs_error", "max_rel_error", "atol", "rtol")
     measured = ((name.replace("_", " "), getattr(numerics, name)) for name in figures)
-    return Section(
-        title="Numerics against eager",
-        facts=_facts(
-            ("matches", _yes(numerics.matches)),
-            ("eager is deterministic", _yes(numerics.deterministic)),
+    return _section(
+        "Numerics against eager",
+        [
+            ("matches", _either(numerics.matches, "yes", "no")),
+            ("eager is deterministic", _either(numerics.deterministic, "yes", "no")),
             *((name, None if value is None else f"{value:.3g}") for name, value in measured),
             ("errors held against", numerics.reference),
             ("outputs that differ", ", ".join(numerics.mismatches) or None),
             ("samples computed alone", numerics.alone or None),
-        ),
+        ],
     )
-
-
-# --- XLA ---------------------------------------------------------------------------------------
 
 
 def _xla(xla: XlaDetail, captured: bool) -> Section:
@@ -256,9 +235,15 @@ def _xla(xla: XlaDetail, captured: bool) -> Section:
     if captured or xla.fallbacks:
         outside = f"{sum(xla.fallbacks.values()):,} calls" if xla.fallbacks else "none"
     graph = kept.get(xla.hlo or "", "none: it would hold values of these inputs")
-    return Section(
-        title="XLA",
-        facts=_facts(
+    openxla, verdict = xla.openxla, None
+    if openxla is not None:
+        figures = (("graphs", openxla.graphs), ("graph breaks", openxla.graph_breaks))
+        counts = [f"{name}: {number:,}" for name, number in figures if number is not None]
+        accepted = "accepted" if openxla.accepted else f"rejected: {openxla.code or 'no code'}"
+        verdict = "; ".join([accepted, *counts])
+    return _section(
+        "XLA",
+        [
             ("HLO kept", graph if captured or xla.hlo else None),
             ("HLO instructions", _count(sum(xla.operators.values()) or None)),
             ("operators outside XLA", outside),
@@ -266,110 +251,81 @@ def _xla(xla: XlaDetail, captured: bool) -> Section:
             ("graphs recompiled for the same inputs", _count(xla.recompiles_same_inputs)),
             ("graphs recompiled for a larger batch", _count(xla.recompiles)),
             ("StableHLO", None if xla.stablehlo is None else _variant(xla.stablehlo)),
-            ("Dynamo with openxla", None if xla.openxla is None else _openxla(xla.openxla)),
-        ),
-        listings=_listings(
-            _expected(xla.expected_to_fail_on_neuron),
+            ("Dynamo with openxla", verdict),
+        ],
+        [
+            _table(
+                "Expected to fail on Neuron",
+                "Operator|Times|Reason|SDK|Source",
+                (
+                    (c.operator, f"{c.count:,}", c.reason, c.sdk, c.source)
+                    for c in xla.expected_to_fail_on_neuron
+                ),
+                EXPECTATION_NOTE,
+            ),
             _tally("Operators outside XLA", xla.fallbacks),
-            _tally("Operators outside XLA under Dynamo", _fallbacks(xla.openxla)),
-            _breaks(xla.openxla),
+            _tally("Operators outside XLA under Dynamo", openxla.fallbacks if openxla else {}),
+            _table(
+                "Graph breaks of Dynamo with openxla",
+                "Reason|Times|Place",
+                (
+                    (reason_label(b), f"{b.occurrences:,}", f"{b.file}:{b.line}")
+                    for b in (openxla.breaks if openxla else ())
+                ),
+            ),
             _tally("Most frequent HLO instructions", xla.operators, OPERATORS_SHOWN),
-        ),
+        ],
     )
-
-
-def _openxla(openxla: OpenXla) -> str:
-    figures = (("graphs", openxla.graphs), ("graph breaks", openxla.graph_breaks))
-    counts = [f"{name}: {number:,}" for name, number in figures if number is not None]
-    verdict = "accepted" if openxla.accepted else f"rejected: {openxla.code or 'no code'}"
-    return "; ".join([verdict, *counts])
-
-
-def _fallbacks(openxla: OpenXla | None) -> dict[str, int]:
-    return {} if openxla is None else openxla.fallbacks
-
-
-def _breaks(openxla: OpenXla | None) -> Listing:
-    return Listing(
-        title="Graph breaks of Dynamo with openxla",
-        columns=("Reason", "Times", "Place"),
-        rows=tuple(
-            (
-                reason_label(graph_break),
-                f"{graph_break.occurrences:,}",
-                f"{graph_break.file}:{graph_break.line}",
-            )
-            for graph_break in (() if openxla is None else openxla.breaks)
-        ),
-    )
-
-
-def _expected(concerns: Iterable[NeuronConcern]) -> Listing:
-    return Listing(
-        title="Expected to fail on Neuron",
-        columns=("Operator", "Times", "Reason", "SDK", "Source"),
-        rows=tuple((c.operator, f"{c.count:,}", c.reason, c.sdk, c.source) for c in concerns),
-        note=EXPECTATION_NOTE,
-    )
-
-
-def _tally(title: str, counts: dict[str, int], limit: int | None = None) -> Listing:
-    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    rows = tuple((name, f"{count:,}") for name, count in ranked[:limit])
-    return Listing(title=title, columns=("Operator", "Times"), rows=rows)
-
-
-# --- Neuron ------------------------------------------------------------------------------------
 
 
 def _neuron(neuron: NeuronDetail) -> Section:
-    support = neuron.support
+    support, failure, neff = neuron.support, neuron.failure, neuron.neff
+    facts: list[tuple[str, str | None]] = [
+        ("instance family", neuron.target),
+        ("route", neuron.route),
+    ]
+    if failure is not None:
+        facts += [
+            ("failure", failure.kind.replace("_", " ")),
+            ("code", failure.code),
+            ("compiler message", failure.message or None),
+            ("suggested fix", failure.advice or None),
+            ("exit status", _count(failure.exit_status)),
+            ("signal", failure.signal),
+        ]
+    facts += [
+        ("SDK", neuron.sdk_version),
+        ("compiler", neuron.compiler_version),
+        ("flags", " ".join(neuron.flags) or None),
+        ("compile time", "from the compile cache" if neuron.cached else None),
+        ("compile time", _time(neuron.compile_seconds)),
+        ("peak memory of the compiler", _size(neuron.compiler_peak_memory_bytes)),
+        ("NEFF", _size(neuron.neff_bytes)),
+    ]
+    if neff is not None:
+        facts += [
+            ("NEFF format", f"{neff.version}, package {neff.package_version}"),
+            ("NEFF built by", neff.build or None),
+            ("NEFF for NeuronCores", str(neff.cores)),
+        ]
     percent = None if support is None or support.percent is None else f"{support.percent:.3g} %"
-    return Section(
-        title="Neuron",
-        facts=_facts(
-            ("instance family", neuron.target),
-            ("route", neuron.route),
-            *(_failure(neuron.failure) if neuron.failure is not None else ()),
-            ("SDK", neuron.sdk_version),
-            ("compiler", neuron.compiler_version),
-            ("flags", " ".join(neuron.flags) or None),
-            ("compile time", "from the compile cache" if neuron.cached else None),
-            ("compile time", _time(neuron.compile_seconds)),
-            ("peak memory of the compiler", _size(neuron.compiler_peak_memory_bytes)),
-            *_neff(neuron),
-            ("NeuronCores on this machine", _count(neuron.device_cores)),
-            ("eager latency on the CPU", _time(neuron.eager_latency_seconds)),
-            ("latency on a NeuronCore", _time(neuron.latency_seconds)),
-            ("runs measured", _count(neuron.latency_samples)),
-            ("operators supported", percent),
-        ),
-        listings=_listings(
-            Listing(
-                title="Unsupported operators",
-                columns=("Operator", "Times", "Rejected in"),
-                rows=tuple(
-                    (operator.name, f"{operator.occurrences:,}", operator.failure_at)
-                    for operator in (support.unsupported if support is not None else ())
-                ),
+    facts += [
+        ("NeuronCores on this machine", _count(neuron.device_cores)),
+        ("eager latency on the CPU", _time(neuron.eager_latency_seconds)),
+        ("latency on a NeuronCore", _time(neuron.latency_seconds)),
+        ("runs measured", _count(neuron.latency_samples)),
+        ("operators supported", percent),
+    ]
+    unsupported = support.unsupported if support is not None else ()
+    return _section(
+        "Neuron",
+        facts,
+        [
+            _table(
+                "Unsupported operators",
+                "Operator|Times|Rejected in",
+                ((o.name, f"{o.occurrences:,}", o.failure_at) for o in unsupported),
             ),
             _tally("Supported operators", support.supported if support is not None else {}),
-        ),
+        ],
     )
-
-
-def _failure(failure: NeuronFailure) -> Iterator[tuple[str, str | None]]:
-    yield "failure", failure.kind.replace("_", " ")
-    yield "code", failure.code
-    yield "compiler message", failure.message or None
-    yield "suggested fix", failure.advice or None
-    yield "exit status", None if failure.exit_status is None else str(failure.exit_status)
-    yield "signal", failure.signal
-
-
-def _neff(neuron: NeuronDetail) -> Iterator[tuple[str, str | None]]:
-    yield "NEFF", _size(neuron.neff_bytes)
-    if neuron.neff is not None:
-        yield "NEFF format", f"{neuron.neff.version}, package {neuron.neff.package_version}"
-        yield "NEFF built by", neuron.neff.build or None
-        yield "NEFF for NeuronCores", str(neuron.neff.cores)

@@ -211,7 +211,7 @@ def _reasons(value: Callable[[summary.Reason], float | None]) -> Callable[[RunSl
     return lambda part: (
         ((reason.label, mode), value(reason))
         for mode, results in part.modes.items()
-        for reason in summary.top_reasons(replace(part.view, results=results))
+        for reason in summary.top_reasons(results)
     )
 
 

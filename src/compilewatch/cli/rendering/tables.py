@@ -155,7 +155,7 @@ def _families(view: RunView) -> list[RenderableType]:
     if all(outcomes.total() == 1 for outcomes in counts.values()):
         return []  # the headline has the same figures
     total = sum(counts.values(), Counter[ResultGroup]())
-    shown = [group.name for group in summary.by_family(view)[:FAMILIES_SHOWN]]
+    shown = list(summary.by_family(view))[:FAMILIES_SHOWN]
     named = [(name, counts[name], "") for name in shown]
     rest = sum(
         (outcomes for name, outcomes in counts.items() if name not in shown), Counter[ResultGroup]()
@@ -221,7 +221,7 @@ def _reasons_by_target(view: RunView) -> list[RenderableType]:
 
 
 def _reasons(view: RunView) -> list[RenderableType]:
-    reasons = summary.top_reasons(view)
+    reasons = summary.top_reasons(view.results)
     if not reasons:
         return []
     table = plain_table("Reasons of graph breaks", "Models", "Downloads", "Breaks")
