@@ -355,9 +355,12 @@ def _words(text: str) -> tuple[list[str], list[str]]:
 
 
 def _identifiers(function: ast.AST) -> Iterator[str]:
+    """The names of variables, arguments and attributes of `self` that a function uses."""
     for node in ast.walk(function):
-        for field in ("id", "arg", "attr"):
-            if isinstance(word := getattr(node, field, None), str):
+        match node:
+            case ast.Name(id=word) | ast.arg(arg=word):
+                yield word
+            case ast.Attribute(value=ast.Name(id="self"), attr=word):
                 yield word
 
 

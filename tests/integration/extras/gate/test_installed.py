@@ -95,6 +95,9 @@ def project(tmp_path: Path) -> Project:
         pytest.param(".", 'packages = ["mypkg"]', False, id="wheel-flat", marks=pytest.mark.matrix),
         pytest.param("src", SRC, True, id="editable-src", marks=pytest.mark.matrix),
         pytest.param(
+            ".", 'packages = ["mypkg"]', True, id="editable-flat", marks=pytest.mark.matrix
+        ),
+        pytest.param(
             "code/python",
             'package-dir = {"" = "code/python"}\npackages = ["mypkg"]',
             False,

@@ -89,6 +89,11 @@ def test_files_that_another_process_named_are_found_without_importing_them(tmp_p
     ("known", "body", "same"),
     [
         ("if total > 0:", "the_total = x\n    if the_total > 0: pass", True),  # renamed
+        (
+            "y = torch.cat(arange(x))",  # renamed, and named as an attribute that stays
+            "row = partial(torch.arange)\n    y = torch.cat(row(x))",
+            True,
+        ),
         ("if x.sum() > 0:", "positive = x.sum() > 0\n    if positive: pass", True),  # extracted
         ("if positive:", "if x.sum() > 0: pass", True),  # inlined
         ("return x * 2 if x.sum() > 0 else x", "if x.sum() > 0: return x * 2", True),
