@@ -19,7 +19,7 @@ from compilewatch import extras, records
 from compilewatch.cli import COMMANDS, group
 from compilewatch.config import FILE, Settings, all_sections, all_types
 from compilewatch.events import LABELS, all_events, all_meanings
-from compilewatch.extras.executor.trainium.operation import Prices
+from compilewatch.extras.executor.trainium import Prices
 from compilewatch.extras.papers.calls import ModelPrices
 from compilewatch.extras.papers.prompts import PaperRules
 from compilewatch.extras.profiles.infer.records import PROFILE_VERSION

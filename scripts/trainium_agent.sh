@@ -214,9 +214,6 @@ LoadCredential=token:$place/executor.token
 LoadCredential=certificate:$place/executor.crt
 LoadCredential=key:$place/executor.key
 ExecStart=/home/$user/compilewatch/.venv/bin/compilewatch executor serve --host 0.0.0.0 --port $executor_port --environment neuron --state /var/lib/compilewatch-executor --token-file %d/token --certificate %d/certificate --key %d/key
-# A cgroup for each job: the service itself lives in the subgroup.
-Delegate=yes
-DelegateSubgroup=service
 # Neither the service nor a job needs the credentials of the instance.
 IPAddressDeny=169.254.169.254
 NoNewPrivileges=yes

@@ -283,7 +283,7 @@ def test_modules_are_nouns_of_the_domain() -> None:
 FORKS_OF_THEIR_OWN = {
     "compilewatch.worker.forked",
     "compilewatch.extras.fixes.worker.verifying",  # the text of a script of plain PyTorch
-    "compilewatch.extras.executor.sandbox.first",  # bubblewrap ends it
+    "compilewatch.extras.executor.sandbox.init",  # bubblewrap ends it
 }
 
 

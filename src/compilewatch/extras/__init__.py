@@ -177,7 +177,7 @@ EXTRAS: dict[str, Extra] = {
                 "run unreviewed code in sandboxes: the service, and commands that submit jobs",
             ),
             "trainium": Command(
-                "compilewatch.extras.executor.cli.trainium:command",
+                "compilewatch.extras.executor.cli:trainium_command",
                 "start the Trainium instance, stop it, and show what it costs",
             ),
         },
@@ -185,7 +185,7 @@ EXTRAS: dict[str, Extra] = {
             "trainium": "compilewatch.extras.executor.settings:TrainiumSettings",
             "executor": "compilewatch.extras.executor.settings:ExecutorSettings",
         },
-        provides={"doctor": "compilewatch.extras.executor.cli.sandbox_check:sandbox_check"},
+        provides={"doctor": "compilewatch.extras.executor.cli:sandbox_check"},
     ),
     "cluster": Extra(
         modules=("ray",),

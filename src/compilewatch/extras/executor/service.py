@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import hashlib
 import hmac
 import ipaddress
 import os
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -28,7 +27,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from compilewatch import __version__
 from compilewatch.errors import ExecutorError
 from compilewatch.extras.executor import sandbox
-from compilewatch.extras.executor.jobs import JobRejectedError, JobStore
+from compilewatch.extras.executor.jobs import (
+    OUTPUT,
+    PROFILE,
+    JobRejectedError,
+    JobRunner,
+    JobStore,
+    NeuronInspect,
+    Setup,
+)
 from compilewatch.extras.executor.protocol import (
     MAX_BODY_BYTES,
     PROTOCOL_VERSION,
@@ -37,23 +44,22 @@ from compilewatch.extras.executor.protocol import (
     ErrorCode,
     FailureCode,
     JobRequest,
+    JobResult,
     JobState,
     JobStatus,
     Key,
     Problem,
     ServiceHealth,
+    request_digest,
+    summary,
 )
-from compilewatch.extras.executor.runner import (
-    OUTPUT,
-    PROFILE,
+from compilewatch.extras.executor.sandbox.policy import (
+    JOB_FOLDER,
     STDERR,
     STDOUT,
-    JobRunner,
-    NeuronInspect,
-    Setup,
+    SandboxEnding,
+    SandboxLimits,
 )
-from compilewatch.extras.executor.sandbox.policy import JOB_FOLDER, SandboxLimits
-from compilewatch.extras.executor.training_output import summary
 from compilewatch.records import Record, now
 
 DEFAULT_TIMEOUT_SECONDS = 1800.0
@@ -75,44 +81,52 @@ class ExecuteBatch(Record, frozen=True, kw_only=True):
     timeout: Annotated[float, Meta(gt=0)] | None = None
 
 
-def job_of(asked: Execute, timeout: float | None, ceiling: SandboxLimits) -> tuple[str, JobRequest]:
+def job_of(
+    script: Execute, timeout: float | None, ceiling: SandboxLimits
+) -> tuple[str, JobRequest]:
     """The key and the request of a script."""
-    seconds = min(timeout or DEFAULT_TIMEOUT_SECONDS, ceiling.deadline_seconds)
     default = SandboxLimits()
-    smaller = {
-        field.name: min(getattr(default, field.name), getattr(ceiling, field.name))
-        for field in msgspec.structs.fields(SandboxLimits)
+    limits = {
+        name: min(getattr(default, name), getattr(ceiling, name))
+        for name in SandboxLimits.__struct_fields__
     }
+    limits["deadline_seconds"] = min(timeout or DEFAULT_TIMEOUT_SECONDS, ceiling.deadline_seconds)
     request = JobRequest(
-        files={"main.py": asked.code},
-        limits=SandboxLimits(**{**smaller, "deadline_seconds": seconds}),
-        paper_id=asked.paper_id,
-        title=asked.paper_title or "",
+        files={"main.py": script.code},
+        limits=SandboxLimits(**limits),
+        paper_id=script.paper_id,
+        title=script.paper_title or "",
         profile=True,
     )
-    digest = hashlib.sha256(msgspec.json.encode(request, order="deterministic")).hexdigest()
-    return f"execute-{digest[:40]}", request
+    return f"execute-{request_digest(request)[:40]}", request
 
 
 def answer(
-    asked: Execute, state: JobState, stdout: bytes, stderr: bytes, profiler: NeuronInspect | None
+    script: Execute, state: JobState, stdout: bytes, stderr: bytes, profiler: NeuronInspect | None
 ) -> dict[str, Any]:
-    """The response for one script that has ended."""
-    result = state.result
-    peak = result.peak_memory_bytes if result is not None else None
-    names = [artifact.name for artifact in result.artifacts] if result is not None else []
+    """The response for one script that has ended.
+
+    `return_code` is negative for a signal, and -1 where something else ended the script.
+    """
+    result = state.result or JobResult(ending=SandboxEnding.NOT_STARTED)
+    code = result.exit_code
+    if code is None:
+        code = -(result.signal or 1)
+    peak = result.peak_memory_bytes
+    names = [artifact.name for artifact in result.artifacts]
     profile = [name for name in names if name.startswith(f"{PROFILE}/")]
+    timed_out = state.failure is FailureCode.DEADLINE
     response: dict[str, Any] = {
         "success": state.state is JobStatus.DONE,
-        "paper_id": asked.paper_id,
+        "paper_id": script.paper_id,
         "job": state.key,
-        "execution_time": result.duration_seconds if result is not None else 0.0,
-        "return_code": _return_code(state),
+        "execution_time": result.duration_seconds,
+        "return_code": code,
         "stdout": stdout.decode(errors="replace"),
         "stderr": stderr.decode(errors="replace"),
-        "timeout": state.failure is FailureCode.DEADLINE,
+        "timeout": timed_out,
         "peak_memory_mb": peak / 2**20 if peak is not None else None,
-        "detailed_metrics": summary(result.metrics) if result is not None else {},
+        "detailed_metrics": summary(result.metrics),
         "profiler": {
             "profiler_enabled": profiler is not None,
             "profiler_output_dir": str(profiler.folder / state.key) if profiler else None,
@@ -120,39 +134,15 @@ def answer(
             "profiler_subdirs": sorted({name.rpartition("/")[0] for name in profile}),
             "total_files": len(profile),
         },
-        "lines_of_code": sum(1 for line in asked.code.splitlines() if line.strip()),
-        "has_training_loop": ".backward(" in asked.code,
-        "has_evaluation": ".eval(" in asked.code,
-        "uses_distributed_training": "torch.distributed" in asked.code,
+        "lines_of_code": sum(1 for line in script.code.splitlines() if line.strip()),
+        "has_training_loop": ".backward(" in script.code,
+        "has_evaluation": ".eval(" in script.code,
+        "uses_distributed_training": "torch.distributed" in script.code,
     }
-    if state.state is not JobStatus.DONE:
-        timed_out = state.failure is FailureCode.DEADLINE
+    if not response["success"]:
         response["error_type"] = "timeout" if timed_out else "execution_error"
         response["error_message"] = state.message or (state.failure or state.state).value
     return response
-
-
-def batch_answer(asked: ExecuteBatch, answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The response for several scripts; of two with one paper's id, the later one is shown."""
-    successful = sum(1 for script_answer in answers if script_answer["success"])
-    return {
-        "success": successful == len(answers),
-        "batch_size": len(answers),
-        "successful": successful,
-        "failed": len(answers) - successful,
-        "results": {
-            script.paper_id: script_answer
-            for script, script_answer in zip(asked.batch, answers, strict=True)
-        },
-    }
-
-
-def _return_code(state: JobState) -> int:
-    """The exit code, negative for a signal, and -1 where something else ended the script."""
-    result = state.result
-    if result is None or (result.exit_code is None and result.signal is None):
-        return -1
-    return result.exit_code if result.exit_code is not None else -(result.signal or 1)
 
 
 T = TypeVar("T")
@@ -282,18 +272,30 @@ class Service:
 
     async def execute(self, request: Request) -> Response:
         """`POST /execute` of the founding system: one script, with the response at its end."""
-        asked = await _body(request, Execute)
-        return _answer(await self._executed(asked, asked.timeout))
+        script = await _body(request, Execute)
+        return _answer(await self._executed(script, script.timeout))
 
     async def execute_batch(self, request: Request) -> Response:
-        """`POST /execute_batch` of the founding system: several scripts."""
+        """`POST /execute_batch` of the founding system: several scripts.
+
+        Of two with one paper's id, the later one is shown.
+        """
         asked = await _body(request, ExecuteBatch)
         runs = [self._executed(script, asked.timeout) for script in asked.batch]
         answers = await asyncio.gather(*runs)
-        return _answer(batch_answer(asked, answers))
+        successful = sum(1 for result in answers if result["success"])
+        return _answer(
+            {
+                "success": successful == len(answers),
+                "batch_size": len(answers),
+                "successful": successful,
+                "failed": len(answers) - successful,
+                "results": {result["paper_id"]: result for result in answers},
+            }
+        )
 
-    async def _executed(self, asked: Execute, timeout: float | None) -> dict[str, Any]:
-        key, job = job_of(asked, timeout, self.setup.ceiling)
+    async def _executed(self, script: Execute, timeout: float | None) -> dict[str, Any]:
+        key, job = job_of(script, timeout, self.setup.ceiling)
         state, _ = await run_in_threadpool(self.accept, key, job)
         while not state.ended:
             await asyncio.sleep(POLL_SECONDS)
@@ -303,7 +305,7 @@ class Service:
         stdout, stderr = [
             await run_in_threadpool(_part, folder / n, 0, most) for n in (STDOUT, STDERR)
         ]
-        return answer(asked, state, stdout, stderr, self.setup.profiler)
+        return answer(script, state, stdout, stderr, self.setup.profiler)
 
 
 class Gate:
@@ -471,20 +473,15 @@ _PR_SET_DUMPABLE = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Address:
-    """Where the service listens, with the files of its certificate, if any."""
+class ServiceOptions:
+    """One service: where it listens, with the files of its certificate, if any; its token (empty:
+    none), the folder of its state, and how it runs jobs.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8000
     certificate: Path | None = None
     key: Path | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServiceOptions:
-    """One service: address, token (empty: none), folder of its state, and how it runs jobs."""
-
-    address: Address = field(default_factory=Address)
     token: str = ""
     state: Path
     setup: Setup = field(default_factory=Setup)
@@ -502,12 +499,13 @@ def serve(
 
     _verify_server(service)
     sandbox.check(service.setup.python, service.setup.visible)
-    hide()
-    listening = _listen(service.address)
+    # Other processes of the same user must not read this one's variables and memory.
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    os.umask(0o077)
+    listening = _listen(service.host, service.port)
     store = JobStore(service.state, on_wait=on_wait)
     on_listening(listening.getsockname()[1])
     try:
-        address = service.address
         config = uvicorn.Config(
             application(store, service.setup, service.token),
             log_level="warning",
@@ -516,20 +514,14 @@ def serve(
             timeout_keep_alive=15,
             timeout_graceful_shutdown=10,
             limit_concurrency=256,
-            ssl_certfile=address.certificate,
-            ssl_keyfile=address.key,
+            ssl_certfile=service.certificate,
+            ssl_keyfile=service.key,
         )
         with contextlib.suppress(KeyboardInterrupt):  # uvicorn has ended everything in order
             uvicorn.Server(config).run(sockets=[listening])
     finally:
         store.close()
         listening.close()
-
-
-def hide() -> None:
-    """Hide this process's variables and memory from other processes of the same user."""
-    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-    os.umask(0o077)
 
 
 def read_token(file: Path | None) -> str:
@@ -545,7 +537,7 @@ def read_token(file: Path | None) -> str:
 
 
 def _verify_server(service: ServiceOptions) -> None:
-    host, token = service.address.host, service.token
+    host, token = service.host, service.token
     if not token and not _is_loopback(host):
         raise ExecutorError(
             f"{host} is reachable from other machines, and there is no token: write one with "
@@ -556,7 +548,7 @@ def _verify_server(service: ServiceOptions) -> None:
             f"the token must have at least {FEWEST_TOKEN_CHARACTERS} ASCII characters and no "
             "space: make one with `openssl rand -hex 32`"
         )
-    for path in (service.address.certificate, service.address.key):
+    for path in (service.certificate, service.key):
         if path is not None and not path.is_file():
             raise ExecutorError(f"{path} does not exist")
 
@@ -570,13 +562,13 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _listen(address: Address) -> socket.socket:
+def _listen(host: str, port: int) -> socket.socket:
     """Open the socket first, so that an address in use is our own one-line error."""
     try:
-        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-        return socket.create_server((address.host, address.port), family=family, backlog=256)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=256)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ExecutorError(
-            f"cannot listen on {address.host}:{address.port}: {reason}: choose another --port"
+            f"cannot listen on {host}:{port}: {reason}: choose another --port"
         ) from None

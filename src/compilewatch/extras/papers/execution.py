@@ -21,8 +21,14 @@ from compilewatch.config import Settings
 from compilewatch.errors import ExecutorError, SandboxError, TrainiumError
 from compilewatch.extras.executor import sandbox
 from compilewatch.extras.executor.client import ExecutorClient
-from compilewatch.extras.executor.instance import OnDemand
-from compilewatch.extras.executor.protocol import FailureCode, JobRequest, JobState, JobStatus
+from compilewatch.extras.executor.protocol import (
+    FailureCode,
+    JobRequest,
+    JobState,
+    JobStatus,
+    read_points,
+    summary,
+)
 from compilewatch.extras.executor.sandbox.policy import (
     MIB,
     SandboxEnding,
@@ -30,7 +36,7 @@ from compilewatch.extras.executor.sandbox.policy import (
     SandboxResult,
 )
 from compilewatch.extras.executor.settings import ExecutorSettings
-from compilewatch.extras.executor.training_output import read_points, summary
+from compilewatch.extras.executor.trainium import OnDemand
 from compilewatch.extras.papers.records import (
     CodeVersion,
     FindingClass,

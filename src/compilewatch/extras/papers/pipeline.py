@@ -22,9 +22,9 @@ import msgspec
 
 from compilewatch.config import Settings
 from compilewatch.errors import SourceError, UsageError
-from compilewatch.extras.executor.instance import OnDemand, instance_of
 from compilewatch.extras.executor.sandbox.policy import MIB, SandboxLimits
 from compilewatch.extras.executor.settings import ExecutorSettings
+from compilewatch.extras.executor.trainium import OnDemand, instance_of
 from compilewatch.extras.papers import PaperLibrary, Prompt, Provider, prompts, static
 from compilewatch.extras.papers import faithfulness as faithful
 from compilewatch.extras.papers.analysis import summarise_paper

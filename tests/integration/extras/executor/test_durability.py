@@ -12,8 +12,12 @@ import msgspec
 import pytest
 
 from compilewatch.extras.executor.protocol import FailureCode, JobRequest, JobStatus
-from compilewatch.extras.executor.runner import RESULT_FILE
-from compilewatch.extras.executor.sandbox.policy import SandboxEnding, SandboxLimits, SandboxResult
+from compilewatch.extras.executor.sandbox.policy import (
+    RESULT_FILE,
+    SandboxEnding,
+    SandboxLimits,
+    SandboxResult,
+)
 from tests.integration.extras.executor.conftest import PROGRAM, TOKEN, Executor
 from tests.team import run_here
 

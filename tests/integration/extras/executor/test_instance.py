@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from compilewatch.errors import ExecutorError, TrainiumError
-from compilewatch.extras.executor.instance import hold, running
 from compilewatch.extras.executor.protocol import JobRequest
 from compilewatch.extras.executor.sandbox.policy import SandboxLimits
-from compilewatch.extras.executor.trainium.operation import InstanceReport, Operation
+from compilewatch.extras.executor.trainium import InstanceReport, Operation, hold, running
 from tests.integration.extras.executor.conftest import Executor
 
 SLOW = JobRequest(

@@ -14,10 +14,10 @@ import msgspec
 import pytest
 
 from compilewatch.extras.executor.client import ExecutorClient
-from compilewatch.extras.executor.instance import OnDemand, running
 from compilewatch.extras.executor.protocol import JobRequest
 from compilewatch.extras.executor.sandbox.policy import SandboxLimits
 from compilewatch.extras.executor.settings import ExecutorSettings
+from compilewatch.extras.executor.trainium import OnDemand, running
 from compilewatch.extras.papers import execution
 from compilewatch.extras.papers.execution import SCRIPT, RemoteTraining
 from compilewatch.extras.papers.records import CodeVersion, PaperSummary, PipelineStage

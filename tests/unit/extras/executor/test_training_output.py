@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compilewatch.extras.executor.protocol import MetricPoint
-from compilewatch.extras.executor.training_output import (
+from compilewatch.extras.executor.protocol import (
     MOST_LINE_BYTES,
     MOST_NAMES,
     MOST_POINTS,
+    MetricPoint,
     read_points,
     summary,
 )

@@ -14,14 +14,19 @@ model.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
+import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from compilewatch.errors import SandboxError, UsageError
+from compilewatch.extras.executor.sandbox import policy
 from compilewatch.extras.executor.sandbox.policy import (
     OUTPUT_FOLDER,
     MemoryGuard,
@@ -37,25 +42,32 @@ __all__ = [
     "SandboxEnding",
     "SandboxLimits",
     "SandboxResult",
+    "Supervised",
     "check",
     "planned",
+    "prove",
     "run",
 ]
 
 MOST_THREADS = 16
 
+_PACKAGES = str(Path(__file__).parents[4])
+_START = (
+    f"import sys; sys.path.insert(0, {_PACKAGES!r}); "
+    "from compilewatch.extras.executor.sandbox.supervisor import main; main()"
+)
 
-def check(python: str | None = None, visible: Sequence[Path | str] = ()) -> None:
+
+def check(python: str | None = None, visible: Sequence[Path | str] = ()) -> MemoryGuard:
     """Prove that code of an interpreter (None: this one) can be confined here.
 
-    `visible` are paths that such code is to read. Raises SandboxError: one line that says what is
-    missing and which command installs it. The proof is remembered for the life of the process.
+    `visible` are paths that such code is to read. Returns what limits its memory. Raises
+    SandboxError: one line that says what is missing and which command installs it. The proof is
+    remembered for the life of the process.
     """
-    from compilewatch.extras.executor.sandbox import bubblewrap, probe
-
     spec = planned(["python"], visible=visible, python=python)
-    bubblewrap.check_readable(bubblewrap.visible_paths(spec), bubblewrap.dropped_uid())
-    probe.check(spec.python)
+    policy.check_readable(policy.visible_paths(spec), policy.dropped_uid())
+    return prove(spec.python)
 
 
 def run(
@@ -66,7 +78,6 @@ def run(
     variables: Mapping[str, str] | None = None,
     visible: Sequence[Path | str] = (),
     python: str | None = None,
-    log_folder: Path | None = None,
 ) -> SandboxResult:
     """Run a command in a sandbox of its own and wait for its end.
 
@@ -78,21 +89,12 @@ def run(
         variables: its whole environment, beside a few harmless ones (PATH, HOME, USER, TMPDIR).
         visible: absolute paths outside that it may read, at the same place.
         python: the interpreter, whose installation is visible; None: the one that runs this.
-        log_folder: receives `stdout.log` and `stderr.log` while the command runs.
 
     What it leaves in `/job/out` is in the result's `files`. Raises SandboxError if this machine
     cannot confine it; whatever the command does is a result.
     """
-    from compilewatch.extras.executor.sandbox.supervised import Supervised
-
     spec = planned(
-        command,
-        files=files,
-        limits=limits,
-        variables=variables,
-        visible=visible,
-        python=python,
-        log_folder=log_folder,
+        command, files=files, limits=limits, variables=variables, visible=visible, python=python
     )
     check(spec.python)
     result = Supervised(spec).wait()
@@ -109,35 +111,162 @@ def planned(
     variables: Mapping[str, str] | None = None,
     visible: Sequence[Path | str] = (),
     python: str | None = None,
-    log_folder: Path | None = None,
+    devices: tuple[str, ...] = (),
+    folder: Path | None = None,
 ) -> SandboxSpec:
     """The `SandboxSpec` of the arguments of `run`. Raises UsageError for a bad name."""
     python = os.path.abspath(python or sys.executable)
     program, *arguments = command
-    contents = {n: c.encode() if isinstance(c, str) else bytes(c) for n, c in (files or {}).items()}
-    threads = str(min(len(os.sched_getaffinity(0)), MOST_THREADS))
-    environment = {
-        "PATH": f"{os.path.dirname(python)}:/usr/local/bin:/usr/bin:/bin",
-        "HOME": "/tmp",
-        "TMPDIR": "/tmp",
-        "USER": "nobody",  # torch needs a name, and there is no /etc/passwd
-        "LOGNAME": "nobody",
-        "LANG": "C.UTF-8",
-        "PYTHONUNBUFFERED": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "OMP_NUM_THREADS": threads,
-        **(variables or {}),
-    }
     spec = SandboxSpec(
         command=(python if program == "python" else program, *arguments),
         python=python,
-        files=contents,
-        variables=environment,
+        files={n: c.encode() if isinstance(c, str) else bytes(c) for n, c in (files or {}).items()},
+        variables={
+            "PATH": f"{os.path.dirname(python)}:/usr/local/bin:/usr/bin:/bin",
+            "HOME": "/tmp",
+            "TMPDIR": "/tmp",
+            "USER": "nobody",  # torch needs a name, and there is no /etc/passwd
+            "LOGNAME": "nobody",
+            "LANG": "C.UTF-8",
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "OMP_NUM_THREADS": str(min(len(os.sched_getaffinity(0)), MOST_THREADS)),
+            **(variables or {}),
+        },
         visible=tuple(os.path.abspath(path) for path in visible),
+        devices=devices,
         limits=limits or SandboxLimits(),
-        log_folder=str(log_folder) if log_folder is not None else None,
+        folder=str(folder) if folder is not None else None,
     )
     try:
         return msgspec.convert(msgspec.to_builtins(spec), SandboxSpec)
     except msgspec.ValidationError as error:
         raise UsageError(f"cannot be run in a sandbox: {error}") from None
+
+
+class Supervised:
+    """One run that has been started. It ends with this process, or when it is cancelled."""
+
+    def __init__(self, spec: SandboxSpec) -> None:
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-c", _START],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={},
+                cwd="/",
+                start_new_session=True,  # Ctrl-C in the terminal is for the caller
+            )
+        except OSError as error:
+            raise SandboxError(f"a sandbox cannot be started: {error.strerror}") from None
+        assert self._process.stdin is not None
+        self._cancelled = threading.Lock()
+        data = msgspec.msgpack.encode(spec)
+        with contextlib.suppress(BrokenPipeError):  # `wait` says why
+            self._process.stdin.write(len(data).to_bytes(4, "big") + data)
+            self._process.stdin.flush()
+
+    def cancel(self) -> None:
+        """End the run; `wait` returns its result. A run that has ended is not changed."""
+        with self._cancelled:
+            assert self._process.stdin is not None
+            if not self._process.stdin.closed:
+                self._process.stdin.close()
+
+    def wait(self) -> SandboxResult:
+        """Wait for the end. Raises SandboxError if the supervisor itself failed."""
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        try:
+            return msgspec.msgpack.decode(self._process.stdout.read(), type=SandboxResult)
+        except msgspec.MsgspecError:
+            from compilewatch.extras.executor.sandbox.supervisor import remove_old_cgroups
+
+            self._process.kill()
+            self._process.wait()
+            remove_old_cgroups()
+            lines = self._process.stderr.read().decode(errors="replace").strip().splitlines()
+            raise SandboxError(
+                f"the supervisor of a sandbox ended early: {lines[-1] if lines else 'no message'}"
+            ) from None
+        finally:
+            self.cancel()
+            self._process.wait()
+            self._process.stdout.close()
+            self._process.stderr.close()
+
+
+ATTACKS = """
+import ctypes, json, os, socket, sys, time
+
+succeeded = []
+
+def attempt(name, attack):
+    try:
+        if attack():
+            succeeded.append(name)
+    except OSError:
+        pass
+
+def inherited():
+    found = open("/proc/1/environ", "rb").read().split(bytes(1))
+    return {each.partition(b"=")[0] for each in found} - {b"", b"PWD"}
+
+def others():
+    return len([p for p in os.listdir("/proc") if p.isdigit()]) > 4
+
+attempt("read the variables of the process that started it", inherited)
+attempt("open a network socket", lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+attempt("write to /", lambda: open("/planted", "w"))
+attempt("write to /usr", lambda: open("/usr/planted", "w"))
+attempt("write to its interpreter", lambda: open(sys.prefix + "/planted", "w"))
+attempt("make a user namespace", lambda: ctypes.CDLL(None).unshare(0x10000000) == 0)
+attempt("trace a process", lambda: ctypes.CDLL(None).ptrace(0, 0, 0, 0) == 0)
+attempt("see processes outside", others)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        time.sleep(600)
+    os._exit(0)
+os.makedirs("out", exist_ok=True)
+with open("out/succeeded.json", "w") as file:
+    json.dump(succeeded, file)
+"""
+
+
+@functools.cache
+def prove(python: str) -> MemoryGuard:
+    """Run a few attacks of our own, each of which must fail; returns what limits memory here.
+
+    Raises SandboxError unless code of this interpreter is confined.
+    """
+    policy.program()
+    policy.load()
+    spec = SandboxSpec(
+        command=(python, "-I", "-S", "probe.py"),
+        python=python,
+        files={"probe.py": ATTACKS.encode()},
+        variables={"PATH": "/usr/bin:/bin"},
+        limits=SandboxLimits(
+            deadline_seconds=30.0, memory_bytes=512 * 2**20, disk_bytes=2**20, output_bytes=2**16
+        ),
+    )
+    result = Supervised(spec).wait()
+    if result.ending is SandboxEnding.NOT_STARTED:
+        raise SandboxError(f"unreviewed code cannot be confined: {result.detail}")
+    if not result.succeeded:
+        lines = result.stderr.decode(errors="replace").strip().splitlines() or [result.detail]
+        raise SandboxError(f"the sandbox's own test does not run here: {lines[-1]}")
+    try:
+        succeeded = msgspec.json.decode(result.files["succeeded.json"], type=list[str])
+    except (KeyError, msgspec.MsgspecError):
+        raise SandboxError("the sandbox's own test returned nothing") from None
+    if result.survivors:
+        succeeded.append("outlive the sandbox")
+    if succeeded:
+        raise SandboxError(
+            f"the sandbox does not hold here: code in it can {', '.join(succeeded)}: "
+            "update the kernel and bubblewrap"
+        )
+    return result.memory_guard

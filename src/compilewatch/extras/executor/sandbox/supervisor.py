@@ -1,10 +1,9 @@
-"""Starts one sandbox, holds it to its limits, and ends it; run with `python -m`.
+"""Starts one sandbox, holds it to its limits, and ends it; run with `python -c`.
 
 A process of its own because bubblewrap dies with the thread that started it, and single-threaded
 with an empty environment because bubblewrap's own can be read inside. It reads a `SandboxSpec` from
-standard input and writes the `SandboxResult` to standard output, each as a frame (8 bytes of
-length, then msgpack). The end of standard input cancels the run, so that nothing survives the
-process that wanted it.
+standard input (4 bytes of length, then msgpack) and writes the `SandboxResult` to standard output.
+The end of standard input cancels the run, so that nothing survives the process that wanted it.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import io
 import os
 import resource
 import select
@@ -20,42 +20,84 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 import msgspec
 
-from compilewatch.contract.processes import descendants, is_alive
+from compilewatch.contract.processes import descendants, field_bytes, is_alive, resident_bytes
 from compilewatch.errors import SandboxError, StoreError
-from compilewatch.extras.executor.sandbox import bubblewrap, first, memory
-from compilewatch.extras.executor.sandbox.frames import (
-    HEADER_BYTES,
-    Header,
-    memory_file,
-    parsed,
-    read_all,
-    receive_frame,
-    send_frame,
-)
-from compilewatch.extras.executor.sandbox.memory import TICK_SECONDS
+from compilewatch.extras.executor.sandbox import init, policy
 from compilewatch.extras.executor.sandbox.policy import (
     JOB_FOLDER,
+    LOCK_FILE,
     OUTPUT_FOLDER,
+    RESULT_FILE,
+    STDERR,
+    STDOUT,
+    MemoryGuard,
+    Name,
     SandboxEnding,
+    SandboxLimits,
     SandboxResult,
     SandboxSpec,
 )
 from compilewatch.files import write_atomically
+from compilewatch.records import Record
 
 GRACE_SECONDS = 2.0
 """How long after its deadline a sandbox may take to return what the command left behind."""
 
 START_SECONDS = 30.0
+TICK_SECONDS = 0.02
+HEADER_BYTES = 2**20
 ADDRESS_SPACE_BYTES = 24 * 2**30
 """At least; XLA maps 6 GB that it never uses, and a low limit breaks OpenBLAS."""
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
+
+
+def main() -> None:
+    """Run what standard input asks for."""
+    lock_down()
+    spec = msgspec.msgpack.decode(receive_frame(sys.stdin.buffer), type=SandboxSpec)
+    folder = Path(spec.folder) if spec.folder is not None else None
+    with contextlib.ExitStack() as stack:
+        if folder is not None:
+            lock = stack.enter_context((folder / LOCK_FILE).open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            result = Supervisor(spec).supervise()
+        except (SandboxError, OSError) as error:
+            result = SandboxResult(ending=SandboxEnding.NOT_STARTED, detail=str(error))
+        if folder is not None:
+            try:
+                write_atomically(folder / RESULT_FILE, msgspec.msgpack.encode(result))
+            except StoreError as error:  # an outcome that is not stored is none
+                result = SandboxResult(ending=SandboxEnding.NOT_STARTED, detail=str(error))
+        with contextlib.suppress(BrokenPipeError):
+            sys.stdout.buffer.write(msgspec.msgpack.encode(result))
+            sys.stdout.buffer.flush()
+
+
+def lock_down() -> None:
+    """Hide this process from others of its user, and adopt what a killed bubblewrap leaves."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    os.umask(0o077)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # the parent decides, by closing standard input
+
+
+def end_with_parent(libc: ctypes.CDLL, parent: int) -> None:
+    """Let the kernel kill this new process when its parent ends; exec(2) keeps the setting."""
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # the parent ended before the call
+        os._exit(1)
 
 
 class Collected:
@@ -78,59 +120,22 @@ class Collected:
         return bool(chunk)
 
 
-def main() -> None:
-    """Run what standard input asks for."""
-    lock_down()
-    run = msgspec.msgpack.decode(receive_frame(sys.stdin.buffer), type=SandboxSpec)
-    with contextlib.ExitStack() as stack:
-        if run.lock_file is not None:
-            lock = stack.enter_context(open(run.lock_file, "w"))
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        try:
-            result = Supervisor(run).supervise()
-        except (SandboxError, OSError) as error:
-            result = SandboxResult(ending=SandboxEnding.NOT_STARTED, detail=str(error))
-        if run.result_file is not None:
-            try:
-                write_atomically(Path(run.result_file), msgspec.msgpack.encode(result))
-            except StoreError as error:  # an outcome that is not stored is none
-                result = SandboxResult(ending=SandboxEnding.NOT_STARTED, detail=str(error))
-        with contextlib.suppress(BrokenPipeError):
-            send_frame(sys.stdout.buffer, msgspec.msgpack.encode(result))
-
-
-def lock_down() -> None:
-    """Hide this process from others of its user, and adopt what a killed bubblewrap leaves."""
-    libc = ctypes.CDLL(None)
-    libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    os.umask(0o077)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # the parent decides, by closing standard input
-
-
-def end_with_parent(libc: ctypes.CDLL, parent: int) -> None:
-    """Let the kernel kill this new process when its parent ends; exec(2) keeps the setting."""
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # the parent ended before the call
-        os._exit(1)
-
-
 class Supervisor:
     """One run from its start to the proof that nothing of it is left."""
 
-    def __init__(self, run: SandboxSpec) -> None:
-        self.run = run
-        self.limits = run.limits
-        self.uid = bubblewrap.dropped_uid()
-        visible = (*bubblewrap.visible_paths(run), *run.devices)
-        bubblewrap.check_readable(visible, self.uid)
-        self.guard = memory.guard(run.limits)
+    def __init__(self, spec: SandboxSpec) -> None:
+        self.spec = spec
+        self.limits = spec.limits
+        self.uid = policy.dropped_uid()
+        policy.check_readable((*policy.visible_paths(spec), *spec.devices), self.uid)
+        try:
+            self.guard: Watcher = Cgroup(spec.limits)
+        except (OSError, LookupError):
+            self.guard = Watcher(spec.limits)
         self.pidfd: int | None = None
         self.first_pid: int | None = None
         self.ending = SandboxEnding.EXITED
         self.detail = ""
-        self.deadline = 0.0
         self.hard_deadline = 0.0
 
     def supervise(self) -> SandboxResult:
@@ -142,19 +147,19 @@ class Supervisor:
             self.guard.close()
 
     def _supervise(self) -> SandboxResult:
+        limits = self.limits
         out, err, results, go, process = self._start()
         begun = time.monotonic()
-        self.deadline = begun + self.limits.deadline_seconds
-        seconds_to_return = GRACE_SECONDS + self.limits.output_bytes / (64 * 2**20)
-        self.hard_deadline = self.deadline + seconds_to_return
+        seconds_to_return = GRACE_SECONDS + limits.output_bytes / (64 * 2**20)
+        self.hard_deadline = begun + limits.deadline_seconds + seconds_to_return
         if select.select([0], [], [], 0)[0]:  # the caller ended: nothing has run, nothing will
             self._end(SandboxEnding.CANCELLED, "its caller ended before it began")
         else:
             os.write(go, b"1")
-        logs = Path(self.run.log_folder) if self.run.log_folder is not None else None
-        stdout = Collected(out, self.limits.log_bytes, logs / "stdout.log" if logs else None)
-        stderr = Collected(err, self.limits.log_bytes, logs / "stderr.log" if logs else None)
-        framed = self.limits.output_bytes + 8 * self.limits.output_files + HEADER_BYTES
+        logs = Path(self.spec.folder) if self.spec.folder is not None else None
+        stdout = Collected(out, limits.log_bytes, logs / STDOUT if logs else None)
+        stderr = Collected(err, limits.log_bytes, logs / STDERR if logs else None)
+        framed = limits.output_bytes + 8 * limits.output_files + HEADER_BYTES
         returned = Collected(results, framed)
         self._wait([stdout, stderr, returned])
         self._kill()
@@ -167,7 +172,7 @@ class Supervisor:
 
     def _start(self) -> tuple[int, int, int, int, subprocess.Popen[bytes]]:
         """Start bubblewrap and hold the first process of the sandbox before anything runs in it."""
-        run, bwrap = self.run, bubblewrap.program()
+        spec, bwrap = self.spec, policy.program()
         out, out_w = os.pipe()
         err, err_w = os.pipe()
         results, results_w = os.pipe()
@@ -175,16 +180,17 @@ class Supervisor:
         block, block_w = os.pipe()
         go, go_w = os.pipe()
         payload = memory_file(self._payload())
-        rules = memory_file(bubblewrap.filter_program(any_ioctl=bool(run.devices)))
-        source = Path(first.__file__).read_text(encoding="utf-8")
-        inner = [run.python, "-I", "-S", "-c", source, str(results_w), str(payload)]
-        command = [*self.guard.prefix(), bwrap]
-        command += bubblewrap.arguments(
-            run, inner, seccomp_fd=rules, info_fd=info_w, block_fd=block
-        )
+        rules = memory_file(policy.filter_program(any_ioctl=bool(spec.devices)))
+        source = Path(init.__file__).read_text(encoding="utf-8")
+        inner = [spec.python, "-I", "-S", "-c", source, str(results_w), str(payload)]
         with self.guard.inside():
             process = subprocess.Popen(
-                command,
+                [
+                    bwrap,
+                    *policy.arguments(
+                        spec, inner, seccomp_fd=rules, info_fd=info_w, block_fd=block
+                    ),
+                ],
                 stdin=go,
                 stdout=out_w,
                 stderr=err_w,
@@ -208,35 +214,32 @@ class Supervisor:
         except (msgspec.DecodeError, KeyError, ValueError, OSError) as error:
             process.kill()
             process.wait()
-            message = read_all(err, 1.0).decode(errors="replace").strip().splitlines()
-            said_last = message[-1].removeprefix("bwrap: ") if message else f"{error}"
-            raise SandboxError(bubblewrap.advice(said_last)) from None
+            raise _not_started(read_all(err, 1.0), str(error)) from None
         os.write(block_w, b"1")
         os.close(block_w)
         return out, err, results, go_w, process
 
     def _payload(self) -> bytes:
-        run, limits = self.run, self.limits
-        processor_seconds = int(limits.deadline_seconds * (os.cpu_count() or 1)) + 10
-        address_space = max(ADDRESS_SPACE_BYTES, 3 * limits.memory_bytes)
+        spec, limits = self.spec, self.limits
         limited: list[tuple[int, int]] = [
             (resource.RLIMIT_NPROC, limits.processes),
             (resource.RLIMIT_NOFILE, limits.open_files),
             (resource.RLIMIT_FSIZE, limits.disk_bytes),
-            (resource.RLIMIT_CPU, processor_seconds),
+            (resource.RLIMIT_CPU, int(limits.deadline_seconds * (os.cpu_count() or 1)) + 10),
             (resource.RLIMIT_CORE, 0),
             (resource.RLIMIT_MEMLOCK, 2**16),
             (resource.RLIMIT_DATA, limits.memory_bytes),
         ]
-        if not run.devices:  # the Neuron runtime maps the memory of its devices
+        if not spec.devices:  # the Neuron runtime maps the memory of its devices
+            address_space = max(ADDRESS_SPACE_BYTES, 3 * limits.memory_bytes)
             limited.append((resource.RLIMIT_AS, address_space))
         return msgspec.json.encode(
             {
-                "command": run.command,
-                "variables": run.variables,
+                "command": spec.command,
+                "variables": spec.variables,
                 "folder": JOB_FOLDER,
                 "output": OUTPUT_FOLDER,
-                "files": run.files,
+                "files": spec.files,
                 "deadline_seconds": limits.deadline_seconds,
                 "output_files": limits.output_files,
                 "output_bytes": limits.output_bytes,
@@ -272,13 +275,21 @@ class Supervisor:
     def _check_limits(self, now: float) -> None:
         if self.ending is not SandboxEnding.EXITED or self.first_pid is None:
             return
-        limits = self.limits
         if self.guard.exceeded():
-            self._end(SandboxEnding.MEMORY, f"used more than {limits.memory_bytes / 2**20:.0f} MiB")
+            self._end_for_memory()
         elif now > self.hard_deadline:
-            self._end(SandboxEnding.DEADLINE, f"did not end within {limits.deadline_seconds:g} s")
-        elif any(n > limits.disk_files for _, n in memory.folder_use(self.first_pid)):
-            self._end(SandboxEnding.DISK_FILES, f"made more than {limits.disk_files} files")
+            self._end_at_deadline()
+        elif any(n > self.limits.disk_files for _, n in folder_use(self.first_pid)):
+            made = f"made more than {self.limits.disk_files} files"
+            self._end(SandboxEnding.DISK_FILES, made)
+
+    def _end_for_memory(self) -> None:
+        mebibytes = self.limits.memory_bytes / 2**20
+        self._end(SandboxEnding.MEMORY, f"used more than {mebibytes:.0f} MiB")
+
+    def _end_at_deadline(self) -> None:
+        seconds = self.limits.deadline_seconds
+        self._end(SandboxEnding.DEADLINE, f"did not end within {seconds:g} s")
 
     def _end(self, ending: SandboxEnding, detail: str) -> None:
         if self.ending is SandboxEnding.EXITED:  # what ended it first is the reason
@@ -295,42 +306,36 @@ class Supervisor:
         """How many processes are left; the kernel may take a moment to remove the last."""
         until = time.monotonic() + GRACE_SECONDS
         while True:
-            self._reap()
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
             left = {*descendants(os.getpid()), *self.guard.pids()} - {self.first_pid}
             first_alive = self.first_pid is not None and is_alive(self.first_pid)
             if (not left and not first_alive) or time.monotonic() > until:
                 return len(left) + first_alive
             time.sleep(TICK_SECONDS)
 
-    @staticmethod
-    def _reap() -> None:
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-
     def _result(
         self, status: int, seconds: float, stdout: Collected, stderr: Collected, returned: bytes
     ) -> SandboxResult:
         survivors = self._survivors()
         if self.ending is SandboxEnding.EXITED and self.guard.exceeded():
-            self._end(
-                SandboxEnding.MEMORY, f"used more than {self.limits.memory_bytes / 2**20:.0f} MiB"
-            )
+            self._end_for_memory()
         if self.ending is SandboxEnding.EXITED and not returned:
-            lines = stderr.data.decode(errors="replace").strip().splitlines() or ["no message"]
-            raise SandboxError(bubblewrap.advice(lines[-1].removeprefix("bwrap: ")))
+            raise _not_started(bytes(stderr.data), "no message")
         header, files = parsed(returned, self.limits.output_files, self.limits.output_bytes)
         if self.ending is SandboxEnding.EXITED and header is not None and header.timed_out:
-            self._end(
-                SandboxEnding.DEADLINE, f"did not end within {self.limits.deadline_seconds:g} s"
-            )
-        exited = self.ending is SandboxEnding.EXITED
-        left_out = header.left_out + len(header.files) - len(files) if header is not None else 0
+            self._end_at_deadline()
+        exit_code, by_signal = None, None
+        if self.ending is SandboxEnding.EXITED:
+            # Without a header, the first program was killed from inside.
+            exit_code = status if header is None else header.exit_code
+            by_signal = None if header is None else header.signal
         return SandboxResult(
             ending=self.ending,
             detail=self.detail,
-            exit_code=_exit_code(header, status) if exited else None,
-            signal=header.signal if exited and header is not None else None,
+            exit_code=exit_code,
+            signal=by_signal,
             duration_seconds=seconds,
             peak_memory_bytes=self.guard.peak_bytes(),
             memory_guard=self.guard.kind,
@@ -340,15 +345,265 @@ class Supervisor:
             stdout_truncated=stdout.truncated,
             stderr_truncated=stderr.truncated,
             files=files,
-            files_left_out=left_out,
+            files_left_out=header.left_out + len(header.files) - len(files) if header else 0,
         )
 
 
-def _exit_code(header: Header | None, status: int) -> int | None:
-    """The command's exit code; None where a signal ended it."""
-    if header is None:  # the first program was killed from inside
-        return status
-    return header.exit_code
+def _not_started(stderr: bytes, otherwise: str) -> SandboxError:
+    """What bubblewrap said when it did not start the first program."""
+    lines = stderr.decode(errors="replace").strip().splitlines() or [otherwise]
+    return SandboxError(policy.advice(lines[-1].removeprefix("bwrap: ")))
+
+
+# --- what a sandbox returns ---
+
+
+class Header(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the first program says about the command; hostile code may have forged it."""
+
+    exit_code: int | None
+    signal: int | None
+    timed_out: bool
+    files: list[str]
+    left_out: int
+
+
+def parsed(data: bytes, most_files: int, most_bytes: int) -> tuple[Header | None, dict[str, bytes]]:
+    """The header and files that the sandbox returned; no header if they are not as they must be.
+
+    Each is a frame: 4 bytes of length, then the data. A file whose name is no `Name` is left out.
+    """
+    stream = io.BytesIO(data)
+    try:
+        receive_frame(stream)  # says that the first program runs
+        header = msgspec.json.decode(receive_frame(stream), type=Header)
+        if len(header.files) > most_files:
+            raise ValueError("too many files")
+        files = {name: receive_frame(stream) for name in header.files}
+    except (EOFError, ValueError, msgspec.MsgspecError):
+        return None, {}
+    if sum(map(len, files.values())) > most_bytes:
+        return None, {}
+    return header, {name: content for name, content in files.items() if is_name(name)}
+
+
+def is_name(text: str) -> bool:
+    """Whether the text can name a file outside."""
+    try:
+        msgspec.convert(text, Name)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def receive_frame(stream: IO[bytes]) -> bytes:
+    """One frame. Raises EOFError if the stream ends before."""
+    size = stream.read(4)
+    data = stream.read(int.from_bytes(size, "big")) if len(size) == 4 else b""
+    if len(size) != 4 or len(data) != int.from_bytes(size, "big"):
+        raise EOFError("the stream ended")
+    return data
+
+
+def memory_file(data: bytes) -> int:
+    """A file in memory that cannot be changed, open for a child process."""
+    descriptor = os.memfd_create("compilewatch", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    return descriptor
+
+
+def read_all(descriptor: int, seconds: float) -> bytes:
+    """What a pipe gives until its end, for at most so long."""
+    until, data = time.monotonic() + seconds, b""
+    while select.select([descriptor], [], [], max(0.0, until - time.monotonic()))[0]:
+        part = os.read(descriptor, 1 << 16)
+        if not part or len(data) > HEADER_BYTES:
+            break
+        data += part
+    return data
+
+
+# --- memory ---
+
+CGROUPS = Path("/sys/fs/cgroup")
+_CONTROLLERS = ("memory", "pids")
+_FOLDERS = ("job", "tmp", "dev/shm")
+
+
+class Watcher:
+    """Adds up the memory of the sandbox's processes and folders, 50 times a second.
+
+    What is allocated between two looks goes beyond the limit.
+    """
+
+    kind = MemoryGuard.WATCHER
+
+    def __init__(self, limits: SandboxLimits) -> None:
+        self.limit = limits.memory_bytes
+        self.pid: int | None = None
+        self.highest: int | None = None
+
+    def inside(self) -> contextlib.AbstractContextManager[None]:
+        """What this process starts meanwhile is held from its birth. Raises OSError."""
+        return contextlib.nullcontext()
+
+    def hold(self, pid: int) -> None:
+        """Hold this process, the first of the sandbox, before it runs. Raises OSError."""
+        self.pid = pid
+
+    def exceeded(self) -> bool:
+        """Whether the limit was exceeded since."""
+        if self.pid is None:
+            return False
+        pids = self.pids()
+        folders = sum(used for used, _ in folder_use(self.pid))
+        total = folders + sum(resident_bytes(pid) or 0 for pid in pids)
+        if total > self.limit:
+            # Pages that processes share were counted for each; the exact sum is slow to read.
+            total = folders + sum(
+                field_bytes(pid, "smaps_rollup", "Pss") or resident_bytes(pid) or 0 for pid in pids
+            )
+        self.highest = max(self.highest or 0, total)
+        return total > self.limit
+
+    def peak_bytes(self) -> int | None:
+        return self.highest
+
+    def pids(self) -> list[int]:
+        """The processes that are held now."""
+        return [] if self.pid is None else [self.pid, *descendants(self.pid)]
+
+    def close(self) -> None:
+        """Nothing was made."""
+
+
+class Cgroup(Watcher):
+    """Cgroups in the hierarchies `memory` and `pids` of version 1, below our own: root makes them.
+
+    The kernel enforces the limit. Raises OSError or LookupError where they cannot be made.
+    """
+
+    kind = MemoryGuard.CGROUP_V1
+
+    def __init__(self, limits: SandboxLimits) -> None:
+        super().__init__(limits)
+        name = f"compilewatch-{os.getpid()}-{uuid.uuid4().hex}"
+        folders = own_cgroups()
+        self.memory, self.tasks = (folders[controller] / name for controller in _CONTROLLERS)
+        for folder in folders.values():
+            remove_old(folder)
+        self.memory.mkdir()
+        try:
+            self.tasks.mkdir()
+            (self.memory / "memory.limit_in_bytes").write_text(str(limits.memory_bytes))
+            swap = self.memory / "memory.memsw.limit_in_bytes"
+            if swap.exists():
+                swap.write_text(str(limits.memory_bytes))
+            (self.tasks / "pids.max").write_text(str(limits.processes + 8))
+        except OSError:
+            self.close()
+            raise
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        try:
+            self.hold(os.getpid())
+            yield
+        finally:
+            for folder in (self.memory, self.tasks):
+                (folder.parent / "cgroup.procs").write_text(str(os.getpid()))
+
+    def hold(self, pid: int) -> None:
+        for folder in (self.memory, self.tasks):
+            (folder / "cgroup.procs").write_text(str(pid))
+
+    def exceeded(self) -> bool:
+        with contextlib.suppress(OSError):
+            lines = (self.memory / "memory.oom_control").read_text().splitlines()
+            counts = {name: int(count) for name, count in map(str.split, lines)}
+            return counts.get("oom_kill", 0) > 0
+        return False
+
+    def peak_bytes(self) -> int | None:
+        with contextlib.suppress(OSError, ValueError):
+            return int((self.memory / "memory.max_usage_in_bytes").read_text())
+        return None
+
+    def pids(self) -> list[int]:
+        return _pids(self.memory)
+
+    def close(self) -> None:
+        for folder in (self.memory, self.tasks):
+            _remove(folder)
+
+
+def folder_use(pid: int) -> Iterator[tuple[int, int]]:
+    """The bytes and files of each folder in memory of the sandbox whose first process this is.
+
+    Until bubblewrap has mounted the sandbox's own, a path leads to the folder of this machine,
+    which may be in memory, too: what others keep there does not count.
+    """
+    for name in _FOLDERS:
+        with contextlib.suppress(OSError):
+            inside = Path(f"/proc/{pid}/root/{name}")
+            outside = Path("/") / name
+            if outside.exists() and inside.stat().st_dev == outside.stat().st_dev:
+                continue
+            usage = os.statvfs(inside)
+            yield (usage.f_blocks - usage.f_bfree) * usage.f_frsize, usage.f_files - usage.f_ffree
+
+
+def own_cgroups() -> dict[str, Path]:
+    """The folder of this process's cgroup by controller, cgroups(7)."""
+    folders = {}
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        for controller in controllers.split(","):
+            if controller in _CONTROLLERS:
+                folders[controller] = CGROUPS / controller / path.lstrip("/")
+    return folders
+
+
+def remove_old_cgroups() -> None:
+    """End what supervisors left that were killed before they could."""
+    with contextlib.suppress(OSError):
+        for folder in own_cgroups().values():
+            remove_old(folder)
+
+
+def remove_old(place: Path) -> None:
+    """End and remove the sandboxes of a cgroup whose supervisors have ended."""
+    for folder in place.glob("compilewatch-*-*"):
+        if is_alive(folder.name.split("-")[1]):
+            continue
+        for pid in _pids(folder):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        _remove(folder)
+
+
+def _pids(folder: Path) -> list[int]:
+    with contextlib.suppress(OSError):
+        return [int(line) for line in (folder / "cgroup.procs").read_text().split()]
+    return []
+
+
+def _remove(folder: Path) -> None:
+    """Remove a cgroup, which the kernel rejects for a moment after the end of its processes."""
+    for _ in range(100):
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError:
+            time.sleep(TICK_SECONDS)
+        else:
+            return
 
 
 if __name__ == "__main__":

@@ -16,9 +16,13 @@ import pytest
 
 from compilewatch.errors import SandboxError
 from compilewatch.extras.executor import sandbox
-from compilewatch.extras.executor.sandbox import MemoryGuard, SandboxEnding, SandboxLimits, probe
-from compilewatch.extras.executor.sandbox import bubblewrap as bwrap
-from compilewatch.extras.executor.sandbox.supervised import Supervised
+from compilewatch.extras.executor.sandbox import (
+    MemoryGuard,
+    SandboxEnding,
+    SandboxLimits,
+    Supervised,
+    policy,
+)
 from tests.integration.extras.executor.sandbox.test_attacks import marked
 
 ORDINARY_USER = 65_432
@@ -139,7 +143,7 @@ def test_whenever_the_supervisor_is_killed_nothing_is_left(shown: Path) -> None:
 def test_a_cancelled_run_says_so_and_leaves_nothing(begun: bool, tmp_path: Path) -> None:
     limits = SandboxLimits(deadline_seconds=20.0)
     command = ["python", "-c", f"print('began'); {WAITS}"]
-    supervised = Supervised(sandbox.planned(command, limits=limits, log_folder=tmp_path))
+    supervised = Supervised(sandbox.planned(command, limits=limits, folder=tmp_path))
     log = tmp_path / "stdout.log"
     while begun and not (log.exists() and log.stat().st_size):
         time.sleep(0.02)
@@ -167,9 +171,9 @@ def test_a_bubblewrap_that_does_not_isolate_is_rejected_with_the_command_that_he
     if script is not None:
         (tmp_path / "bwrap").write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / "bwrap").chmod(mode)
-    monkeypatch.setattr(bwrap, "SEARCHED", str(tmp_path))
+    monkeypatch.setattr(policy, "SEARCHED", str(tmp_path))
     with pytest.raises(SandboxError, match=message):
-        probe.check.__wrapped__(sys.executable)
+        sandbox.prove.__wrapped__(sys.executable)
 
 
 def test_where_namespaces_are_denied_nothing_runs() -> None:
@@ -195,8 +199,8 @@ print(json.dumps([done.stdout, done.stderr]))
 
 
 def test_the_filter_is_a_program_that_is_wider_for_a_device() -> None:
-    assert len(bwrap.filter_program()) % 8 == 0
-    assert bwrap.filter_program(any_ioctl=True) != bwrap.filter_program()
+    assert len(policy.filter_program()) % 8 == 0
+    assert policy.filter_program(any_ioctl=True) != policy.filter_program()
 
 
 def test_a_path_that_the_sandbox_could_not_read_is_named(tmp_path: Path) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import subprocess
 import sys
 
 import msgspec
 
 from compilewatch.extras.executor import sandbox
-from compilewatch.extras.executor.sandbox.frames import receive_frame, send_frame
 from compilewatch.extras.executor.sandbox.policy import SandboxEnding, SandboxResult
 
 SLOW_AFTER_KILLING = """
@@ -27,18 +25,17 @@ supervisor.main()
 
 def test_a_caller_that_ends_while_the_sandbox_starts_has_cancelled_it() -> None:
     """Where the sandbox was gone before the supervisor went on, the job counted as failed."""
-    framed = io.BytesIO()
-    send_frame(framed, msgspec.msgpack.encode(sandbox.planned(["python", "-c", "print('ran')"])))
+    data = msgspec.msgpack.encode(sandbox.planned(["python", "-c", "print('ran')"]))
     source = sandbox.__file__.removesuffix("/compilewatch/extras/executor/sandbox/__init__.py")
     done = subprocess.run(
         [sys.executable, "-I", "-c", SLOW_AFTER_KILLING, source],
-        input=framed.getvalue(),
+        input=len(data).to_bytes(4, "big") + data,
         stdout=subprocess.PIPE,
         env={},
         cwd="/",
         check=True,
     )
-    result = msgspec.msgpack.decode(receive_frame(io.BytesIO(done.stdout)), type=SandboxResult)
+    result = msgspec.msgpack.decode(done.stdout, type=SandboxResult)
     assert result.ending is SandboxEnding.CANCELLED
     assert result.detail == "its caller ended before it began"
     assert result.stdout == b""

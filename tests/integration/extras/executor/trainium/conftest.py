@@ -20,7 +20,7 @@ from moto.core import DEFAULT_ACCOUNT_ID  # type: ignore[attr-defined]
 from moto.ec2.exceptions import EC2ClientError
 
 from compilewatch.config import Settings, load_settings
-from compilewatch.extras.executor.trainium.operation import Operation
+from compilewatch.extras.executor.trainium import Operation
 from tests import aws
 
 REGION = "us-east-1"

@@ -199,7 +199,6 @@ def test_the_executor_is_installed_as_a_unit_with_secrets_of_its_own(instance: I
         "User=jenkins",
         "--port 8443 --environment neuron",
         "--token-file %d/token",
-        "Delegate=yes\nDelegateSubgroup=service",
         "IPAddressDeny=169.254.169.254",
     ):
         assert expected in text

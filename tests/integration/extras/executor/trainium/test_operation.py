@@ -14,8 +14,8 @@ from moto.ec2.models.instances import StateReason
 
 from compilewatch import data
 from compilewatch.errors import ConfigError, TrainiumError, TrainiumUnavailableError, UsageError
-from compilewatch.extras.executor.trainium import operation
-from compilewatch.extras.executor.trainium.operation import InstanceReport
+from compilewatch.extras.executor import trainium
+from compilewatch.extras.executor.trainium import InstanceReport
 from tests.integration.extras.executor.trainium.conftest import REGION, Refuse, World
 
 
@@ -34,10 +34,10 @@ def test_what_up_starts_down_stops(world: World) -> None:
 
 def test_the_newest_price_counts_and_a_minute_is_the_least(world: World) -> None:
     world.operation().up()
-    known = operation.read(world.file)
+    known = trainium.read(world.file)
     assert known is not None
     an_hour_ago = known.since - datetime.timedelta(hours=1)
-    operation.write(world.file, msgspec.structs.replace(known, since=an_hour_ago))
+    trainium.write(world.file, msgspec.structs.replace(known, since=an_hour_ago))
     report = world.operation().status()
     assert report.price is not None
     assert report.price.usd_per_hour == 1.5
@@ -80,9 +80,9 @@ def test_down_needs_no_aws_where_nothing_was_started(
 
 def test_up_again_is_the_same_session(world: World) -> None:
     world.operation().up()
-    first = operation.read(world.file)
+    first = trainium.read(world.file)
     assert world.operation().up().started_by_run
-    assert operation.read(world.file) == first
+    assert trainium.read(world.file) == first
     assert world.operation().down().action == "stopped"
 
 
@@ -132,9 +132,9 @@ def test_two_of_one_run_take_turns(world: World) -> None:
 
 def test_a_turn_that_does_not_come_is_said(world: World) -> None:
     with (
-        operation.locked(world.file, 1.0, world.said.append),
+        trainium.locked(world.file, 1.0, world.said.append),
         pytest.raises(TrainiumUnavailableError, match="another compilewatch trainium has held"),
-        operation.locked(world.file, 0.2, world.said.append),
+        trainium.locked(world.file, 0.2, world.said.append),
     ):
         pass
     assert world.said == ["waiting for another compilewatch trainium to end"]
@@ -309,7 +309,10 @@ def test_one_that_falls_back_says_why(world: World, monkeypatch: pytest.MonkeyPa
 def test_an_instance_without_an_address_needs_a_host(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compilewatch.extras.executor.trainium.ec2._address", lambda raw: "")
+    read = trainium._instance
+    monkeypatch.setattr(
+        trainium, "_instance", lambda *raw: msgspec.structs.replace(read(*raw), address="")
+    )
     with pytest.raises(TrainiumError, match=r"has no address: set trainium.host"):
         world.operation(trainium_host="").up()
     assert world.state() == "stopped"
@@ -332,7 +335,7 @@ def test_an_interruption_stops_what_was_started(
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("compilewatch.extras.executor.trainium.operation.Agent.wait", interrupted)
+    monkeypatch.setattr("compilewatch.extras.executor.trainium.Agent.wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         world.operation().up()
     assert world.state() == "stopped"
@@ -351,7 +354,9 @@ def test_a_stop_that_fails_is_shouted_and_left_to_down(world: World, refuse: Ref
 
 def test_what_a_killed_up_started_is_found(world: World) -> None:
     """It had written its intention, and started the instance, but no more."""
-    operation.write(world.file, operation.begin(world.instance, REGION, started=True))
+    trainium.write(
+        world.file, trainium.InstanceSession(instance=world.instance, region=REGION, started=True)
+    )
     world.put("running")
     assert world.operation().down().action == "stopped"
 

@@ -6,7 +6,7 @@ import pytest
 from botocore.exceptions import EndpointConnectionError
 
 from compilewatch.errors import TrainiumError, TrainiumUnavailableError
-from compilewatch.extras.executor.trainium import ec2
+from compilewatch.extras.executor import trainium
 from tests.integration.extras.executor.trainium.conftest import World
 from tests.sharing import free_port
 
@@ -52,8 +52,8 @@ def test_a_misspelt_region_has_no_address(world: World, monkeypatch: pytest.Monk
 
 def test_only_a_region_that_exists_is_worth_another_try() -> None:
     error = EndpointConnectionError(endpoint_url="https://ec2.us-esat-1.amazonaws.com/")
-    assert ec2.passes(error, known_region=True)
-    assert not ec2.passes(error, known_region=False)
+    assert trainium.passes(error, known_region=True)
+    assert not trainium.passes(error, known_region=False)
 
 
 def test_a_region_of_others_has_no_such_instance(world: World) -> None:

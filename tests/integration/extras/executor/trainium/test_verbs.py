@@ -107,9 +107,9 @@ def test_exit_statuses(world: World) -> None:
 def waiting(world: World) -> Iterator[subprocess.Popen[str]]:
     """An `up` that has started the instance and waits for its agent, in vain."""
     world.sshd.banner = b"not yet"
-    command = [str(PROGRAM), "trainium", "up"]
+    trainium_command = [str(PROGRAM), "trainium", "up"]
     with subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env=environ(world)
+        trainium_command, stderr=subprocess.PIPE, text=True, env=environ(world)
     ) as process:
         assert process.stderr is not None
         for line in process.stderr:
@@ -143,7 +143,7 @@ def test_a_killed_up_leaves_word_for_down(world: World) -> None:
 
 def test_help_needs_no_boto3() -> None:
     code = (
-        "import sys, compilewatch.extras.executor.cli.trainium; "
+        "import sys, compilewatch.extras.executor.cli; "
         "print([m for m in ('boto3', 'botocore', 'tenacity') if m in sys.modules])"
     )
     python: Any = Path(PROGRAM).with_name("python")

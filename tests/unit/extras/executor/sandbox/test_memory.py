@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from compilewatch.extras.executor.sandbox import memory
+from compilewatch.extras.executor.sandbox import supervisor
 
 
 def test_a_folder_of_this_machine_is_no_folder_of_a_sandbox() -> None:
     """As /proc shows it until bubblewrap has mounted the sandbox's own."""
-    assert list(memory.folder_use(os.getpid())) == []
+    assert list(supervisor.folder_use(os.getpid())) == []

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from compilewatch.errors import SandboxError, UsageError
 from compilewatch.extras.executor import sandbox
-from compilewatch.extras.executor.sandbox import bubblewrap
-from compilewatch.extras.executor.sandbox.frames import is_name, parsed
+from compilewatch.extras.executor.sandbox import policy
+from compilewatch.extras.executor.sandbox.supervisor import is_name, parsed
 
 PYTHON = "/opt/venv/bin/python"
 
@@ -63,7 +63,7 @@ def test_a_run_has_no_variables_but_harmless_ones(monkeypatch: pytest.MonkeyPatc
 
 def test_every_namespace_is_unshared_and_nothing_outside_can_be_written() -> None:
     run = sandbox.planned(["python"], python=PYTHON, visible=["/data/sets", "/data/sets/a"])
-    options = bubblewrap.arguments(run, ["true"], seccomp_fd=3, info_fd=4, block_fd=5)
+    options = policy.arguments(run, ["true"], seccomp_fd=3, info_fd=4, block_fd=5)
     for flag in ("user", "pid", "net", "ipc", "uts"):
         assert f"--unshare-{flag}" in options
     for flag in ("--disable-userns", "--new-session", "--die-with-parent", "--clearenv"):
@@ -82,7 +82,7 @@ def test_every_namespace_is_unshared_and_nothing_outside_can_be_written() -> Non
 def test_what_holds_secrets_is_not_made_visible(path: str) -> None:
     run = sandbox.planned(["python"], python=PYTHON, visible=[path])
     with pytest.raises(SandboxError, match="cannot be visible"):
-        bubblewrap.visible_paths(run)
+        policy.visible_paths(run)
 
 
 def test_packages_that_environments_share_are_visible(tmp_path: Path) -> None:
@@ -93,16 +93,16 @@ def test_packages_that_environments_share_are_visible(tmp_path: Path) -> None:
     venv = tmp_path / "workspace" / ".venv"
     (venv / "bin" / "python").touch()
     run = sandbox.planned(["python"], python=str(venv / "bin" / "python"))
-    assert str(environment) not in bubblewrap.visible_paths(run)
+    assert str(environment) not in policy.visible_paths(run)
     (venv / "shared").symlink_to(environment)
-    assert {str(environment), str(venv)} <= set(bubblewrap.visible_paths(run))
+    assert {str(environment), str(venv)} <= set(policy.visible_paths(run))
 
 
 def test_a_device_is_mounted_before_its_folder_becomes_read_only() -> None:
     import msgspec
 
     run = msgspec.structs.replace(sandbox.planned(["x"]), devices=("/dev/neuron0",))
-    options = bubblewrap.arguments(run, ["true"], seccomp_fd=3, info_fd=4, block_fd=5)
+    options = policy.arguments(run, ["true"], seccomp_fd=3, info_fd=4, block_fd=5)
     at = options.index("--dev-bind")
     assert options[at : at + 3] == ["--dev-bind", "/dev/neuron0", "/dev/neuron0"]
     assert at < options.index("/dev", options.index("--remount-ro"))
@@ -152,17 +152,17 @@ def test_any_bytes_can_be_returned(data: bytes) -> None:
     ],
 )
 def test_the_messages_of_bubblewrap_become_advice(message: str, advice: str) -> None:
-    assert advice in bubblewrap.advice(message)
+    assert advice in policy.advice(message)
 
 
 def test_ubuntus_denial_comes_with_the_command_that_changes_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Path, "exists", lambda _: True)
-    assert "apparmor_parser -r" in bubblewrap.advice("loopback: Failed RTM_NEWADDR")
+    assert "apparmor_parser -r" in policy.advice("loopback: Failed RTM_NEWADDR")
 
 
 def test_a_missing_libseccomp_is_said_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bubblewrap, "LIBRARY", "libnothing.so.9")
+    monkeypatch.setattr(policy, "LIBRARY", "libnothing.so.9")
     with pytest.raises(SandboxError, match="sudo apt install libseccomp2"):
-        bubblewrap.load()
+        policy.load()

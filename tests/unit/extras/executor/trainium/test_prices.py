@@ -8,7 +8,7 @@ import pytest
 
 from compilewatch import data
 from compilewatch.errors import ConfigError
-from compilewatch.extras.executor.trainium.operation import price_of
+from compilewatch.extras.executor.trainium import price_of
 
 REVIEWED = data.TRAINIUM_PRICES
 

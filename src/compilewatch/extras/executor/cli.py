@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shutil
 import sys
@@ -15,13 +14,20 @@ import click
 
 from compilewatch.cli import options
 from compilewatch.config import Settings, cache_folder, load_settings, where_to_set
-from compilewatch.errors import ExecutorError, UsageError
+from compilewatch.errors import (
+    CompilewatchError,
+    ExecutorError,
+    TrainiumUnavailableError,
+    UsageError,
+)
 from compilewatch.extras.executor.settings import ExecutorSettings
 
 if TYPE_CHECKING:
+    from compilewatch.cli.verbs.doctor import DoctorCheck
     from compilewatch.extras.executor.client import ExecutorClient
+    from compilewatch.extras.executor.jobs import NeuronInspect, Setup
     from compilewatch.extras.executor.protocol import JobRequest, JobState
-    from compilewatch.extras.executor.runner import NeuronInspect, Setup
+    from compilewatch.extras.executor.trainium import InstanceReport, Operation
 
 
 def print_output(data: bytes) -> None:
@@ -219,15 +225,18 @@ def submit_verb(
     A folder is submitted with the Python files in it. Submitting the same again is the same job.
     With --wait the exit status is 1 unless the job ends as `done`.
     """
+    from compilewatch.extras.executor.protocol import request_digest
+
     request = _request(paths, flags)
-    key = key or f"job-{_digest(request)}"
+    key = key or f"job-{request_digest(request)[:24]}"
     settings, client = client_of(flags)
     with _instance(settings, client, start=trainium):
         state = client.submit(key, request)
         if not (wait or trainium):
             return show(state, as_json)
         if not as_json:
-            _follow(client, key)
+            for part in client.follow(key):
+                print_output(part)
         return show(client.wait(key), as_json, final=True)
 
 
@@ -236,7 +245,7 @@ def _instance(
 ) -> contextlib.AbstractContextManager[None]:
     if not start:
         return contextlib.nullcontext()
-    from compilewatch.extras.executor.instance import instance_of
+    from compilewatch.extras.executor.trainium import instance_of
 
     return instance_of(settings, client, lambda line: click.echo(line, err=True))
 
@@ -283,17 +292,6 @@ def _files(path: Path) -> Iterator[tuple[str, Path]]:
         yield path.name, path
 
 
-def _digest(request: JobRequest) -> str:
-    import msgspec
-
-    return hashlib.sha256(msgspec.json.encode(request, order="deterministic")).hexdigest()[:24]
-
-
-def _follow(client: ExecutorClient, key: str) -> None:
-    for part in client.follow(key):
-        print_output(part)
-
-
 TRUE = ("1", "true", "yes", "on")
 
 
@@ -337,7 +335,7 @@ def serve_verb(
     it cannot confine what it is to run, and says which command changes that. MAX_EXECUTION_TIME,
     NEURON_PROFILER_ENABLED and PROFILER_OUTPUT_DIR are read as well.
     """
-    from compilewatch.extras.executor.service import Address, ServiceOptions, serve
+    from compilewatch.extras.executor.service import ServiceOptions, serve
 
     if (certificate is None) != (key is None):
         raise UsageError("TLS needs both --certificate and --key")
@@ -345,10 +343,15 @@ def serve_verb(
     own = settings.of(ExecutorSettings)
     if devices and own.concurrency > 1:
         raise UsageError("jobs that get a device run one at a time: use --jobs 1")
-    address = Address(host=own.host, port=own.port, certificate=certificate, key=key)
     setup = _setup(settings, devices)
     service = ServiceOptions(
-        address=address, token=token_of(settings), state=_state(settings), setup=setup
+        host=own.host,
+        port=own.port,
+        certificate=certificate,
+        key=key,
+        token=token_of(settings),
+        state=_state(settings),
+        setup=setup,
     )
 
     def say(port: int) -> None:
@@ -366,7 +369,7 @@ def serve_verb(
 
 def _setup(settings: Settings, devices: tuple[str, ...]) -> Setup:
     from compilewatch.environments import Environments
-    from compilewatch.extras.executor.runner import Setup
+    from compilewatch.extras.executor.jobs import Setup
     from compilewatch.extras.executor.sandbox.policy import SandboxLimits
 
     own = settings.of(ExecutorSettings)
@@ -403,7 +406,7 @@ def _setup(settings: Settings, devices: tuple[str, ...]) -> Setup:
 
 
 def _profiler(settings: Settings) -> NeuronInspect | None:
-    from compilewatch.extras.executor.runner import NeuronInspect
+    from compilewatch.extras.executor.jobs import NeuronInspect
 
     if os.environ.get("NEURON_PROFILER_ENABLED", "").lower() not in TRUE:
         return None
@@ -437,8 +440,161 @@ def reason_to_keep_running() -> str | None:
     """Why the instance of the executor must not be stopped; None if it may, or there is none."""
     if not (load_settings().of(ExecutorSettings).endpoint or os.environ.get("TRAINIUM_ENDPOINT")):
         return None
-    from compilewatch.extras.executor.instance import hold
+    from compilewatch.extras.executor.trainium import hold
 
     _, client = client_of({})
     with client:
         return hold(client)
+
+
+def _which(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that select the instance and identify the run that uses it."""
+    for decorator in (
+        options.as_json,
+        click.option(
+            "--state",
+            type=click.Path(dir_okay=False, path_type=Path),
+            metavar="FILE",
+            help="The file that records what this run started (default: in the cache folder).",
+        ),
+        click.option("--region", "trainium_region", metavar="NAME", help="The AWS region."),
+        click.option(
+            "--tag", "trainium_tag", metavar="NAME=VALUE", help="The tag of the instance."
+        ),
+        click.option(
+            "--instance", "trainium_instance", metavar="ID", help="The id of the instance."
+        ),
+    ):
+        function = decorator(function)
+    return function
+
+
+@click.group("trainium")
+def trainium_command() -> None:
+    """Start the Trainium instance for a run and stop it afterwards (settings `trainium_*`).
+
+    A run is identified by its state file (--state). The exit status is 1 if the instance is
+    unavailable at the moment (no capacity, no response before the deadline), and 2 for errors that
+    a later attempt would not avoid. Not yet tested on AWS; see docs/trainium.md.
+    """
+
+
+@trainium_command.command("up")
+@_which
+def up_verb(state: Path | None, as_json: bool, **flags: Any) -> int:
+    """Start the instance unless it runs, and wait until its agent responds.
+
+    If that fails or is interrupted, the instance is stopped again.
+    """
+    return _show(_operation(state, flags).up(), as_json)
+
+
+@trainium_command.command("down")
+@click.option("--force", is_flag=True, help="Stop it even if this run did not start it.")
+@click.option("--wait/--no-wait", default=True, help="Wait until it has stopped (default).")
+@_which
+def down_verb(state: Path | None, as_json: bool, force: bool, wait: bool, **flags: Any) -> int:
+    """Stop the instance if this run started it, and show what it cost.
+
+    It is not stopped while the executor that TRAINIUM_ENDPOINT names runs a job of anybody, or
+    does not respond (exit status 1); --force stops it nevertheless.
+    """
+    operation = _operation(state, flags)
+    if not force and operation.started_here():
+        reason = reason_to_keep_running()
+        if reason is not None:
+            raise TrainiumUnavailableError(
+                f"the instance keeps running, because {reason}; --force stops it"
+            )
+    return _show(operation.down(force=force, wait=wait), as_json)
+
+
+@trainium_command.command("status")
+@_which
+def trainium_status(state: Path | None, as_json: bool, **flags: Any) -> int:
+    """Show whether the instance runs and responds, and what it costs.
+
+    The exit status is 1 if the instance cannot be used.
+    """
+    report = _operation(state, flags).status()
+    _show(report, as_json)
+    return 0 if report.ready else 1
+
+
+def _operation(state: Path | None, flags: dict[str, Any]) -> Operation:
+    # Importing boto3 takes a quarter of a second, which --help should not cost.
+    from compilewatch.extras.executor.trainium import Operation
+
+    # A tag on the command line takes precedence over an instance id in the file of settings.
+    if flags.get("trainium_tag") and not flags.get("trainium_instance"):
+        flags["trainium_instance"] = ""
+    settings = load_settings(flags)
+    place = state or (settings.cache_folder or cache_folder()) / "trainium.json"
+    return Operation(settings, place, lambda line: click.echo(line, err=True))
+
+
+def _show(report: InstanceReport, as_json: bool) -> int:
+    if as_json:
+        options.print_json(report)
+        return 0
+    click.echo(" ".join(_sentences(report)))
+    return 0
+
+
+def _sentences(report: InstanceReport) -> list[str]:
+    if report.action == "nothing" and not report.instance:
+        return ["This run started no instance, so there is nothing to stop. (--force stops it.)"]
+    if report.action == "left":
+        return [f"{report.instance} keeps running: this run did not start it. (--force stops it.)"]
+    name = f"{report.instance} ({report.type}, {report.region})"
+    if report.action == "was stopped":
+        sentences = [f"{name} was {report.state} already."]
+    elif report.action == "stopped":
+        sentences = [f"{name} is {report.state}."]
+    elif report.problem == "":
+        sentences = [f"{name} is running and responds on {report.host}:{report.port}."]
+    elif report.problem is not None:
+        where = f"{report.host}:{report.port}"
+        sentences = [f"{name} is running (checks: {report.checks}), but {where}: {report.problem}."]
+    else:
+        sentences = [f"{name} is {report.state}."]
+    sentences.append(_money(report))
+    if report.action in ("started", "joined"):
+        sentences.append(
+            "Stop it with: compilewatch trainium down."
+            if report.started_by_run
+            else "This run did not start it, so `down` leaves it running."
+        )
+    return sentences
+
+
+def _money(report: InstanceReport) -> str:
+    """The price and the cost. An instance that was stopped before `down` cost less than shown."""
+    if report.price is None:
+        return "Its cost is unknown: add a row for this type to inputs/trainium_prices.toml."
+    price = f"${report.price.usd_per_hour:g} an hour as of {report.price.date}"
+    if report.usd is None or report.seconds is None:
+        return f"It costs {price}." if report.state != "stopped" else f"Running costs {price}."
+    most = "at most " if report.action == "was stopped" else ""
+    minutes = report.seconds / 60
+    return f"Cost: {most}${report.usd:.2f} for {minutes:.1f} min, at {price}, without disks."
+
+
+def sandbox_check() -> DoctorCheck:
+    """What `compilewatch doctor` says: whether unreviewed code can be confined here."""
+    from compilewatch.cli.verbs.doctor import DoctorCheck
+    from compilewatch.extras.executor import sandbox
+
+    try:
+        guard = sandbox.check()
+    except CompilewatchError as error:
+        return DoctorCheck(
+            name="sandbox",
+            state="note",
+            fact="generated code and jobs of the executor do not run",
+            advice=str(error),
+        )
+    fact = "bubblewrap holds against the attacks tried"
+    if guard is sandbox.MemoryGuard.WATCHER:
+        fact += "; no cgroup limits memory, so a watcher does, 50 times a second"
+    return DoctorCheck(name="sandbox", state="ok", fact=fact)
