@@ -203,14 +203,16 @@ got = words(len(graphs), +places, fullgraph)
 def expected_source(result: Result) -> str:
     """The comparison with compilewatch's own capture of the same model and inputs."""
     if not result.is_verdict or result.graphs is None:
-        said = f"no verdict, {result.status} in {result.phase}: {one_line_of(result.detail)}"
-        return f'print("expected:", {said!r})\nprint("got:     ", got)'
+        verdict = f"no verdict, {result.status} in {result.phase}: {one_line_of(result.detail)}"
+        return f'print("expected:", {verdict!r})\nprint("got:     ", got)'
     if result.probed:
-        said = f"{result.status}, {result.detail}"
-        return f'print("expected:", {said!r})\nprint("got:     ", got)'
+        verdict = f"{result.status}, {result.detail}"
+        return f'print("expected:", {verdict!r})\nprint("got:     ", got)'
     places: Counter[str] = Counter()
-    for each in result.breaks:
-        places[f"{each.file.rpartition('/')[2]}:{each.line}"] += each.occurrences
+    for graph_break in result.breaks:
+        places[f"{graph_break.file.rpartition('/')[2]}:{graph_break.line}"] += (
+            graph_break.occurrences
+        )
     accepted = result.fullgraph is not None and result.fullgraph.accepted
     return (
         f"expected = words({result.graphs}, {dict(places)!r}, "
@@ -240,13 +242,13 @@ def captured(request: Request) -> Result:
     )
     with tempfile.TemporaryDirectory(prefix="compilewatch-") as folder:
         (Path(folder) / ARTIFACTS_FOLDER).mkdir()
-        found: ChildResult | None = None
+        child: ChildResult | None = None
         for tier in (Tier.REAL,) if real else (Tier.FAKE, Tier.REAL):
-            found = phases.evaluate(changed, tier, Path(folder), lambda _: None)
-            if found.fake_failure is None:
+            child = phases.evaluate(changed, tier, Path(folder), lambda _: None)
+            if child.fake_failure is None:
                 break
-        assert found is not None
-        return found.result
+        assert child is not None
+        return child.result
 
 
 def at_written_depth(request: Request) -> Request:
@@ -317,11 +319,11 @@ def adapter_source(request: Request) -> list[str]:
     ]
 
 
-def nested_source(wanted: bool | None) -> list[str]:
+def nested_source(setting: bool | None) -> list[str]:
     """The line that sets `nested_graph_breaks`, which is off where torch has no such setting."""
-    if wanted is None or not has_nested_graph_breaks():
+    if setting is None or not has_nested_graph_breaks():
         return []
-    return [f"torch._dynamo.config.nested_graph_breaks = {wanted}"]
+    return [f"torch._dynamo.config.nested_graph_breaks = {setting}"]
 
 
 DEVICE = '''
@@ -349,8 +351,8 @@ def move_all():
 
 def dtype_source(module: torch.nn.Module) -> list[str]:
     """A line that converts the model to its type of weights, if that is not float32."""
-    found = next((p.dtype for p in module.parameters() if p.dtype.is_floating_point), torch.float32)
-    return [f"model = model.to({found})"] if found is not torch.float32 else []
+    dtype = next((p.dtype for p in module.parameters() if p.dtype.is_floating_point), torch.float32)
+    return [f"model = model.to({dtype})"] if dtype is not torch.float32 else []
 
 
 def script(request: Request) -> str:

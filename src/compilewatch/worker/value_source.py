@@ -134,8 +134,8 @@ def given_source(tensor: torch.Tensor) -> str:
     values = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
     text = base64.b85encode(zlib.compress(bytes(values.tolist()))).decode()
     stored = f'__import__("zlib").decompress(__import__("base64").b85decode({text!r}))'
-    made = f"torch.frombuffer(bytearray({stored}), dtype={tensor.dtype})"
-    return f"{made}.view({tuple(tensor.shape)})"
+    source = f"torch.frombuffer(bytearray({stored}), dtype={tensor.dtype})"
+    return f"{source}.view({tuple(tensor.shape)})"
 
 
 def _literal(tensor: torch.Tensor) -> str:
@@ -155,7 +155,7 @@ def _object_source(value: Any, tensor: TensorSource) -> str:
     given = _constructed_from(value)
     if given is not None:
         arguments = ", ".join(
-            f"{name}={value_source(each, tensor)}" for name, each in given.items()
+            f"{name}={value_source(argument, tensor)}" for name, argument in given.items()
         )
         named = all(map(str.isidentifier, given))
         return f"{_class(kind)}({arguments if named else '**' + _dict_source(given, tensor)})"
@@ -182,9 +182,9 @@ def _class(kind: type) -> str:
 
 def _path(kind: type) -> str:
     """The module and the name of a class. Raises TypeError if it is not found under them."""
-    found: Any = sys.modules.get(kind.__module__)
+    value: Any = sys.modules.get(kind.__module__)
     for name in kind.__qualname__.split("."):
-        found = getattr(found, name, None)
-    if found is not kind or kind.__module__ == "__main__":
+        value = getattr(value, name, None)
+    if value is not kind or kind.__module__ == "__main__":
         raise TypeError(f"the class {kind.__qualname__} of {kind.__module__} cannot be imported")
     return f"{kind.__module__!r}, {kind.__qualname__!r}"

@@ -45,29 +45,29 @@ def run_variants(
     if not others:
         return run(subject), summarize(subject.inputs)
     main = main_variant(subject.inputs) or "prefill"
-    found = {
+    evaluated = {
         main: _Evaluated(subject.in_fork(run, TargetOutcome), summarize(subject.inputs)),
         **{name: _evaluated(subject, each, run, eager) for name, each in others.items()},
     }
-    worst = max(found, key=lambda name: _WORSE.get(found[name].outcome.status, -1))
-    outcome = found[worst].outcome
+    worst = max(evaluated, key=lambda name: _WORSE.get(evaluated[name].outcome.status, -1))
+    outcome = evaluated[worst].outcome
     detail = outcome.detail if worst == main else f"with {worst}: {outcome.detail}"
-    said = tuple(_variant(name, each) for name, each in found.items())
-    outcome = dataclasses.replace(outcome, detail=detail, variant=worst, variants=said)
-    return outcome, found[worst].inputs
+    variants = tuple(_variant(name, each) for name, each in evaluated.items())
+    outcome = dataclasses.replace(outcome, detail=detail, variant=worst, variants=variants)
+    return outcome, evaluated[worst].inputs
 
 
 def _variants_of(subject: Subject, make: Callable[[frozenset[str]], Subject]) -> dict[str, Make]:
     """Return how to make each variant but the main one."""
     request = subject.request
-    found: dict[str, Make] = {}
+    variants: dict[str, Make] = {}
     if request.variants is Variants.MAIN:
-        return found
+        return variants
     for name, without in other_variants(subject.module, subject.inputs).items():
-        found[name] = _making(make, without)
+        variants[name] = _making(make, without)
     if request.variants is Variants.ALL_DECODE and request.target.mode is Mode.EVAL:
-        found |= decode_variants(subject)
-    return found
+        variants |= decode_variants(subject)
+    return variants
 
 
 def _making(make: Callable[[frozenset[str]], Subject], without: frozenset[str]) -> Make:
@@ -100,8 +100,8 @@ def _evaluated(
     return subject.in_fork(evaluated, _Evaluated)
 
 
-def _variant(name: str, found: _Evaluated) -> VariantResult:
-    outcome = found.outcome
+def _variant(name: str, evaluated: _Evaluated) -> VariantResult:
+    outcome = evaluated.outcome
     return VariantResult(
         name=name,
         status=outcome.status,
@@ -111,5 +111,5 @@ def _variant(name: str, found: _Evaluated) -> VariantResult:
         ops=outcome.ops,
         fullgraph=outcome.fullgraph,
         breaks=outcome.breaks,
-        inputs=found.inputs,
+        inputs=evaluated.inputs,
     )

@@ -31,7 +31,9 @@ OPTIONS_LINE = "options["
 def imports(changes: Sequence[FixChange]) -> list[str]:
     """Return the import statements of a fix, sorted, without repetition."""
     needed = {"import contextlib", "import threading", "import torch", "import torch._dynamo"}
-    return sorted(needed | {line for each in changes for line in each.imports}, key=_import_order)
+    return sorted(
+        needed | {line for change in changes for line in change.imports}, key=_import_order
+    )
 
 
 def _import_order(line: str) -> tuple[bool, str]:
@@ -44,11 +46,11 @@ def context_manager(changes: Sequence[FixChange], title: str) -> str:
     The manager yields the arguments of the call, and leaves those of the caller as they are. What
     it changes is in force for all threads: they take turns. `title` is its docstring, one line.
     """
-    definitions = {text.strip("\n"): None for each in changes for text in each.definitions}
+    definitions = {text.strip("\n"): None for change in changes for text in change.definitions}
     body: list[str] = []
-    for each in changes:
-        body += [f"# {line}" for line in textwrap.wrap(each.summary, 84)]
-        body += each.lines
+    for change in changes:
+        body += [f"# {line}" for line in textwrap.wrap(change.summary, 84)]
+        body += change.lines
     inside = textwrap.indent("\n".join(body), " " * 8)
     manager = (
         "@contextlib.contextmanager\n"
@@ -69,17 +71,17 @@ def pasteable(changes: Sequence[FixChange], title: str, holds_if: Sequence[str] 
     `holds_if` are conditions besides those of the changes.
     """
     source = context_manager(changes, title)
-    with_options = any(OPTIONS_LINE in line for each in changes for line in each.lines)
+    with_options = any(OPTIONS_LINE in line for change in changes for line in change.lines)
     if not with_options:
         source = source.replace(", options=None):", "):")
         source = source.replace("    options = {} if options is None else options\n", "")
     use = _USE_OPTIONS if with_options else _USE
-    of_changes = [text for each in changes for text in each.holds_if]
+    of_changes = [text for change in changes for text in change.holds_if]
     conditions = dict.fromkeys([IN_CONTEXT, *of_changes, *holds_if])
     return "\n".join([*imports(changes), "\n", source, "\n" + use, *_comments(conditions)])
 
 
 def _comments(conditions: Iterable[str]) -> Iterator[str]:
     yield "# Holds if:"
-    for each in conditions:
-        yield textwrap.fill(each, 90, initial_indent="# - ", subsequent_indent="#   ")
+    for condition in conditions:
+        yield textwrap.fill(condition, 90, initial_indent="# - ", subsequent_indent="#   ")

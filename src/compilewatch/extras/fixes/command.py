@@ -137,7 +137,7 @@ def command(
     for file in filter(None, (save, patch)):
         _check_writable(Path(file))
     with _interrupted("the search was not at its end, and nothing of it is stored"):
-        found = find_fix(
+        fix = find_fix(
             request,
             settings,
             limits=Limits(evaluations=max_evaluations, seconds=max_seconds or MAX_SECONDS),
@@ -146,25 +146,25 @@ def command(
             report=partial(_report, console(stderr=True)),
         )
     if as_json:
-        options.print_json(found)
+        options.print_json(fix)
     else:
-        console().print(fix_panel(found, verbose=verbose), crop=False)
-    diff = "\n".join([*conditions(found), "", found.patch])
-    for path, has, text in ((save, found.script, found.script), (patch, found.patch, diff)):
+        console().print(fix_panel(fix, verbose=verbose), crop=False)
+    diff = "\n".join([*conditions(fix), "", fix.patch])
+    for path, has, text in ((save, fix.script, fix.script), (patch, fix.patch, diff)):
         if path is not None and has:
             _write(Path(path), text)
         elif path is not None:
             click.echo(f"compilewatch: {path} is not written: there is nothing for it", err=True)
-    return EXIT_STATUSES.get(found.status, 3)
+    return EXIT_STATUSES.get(fix.status, 3)
 
 
 @contextlib.contextmanager
-def _interrupted(said: str) -> Iterator[None]:
+def _interrupted(message: str) -> Iterator[None]:
     """Let the message of Ctrl-C say what is true of what was found."""
     try:
         yield
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(said) from None
+        raise KeyboardInterrupt(message) from None
 
 
 def _report(err: Console, what: str, number: int) -> None:

@@ -71,11 +71,11 @@ def find_fix(
     if request.device is not None:
         raise UsageError("fix is verified on the CPU: leave out --device")
     with searching(settings, request.target.environment) as find:
-        found = find(request, limits or Limits(), rewrites=rewrites, report=report)
-        if cost and found.verification is not None:
-            report("timing calls", len(found.trials))
-            found = msgspec.structs.replace(found, cost=find.cost(request, found.script))
-        return found
+        fix = find(request, limits or Limits(), rewrites=rewrites, report=report)
+        if cost and fix.verification is not None:
+            report("timing calls", len(fix.trials))
+            fix = msgspec.structs.replace(fix, cost=find.cost(request, fix.script))
+        return fix
 
 
 def fix_named(
@@ -127,12 +127,12 @@ class Finder:
             rewrites=rewrites,
             report=report,
         )
-        found = search.run()
-        edits = [edit for each in found.changes for edit in each.edits]
-        found = msgspec.structs.replace(found, patch=patch(edits, search.place.source_of))
-        if found.status in (FixStatus.IMPROVES, FixStatus.CAPTURED, FixStatus.NOTHING):
-            found = msgspec.structs.replace(found, regions=self._regions(request))
-        return found
+        fix = search.run()
+        edits = [edit for change in fix.changes for edit in change.edits]
+        fix = msgspec.structs.replace(fix, patch=patch(edits, search.place.source_of))
+        if fix.status in (FixStatus.IMPROVES, FixStatus.CAPTURED, FixStatus.NOTHING):
+            fix = msgspec.structs.replace(fix, regions=self._regions(request))
+        return fix
 
     def _regions(self, request: Request) -> tuple[Region, ...]:
         """The submodules to compile instead of the model; none if that cannot be said."""
@@ -154,7 +154,7 @@ class Finder:
 
     def verify(self, request: Request, changes: Changes) -> tuple[str, Verification]:
         """Return the script that verifies changes, and what it found in a process of its own."""
-        names = " and ".join(each.name for each in changes)
+        names = " and ".join(change.name for change in changes)
         wanted = WantedVerification(changes=changes, title=f"{request.model.name} with {names}")
         options = msgspec.to_builtins(wanted)
         real = msgspec.structs.replace(request, tier=Tier.REAL)

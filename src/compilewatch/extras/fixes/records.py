@@ -218,8 +218,8 @@ class Fix(Record, frozen=True, kw_only=True):
         """The fingerprints of the graph breaks that the verified changes remove."""
         if self.verification is None:
             return frozenset()
-        left = {each.fingerprint for each in self.left}
-        return frozenset(each.fingerprint for each in self.breaks) - left
+        left = {graph_break.fingerprint for graph_break in self.left}
+        return frozenset(graph_break.fingerprint for graph_break in self.breaks) - left
 
     def to_json(self) -> str:
         """Return the complete record as JSON."""

@@ -113,10 +113,10 @@ class Search:
             chosen = self._minimised(chosen)
             self._verify(chosen)
             if self._fix.status is FixStatus.VERIFIED or any(
-                WITHOUT in each.reason for each in self._fix.rejections
+                WITHOUT in rejection.reason for rejection in self._fix.rejections
             ):
                 return
-            left = [each for each in chosen if each.name not in banned]
+            left = [change for change in chosen if change.name not in banned]
             banned.add(left[-1].name)  # the most intrusive one
             self._check_time()
 
@@ -151,19 +151,19 @@ class Search:
 
     def _next(self, chosen: Changes, result: Result, banned: frozenset[str]) -> Changes | None:
         """Return what to add: everything plausible at once, or else the first change that helps."""
-        have = {each.name for each in chosen} | banned
+        have = {change.name for change in chosen} | banned
         offered = [
-            each
-            for each in proposals(_open(result), self.place, rewrites=self.rewrites)
-            if each.name not in have
+            change
+            for change in proposals(_open(result), self.place, rewrites=self.rewrites)
+            if change.name not in have
         ]
-        usual = tuple(each for each in offered if not _is_tried_alone(each))
-        mild = tuple(each for each in usual if each.kind is not FixKind.USAGE)
+        usual = tuple(change for change in offered if not _is_tried_alone(change))
+        mild = tuple(change for change in usual if change.kind is not FixKind.USAGE)
         together = [each for each in dict.fromkeys([mild, usual]) if each]
         for attempt in together:
             if _better(self._result((*chosen, *attempt)), result):
                 return attempt
-        singles = [(each,) for each in offered if (each,) not in together]
+        singles = [(change,) for change in offered if (change,) not in together]
         for attempt in [*together[:1], *singles]:
             if _better(self._result((*chosen, *attempt)), result):
                 return attempt
@@ -182,15 +182,19 @@ class Search:
         """
         for _ in range(MAX_REWRITES):
             failed = self._result((*chosen, *attempt))
-            names = have | {each.name for each in attempt}
-            for each in proposals(_open(failed), self.place, rewrites=self.rewrites):
-                if failed.error is None or each.kind is not FixKind.REWRITE or each.name in names:
+            names = have | {change.name for change in attempt}
+            for change in proposals(_open(failed), self.place, rewrites=self.rewrites):
+                if (
+                    failed.error is None
+                    or change.kind is not FixKind.REWRITE
+                    or change.name in names
+                ):
                     continue
-                found = self._result((*chosen, *attempt, each))
+                found = self._result((*chosen, *attempt, change))
                 if _better(found, result):
-                    return (*attempt, each)
+                    return (*attempt, change)
                 if found.error is not None and _place(found) != _place(failed):
-                    attempt = (*attempt, each)
+                    attempt = (*attempt, change)
                     break
             else:
                 return None
@@ -198,20 +202,20 @@ class Search:
 
     def _minimised(self, chosen: Changes) -> Changes:
         """Return the changes without those whose removal brings no break back."""
-        wanted = self._result(chosen)
-        for each in reversed(chosen):
-            without = tuple(other for other in chosen if other is not each)
-            if without and not _better(wanted, self._result(without)):
+        best = self._result(chosen)
+        for change in reversed(chosen):
+            without = tuple(other for other in chosen if other is not change)
+            if without and not _better(best, self._result(without)):
                 self._not_verified = chosen = without
         return tuple(sorted(chosen, key=lambda each: list(FixKind).index(each.kind)))
 
     def _left(self, chosen: Changes) -> tuple[GraphBreak, ...]:
         """The breaks that remain under changes, one of which may not have been evaluated."""
-        known = self._known.get(frozenset(each.name for each in chosen))
+        known = self._known.get(frozenset(change.name for change in chosen))
         return known.breaks if known is not None else self._left(chosen[1:])
 
     def _result(self, changes: Changes) -> Result:
-        key = frozenset(each.name for each in changes)
+        key = frozenset(change.name for change in changes)
         if key not in self._known:
             self._check_time()
             if len(self.trials) >= self.max_evaluations:
@@ -248,7 +252,7 @@ def verified(verify: Verifier, fix: Fix, changes: Changes) -> Fix:
     script, verification = verify(changes)
     rejections = list(fix.rejections)
     while not verification.holds:
-        names = tuple(each.name for each in changes)
+        names = tuple(change.name for change in changes)
         rejections.append(Rejection(changes=names, reason=verification.failure))
         more = after_rejection(verification.failure)
         if more is None or more.name in names:
@@ -278,8 +282,8 @@ def verified(verify: Verifier, fix: Fix, changes: Changes) -> Fix:
 
 def with_captured(fix: Fix) -> Fix:
     """Say where Dynamo captures a single graph under changes that the script rejected."""
-    passed = {each.changes for each in fix.trials if each.status == Status.PASS}
-    captured = any(set(each.changes) in map(set, passed) for each in fix.rejections)
+    passed = {trial.changes for trial in fix.trials if trial.status == Status.PASS}
+    captured = any(set(rejection.changes) in map(set, passed) for rejection in fix.rejections)
     if fix.status is FixStatus.NOTHING and captured:
         return msgspec.structs.replace(fix, status=FixStatus.CAPTURED)
     return fix
@@ -309,11 +313,11 @@ def _place(result: Result) -> tuple[str | None, int | None]:
 
 
 def _count(result: Result) -> int:
-    return sum(each.occurrences for each in result.breaks)
+    return sum(graph_break.occurrences for graph_break in result.breaks)
 
 
 def _fingerprints(result: Result) -> set[str]:
-    return {each.fingerprint for each in result.breaks}
+    return {graph_break.fingerprint for graph_break in result.breaks}
 
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
@@ -349,7 +353,7 @@ def trial_of(changes: Changes, result: Result, seconds: float) -> FixTrial:
     """Return what an evaluation under changes found, as it is stored."""
     failed = result.error
     return FixTrial(
-        changes=tuple(each.name for each in changes),
+        changes=tuple(change.name for change in changes),
         status=result.status.value,
         detail=result.detail,
         breaks=None if failed is not None else _count(result),
@@ -360,4 +364,4 @@ def trial_of(changes: Changes, result: Result, seconds: float) -> FixTrial:
 
 def names_of(changes: Sequence[FixChange]) -> str:
     """Return the names of changes in one line."""
-    return " and ".join(each.name for each in changes)
+    return " and ".join(change.name for change in changes)

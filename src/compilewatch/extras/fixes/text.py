@@ -36,46 +36,46 @@ def status_text(status: FixStatus) -> Text:
     return plain(*_WORDS[status])
 
 
-def panel_text(found: Fix) -> str:
+def panel_text(fix: Fix) -> str:
     """Return the panel as wide as the terminal, without colours."""
     width = shutil.get_terminal_size(fallback=(100, 24)).columns
     console = Console(width=width, no_color=True, highlight=False, file=io.StringIO())
     with console.capture() as captured:
-        console.print(fix_panel(found), crop=False)
+        console.print(fix_panel(fix), crop=False)
     return captured.get().rstrip()
 
 
-def fix_panel(found: Fix, *, verbose: bool = False) -> RenderableType:
+def fix_panel(fix: Fix, *, verbose: bool = False) -> RenderableType:
     """Return all that a user needs to judge and to use a fix."""
     parts: list[RenderableType] = [
         Text.assemble(
-            (found.model, "bold"),
+            (fix.model, "bold"),
             "  ",
-            _WORDS[found.status],
-            f"  {found.detail}" if found.detail else "",
+            _WORDS[fix.status],
+            f"  {fix.detail}" if fix.detail else "",
         )
     ]
-    if found.breaks:
-        parts += ["", Text("Graph breaks", "bold"), Indented(_breaks(found))]
-    if found.code:
-        parts += ["", Text("Fix", "bold"), *_fix(found, verbose=verbose)]
-    if found.verification is not None:
-        parts += ["", Text("Verification", "bold"), Indented(_verification(found.verification))]
+    if fix.breaks:
+        parts += ["", Text("Graph breaks", "bold"), Indented(_breaks(fix))]
+    if fix.code:
+        parts += ["", Text("Fix", "bold"), *_fix(fix, verbose=verbose)]
+    if fix.verification is not None:
+        parts += ["", Text("Verification", "bold"), Indented(_verification(fix.verification))]
         parts.append(Indented(Text("At reduced depth, on this machine's CPU.", "dim")))
-    if found.cost is not None:
-        parts.append(Indented(plain(cost_words(found.cost))))
-    for each in found.rejections:
-        line = f"rejected by the script: {' and '.join(each.changes)}: {each.reason}"
+    if fix.cost is not None:
+        parts.append(Indented(plain(cost_words(fix.cost))))
+    for rejection in fix.rejections:
+        line = f"rejected by the script: {' and '.join(rejection.changes)}: {rejection.reason}"
         parts += ["", plain(line)]
-    if found.regions:
+    if fix.regions:
         parts += ["", Text("Compile these instead", "bold")]
-        for region in found.regions:
+        for region in fix.regions:
             line = f"{region.name} ({region.kind}): {region.share:.0%} of the operators"
             parts.append(Indented(plain(line)))
-    if verbose or not found.verification:
-        parts += ["", Text("Tried", "bold"), Indented(_trials(found))]
-    evaluations = f"{len(found.trials)} evaluations, {found.seconds:.0f} s"
-    limit = f"; ended by the limit of {found.limit}" if found.limit else ""
+    if verbose or not fix.verification:
+        parts += ["", Text("Tried", "bold"), Indented(_trials(fix))]
+    evaluations = f"{len(fix.trials)} evaluations, {fix.seconds:.0f} s"
+    limit = f"; ended by the limit of {fix.limit}" if fix.limit else ""
     parts += ["", Text(evaluations + limit, "dim")]
     return Group(*parts)
 
@@ -86,64 +86,66 @@ def cost_words(cost: FixCost) -> str:
         "no time that could be measured" if each is None else milliseconds(each)
         for each in (cost.eager, cost.without, cost.with_fix)
     )
-    said = f"A call takes {eager} in eager mode, {without} compiled without the fix"
-    said += f", and {with_fix} with it"
+    sentence = f"A call takes {eager} in eager mode, {without} compiled without the fix"
+    sentence += f", and {with_fix} with it"
     if cost.without and cost.with_fix:
-        said += f" ({cost.without / cost.with_fix:.2f} times as fast)"
-    return f"{said}: Inductor, one thread, medians."
+        sentence += f" ({cost.without / cost.with_fix:.2f} times as fast)"
+    return f"{sentence}: Inductor, one thread, medians."
 
 
-def _place(each: GraphBreak) -> str:
-    return f"{each.file}:{each.line}"
+def _place(graph_break: GraphBreak) -> str:
+    return f"{graph_break.file}:{graph_break.line}"
 
 
-def _breaks(found: Fix) -> Table:
+def _breaks(fix: Fix) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
-    left = {each.fingerprint for each in found.left}
-    for each in found.breaks:
-        gone = each.fingerprint not in left
+    left = {graph_break.fingerprint for graph_break in fix.left}
+    for graph_break in fix.breaks:
+        gone = graph_break.fingerprint not in left
         table.add_row(
             Text("removed" if gone else "remains", "green" if gone else "yellow"),
-            plain(each.code),
-            plain(_place(each)),
-            plain(each.gb_type or each.reason.splitlines()[0]),
+            plain(graph_break.code),
+            plain(_place(graph_break)),
+            plain(graph_break.gb_type or graph_break.reason.splitlines()[0]),
         )
-    new = left - {each.fingerprint for each in found.breaks}
-    for each in found.left:
-        if each.fingerprint in new:
-            table.add_row(Text("appears", "yellow"), plain(each.code), plain(_place(each)), "")
+    new = left - {graph_break.fingerprint for graph_break in fix.breaks}
+    for graph_break in fix.left:
+        if graph_break.fingerprint in new:
+            table.add_row(
+                Text("appears", "yellow"), plain(graph_break.code), plain(_place(graph_break)), ""
+            )
     return table
 
 
-def _fix(found: Fix, *, verbose: bool) -> Iterator[RenderableType]:
+def _fix(fix: Fix, *, verbose: bool) -> Iterator[RenderableType]:
     """The lines to change, where that is all, or else the context manager to paste."""
-    if found.patch:
-        yield code(found.patch, "diff")
-    others = [each.name for each in found.changes if each.kind is not FixKind.REWRITE]
-    if found.patch and not others and not verbose:
+    if fix.patch:
+        yield code(fix.patch, "diff")
+    others = [change.name for change in fix.changes if change.kind is not FixKind.REWRITE]
+    if fix.patch and not others and not verbose:
         yield plain(
             "\n--patch FILE writes this diff; --verbose prints a context manager that does the "
             "same without a change of the file.\n",
             "dim",
         )
-        yield from (plain(line) for line in conditions(found))
+        yield from (plain(line) for line in conditions(fix))
         return
-    if found.patch:
+    if fix.patch:
         besides = f", with what the diff leaves out ({' and '.join(others)})" if others else ""
         yield plain(f"\nor, without a change of the file{besides}:\n", "bold")
-    yield code(found.code)
+    yield code(fix.code)
 
 
-def conditions(found: Fix) -> Iterator[str]:
+def conditions(fix: Fix) -> Iterator[str]:
     """Yield what a diff must have said beside it; the code of a context manager ends with it."""
     yield "Holds if:"
-    yield from (f"- {each}" for each in found.holds_if)
+    yield from (f"- {condition}" for condition in fix.holds_if)
 
 
 def _verification(verification: Verification) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
-    for each in verification.tried:
-        table.add_row("", plain("tried"), plain(each))
+    for text in verification.tried:
+        table.add_row("", plain("tried"), plain(text))
     for step in verification.steps:
         mark = Text("ok", "green") if step.passed else Text("failed", "red")
         table.add_row(mark, plain(step.name), plain(step.detail))
@@ -154,9 +156,9 @@ def _verification(verification: Verification) -> Table:
     return table
 
 
-def _trials(found: Fix) -> Table:
+def _trials(fix: Fix) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
-    for each in found.trials:
-        said = each.error or (f"{each.breaks} graph breaks" if each.breaks else "one graph")
-        table.add_row(plain(" and ".join(each.changes) or "as it is"), plain(said))
+    for trial in fix.trials:
+        said = trial.error or (f"{trial.breaks} graph breaks" if trial.breaks else "one graph")
+        table.add_row(plain(" and ".join(trial.changes) or "as it is"), plain(said))
     return table

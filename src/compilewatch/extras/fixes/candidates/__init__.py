@@ -55,13 +55,15 @@ def proposals(
 
     What removes a check of the model comes last. Of a kind, what does its work once comes last.
     """
-    found: dict[str, FixChange] = {}
+    changes: dict[str, FixChange] = {}
     for name, reference in PROPOSERS.items():
         if name == "rewrites" and not rewrites:
             continue
         proposer: Proposer = plugins.load(reference)()
         for change in proposer.propose(breaks, place):
-            found.setdefault(change.name, change)
+            changes.setdefault(change.name, change)
     return tuple(
-        sorted(found.values(), key=lambda each: (each.removes_check, _ORDER[each.kind], each.once))
+        sorted(
+            changes.values(), key=lambda each: (each.removes_check, _ORDER[each.kind], each.once)
+        )
     )

@@ -34,11 +34,11 @@ class ArgumentsProposer(Proposer):
         # Before the sizes become numbers, because it takes them as tensors.
         if not isinstance(place.request.model.build, FactoryBuild | LibraryBuild):
             yield from self._of_transformers(breaks, place)
-        if any(_VALUES.search(each.reason) for each in breaks):
+        if any(_VALUES.search(graph_break.reason) for graph_break in breaks):
             yield from filter(None, map(given_as_numbers, place.inputs))
 
     def _of_transformers(self, breaks: Sequence[GraphBreak], place: Place) -> Iterator[FixChange]:
-        frames = [(f.file, f.function) for each in breaks for f in each.user_stack]
+        frames = [(f.file, f.function) for graph_break in breaks for f in graph_break.user_stack]
         named = " ".join(f"{file} {function}" for file, function in frames)
         if _ROPE.search(named):
             yield _rope_index()
@@ -98,9 +98,9 @@ def _attention(implementation: str) -> FixChange:
     )
 
 
-def given_as_numbers(given: TensorSummary) -> FixChange | None:
+def given_as_numbers(argument: TensorSummary) -> FixChange | None:
     """Give a tensor of sizes or positions as numbers; None for data."""
-    name, dtype, shape = given.name, given.dtype or "", given.shape
+    name, dtype, shape = argument.name, argument.dtype or "", argument.shape
     if not name.isidentifier() or not dtype.startswith(("int", "uint")) or shape is None:
         return None
     if math.prod(shape) > _SMALL or _DATA.search(name):

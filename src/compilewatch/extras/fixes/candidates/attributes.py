@@ -23,11 +23,11 @@ _READS_VALUE = re.compile(r"data.dependent|Tensor\.item|tolist", re.IGNORECASE)
 class AttributesProposer(Proposer):
     def propose(self, breaks: Sequence[GraphBreak], place: Place, /) -> Iterator[FixChange]:
         """Propose what the line of a break reads of `self` and only `__init__` assigns."""
-        for found in breaks:
-            if not _READS_VALUE.search(found.reason) or NOT_LIBRARIES.match(found.file):
+        for graph_break in breaks:
+            if not _READS_VALUE.search(graph_break.reason) or NOT_LIBRARIES.match(graph_break.file):
                 continue
-            source = place.source_of(found.file)
-            for name in () if source is None else _constants(source, found.line):
+            source = place.source_of(graph_break.file)
+            for name in () if source is None else _constants(source, graph_break.line):
                 yield as_python_value(name)
 
 
@@ -40,17 +40,21 @@ def _constants(source: str, line: int) -> list[str]:
         tree = ast.parse(source)
     except SyntaxError:
         return []
-    attributes = [each for each in ast.walk(tree) if isinstance(each, ast.Attribute)]
-    read = [each.attr for each in attributes if _is_read_of_self(each) and each.lineno == line]
+    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    read = [
+        attribute.attr
+        for attribute in attributes
+        if _is_read_of_self(attribute) and attribute.lineno == line
+    ]
     first = {
-        each
+        node
         for function in ast.walk(tree)
         if isinstance(function, ast.FunctionDef) and function.name == "__init__"
-        for each in ast.walk(function)
+        for node in ast.walk(function)
     }
-    stored = [each for each in attributes if not isinstance(each.ctx, ast.Load)]
-    begun = {each.attr for each in stored if each in first}
-    changed = {each.attr for each in stored if each not in first}
+    stored = [attribute for attribute in attributes if not isinstance(attribute.ctx, ast.Load)]
+    begun = {node.attr for node in stored if node in first}
+    changed = {node.attr for node in stored if node not in first}
     return [name for name in dict.fromkeys(read) if name in begun - changed]
 
 

@@ -50,11 +50,13 @@ _REPLACEMENTS = (
 
 class FunctionsProposer(Proposer):
     def propose(self, breaks: Sequence[GraphBreak], place: Place, /) -> Iterator[FixChange]:
-        for each in _REPLACEMENTS:
-            if any(re.search(each.called, _text(found)) for found in breaks):
-                yield _replaced(each)
-        for found in breaks:
-            if not _OTHERWISE.search(found.reason) and (named := _function_of(found, place)):
+        for replacement in _REPLACEMENTS:
+            if any(re.search(replacement.called, _text(graph_break)) for graph_break in breaks):
+                yield _replaced(replacement)
+        for graph_break in breaks:
+            if not _OTHERWISE.search(graph_break.reason) and (
+                named := _function_of(graph_break, place)
+            ):
                 yield traced(*named)
 
 
@@ -65,13 +67,13 @@ _OTHERWISE = re.compile(
 """Reasons that remain where Dynamo does not trace, and those that a setting is for."""
 
 
-def _function_of(found: GraphBreak, place: Place) -> tuple[str, str] | None:
+def _function_of(graph_break: GraphBreak, place: Place) -> tuple[str, str] | None:
     """The module and the name of the innermost function on the stack that a module defines.
 
     Methods get an object, and functions that are defined in others exist once for each call of
     those: neither can be traced without Dynamo.
     """
-    for frame in reversed(found.user_stack):
+    for frame in reversed(graph_break.user_stack):
         source = None if NOT_LIBRARIES.match(frame.file) else place.source_of(frame.file)
         if source is not None and frame.function in _defined(source):
             return module_of(frame.file), frame.function
@@ -84,7 +86,7 @@ def _defined(source: str) -> set[str]:
         body = ast.parse(source).body
     except SyntaxError:
         return set()
-    return {each.name for each in body if isinstance(each, ast.FunctionDef)}
+    return {statement.name for statement in body if isinstance(statement, ast.FunctionDef)}
 
 
 def traced(module: str, name: str) -> FixChange:
@@ -120,21 +122,25 @@ def traced(module: str, name: str) -> FixChange:
     )
 
 
-def _text(found: GraphBreak) -> str:
+def _text(graph_break: GraphBreak) -> str:
     """The source around a break and the functions that lead to it."""
-    return "\n".join([*found.source, *(frame.function for frame in found.user_stack)])
+    return "\n".join([*graph_break.source, *(frame.function for frame in graph_break.user_stack)])
 
 
-def _replaced(each: _Replacement) -> FixChange:
+def _replaced(replacement: _Replacement) -> FixChange:
     return FixChange(
-        name=f"{each.module}.{each.name} replaced",
+        name=f"{replacement.module}.{replacement.name} replaced",
         kind=FixKind.FUNCTION,
-        summary=each.summary,
-        imports=(f"import {each.module}", "from typing import Any", "from unittest import mock"),
-        definitions=(inspect.getsource(each.by),),
-        lines=(
-            f"stack.enter_context(mock.patch.object({each.module}, {each.name!r}, "
-            f"{each.by.__name__}))",
+        summary=replacement.summary,
+        imports=(
+            f"import {replacement.module}",
+            "from typing import Any",
+            "from unittest import mock",
         ),
-        holds_if=each.holds_if,
+        definitions=(inspect.getsource(replacement.by),),
+        lines=(
+            f"stack.enter_context(mock.patch.object({replacement.module}, {replacement.name!r}, "
+            f"{replacement.by.__name__}))",
+        ),
+        holds_if=replacement.holds_if,
     )

@@ -18,8 +18,14 @@ from compilewatch.records import GraphBreak
 class RewritesProposer(Proposer):
     def propose(self, breaks: Sequence[GraphBreak], place: Place, /) -> Iterator[FixChange]:
         """Propose each rule at all of its places together, then at each of them."""
-        sites = [(each, site) for each in breaks if (site := _site(each, place)) is not None]
-        caught = {each.fingerprint for each in breaks if _is_caught(each, place)}
+        sites = [
+            (graph_break, site)
+            for graph_break in breaks
+            if (site := _site(graph_break, place)) is not None
+        ]
+        caught = {
+            graph_break.fingerprint for graph_break in breaks if _is_caught(graph_break, place)
+        }
         for rule in RULES:
             found: dict[tuple[Edit, ...], None] = {}
             for each, site in sites:
@@ -36,20 +42,23 @@ class RewritesProposer(Proposer):
                 yield change(rule, edits, place.source_of)
 
 
-def _site(each: GraphBreak, place: Place) -> Site | None:
+def _site(graph_break: GraphBreak, place: Place) -> Site | None:
     """The innermost place of a library on the stack of a break."""
-    frames = [(frame.file, frame.line) for frame in reversed(each.user_stack)]
-    for file, line in [(each.file, each.line), *frames]:
+    frames = [(frame.file, frame.line) for frame in reversed(graph_break.user_stack)]
+    for file, line in [(graph_break.file, graph_break.line), *frames]:
         if file and not NOT_LIBRARIES.match(file):
             source = place.source_of(file)
             if source is not None:
-                return site_at(source, file, line, each.reason)
+                return site_at(source, file, line, graph_break.reason)
     return None
 
 
-def _is_caught(each: GraphBreak, place: Place) -> bool:
+def _is_caught(graph_break: GraphBreak, place: Place) -> bool:
     """Whether the model catches errors at a line of the stack of a break."""
-    for file, line in {(each.file, each.line), *((f.file, f.line) for f in each.user_stack)}:
+    for file, line in {
+        (graph_break.file, graph_break.line),
+        *((f.file, f.line) for f in graph_break.user_stack),
+    }:
         source = None if NOT_LIBRARIES.match(file) else place.source_of(file)
         with contextlib.suppress(SyntaxError):
             for node in ast.walk(ast.parse(source or "")):

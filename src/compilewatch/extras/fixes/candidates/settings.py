@@ -93,7 +93,7 @@ _PRINT = re.compile(r"reorderable_logging_functions(?!.*logger)|builtin `?print"
 
 class SettingsProposer(Proposer):
     def propose(self, breaks: Sequence[GraphBreak], _: Place, /) -> Iterator[FixChange]:
-        reasons = "\n".join(each.reason for each in breaks)
+        reasons = "\n".join(graph_break.reason for graph_break in breaks)
         for row in _ROWS:
             if re.search(row.when, reasons):
                 yield _setting(row.setting, row.value, row.summary, row.holds_if)

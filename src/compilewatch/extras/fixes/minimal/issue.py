@@ -20,28 +20,28 @@ class Duplicate(Record, frozen=True, kw_only=True):
 
 def stored_duplicates(store: Store, fingerprint: str) -> tuple[Duplicate, ...]:
     """The stored runs with a graph break of this fingerprint, newest first."""
-    found = []
+    duplicates = []
     for stored in store.runs():
         models: dict[str, None] = {}
         for result in stored.results():
-            if any(each.fingerprint == fingerprint for each in result.breaks):
+            if any(graph_break.fingerprint == fingerprint for graph_break in result.breaks):
                 models[result.request.model.name] = None
         if models:
-            found.append(Duplicate(run=stored.run.id, models=tuple(models)))
-    return tuple(found)
+            duplicates.append(Duplicate(run=stored.run.id, models=tuple(models)))
+    return tuple(duplicates)
 
 
 def draft(
-    made: MinimalReproducer,
+    reproducer: MinimalReproducer,
     request: Request,
     versions: Mapping[str, str],
     duplicates: Sequence[Duplicate],
 ) -> str:
     """The draft as Markdown; its last section is for its author, who removes it."""
-    broken = made.broken
+    broken = reproducer.broken
     kind = (broken.gb_type or broken.reason.splitlines()[0]).strip()
     where = f"`{broken.file}:{broken.line}`, in `{broken.function}`"
-    fullgraph = "fullgraph=True" in made.source
+    fullgraph = "fullgraph=True" in reproducer.source
     shown = (
         "With `fullgraph=True`, it raises an error" if fullgraph else "PyTorch logs the graph break"
     )
@@ -50,12 +50,12 @@ def draft(
         f"`torch.compile` breaks the graph of `{request.model.name}` at {where}. The code below "
         f"shows the same graph break with plain PyTorch. {shown}.",
         "## Reproducer",
-        f"```python\n{made.source.rstrip()}\n```",
+        f"```python\n{reproducer.source.rstrip()}\n```",
         "## Reason",
-        f"```\n{_reason(made)}\n```",
-        *_explained(made),
+        f"```\n{_reason(reproducer)}\n```",
+        *_explained(reproducer),
         "## Stack of the model",
-        f"```\n{_stack(made)}\n```",
+        f"```\n{_stack(reproducer)}\n```",
         "## Versions",
         "\n".join(f"- {name}: {version}" for name, version in versions.items()),
         "## Stored duplicates",
@@ -64,23 +64,23 @@ def draft(
     return "\n\n".join(sections) + "\n"
 
 
-def _reason(made: MinimalReproducer) -> str:
-    return (made.fresh.reason if made.fresh else made.broken.reason).strip()
+def _reason(reproducer: MinimalReproducer) -> str:
+    return (reproducer.fresh.reason if reproducer.fresh else reproducer.broken.reason).strip()
 
 
-def _explained(made: MinimalReproducer) -> list[str]:
+def _explained(reproducer: MinimalReproducer) -> list[str]:
     """What the reason lacks: torch's own text often has both."""
-    broken = made.broken
-    if "  Explanation: " in _reason(made):
+    broken = reproducer.broken
+    if "  Explanation: " in _reason(reproducer):
         return []
     hints = [f"- {hint}" for hint in broken.hints]
     lines = ["## Explanation and hints of PyTorch", broken.explanation, "\n".join(hints)]
     return [line for line in lines if line] if broken.explanation or hints else []
 
 
-def _stack(made: MinimalReproducer) -> str:
+def _stack(reproducer: MinimalReproducer) -> str:
     lines = []
-    for frame in made.broken.user_stack:
+    for frame in reproducer.broken.user_stack:
         lines.append(f"{frame.file}:{frame.line}, in {frame.function}")
         if frame.text:
             lines.append(f"    {frame.text}")
@@ -92,9 +92,9 @@ def _duplicates(duplicates: Sequence[Duplicate], fingerprint: str) -> str:
     if not duplicates:
         return f"No stored run has another graph break with the fingerprint {fingerprint}."
     lines = [f"Stored runs with the same graph break (fingerprint {fingerprint}):", ""]
-    for each in duplicates:
-        named = ", ".join(each.models[:MODELS_NAMED])
-        more = len(each.models) - MODELS_NAMED
+    for duplicate in duplicates:
+        named = ", ".join(duplicate.models[:MODELS_NAMED])
+        more = len(duplicate.models) - MODELS_NAMED
         models = f"{named} and {more} more" if more > 0 else named
-        lines.append(f"- run {each.run}: {len(each.models)} models: {models}")
+        lines.append(f"- run {duplicate.run}: {len(duplicate.models)} models: {models}")
     return "\n".join(lines)

@@ -45,19 +45,20 @@ def write(
     for duplicates. Raises InputsError if there is no such graph break, or no file that shows it.
     """
     outcome = order(environments, MinimalOrder(request=request, at=at))
-    (made,) = outcome.reproducers
-    place = f"{made.broken.code} at {made.broken.file}:{made.broken.line}"
-    if not made.source or made.failure:
-        raise InputsError(f"no minimal reproducer of {place}: {made.failure}")
-    same = "the same reason" if made.succeeded else "another reason"
+    (reproducer,) = outcome.reproducers
+    place = f"{reproducer.broken.code} at {reproducer.broken.file}:{reproducer.broken.line}"
+    if not reproducer.source or reproducer.failure:
+        raise InputsError(f"no minimal reproducer of {place}: {reproducer.failure}")
+    same = "the same reason" if reproducer.succeeded else "another reason"
     note = (
-        f"{place}: {made.lines} lines, made from {made.form}; in a fresh process it shows "
-        f"{made.broken.code} with {same} ({made.checks} candidates in {made.seconds:.0f} s)"
+        f"{place}: {reproducer.lines} lines, made from {reproducer.form}; in a fresh process it "
+        f"shows {reproducer.broken.code} with {same} ({reproducer.checks} candidates in "
+        f"{reproducer.seconds:.0f} s)"
     )
     if not issue:
-        return Written(text=made.source, note=note)
-    duplicates = stored_duplicates(Store(outputs), made.broken.fingerprint)
-    return Written(text=draft(made, request, outcome.versions, duplicates), note=note)
+        return Written(text=reproducer.source, note=note)
+    duplicates = stored_duplicates(Store(outputs), reproducer.broken.fingerprint)
+    return Written(text=draft(reproducer, request, outcome.versions, duplicates), note=note)
 
 
 def order(environments: Environments, wanted: MinimalOrder) -> MinimalOutcome:
@@ -78,10 +79,10 @@ def order(environments: Environments, wanted: MinimalOrder) -> MinimalOutcome:
 
 def reducer_file() -> str:
     """The file of the package pysource_minimize. Raises MissingExtraError."""
-    found = importlib.util.find_spec(REDUCER)
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec(REDUCER)
+    if spec is None or spec.origin is None:
         raise MissingExtraError(
             f"{REDUCER} is not installed, which a minimal reproducer needs: "
             f"{extras.install('fixes')}"
         )
-    return found.origin
+    return spec.origin

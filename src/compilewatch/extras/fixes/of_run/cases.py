@@ -50,9 +50,11 @@ class Case:
 
 def cases_of(results: Iterable[Result]) -> tuple[tuple[Case, ...], tuple[str, ...]]:
     """Return the cases of a run, and a note for each kind of results that is none."""
-    broken = [each for each in results if each.breaks and each.request.target.name == TARGET]
-    here = [each for each in broken if each.request.target.device == CPU]
-    cases = [each for each in here if each.request.model.source not in extras.SANDBOXED]
+    broken = [
+        result for result in results if result.breaks and result.request.target.name == TARGET
+    ]
+    here = [result for result in broken if result.request.target.device == CPU]
+    cases = [result for result in here if result.request.model.source not in extras.SANDBOXED]
     notes: list[str] = []
     if elsewhere := len(broken) - len(here):
         notes.append(
@@ -64,7 +66,7 @@ def cases_of(results: Iterable[Result]) -> tuple[tuple[Case, ...], tuple[str, ..
             f"{plural(generated, 'result')} of generated code not searched: such code only runs in "
             "the sandbox"
         )
-    return tuple(Case(result=each) for each in cases), tuple(notes)
+    return tuple(Case(result=case) for case in cases), tuple(notes)
 
 
 def samples(cases: Sequence[Case]) -> dict[str, tuple[Case, ...]]:
@@ -85,7 +87,10 @@ def ordered(cases: Sequence[Case]) -> tuple[Case, ...]:
     """
     chosen = samples(cases)
     first = (
-        each[number] for number in range(SAMPLES) for each in chosen.values() if number < len(each)
+        change[number]
+        for number in range(SAMPLES)
+        for change in chosen.values()
+        if number < len(change)
     )
     return tuple({case.key: case for case in (*first, *sorted(cases, key=_first))}.values())
 
@@ -105,15 +110,15 @@ def known_changes(case: Case, known: Sequence[RunFix]) -> KnownChanges | None:
     They are the smallest set that removed all graph breaks of the case elsewhere; of equal ones the
     one that did for most models. Without one, those that removed one of them each are joined.
     """
-    covering = [each for each in known if each.fix.removed >= case.places]
+    covering = [run_fix for run_fix in known if run_fix.fix.removed >= case.places]
     if covering:
-        times = Counter(_names(each) for each in covering)
+        times = Counter(_names(run_fix) for run_fix in covering)
         best = min(covering, key=lambda each: (len(each.fix.changes), -times[_names(each)]))
         minimal = best.fix.removed == case.places
         return KnownChanges(models=(best.model,), changes=best.fix.changes, minimal=minimal)
     parts: list[RunFix] = []
     for place in sorted(case.places):
-        having = [each for each in known if place in each.fix.removed]
+        having = [run_fix for run_fix in known if place in run_fix.fix.removed]
         if having:
             parts.append(min(having, key=lambda each: len(each.fix.changes)))
     changes = {change.name: change for part in parts for change in part.fix.changes}

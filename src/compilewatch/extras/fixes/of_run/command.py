@@ -113,8 +113,8 @@ def summarised(stored: StoredRun, cases: Sequence[Case], notes: Sequence[str]) -
         each = found.get(case.key)
         by_state[each.fix.status if each is not None else FixStatus.NOT_SEARCHED].append(case)
     fixes = tuple(found[case.key] for case in cases if case.key in found)
-    shown = [model_fix(each) for each in fixes]
-    removed = {place for each in shown for place in each.removed}
+    shown = [model_fix(run_fix) for run_fix in fixes]
+    removed = {place for run_fix in shown for place in run_fix.removed}
     places = {place for case in cases for place in case.places}
     return RunFixSummary(
         run=stored.run.id,
@@ -125,9 +125,9 @@ def summarised(stored: StoredRun, cases: Sequence[Case], notes: Sequence[str]) -
         },
         places=len(places),
         removed=len(places & removed),
-        searches=sum(each.origin is FixOrigin.SEARCH for each in fixes),
-        evaluations=sum(len(each.fix.trials) for each in fixes),
-        seconds=round(sum(each.fix.seconds for each in fixes), 1),
+        searches=sum(run_fix.origin is FixOrigin.SEARCH for run_fix in fixes),
+        evaluations=sum(len(run_fix.fix.trials) for run_fix in fixes),
+        seconds=round(sum(run_fix.fix.seconds for run_fix in fixes), 1),
         total=verified_total([case.result for case in cases], shown),
         fixes=fixes,
         notes=(*damaged, *notes),
@@ -156,8 +156,8 @@ def summary_text(found: RunFixSummary) -> RenderableType:
     if found.total is not None and found.total.changes:
         changes = plain_table("Part of verified fixes", "Models")
         changes.columns[1].justify = "right"
-        for each in found.total.changes:
-            changes.add_row(plain(each.name), plain(f"{each.models:,}"))
+        for change in found.total.changes:
+            changes.add_row(plain(change.name), plain(f"{change.models:,}"))
         parts.append(changes)
     lines = [plain(f"note: {note}", "yellow") for note in found.notes]
     if found.total is not None:

@@ -176,8 +176,8 @@ class RunSearch:
 
         changes = attempt.changes
         if captured(changes):
-            for each in () if attempt.minimal else reversed(changes):
-                without = tuple(other for other in changes if other is not each)
+            for change in () if attempt.minimal else reversed(changes):
+                without = tuple(other for other in changes if other is not change)
                 if without and captured(without):
                     changes = without
             fix = verified(verify, fix, changes)
@@ -211,7 +211,7 @@ class RunSearch:
         """Whether a search may find something: not if it found nothing at each place elsewhere."""
         with self._lock:
             found = dict(self._found)
-        removed = {place for each in found.values() for place in each.fix.removed}
+        removed = {place for entry in found.values() for place in entry.fix.removed}
         for place in case.places:
             searched = [found.get(each.key) for each in self._samples[place]]
             in_vain = all(each is not None and each.fix.status in _IN_VAIN for each in searched)

@@ -45,7 +45,7 @@ class FixJournal:
     def read(self) -> tuple[dict[Key, RunFix], tuple[str, ...]]:
         """Return what is stored by key, and one line for each line that cannot be read."""
         found, damaged = read_records(self._root / FILE, RunFix, FIXES_VERSION)
-        return {key_of(each): each for each in found}, damaged
+        return {key_of(entry): entry for entry in found}, damaged
 
     def done(self, limits: Limits) -> dict[Key, RunFix]:
         """Return what need not be searched again.
@@ -104,7 +104,7 @@ def key_of(found: RunFix) -> Key:
 def _is_final(found: RunFix, limits: Limits) -> bool:
     if found.fix.verification is not None:
         return True
-    late = any(each.reason.startswith(LATE) for each in found.fix.rejections)
+    late = any(rejection.reason.startswith(LATE) for rejection in found.fix.rejections)
     if late or found.fix.status is FixStatus.NO_VERDICT:
         return False  # a timeout, which another time may not come
     larger = limits.evaluations > found.max_evaluations or limits.seconds > found.max_seconds

@@ -66,7 +66,7 @@ class FixProgress:
         line = self._head()
         line.append_text(plain(f"{found.model}  ", "bold"))
         line.append_text(status_text(found.fix.status))
-        said = " and ".join(each.name for each in found.fix.changes) or found.fix.detail
+        said = " and ".join(change.name for change in found.fix.changes) or found.fix.detail
         line.append_text(plain(f"  {said}"))
         self._print(line)
         self._bar.update(self._task, completed=self._done)

@@ -43,12 +43,12 @@ class RunFixes:
 
     def links(self, model: str) -> Iterator[Link]:
         """Yield a link to each verification of a model."""
-        for each in self.found:
-            if each.model == model and each.script_file:
+        for entry in self.found:
+            if entry.model == model and entry.script_file:
                 yield Link(
-                    each.script_file,
+                    entry.script_file,
                     "Open the verification of the fix",
-                    f"A script of plain PyTorch: {each.fix.detail}.",
+                    f"A script of plain PyTorch: {entry.fix.detail}.",
                 )
 
 
@@ -79,10 +79,10 @@ def model_fix(found: RunFix) -> ModelFix:
         detail=detail,
         verified=verification is not None,
         single_graph=found.fix.status is FixStatus.VERIFIED,
-        changes=tuple(each.name for each in fix.changes),
+        changes=tuple(change.name for change in fix.changes),
         removed=fix.removed,
         code=fix.code,
-        verification=tuple(_step(each) for each in verification.steps)
+        verification=tuple(_step(step) for step in verification.steps)
         if verification is not None
         else (),
         script=found.script_file,
@@ -96,8 +96,8 @@ def _step(step: VerificationStep) -> str:
 
 def tried_hints(fix: Fix) -> dict[str, str]:
     """Return what became of the model under each hint that was tried and is no part of the fix."""
-    used = {each.name for each in fix.changes}
-    hints = {hint for each in fix.breaks for hint in each.hints}
+    used = {change.name for change in fix.changes}
+    hints = {hint for graph_break in fix.breaks for hint in graph_break.hints}
     found: dict[str, str] = {}
     for hint in sorted(hints):
         named = [trial for trial in fix.trials if any(_names(c, hint) for c in trial.changes)]
@@ -120,7 +120,7 @@ def _outcome(trial: FixTrial, rejections: Sequence[Rejection]) -> str:
         return f"compiler error {trial.error}{also}"
     if trial.status == Status.PASS:
         names = set(trial.changes)
-        reasons = [each.reason for each in rejections if set(each.changes) == names]
+        reasons = [rejection.reason for rejection in rejections if set(rejection.changes) == names]
         return (
             f"one graph{also}, but the script rejects it: {reasons[-1]}"
             if reasons
@@ -167,7 +167,7 @@ Sample = tuple[str, tuple[str, ...], float]
 
 def samples(part: RunFixes) -> Iterator[Sample]:
     """Yield the samples of a run that was searched; zeros too, so that a state falls to zero."""
-    found = {(each.model, each.target): each for each in part.found}
+    found = {(entry.model, entry.target): entry for entry in part.found}
     states: defaultdict[tuple[str, str], defaultdict[FixStatus, list[Case]]] = defaultdict(
         lambda: defaultdict(list)
     )
@@ -178,7 +178,9 @@ def samples(part: RunFixes) -> Iterator[Sample]:
         fix = found.get((case.name, target))
         states[where][fix.fix.status if fix is not None else FixStatus.NOT_SEARCHED].append(case)
         if fix is not None and fix.fix.status is FixStatus.VERIFIED:
-            kinds.update((kind, *where) for kind in {each.kind.value for each in fix.fix.changes})
+            kinds.update(
+                (kind, *where) for kind in {change.kind.value for change in fix.fix.changes}
+            )
     for where, by_state in states.items():
         for state in _STATES:
             cases = by_state[state]

@@ -29,13 +29,13 @@ SourceOf = Callable[[str], str | None]
 
 def change(rule: RewriteRule, edits: Sequence[Edit], source_of: SourceOf) -> FixChange:
     """Return the change that makes these edits."""
-    places = {f"{_stem(each.file)}:{each.line}": None for each in edits}
+    places = {f"{_stem(edit.file)}:{edit.line}": None for edit in edits}
     constants, lines = [], []
-    for each in edits:
-        name = _constant(each)
-        constants.append(f"{name} = (\n{_literal(each.old)},\n{_literal(each.new)},\n)")
+    for edit in edits:
+        name = _constant(edit)
+        constants.append(f"{name} = (\n{_literal(edit.old)},\n{_literal(edit.new)},\n)")
         lines.append(
-            f"stack.enter_context(edited({module_of(each.file)!r}, {each.path!r}, {name}))",
+            f"stack.enter_context(edited({module_of(edit.file)!r}, {edit.path!r}, {name}))",
         )
     return FixChange(
         name=f"{rule.name} at {', '.join(places)}",
@@ -45,7 +45,7 @@ def change(rule: RewriteRule, edits: Sequence[Edit], source_of: SourceOf) -> Fix
         definitions=(*_definitions(), *constants),
         lines=tuple(lines),
         edits=tuple(edits),
-        functions=tuple(f"{module_of(each.file)}:{each.path}" for each in edits),
+        functions=tuple(f"{module_of(edit.file)}:{edit.path}" for edit in edits),
         diff=patch(edits, source_of),
         removes_check=rule.removes_check,
         holds_if=rule.holds_if,
@@ -55,10 +55,10 @@ def change(rule: RewriteRule, edits: Sequence[Edit], source_of: SourceOf) -> Fix
 def patch(edits: Sequence[Edit], source_of: SourceOf) -> str:
     """Return edits as a unified diff that `patch -p1` applies in the folder of the packages."""
     parts: list[str] = []
-    for file in dict.fromkeys(each.file for each in edits):
+    for file in dict.fromkeys(edit.file for edit in edits):
         before = (source_of(file) or "").splitlines(keepends=True)
         after = list(before)
-        for each in [each for each in edits if each.file == file]:
+        for each in [edit for edit in edits if edit.file == file]:
             old = each.old.splitlines(keepends=True)
             places = [i for i in range(len(after)) if after[i : i + len(old)] == old]
             if places:

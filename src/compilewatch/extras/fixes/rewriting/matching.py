@@ -25,7 +25,7 @@ def keyword(call: ast.Call, name: str) -> ast.expr | None:
 
 def only_used_in(function: ast.AST, names: set[str], statements: Sequence[ast.stmt]) -> bool:
     """Whether names appear nowhere in a function but in these statements."""
-    inside = {id(node) for each in statements for node in ast.walk(each)}
+    inside = {id(node) for statement in statements for node in ast.walk(statement)}
     return not any(
         isinstance(node, ast.Name) and node.id in names and id(node) not in inside
         for node in ast.walk(function)
@@ -54,7 +54,7 @@ def logger_call(call: ast.Call) -> bool:
 
 def stored_names(node: ast.AST) -> set[str]:
     """The names in a target of an assignment."""
-    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
 
 
 class _WithoutItem(ast.NodeTransformer):

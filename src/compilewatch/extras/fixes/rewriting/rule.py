@@ -37,4 +37,4 @@ class RewriteRule:
 
 def all_of(*edits: Edit | None) -> Edits:
     """The edits, if all could be made."""
-    return tuple(each for each in edits if each is not None) if all(edits) else ()
+    return tuple(edit for edit in edits if edit is not None) if all(edits) else ()

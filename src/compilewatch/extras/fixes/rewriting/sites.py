@@ -40,20 +40,20 @@ class Site:
     @cached_property
     def names(self) -> frozenset[str]:
         """The names that the function uses or defines anywhere."""
-        return frozenset(each.id for each in ast.walk(self.function) if isinstance(each, ast.Name))
+        return frozenset(node.id for node in ast.walk(self.function) if isinstance(node, ast.Name))
 
     def text(self, node: ast.AST) -> str:
         """The source of an expression, on one line where it stood on several."""
         return ast.unparse(node)
 
-    def new_name(self, wanted: str) -> str:
+    def new_name(self, base: str) -> str:
         """A name that the function does not use."""
         taken = self.names | {
-            each.arg for each in ast.walk(self.function.args) if isinstance(each, ast.arg)
+            node.arg for node in ast.walk(self.function.args) if isinstance(node, ast.arg)
         }
-        while wanted in taken:
-            wanted += "_"
-        return wanted
+        while base in taken:
+            base += "_"
+        return base
 
     def block(self) -> list[ast.stmt]:
         """The statements of the body that directly contains the statement."""
@@ -153,9 +153,9 @@ def block_of(owner: ast.stmt, statement: ast.stmt) -> list[ast.stmt]:
 def stored(node: ast.AST) -> set[str]:
     """The names that a statement assigns anywhere inside."""
     return {
-        each.id
-        for each in ast.walk(node)
-        if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load)
+        inner.id
+        for inner in ast.walk(node)
+        if isinstance(inner, ast.Name) and not isinstance(inner.ctx, ast.Load)
     }
 
 
@@ -191,18 +191,18 @@ def _function_at(tree: ast.Module, line: int) -> tuple[Function | None, list[str
     names: list[str] = []
     body: list[ast.stmt] = tree.body
     while True:
-        inside = next((each for each in body if _holds(each, line)), None)
+        inside = next((statement for statement in body if _holds(statement, line)), None)
         if isinstance(inside, ast.ClassDef):
             names.append(inside.name)
             body = inside.body
         elif isinstance(inside, ast.If | ast.Try):
-            body = [each for each in ast.iter_child_nodes(inside) if isinstance(each, ast.stmt)]
+            body = [child for child in ast.iter_child_nodes(inside) if isinstance(child, ast.stmt)]
         elif isinstance(inside, Function):
             names.append(inside.name)
             local = any(
-                isinstance(each, Function) and _holds(each, line)
-                for each in ast.walk(inside)
-                if each is not inside
+                isinstance(node, Function) and _holds(node, line)
+                for node in ast.walk(inside)
+                if node is not inside
             )
             starts = inside.body[0].lineno
             return (None if local or line < starts else inside), names
@@ -223,7 +223,7 @@ def _statements_at(function: Function, line: int) -> Iterator[ast.stmt]:
             return
         yield inside
         body = [
-            each
+            statement
             for child in ast.iter_child_nodes(inside)
-            for each in (child.body if isinstance(child, ast.ExceptHandler) else [child])
+            for statement in (child.body if isinstance(child, ast.ExceptHandler) else [child])
         ]

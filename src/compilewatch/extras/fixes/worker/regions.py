@@ -51,7 +51,7 @@ def regions(subject: Subject, _: dict[str, Any]) -> TargetOutcome:
     subject.enter(Phase.COMPILE)
     counted = subject.in_fork(_counted, dict[str, int])
     total = counted.pop("")
-    found: list[Region] = []
+    regions_found: list[Region] = []
     waiting = deque([subject.module])
     names = {id(each): name for name, each in subject.module.named_modules()}
     attempts = 0
@@ -61,10 +61,12 @@ def regions(subject: Subject, _: dict[str, Any]) -> TargetOutcome:
             attempts += 1
             if attempts <= MOST_ATTEMPTS and subject.in_fork(partial(_accepted, members), bool):
                 operators = sum(counted[name] for name in members)
-                found.append(Region(name=pattern, kind=kind, share=operators / max(total, 1)))
+                regions_found.append(
+                    Region(name=pattern, kind=kind, share=operators / max(total, 1))
+                )
             else:
                 waiting.extend(subject.module.get_submodule(name) for name in members[:1])
-    (subject.artifacts / REGIONS_FILE).write_bytes(msgspec.json.encode(found))
+    (subject.artifacts / REGIONS_FILE).write_bytes(msgspec.json.encode(regions_found))
     return TargetOutcome(status=Status.PASS, artifacts=(REGIONS_FILE,))
 
 
@@ -81,9 +83,9 @@ def _groups(module: nn.Module, names: dict[int, str], counted: dict[str, int]) -
     for child in module.children():
         name = names[id(child)]
         called = [child] if name in counted else list(child.children())
-        for each in called:
-            if (name := names[id(each)]) in counted:
-                key = (_INDEX.sub(".*", name), type(each).__name__)
+        for node in called:
+            if (name := names[id(node)]) in counted:
+                key = (_INDEX.sub(".*", name), type(node).__name__)
                 groups.setdefault(key, []).append(name)
     return groups
 

@@ -105,9 +105,9 @@ def free(module: torch.nn.Module) -> None:
             storage.resize_(0)
 
 
-def shapes(made: ExampleInputs) -> list[torch.Size]:
-    leaves = tree_leaves((made.args, made.kwargs))
-    return [each.shape for each in leaves if isinstance(each, torch.Tensor)]
+def shapes(inputs: ExampleInputs) -> list[torch.Size]:
+    leaves = tree_leaves((inputs.args, inputs.kwargs))
+    return [leaf.shape for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
 def second_shape(
@@ -118,18 +118,18 @@ def second_shape(
     They are those that the rules make for more samples, or else the first ones with one more
     sample, where a person gave them or the rules know no number of samples.
     """
-    for made in (longer, with_one_more(first)):
-        if shapes(made) != shapes(first) and is_taken(module, made):
-            return made
+    for inputs in (longer, with_one_more(first)):
+        if shapes(inputs) != shapes(first) and is_taken(module, inputs):
+            return inputs
     return first
 
 
-def is_taken(module: torch.nn.Module, made: ExampleInputs) -> bool:
+def is_taken(module: torch.nn.Module, inputs: ExampleInputs) -> bool:
     """Whether a model takes these inputs in eager mode. Nothing of the call is left."""
 
     def call(module: torch.nn.Module) -> bool:
         with torch.no_grad():
-            module(*made.args, **made.kwargs)
+            module(*inputs.args, **inputs.kwargs)
         return True
 
     try:
@@ -140,15 +140,15 @@ def is_taken(module: torch.nn.Module, made: ExampleInputs) -> bool:
         return False
 
 
-def with_one_more(made: ExampleInputs) -> ExampleInputs:
+def with_one_more(inputs: ExampleInputs) -> ExampleInputs:
     """Repeat the first sample in all tensors that have as many samples as the first one."""
-    samples = next((shape[:1] for shape in shapes(made) if shape), None)
+    samples = next((shape[:1] for shape in shapes(inputs) if shape), None)
 
     def longer(value: torch.Tensor) -> torch.Tensor:
         return torch.cat([value, value[:1]]) if value.shape[:1] == samples else value
 
-    args, kwargs = tree_map_only(torch.Tensor, longer, (made.args, made.kwargs))
-    return replace(made, args=args, kwargs=kwargs)
+    args, kwargs = tree_map_only(torch.Tensor, longer, (inputs.args, inputs.kwargs))
+    return replace(inputs, args=args, kwargs=kwargs)
 
 
 def verification_text() -> str:
@@ -157,18 +157,20 @@ def verification_text() -> str:
     return text.partition('"""\n\n')[2].strip()
 
 
-def _inputs(made: ExampleInputs, indent: str) -> str:
+def _inputs(inputs: ExampleInputs, indent: str) -> str:
     """The source of inputs; those that a person gave have their own values."""
-    given = made.strategy in ("file", "factory")
-    return textwrap.indent(inputs_source(made, tensor=given_source if given else None), indent)
+    of_a_person = inputs.strategy in ("file", "factory")
+    return textwrap.indent(
+        inputs_source(inputs, tensor=given_source if of_a_person else None), indent
+    )
 
 
 def of_subject(changes: tuple[FixChange, ...], *, train: bool) -> str:
     """Return the source of the other arguments of a `ScriptSubject`: what the changes concern."""
-    functions = dict.fromkeys(name for each in changes for name in each.functions)
+    functions = dict.fromkeys(name for change in changes for name in change.functions)
     branches = []
     for edit, name in [
-        pair for each in changes for pair in zip(each.edits, each.functions, strict=False)
+        pair for change in changes for pair in zip(change.edits, change.functions, strict=False)
     ]:
         module, _, path = name.partition(":")
         for title, *lines in edit.branches:
@@ -176,12 +178,14 @@ def of_subject(changes: tuple[FixChange, ...], *, train: bool) -> str:
                 f"lambda: edited({module!r}, {path!r}, ({edit.old!r}, {new!r}))" for new in lines
             ]
             branches.append(f"({title!r}, {', '.join(forced)})")
-    given = {
+    arguments = {
         "train": repr(train),
-        "drops": repr(tuple(sorted({name for each in changes for name in each.drops}))),
+        "drops": repr(tuple(sorted({name for change in changes for name in change.drops}))),
         "functions": repr(tuple(functions)),
-        "frozen": repr(tuple(name for each in changes if each.once for name in each.functions)),
-        "attributes": repr(tuple(name for each in changes for name in each.attributes)),
+        "frozen": repr(
+            tuple(name for change in changes if change.once for name in change.functions)
+        ),
+        "attributes": repr(tuple(name for change in changes for name in change.attributes)),
         "branches": f"[{', '.join(branches)}]",
     }
-    return "{" + ", ".join(f"{name!r}: {text}" for name, text in given.items()) + "}"
+    return "{" + ", ".join(f"{name!r}: {text}" for name, text in arguments.items()) + "}"

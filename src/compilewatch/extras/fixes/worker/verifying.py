@@ -163,7 +163,7 @@ class ScriptCall:
     def __call__(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], seed: int, *, brief: bool = False
     ) -> Outcome:
-        given = [list(args), dict(kwargs)]
+        own = [list(args), dict(kwargs)]
         self.begun += 1
         seeded(seed)  # a fix that draws random numbers is noticed
         with self.fix(self.model, args, kwargs, self.options) as (args, kwargs):
@@ -174,7 +174,7 @@ class ScriptCall:
             run = partial(self.run, *args, **kwargs)
             train = self.subject.train
             return called(
-                self.model, run, given, self.around, self.parameters, train=train, brief=brief
+                self.model, run, own, self.around, self.parameters, train=train, brief=brief
             )
 
     def all(self, calls: Sequence[Call]) -> list[Outcome]:
@@ -211,7 +211,7 @@ def arguments(subject: ScriptSubject, shape: str, variant: str) -> tuple[Any, An
     change = VARIANTS[variant]
     if change is None:
         return own
-    first = next((each for each in tree_leaves(own) if torch.is_tensor(each) and each.dim()), None)
+    first = next((leaf for leaf in tree_leaves(own) if torch.is_tensor(leaf) and leaf.dim()), None)
     samples = 0 if first is None else len(first)
 
     def varied(path: tuple[Any, ...], value: Any) -> Any:
@@ -330,7 +330,7 @@ def seeded(seed: int) -> None:
 def called(
     model: torch.nn.Module,
     run: Callable[[], Any],
-    given: Any,
+    own: Any,
     around: contextlib.AbstractContextManager[Any],
     parameters: dict[str, int],
     *,
@@ -339,35 +339,35 @@ def called(
 ) -> Outcome:
     """Call a model by `run` within `around`, and return all that can be compared, as copies.
 
-    `given` holds the caller's own arguments, which the call may change. `parameters` are checksums
+    `own` holds the caller's own arguments, which the call may change. `parameters` are checksums
     of the parameters if they are known, and become those after the call. With `brief`, of each
     gradient only the sum of its magnitudes is returned, which takes less memory.
     """
     model.zero_grad(set_to_none=True)
-    before, held = state(model), parameters.copy() or checksums(model)
+    before, known = state(model), parameters.copy() or checksums(model)
     with torch.set_grad_enabled(train and torch.is_grad_enabled()), around:
         output = run()
-    found: Outcome = {"random numbers": zlib.crc32(bytes(torch.get_rng_state().tolist()))}
-    found["random numbers of Python"] = hash(random.getstate())
+    outcome: Outcome = {"random numbers": zlib.crc32(bytes(torch.get_rng_state().tolist()))}
+    outcome["random numbers of Python"] = hash(random.getstate())
     if train and (loss := loss_of(output)) is not None and loss.requires_grad:
         loss.backward()
-    found |= dict(leaves(output, "output")) | dict(leaves(given, "arguments"))
-    found |= relations(output, given, model)
-    found |= {f"buffer {name}": value for name, value in model.named_buffers()}
+    outcome |= dict(leaves(output, "output")) | dict(leaves(own, "arguments"))
+    outcome |= relations(output, own, model)
+    outcome |= {f"buffer {name}": value for name, value in model.named_buffers()}
     parameters.clear()
     parameters |= checksums(model)
     for name, value in model.named_parameters():
-        if parameters[name] != held.get(name):
+        if parameters[name] != known.get(name):
             precise = torch.complex128 if value.is_complex() else torch.float64
-            found[f"parameter {name}"] = value.detach().to(precise).sum()
+            outcome[f"parameter {name}"] = value.detach().to(precise).sum()
         if value.grad is not None:
-            found[f"gradient of {name}"] = value.grad.abs().sum() if brief else value.grad
+            outcome[f"gradient of {name}"] = value.grad.abs().sum() if brief else value.grad
     after = state(model)
-    found |= after
-    found["changed"] = [name for name in after if after[name] != before.get(name)]
+    outcome |= after
+    outcome["changed"] = [name for name in after if after[name] != before.get(name)]
     return {
         name: value.detach().clone() if torch.is_tensor(value) else value
-        for name, value in found.items()
+        for name, value in outcome.items()
     }
 
 
@@ -398,9 +398,9 @@ def loss_of(output: Any) -> Any:
     if not parts:
         return None
     return sum(
-        (each.float() * torch.arange(1.0, len(each) + 1).sin()).sum() / len(each)
-        for each in parts
-        if len(each)
+        (part.float() * torch.arange(1.0, len(part) + 1).sin()).sum() / len(part)
+        for part in parts
+        if len(part)
     )
 
 
@@ -450,21 +450,21 @@ def has_attributes(value: Any) -> bool:
     )
 
 
-def relations(output: Any, given: Any, model: torch.nn.Module) -> Outcome:
+def relations(output: Any, own: Any, model: torch.nn.Module) -> Outcome:
     """Return which outputs share memory with what, and through which gradients flow."""
     owners: dict[int, str] = {}
-    held = [*leaves(given, "arguments"), *model.named_parameters(), *model.named_buffers()]
-    for name, value in held:
+    tensors_there = [*leaves(own, "arguments"), *model.named_parameters(), *model.named_buffers()]
+    for name, value in tensors_there:
         if isinstance(value, torch.Tensor):
             owners.setdefault(memory(value), name)
-    found: Outcome = {}
+    outcome: Outcome = {}
     for name, value in leaves(output, "output"):
         if isinstance(value, torch.Tensor):
-            found[f"gradient flows through {name}"] = value.requires_grad
+            outcome[f"gradient flows through {name}"] = value.requires_grad
             if place := memory(value):
                 owner = owners.setdefault(place, name)
-                found[f"{MEMORY}{name}"] = "its own" if owner == name else f"that of {owner}"
-    return found
+                outcome[f"{MEMORY}{name}"] = "its own" if owner == name else f"that of {owner}"
+    return outcome
 
 
 def memory(value: torch.Tensor) -> int:
@@ -519,20 +519,20 @@ def own_globals(model: torch.nn.Module) -> Iterator[tuple[Any, Any, str, str]]:
 def state(model: torch.nn.Module) -> Outcome:
     """Return the numbers and texts in attributes of the modules, and in globals of their files."""
     seen: set[int] = set()
-    found: Outcome = {}
+    values: Outcome = {}
     for path, module in model.named_modules():
         for name, value in list(vars(module).items()):
             if name not in OF_MODULES:
-                found |= dict(leaves(value, f"{OF_STATE}{path}.{name}", seen=seen))
+                values |= dict(leaves(value, f"{OF_STATE}{path}.{name}", seen=seen))
     for _, value, title, _ in own_globals(model):
         plain = repr(sorted(map(repr, value))) if isinstance(value, set) else value
         objects = type(value) not in PLAIN
-        found |= dict(leaves(plain, f"{OF_STATE}{title}", objects=objects, seen=seen))
+        values |= dict(leaves(plain, f"{OF_STATE}{title}", objects=objects, seen=seen))
     return {
         name: float(value.detach().double().abs().sum())
         if isinstance(value, torch.Tensor)
         else value
-        for name, value in found.items()
+        for name, value in values.items()
     }
 
 
@@ -542,9 +542,13 @@ def restored_globals(subject: ScriptSubject, model: torch.nn.Module) -> Iterator
 
     So is what the functions of the fix keep in their default values.
     """
-    defaults = [(each, each.__defaults__) for each in changed_functions(subject.functions)]
+    defaults = [
+        (function, function.__defaults__) for function in changed_functions(subject.functions)
+    ]
     before = [(owner, value, content(value), name) for owner, value, _, name in own_globals(model)]
-    before += [(None, each, content(each), "") for _, values in defaults for each in values or ()]
+    before += [
+        (None, element, content(element), "") for _, values in defaults for element in values or ()
+    ]
     try:
         yield
     finally:
@@ -571,15 +575,15 @@ def content(value: Any) -> Any:
 
 def changed_functions(names: Sequence[str]) -> list[FunctionType]:
     """Return functions by `module:path`, without their decorators."""
-    found = []
+    functions = []
     for name in names:
         module, _, path = name.partition(":")
         value: Any = importlib.import_module(module)
-        for each in path.split("."):
-            value = inspect.getattr_static(value, each)
+        for part in path.split("."):
+            value = inspect.getattr_static(value, part)
         value = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
-        found.append(inspect.unwrap(value))
-    return [each for each in found if isinstance(each, FunctionType)]
+        functions.append(inspect.unwrap(value))
+    return [entry for entry in functions if isinstance(entry, FunctionType)]
 
 
 def reads(
@@ -590,13 +594,13 @@ def reads(
     That are globals, each with the namespace that holds it and its name there, by their titles, and
     names of attributes.
     """
-    found: dict[str, tuple[dict[str, Any], str]] = {}
+    global_reads: dict[str, tuple[dict[str, Any], str]] = {}
     attributes: set[str] = set()
     waiting = list(functions)
     for function in waiting:  # the list grows, as that of the codes
         codes = [function.__code__]
         for code in codes:
-            codes += [each for each in code.co_consts if isinstance(each, CodeType)]
+            codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
             owner: Any = None
             for step in dis.get_instructions(code):
                 name, space = str(step.argval), {}
@@ -607,15 +611,15 @@ def reads(
                     space = vars(owner) if isinstance(owner, ModuleType) else {}
                 owner = space.get(name)
                 if name in space:
-                    found[f"{space['__name__']}.{name}"] = (space, name)
+                    global_reads[f"{space['__name__']}.{name}"] = (space, name)
                 if isinstance(owner, FunctionType) and is_own(owner.__module__):
                     waiting += [] if owner in waiting else [owner]
-    return found, attributes
+    return global_reads, attributes
 
 
 def frozen_reads(subject: ScriptSubject) -> list[str]:
     """Say what functions read that run when the model is compiled: that must stay as it is."""
-    found = []
+    conditions = []
     for name, function in zip(subject.frozen, changed_functions(subject.frozen), strict=False):
         titles = list(function.__code__.co_freevars)
         for title, (space, key) in reads([function])[0].items():
@@ -626,10 +630,10 @@ def frozen_reads(subject: ScriptSubject) -> list[str]:
                 titles += [title] if package != "torch" else []
         if titles:
             what = ", ".join(dict.fromkeys(titles))
-            found.append(
+            conditions.append(
                 f"{what} stays as it is when the model is compiled: {name} reads it then only."
             )
-    return found
+    return conditions
 
 
 @contextlib.contextmanager
@@ -638,7 +642,7 @@ def altered(subject: ScriptSubject, model: torch.nn.Module) -> Iterator[None]:
 
     Integers in attributes are sizes of parameters, which stay, unless the fix replaces them.
     """
-    names = [each for each in subject.functions if each not in subject.frozen]
+    names = [function for function in subject.functions if function not in subject.frozen]
     spaces, attributes = reads(changed_functions(names))
     places = [place for title, place in spaces.items() if is_own(title)]
     for space in (vars(module) for module in model.modules()):
@@ -702,8 +706,8 @@ def difference(
             return f"{name} is new"
         scale = steepest if name.startswith("gradient of ") else size_of(expected[name])
         reference = (exact or {}).get(name)
-        if found := unequal(expected[name], got[name], reference, tolerance, scale):
-            return f"{name} {found}"
+        if detail := unequal(expected[name], got[name], reference, tolerance, scale):
+            return f"{name} {detail}"
     return ""
 
 
@@ -803,19 +807,19 @@ class Fork:
             os.close(self.pipe)
             torch.set_num_threads(1)  # before threads of autograd race for the pool of a fork
             try:
-                said = json.dumps(self.function())
+                text = json.dumps(self.function())
             except BaseException as error:  # noqa: BLE001  (the parent reports it)
-                said = json.dumps({"raised": words_of(error)})
+                text = json.dumps({"raised": words_of(error)})
             with os.fdopen(write, "w") as stream:
-                stream.write(said)
+                stream.write(text)
             os._exit(0)
         os.close(write)
 
     def read(self) -> None:
         """Take what the fork has written; at the end of its output it has ended."""
-        said = os.read(self.pipe, 2**16)
-        self.said += said
-        if not said:
+        chunk = os.read(self.pipe, 2**16)
+        self.said += chunk
+        if not chunk:
             self.end()
 
     def end(self) -> None:
@@ -836,9 +840,9 @@ class Forks:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for each in self.running():
-            os.kill(each.process, signal.SIGKILL)
-            each.end()
+        for fork in self.running():
+            os.kill(fork.process, signal.SIGKILL)
+            fork.end()
 
     def start(self, function: Callable[[], Any]) -> Fork:
         fork = Fork(function)
@@ -861,12 +865,12 @@ class Forks:
         return KILLED if fork.killed else DIED
 
     def running(self) -> list[Fork]:
-        return [each for each in self.forks if each.process and not each.ended]
+        return [fork for fork in self.forks if fork.process and not fork.ended]
 
     def fill(self) -> None:
-        for each in self.forks:
-            if not each.process and len(self.running()) < self.at_a_time:
-                each.begin()
+        for fork in self.forks:
+            if not fork.process and len(self.running()) < self.at_a_time:
+                fork.begin()
 
 
 def untouched(function: Callable[[], Any]) -> Any:
@@ -912,11 +916,13 @@ def counted(calling: ScriptCall, calls: Sequence[Call]) -> tuple[dict[str, int],
 
     def backend(module: Any, _: Any) -> Any:
         graphs = [each.graph for each in module.modules() if hasattr(each, "graph")]
-        held = sum(node.op.startswith("call_") for graph in graphs for node in graph.nodes)
+        operators_here = sum(
+            node.op.startswith("call_") for graph in graphs for node in graph.nodes
+        )
 
         def run(*values: Any) -> Any:
             nonlocal operators
-            operators += held
+            operators += operators_here
             return module.forward(*values)
 
         return run
@@ -925,19 +931,19 @@ def counted(calling: ScriptCall, calls: Sequence[Call]) -> tuple[dict[str, int],
     logging.getLogger("torch.__trace").addHandler(breaks)
     calling.backend, calling.run = backend, None
     stats, frames = counters["stats"], counters["frames"]
-    found, outcomes = {"late": 0}, []
+    figures, outcomes = {"late": 0}, []
     with restored_globals(calling.subject, calling.model):
         for number, call in enumerate(calls):
             before = stats["unique_graphs"]
             outcomes.append(calling.number(number, call))
             if number == 0:
                 # Dynamo gives up a frame without a graph break where it meets an unknown size.
-                found["breaks"] = breaks.count + frames["total"] - frames["ok"]
-                found |= {"graphs": stats["unique_graphs"], "operators": operators}
+                figures["breaks"] = breaks.count + frames["total"] - frames["ok"]
+                figures |= {"graphs": stats["unique_graphs"], "operators": operators}
             if number < COUNTED:
-                found["late"] += number >= len(SHAPES) and stats["unique_graphs"] > before
-                found["compilations"] = stats["unique_graphs"]
-    return found, outcomes
+                figures["late"] += number >= len(SHAPES) and stats["unique_graphs"] > before
+                figures["compilations"] = stats["unique_graphs"]
+    return figures, outcomes
 
 
 def left_behind(subject: ScriptSubject) -> Step:
@@ -1031,8 +1037,8 @@ def captured_with_results(subject: ScriptSubject) -> dict[str, Any]:
         torch._dynamo.reset()
         compiled = ScriptCall(subject, subject.build(0), subject.compilable)
         captures = counted(compiled, calls)
-    found, got = captures
-    if not found["graphs"]:
+    figures, got = captures
+    if not figures["graphs"]:
         refused = "nothing is captured"
     plain = ScriptCall(subject, subject.build(0), subject.unchanged)
     expected = plain.all(calls)
@@ -1040,17 +1046,17 @@ def captured_with_results(subject: ScriptSubject) -> dict[str, Any]:
     # Both models have been called alike by now; later on they are in different states.
     of_unusual = for_unusual(plain, compiled) if of_graph[0][0] else []
     other = subject.build(1)
-    for each in (plain, compiled):
-        each.take(other)
+    for calling in (plain, compiled):
+        calling.take(other)
     of_other = plain.all(with_further)
     of_graph.append(step(1, few, of_other, compiled))
-    del captures, plain, compiled, got, each  # models may take gigabytes
+    del captures, plain, compiled, got, calling  # models may take gigabytes
     fixed = ScriptCall(subject, subject.build(0), subject.compilable)
     of_eager = [step(0, calls, expected, fixed)]
     fixed.take(other)
     of_eager.append(step(1, with_further, of_other, fixed))
     results = {"eager": of_eager, "graph": of_graph, "unusual": of_unusual}
-    return {**found, "refused": refused, **results}
+    return {**figures, "refused": refused, **results}
 
 
 def equal_branches(subject: ScriptSubject) -> Step:
@@ -1067,12 +1073,12 @@ def equal_branches(subject: ScriptSubject) -> Step:
                 outcomes.append(attempted(partial(calling.number, 0, subject.calls[0])))
         expected, got = outcomes
         if "raised" in expected or "raised" in got:
-            raised = [each.get("raised", "nothing").partition(":")[0] for each in outcomes]
-            found = "" if raised[0] == raised[1] else f"raised {raised[1]}, not {raised[0]}"
+            raised = [outcome.get("raised", "nothing").partition(":")[0] for outcome in outcomes]
+            detail = "" if raised[0] == raised[1] else f"raised {raised[1]}, not {raised[0]}"
         else:
-            found = difference(expected, got, CAPTURE_TOLERANCE, dropped=subject.drops)
-        if found:
-            return False, f"{title}: {found}"
+            detail = difference(expected, got, CAPTURE_TOLERANCE, dropped=subject.drops)
+        if detail:
+            return False, f"{title}: {detail}"
     return True, f"{len(subject.branches)} branches"
 
 
@@ -1123,9 +1129,9 @@ def equal_with_inductor(
                 conditions.append(without_error(kind, raised[0]))
         if step[0]:
             plain.fix = subject.compilable
-            found = for_numbers(plain, fixed, numbers)
-            step = found.pop("step", step)
-            conditions, tried = [*conditions, *found["holds_if"]], found["tried"]
+            of_numbers = for_numbers(plain, fixed, numbers)
+            step = of_numbers.pop("step", step)
+            conditions, tried = [*conditions, *of_numbers["holds_if"]], of_numbers["tried"]
     return {"step": step, "holds_if": conditions, "tried": tried}
 
 
@@ -1153,13 +1159,13 @@ def compared(
     tolerance = INDUCTOR_TOLERANCE if backend == "inductor" else CAPTURE_TOLERANCE
     for number, call in enumerate(calls):
         ours, theirs = expected[number], got[number]
-        found = difference(ours, theirs, tolerance, dropped=subject.drops)
-        if found:
+        detail = difference(ours, theirs, tolerance, dropped=subject.drops)
+        if detail:
             exact = in_float64(subject, seed, number, call)
-            found = difference(ours, theirs, tolerance, exact, subject.drops)
-        if found:
+            detail = difference(ours, theirs, tolerance, exact, subject.drops)
+        if detail:
             usual = as_it_is(subject, seed, backend, tolerance, calls, expected)
-            return False, f"{', '.join(call)}: {found}{usual}"
+            return False, f"{', '.join(call)}: {detail}{usual}"
     if backend == "inductor":
         return equal_integers(subject, seed, calls, expected, got)
     return True, f"{len(calls)} calls"
@@ -1240,12 +1246,12 @@ def unusual(subject: ScriptSubject, kind: str, calling: Sequence[ScriptCall]) ->
     """Return unusual arguments, or usual ones for which the models get unusual parameters."""
     own = arguments(subject, FIRST, "own")
     change, floating = UNUSUAL[kind], kind not in INTEGERS
-    given = [value for value in tree_leaves(own) if torch.is_tensor(value)]
-    if floating and not any(value.is_floating_point() for value in given):
-        for each in calling:
-            each.parameters.clear()
+    tensors_given = [value for value in tree_leaves(own) if torch.is_tensor(value)]
+    if floating and not any(value.is_floating_point() for value in tensors_given):
+        for model_call in calling:
+            model_call.parameters.clear()
             with torch.no_grad():
-                for value in each.model.parameters():
+                for value in model_call.model.parameters():
                     value.copy_(change(value))
         return own
 
@@ -1282,18 +1288,18 @@ def for_unusual(plain: ScriptCall, fixed: ScriptCall) -> list[tuple[str, bool, s
             return True, f"an error as in eager mode ({raised})", "" if ours == theirs else other
         got = fixed(*unusual(subject, kind, ()), seed=1)
         # Where a branch became a selection, a copy is returned instead of the input itself.
-        found = difference(
+        detail = difference(
             expected, got, CAPTURE_TOLERANCE, dropped=subject.drops, ignored=(MEMORY,)
         )
-        return not found, found, ""
+        return not detail, detail, ""
 
-    found = []
+    kinds = []
     for kind in unusual_kinds(subject):
         said = untouched(partial(outcome, kind))
         if said == DIED and untouched(partial(error_for, plain, kind)) == DIED:
             said = (True, "eager mode ends the process", "")
-        found.append((kind, *((False, said["raised"], "") if "raised" in said else said)))
-    return found
+        kinds.append((kind, *((False, said["raised"], "") if "raised" in said else said)))
+    return kinds
 
 
 def error_for(calling: ScriptCall, kind: str) -> tuple[str, bool] | None:
@@ -1434,10 +1440,10 @@ def for_numbers(eager: ScriptCall, fixed: ScriptCall, numbers: Numbers) -> dict[
     if other:
         first, listed = next(iter(other)), ", ".join(map(str, other))
         conditions.append(f"No integer read at {places} is {listed} ({first}: {other[first]}).")
-    found: dict[str, Any] = {"holds_if": conditions, "tried": [tried]}
+    report: dict[str, Any] = {"holds_if": conditions, "tried": [tried]}
     if len(other) == len(values):
-        found["step"] = (False, f"other integers at {places}: {other[values[0]]}")
-    return found
+        report["step"] = (False, f"other integers at {places}: {other[values[0]]}")
+    return report
 
 
 def with_number(eager: ScriptCall, fixed: ScriptCall, numbers: Numbers, value: int) -> str:
@@ -1447,7 +1453,7 @@ def with_number(eager: ScriptCall, fixed: ScriptCall, numbers: Numbers, value: i
     numbers.value = value
     eager.around = numbers.eager()
     outcomes = [attempted(partial(each.number, 0, (FIRST, "own"))) for each in (eager, fixed)]
-    raised = [each.get("raised", "no error").partition(":")[0] for each in outcomes]
+    raised = [outcome.get("raised", "no error").partition(":")[0] for outcome in outcomes]
     if raised == ["no error"] * 2:
         expected, got = outcomes
         return difference(expected, got, INDUCTOR_TOLERANCE, dropped=eager.subject.drops)
@@ -1482,12 +1488,12 @@ def costs(subject: ScriptSubject) -> dict[str, float | None]:
             "without": called_again(subject, subject.unchanged, stack, "inductor"),
             "with": called_again(subject, subject.compilable, stack, "inductor"),
         }
-        found: dict[str, list[float]] = {name: [] for name, call in calls.items() if call}
+        seconds: dict[str, list[float]] = {name: [] for name, call in calls.items() if call}
         for _ in range(ROUNDS):
-            for name, times in found.items():
+            for name, times in seconds.items():
                 timer = Timer("call()", globals={"call": calls[name]})
                 times.append(timer.blocked_autorange(min_run_time=ROUND_SECONDS).median)
-    return {name: median(found[name]) if name in found else None for name in calls}
+    return {name: median(seconds[name]) if name in seconds else None for name in calls}
 
 
 def called_again(
@@ -1538,8 +1544,8 @@ def verify(
 ) -> dict[str, Any]:
     """Examine all requirements; `report` gets each as it is known. Returns the figures."""
 
-    def step(name: str, found: Any) -> bool:
-        passed, detail = found if not isinstance(found, dict) else (False, found["raised"])
+    def step(name: str, outcome: Any) -> bool:
+        passed, detail = outcome if not isinstance(outcome, dict) else (False, outcome["raised"])
         report(name, (passed, detail))
         return bool(passed)
 
@@ -1575,8 +1581,8 @@ def verify(
         return figures
     else:
         fewer = after["breaks"] < before.get("breaks", sys.maxsize)
-        said = f"{before.get('breaks')} to {after['breaks']}"
-        report("it has fewer graph breaks", (fewer, said if fewer else f"{said}; {refused}"))
+        change = f"{before.get('breaks')} to {after['breaks']}"
+        report("it has fewer graph breaks", (fewer, change if fewer else f"{change}; {refused}"))
         if not fewer:
             return figures
     report("the graphs contain the model", contained(before, after, whole=whole))
@@ -1608,36 +1614,41 @@ def tried(subject: ScriptSubject) -> list[str]:
     """Say what the calls are."""
     variants = ", ".join(dict.fromkeys(variant for _, variant in subject.calls))
     eager = ", ".join(variant for _, variant in subject.eager_only)
-    found = [
+    texts = [
         f"{len(subject.calls)} calls of one model in turns of two shapes, inputs: {variants}",
         *([f"in eager mode: {eager}"] if eager else []),
         f"weights of {len(SEEDS)} seeds",
         f"inputs that are {', '.join(unusual_kinds(subject))}",
     ]
-    return found + [f"forced: {title}" for title, *_ in subject.branches]
+    return texts + [f"forced: {title}" for title, *_ in subject.branches]
 
 
 def limits(subject: ScriptSubject) -> list[str]:
     """Say what no call of the script tries."""
     tensors = [
-        each for each in tree_leaves(arguments(subject, FIRST, "own")) if torch.is_tensor(each)
+        leaf for leaf in tree_leaves(arguments(subject, FIRST, "own")) if torch.is_tensor(leaf)
     ]
     kinds = dict.fromkeys(
-        f"{str(each.dtype).removeprefix('torch.')} of {each.dim()} dimensions" for each in tensors
+        f"{str(tensor.dtype).removeprefix('torch.')} of {tensor.dim()} dimensions"
+        for tensor in tensors
     )
-    found = [f"The inputs have the types that were tried: {', '.join(kinds)}."] if kinds else []
+    conditions = (
+        [f"The inputs have the types that were tried: {', '.join(kinds)}."] if kinds else []
+    )
     if not subject.train:
-        found.append("No gradient is taken: mode eval was verified.")
-    return [*found, *frozen_reads(subject)]
+        conditions.append("No gradient is taken: mode eval was verified.")
+    return [*conditions, *frozen_reads(subject)]
 
 
 def shapes_of(subject: ScriptSubject) -> str:
     """Say whether the two shapes differ: example inputs of a person may have one only."""
-    found = []
+    shapes = []
     for shape in SHAPES:
         tensors = filter(torch.is_tensor, tree_leaves(arguments(subject, shape, "own")))
-        found.append([each.shape for each in tensors])
-    return "both shapes" if found[0] != found[1] else "one shape: the example inputs have no other"
+        shapes.append([tensor.shape for tensor in tensors])
+    return (
+        "both shapes" if shapes[0] != shapes[1] else "one shape: the example inputs have no other"
+    )
 
 
 def contained(before: dict[str, int], after: dict[str, int], *, whole: bool) -> Step:
@@ -1679,9 +1690,9 @@ def warm_up(subject: ScriptSubject) -> int:
 
     torch.set_num_threads(1)  # a fork has only the thread that forks
     model = subject.build(0)
-    held = [*model.parameters(), *model.buffers()]
-    size: int = sum(each.numel() * each.element_size() for each in held)
-    del model, held
+    tensors = [*model.parameters(), *model.buffers()]
+    size: int = sum(each.numel() * each.element_size() for each in tensors)
+    del model, tensors
     compiled = torch.compile(product, backend="eager")
     for length in (2, 3):
         compiled(torch.ones(length))
@@ -1716,10 +1727,10 @@ def main(subject: ScriptSubject) -> int:
     began = time.monotonic()
     steps: list[tuple[str, bool, str]] = []
 
-    def report(name: str, found: Step) -> None:
-        steps.append((name, *found))
+    def report(name: str, step: Step) -> None:
+        steps.append((name, *step))
         if not as_json:
-            say(f"{'ok  ' if found[0] else 'FAIL'} {name}: {found[1]}")
+            say(f"{'ok  ' if step[0] else 'FAIL'} {name}: {step[1]}")
 
     size = warm_up(subject)
     with Forks(at_a_time(size)) as forks:

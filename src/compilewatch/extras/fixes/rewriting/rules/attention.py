@@ -30,9 +30,9 @@ def masked(site: Site) -> Edits:
     at = block.index(site.statement)
     for start in range(max(at - 3, 0), at + 1):
         for length in (2, 3, 4):
-            found = _attended(site, block[start : start + length])
-            if found:
-                return found
+            attended = _attended(site, block[start : start + length])
+            if attended:
+                return attended
     return ()
 
 
@@ -154,20 +154,20 @@ def _of_loop(
 
 def _call(call: ast.Call, loop: ast.expr, **given: Any) -> _SegmentCall | None:
     """The call `function(self, q, k, v, attention_mask=None, ...)`, which uses q, k, v once."""
-    names = [name_of(each) for each in loop.elts] if isinstance(loop, ast.Tuple) else []
+    names = [name_of(element) for element in loop.elts] if isinstance(loop, ast.Tuple) else []
     mask = keyword(call, "attention_mask")
     others = [*call.args[:-3], *(each.value for each in call.keywords)]
     used = {n.id for other in others for n in ast.walk(other) if isinstance(n, ast.Name)}
     if (
         len(names) != 3
-        or [name_of(each) for each in call.args[-3:]] != names
+        or [name_of(argument) for argument in call.args[-3:]] != names
         or (mask is not None and ast.unparse(mask) != "None")
         or used & set(names)
     ):
         return None
     return _SegmentCall(
         function=ast.unparse(call.func),
-        first=[ast.unparse(each) for each in call.args[:-3]],
+        first=[ast.unparse(argument) for argument in call.args[:-3]],
         rest=[
             f"{each.arg}={ast.unparse(each.value)}" if each.arg else f"**{ast.unparse(each.value)}"
             for each in call.keywords

@@ -27,11 +27,11 @@ def reordered(site: Site) -> Edits:
             pass
         case _:
             return ()
-    known = [each for each in parts if _known(each)]
-    numbers = [each for each in parts if not _known(each)]
-    if not known or len(numbers) != 1 or parts[-1] is numbers[0] or not _of_numbers(numbers[0]):
+    certain = [part for part in parts if _known(part)]
+    numbers = [part for part in parts if not _known(part)]
+    if not certain or len(numbers) != 1 or parts[-1] is numbers[0] or not _of_numbers(numbers[0]):
         return ()
-    first = " and ".join(map(ast.unparse, known))
+    first = " and ".join(map(ast.unparse, certain))
     return all_of(site.replaced(whole, f"bool({first}) and {ast.unparse(numbers[0])}"))
 
 
@@ -47,20 +47,20 @@ def _is_truth(name: str, function: ast.AST, assigned: ast.stmt) -> bool:
             case ast.Call(func=called, keywords=keywords) if ast.unparse(called).endswith(
                 "scaled_dot_product_attention"
             ):
-                truths |= {id(each.value) for each in keywords if each.arg == "is_causal"}
+                truths |= {id(keyword.value) for keyword in keywords if keyword.arg == "is_causal"}
             case ast.Nonlocal(names=names) | ast.Global(names=names) if name in names:
                 return False
-    own = {id(each) for each in ast.walk(assigned)}
+    own = {id(inner) for inner in ast.walk(assigned)}
     return all(
-        id(each) in truths | own
-        for each in ast.walk(function)
-        if isinstance(each, ast.Name) and each.id == name and isinstance(each.ctx, ast.Load)
+        id(inner) in truths | own
+        for inner in ast.walk(function)
+        if isinstance(inner, ast.Name) and inner.id == name and isinstance(inner.ctx, ast.Load)
     )
 
 
 def _operands(test: ast.expr) -> list[ast.expr]:
     return (
-        [each for part in test.values for each in _operands(part)]
+        [operand for part in test.values for operand in _operands(part)]
         if isinstance(test, ast.BoolOp)
         else [test]
     )

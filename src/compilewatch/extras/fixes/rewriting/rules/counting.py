@@ -35,7 +35,9 @@ def counted(site: Site) -> Edits:
 
 def _of_loop(site: Site, loop: ast.For) -> Edits:
     parents = {id(child): node for node in ast.walk(loop) for child in ast.iter_child_nodes(node)}
-    used = {each.id for stmt in loop.body for each in ast.walk(stmt) if isinstance(each, ast.Name)}
+    used = {
+        inner.id for stmt in loop.body for inner in ast.walk(stmt) if isinstance(inner, ast.Name)
+    }
     tensors: list[ast.Name] = []
     items: list[Edit | None] = []
     for element, tensor in _elements(loop):
@@ -49,10 +51,10 @@ def _of_loop(site: Site, loop: ast.For) -> Edits:
             continue
         tensors.append(tensor)
         read = [parents[id(parents[id(use)])] for use in uses if _is_read(use, parents)]
-        items += [site.replaced(each, element) for each in read if isinstance(each, ast.expr)]
+        items += [site.replaced(name, element) for name in read if isinstance(name, ast.expr)]
     if not tensors:
         return ()
-    listed = _Listed({each.id for each in tensors})
+    listed = _Listed({value.id for value in tensors})
     numbers = listed.visit(ast.parse(ast.unparse(loop.iter), mode="eval"))
     return all_of(site.replaced(loop.iter, ast.unparse(numbers)), *items)
 
@@ -101,10 +103,13 @@ def _is_number(use: ast.AST, parents: dict[int, ast.AST]) -> bool:
         node, parent = parent, parents[id(parent)]
     match parent:
         case ast.Call(func=function, args=args):
-            return any(each is node for each in args) and ast.unparse(function) in _TAKE_NUMBERS
+            return (
+                any(argument is node for argument in args)
+                and ast.unparse(function) in _TAKE_NUMBERS
+            )
         case ast.Compare(ops=ops):
             compared = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
-            return all(isinstance(each, compared) for each in ops)
+            return all(isinstance(operator, compared) for operator in ops)
         case ast.Slice():
             return True
         case ast.Subscript(slice=index) | ast.If(test=index) | ast.IfExp(test=index):

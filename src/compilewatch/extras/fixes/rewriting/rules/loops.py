@@ -34,14 +34,14 @@ def listed(site: Site) -> Edits:
 
 def _headers(statement: ast.stmt) -> list[ast.AST]:
     """The nodes of a statement without those of the statements inside of it."""
-    found: list[ast.AST] = [statement]
-    for each in found:
-        found += [
+    headers: list[ast.AST] = [statement]
+    for entry in headers:
+        headers += [
             child
-            for child in ast.iter_child_nodes(each)
+            for child in ast.iter_child_nodes(entry)
             if not isinstance(child, ast.stmt | ast.ExceptHandler | ast.Lambda)
         ]
-    return found
+    return headers
 
 
 def _as_list(site: Site, given: ast.GeneratorExp) -> Edit | None:
@@ -118,11 +118,11 @@ def _in_the_body(site: Site, loop: ast.For, mask: str) -> list[Edit | None]:
 def _has_spare_row(site: Site, mask: str) -> bool:
     """Whether a mask is `one_hot(..., num_classes=n + 1)`."""
     return any(
-        ast.unparse(each.value).endswith("+ 1")
+        ast.unparse(inner.value).endswith("+ 1")
         for node in ast.walk(site.function)
         if isinstance(node, ast.Assign) and name_of(node.targets[0]) == mask
-        for each in ast.walk(node.value)
-        if isinstance(each, ast.keyword) and each.arg == "num_classes"
+        for inner in ast.walk(node.value)
+        if isinstance(inner, ast.keyword) and inner.arg == "num_classes"
     )
 
 
@@ -190,7 +190,7 @@ def _adds_only(loop: ast.For, mask: str) -> bool:
         for name in stored_names(node.targets[0])
     }
     added = False
-    for node in (each for stmt in loop.body for each in ast.walk(stmt)):
+    for node in (inner for stmt in loop.body for inner in ast.walk(stmt)):
         match node:
             case ast.Assign(value=value) if _elements_of(value, mask):
                 pass
@@ -205,7 +205,7 @@ def _adds_only(loop: ast.For, mask: str) -> bool:
             case ast.AugAssign() | ast.Break() | ast.Return() | ast.While() | ast.Delete():
                 return False
             case ast.Assign(targets=targets) if not all(
-                isinstance(each, ast.Name | ast.Tuple) for each in targets
+                isinstance(target, ast.Name | ast.Tuple) for target in targets
             ):
                 return False
             case ast.Call(func=ast.Attribute(attr=attr)) if (
@@ -228,7 +228,7 @@ def _as_list_does(loop: ast.For) -> bool:
             if name_of(node.slice) == row and name_of(node.value):
                 known.add(id(node.slice))
         elif isinstance(node, ast.Call) and ast.unparse(node) == f"{row}.item()":
-            known |= {id(each) for each in ast.walk(node.func)}
+            known |= {id(inner) for inner in ast.walk(node.func)}
     uses = [n for s in loop.body for n in ast.walk(s) if isinstance(n, ast.Name) and n.id == row]
     return ast.unparse(loop.body[0]) == f"{row} = {row}[0]" or all(id(n) in known for n in uses)
 

@@ -74,17 +74,17 @@ def _boolean(site: Site, node: ast.expr) -> bool:
             return _boolean(site, left) and _boolean(site, right)
         case ast.Name(id=name):
             values = [
-                each.value
-                for each in ast.walk(site.function)
-                if isinstance(each, ast.Assign)
-                and any(isinstance(t, ast.Name) and t.id == name for t in each.targets)
+                part.value
+                for part in ast.walk(site.function)
+                if isinstance(part, ast.Assign)
+                and any(isinstance(t, ast.Name) and t.id == name for t in part.targets)
             ]
             stored = [
-                each
-                for each in ast.walk(site.function)
-                if isinstance(each, ast.Name)
-                and each.id == name
-                and isinstance(each.ctx, ast.Store)
+                part
+                for part in ast.walk(site.function)
+                if isinstance(part, ast.Name)
+                and part.id == name
+                and isinstance(part.ctx, ast.Store)
             ]
             own = [v for v in values if ast.unparse(v) != f"{name}.all(-1)"]
             return len(stored) == len(values) and bool(own) and all(_boolean(site, v) for v in own)

@@ -34,7 +34,7 @@ def gathered(site: Site) -> Edits:
         if edit is not None:
             edits.append(edit)
         if edit is not None or _is_last(node, name):
-            known |= {id(each) for each in ast.walk(node)}
+            known |= {id(inner) for inner in ast.walk(node)}
     edits.sort(key=lambda each: each.line if each else 0)
     begins = [e for e in site.function.body if edits and edits[0] and e.lineno == edits[0].line]
     if len(edits) != 3 or not begins:
@@ -98,7 +98,7 @@ def _of_use(node: ast.AST, name: str, site: Site) -> Edit | None:
             targets=[ast.Name()],
             value=ast.Call(func=function, args=[ast.Name(id=target)], keywords=keywords),
         ) if target == name and ast.unparse(function) == "torch.tensor":
-            arguments = {each.arg: ast.unparse(each.value) for each in keywords}
+            arguments = {keyword.arg: ast.unparse(keyword.value) for keyword in keywords}
             if "dtype" not in arguments or set(arguments) - {"dtype", "device"}:
                 return None
             given_text = ", ".join(f"{key}={value}" for key, value in arguments.items())

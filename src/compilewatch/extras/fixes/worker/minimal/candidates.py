@@ -71,11 +71,13 @@ Write = Callable[[Writer], list[str]]
 
 
 def _forms(frame: Frame) -> Iterator[tuple[str, Write]]:
-    found = statements_at(frame.code, frame.line)
+    statements = statements_at(frame.code, frame.line)
     pieces: list[tuple[str, ast.stmt]] = []
-    if found:
-        pieces += [("an argument in the statement", each) for each in arguments_of(found[0])]
-    for number, statement in enumerate(found[:3]):
+    if statements:
+        pieces += [
+            ("an argument in the statement", argument) for argument in arguments_of(statements[0])
+        ]
+    for number, statement in enumerate(statements[:3]):
         header = header_of(statement)
         if header is not None and number == 0:
             pieces.append(("the first line of the statement", header))
@@ -171,7 +173,7 @@ def _function(writer: Writer, frame: Frame) -> list[str]:
     keywords = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
     arguments = [writer.expression(called[n], n) for n in positional]
     if node.args.vararg is not None:
-        arguments += [writer.expression(each, "x") for each in called[node.args.vararg.arg]]
+        arguments += [writer.expression(inner, "x") for inner in called[node.args.vararg.arg]]
     arguments += [f"{n}={writer.expression(called[n], n)}" for n in keywords]
     if node.args.kwarg is not None:
         given = called[node.args.kwarg.arg]

@@ -166,13 +166,13 @@ def _run(source: str) -> Check:
                     reasons.append(str(error).partition("\n\nfrom user code:")[0])
                 return
             with unmeasured_guards():
-                found = capture(
+                captured = capture(
                     lambda optimized: optimized(*args, **kwargs),
                     function,
                     backend=_eager(),
                     dynamic=None,
                 )
-            reasons.extend(each.reason for each in found.log.breaks())
+            reasons.extend(graph_break.reason for graph_break in captured.log.breaks())
 
         return call
 
@@ -191,6 +191,6 @@ def _run(source: str) -> Check:
 
 def _check_inputs(args: tuple[Any, ...]) -> None:
     """An empty tensor would show the graph break, but nobody calls a model with one."""
-    for each in args:
-        if torch.is_tensor(each) and each.numel() == 0:
+    for argument in args:
+        if torch.is_tensor(argument) and argument.numel() == 0:
             raise UnusableError("an input is empty")

@@ -37,15 +37,15 @@ def function_of(code: CodeType) -> Function | None:
 @functools.lru_cache(maxsize=256)
 def _functions(file: str) -> dict[tuple[int, str], Function]:
     """The functions of a file by their first line, that of a decorator, and their name."""
-    found: dict[tuple[int, str], Function] = {}
+    functions: dict[tuple[int, str], Function] = {}
     tree = tree_of(file)
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, ast.Lambda):
-            found.setdefault((node.lineno, "<lambda>"), node)
+            functions.setdefault((node.lineno, "<lambda>"), node)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-            found[first, node.name] = node
-    return found
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            functions[first, node.name] = node
+    return functions
 
 
 def _copied(node: Function) -> Function:
@@ -59,15 +59,15 @@ def _copied(node: Function) -> Function:
 def statements_at(code: CodeType, line: int) -> list[Statement]:
     """The statements of a function that contain a line of its file, innermost first."""
     tree = tree_of(code.co_filename)
-    found: list[Statement] = []
+    statements: list[Statement] = []
     for node in ast.walk(tree) if tree is not None else ():
         if not isinstance(node, ast.stmt) or isinstance(node, _SCOPES):
             continue
         inside = code.co_firstlineno <= node.lineno <= line <= (node.end_lineno or 0)
         if inside:
-            found.append(node)
-    found.sort(key=lambda node: (node.lineno, -(node.end_lineno or 0)), reverse=True)
-    return found
+            statements.append(node)
+    statements.sort(key=lambda node: (node.lineno, -(node.end_lineno or 0)), reverse=True)
+    return statements
 
 
 def arguments_of(statement: Statement) -> list[Statement]:
@@ -80,7 +80,7 @@ def arguments_of(statement: Statement) -> list[Statement]:
     if not isinstance(statement.value, ast.Call) or not isinstance(statement.value.func, ast.Name):
         return []
     call = statement.value
-    given = [*call.args, *(each.value for each in call.keywords)]
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
     plain = (ast.Name, ast.Constant, ast.Attribute, ast.Starred, ast.JoinedStr, ast.Lambda)
     return [ast.Expr(value=each) for each in given if not isinstance(each, plain)]
 
@@ -104,29 +104,29 @@ def names_read(node: ast.AST) -> list[str]:
     reads what its last run assigned.
     """
     bound = bound_names(node) if isinstance(node, _SCOPES) else _bound_by_scopes(node)
-    found: dict[str, None] = {}
-    for each in ast.walk(node):
-        if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Store):
-            found.setdefault(each.id)
-        elif isinstance(each, ast.AugAssign) and isinstance(each.target, ast.Name):
-            found.setdefault(each.target.id)
-    return [name for name in found if name not in bound]
+    names: dict[str, None] = {}
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Name) and not isinstance(inner.ctx, ast.Store):
+            names.setdefault(inner.id)
+        elif isinstance(inner, ast.AugAssign) and isinstance(inner.target, ast.Name):
+            names.setdefault(inner.target.id)
+    return [name for name in names if name not in bound]
 
 
 def bound_names(node: ast.AST) -> set[str]:
     """Names that code binds somewhere: arguments, targets, imports, and functions in it."""
-    names = {each.id for each in ast.walk(node) if _stores(each)}  # type: ignore[attr-defined]
-    names |= {each.arg for each in ast.walk(node) if isinstance(each, ast.arg)}
+    names = {part.id for part in ast.walk(node) if _stores(part)}  # type: ignore[attr-defined]
+    names |= {part.arg for part in ast.walk(node) if isinstance(part, ast.arg)}
     inner = (e for e in ast.walk(node) if isinstance(e, _SCOPES) and e is not node)
-    names |= {each.name for each in inner if not isinstance(each, ast.Lambda)}
+    names |= {child.name for child in inner if not isinstance(child, ast.Lambda)}
     names |= {
         (alias.asname or alias.name).partition(".")[0]
-        for each in ast.walk(node)
-        if isinstance(each, ast.Import | ast.ImportFrom)
-        for alias in each.names
+        for part in ast.walk(node)
+        if isinstance(part, ast.Import | ast.ImportFrom)
+        for alias in part.names
     }
     handlers = (e for e in ast.walk(node) if isinstance(e, ast.ExceptHandler))
-    return names | {each.name for each in handlers if each.name}
+    return names | {handler.name for handler in handlers if handler.name}
 
 
 def _stores(node: ast.AST) -> bool:
@@ -135,35 +135,37 @@ def _stores(node: ast.AST) -> bool:
 
 def _bound_by_scopes(node: ast.AST) -> set[str]:
     """Names that only exist in a comprehension or a lambda of a statement."""
-    targets = (each.target for each in ast.walk(node) if isinstance(each, ast.comprehension))
+    targets = (inner.target for inner in ast.walk(node) if isinstance(inner, ast.comprehension))
     names = {e.id for target in targets for e in ast.walk(target) if isinstance(e, ast.Name)}
-    lambdas = (each for each in ast.walk(node) if isinstance(each, ast.Lambda))
-    return names | {each.arg for f in lambdas for each in ast.walk(f) if isinstance(each, ast.arg)}
+    lambdas = (inner for inner in ast.walk(node) if isinstance(inner, ast.Lambda))
+    return names | {
+        inner.arg for f in lambdas for inner in ast.walk(f) if isinstance(inner, ast.arg)
+    }
 
 
 def attributes_read(node: ast.AST) -> set[str]:
     """The names of attributes that code reads, also those that `getattr` gets as a text."""
-    found = {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
-    for each in ast.walk(node):
-        if isinstance(each, ast.Call) and isinstance(each.func, ast.Name):
-            if each.func.id in ("getattr", "hasattr"):
-                texts = (a.value for a in each.args if isinstance(a, ast.Constant))
-                found |= {text for text in texts if isinstance(text, str)}
-        elif isinstance(each, ast.JoinedStr):
+    attributes = {inner.attr for inner in ast.walk(node) if isinstance(inner, ast.Attribute)}
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name):
+            if inner.func.id in ("getattr", "hasattr"):
+                texts = (a.value for a in inner.args if isinstance(a, ast.Constant))
+                attributes |= {text for text in texts if isinstance(text, str)}
+        elif isinstance(inner, ast.JoinedStr):
             continue
-    return found
+    return attributes
 
 
 def names_called(node: ast.AST) -> set[str]:
     """The last names of what code calls: `layer` for `self.layer(x)` and for `layer(x)`."""
-    called = (each.func for each in ast.walk(node) if isinstance(each, ast.Call))
-    found = set()
-    for each in called:
-        if isinstance(each, ast.Attribute):
-            found.add(each.attr)
-        elif isinstance(each, ast.Name):
-            found.add(each.id)
-    return found
+    called = (inner.func for inner in ast.walk(node) if isinstance(inner, ast.Call))
+    names = set()
+    for inner in called:
+        if isinstance(inner, ast.Attribute):
+            names.add(inner.attr)
+        elif isinstance(inner, ast.Name):
+            names.add(inner.id)
+    return names
 
 
 class Plain(ast.NodeTransformer):
@@ -213,10 +215,10 @@ def scope_of(function: FunctionType) -> dict[str, Any]:
 
 def without_annotations(node: ast.AST) -> None:
     """Remove annotations before names are looked up: a type is not needed."""
-    for each in ast.walk(node):
-        if isinstance(each, ast.arg):
-            each.annotation = None
-        elif isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
-            each.returns = None
-        elif isinstance(each, ast.AnnAssign):
-            each.annotation = ast.Constant(None)
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.arg):
+            inner.annotation = None
+        elif isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
+            inner.returns = None
+        elif isinstance(inner, ast.AnnAssign):
+            inner.annotation = ast.Constant(None)

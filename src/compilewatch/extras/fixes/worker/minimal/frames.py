@@ -48,9 +48,9 @@ def frames_at(call: Callable[[], object], broken: GraphBreak) -> tuple[Frame, ..
     does not call the function either. The model is called up to three times; its state may change.
     """
     for compiling, exact in ((False, True), (True, True), (False, False)):
-        found = _run(call, broken, compiling=compiling, exact=exact)
-        if found:
-            return found
+        frames = _run(call, broken, compiling=compiling, exact=exact)
+        if frames:
+            return frames
     return ()
 
 

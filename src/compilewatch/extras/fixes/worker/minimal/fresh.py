@@ -53,7 +53,7 @@ def complete(body: str, broken: GraphBreak, model: str, *, showing: Showing) -> 
     ]
     tree = ast.parse(body)
     if showing is not Showing.RAISED:
-        imports = [isinstance(each, ast.Import | ast.ImportFrom) for each in tree.body]
+        imports = [isinstance(statement, ast.Import | ast.ImportFrom) for statement in tree.body]
         tree.body[imports.index(False) : imports.index(False)] = ast.parse(showing.value).body
     text = "\n".join(_spaced(tree))
     if showing is Showing.RAISED:
@@ -101,11 +101,11 @@ def run_fresh(source: str, reason: str) -> FreshRun:
             )
         except subprocess.TimeoutExpired:
             return FreshRun(code=None, reason="the file did not end in time")
-    found = reasons_in(ended.stderr)
-    if not found:
+    printed = reasons_in(ended.stderr)
+    if not printed:
         last = (ended.stderr.strip().splitlines() or ["torch printed no graph break"])[-1]
         return FreshRun(code=None, reason=last)
-    best = max(found, key=lambda each: likeness(reason, each))
+    best = max(printed, key=lambda each: likeness(reason, each))
     return FreshRun(
         code=classify(best).code,
         reason=portable_text(best),

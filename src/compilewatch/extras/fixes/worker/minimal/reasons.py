@@ -33,14 +33,14 @@ class Likeness(IntEnum):
     """Also what Dynamo does then: it cuts the graph, or gives up the frame."""
 
 
-def likeness(wanted: str, found: str) -> Likeness:
-    """How much the reason `found` of torch is like the reason `wanted`."""
-    first, second = classify(wanted), classify(found)
+def likeness(reason: str, other: str) -> Likeness:
+    """How much the reason `other` of torch is like the reason `reason`."""
+    first, second = classify(reason), classify(other)
     if first.code != second.code:
         return Likeness.NONE
-    if (first.gb_type, _essence(wanted)) != (second.gb_type, _essence(found)):
+    if (first.gb_type, _essence(reason)) != (second.gb_type, _essence(other)):
         return Likeness.CODE
-    return Likeness.EXACT if handling(wanted) == handling(found) else Likeness.REASON
+    return Likeness.EXACT if handling(reason) == handling(other) else Likeness.REASON
 
 
 def handling(reason: str) -> str:

@@ -39,12 +39,12 @@ def choose(
     None if no candidate has the code of the graph break.
     """
     best: Chosen | None = None
-    for each in candidates:
+    for candidate in candidates:
         if time.monotonic() > deadline:
             break
-        found = like(server, each.source, reason)
+        found = like(server, candidate.source, reason)
         if best is None or found > best.likeness:
-            best = Chosen(candidate=each, likeness=found)
+            best = Chosen(candidate=candidate, likeness=found)
         if found is Likeness.EXACT:
             break
     return best if best is not None and best.likeness is not Likeness.NONE else None
@@ -52,8 +52,8 @@ def choose(
 
 def like(server: CheckServer, source: str, reason: str) -> Likeness:
     """How much a graph break of a file is like the wanted one, at most."""
-    found = server.check(source)
-    return max((likeness(reason, each) for each in found.reasons), default=Likeness.NONE)
+    check = server.check(source)
+    return max((likeness(reason, each) for each in check.reasons), default=Likeness.NONE)
 
 
 def reduced(chosen: Chosen, reason: str, server: CheckServer, seconds: float) -> str:
@@ -124,8 +124,8 @@ def undefined(source: str) -> bool:
     except SyntaxError:
         return True
     bound = bound_names(tree)
-    read = (each for each in ast.walk(tree) if isinstance(each, ast.Name))
-    return any(each.id not in bound and not hasattr(builtins, each.id) for each in read)
+    read = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
+    return any(name.id not in bound and not hasattr(builtins, name.id) for name in read)
 
 
 def without_inputs(source: str, shows_it: Callable[[str], bool]) -> str:

@@ -109,10 +109,10 @@ def path_of(value: Any) -> tuple[str, str] | None:
     for candidate in candidates:
         if not is_plain_module(candidate):
             continue
-        found: Any = sys.modules.get(candidate)
+        value_there: Any = sys.modules.get(candidate)
         for part in name.split("."):
-            found = getattr(found, part, None)
-        if found is value:
+            value_there = getattr(value_there, part, None)
+        if value_there is value:
             return candidate, name
     return None
 

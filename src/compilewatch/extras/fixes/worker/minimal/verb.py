@@ -59,11 +59,11 @@ def minimal(content: bytes) -> MinimalOutcome:
     with CheckServer() as server:
         call = model_call(request)
         breaks = order.breaks or captured_breaks(request)
-        made = tuple(
-            _reproducer(each, request, call, server, order.seconds)
-            for each in chosen_breaks(breaks, order)
+        reproducers = tuple(
+            _reproducer(graph_break, request, call, server, order.seconds)
+            for graph_break in chosen_breaks(breaks, order)
         )
-    return MinimalOutcome(reproducers=made, versions=versions())
+    return MinimalOutcome(reproducers=reproducers, versions=versions())
 
 
 def chosen_breaks(breaks: tuple[GraphBreak, ...], order: MinimalOrder) -> tuple[GraphBreak, ...]:
@@ -72,11 +72,13 @@ def chosen_breaks(breaks: tuple[GraphBreak, ...], order: MinimalOrder) -> tuple[
         raise InputsError("no graph break occurs, so there is nothing to reproduce")
     if order.at is None:
         return breaks if order.breaks else breaks[:1]
-    found = tuple(each for each in breaks if _is_at(each, order.at))
-    if not found:
-        places = ", ".join(f"{each.file}:{each.line} ({each.code})" for each in breaks)
+    matching = tuple(graph_break for graph_break in breaks if _is_at(graph_break, order.at))
+    if not matching:
+        places = ", ".join(
+            f"{graph_break.file}:{graph_break.line} ({graph_break.code})" for graph_break in breaks
+        )
         raise InputsError(f"no graph break at {order.at}; there are: {places}")
-    return found[:1]
+    return matching[:1]
 
 
 def _is_at(broken: GraphBreak, at: str) -> bool:
@@ -135,15 +137,15 @@ def _reproducer(
         )
 
     try:
-        found = forked.in_fork(
+        choice = forked.in_fork(
             lambda: _choose(call, broken, server, began + CHOICE_SECONDS), _Choice, []
         )
     except Exception as error:  # noqa: BLE001  (whatever code of the model raises)
         return outcome(failure=f"writing candidates failed: {one_line(error)}")
-    server.count += found.checks
-    if found.chosen is None:
-        return outcome(failure=found.failure)
-    chosen = found.chosen
+    server.count += choice.checks
+    if choice.chosen is None:
+        return outcome(failure=choice.failure)
+    chosen = choice.chosen
     body = reduced(chosen, broken.reason, server, seconds)
     raising = complete(body, broken, request.model.name, showing=Showing.RAISED)
     raises = may_raise(broken.reason) and like(server, raising, broken.reason) >= min(
@@ -188,16 +190,16 @@ def _choose(
                 errors.setdefault(server.last.error)
 
     chosen = choose(each(), broken.reason, server, deadline)
-    said = f"none of {tried} pieces of code shows {broken.code}"
-    failure = f"{said}: {next(iter(errors), 'they show other graph breaks')}"
+    summary = f"none of {tried} pieces of code shows {broken.code}"
+    failure = f"{summary}: {next(iter(errors), 'they show other graph breaks')}"
     return _Choice(chosen=chosen, failure=failure, checks=server.count - before)
 
 
 def versions() -> dict[str, str]:
     """Versions of the packages that decide about a graph break, and of Python."""
-    found = {"torch": str(torch.__version__), "python": platform.python_version()}
-    found["torch_git"] = str(torch.version.git_version)
-    found["platform"] = platform.platform()
+    by_package = {"torch": str(torch.__version__), "python": platform.python_version()}
+    by_package["torch_git"] = str(torch.version.git_version)
+    by_package["platform"] = platform.platform()
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        found["transformers"] = importlib.metadata.version("transformers")
-    return found
+        by_package["transformers"] = importlib.metadata.version("transformers")
+    return by_package

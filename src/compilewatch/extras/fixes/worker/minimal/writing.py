@@ -281,11 +281,16 @@ class Writer:
             self._import("dataclasses")
             lines = ["@dataclasses.dataclass", *lines]
             all_read = "fields" in self.attributes
-            named = (each.name for each in dataclasses.fields(kind))
+            named = (field.name for field in dataclasses.fields(kind))
             read = [each for each in named if all_read or each in self.attributes]
-            fields = [f"{each}: object = None" for each in read]
-            body = [*fields, *(each for each in body if not each.startswith("def __init__"))]
-        lines += ["    " + line for each in body or ["pass"] for line in each.splitlines()]
+            fields = [f"{used_name}: object = None" for used_name in read]
+            body = [
+                *fields,
+                *(statement for statement in body if not statement.startswith("def __init__")),
+            ]
+        lines += [
+            "    " + line for statement in body or ["pass"] for line in statement.splitlines()
+        ]
         self._definitions.append("\n".join(lines))
         return name
 
@@ -389,7 +394,7 @@ class Writer:
 
     def _torch_module(self, value: nn.Module, hint: str) -> str:
         """A module of torch, made by its constructor from the attributes of the same names."""
-        children = [self.expression(each, f"{_ELEMENT}{hint}") for each in value.children()]
+        children = [self.expression(child, f"{_ELEMENT}{hint}") for child in value.children()]
         source = torch_module_source(value, children, self.expression)
         name = self._new_name(value, hint)
         self._objects.append(f"{name} = {source}")
