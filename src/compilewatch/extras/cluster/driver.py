@@ -18,6 +18,7 @@ import traceback
 from collections import deque
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -121,40 +122,12 @@ def load_ray() -> ModuleType:
         raise LauncherError(f"the launcher ray needs Ray: {extras.install('cluster')}") from None
 
 
-class Cluster:
-    """A connection. Without an address and without RAY_ADDRESS, it starts its own cluster.
+def _connect(ray: Any, connect: Connect, address: str) -> None:
+    """Connect to a cluster or, without an address, start one.
 
     Nodes receive this process's own compilewatch, as a module of the runtime environment;
     everything else that a worker imports must be installed there.
     """
-
-    def __init__(self, address: str, jobs: int, memory_limit_bytes: int) -> None:
-        self.ray: Any = load_ray()
-        address = address or os.environ.get("RAY_ADDRESS", "")
-        self.is_our_own = not address
-        _connect(self.ray, address, jobs, memory_limit_bytes)
-
-    def nodes(self) -> tuple[Node, ...]:
-        """Return the living nodes that have a CPU, in the order of their ids."""
-        nodes = (
-            Node(
-                id=node["NodeID"],
-                address=node["NodeManagerAddress"],
-                cpus=int(node["Resources"].get("CPU", 0)),
-                memory_bytes=int(node["Resources"].get("memory", 0)),
-                neuron_cores=int(node["Resources"].get(NEURON_CORES, 0)),
-            )
-            for node in self.ray.nodes()
-            if node["Alive"]
-        )
-        return tuple(sorted((n for n in nodes if n.cpus), key=lambda node: node.id))
-
-    def close(self) -> None:
-        """Disconnect; Ray then ends this driver's workers, with their servers and children."""
-        self.ray.shutdown()
-
-
-def _connect(ray: Any, address: str, jobs: int, memory_limit_bytes: int) -> None:
     arguments: dict[str, Any] = {
         "address": address or "local",
         "log_to_driver": False,
@@ -165,10 +138,11 @@ def _connect(ray: Any, address: str, jobs: int, memory_limit_bytes: int) -> None
         _reach(address)
     else:
         arguments |= {
-            "num_cpus": jobs,
+            "num_cpus": connect.jobs,
             "include_dashboard": False,
             "object_store_memory": OBJECT_STORE_BYTES,
-            "_memory": jobs * memory_limit_bytes,  # not reserved, as on one machine without Ray
+            # Not reserved, as on one machine without Ray.
+            "_memory": connect.jobs * connect.memory_limit_bytes,
         }
     try:
         ray.init(**arguments)
@@ -208,25 +182,18 @@ def _speaks(probe: socket.socket) -> bool:
 
 
 class ClusterExecution:
-    """One run. `cache` is the folder in which nodes look for created environments.
+    """One run of requests."""
 
-    `node_timeout_seconds` limits the time during which no node can take a request.
-    """
-
-    def __init__(
-        self, cluster: Cluster, run: ClusterBatch, cache: str | None, node_timeout_seconds: float
-    ) -> None:
-        self.cluster = cluster
-        self.ray = cluster.ray
-        self.cache = cache
-        self.node_timeout_seconds = node_timeout_seconds
+    def __init__(self, driver: Driver, run: ClusterBatch) -> None:
+        self.driver = driver
+        self.ray = driver.ray
         self.waiting = deque(enumerate(run.flights))
         self.digests = run.digests
         self.scratch = Path(run.scratch)
         self.flying: dict[Any, tuple[int, Flight]] = {}
         self.shared: dict[tuple[str | None, str | None], Any] = {}
         self.task = self.ray.remote(max_retries=0)(evaluated)
-        self.cores = any(node.neuron_cores for node in cluster.nodes())
+        self.cores = any(node.neuron_cores for node in driver.nodes())
         self.room = 0
         self.looked_at = float("-inf")
         self.fits_at = time.monotonic()
@@ -269,14 +236,14 @@ class ClusterExecution:
         self.looked_at = now
         requests = [f.request for _, f in (*self.waiting, *self.flying.values())]
         limit = min(request.memory_limit_bytes for request in requests)
-        nodes = self.cluster.nodes()
+        nodes = self.driver.nodes()
         room = sum(node.slots(limit) for node in nodes)
         self.room = QUEUED_PER_SLOT * room
         if room:
             self.fits_at = now
-        elif self.cluster.is_our_own and not nodes:
+        elif self.driver.is_our_own and not nodes:
             raise ConnectionError("the node of this machine was lost")
-        elif now - self.fits_at > self.node_timeout_seconds:
+        elif now - self.fits_at > self.driver.connect.node_timeout_seconds:
             raise LauncherError(
                 f"no node of the Ray cluster ({len(nodes)} alive) has a CPU and "
                 f"{limit / 2**30:.1f} GiB for a request: add nodes or lower memory_limit_gib, then "
@@ -291,7 +258,7 @@ class ClusterExecution:
             request=request,
             digest=self.digests[request.target.environment],
             files={path: read(path) for path in own_files(request)},
-            cache=self.cache,
+            cache=self.driver.connect.cache,
         )
         options = self.task.options(
             num_cpus=1, memory=request.memory_limit_bytes, resources=resources
@@ -327,9 +294,7 @@ class ClusterExecution:
             if lost is None:
                 raise LauncherError(f"the Ray cluster cannot run it: {line_of(error)}") from None
             ours = isinstance(error, self.ray.exceptions.LocalRayletDiedError)
-            if ours or (
-                self.cluster.is_our_own and lost.attempts[-1].code is AttemptCode.NODE_LOST
-            ):
+            if ours or (self.driver.is_our_own and lost.attempts[-1].code is AttemptCode.NODE_LOST):
                 raise ConnectionError("the node of this machine was lost") from None
             if lost.may_run_again:
                 self.waiting.appendleft((number, lost))
@@ -365,22 +330,36 @@ class Driver:
     """A connection, made on first use, and the orders. All methods raise LauncherError."""
 
     def __init__(self, connect: Connect) -> None:
-        self.wanted = connect
-        self.names = connect.environments
-        self.cache = connect.cache
-        self._connected: Cluster | None = None
+        self.connect = connect
+        self.address = connect.address or os.environ.get("RAY_ADDRESS", "")
+        self.is_our_own = not self.address
 
-    @property
-    def cluster(self) -> Cluster:
-        if self._connected is None:
-            connect = self.wanted
-            self._connected = Cluster(connect.address, connect.jobs, connect.memory_limit_bytes)
-        return self._connected
+    @cached_property
+    def ray(self) -> Any:
+        """Ray, connected; without an address and without RAY_ADDRESS, to a cluster of its own."""
+        ray = load_ray()
+        _connect(ray, self.connect, self.address)
+        return ray
 
     def close(self) -> None:
-        """Leave the cluster; Ray ends what this driver still runs there."""
-        if self._connected is not None:
-            self._connected.close()
+        """Leave the cluster; Ray ends this driver's workers, with their servers and children."""
+        if "ray" in vars(self):
+            self.ray.shutdown()
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Return the living nodes that have a CPU, in the order of their ids."""
+        nodes = (
+            Node(
+                id=node["NodeID"],
+                address=node["NodeManagerAddress"],
+                cpus=int(node["Resources"].get("CPU", 0)),
+                memory_bytes=int(node["Resources"].get("memory", 0)),
+                neuron_cores=int(node["Resources"].get(NEURON_CORES, 0)),
+            )
+            for node in self.ray.nodes()
+            if node["Alive"]
+        )
+        return tuple(sorted((n for n in nodes if n.cpus), key=lambda node: node.id))
 
     def reports(self, order: Order) -> Generator[Report]:
         """Execute an order and yield the reports for the launcher."""
@@ -388,12 +367,10 @@ class Driver:
             if isinstance(order, Describe):
                 yield Described(environments=self.agreed())
             elif isinstance(order, Count):
-                limit = self.wanted.memory_limit_bytes
-                slots = sum(node.slots(limit) for node in self.cluster.nodes())
-                yield Counted(jobs=max(1, slots))
+                limit = self.connect.memory_limit_bytes
+                yield Counted(jobs=max(1, sum(node.slots(limit) for node in self.nodes())))
             elif isinstance(order, ClusterBatch):
-                timeout = self.wanted.node_timeout_seconds
-                yield from ClusterExecution(self.cluster, order, self.cache, timeout).run()
+                yield from ClusterExecution(self, order).run()
                 yield Done()
         except LauncherError as error:
             yield ClusterFailed(reason=str(error))
@@ -409,7 +386,7 @@ class Driver:
             if description.problem:
                 raise LauncherError(f"node {description.node}: {description.problem}")
             has = {environment.name: environment for environment in description.environments}
-            for name in self.names:
+            for name in self.connect.environments:
                 if not self.eligible(node, name):
                     continue
                 if name not in has:
@@ -430,19 +407,19 @@ class Driver:
         """Whether requests in this environment are placed on this node."""
         if node.neuron_cores or name != default_environment("neuron"):
             return True
-        return not any(other.neuron_cores for other in self.cluster.nodes())
+        return not any(other.neuron_cores for other in self.nodes())
 
     def descriptions(self) -> Iterator[tuple[Node, Description]]:
         """Yield the description of each living node; all nodes describe themselves in parallel."""
-        ray = self.cluster.ray
+        ray = self.ray
         task = ray.remote(num_cpus=0, max_retries=0)(described)
         references = {}
-        for node in self.cluster.nodes():
+        for node in self.nodes():
             there = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
                 node_id=node.id, soft=False
             )
             options = task.options(scheduling_strategy=there)
-            references[node] = options.remote(self.names, self.cache)
+            references[node] = options.remote(self.connect.environments, self.connect.cache)
         ends = time.monotonic() + DESCRIBE_SECONDS
         for node, ref in references.items():
             try:
