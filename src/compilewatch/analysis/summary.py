@@ -300,16 +300,16 @@ def errors(view: RunView) -> tuple[tuple[str, str, int], ...]:
     return tuple((*key, n) for key, n in sorted(counts.items(), key=lambda kv: (-kv[1], kv[0])))
 
 
-def slowest(view: RunView, count: int = 10) -> tuple[Result, ...]:
+def slowest(results: Iterable[Result], count: int = 10) -> tuple[Result, ...]:
     """The results that took longest in this run, attempts included."""
-    ran = [r for r in view.results if r.reused_from is None and r.durations]
+    ran = [r for r in results if r.reused_from is None and r.durations]
     return tuple(sorted(ran, key=lambda r: (-spent(r), r.request.model.name))[:count])
 
 
-def phase_seconds(view: RunView) -> dict[str, float]:
+def phase_seconds(results: Iterable[Result]) -> dict[str, float]:
     """Seconds by phase, in their order, of all that ran in this run, attempts included."""
     total: Counter[str] = Counter()
-    for result in view.results:
+    for result in results:
         if result.reused_from is None:
             for durations in (result.durations, *(a.durations for a in result.attempts)):
                 total.update(durations)

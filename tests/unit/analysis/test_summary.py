@@ -197,8 +197,8 @@ def test_the_slowest_are_those_that_ran_here() -> None:
         result("C", durations={"compile": 99.0}, reused_from="earlier"),
         result("D", status=Status.SKIPPED),
     )
-    assert [r.request.model.name for r in slowest(seen)] == ["B", "A"]
-    assert [r.request.model.name for r in slowest(seen, count=1)] == ["B"]
+    assert [r.request.model.name for r in slowest(seen.results)] == ["B", "A"]
+    assert [r.request.model.name for r in slowest(seen.results, count=1)] == ["B"]
 
 
 @pytest.mark.parametrize("status", list(Status))

@@ -427,7 +427,7 @@ def test_the_family_chart_begins_with_the_families_that_pass_least() -> None:
 def test_time_is_summed_by_phase_in_their_order() -> None:
     cached = factories.result("B", reused_from="20260101-030405-0001")
     durations = {"compile": 2.0, "setup": 0.25}
-    seconds = phase_seconds(factories.view(factories.result(durations=durations), cached))
+    seconds = phase_seconds([factories.result(durations=durations), cached])
     assert list(seconds.items()) == [("setup", 0.25), ("compile", 2.0)]
     page = rendered(factories.result(), cached)["index.html"]
     assert "Time by phase create 0.50 s compile 1.5 s" in page.text

@@ -7,13 +7,13 @@ are read on from where the last reading stopped.
 from __future__ import annotations
 
 import contextlib
-import heapq
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from compilewatch.analysis import summary
 from compilewatch.analysis.comparison import compare
 from compilewatch.contract.processes import is_alive
 from compilewatch.contract.targets import target_label
@@ -31,7 +31,7 @@ from compilewatch.extras.profiles.train.store import (
     tail,
 )
 from compilewatch.files import DamagedError
-from compilewatch.records import Change, ChangeKind, Phase, Result, Run, Status, reason_label
+from compilewatch.records import Change, ChangeKind, Result, Run, Status, reason_label, spent
 from compilewatch.report.charts import PROFILE_TONES, target_tones
 from compilewatch.report.wording import milliseconds, plural
 from compilewatch.store import StoredRun
@@ -143,66 +143,31 @@ class ShownFile(NamedTuple):
     bytes: int
 
 
-class SweepFigures:
-    """Counts and largest values over the results of one run so far.
-
-    Each call of `read` reads on from where the last one stopped; damaged lines are left out.
-    """
+class SweepResults:
+    """The results of one run so far."""
 
     def __init__(self, path: Path) -> None:
         self._path = path / RESULTS_FILE
         self._at = 0
-        self.results = self.graph_breaks = 0
-        self.statuses: Counter[str] = Counter()
-        self.phase_seconds: Counter[str] = Counter()
-        self.reasons: Counter[str] = Counter()
-        self.examples: dict[str, list[str]] = {}
-        self._slowest: list[tuple[float, str]] = []
-        self._largest: list[tuple[float, str]] = []
+        self._results: list[Result] = []
 
-    def read(self) -> SweepFigures:
-        """Count the new results, and return itself. Raises StoreError."""
+    def read(self) -> Sequence[Result]:
+        """Read on from where the last call stopped; damaged lines are left out.
+
+        Raises StoreError.
+        """
         try:
             for start, line in result_lines(self._path, self._at):
                 self._at = start + len(line)
                 with contextlib.suppress(DamagedError):
-                    self._add(decode(line, Result))
+                    self._results.append(decode(line, Result))
         except OSError as error:
             raise StoreError(f"{self._path} cannot be read: {error.strerror}") from None
-        return self
-
-    def _add(self, result: Result) -> None:
-        name = f"{result.request.model.name} on {target_label(result.request.target)}"
-        self.results += 1
-        self.statuses[result.status.value] += 1
-        self.graph_breaks += result.graph_breaks or 0
-        self.reasons.update(set(map(reason_label, result.breaks)))
-        names = self.examples.setdefault(result.status.value, [])
-        if len(names) < EXAMPLES:
-            names.append(result.request.model.name)
-        if result.reused_from is None:
-            self.phase_seconds.update(result.durations)
-            _keep(self._slowest, result.duration_seconds, name)
-        if result.peak_memory_bytes is not None:
-            _keep(self._largest, result.peak_memory_bytes / 1e6, name)
-
-    @property
-    def passed(self) -> int:
-        return self.statuses[Status.PASS.value]
-
-    def slowest(self) -> tuple[tuple[str, float], ...]:
-        """Return the requests that took longest, with their seconds."""
-        return tuple((name, value) for value, name in sorted(self._slowest, reverse=True))
-
-    def largest(self) -> tuple[tuple[str, float], ...]:
-        """Return the requests that took most memory, in megabytes."""
-        return tuple((name, value) for value, name in sorted(self._largest, reverse=True))
+        return self._results
 
 
-def _keep(largest: list[tuple[float, str]], value: float, name: str) -> None:
-    """Keep the `LARGEST` largest values in a heap."""
-    push = heapq.heappush if len(largest) < LARGEST else heapq.heappushpop
-    push(largest, (value, name))
+def _on_target(result: Result) -> str:
+    return f"{result.request.model.name} on {target_label(result.request.target)}"
 
 
 class Monitor:
@@ -211,7 +176,7 @@ class Monitor:
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
         self._runs: dict[str, tuple[Run, MonitorEntry]] = {}
-        self._sweeps: dict[str, SweepFigures] = {}
+        self._sweeps: dict[str, SweepResults] = {}
         self._configs: dict[Path, TrainingConfig] = {}
         self._ended: dict[Path, MonitorEntry] = {}
         self._trainings: dict[Path, TrainingProfile] = {}
@@ -254,13 +219,12 @@ class Monitor:
             total=run.planned,
         )
         if run.state == "running":
-            figures = self._figures(path)
-            entry = replace(entry, done=figures.results, passed=figures.passed)
+            entry = _counted(entry, self._results(path))
         self._runs[path.name] = run, entry
         return entry
 
-    def _figures(self, path: Path) -> SweepFigures:
-        return self._sweeps.setdefault(path.name, SweepFigures(path)).read()
+    def _results(self, path: Path) -> Sequence[Result]:
+        return self._sweeps.setdefault(path.name, SweepResults(path)).read()
 
     def _training_entry(self, path: Path) -> MonitorEntry:
         if path in self._ended:
@@ -337,22 +301,26 @@ class Monitor:
         return Details(entry=entry, alerts=(alert,) if entry.state == "interrupted" else ())
 
     def _sweep_details(self, entry: MonitorEntry) -> Details:
-        figures = self._figures(self.root / entry.key)
-        entry = replace(entry, done=figures.results, passed=figures.passed)
-        seconds = {phase.value: figures.phase_seconds[phase.value] for phase in Phase}
+        results = self._results(self.root / entry.key)
+        entry = _counted(entry, results)
+        largest = sorted(
+            ((r.peak_memory_bytes / 1e6, _on_target(r)) for r in results if r.peak_memory_bytes),
+            reverse=True,
+        )
+        seconds = summary.phase_seconds(results)
         return Details(
             entry=entry,
             figures=(
-                ("results", f"{figures.results:,} of {entry.total:,}"),
-                ("without graph breaks", f"{figures.passed:,}"),
-                ("graph breaks", f"{figures.graph_breaks:,}"),
+                ("results", f"{len(results):,} of {entry.total:,}"),
+                ("without graph breaks", f"{entry.passed:,}"),
+                ("graph breaks", f"{sum(r.graph_breaks or 0 for r in results):,}"),
             ),
-            alerts=tuple(_sweep_alerts(entry, figures)),
-            statuses=dict(figures.statuses),
+            alerts=tuple(_sweep_alerts(entry, results)),
+            statuses={status.value: n for status, n in summary.status_counts(results).items()},
             changes=self._changes(entry),
             phase_seconds={phase: value for phase, value in seconds.items() if value > 0},
-            slowest=figures.slowest(),
-            largest=figures.largest(),
+            slowest=tuple((_on_target(r), spent(r)) for r in summary.slowest(results, LARGEST)),
+            largest=tuple((name, value) for value, name in largest[:LARGEST]),
         )
 
     def _changes(self, entry: MonitorEntry) -> tuple[Row, ...]:
@@ -425,19 +393,25 @@ def _change_row(change: Change) -> Row:
     }
 
 
-def _sweep_alerts(entry: MonitorEntry, figures: SweepFigures) -> Iterator[Alert]:
+def _counted(entry: MonitorEntry, results: Sequence[Result]) -> MonitorEntry:
+    passed = sum(result.status is Status.PASS for result in results)
+    return replace(entry, done=len(results), passed=passed)
+
+
+def _sweep_alerts(entry: MonitorEntry, results: Sequence[Result]) -> Iterator[Alert]:
     if entry.state == "interrupted":
-        done = f"interrupted after {figures.results} of {entry.total} requests"
+        done = f"interrupted after {len(results)} of {entry.total} requests"
         yield Alert("error", done, "continue it with `compilewatch sweep --resume`")
-    if entry.state == "finished" and entry.total is not None and figures.results < entry.total:
-        missing = f"{entry.total - figures.results} planned requests have no result"
+    if entry.state == "finished" and entry.total is not None and len(results) < entry.total:
+        missing = f"{entry.total - len(results)} planned requests have no result"
         yield Alert("error", missing, "see the notes of `compilewatch report`")
     for status in (Status.CRASHED, Status.TIMEOUT, Status.OOM, Status.MISMATCH, Status.ERROR):
-        if names := figures.examples.get(status.value, ()):
-            count = figures.statuses[status.value]
-            text = f"{count} with the status {status}: {', '.join(names)}"
+        names = [result.request.model.name for result in results if result.status is status]
+        if names:
+            text = f"{len(names)} with the status {status}: {', '.join(names[:EXAMPLES])}"
             yield Alert("warning", text, f"run `compilewatch show {names[0]}`")
-    for reason, count in figures.reasons.most_common(3):
+    reasons = Counter(label for r in results for label in set(map(reason_label, r.breaks)))
+    for reason, count in reasons.most_common(3):
         yield Alert(
             "info",
             f"graph break in {plural(count, 'result')}: {reason}",
