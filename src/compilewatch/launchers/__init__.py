@@ -48,7 +48,7 @@ def by_environment(
     Raises LauncherError for a request in another environment (`who` is the subject of the message),
     and for generated code, unless the launcher has a sandbox.
     """
-    found: dict[str, list[Request]] = {name: [] for name in names}
+    groups: dict[str, list[Request]] = {name: [] for name in names}
     for request in requests:
         if request.model.source in extras.SANDBOXED and not sandboxed:
             raise LauncherError(
@@ -56,13 +56,13 @@ def by_environment(
                 "machine: use `compilewatch sweep --source papers` with the launcher local"
             )
         name = request.target.environment
-        if name not in found:
+        if name not in groups:
             raise LauncherError(
                 f"{request.model.name} requests environment {name!r}; "
-                f"{who} {', '.join(found) or 'none'}"
+                f"{who} {', '.join(groups) or 'none'}"
             )
-        found[name].append(request)
-    return {name: sorted(group, key=device_of_worker) for name, group in found.items()}
+        groups[name].append(request)
+    return {name: sorted(group, key=device_of_worker) for name, group in groups.items()}
 
 
 def device_of_worker(request: Request) -> tuple[str, bool]:

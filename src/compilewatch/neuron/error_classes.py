@@ -64,10 +64,10 @@ def failure(log: str, exit_status: int | None) -> NeuronFailure:
         # It was stopped, so earlier messages in the log are irrelevant.
         words = _last_words(log)
         return NeuronFailure(kind=_kind_of_signal(ended), message=words, signal=ended.name)
-    found, old, abnormal = _CODE.search(log), _OLD_CODE.search(log), _ENDED.search(log)
-    code, match = None, found or old or abnormal
-    if found:
-        code, kind = f"NCC_{found[1]}", _kind_of_code(found[1])
+    current, old, abnormal = _CODE.search(log), _OLD_CODE.search(log), _ENDED.search(log)
+    code, match = None, current or old or abnormal
+    if current:
+        code, kind = f"NCC_{current[1]}", _kind_of_code(current[1])
     elif old:
         code, kind = old[1], _CLASS_OF_CODE.get(old[1], UNKNOWN)
     elif abnormal:
@@ -76,7 +76,7 @@ def failure(log: str, exit_status: int | None) -> NeuronFailure:
         kind = _kind_of_signal(ended)
     else:
         kind = _kind_of_signal(ended)
-    if kind == UNKNOWN and not found and _INTERNAL_ERROR.search(log):
+    if kind == UNKNOWN and not current and _INTERNAL_ERROR.search(log):
         kind = INTERNAL
     message, _, advice = (match["text"] if match else _last_words(log)).partition(" - ")
     return NeuronFailure(
@@ -111,5 +111,5 @@ def _signal(exit_status: int | None) -> signal.Signals | None:
 def _last_words(log: str) -> str:
     """Return the last line with text, for a failure without a code."""
     lines = [_LOG_PREFIX.sub("", line).strip() for line in log.splitlines()]
-    said = [line for line in lines if line.strip("*")]
-    return said[-1] if said else ""
+    texts = [line for line in lines if line.strip("*")]
+    return texts[-1] if texts else ""

@@ -88,8 +88,8 @@ def find() -> str | None:
 
 def describe(path: str) -> Compiler:
     """Read version and flags of a compiler. Raises CompilerError if it does not start."""
-    said = _output_of(path, "--version")  # on stderr, in some versions
-    version = _VERSION.search(said)
+    output = _output_of(path, "--version")  # on stderr, in some versions
+    version = _VERSION.search(output)
     if version is None:
         raise CompilerError(f"{path} --version prints no NeuronX Compiler version: reinstall it")
     listed = frozenset(
@@ -180,7 +180,7 @@ class Compilation:
     def detail(self) -> NeuronDetail:
         """Wait for the end and return the result, which is also written to the folder."""
         self.done(wait=True)
-        found = NeuronDetail(
+        detail = NeuronDetail(
             target=self._target,
             route=ROUTE,
             flags=self.flags,
@@ -190,59 +190,59 @@ class Compilation:
             compile_seconds=self._seconds,
             compiler_peak_memory_bytes=self._peak,
         )
-        found = self._from_exit(found)
-        files.replace(self.folder / DETAIL_FILE, msgspec.json.encode(found))
-        return found
+        detail = self._from_exit(detail)
+        files.replace(self.folder / DETAIL_FILE, msgspec.json.encode(detail))
+        return detail
 
-    def _from_exit(self, found: NeuronDetail) -> NeuronDetail:
+    def _from_exit(self, detail: NeuronDetail) -> NeuronDetail:
         problem = self._ended
         if problem is None and self._exit_status:
             problem = error_classes.failure(self.log(), self._exit_status)
-        return with_neff(found, self.folder / NEFF_FILE, problem)
+        return with_neff(detail, self.folder / NEFF_FILE, problem)
 
     def log(self) -> str:
         """Return the end of the console output, which has the error, and of the log."""
         return "\n".join(tail(self.folder / name) for name in (CONSOLE_FILE, LOG_FILE))
 
 
-def described(found: NeuronDetail) -> str:
+def described(detail: NeuronDetail) -> str:
     """Return one line for people: what was compiled, or why nothing was."""
-    if found.failure is None:
-        size = (found.neff_bytes or 0) / 2**20
-        cached = ", from the compile cache" if found.cached else ""
-        return f"compiled for {found.target}, {size:.1f} MiB{cached}"
-    problem = found.failure
-    said = ": ".join(filter(None, (problem.code or problem.signal, problem.message)))
-    return f"{problem.kind.replace('_', ' ')}: {said}" if said else problem.kind.replace("_", " ")
+    if detail.failure is None:
+        size = (detail.neff_bytes or 0) / 2**20
+        cached = ", from the compile cache" if detail.cached else ""
+        return f"compiled for {detail.target}, {size:.1f} MiB{cached}"
+    problem = detail.failure
+    text = ": ".join(filter(None, (problem.code or problem.signal, problem.message)))
+    return f"{problem.kind.replace('_', ' ')}: {text}" if text else problem.kind.replace("_", " ")
 
 
 def with_neff(
-    found: NeuronDetail, path: Path | None, problem: NeuronFailure | None
+    detail: NeuronDetail, path: Path | None, problem: NeuronFailure | None
 ) -> NeuronDetail:
     """Return the detail with the NEFF at `path`, or with the failure, also for a broken NEFF."""
     if problem is None and (path is None or not path.is_file()):
         problem = NeuronFailure(kind=error_classes.UNKNOWN, message="exit status 0 and no NEFF")
     if problem is not None or path is None:
-        return msgspec.structs.replace(found, failure=problem)
+        return msgspec.structs.replace(detail, failure=problem)
     size = path.stat().st_size
     try:
         header = read_header(path)
     except NeffError as error:
         broken = NeuronFailure(kind=error_classes.UNKNOWN, message=f"a broken NEFF: {error}")
-        return msgspec.structs.replace(found, failure=broken)
-    return msgspec.structs.replace(found, compiled=True, neff_bytes=size, neff=header)
+        return msgspec.structs.replace(detail, failure=broken)
+    return msgspec.structs.replace(detail, compiled=True, neff_bytes=size, neff=header)
 
 
 def earlier_result(folder: Path, compiler: Compiler, hlo: Path, target: str) -> NeuronDetail | None:
     """Return the result in the folder if its request was the same and its NEFF exists."""
     try:
-        found = from_json((folder / DETAIL_FILE).read_bytes(), NeuronDetail)
+        detail = from_json((folder / DETAIL_FILE).read_bytes(), NeuronDetail)
         read_header(folder / NEFF_FILE)
     except (OSError, DamagedError, NeffError):
         return None
-    wanted = (SCHEMA_VERSION, True, compiler.version, compiler.flags(target), sha256(hlo))
-    stored = (found.schema_version, found.compiled, found.compiler_version, found.flags)
-    return found if (*stored, found.hlo_sha256) == wanted else None
+    requested = (SCHEMA_VERSION, True, compiler.version, compiler.flags(target), sha256(hlo))
+    stored = (detail.schema_version, detail.compiled, detail.compiler_version, detail.flags)
+    return detail if (*stored, detail.hlo_sha256) == requested else None
 
 
 def cached_neff(digest: str, version: str, flags: tuple[str, ...]) -> Path | None:
@@ -294,8 +294,8 @@ def _output_of(path: str, *arguments: str) -> str:
         raise CompilerError(f"{path} did not respond in {_QUERY_SECONDS:g} s") from None
     except OSError as error:
         raise CompilerError(f"{path} cannot be run: {error.strerror}") from None
-    said = done.stdout.decode(errors="replace")
+    output = done.stdout.decode(errors="replace")
     if done.returncode:
-        last = (said.strip().splitlines() or ["no message"])[-1]
+        last = (output.strip().splitlines() or ["no message"])[-1]
         raise CompilerError(f"{path} {arguments[0]} ended with {done.returncode}: {last}")
-    return said
+    return output

@@ -59,10 +59,10 @@ def find() -> ProfilerTool:
     """
     for name in PROGRAMS:
         beside = Path(sys.executable).with_name(name)
-        found = str(beside) if os.access(beside, os.X_OK) else shutil.which(name)
-        found = found or shutil.which(name, path=str(TOOLS))
-        if found is not None:
-            return ProfilerTool(name=name, path=found)
+        path = str(beside) if os.access(beside, os.X_OK) else shutil.which(name)
+        path = path or shutil.which(name, path=str(TOOLS))
+        if path is not None:
+            return ProfilerTool(name=name, path=path)
     raise CompilerError(
         f"neither {' nor '.join(PROGRAMS)} is on PATH or in {TOOLS}: install aws-neuronx-tools on "
         "an instance with Neuron devices"
@@ -152,35 +152,35 @@ def parse_summary(text: str) -> dict[str, float | str]:
     JSON may hold the figures directly, or below the name of each profile; text has one `name value`
     in each line. Raises CompilerError if there is no figure.
     """
-    found: dict[str, float | str] = {}
+    figures: dict[str, float | str] = {}
     try:
-        _flatten(json.loads(text), found)
+        _flatten(json.loads(text), figures)
     except ValueError:
         for line in text.splitlines():
             matched = _LINE.match(line.strip("|+- \t"))
             if matched is not None:
                 name = matched[1].strip().lower().replace(" ", "_")
                 value = matched[2]
-                found[name] = float(value) if _NUMBER.match(value) else value
-    if not any(isinstance(value, float) for value in found.values()):
+                figures[name] = float(value) if _NUMBER.match(value) else value
+    if not any(isinstance(value, float) for value in figures.values()):
         raise CompilerError("the summary contains no figure: is the profile empty?")
-    return found
+    return figures
 
 
-def _flatten(value: Any, found: dict[str, float | str]) -> None:
+def _flatten(value: Any, figures: dict[str, float | str]) -> None:
     """Add the figures of nested objects; a later profile does not replace an earlier figure."""
     if isinstance(value, list):
-        for each in value:
-            _flatten(each, found)
+        for inner in value:
+            _flatten(inner, figures)
         return
     if not isinstance(value, dict):
         return
-    for name, each in value.items():
-        if isinstance(each, dict | list):
-            _flatten(each, found)
-        elif isinstance(each, bool):
+    for name, inner in value.items():
+        if isinstance(inner, dict | list):
+            _flatten(inner, figures)
+        elif isinstance(inner, bool):
             continue
-        elif isinstance(each, int | float):
-            found.setdefault(name, float(each))
-        elif isinstance(each, str):
-            found.setdefault(name, each)
+        elif isinstance(inner, int | float):
+            figures.setdefault(name, float(inner))
+        elif isinstance(inner, str):
+            figures.setdefault(name, inner)

@@ -106,8 +106,8 @@ def _run(
     enter(Phase.COMPILE)
     progress.probing = probes(request, tier)
 
-    def probe(each: Subject) -> TargetOutcome:
-        return target.probe(on_declared_device(each))
+    def probe(prepared: Subject) -> TargetOutcome:
+        return target.probe(on_declared_device(prepared))
 
     run = probe if progress.probing else target.run
 
@@ -164,7 +164,7 @@ class _Preparation:
         from compilewatch.worker.device.subjects import inputs_on_real_device
         from compilewatch.worker.example_inputs import make_inputs
 
-        made = make_inputs(
+        inputs = make_inputs(
             built.module,
             built.config,
             self.request,
@@ -174,8 +174,8 @@ class _Preparation:
             real=real_builder(self.request, self.overrides),
         )
         if _uses_real_device(self.request):
-            made = inputs_on_real_device(made, torch_device(self.request.device))
-        return made
+            inputs = inputs_on_real_device(inputs, torch_device(self.request.device))
+        return inputs
 
 
 @contextmanager
@@ -208,8 +208,8 @@ def _uses_real_device(request: Request) -> bool:
 
 def _dtype_of(module: nn.Module) -> str | None:
     types = (p.dtype for p in module.parameters() if p.dtype.is_floating_point)
-    found = next(types, None)
-    return str(found).removeprefix("torch.") if found is not None else None
+    dtype = next(types, None)
+    return str(dtype).removeprefix("torch.") if dtype is not None else None
 
 
 def _set_up(request: Request, tier: Tier) -> tuple[CompileTarget, FakeTensorMode | None]:
@@ -298,9 +298,9 @@ def _call_once(subject: Subject) -> None:
     try:
         subject.in_fork(_eager, type(None))
     except Exception as error:  # whatever code of the model raises
-        made = subject.inputs
-        if not made.guessed or error_code(error) in ("out_of_memory", "missing_package"):
+        inputs = subject.inputs
+        if not inputs.guessed or error_code(error) in ("out_of_memory", "missing_package"):
             raise
         subject.enter(Phase.INPUTS)
         name, where = subject.request.model.name, naming_options(subject.request)
-        raise WrongGuessError(name, made, one_line(error), where) from error
+        raise WrongGuessError(name, inputs, one_line(error), where) from error

@@ -161,16 +161,16 @@ class LocalExecution:
     def _ended(self, task: Task, exited: Exited | None) -> None:
         """Handle the end of a child. A result that it wrote counts, however the child ended."""
         self.deaths_in_a_row = 0
-        found = read_result(task.folder)
-        if not task.could_not_write_before and _could_not_write(found, exited):
+        written = read_result(task.folder)
+        if not task.could_not_write_before and _could_not_write(written, exited):
             check_free_space(self.scratch)
             task.could_not_write_before = True  # there is free space now, so it is retried once
-            result = found.result if found is not None else None
+            result = written.result if written is not None else None
             self._retry(task, _attempt(task, result) if result is not None else None)
-        elif found is not None and found.fake_failure is None:
-            self._finish(task, found.result, exited)
-        elif found is not None:
-            self._retry(task, _attempt(task, found.result, found.fake_failure), tier=Tier.REAL)
+        elif written is not None and written.fake_failure is None:
+            self._finish(task, written.result, exited)
+        elif written is not None:
+            self._retry(task, _attempt(task, written.result, written.fake_failure), tier=Tier.REAL)
         else:
             self._ended_without_result(task, exited)
 
@@ -262,11 +262,11 @@ class LocalExecution:
         self.done.append(task.completed(result, exited, digest, self.scratch))
 
 
-def _could_not_write(found: ChildResult | None, exited: Exited | None) -> bool:
+def _could_not_write(written: ChildResult | None, exited: Exited | None) -> bool:
     """Whether the result or the exit status of a child means that the disk failed."""
-    if found is None:
+    if written is None:
         return exited is not None and exited.exit_code == NO_RESULT
-    return found.result.error is not None and found.result.error.code == DISK_FAILURE
+    return written.result.error is not None and written.result.error.code == DISK_FAILURE
 
 
 def check_free_space(scratch: Path) -> None:

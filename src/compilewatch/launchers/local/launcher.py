@@ -119,11 +119,11 @@ class LocalLauncher:
 
         If there is none, it is started for `targets`.
         """
-        wanted = (name, device, real_device)
-        if self._server is not None and not self._server.suits(*wanted):
+        worker = (name, device, real_device)
+        if self._server is not None and not self._server.suits(*worker):
             self._server.close()
             self._server = None
-        if self._server is None and self._next is not None and self._next.suits(*wanted):
+        if self._server is None and self._next is not None and self._next.suits(*worker):
             self._server, self._next = self._next, None
         if self._server is None:
             self._server = self._start(name, targets, device, real_device)

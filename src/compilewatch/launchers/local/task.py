@@ -178,10 +178,10 @@ class Task:
             started_at=result.started_at or self.started_at,
         )
         kept: Path | None = None
-        made = self.folder / ARTIFACTS_FOLDER
-        if self.request.keep_artifacts and made.is_dir() and any(made.iterdir()):
+        artifacts = self.folder / ARTIFACTS_FOLDER
+        if self.request.keep_artifacts and artifacts.is_dir() and any(artifacts.iterdir()):
             kept = scratch / f"{self.folder.name}-{ARTIFACTS_FOLDER}"
-            made.rename(kept)
+            artifacts.rename(kept)
         shutil.rmtree(self.folder, ignore_errors=True)
         return Completed(result=result, artifacts=kept)
 
@@ -192,7 +192,9 @@ def resident_bytes(pid: int) -> int:
     It is not their sum, because a forked process shares the pages of its parent. Without /proc the
     value is 0 too.
     """
-    return max(processes.resident_bytes(each) or 0 for each in (pid, *processes.children(pid)))
+    return max(
+        processes.resident_bytes(process) or 0 for process in (pid, *processes.children(pid))
+    )
 
 
 def oom_kills() -> int:

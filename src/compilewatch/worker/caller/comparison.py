@@ -49,11 +49,11 @@ def compared(subject: Subject, backend: str) -> Numerics:
 
     def sample(inputs: ExampleInputs) -> Any:
         return subject.in_fork(
-            lambda each: observed(replace(each, inputs=inputs), each.module), dict
+            lambda single: observed(replace(single, inputs=inputs), single.module), dict
         )
 
     several = subject.later is not None
-    alone = [] if several else [partial(sample, each.inputs) for each in samples(subject)]
+    alone = [] if several else [partial(sample, single.inputs) for single in samples(subject)]
     # A pool of compile workers would stay in the caller's process. Random numbers as in eager mode,
     # because dropout could not be compared otherwise.
     with torch._inductor.config.patch(compile_threads=1, fallback_random=True):
@@ -61,14 +61,14 @@ def compared(subject: Subject, backend: str) -> Numerics:
 
 
 def _compiled(subject: Subject, backend: str) -> Call:
-    found: Call = torch.compile(
+    compiled: Call = torch.compile(
         subject.module, backend=backend, dynamic=subject.request.target.dynamic
     )
-    return found
+    return compiled
 
 
 def _results(subject: Subject, call: Call) -> bytes:
-    return _of_all_calls(subject, lambda each: observed(each, call))
+    return _of_all_calls(subject, lambda one_call: observed(one_call, call))
 
 
 def _of_all_calls(subject: Subject, results: Callable[[Subject], dict[str, Any]]) -> bytes:

@@ -125,11 +125,11 @@ def _fresh_code(seen: list[types.CodeType]) -> Iterator[None]:
         return
     copies = {id(code): (code, code.replace()) for code in seen}
     changed: list[tuple[types.FunctionType, types.CodeType]] = []
-    for found in gc.get_referrers(*seen):
-        if isinstance(found, types.FunctionType) and id(found.__code__) in copies:
-            code, copy = copies[id(found.__code__)]
-            changed.append((found, code))
-            found.__code__ = copy
+    for function_seen in gc.get_referrers(*seen):
+        if isinstance(function_seen, types.FunctionType) and id(function_seen.__code__) in copies:
+            code, copy = copies[id(function_seen.__code__)]
+            changed.append((function_seen, code))
+            function_seen.__code__ = copy
     try:
         yield
     finally:

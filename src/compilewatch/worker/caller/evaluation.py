@@ -112,7 +112,10 @@ class SharedSubject(CallerSubject):
 
     def in_fork(self, function: Callable[[Subject], _Value], _: type[_Value]) -> _Value:
         """Call `function` here, and restore afterwards what it changed; see `snapshot`."""
-        inputs = [(each.args, each.kwargs) for each in (self.inputs, *(self.later or ()))]
+        inputs = [
+            (call_inputs.args, call_inputs.kwargs)
+            for call_inputs in (self.inputs, *(self.later or ()))
+        ]
         with kept(self.left, self.module, inputs):
             self.forget()
             _prepare(self.module, self.request.target.mode)
@@ -168,7 +171,11 @@ def evaluate(
         "later": tuple(later) or None,
         "recompilations": Recompilations(),
     }
-    reason = hindrance(_tensors(module, *((each.args, each.kwargs) for each in (first, *later))))
+    reason = hindrance(
+        _tensors(
+            module, *((call_inputs.args, call_inputs.kwargs) for call_inputs in (first, *later))
+        )
+    )
     if not reason:
         try:
             evaluation = in_copy(lambda: _in_copy(parts, numerics=numerics), CallerEvaluation)
@@ -284,8 +291,8 @@ def _as_module(model: Callable[..., Any]) -> nn.Module:
         function = wrap_inline(function)  # as torch.compile does where there is no Python frame
     # The frame that Dynamo compiles first is then the function's own.
     members = {"forward": staticmethod(function), "__module__": function.__module__}
-    made: nn.Module = type(name, (nn.Module,), members)()
-    return made
+    wrapper: nn.Module = type(name, (nn.Module,), members)()
+    return wrapper
 
 
 def _request(
@@ -311,14 +318,14 @@ def _request(
 
 def _tensors(module: nn.Module, *inputs: object) -> list[torch.Tensor]:
     leaves = tree_leaves(inputs)
-    given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    return [*module.parameters(), *module.buffers(), *given]
+    arguments = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    return [*module.parameters(), *module.buffers(), *arguments]
 
 
 def _dtype(module: nn.Module) -> str | None:
     types = (p.dtype for p in module.parameters() if p.dtype.is_floating_point)
-    found = next(types, None)
-    return str(found).removeprefix("torch.") if found is not None else None
+    dtype = next(types, None)
+    return str(dtype).removeprefix("torch.") if dtype is not None else None
 
 
 def _outcome(subject: CallerSubject) -> TargetOutcome:
@@ -336,21 +343,21 @@ def _outcome(subject: CallerSubject) -> TargetOutcome:
 
 def _with_numerics(subject: CallerSubject, outcome: TargetOutcome, backend: str) -> TargetOutcome:
     """Return the outcome with a comparison; a graph break stays the status of a mismatch."""
-    found: list[Numerics] = []
+    comparisons: list[Numerics] = []
 
     def compare() -> TargetOutcome:
-        found.append(compared(subject, backend))
+        comparisons.append(compared(subject, backend))
         return outcome
 
     failed = _caught(compare)
-    if not found:
+    if not comparisons:
         detail = f"with the backend {backend}: {failed.detail}"
         return replace(outcome, status=failed.status, detail=detail, error=failed.error)
-    differs = found[0].deterministic and not found[0].matches
+    differs = comparisons[0].deterministic and not comparisons[0].matches
     if not differs or outcome.status is Status.GRAPH_BREAK:
-        return replace(outcome, numerics=found[0])
-    detail = f"differs from eager in {found[0].difference}"
-    return replace(outcome, status=Status.MISMATCH, detail=detail, numerics=found[0])
+        return replace(outcome, numerics=comparisons[0])
+    detail = f"differs from eager in {comparisons[0].difference}"
+    return replace(outcome, status=Status.MISMATCH, detail=detail, numerics=comparisons[0])
 
 
 def _caught(function: Callable[[], TargetOutcome]) -> TargetOutcome:
@@ -387,7 +394,7 @@ def _over_all_calls(result: Result) -> Result:
     elif later.graph_breaks:
         status = Status.GRAPH_BREAK
     if breaks and not later.error:
-        total = sum(each.occurrences for each in breaks)
+        total = sum(graph_break.occurrences for graph_break in breaks)
         detail += f", breaks {total} ({len(breaks)} distinct)"
     if status is Status.MISMATCH:
         detail = f"{result.detail}; {detail}"
@@ -397,7 +404,7 @@ def _over_all_calls(result: Result) -> Result:
         phase=Phase.COMPILE if later.error else result.phase,
         detail=detail,
         breaks=breaks,
-        graph_breaks=sum(each.occurrences for each in breaks),
+        graph_breaks=sum(graph_break.occurrences for graph_break in breaks),
         distinct_breaks=len(breaks),
         graphs=graphs,
         capture=msgspec.structs.replace(capture, recompilations=again),
@@ -407,12 +414,14 @@ def _over_all_calls(result: Result) -> Result:
 
 def _joined(breaks: Sequence[GraphBreak]) -> tuple[GraphBreak, ...]:
     """Return breaks with those of the same place and reason as one."""
-    found: dict[str, GraphBreak] = {}
-    for each in breaks:
-        known = found.get(each.fingerprint)
-        times = each.occurrences + (known.occurrences if known is not None else 0)
-        found[each.fingerprint] = msgspec.structs.replace(known or each, occurrences=times)
-    return tuple(found.values())
+    merged: dict[str, GraphBreak] = {}
+    for graph_break in breaks:
+        known = merged.get(graph_break.fingerprint)
+        times = graph_break.occurrences + (known.occurrences if known is not None else 0)
+        merged[graph_break.fingerprint] = msgspec.structs.replace(
+            known or graph_break, occurrences=times
+        )
+    return tuple(merged.values())
 
 
 @contextmanager

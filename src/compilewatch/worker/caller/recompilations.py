@@ -57,14 +57,14 @@ class Recompilations(logging.Handler):
         if self._of_fork is not None:
             return self._of_fork
         files = {number: name for name, number in structured.INTERN_TABLE.items()}
-        found = []
+        recompilations = []
         for compile_id, (call, guards) in self._reasons.items():
             frame = self._frames.get(compile_id)
             if frame is None:
                 continue
             file = frame["filename"]
             place = stack_frame(files.get(file, str(file)), frame["line"], frame["name"])
-            found.append(
+            recompilations.append(
                 Recompilation(
                     call=call,
                     function=place.function,
@@ -73,11 +73,11 @@ class Recompilations(logging.Handler):
                     guards=guards,
                 )
             )
-        return tuple(found)
+        return tuple(recompilations)
 
 
 def _guard(reason: str) -> str:
     """Return Dynamo's description of a guard in one line, without the stack behind it."""
-    said = portable_text(reason.partition("\nUser stack trace:")[0])
-    code, mark, place = said.partition("  # ")
-    return " ".join((code + mark.strip() + " " + place).split()) if mark else " ".join(said.split())
+    text = portable_text(reason.partition("\nUser stack trace:")[0])
+    code, mark, place = text.partition("  # ")
+    return " ".join((code + mark.strip() + " " + place).split()) if mark else " ".join(text.split())

@@ -61,7 +61,7 @@ def kept(left: dict[str, None], model: nn.Module, inputs: object) -> Iterator[No
     `left` gets what could not be restored, as keys. Tensors are copied, so this needs as much
     memory as they have.
     """
-    walk = _Walk({_package(type(each)) for each in model.modules()})
+    walk = _Walk({_package(type(module)) for module in model.modules()})
     for name in _GLOBAL_HOOKS:
         walk.keep(getattr(module_hooks, name))
     walk.keep((model, inputs))
@@ -194,7 +194,7 @@ def _names_in(code: types.CodeType) -> Iterator[str]:
 
 
 def _slot_names(cls: type) -> list[str]:
-    named = (vars(each).get("__slots__", ()) for each in cls.__mro__)
+    named = (vars(base).get("__slots__", ()) for base in cls.__mro__)
     names = (name for slots in named for name in ([slots] if isinstance(slots, str) else slots))
     return [name for name in names if name not in ("__dict__", "__weakref__")]
 

@@ -48,28 +48,30 @@ def install(device: DeclaredDevice) -> None:
         total_memory=device.memory_bytes,
         multi_processor_count=device.multiprocessors,
     )
-    found = [(_function(module, name), made) for module, name, made in _replacements()]
+    replaced = [
+        (_function(module, name), replacement) for module, name, replacement in _replacements()
+    ]
     for module in (torch.cuda, torch.cuda.random, torch.cuda.graphs):
         vars(module)["_declared_properties"] = properties
         vars(module)["_declared_bfloat16"] = device.bfloat16
-    for function, made in found:
-        function.__code__ = made.__code__
-        function.__defaults__ = made.__defaults__
-        function.__kwdefaults__ = made.__kwdefaults__
+    for function, replacement in replaced:
+        function.__code__ = replacement.__code__
+        function.__defaults__ = replacement.__defaults__
+        function.__kwdefaults__ = replacement.__kwdefaults__
     device_interface.init_device_reg()
     for name in ("cuda", "cuda:0"):
         device_interface.register_interface_for_device(name, device_interface.CudaInterface)
 
 
 def _function(module: types.ModuleType, name: str) -> types.FunctionType:
-    found = getattr(module, name, None)
-    found = getattr(found, "__wrapped__", found)
-    if not isinstance(found, types.FunctionType) or found.__closure__:
+    function = getattr(module, name, None)
+    function = getattr(function, "__wrapped__", function)
+    if not isinstance(function, types.FunctionType) or function.__closure__:
         raise DeviceUnavailableError(
             f"torch {torch.__version__}: {module.__name__}.{name} is not a plain function, so no "
             "device can be declared; torch 2.13 to 2.15 can"
         )
-    return found
+    return function
 
 
 def _replacements() -> list[tuple[types.ModuleType, str, Callable[..., Any]]]:
@@ -86,16 +88,18 @@ def _replacements() -> list[tuple[types.ModuleType, str, Callable[..., Any]]]:
         synchronize,
         set_device,
     ]
-    made: list[tuple[types.ModuleType, str, Callable[..., Any]]] = [
+    replacements: list[tuple[types.ModuleType, str, Callable[..., Any]]] = [
         (torch.cuda, function.__name__, function) for function in cuda
     ]
-    made.append((torch.cuda.memory, "empty_cache", empty_cache))
-    made.append((torch.cuda.random, "get_rng_state", get_rng_state))
-    made.append((torch.cuda.random, "set_rng_state", set_rng_state))
-    made.append((torch.cuda.graphs, "is_current_stream_capturing", is_current_stream_capturing))
+    replacements.append((torch.cuda.memory, "empty_cache", empty_cache))
+    replacements.append((torch.cuda.random, "get_rng_state", get_rng_state))
+    replacements.append((torch.cuda.random, "set_rng_state", set_rng_state))
+    replacements.append(
+        (torch.cuda.graphs, "is_current_stream_capturing", is_current_stream_capturing)
+    )
     # True would make Dynamo use the current stream of the accelerator, which does not exist.
-    made.append((torch.accelerator, "is_available", no_accelerator))
-    return made
+    replacements.append((torch.accelerator, "is_available", no_accelerator))
+    return replacements
 
 
 # The code of the functions below runs with the globals of the modules of torch.

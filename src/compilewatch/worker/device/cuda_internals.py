@@ -129,8 +129,8 @@ def _let_reads_fail() -> None:
 
 def _keep(*objects: Any) -> None:
     """Never free these objects: C++ uses them until the process has ended, after Python has."""
-    for each in objects:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
+    for kept in objects:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
 
 
 def _differs(what: str) -> DeviceUnavailableError:

@@ -98,13 +98,13 @@ def evaluate(start: Start, folder: Path, prepare: Callable[[], None]) -> None:
     mark(Phase.SETUP)
     prepare()
     (folder / ARTIFACTS_FOLDER).mkdir(exist_ok=True)
-    found = with_large_frame(lambda: phases.evaluate(start.request, start.tier, folder, mark))
+    written = with_large_frame(lambda: phases.evaluate(start.request, start.tier, folder, mark))
     mark(Phase.DONE)
     spent = durations(tuple(marks), marks[-1][1])
-    found = msgspec.structs.replace(
-        found, result=msgspec.structs.replace(found.result, durations=spent)
+    written = msgspec.structs.replace(
+        written, result=msgspec.structs.replace(written.result, durations=spent)
     )
-    files.replace(folder / RESULT_FILE, encoded(found))
+    files.replace(folder / RESULT_FILE, encoded(written))
 
 
 def _marker(folder: Path, marks: list[tuple[Phase, float]]) -> Callable[[Phase], None]:

@@ -89,9 +89,9 @@ def call(verb: str) -> Record:
         return readiness()
     content = sys.stdin.buffer.read()
     if (reference := extras.rows("calls").get(verb)) is not None:
-        found = plugins.load(reference)(content)
-        assert isinstance(found, Record)
-        return found
+        answer = plugins.load(reference)(content)
+        assert isinstance(answer, Record)
+        return answer
     return call_with(verb, msgspec.json.decode(content, type=Request))
 
 

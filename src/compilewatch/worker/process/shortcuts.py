@@ -105,10 +105,10 @@ def _stack_above_dynamo() -> StackSummary:
         frames.append(frame)
         frame = frame.f_back
     stack = StackSummary()
-    for each in reversed(frames):
-        if _DYNAMO in each.f_code.co_filename:
+    for outer in reversed(frames):
+        if _DYNAMO in outer.f_code.co_filename:
             break
-        stack.append(_summary(each))
+        stack.append(_summary(outer))
     return stack
 
 

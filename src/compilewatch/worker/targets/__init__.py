@@ -97,9 +97,9 @@ def check_device_not_needed(subject: Subject, text: str) -> None:
     from compilewatch.worker.device import DEVICE_NEEDED
 
     if subject.fake_mode is not None and subject.request.device is not None:
-        found = DEVICE_NEEDED.search(text)
-        if found is not None:
-            raise FakeUnsupportedError(f"an operator needs the device itself ({found[0]})")
+        needed = DEVICE_NEEDED.search(text)
+        if needed is not None:
+            raise FakeUnsupportedError(f"an operator needs the device itself ({needed[0]})")
 
 
 def load_target(name: str) -> CompileTarget:

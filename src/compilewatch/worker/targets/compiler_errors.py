@@ -24,5 +24,5 @@ def compiler_failure(error: BaseException, codes: Codes) -> ErrorRecord:
         if error_code(cause) == "out_of_memory":
             raise cause
     record = compiler_error(error)
-    found = next((code for code, pattern in codes if re.search(pattern, record.message)), None)
-    return msgspec.structs.replace(record, code=found) if found else record
+    own_code = next((code for code, pattern in codes if re.search(pattern, record.message)), None)
+    return msgspec.structs.replace(record, code=own_code) if own_code else record

@@ -65,8 +65,8 @@ def observed(subject: Subject, call: Call) -> dict[str, Any]:
     with preserved(subject.module):
         subject.module.zero_grad(set_to_none=True)
         output = forward(subject, call, mapped(subject.inputs, torch.clone))
-        found = comparable(subject, output)
-        return {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in found.items()}
+        results = comparable(subject, output)
+        return {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in results.items()}
 
 
 def samples(subject: Subject) -> list[Subject]:
@@ -75,7 +75,7 @@ def samples(subject: Subject) -> list[Subject]:
     In train mode samples belong together: their gradients add up, and statistics are of a batch.
     """
     leaves = tree_leaves((subject.inputs.args, subject.inputs.kwargs))
-    sizes = [len(each) for each in leaves if isinstance(each, torch.Tensor) and each.dim()]
+    sizes = [len(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim()]
     count = sizes[0] if sizes else 0
     if subject.request.target.mode is Mode.TRAIN or not 1 < count <= _MOST_SAMPLES:
         return []
@@ -91,11 +91,11 @@ def samples(subject: Subject) -> list[Subject]:
 
 def comparable(subject: Subject, output: Any) -> dict[str, Any]:
     """Return outputs by path, and the existing gradients by parameter."""
-    found = dict(numerics.leaves(output))
+    results = dict(numerics.leaves(output))
     for name, parameter in subject.module.named_parameters():
         if parameter.grad is not None:
-            found[f"gradient of {name}"] = parameter.grad
-    return found
+            results[f"gradient of {name}"] = parameter.grad
+    return results
 
 
 def observed_in_float64(subject: Subject) -> dict[str, Any]:

@@ -140,7 +140,7 @@ def _evaluated(subject: Subject) -> TargetOutcome:
     )
     subject.enter(Phase.COMPARE)
     try:
-        found = _numerics(subject, compiled)
+        comparison = _numerics(subject, compiled)
         call, seconds = _compile_again(subject)
         performance = msgspec.structs.replace(
             performance,
@@ -154,19 +154,23 @@ def _evaluated(subject: Subject) -> TargetOutcome:
     performance, problem = _profiled(subject, call, performance)
     return replace(
         outcome,
-        status=Status.MISMATCH if found.deterministic and not found.matches else Status.PASS,
-        detail="; ".join(filter(None, (*_remarks(compiled.graphs, found, performance), problem))),
-        numerics=found,
+        status=Status.MISMATCH
+        if comparison.deterministic and not comparison.matches
+        else Status.PASS,
+        detail="; ".join(
+            filter(None, (*_remarks(compiled.graphs, comparison, performance), problem))
+        ),
+        numerics=comparison,
         details=performance,
     )
 
 
 def _compiled(subject: Subject) -> Call:
     target = subject.request.target
-    found: Call = torch.compile(
+    compiled: Call = torch.compile(
         subject.module, backend=target.backend or "inductor", dynamic=target.dynamic
     )
-    return found
+    return compiled
 
 
 def _compile(subject: Subject) -> _Compiled:
@@ -211,7 +215,7 @@ def _numerics(subject: Subject, compiled: _Compiled) -> Numerics:
 
         return from_bytes(subject.in_fork(call, bytes))
 
-    alone = [partial(sample, each.inputs) for each in samples(subject)]
+    alone = [partial(sample, single.inputs) for single in samples(subject)]
     return numerics.assess(eager, by_compiler, reference, alone)
 
 
@@ -290,12 +294,12 @@ def _failed(error: Exception, when: str) -> TargetOutcome:
     return TargetOutcome(status=Status.ERROR, detail=f"{when}{one_line(error)}", error=record)
 
 
-def _remarks(graphs: int, found: Numerics, performance: Performance) -> Iterator[str]:
+def _remarks(graphs: int, comparison: Numerics, performance: Performance) -> Iterator[str]:
     """Yield phrases for people besides the verdict."""
-    if not found.deterministic:
+    if not comparison.deterministic:
         yield "not deterministic: two eager runs differ, so numerics are not compared"
-    elif not found.matches:
-        yield f"differs from eager in {found.difference}"
+    elif not comparison.matches:
+        yield f"differs from eager in {comparison.difference}"
     yield "one graph" if graphs == 1 else f"{graphs} graphs"
     if performance.speedup is not None:
         yield f"{performance.speedup:.2f} times as fast as eager"

@@ -63,23 +63,25 @@ def assess(
     """
     first, by_compiler = seeded(eager), seeded(compiled)
     deterministic = identical(first, seeded(eager))
-    expected, found = _reference(reference), compare(first, by_compiler, None)
-    if found.mismatches and expected is not None:
+    expected, comparison = _reference(reference), compare(first, by_compiler, None)
+    if comparison.mismatches and expected is not None:
         by_compiler = seeded(compiled)
-        found = compare(first, by_compiler, expected)
-    if found.mismatches and deterministic:
+        comparison = compare(first, by_compiler, expected)
+    if comparison.mismatches and deterministic:
         again = _reference(reference, SEED + 1)
-        found = compare(seeded(eager, SEED + 1), seeded(compiled, SEED + 1), again)
+        comparison = compare(seeded(eager, SEED + 1), seeded(compiled, SEED + 1), again)
     return Numerics(
         deterministic=deterministic,
-        matches=not found.mismatches,
-        max_abs_error=found.max_abs_error,
-        max_rel_error=found.max_rel_error,
-        atol=found.tolerance,
-        rtol=found.tolerance,
+        matches=not comparison.mismatches,
+        max_abs_error=comparison.max_abs_error,
+        max_rel_error=comparison.max_rel_error,
+        atol=comparison.tolerance,
+        rtol=comparison.tolerance,
         reference="eager" if expected is None else "float64",
-        mismatches=found.mismatches[:_NAMED_MISMATCHES],
-        alone=_alone(samples, first, by_compiler) if found.mismatches and deterministic else "",
+        mismatches=comparison.mismatches[:_NAMED_MISMATCHES],
+        alone=_alone(samples, first, by_compiler)
+        if comparison.mismatches and deterministic
+        else "",
     )
 
 
@@ -94,9 +96,9 @@ def _alone(samples: Sequence[Run], eager: Any, compiled: Any) -> str:
         for name, output in (("eager mode", eager), ("compiled code", compiled)):
             batch = {n: v for n, v in leaves(output) if n in rows_of_sample}
             rows = {n: v[number, None] for n, v in batch.items() if len(v) == len(samples)}
-            found = compare({n: rows_of_sample[n] for n in rows}, rows, None)
-            if found.mismatches:
-                errors[name] = max(errors.get(name, 0.0), found.max_abs_error or 0.0)
+            comparison = compare({n: rows_of_sample[n] for n in rows}, rows, None)
+            if comparison.mismatches:
+                errors[name] = max(errors.get(name, 0.0), comparison.max_abs_error or 0.0)
     if not errors:
         return ""
     changed = " and ".join(f"{name} changes by {error:.3g}" for name, error in errors.items())
@@ -128,9 +130,9 @@ def compare(eager: Any, compiled: Any, reference: Any | None) -> NumericComparis
     for name, value in ours.items():
         if name not in theirs:
             continue
-        found = _difference(value, theirs[name], exact.get(name))
-        if found is not None:
-            mismatches.append(f"{name}: {found}")
+        difference = _difference(value, theirs[name], exact.get(name))
+        if difference is not None:
+            mismatches.append(f"{name}: {difference}")
         if _comparable(value, theirs[name]):
             tolerances.append(tolerance_of(value))
             error, scale = _largest_error(value, theirs[name])
@@ -173,14 +175,14 @@ def _leaves(path: str, value: Any, above: frozenset[int]) -> Iterator[tuple[str,
         return
     inside = above | {id(value)}
     if isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from _leaves(f"{path}.{key}" if path else str(key), each, inside)
+        for key, child in value.items():
+            yield from _leaves(f"{path}.{key}" if path else str(key), child, inside)
     elif isinstance(value, list | tuple):
-        for index, each in enumerate(value):
-            yield from _leaves(f"{path}[{index}]", each, inside)
+        for index, child in enumerate(value):
+            yield from _leaves(f"{path}[{index}]", child, inside)
     elif hasattr(value, "__dict__") and not isinstance(value, type) and not callable(value):
-        for name, each in vars(value).items():
-            yield from _leaves(f"{path}.{name}" if path else name, each, inside)
+        for name, child in vars(value).items():
+            yield from _leaves(f"{path}.{name}" if path else name, child, inside)
     else:
         yield path or "output", type(value).__qualname__
 

@@ -42,8 +42,8 @@ def to_bytes(results: Mapping[str, Any]) -> bytes:
 
 def from_bytes(data: bytes) -> dict[str, Any]:
     """Return the results by path, with tensors on the CPU."""
-    found = msgspec.msgpack.decode(data, type=_Results)
-    return {path: _decoded(value) for path, value in found.items()}
+    encoded = msgspec.msgpack.decode(data, type=_Results)
+    return {path: _decoded(value) for path, value in encoded.items()}
 
 
 def _encoded(value: Any) -> _Tensor | _Value | _Text:

@@ -52,5 +52,5 @@ def eager_backend(subject: Subject) -> Backend:
 
 
 def _named(backend: str) -> Backend:
-    found: Backend = torch._dynamo.lookup_backend(backend)
-    return found
+    named: Backend = torch._dynamo.lookup_backend(backend)
+    return named

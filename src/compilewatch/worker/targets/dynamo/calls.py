@@ -57,9 +57,9 @@ def _later_calls(
     subject: Subject, inputs: tuple[ExampleInputs, ...]
 ) -> Callable[[Callable[..., Any]], None]:
     def call(module: Callable[..., Any]) -> None:
-        for number, each in enumerate(inputs, start=2):
+        for number, call_inputs in enumerate(inputs, start=2):
             subject.before_call(number)
             subject.module.zero_grad(set_to_none=True)
-            call_once(replace(subject, inputs=each), module)
+            call_once(replace(subject, inputs=call_inputs), module)
 
     return call

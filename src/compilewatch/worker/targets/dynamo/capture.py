@@ -99,9 +99,11 @@ class Capture:
         return CaptureFigures(
             operators_captured=self.operators.captured if self.operators is not None else None,
             operators_eager=eager.total() if self.operators is not None else None,
-            frames_compiled=len({frame_of(each) for each in self.captured}),
+            frames_compiled=len({frame_of(compile_id) for compile_id in self.captured}),
             frames_skipped=self.log.frames_given_up,
-            recompilations=sum(not each.endswith("/0") for each in dict.fromkeys(self.frames)),
+            recompilations=sum(
+                not compile_id.endswith("/0") for compile_id in dict.fromkeys(self.frames)
+            ),
             eager_operators=dict(eager.most_common(OPERATORS_KEPT)),
             nested_graph_breaks=self.nested_graph_breaks,
         )
@@ -133,8 +135,8 @@ def capture(
     ends with the first graph. With `trace_folder`, the structured trace is also written there, as
     with `TORCH_TRACE`. Exceptions of the compiler propagate.
     """
-    found = Capture(operators=OperatorCount() if count_operators else None)
-    current = found
+    first = Capture(operators=OperatorCount() if count_operators else None)
+    current = first
 
     def recorder(graph: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
         compile_id = str(CompileContext.current_compile_id())
@@ -144,7 +146,7 @@ def capture(
         if reason is not None and reason.graph_break:
             current.log.broken_graphs.add(compile_id)
         compiled = backend(graph, example_inputs)
-        return found.operators.graph(compiled) if found.operators is not None else compiled
+        return first.operators.graph(compiled) if first.operators is not None else compiled
 
     def count_guards(exported: Any) -> None:
         current.guards += len(exported)
@@ -155,24 +157,24 @@ def capture(
     optimized = torch._dynamo.optimize(recorder, guard_export_fn=count_guards, dynamic=dynamic)(
         module
     )
-    with _listening(found), _written(trace_folder):
-        found.nested_graph_breaks = getattr(torch._dynamo.config, NESTED_GRAPH_BREAKS, None)
+    with _listening(first), _written(trace_folder):
+        first.nested_graph_breaks = getattr(torch._dynamo.config, NESTED_GRAPH_BREAKS, None)
         try:
-            call(found.operators.counted(optimized) if found.operators is not None else optimized)
+            call(first.operators.counted(optimized) if first.operators is not None else optimized)
         except Stopped:
-            found.log.frames_excluded += 1
-            found.operators = None  # nothing ran behind the first graph
+            first.log.frames_excluded += 1
+            first.operators = None  # nothing ran behind the first graph
             again = None
     if again is None:
-        return found
+        return first
     counters.clear()
-    found.second = current = Capture()
+    first.second = current = Capture()
     with _listening(current):
         try:
             again(optimized)
         except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
-            found.second_error = one_line(error)
-    return found
+            first.second_error = one_line(error)
+    return first
 
 
 def frame_of(compile_id: str) -> str:
@@ -208,10 +210,10 @@ def unmeasured_guards() -> Iterator[None]:
 
 
 @contextmanager
-def _listening(found: Capture) -> Iterator[None]:
+def _listening(record: Capture) -> Iterator[None]:
     """Collect the structured trace and the frames that Dynamo gave up; finally read counters."""
-    listener = _TraceListener(found)
-    give_ups = _GiveUps(found.log)
+    listener = _TraceListener(record)
+    give_ups = _GiveUps(record.log)
     logger = logging.getLogger(_CONVERT_FRAME_LOGGER)
     level = logger.level
     # torch 2.9 does not record why Dynamo skipped a frame; 2.13 and later do.
@@ -226,9 +228,9 @@ def _listening(found: Capture) -> Iterator[None]:
         logger.setLevel(level)
         trace_log.removeHandler(listener)
         frames = counters["frames"]
-        found.log.frames_given_up = frames["total"] - frames["ok"] - found.log.frames_excluded
-        found.log.cuts_counted = sum(counters["graph_break"].values()) - found.log.cuts_excluded
-        found.skip_reasons = tuple(getattr(eval_frame, "get_skip_reasons", tuple)())
+        record.log.frames_given_up = frames["total"] - frames["ok"] - record.log.frames_excluded
+        record.log.cuts_counted = sum(counters["graph_break"].values()) - record.log.cuts_excluded
+        record.skip_reasons = tuple(getattr(eval_frame, "get_skip_reasons", tuple)())
 
 
 @contextmanager
@@ -251,9 +253,9 @@ def _written(folder: Path | None) -> Iterator[None]:
 class _TraceListener(logging.Handler):
     """Extracts graph breaks and traced frames from the structured trace."""
 
-    def __init__(self, found: Capture) -> None:
+    def __init__(self, captured: Capture) -> None:
         super().__init__(logging.DEBUG)
-        self._found = found
+        self._found = captured
         self._function = ""
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -126,15 +126,15 @@ class BreakLog:
 
         `model` is the place of the model's own frame, for graph breaks that have no other.
         """
-        found = merge(as_break(self._about(each), model) for each in self.reports)
+        merged = merge(as_break(self._about(compile_id), model) for compile_id in self.reports)
         missing = self.missing()
-        return (*found, unattributed(missing)) if missing else found
+        return (*merged, unattributed(missing)) if missing else merged
 
     def ends(
         self, graphs: Iterable[CompileId], breaks: Sequence[GraphBreak], model: StackFrame | None
     ) -> tuple[int, ...]:
         """For each graph, the index of the break (one of `self.breaks`) that it ended in, or -1."""
-        places = {_identity(found): index for index, found in enumerate(breaks)}
+        places = {_identity(graph_break): index for index, graph_break in enumerate(breaks)}
         met = {
             compile_id: places.get(_identity(as_break(self._about(compile_id), model)), -1)
             for compile_id in self.reports
@@ -204,8 +204,8 @@ def unattributed(count: int) -> GraphBreak:
     """Return the graph breaks that torch counted without a reason."""
     place = StackFrame(file=UNKNOWN, line=0, function=UNKNOWN)
     reason = "PyTorch's counters show this graph break, but PyTorch reported no reason."
-    found = graph_break(BreakCause(code=UNATTRIBUTED), reason, place)
-    return _times(found, count)
+    one = graph_break(BreakCause(code=UNATTRIBUTED), reason, place)
+    return _times(one, count)
 
 
 def merge(breaks: Iterable[GraphBreak]) -> tuple[GraphBreak, ...]:
@@ -215,16 +215,16 @@ def merge(breaks: Iterable[GraphBreak]) -> tuple[GraphBreak, ...]:
     `forward` of two classes in a file (torch names functions, not methods).
     """
     merged: dict[tuple[str, int], GraphBreak] = {}
-    for found in breaks:
-        key = _identity(found)
+    for graph_break in breaks:
+        key = _identity(graph_break)
         known = merged.get(key)
-        count = found.occurrences + (known.occurrences if known else 0)
-        merged[key] = _times(known or found, count)
+        count = graph_break.occurrences + (known.occurrences if known else 0)
+        merged[key] = _times(known or graph_break, count)
     return tuple(merged.values())
 
 
-def _identity(found: GraphBreak) -> tuple[str, int]:
-    return found.fingerprint, found.line
+def _identity(graph_break: GraphBreak) -> tuple[str, int]:
+    return graph_break.fingerprint, graph_break.line
 
 
 def fingerprint(cause: str, place: StackFrame) -> str:
@@ -256,8 +256,8 @@ def reason_in(payload: str) -> str:
     `ConvertFrame` (torch/_dynamo/convert_frame.py) and of `unimplemented_with_warning`
     (torch/_dynamo/exc.py). A payload in another format is returned completely.
     """
-    found = _REASON.search(payload)
-    return (found["reason"] if found else payload).strip()
+    parsed = _REASON.search(payload)
+    return (parsed["reason"] if parsed else payload).strip()
 
 
 def user_stack(summary: Iterable[FrameSummary]) -> tuple[StackFrame, ...]:
@@ -306,7 +306,7 @@ def portable_text(text: str) -> str:
     Absolute paths of Python files become relative to their packages, and objects lose their
     addresses (`<function f at 0x7f…>`).
     """
-    return _ADDRESS.sub("", _FILE_IN_TEXT.sub(lambda found: relative_file(found[0]), text))
+    return _ADDRESS.sub("", _FILE_IN_TEXT.sub(lambda path: relative_file(path[0]), text))
 
 
 def without_torch_stack(reason: str) -> str:
@@ -318,5 +318,5 @@ def without_torch_stack(reason: str) -> str:
     return _TORCH_STACK.sub("", reason)
 
 
-def _times(found: GraphBreak, occurrences: int) -> GraphBreak:
-    return msgspec.structs.replace(found, occurrences=occurrences)
+def _times(graph_break: GraphBreak, occurrences: int) -> GraphBreak:
+    return msgspec.structs.replace(graph_break, occurrences=occurrences)

@@ -38,10 +38,10 @@ def unexecuted_backend(graph: GraphModule, inputs: list[Any]) -> Callable[..., A
     counts: list[int] = []
 
     def partition(
-        joint: GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **given: Any
+        joint: GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any
     ) -> tuple[GraphModule, GraphModule]:
         counts.append(forward_operators(joint, num_fwd_outputs))
-        return unexecuted_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **given)
+        return unexecuted_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
 
     backend: Callable[..., Any] = aot_autograd(
         fw_compiler=boxed_nop,
@@ -68,7 +68,7 @@ def unexecuted_partition(
     *,
     num_fwd_outputs: int,
     static_lifetime_input_indices: Sequence[int] | None = None,
-    **given: Any,
+    **options: Any,
 ) -> tuple[GraphModule, GraphModule]:
     """Return the forward and backward graphs, without their operations if that is safe.
 
@@ -80,7 +80,7 @@ def unexecuted_partition(
         joint_inputs,
         num_fwd_outputs=num_fwd_outputs,
         static_lifetime_input_indices=static_lifetime_input_indices,
-        **given,
+        **options,
     )
     return parts
 
@@ -93,10 +93,10 @@ def _cut_down(graph: Graph, forward_outputs: int, weights: Sequence[int]) -> Non
     (results,) = output.args
     forward, backward = results[:forward_outputs], results[forward_outputs:]
     unknown = {primals[index] for index in weights if index < len(primals)}
-    made = [node for node in results if isinstance(node, Node) and node.op != "placeholder"]
-    if not all(map(_is_plain_tensor, made)) or _has_effects(graph):
+    computed = [node for node in results if isinstance(node, Node) and node.op != "placeholder"]
+    if not all(map(_is_plain_tensor, computed)) or _has_effects(graph):
         return
-    if any(_may_be_read(node, unknown) for node in forward if node in made):
+    if any(_may_be_read(node, unknown) for node in forward if node in computed):
         return
     stand_ins: dict[Node, Node] = {}
     with graph.inserting_before(output):
@@ -110,13 +110,13 @@ def _cut_down(graph: Graph, forward_outputs: int, weights: Sequence[int]) -> Non
 
 def _stand_in(graph: Graph, node: Node, tag: str) -> Node:
     value = node.meta["val"]
-    made = graph.call_function(
+    stand_in = graph.call_function(
         _STAND_IN,
         (list(value.shape), list(value.stride())),
         {"dtype": value.dtype, "device": value.device},
     )
-    made.meta = {"val": value, _TAG: tag}
-    return made
+    stand_in.meta = {"val": value, _TAG: tag}
+    return stand_in
 
 
 def _is_plain_tensor(node: Node) -> bool:
@@ -149,10 +149,10 @@ def _may_be_read(node: Node, unknown: Iterable[Node]) -> bool:
     seen: set[Node] = set()
     left = [node]
     while left:
-        each = left.pop()
-        if each in unknown:
+        source = left.pop()
+        if source in unknown:
             return False
-        if each not in seen:
-            seen.add(each)
-            left += each.all_input_nodes
+        if source not in seen:
+            seen.add(source)
+            left += source.all_input_nodes
     return True

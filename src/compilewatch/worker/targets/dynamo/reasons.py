@@ -112,7 +112,7 @@ def classify(reason: str, type_names: Iterable[str] = ()) -> BreakCause:
             gb_id=gb_id,
             gb_type=first_line,
             explanation=_joined(explanation["text"]) if explanation else "",
-            hints=tuple(_joined(found["text"]) for found in _HINT.finditer(inner)),
+            hints=tuple(_joined(hint["text"]) for hint in _HINT.finditer(inner)),
         )
     return BreakCause(code=short_code(inner, type_names))
 

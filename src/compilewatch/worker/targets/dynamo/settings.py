@@ -17,12 +17,14 @@ def has_nested_graph_breaks() -> bool:
     return hasattr(torch._dynamo.config, NESTED_GRAPH_BREAKS)
 
 
-def nested_graph_breaks(wanted: bool | None) -> AbstractContextManager[Any]:
+def nested_graph_breaks(enabled: bool | None) -> AbstractContextManager[Any]:
     """Return the context in which Dynamo compiles with the setting; None leaves torch's default.
 
     A torch without the setting does what `False` asks for; `True` is checked before.
     """
-    if wanted is None or not has_nested_graph_breaks():
+    if enabled is None or not has_nested_graph_breaks():
         return nullcontext()
-    context: AbstractContextManager[Any] = torch._dynamo.config.patch({NESTED_GRAPH_BREAKS: wanted})
+    context: AbstractContextManager[Any] = torch._dynamo.config.patch(
+        {NESTED_GRAPH_BREAKS: enabled}
+    )
     return context

@@ -136,7 +136,7 @@ class DynamoTarget(CompileTarget):
         """Capture the model, whose first call this is, and call it once more."""
         try:
             with _tensors(subject):
-                found = capture(
+                captured = capture(
                     lambda module: call_once(subject, module),
                     subject.module,
                     backend=capturing_backend(subject),
@@ -149,7 +149,7 @@ class DynamoTarget(CompileTarget):
         except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
             trace_log.discard(subject.artifacts)
             return _failed(subject, error)
-        return _Captured(outcome=self._outcome(subject, found, _derived_fullgraph(found)))
+        return _Captured(outcome=self._outcome(subject, captured, _derived_fullgraph(captured)))
 
     def probe(self, subject: Subject) -> TargetOutcome:
         """Look for the first graph break without running anything that was compiled.
@@ -158,11 +158,11 @@ class DynamoTarget(CompileTarget):
         graph counts as a break, if `fullgraph=True` says why.
         """
         subject.enter(Phase.COMPILE)
-        fullgraph = subject.in_fork(lambda each: _compile_fullgraph(each, stop), _Fullgraph)
-        found, error = _capture_first_graph(subject)
+        fullgraph = subject.in_fork(lambda fork: _compile_fullgraph(fork, stop), _Fullgraph)
+        captured, error = _capture_first_graph(subject)
         raise_if_out_of_memory(error)
-        if found is not None and (found.log.breaks() or found.is_single_graph):
-            return self._outcome(subject, found, fullgraph.verdict, probed=True)
+        if captured is not None and (captured.log.breaks() or captured.is_single_graph):
+            return self._outcome(subject, captured, fullgraph.verdict, probed=True)
         if isinstance(error, TorchRuntimeError):
             trace_log.discard(subject.artifacts)
             check_device_not_needed(subject, "\n".join(map(str, chain_of(error))))
@@ -174,13 +174,13 @@ class DynamoTarget(CompileTarget):
                 else "Dynamo left the model to eager mode, which needs values"
             ) from error
         return self._outcome(
-            subject, found or Capture(), fullgraph.verdict, fullgraph.breaks, probed=True
+            subject, captured or Capture(), fullgraph.verdict, fullgraph.breaks, probed=True
         )
 
     def _outcome(
         self,
         subject: Subject,
-        found: Capture,
+        captured: Capture,
         fullgraph: FullgraphVerdict | None,
         breaks: tuple[GraphBreak, ...] = (),
         *,
@@ -188,25 +188,25 @@ class DynamoTarget(CompileTarget):
     ) -> TargetOutcome:
         keep = subject.request.keep_artifacts
         model = forward_of(subject.module)
-        breaks = breaks or found.log.breaks(model) or _nothing_captured(subject, found)
-        for each in breaks:
-            check_device_not_needed(subject, each.reason)
+        breaks = breaks or captured.log.breaks(model) or _nothing_captured(subject, captured)
+        for entry in breaks:
+            check_device_not_needed(subject, entry.reason)
         outcome = TargetOutcome(
             status=Status.GRAPH_BREAK if breaks else Status.PASS,
-            detail=_detail(found, breaks, probed=probed),
+            detail=_detail(captured, breaks, probed=probed),
             probed=probed,
-            graphs=found.graphs,
-            graph_breaks=sum(each.occurrences for each in breaks),
+            graphs=captured.graphs,
+            graph_breaks=sum(graph_break.occurrences for graph_break in breaks),
             distinct_breaks=len(breaks),
-            unattributed=found.log.missing(),
-            ops=found.ops,
-            guards=found.guards,
-            graph_ops=tuple(found.graph_ops[:GRAPHS_KEPT]),
-            graph_ends=found.log.ends(found.captured[:GRAPHS_KEPT], breaks, model),
+            unattributed=captured.log.missing(),
+            ops=captured.ops,
+            guards=captured.guards,
+            graph_ops=tuple(captured.graph_ops[:GRAPHS_KEPT]),
+            graph_ends=captured.log.ends(captured.captured[:GRAPHS_KEPT], breaks, model),
             fullgraph=fullgraph,
             breaks=breaks,
-            capture=found.figures,
-            second_call=_second_call_facts(found, model),
+            capture=captured.figures,
+            second_call=_second_call_facts(captured, model),
         )
         return _with_artifacts(subject, outcome) if keep else outcome
 
@@ -229,25 +229,25 @@ def _trace_folder(subject: Subject) -> Path | None:
     return subject.artifacts / trace_log.LOG_FOLDER if subject.request.keep_artifacts else None
 
 
-def _second_call_facts(found: Capture, model: StackFrame) -> SecondCall | None:
+def _second_call_facts(captured: Capture, model: StackFrame) -> SecondCall | None:
     """Return what the second call met beyond the first; None if nothing, or if none was made."""
-    second = found.second
+    second = captured.second
     if second is None:
         return None
     breaks = second.log.breaks(model)
     recompilations = second.figures.recompilations
-    if not breaks and not recompilations and not found.second_error:
+    if not breaks and not recompilations and not captured.second_error:
         return None
     return SecondCall(
         breaks=breaks,
-        graph_breaks=sum(each.occurrences for each in breaks),
+        graph_breaks=sum(graph_break.occurrences for graph_break in breaks),
         graphs=second.graphs,
         recompilations=recompilations,
-        error=found.second_error,
+        error=captured.second_error,
     )
 
 
-def _derived_fullgraph(found: Capture) -> FullgraphVerdict | None:
+def _derived_fullgraph(captured: Capture) -> FullgraphVerdict | None:
     """Return the verdict of `fullgraph=True` if the capture proves it.
 
     `fullgraph=True` differs from the capture in how it handles a graph break, a frame without
@@ -255,7 +255,7 @@ def _derived_fullgraph(found: Capture) -> FullgraphVerdict | None:
     break without it). A capture of one frame as a single graph met none of these, so tracing is the
     same.
     """
-    if found.is_single_graph and found.alone:
+    if captured.is_single_graph and captured.alone:
         return FullgraphVerdict(accepted=True, derived=True)
     return None
 
@@ -265,7 +265,7 @@ def _capture_first_graph(subject: Subject) -> tuple[Capture | None, Exception | 
 
     try:
         with _tensors(subject):
-            found = capture(
+            captured = capture(
                 lambda module: call_once(subject, module),
                 subject.module,
                 backend=stop,
@@ -275,7 +275,7 @@ def _capture_first_graph(subject: Subject) -> tuple[Capture | None, Exception | 
             )
     except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
         return None, error
-    return found, None
+    return captured, None
 
 
 def _rejected(subject: Subject, error: Exception) -> tuple[GraphBreak, ...]:
@@ -373,15 +373,15 @@ def _check_eager_backward(subject: Subject) -> None:
         raise
 
 
-def _nothing_captured(subject: Subject, found: Capture) -> tuple[GraphBreak, ...]:
+def _nothing_captured(subject: Subject, captured: Capture) -> tuple[GraphBreak, ...]:
     """Return a graph break if Dynamo reported none but left the model's frame to eager mode.
 
     A call without any operation has nothing to capture.
     """
-    if found.is_single_graph or found.is_empty:
+    if captured.is_single_graph or captured.is_empty:
         return ()
-    said = "\n".join(found.skip_reasons) or "Dynamo did not report why."
-    reason = f"Dynamo captured {found.graphs} graphs. Frames that it skipped:\n{said}"
+    skip_reasons = "\n".join(captured.skip_reasons) or "Dynamo did not report why."
+    reason = f"Dynamo captured {captured.graphs} graphs. Frames that it skipped:\n{skip_reasons}"
     place = forward_of(subject.module)
     return (graph_break(BreakCause(code=SKIPPED_FRAME), reason, place, (place,)),)
 
@@ -405,10 +405,10 @@ def _with_artifacts(subject: Subject, outcome: TargetOutcome) -> TargetOutcome:
     return replace(outcome, artifacts=kept, detail=detail)
 
 
-def _detail(found: Capture, breaks: tuple[GraphBreak, ...], *, probed: bool) -> str:
+def _detail(captured: Capture, breaks: tuple[GraphBreak, ...], *, probed: bool) -> str:
     if not breaks:
-        return "nothing to capture: no tensor operation" if found.is_empty else "one graph"
-    total = sum(each.occurrences for each in breaks)
+        return "nothing to capture: no tensor operation" if captured.is_empty else "one graph"
+    total = sum(graph_break.occurrences for graph_break in breaks)
     if probed:
         return f"breaks: {total} or more, because the capture ended with the first graph"
-    return f"graphs {found.graphs}, breaks {total} ({len(breaks)} distinct)"
+    return f"graphs {captured.graphs}, breaks {total} ({len(breaks)} distinct)"

@@ -36,8 +36,8 @@ def render(artifacts: Path) -> tuple[tuple[str, ...], str]:
         return kept, f"tlparse did not run: {type(error).__name__}"
     index = pages / "index.html"
     if done.returncode != 0 or not index.is_file():
-        said = done.stderr.strip().splitlines()
-        return kept, f"tlparse failed ({done.returncode}): {said[-1] if said else 'no message'}"
+        errors = done.stderr.strip().splitlines()
+        return kept, f"tlparse failed ({done.returncode}): {errors[-1] if errors else 'no message'}"
     return (str(index.relative_to(artifacts)), *kept), ""
 
 

@@ -35,7 +35,7 @@ def draft_export(
     report: Any = program._report
     # Torch announces the number of a file once per process, and so only to the first report.
     report.str_to_filename |= {number: name for name, number in INTERN_TABLE.items()}
-    failures = tuple(_failure(each, report.str_to_filename) for each in report.failures)
+    failures = tuple(_failure(failure, report.str_to_filename) for failure in report.failures)
     text = _ANSI.sub("", str(report)).strip() + "\n"
     return DraftExport(exported=True, failures=failures), text
 

@@ -169,13 +169,13 @@ def register_containers(module: nn.Module) -> None:
 
 def operators(program: ExportedProgram) -> dict[str, int]:
     """Count operators (`aten.linear.default`), most frequent first, also in nested graphs."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for graph in program.graph_module.modules():
         if isinstance(graph, torch.fx.GraphModule):
             for node in graph.graph.nodes:
                 if isinstance(node.target, OpOverload | HigherOrderOperator):
-                    found[str(node.target)] += 1
-    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+                    counts[str(node.target)] += 1
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def _export(subject: Subject, *, strict: bool) -> _VariantResult:
@@ -262,7 +262,7 @@ def _dynamism(subject: Subject) -> _Dynamism:
     """Use `Dim.AUTO` on the dimensions that the inputs name, or on all if they name none."""
     named = subject.inputs.dynamic_shapes
     parameters = _positional_names(subject.module)
-    wanted = []
+    requested = []
     shapes = ShapesCollection()
     leaves, _ = tree_flatten_with_path((subject.inputs.args, subject.inputs.kwargs))
     for index, (path, leaf) in enumerate(leaves):
@@ -275,8 +275,8 @@ def _dynamism(subject: Subject) -> _Dynamism:
         if dimensions:
             shapes[leaf] = dict.fromkeys(dimensions, Dim.AUTO)
             nested = "".join(str(key) for key in path[2:])
-            wanted.append((index, name + nested, dimensions))
-    return _Dynamism(wanted=tuple(wanted), shapes=shapes)
+            requested.append((index, name + nested, dimensions))
+    return _Dynamism(wanted=tuple(requested), shapes=shapes)
 
 
 def _positional_names(module: nn.Module) -> tuple[str, ...]:
@@ -306,7 +306,7 @@ def _dimensions(
 
 
 def _detail(results: dict[bool, _VariantResult], draft: DraftExport | None) -> ExportDetail:
-    exported = next((each for each in results.values() if each.error is None), None)
+    exported = next((variant for variant in results.values() if variant.error is None), None)
     return ExportDetail(
         non_strict=results[False].variant if False in results else None,
         strict=results[True].variant if True in results else None,
@@ -351,5 +351,5 @@ def _remarks(detail: ExportDetail) -> Iterator[str]:
         stayed, lost = len(detail.dynamic_dimensions), len(detail.specialized_dimensions)
         yield f"{stayed} of {stayed + lost} dimensions stay dynamic"
     if detail.draft is not None:
-        found = len(detail.draft.failures)
-        yield f"draft exports with {found} findings" if detail.draft.exported else "draft fails"
+        findings = len(detail.draft.failures)
+        yield f"draft exports with {findings} findings" if detail.draft.exported else "draft fails"

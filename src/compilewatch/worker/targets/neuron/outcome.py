@@ -10,27 +10,27 @@ from compilewatch.worker.targets import TargetOutcome
 
 
 def outcome_of(
-    subject: Subject, found: NeuronDetail, log: str, error: ErrorRecord | None
+    subject: Subject, detail: NeuronDetail, log: str, error: ErrorRecord | None
 ) -> TargetOutcome:
     """A NEFF is a pass, a rejection an error, and a machine with too little memory an `oom`."""
     artifacts: tuple[str, ...] = ()
     if subject.request.keep_artifacts:
         files = (path for path in subject.artifacts.rglob("*") if path.is_file())
         artifacts = tuple(sorted(str(path.relative_to(subject.artifacts)) for path in files))
-    problem = found.failure
+    problem = detail.failure
     if problem is None:
         return TargetOutcome(
             status=Status.PASS,
-            detail=neuronx_cc.described(found),
+            detail=neuronx_cc.described(detail),
             graphs=1,
-            details=found,
+            details=detail,
             artifacts=artifacts,
         )
     exhausted = problem.kind == error_classes.HOST_MEMORY
     return TargetOutcome(
         status=Status.OOM if exhausted else Status.ERROR,
-        detail=neuronx_cc.described(found),
-        details=found,
+        detail=neuronx_cc.described(detail),
+        details=detail,
         error=error or _error(problem, log),
         artifacts=artifacts,
     )

@@ -57,8 +57,10 @@ class NeuronTarget(CompileTarget):
                 "neuronx-cc is installed, but not torch_neuronx or torch_xla to make its input: "
                 "compilewatch env create neuron (docs/guide.md, Neuron)"
             )
-        found = "torch_neuronx without neuronx-cc" if sdk else "no neuronx-cc and no torch_neuronx"
-        return f"{found}: compilewatch env create neuron (docs/guide.md, Neuron)"
+        lacking = (
+            "torch_neuronx without neuronx-cc" if sdk else "no neuronx-cc and no torch_neuronx"
+        )
+        return f"{lacking}: compilewatch env create neuron (docs/guide.md, Neuron)"
 
     def unable(self) -> str | None:
         if self.missing() is None and neuronx_cc.find() is None:
@@ -75,9 +77,9 @@ class NeuronTarget(CompileTarget):
             raise FakeUnsupportedError("Neuron compiles weights in: it needs real tensors")
         cores = device.core_count()
         target = _instance_family(subject, cores)
-        wanted = subject.request.target
-        if wanted.mode is Mode.TRAIN or wanted.dynamic:
-            what = "training" if wanted.mode is Mode.TRAIN else "dynamic shapes"
+        requested = subject.request.target
+        if requested.mode is Mode.TRAIN or requested.dynamic:
+            what = "training" if requested.mode is Mode.TRAIN else "dynamic shapes"
             return TargetOutcome(
                 status=Status.UNSUPPORTED, detail=f"Neuron through XLA has no {what}"
             )
@@ -142,17 +144,17 @@ def _capture(subject: Subject) -> Path | None:
     )
     request = msgspec.structs.replace(subject.request, keep_artifacts=True)
     kept = replace(subject, request=request)  # the HLO must be stored in any case
-    found = None
+    captured = None
     with contextlib.suppress(isolation.StepDiedError):  # perhaps only the call itself crashes
-        found = isolation.isolated(
+        captured = isolation.isolated(
             lambda enter: capture.capture_hlo(kept, enter),
             capture.HloCapture,
             subject.enter,
             xla.CODES,
         )
-    if found is None or not found.ready:
-        found = xla.exported_hlo(kept)
-    return None if found is None else subject.artifacts / HLO_FILE
+    if captured is None or not captured.ready:
+        captured = xla.exported_hlo(kept)
+    return None if captured is None else subject.artifacts / HLO_FILE
 
 
 def _captured(subject: Subject) -> Path | TargetOutcome:

@@ -74,8 +74,8 @@ class Flat(nn.Module):  # type: ignore[misc]  # torch is not followed
         for place, tensor in zip(self._places, tensors, strict=True):
             leaves[place] = tensor
         args, kwargs = tree_unflatten(leaves, self._spec)
-        found = numerics.leaves(self.module(*args, **kwargs))
-        tensors_out = {name: value for name, value in found if isinstance(value, Tensor)}
+        outputs = numerics.leaves(self.module(*args, **kwargs))
+        tensors_out = {name: value for name, value in outputs if isinstance(value, Tensor)}
         self.names = tuple(tensors_out)
         return tuple(tensors_out.values())
 
@@ -126,7 +126,7 @@ class NeuronTrace:
         # torch_neuronx passes --framework itself; of an argument passed twice, the last one counts.
         flags = self.compiler.flags(self.target)
         ahead_of_time: dict[str, Any] = {} if self.cores else {"cpu_backend": True}
-        found = NeuronDetail(
+        detail = NeuronDetail(
             target=self.target,
             route=ROUTE,
             flags=flags,
@@ -149,23 +149,23 @@ class NeuronTrace:
         except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
             problem, record = _trace_failure(error, folder)
         seconds = time.perf_counter() - started
-        found = msgspec.structs.replace(
-            found, compile_seconds=seconds, compiler_peak_memory_bytes=peak.bytes
+        detail = msgspec.structs.replace(
+            detail, compile_seconds=seconds, compiler_peak_memory_bytes=peak.bytes
         )
         neff = folder / neuronx_cc.NEFF_FILE
         if problem is None and not neff.is_file():
             neff = next(iter(sorted(folder.rglob("*.neff"))), neff)
-        return neuronx_cc.with_neff(found, neff, problem), traced, record
+        return neuronx_cc.with_neff(detail, neff, problem), traced, record
 
 
 def _trace_failure(error: Exception, folder: Path) -> tuple[NeuronFailure, ErrorRecord | None]:
     """Return the failure of the compiler, or of the lowering with the exception's record."""
     status = _EXIT_STATUS.search(str(error))
-    said = f"{error}\n{_console(folder)}"
+    output = f"{error}\n{_console(folder)}"
     if status is not None:
         return error_classes.failure(_console(folder), int(status[1])), None
-    if "NCC_" in said:
-        return error_classes.failure(said, None), None
+    if "NCC_" in output:
+        return error_classes.failure(output, None), None
     record = compiler_failure(error, ())
     return NeuronFailure(kind=error_classes.LOWERING, message=one_line(error)), record
 
@@ -180,24 +180,25 @@ def _support(
             preserved(subject.module),
             torch.no_grad(),
         ):
-            said = sdk.analyze(flat, tensors, compiler_workdir=workdir)
-        support = support_of(said)
+            report = sdk.analyze(flat, tensors, compiler_workdir=workdir)
+        support = support_of(report)
     except Exception as error:  # noqa: BLE001  (optional: the verdict does not depend on it)
         return None, f"analyze failed: {one_line(error)}"
-    (folder / ANALYSIS_FILE).write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
+    (folder / ANALYSIS_FILE).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     names = ", ".join(operator.name for operator in support.unsupported)
     return support, f"unsupported operators: {names}" if names else ""
 
 
-def support_of(said: dict[str, Any]) -> NeuronSupport:
+def support_of(report: dict[str, Any]) -> NeuronSupport:
     """Convert the result of `torch_neuronx.analyze`; its percentage is a string ("98.5%")."""
-    percent = str(said.get("support_percentage", "")).strip().removesuffix("%")
+    percent = str(report.get("support_percentage", "")).strip().removesuffix("%")
     refused = Counter(
-        (str(each["kind"]), str(each["failureAt"])) for each in said["unsupported_operators"]
+        (str(operator["kind"]), str(operator["failureAt"]))
+        for operator in report["unsupported_operators"]
     )
     return NeuronSupport(
         percent=float(percent) if percent else None,
-        supported={str(name): int(n) for name, n in said["supported_operators"].items()},
+        supported={str(name): int(n) for name, n in report["supported_operators"].items()},
         unsupported=tuple(
             NeuronOperator(name=name, occurrences=n, failure_at=at)
             for (name, at), n in sorted(refused.items())
@@ -236,7 +237,7 @@ def _on_device(subject: Subject, flat: Flat, traced: Any, outcome: TargetOutcome
 
     subject.enter(Phase.COMPARE)
     try:
-        found = numerics.assess(
+        comparison = numerics.assess(
             lambda: observed(subject, eager),
             lambda: observed(subject, compiled),
             lambda: observed_in_float64(subject),
@@ -245,12 +246,12 @@ def _on_device(subject: Subject, flat: Flat, traced: Any, outcome: TargetOutcome
         record = compiler_failure(error, ())
         detail = f"compiled, then {one_line(error)}"
         return replace(outcome, status=Status.ERROR, detail=detail, error=record)
-    differs = found.deterministic and not found.matches
+    differs = comparison.deterministic and not comparison.matches
     outcome = replace(
         outcome,
         status=Status.MISMATCH if differs else Status.PASS,
-        detail=f"differs from eager in {found.mismatches[0]}" if differs else outcome.detail,
-        numerics=found,
+        detail=f"differs from eager in {comparison.mismatches[0]}" if differs else outcome.detail,
+        numerics=comparison,
     )
     subject.enter(Phase.PROFILE)
     try:

@@ -98,8 +98,8 @@ def lower(subject: Subject, placed: Subject, names: Names) -> HloCapture:
     module = json.loads(context.hlo_json())
     parameters, constants = _parameters(context, module, call, names)
     instructions = list(_instructions(module))
-    opcodes = (each["opcode"] for each in instructions)
-    found = HloCapture(
+    opcodes = (instruction["opcode"] for instruction in instructions)
+    captured = HloCapture(
         operators=_most_frequent(opcode for opcode in opcodes if opcode not in _PLUMBING),
         element_types=_most_frequent(_element_types(instructions)),
         lowered=call.lowered,
@@ -107,9 +107,11 @@ def lower(subject: Subject, placed: Subject, names: Names) -> HloCapture:
         executions=call.executions,
         parameters=parameters,
     )
-    if not subject.request.keep_artifacts or not found.ready:
-        return found
-    return msgspec.structs.replace(found, artifacts=_keep(subject, context, parameters, constants))
+    if not subject.request.keep_artifacts or not captured.ready:
+        return captured
+    return msgspec.structs.replace(
+        captured, artifacts=_keep(subject, context, parameters, constants)
+    )
 
 
 def _record(placed: Subject) -> _Call:
@@ -117,18 +119,20 @@ def _record(placed: Subject) -> _Call:
     # Python numbers become constants of the module instead of parameters without a name.
     torch_xla._XLAC._set_xla_all_numbers_special_scalars(True)
     output = forward(placed, placed.module, placed.inputs)
-    found = {name: value for name, value in numerics.leaves(output) if xla_device.is_placed(value)}
+    results = {
+        name: value for name, value in numerics.leaves(output) if xla_device.is_placed(value)
+    }
     for name, parameter in placed.module.named_parameters():
         if parameter.grad is not None:
-            found[f"gradient of {name}"] = parameter.grad
+            results[f"gradient of {name}"] = parameter.grad
     for name, buffer in placed.module.named_buffers():
         if _is_pending(buffer):
-            found[f"buffer {name}"] = buffer
-    if not found:
+            results[f"buffer {name}"] = buffer
+    if not results:
         raise ValueError("the model returns no tensor on the XLA device")
     return _Call(
         placed=placed,
-        results=found,
+        results=results,
         lowered=xla_device.lowered(),
         fallbacks=xla_device.fallbacks(),
         executions=xla_device.executions(),
@@ -207,9 +211,9 @@ def _instructions(module: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _element_types(instructions: Iterable[dict[str, Any]]) -> Iterator[str]:
-    for each in instructions:
-        if each["opcode"] not in _PLUMBING:
-            yield each["shape"].get("elementType", "")
+    for instruction in instructions:
+        if instruction["opcode"] not in _PLUMBING:
+            yield instruction["shape"].get("elementType", "")
 
 
 def _most_frequent(names: Iterable[str]) -> dict[str, int]:

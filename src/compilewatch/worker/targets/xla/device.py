@@ -79,8 +79,8 @@ def fallbacks() -> dict[str, int]:
 
 def lowered() -> dict[str, int]:
     """Return how often each operator (`aten::sort`) was recorded for XLA since then."""
-    found = _counted(_LOWERED)
-    return {_OUTSIDE + name.removeprefix(_LOWERED): count for name, count in found.items()}
+    counts = _counted(_LOWERED)
+    return {_OUTSIDE + name.removeprefix(_LOWERED): count for name, count in counts.items()}
 
 
 def _counted(prefix: str) -> dict[str, int]:

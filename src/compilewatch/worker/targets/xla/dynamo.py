@@ -22,22 +22,22 @@ def capture_for_xla(subject: Subject, _enter: Enter) -> OpenXla:
     placed = xla_device.on_device(subject)
     met.clear_all()
     with unmeasured_guards():
-        found = capture(
+        captured = capture(
             lambda module: _call(placed, module),
             placed.module,
             backend=torch._dynamo.lookup_backend(BACKEND),
             dynamic=subject.request.target.dynamic,
         )
-    breaks = found.log.breaks()
+    breaks = captured.log.breaks()
     first = breaks[0] if breaks else None
     code = first.code if first else None
     return OpenXla(
-        accepted=found.is_single_graph,
-        graphs=found.graphs,
-        graph_breaks=sum(each.occurrences for each in breaks),
+        accepted=captured.is_single_graph,
+        graphs=captured.graphs,
+        graph_breaks=sum(graph_break.occurrences for graph_break in breaks),
         breaks=breaks,
         fallbacks=xla_device.fallbacks(),
-        code=code if found.is_single_graph or code else SKIPPED_FRAME,
+        code=code if captured.is_single_graph or code else SKIPPED_FRAME,
         reason=first.reason if first else None,
     )
 

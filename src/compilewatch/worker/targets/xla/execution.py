@@ -108,14 +108,14 @@ def _numerics(subject: Subject, placed: Subject, draws: bool) -> Numerics:
     def on_xla() -> dict[str, Any]:
         # The same call as before, and so the same graph: copies on the device would be another one.
         with _DrawnOnCpu() if draws else nullcontext(), _ran(xla_device.fed(placed, subject)) as y:
-            found = comparable(placed, y)
-            return {n: v.cpu() if isinstance(v, Tensor) else v for n, v in found.items()}
+            results = comparable(placed, y)
+            return {n: v.cpu() if isinstance(v, Tensor) else v for n, v in results.items()}
 
     return numerics.assess(
         lambda: observed(subject, subject.module),
         on_xla,
         lambda: observed_in_float64(subject),
-        [partial(observed, each, subject.module) for each in samples(subject)],
+        [partial(observed, single, subject.module) for single in samples(subject)],
     )
 
 

@@ -72,13 +72,13 @@ def settle(
     """
     left = Counter(fallbacks)
     settled = []
-    for found in watched:
-        count = found.occurrences
-        if found.gb_type is not None:
-            count = min(count, left[found.gb_type])
-            left[found.gb_type] -= count
+    for seen in watched:
+        count = seen.occurrences
+        if seen.gb_type is not None:
+            count = min(count, left[seen.gb_type])
+            left[seen.gb_type] -= count
         if count:
-            settled.append(msgspec.structs.replace(found, occurrences=count))
+            settled.append(msgspec.structs.replace(seen, occurrences=count))
     settled += [unattributed(name, count) for name, count in left.items() if count > 0]
     if executions and not settled:
         settled.append(unattributed(None, executions))
@@ -136,8 +136,8 @@ def unattributed(name: str | None, count: int) -> GraphBreak:
     place = StackFrame(file=UNKNOWN, line=0, function=UNKNOWN)
     what = name or "graphs besides the expected one"
     reason = f"torch_xla counted this break ({what}), but a second run did not show where."
-    found = graph_break(BreakCause(code=UNATTRIBUTED, gb_type=name), reason, place)
-    return msgspec.structs.replace(found, occurrences=count)
+    one = graph_break(BreakCause(code=UNATTRIBUTED, gb_type=name), reason, place)
+    return msgspec.structs.replace(one, occurrences=count)
 
 
 def _place(stack: tuple[StackFrame, ...]) -> StackFrame:

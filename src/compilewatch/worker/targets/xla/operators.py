@@ -53,16 +53,16 @@ class NeuronOperators(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         element_types: Mapping[str, int],
     ) -> Iterator[NeuronConcern]:
         """Return the listed operators that a graph contains, given its counts by name."""
-        for each in self.operator:
-            named = ((each.torch, torch), (each.hlo, hlo), (each.element_type, element_types))
+        for row in self.operator:
+            named = ((row.torch, torch), (row.hlo, hlo), (row.element_type, element_types))
             for name, counts in named:
                 if name is not None and counts.get(name):
                     yield NeuronConcern(
                         operator=name,
                         count=counts[name],
-                        reason=each.reason,
-                        source=each.source,
-                        sdk=each.sdk,
+                        reason=row.reason,
+                        source=row.source,
+                        sdk=row.sdk,
                     )
 
 

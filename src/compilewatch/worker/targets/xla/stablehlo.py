@@ -51,9 +51,9 @@ class _Positional(nn.Module):  # type: ignore[misc]
         for place, tensor in zip(self._places, tensors, strict=True):
             leaves[place] = tensor
         args, kwargs = tree_unflatten(leaves, self._structure)
-        found = {n: v for n, v in numerics.leaves(self.module(*args, **kwargs)) if _is_tensor(v)}
-        self._name_outputs(found)
-        return tuple(found.values())
+        outputs = {n: v for n, v in numerics.leaves(self.module(*args, **kwargs)) if _is_tensor(v)}
+        self._name_outputs(outputs)
+        return tuple(outputs.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,9 +73,9 @@ def to_stablehlo(subject: Subject, _enter: Enter) -> ExportVariant:
     started = time.perf_counter()
     program = _exported(subject).program
     with torch.no_grad():
-        found = exported_program_to_stablehlo(program)
+        converted = exported_program_to_stablehlo(program)
     if subject.request.keep_artifacts:
-        text = found.get_stablehlo_text("forward")
+        text = converted.get_stablehlo_text("forward")
         (subject.artifacts / STABLEHLO_ARTIFACT).write_text(text, encoding="utf-8")
     return ExportVariant(
         exported=True,

@@ -184,10 +184,10 @@ class _Evaluation:
     def _concerns(self, captured: HloCapture) -> tuple[NeuronConcern, ...]:
         path = self._subject.request.neuron_operators
         known = load_neuron_operators(Path(path) if path else None)
-        found = known.concerns(
+        concerns = known.concerns(
             torch=captured.lowered, hlo=captured.operators, element_types=captured.element_types
         )
-        return tuple(found)
+        return tuple(concerns)
 
     def _stablehlo(self) -> ExportVariant:
         from compilewatch.worker.targets.xla.stablehlo import to_stablehlo
@@ -212,11 +212,11 @@ class _Evaluation:
             return None
         for step in (capture_exported, capture_decomposed):
             try:
-                found = self.step(step, HloCapture, self.side_limit)
+                captured = self.step(step, HloCapture, self.side_limit)
             except _SIDE_FAILURES:
                 return None
-            if found.ready:
-                return found
+            if captured.ready:
+                return captured
         return None
 
     def _dynamo(self) -> OpenXla:
@@ -275,9 +275,11 @@ def _broken(outcome: TargetOutcome, breaks: tuple[GraphBreak, ...]) -> TargetOut
     return replace(
         outcome,
         status=Status.GRAPH_BREAK if breaks else outcome.status,
-        graph_breaks=sum(each.occurrences for each in breaks),
+        graph_breaks=sum(graph_break.occurrences for graph_break in breaks),
         distinct_breaks=len(breaks),
-        unattributed=sum(each.occurrences for each in breaks if each.code == UNATTRIBUTED),
+        unattributed=sum(
+            graph_break.occurrences for graph_break in breaks if graph_break.code == UNATTRIBUTED
+        ),
         breaks=breaks,
     )
 
@@ -328,6 +330,8 @@ def _remarks(detail: XlaDetail) -> Iterator[str]:
     if detail.stablehlo is not None and not detail.stablehlo.exported:
         yield f"StableHLO fails: {detail.stablehlo.code}"
     if detail.openxla is not None and not detail.openxla.accepted:
-        found = detail.openxla
-        many = f"{found.graph_breaks} breaks" if found.graph_breaks else f"fails: {found.code}"
+        openxla = detail.openxla
+        many = (
+            f"{openxla.graph_breaks} breaks" if openxla.graph_breaks else f"fails: {openxla.code}"
+        )
         yield f"Dynamo with openxla {many}"
