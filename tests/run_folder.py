@@ -3,37 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from compilewatch.store import RunFolder
 from tests import factories
 
 VIEW = factories.view(factories.result())
 RUN = VIEW.run.id
 SHARED = {"run": RUN, "source": "library", "device": "cpu", "schema_version": 1}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Folder:
-    """The files of one run."""
-
-    root: Path
-
-    def write(self, name: str, data: bytes) -> None:
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-
-    def names(self) -> tuple[str, ...]:
-        files = (path for path in self.root.rglob("*") if path.is_file())
-        return tuple(sorted(path.relative_to(self.root).as_posix() for path in files))
-
-    def path(self, name: str) -> Path:
-        return self.root / name
 
 
 def stamp(ago: timedelta = timedelta(), nanoseconds: int = 0) -> str:
@@ -50,7 +31,7 @@ def line(ts: str, model: str = "BertModel", **fields: Any) -> bytes:
     return msgspec.json.encode({**event, **SHARED, **about, **answer, **fields})
 
 
-def with_log(root: Path, lines: Iterable[bytes]) -> Folder:
-    folder = Folder(root=root)
+def with_log(root: Path, lines: Iterable[bytes]) -> RunFolder:
+    folder = RunFolder(root)
     folder.write(f"logs/{RUN}.jsonl", b"".join(one + b"\n" for one in lines))
     return folder

@@ -268,7 +268,7 @@ def metadata_of(fields: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(set(fields) - {"ts", *LABELS, *LINE_ONLY}))
 
 
-class Author:
+class EventFactory:
     """Makes the events of one run, with the time and the fields that they share."""
 
     def __init__(self, run: Run) -> None:

@@ -7,12 +7,12 @@ import msgspec
 import pytest
 
 from compilewatch import events
-from compilewatch.events import LABELS, Author, Event, all_events, all_meanings
+from compilewatch.events import LABELS, Event, EventFactory, all_events, all_meanings
 from compilewatch.records import Change, ChangeKind, Mode, Phase, Status, Target, now
 from tests import factories
 
 RUN = factories.run(jobs=2, shard="1/3", planned=7)
-AUTHOR = Author(RUN)
+AUTHOR = EventFactory(RUN)
 
 
 def _line(event: Event) -> dict[str, object]:

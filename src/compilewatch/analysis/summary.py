@@ -351,7 +351,7 @@ _BEFORE_COMPILING = frozenset({Phase.SETUP, Phase.CREATE, Phase.INPUTS, Phase.EA
 
 
 @dataclass(frozen=True, kw_only=True)
-class Way:
+class EvaluationMode:
     """How a row was evaluated.
 
     `environment` is None where each target was in its default one. `device` has a device other than
@@ -363,7 +363,7 @@ class Way:
     device: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, target: Target) -> Way:
+    def of(cls, target: Target) -> EvaluationMode:
         away = None if in_default_environment(target) else target.environment
         return cls(
             mode_label=target.mode_label,
@@ -399,7 +399,7 @@ class MatrixRow:
     """
 
     model: ModelSpec
-    way: Way
+    way: EvaluationMode
     cells: tuple[Cell, ...]
     disagreements: tuple[str, ...]
 
@@ -431,15 +431,16 @@ def targets_in_order(results: Iterable[Result]) -> tuple[str, ...]:
 
 def matrix_rows(results: Iterable[Result]) -> tuple[MatrixRow, ...]:
     """A row for each model and way, in the order in which the results name them."""
-    grouped: defaultdict[tuple[str, Way], list[Result]] = defaultdict(list)
+    grouped: defaultdict[tuple[str, EvaluationMode], list[Result]] = defaultdict(list)
     for result in results:
-        grouped[(result.request.model.name, Way.of(result.request.target))].append(result)
+        mode = EvaluationMode.of(result.request.target)
+        grouped[result.request.model.name, mode].append(result)
     return tuple(_row(way, members) for (_, way), members in grouped.items())
 
 
-def first_failures(matrix_rows: Iterable[MatrixRow]) -> dict[tuple[Way, str], int]:
+def first_failures(matrix_rows: Iterable[MatrixRow]) -> dict[tuple[EvaluationMode, str], int]:
     """Models by way and first failing layer, in layer order; zero for one that never is it."""
-    counts: dict[tuple[Way, str], int] = {}
+    counts: dict[tuple[EvaluationMode, str], int] = {}
     for row in matrix_rows:
         for cell in row.cells:
             counts.setdefault((row.way, cell.layer), 0)
@@ -450,7 +451,7 @@ def first_failures(matrix_rows: Iterable[MatrixRow]) -> dict[tuple[Way, str], in
     return {key: counts[key] for key in order}
 
 
-def _row(way: Way, results: list[Result]) -> MatrixRow:
+def _row(way: EvaluationMode, results: list[Result]) -> MatrixRow:
     ordered = sorted(results, key=lambda result: target_order(result.request.target))
     cells = [
         Cell(layer=result.request.target.name, failed=_failed(result), result=result)

@@ -12,7 +12,7 @@ from compilewatch.analysis.summary import status_counts, summarise
 from compilewatch.api.publish import Published, load_sinks, publish, report_health
 from compilewatch.api.view import view
 from compilewatch.config import Settings
-from compilewatch.events import Author, Event, RunFinished, SinkFailed
+from compilewatch.events import Event, EventFactory, RunFinished, SinkFailed
 from compilewatch.plan import Expectations, stale_note
 from compilewatch.records import ChangeKind, Result, RunView, now
 from compilewatch.sinks import remote_sinks
@@ -29,9 +29,9 @@ class RunInProgress:
     expectations: Expectations
 
     @property
-    def author(self) -> Author:
+    def author(self) -> EventFactory:
         """The author of the events of this run."""
-        return Author(self.writer.run)
+        return EventFactory(self.writer.run)
 
     def log_results(self, results: Iterable[Result]) -> None:
         """Append the events of stored results."""
@@ -58,7 +58,7 @@ class RunInProgress:
         baseline = seen.baseline.id if seen.baseline is not None else None
         run = msgspec.structs.replace(stored.run, baseline=baseline)
         seen = replace(seen, run=run)
-        author = Author(run)
+        author = EventFactory(run)
         events: list[Event] = []
         if baseline is not None:
             events += (author.changed(change, baseline) for change in seen.changes)
@@ -78,14 +78,14 @@ class RunInProgress:
         return replace(seen, notes=(*seen.notes, *written.notes, *sent.notes))
 
 
-def _failed(author: Author, published: Published) -> list[SinkFailed]:
+def _failed(author: EventFactory, published: Published) -> list[SinkFailed]:
     return [
         SinkFailed(**author.stamp("error"), sink=sink, detail=why)
         for sink, why in published.failures
     ]
 
 
-def _finished(author: Author, seen: RunView) -> RunFinished:
+def _finished(author: EventFactory, seen: RunView) -> RunFinished:
     kinds = [change.kind for change in seen.changes]
     return RunFinished(
         **author.stamp(),

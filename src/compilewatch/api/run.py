@@ -19,7 +19,7 @@ from compilewatch.config import Settings
 from compilewatch.contract.targets import target_label
 from compilewatch.environments import Environments
 from compilewatch.errors import UsageError
-from compilewatch.events import Author, RunResumed
+from compilewatch.events import EventFactory, RunResumed
 from compilewatch.launchers import Launcher
 from compilewatch.plan import (
     Own,
@@ -153,7 +153,7 @@ def resume(
         expectations = load_expectations(Path(settings.expectations_file))
         # Read after the writer was opened, which repairs the end of the file.
         results = StoredRun(stored.path).results()
-        stamp = Author(writer.run).stamp()
+        stamp = EventFactory(writer.run).stamp()
         writer.events([RunResumed(**stamp, planned=planned.total, answered=len(results))])
         progress = RunInProgress(
             store=store, writer=writer, settings=settings, expectations=expectations

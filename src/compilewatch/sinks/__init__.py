@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Protocol
 
 from compilewatch.config import Settings, value_of
 from compilewatch.records import RunView
+from compilewatch.store import RunFolder
 
 SINKS: dict[str, str] = {
     "html": "compilewatch.sinks.run_files:HtmlSink",
@@ -25,22 +25,6 @@ ADDRESSES: dict[str, str] = {
 """The remote sinks and the settings with their addresses; a sink without an address is off."""
 
 
-class RunFiles(Protocol):
-    """The folder of the run that is being published."""
-
-    def write(self, name: str, data: bytes) -> None:
-        """Write a file atomically, by its path relative to the folder. Raises StoreError."""
-        ...
-
-    def names(self) -> tuple[str, ...]:
-        """Return the existing files as relative paths with slashes, sorted."""
-        ...
-
-    def path(self, name: str) -> Path:
-        """Return the path of a file, for reading."""
-        ...
-
-
 class Sink(Protocol):
     """Publishes a stored run. Publishing again changes nothing.
 
@@ -51,8 +35,8 @@ class Sink(Protocol):
 
     def __init__(self, settings: Settings) -> None: ...
 
-    def publish(self, view: RunView, files: RunFiles) -> str:
-        """Publish the run and return one line that says where it is."""
+    def publish(self, view: RunView, files: RunFolder) -> str:
+        """Publish the run, with the files of its folder; return one line that says where it is."""
         ...
 
 

@@ -32,7 +32,7 @@ from compilewatch.errors import ConfigError, SinkError, UnreachableError
 from compilewatch.events import LABELS, metadata_of
 from compilewatch.records import RunView
 from compilewatch.retry import TransientError, retrying, within
-from compilewatch.sinks import RunFiles
+from compilewatch.store import RunFolder
 
 PUSH_PATH = "/loki/api/v1/push"
 BATCH_BYTES = 500_000
@@ -63,7 +63,7 @@ class LokiSink:
         self._retry = retrying(seconds=settings.publish.retry_seconds)
         self._emitter = Emitter(settings.loki.url, settings.loki.username, settings.loki.password)
 
-    def publish(self, view: RunView, files: RunFiles) -> str:
+    def publish(self, view: RunView, files: RunFolder) -> str:
         return self.send(_records(files.path(f"logs/{view.run.id}.jsonl")))
 
     def send(self, records: Iterable[logging.LogRecord]) -> str:

@@ -46,7 +46,7 @@ from compilewatch.records import (
     selection_label,
     started,
 )
-from compilewatch.sinks import RunFiles
+from compilewatch.store import RunFolder
 
 Sample = tuple[str, tuple[str, ...], float]
 """A metric's name, its label values in the order of the definition, and the value."""
@@ -627,7 +627,7 @@ class MetricsFileSink:
     def __init__(self, settings: Settings) -> None:
         del settings
 
-    def publish(self, view: RunView, files: RunFiles) -> str:
+    def publish(self, view: RunView, files: RunFolder) -> str:
         files.write("metrics.prom", exposition(view))
         return "metrics.prom"
 

@@ -24,8 +24,8 @@ from compilewatch.config import Settings
 from compilewatch.errors import SelectionError, SinkError, UnreachableError
 from compilewatch.records import RunView, selection_label
 from compilewatch.retry import retrying, within
-from compilewatch.sinks import RunFiles
 from compilewatch.sinks.prometheus import RUN, TARGET, Sample, definitions_of, groups, registry
+from compilewatch.store import RunFolder
 
 JOB = "compilewatch"
 PUBLISHER_JOB = "compilewatch_publisher"
@@ -57,7 +57,7 @@ class PushgatewaySink:
         self._gateway = Gateway(settings)
         self._replaces = settings.pushgateway.replace
 
-    def publish(self, view: RunView, files: RunFiles) -> str:
+    def publish(self, view: RunView, files: RunFolder) -> str:
         del files
         if not self._replaces:
             self._refuse_another_selection(view)

@@ -44,7 +44,7 @@ from compilewatch.records import (
     source_lines,
 )
 from compilewatch.report.html import render
-from compilewatch.sinks import RunFiles
+from compilewatch.store import RunFolder
 
 FAILURES = frozenset({Status.GRAPH_BREAK, Status.MISMATCH})
 
@@ -63,7 +63,7 @@ class JunitSink:
     def __init__(self, settings: Settings) -> None:
         del settings
 
-    def publish(self, view: RunView, files: RunFiles) -> str:
+    def publish(self, view: RunView, files: RunFolder) -> str:
         files.write("junit.xml", document(view))
         return "junit.xml"
 
@@ -216,7 +216,7 @@ class HtmlSink:
     def __init__(self, settings: Settings) -> None:
         del settings
 
-    def publish(self, view: RunView, files: RunFiles) -> str:
+    def publish(self, view: RunView, files: RunFolder) -> str:
         for path, content in render(view):
             files.write(f"report/{path}", content)
         return "report/index.html"

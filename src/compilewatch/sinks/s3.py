@@ -25,12 +25,16 @@ from compilewatch import aws
 from compilewatch.config import Settings
 from compilewatch.errors import ConfigError, SinkError, UnreachableError
 from compilewatch.records import RunView
-from compilewatch.sinks import RunFiles
+from compilewatch.store import RunFolder
 from compilewatch.store.runs import RUN_FILE
 
 PART_BYTES = 8 * 2**20
 """Larger files are uploaded in parts of this size."""
 CONCURRENCY = 4
+_TRANSFER = TransferConfig(
+    multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES, use_threads=False
+)
+"""Files are uploaded in parallel; the parts of one file are sent in sequence."""
 _OTHER_REGION = frozenset(
     {
         "301",
@@ -70,79 +74,58 @@ class S3Sink:
         self._bucket, self._prefix = _address(settings.s3.url)
         self._settings = settings
 
-    def publish(self, view: RunView, files: RunFiles) -> str:
+    def publish(self, view: RunView, files: RunFolder) -> str:
         folder = "/".join(filter(None, (self._prefix, view.run.id))) + "/"
         where = f"s3://{self._bucket}/{folder}"
         try:
             with contextlib.closing(_client(self._settings)) as client:
-                sent = self._upload(_Upload(client, self._bucket, folder), files)
+                sent = self._upload(client, folder, files)
         except (BotoCoreError, ClientError, S3UploadFailedError, ValueError) as error:
             raise _mapped(error, self._bucket, where) from None
         except OSError as error:
             raise SinkError(f"{where}: {error.filename} cannot be read: {error.strerror}") from None
         return f"{where}: {sent} of {len(files.names())} files uploaded, the others were up to date"
 
-    def _upload(self, upload: _Upload, files: RunFiles) -> int:
-        """Upload the files and return how many were not up to date."""
-        upload.abort_parts()
-        there = dict(upload.there())
-        others = [name for name in files.names() if name != RUN_FILE]
-        with ThreadPoolExecutor(CONCURRENCY) as pool:
-            try:
-                sent = sum(pool.map(lambda n: upload.put(n, files.path(n), there), others))
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
-        return sent + upload.put(RUN_FILE, files.path(RUN_FILE), there)
+    def _upload(self, client: Any, folder: str, files: RunFolder) -> int:
+        """Upload the files, `run.json` last, and return how many were not up to date."""
 
+        def listed(operation: str, member: str) -> Iterator[dict[str, Any]]:
+            pages = client.get_paginator(operation)
+            for page in pages.paginate(Bucket=self._bucket, Prefix=folder):
+                yield from page.get(member, ())
 
-class _Upload:
-    """The objects of one run."""
+        def put(name: str) -> bool:
+            return self._put(client, folder + name, files.path(name), sizes.get(folder + name))
 
-    def __init__(self, client: Any, bucket: str, folder: str) -> None:
-        self._client = client
-        self._bucket = bucket
-        self._folder = folder
-        # Files are uploaded in parallel; the parts of one file are sent in sequence.
-        self._transfer = TransferConfig(
-            multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES, use_threads=False
-        )
-
-    def there(self) -> Iterator[tuple[str, int]]:
-        """Yield the names and sizes of the objects that S3 has of this run."""
-        pages = self._client.get_paginator("list_objects_v2")
-        for page in pages.paginate(Bucket=self._bucket, Prefix=self._folder):
-            for stored in page.get("Contents", ()):
-                yield stored["Key"].removeprefix(self._folder), stored["Size"]
-
-    def abort_parts(self) -> None:
-        """Abort unfinished uploads of a killed process, which would be billed until then."""
-        pages = self._client.get_paginator("list_multipart_uploads")
-        try:
-            for page in pages.paginate(Bucket=self._bucket, Prefix=self._folder):
-                for upload in page.get("Uploads", ()):
-                    self._client.abort_multipart_upload(
-                        Bucket=self._bucket, Key=upload["Key"], UploadId=upload["UploadId"]
-                    )
+        try:  # the parts of a killed process would be billed for ever
+            for upload in listed("list_multipart_uploads", "Uploads"):
+                client.abort_multipart_upload(
+                    Bucket=self._bucket, Key=upload["Key"], UploadId=upload["UploadId"]
+                )
         except ClientError as error:
             # Not worth a permission of its own: a bucket may have a rule that does it.
             if aws.error_details(error).code not in ("AccessDenied", "403", "NoSuchUpload"):
                 raise
+        sizes = {stored["Key"]: stored["Size"] for stored in listed("list_objects_v2", "Contents")}
+        with ThreadPoolExecutor(CONCURRENCY) as pool:
+            try:
+                sent = sum(pool.map(put, (name for name in files.names() if name != RUN_FILE)))
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+        return sent + put(RUN_FILE)
 
-    def put(self, name: str, path: Path, there: dict[str, int]) -> bool:
+    def _put(self, client: Any, key: str, path: Path, stored_size: int | None) -> bool:
         """Upload a file unless S3 has it; return whether it was uploaded."""
-        key = self._folder + name
         with path.open("rb") as file:
             metadata = {"sha256": hashlib.file_digest(file, "sha256").hexdigest()}
-        if there.get(name) == path.stat().st_size:
-            head = self._client.head_object(Bucket=self._bucket, Key=key)
+        if stored_size == path.stat().st_size:
+            head = client.head_object(Bucket=self._bucket, Key=key)
             if head["Metadata"] == metadata:
                 return False
-        kind = content_type(name)
+        kind = content_type(key)
         extra = {"ChecksumAlgorithm": "SHA256", "ContentType": kind, "Metadata": metadata}
-        self._client.upload_file(
-            str(path), self._bucket, key, ExtraArgs=extra, Config=self._transfer
-        )
+        client.upload_file(str(path), self._bucket, key, ExtraArgs=extra, Config=_TRANSFER)
         return True
 
 

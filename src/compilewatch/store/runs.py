@@ -104,7 +104,7 @@ class RunFolder:
     """`outputs/<run>/`, accessed by relative paths. Raises StoreError."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self.root = root
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file atomically."""
@@ -114,10 +114,10 @@ class RunFolder:
     def names(self) -> tuple[str, ...]:
         """Return the relative paths (with slashes) of all complete files, sorted."""
         try:
-            paths = [path.relative_to(self._root) for path in self._root.rglob("*")]
-            files = [path for path in paths if (self._root / path).is_file()]
+            paths = [path.relative_to(self.root) for path in self.root.rglob("*")]
+            files = [path for path in paths if (self.root / path).is_file()]
         except OSError as error:
-            raise failed("read", self._root, error) from None
+            raise failed("read", self.root, error) from None
         return tuple(sorted(f.as_posix() for f in files if not _is_hidden(f)))
 
     def path(self, name: str) -> Path:
@@ -125,7 +125,7 @@ class RunFolder:
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or not path.name:
             raise StoreError(f"a sink may not write {name!r}: it is outside of the run's folder")
-        return self._root / path
+        return self.root / path
 
 
 def result_lines(path: Path, start: int) -> Iterator[tuple[int, bytes]]:

@@ -16,8 +16,7 @@ from compilewatch.api.run import resume
 from compilewatch.config import Settings
 from compilewatch.errors import UnreachableError, UsageError
 from compilewatch.records import Result, RunView
-from compilewatch.sinks import RunFiles
-from compilewatch.store import RunWriter, Store, StoredRun
+from compilewatch.store import RunFolder, RunWriter, Store, StoredRun
 from tests.fake_launcher import FakeLauncher
 from tests.killing import die_at, in_child
 from tests.sweeping import ASKED, MODELS, names, run_sweep, settings, store
@@ -35,7 +34,7 @@ class Down:
     def __init__(self, settings: Settings) -> None:
         del settings
 
-    def publish(self, view: RunView, files: RunFiles) -> str:
+    def publish(self, view: RunView, files: RunFolder) -> str:
         raise UnreachableError("no server answers")
 
 

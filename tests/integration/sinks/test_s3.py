@@ -24,8 +24,9 @@ from compilewatch.config import Settings
 from compilewatch.errors import ConfigError, SinkError, UnreachableError
 from compilewatch.sinks import s3
 from compilewatch.sinks.s3 import PART_BYTES, S3Sink, content_type
+from compilewatch.store import RunFolder
 from tests import aws, factories
-from tests.run_folder import RUN, VIEW, Folder
+from tests.run_folder import RUN, VIEW
 from tests.sharing import free_port
 from tests.sweeping import run_sweep, store
 
@@ -70,8 +71,8 @@ def client(endpoint: str, _credentials: None) -> Iterator[Any]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Folder:
-    made = Folder(root=tmp_path / "run")
+def folder(tmp_path: Path) -> RunFolder:
+    made = RunFolder(tmp_path / "run")
     for name, data in FILES.items():
         made.write(name, data)
     return made
@@ -113,7 +114,7 @@ class Asked:
 # --- what is uploaded ---
 
 
-def test_a_run_is_complete_under_its_id(endpoint: str, client: Any, folder: Folder) -> None:
+def test_a_run_is_complete_under_its_id(endpoint: str, client: Any, folder: RunFolder) -> None:
     said = sink(endpoint).publish(VIEW, folder)
     assert said == f"s3://runs/nightly/{RUN}/: 7 of 7 files uploaded, the others were up to date"
     assert sorted(keys(client)) == sorted(f"nightly/{RUN}/{name}" for name in FILES)
@@ -130,21 +131,21 @@ def test_a_run_is_complete_under_its_id(endpoint: str, client: Any, folder: Fold
     ("url", "first"), [("s3://runs", f"{RUN}/"), ("s3://runs/a/b/", f"a/b/{RUN}/")]
 )
 def test_the_prefix_may_be_none_or_deep(
-    endpoint: str, client: Any, folder: Folder, url: str, first: str
+    endpoint: str, client: Any, folder: RunFolder, url: str, first: str
 ) -> None:
     sink(endpoint, url).publish(VIEW, folder)
     assert all(key.startswith(first) and "//" not in key for key in keys(client))
 
 
 def test_no_region_need_be_set(
-    endpoint: str, client: Any, folder: Folder, monkeypatch: pytest.MonkeyPatch
+    endpoint: str, client: Any, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     assert "7 of 7" in sink(endpoint).publish(VIEW, folder)
 
 
 def test_run_json_is_the_last(
-    endpoint: str, client: Any, folder: Folder, monkeypatch: pytest.MonkeyPatch
+    endpoint: str, client: Any, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = Asked(monkeypatch)
     sink(endpoint).publish(VIEW, folder)
@@ -152,7 +153,7 @@ def test_run_json_is_the_last(
     assert len(asked.uploads()) == len(FILES)
 
 
-def test_nothing_is_made_public(endpoint: str, client: Any, folder: Folder) -> None:
+def test_nothing_is_made_public(endpoint: str, client: Any, folder: RunFolder) -> None:
     sink(endpoint).publish(VIEW, folder)
     for key in keys(client):
         grants = client.get_object_acl(Bucket="runs", Key=key)["Grants"]
@@ -183,7 +184,7 @@ def test_a_browser_learns_what_a_file_is(name: str, kind: str) -> None:
 
 
 def test_publishing_twice_uploads_nothing(
-    endpoint: str, client: Any, folder: Folder, monkeypatch: pytest.MonkeyPatch
+    endpoint: str, client: Any, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink(endpoint).publish(VIEW, folder)
     asked = Asked(monkeypatch)
@@ -193,7 +194,7 @@ def test_publishing_twice_uploads_nothing(
 
 
 def test_only_what_changed_is_uploaded(
-    endpoint: str, client: Any, folder: Folder, monkeypatch: pytest.MonkeyPatch
+    endpoint: str, client: Any, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink(endpoint).publish(VIEW, folder)
     folder.write("metrics.prom", b"# FOE\n")  # of the same size
@@ -206,7 +207,7 @@ def test_only_what_changed_is_uploaded(
 
 
 def test_an_object_without_the_checksum_is_replaced(
-    endpoint: str, client: Any, folder: Folder, monkeypatch: pytest.MonkeyPatch
+    endpoint: str, client: Any, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.put_object(Bucket="runs", Key=f"nightly/{RUN}/metrics.prom", Body=b"# EOF\n")
     asked = Asked(monkeypatch)
@@ -216,7 +217,7 @@ def test_an_object_without_the_checksum_is_replaced(
 
 @pytest.mark.parametrize("size", [PART_BYTES - 1, PART_BYTES, 2 * PART_BYTES, 2 * PART_BYTES + 1])
 def test_a_large_file_goes_up_in_parts_once(
-    endpoint: str, client: Any, folder: Folder, monkeypatch: pytest.MonkeyPatch, size: int
+    endpoint: str, client: Any, folder: RunFolder, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     folder.write("artifacts/large", os.urandom(size))
     sink(endpoint).publish(VIEW, folder)
@@ -259,7 +260,7 @@ class Breaking:
 
 
 def test_an_upload_that_broke_off_goes_on(
-    endpoint: str, client: Any, folder: Folder, monkeypatch: pytest.MonkeyPatch
+    endpoint: str, client: Any, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         Breaking(patch, 3, EndpointConnectionError(endpoint_url="http://s3cr3t@x"))
@@ -277,9 +278,9 @@ def test_an_upload_that_broke_off_goes_on(
 
 
 def test_a_failure_in_the_midst_of_a_file_leaves_no_parts(
-    endpoint: str, client: Any, folder: Folder, monkeypatch: pytest.MonkeyPatch
+    endpoint: str, client: Any, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    large = Folder(root=folder.root.with_name("large"))
+    large = RunFolder(folder.root.with_name("large"))
     large.write("a", os.urandom(3 * PART_BYTES))
     large.write("run.json", b"{}")
     Breaking(monkeypatch, 2, ReadTimeoutError(endpoint_url=endpoint))
@@ -294,8 +295,9 @@ KILLED = textwrap.dedent(
     import os, signal, sys
     from pathlib import Path
     from compilewatch.sinks import s3
+    from compilewatch.store import RunFolder
     from tests import factories
-    from tests.run_folder import VIEW, Folder
+    from tests.run_folder import VIEW
 
     parts = []
     real = s3._client
@@ -313,13 +315,13 @@ KILLED = textwrap.dedent(
 
     s3._client = listening
     settings = factories.settings(s3_url="s3://runs/nightly", s3_endpoint_url=sys.argv[1])
-    s3.S3Sink(settings).publish(VIEW, Folder(root=Path(sys.argv[2])))
+    s3.S3Sink(settings).publish(VIEW, RunFolder(Path(sys.argv[2])))
     """
 )
 
 
 def test_an_upload_that_was_killed_goes_on_and_its_parts_are_given_up(
-    endpoint: str, client: Any, folder: Folder
+    endpoint: str, client: Any, folder: RunFolder
 ) -> None:
     folder.write("z", os.urandom(4 * PART_BYTES))
     root = str(Path(__file__).parents[3])
@@ -339,12 +341,12 @@ def test_an_upload_that_was_killed_goes_on_and_its_parts_are_given_up(
 # --- rejections ---
 
 
-def test_no_bucket(endpoint: str, folder: Folder) -> None:
+def test_no_bucket(endpoint: str, folder: RunFolder) -> None:
     with pytest.raises(SinkError, match=r"there is no bucket absent: create it, or set s3.url"):
         sink(endpoint, "s3://absent").publish(VIEW, folder)
 
 
-def test_no_credentials(endpoint: str, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_credentials(endpoint: str, folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(
@@ -353,18 +355,18 @@ def test_no_credentials(endpoint: str, folder: Folder, monkeypatch: pytest.Monke
         sink(endpoint).publish(VIEW, folder)
 
 
-def test_no_such_profile(endpoint: str, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_such_profile(endpoint: str, folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "absent")
     with pytest.raises(SinkError, match=r"absent.* could not be found: check AWS_PROFILE"):
         sink(endpoint).publish(VIEW, folder)
 
 
-def test_nobody_there(folder: Folder) -> None:
+def test_nobody_there(folder: RunFolder) -> None:
     with pytest.raises(UnreachableError, match="cannot be reached"):
         sink(f"http://127.0.0.1:{free_port()}").publish(VIEW, folder)
 
 
-def test_an_endpoint_that_is_none(folder: Folder) -> None:
+def test_an_endpoint_that_is_none(folder: RunFolder) -> None:
     with pytest.raises(SinkError, match=r"check s3.url and s3.endpoint_url"):
         sink("nonsense").publish(VIEW, folder)
 
@@ -391,7 +393,7 @@ def test_an_address_that_is_none(url: str) -> None:
 def test_what_s3_rejects_is_one_line_that_says_what_to_do(
     endpoint: str,
     client: Any,
-    folder: Folder,
+    folder: RunFolder,
     monkeypatch: pytest.MonkeyPatch,
     status: int,
     code: str,
@@ -409,7 +411,7 @@ def test_what_s3_rejects_is_one_line_that_says_what_to_do(
 
 
 def test_a_bucket_that_a_user_may_not_write_to(
-    endpoint: str, client: Any, folder: Folder, monkeypatch: pytest.MonkeyPatch
+    endpoint: str, client: Any, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """moto checks who may do what once it is told to."""
     iam = boto3.client("iam", endpoint_url=endpoint)

@@ -17,8 +17,8 @@ from compilewatch.events import (
     LABELS,
     LINE_ONLY,
     TEXT_LENGTH,
-    Author,
     Event,
+    EventFactory,
     all_events,
     metadata_of,
 )
@@ -149,7 +149,7 @@ def test_every_field_of_every_event_arrives(pipeline: Pipeline, kind: type[Event
 
 
 def test_what_an_event_has_not_is_neither_label_nor_metadata(pipeline: Pipeline) -> None:
-    author = Author(factories.run())
+    author = EventFactory(factories.run())
     started = sent(pipeline, written(author.started(reused=0, skipped=0, duplicates=0)))
     assert set(started.labels) == {"service_name", "hour", "event", "level", "source", "device"}
     assert "shard" not in started.metadata

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from compilewatch.analysis import summary
-from compilewatch.analysis.summary import EAGER, LAYERS, Way
+from compilewatch.analysis.summary import EAGER, LAYERS, EvaluationMode
 from compilewatch.records import (
     ExportDetail,
     ExportVariant,
@@ -123,7 +123,7 @@ def test_first_failures_are_counted_with_zero_for_layers_that_never_are_first() 
     failures = summary.matrix_rows(
         [on("dynamo"), on("export", Status.ERROR), on("dynamo", model="B"), on("export", model="B")]
     )
-    way = Way(mode_label="eval", environment=None)
+    way = EvaluationMode(mode_label="eval", environment=None)
     assert summary.first_failures(failures) == {
         (way, EAGER): 0,
         (way, "dynamo"): 0,

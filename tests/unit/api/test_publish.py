@@ -11,7 +11,7 @@ from compilewatch.config import Settings
 from compilewatch.errors import SinkError
 from compilewatch.plan import Expectations, load_expectations
 from compilewatch.records import Plan, RunView
-from compilewatch.sinks import RunFiles
+from compilewatch.store import RunFolder
 from tests import factories, sweeping
 from tests.sweeping import events, run_sweep, settings, store
 
@@ -24,7 +24,7 @@ class Local:
 class Good(Local):
     name = "good"
 
-    def publish(self, view: RunView, files: RunFiles) -> str:
+    def publish(self, view: RunView, files: RunFolder) -> str:
         files.write("good.txt", f"{view.run.id} {view.run.state} {len(view.results)}".encode())
         return "good.txt"
 
@@ -32,14 +32,14 @@ class Good(Local):
 class Refusing(Local):
     name = "refusing"
 
-    def publish(self, view: RunView, files: RunFiles) -> str:
+    def publish(self, view: RunView, files: RunFolder) -> str:
         raise SinkError("cannot\nsay this")
 
 
 class Faulty(Local):
     name = "faulty"
 
-    def publish(self, view: RunView, files: RunFiles) -> str:
+    def publish(self, view: RunView, files: RunFolder) -> str:
         return {"there": "it"}["missing"]
 
 

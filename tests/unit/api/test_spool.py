@@ -16,7 +16,7 @@ from compilewatch.config import Settings
 from compilewatch.errors import SelectionError, SinkError, UnreachableError
 from compilewatch.plan import parse_shard
 from compilewatch.records import RunView
-from compilewatch.sinks import RunFiles
+from compilewatch.store import RunFolder
 from tests import factories
 from tests.sweeping import events, run_sweep, store
 
@@ -31,7 +31,7 @@ class Remote:
     def __init__(self, settings: Settings) -> None:
         del settings
 
-    def publish(self, view: RunView, files: RunFiles) -> str:
+    def publish(self, view: RunView, files: RunFolder) -> str:
         assert files.path("results.jsonl").exists()
         if error := Remote.trouble(view.run.id):
             raise error

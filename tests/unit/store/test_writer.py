@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from compilewatch.errors import StoreError, UsageError
-from compilewatch.events import Author
+from compilewatch.events import EventFactory
 from compilewatch.records import Plan
 from compilewatch.store import Store
 from tests import factories
@@ -80,7 +80,7 @@ def test_scratch_lies_in_the_run_and_goes_with_the_writer(store: Store) -> None:
 
 def test_log_lines_are_appended(store: Store) -> None:
     with store.create_run(FRESH, EMPTY) as writer:
-        author = Author(writer.run)
+        author = EventFactory(writer.run)
         writer.events([author.started(reused=0, skipped=0, duplicates=0)])
         writer.events(list(author.checked(factories.result(breaks=(factories.graph_break(),)))))
     lines = (writer.path / "logs" / f"{writer.run.id}.jsonl").read_bytes().splitlines()
@@ -167,7 +167,7 @@ def test_a_full_disk_stops_the_run_in_one_line_and_loses_nothing(
             with pytest.raises(StoreError, match=r"disk is full; free some space.*--resume"):
                 writer.append([factories.result("B")])
             with pytest.raises(StoreError, match="disk is full"):
-                writer.events([Author(writer.run).started(reused=0, skipped=0, duplicates=0)])
+                writer.events([EventFactory(writer.run).started(reused=0, skipped=0, duplicates=0)])
         writer.append([factories.result("C")])
     stored = store.open()
     assert [r.request.model.name for r in stored.results()] == ["A", "C"]

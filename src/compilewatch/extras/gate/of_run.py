@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from compilewatch.errors import CompilewatchError, StoreError
-from compilewatch.events import Author, Event
+from compilewatch.events import Event, EventFactory
 from compilewatch.extras.gate.baseline import load
 from compilewatch.extras.gate.command import located_check
 from compilewatch.extras.gate.judgement import (
@@ -130,7 +130,7 @@ def judge_run(writer: RunWriter) -> None:
             return
         result = gate_result(StoredRun(writer.path).results(), root, settings)
     RunFolder(writer.path).write(FILE, msgspec.json.encode(result) + b"\n")
-    author = Author(writer.run)
+    author = EventFactory(writer.run)
     writer.events(
         [
             NewBreak(
