@@ -19,12 +19,15 @@ import torch
 from tempting import LARGE_BATCH, WIDTH
 from torch import Tensor, nn
 
-from compilewatch.extras.fixes.candidates import Place
-from compilewatch.extras.fixes.candidates.arguments import given_as_numbers
-from compilewatch.extras.fixes.candidates.attributes import as_python_value
-from compilewatch.extras.fixes.candidates.functions import traced
-from compilewatch.extras.fixes.candidates.settings import after_rejection, ignored_message
-from compilewatch.extras.fixes.candidates.usage import UsageProposer
+from compilewatch.extras.fixes.candidates import (
+    Place,
+    after_rejection,
+    as_python_value,
+    given_as_numbers,
+    ignored_message,
+    traced,
+    usage,
+)
 from compilewatch.extras.fixes.records import FixChange, FixKind
 from compilewatch.extras.fixes.rewriting.changes import change
 from compilewatch.extras.fixes.rewriting.rules import RULES
@@ -596,7 +599,7 @@ def rewritten(model: type[nn.Module], rule: str, text: str) -> FixChange:
 
 
 CHOSEN, IN_TENSORS = "chosen instead of branched", "function of torch instead of math"
-CALLED_ONCE = next(UsageProposer().propose((), Place(request=None, source_of=open)))  # type: ignore[arg-type]
+CALLED_ONCE = next(usage((), Place(request=None, source_of=open)))  # type: ignore[arg-type]
 
 
 def integers(rows: int) -> tuple[Tensor, ...]:

@@ -35,7 +35,7 @@ SHARED = ("records", "errors", "extras", "files", "data", "plugins", "contract",
 WORKER_OF_EXTRAS = {
     "extras.profiles": ("infer.messages", "infer.records", "train", "profiling"),
     "extras.papers": (),
-    "extras.fixes": ("minimal.messages", "records", "code"),
+    "extras.fixes": ("records", "code"),
 }
 """What the worker of an extra may import of its extra, beside its own folder."""
 

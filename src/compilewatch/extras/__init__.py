@@ -122,7 +122,7 @@ EXTRAS: dict[str, Extra] = {
         run_file="fixes.jsonl",
         work={
             "fix": "compilewatch.extras.fixes.worker.evaluation:evaluate",
-            "fix-regions": "compilewatch.extras.fixes.worker.regions:regions",
+            "fix-regions": "compilewatch.extras.fixes.worker.evaluation:regions",
             "fix-script": "compilewatch.extras.fixes.worker.script:script",
         },
         calls={
@@ -130,7 +130,7 @@ EXTRAS: dict[str, Extra] = {
         },
         provides={
             "fix": "compilewatch.extras.fixes.fixing:fix_named",
-            "merge": "compilewatch.extras.fixes.of_run.journal:adopt_fixes",
+            "merge": "compilewatch.extras.fixes.of_run.view:adopt_fixes",
             "view": "compilewatch.extras.fixes.of_run.view:view_of_run",
             "fixes": "compilewatch.extras.fixes.of_run.view:fixes_of_run",
             "minimal reproducer": "compilewatch.extras.fixes.minimal.workflow:write",

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from compilewatch.contract.targets import target_label
-from compilewatch.extras.fixes.candidates import Place, proposals
-from compilewatch.extras.fixes.candidates.settings import after_rejection
+from compilewatch.extras.fixes.candidates import Place, after_rejection, proposals
 from compilewatch.extras.fixes.code import pasteable
 from compilewatch.extras.fixes.records import (
     Fix,

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from compilewatch.extras.fixes import replacements
-from compilewatch.extras.fixes.candidates import Place, proposals
-from compilewatch.extras.fixes.candidates.settings import after_rejection
+from compilewatch.extras.fixes.candidates import Place, after_rejection, proposals
 from compilewatch.extras.fixes.records import FixChange
 from compilewatch.records import ClassBuild, GraphBreak, ModelSpec, StackFrame, TensorSummary
 from tests.factories import graph_break, request

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from compilewatch.extras.fixes.candidates import Place
-from compilewatch.extras.fixes.candidates.arguments import ArgumentsProposer
-from compilewatch.extras.fixes.candidates.attributes import as_python_value
-from compilewatch.extras.fixes.candidates.usage import UsageProposer
+from compilewatch.extras.fixes.candidates import (
+    Place,
+    arguments,
+    as_python_value,
+    usage,
+)
 from compilewatch.extras.fixes.code import NAME, context_manager, imports
 from compilewatch.extras.fixes.records import FixChange
 from compilewatch.records import FactoryBuild, ModelSpec, TensorSummary
@@ -34,7 +36,7 @@ def given_as_numbers(name: str) -> FixChange:
         source_of=lambda _: None,
         inputs=(TensorSummary(name=name, shape=(2,), dtype="int64"),),
     )
-    (change,) = ArgumentsProposer().propose([graph_break(reason="Unbacked")], place)
+    (change,) = arguments([graph_break(reason="Unbacked")], place)
     return change
 
 
@@ -102,7 +104,7 @@ def test_a_first_call_fills_a_copy_of_the_cache_of_the_caller() -> None:
         def forward(self, x: torch.Tensor, cache: Cache) -> None:
             cache.keys.append(x.add_(1) + torch.rand(1))
 
-    (change,) = UsageProposer().propose((), Place(request=request(), source_of=lambda _: None))
+    (change,) = usage((), Place(request=request(), source_of=lambda _: None))
     x, cache, before = torch.zeros(1), Cache(), torch.get_rng_state()
     with manager(change)(Net(), (x, cache), {}) as (given, _):
         assert given == (x, cache)

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from compilewatch.extras.fixes.candidates import Place, proposals
-from compilewatch.extras.fixes.candidates.rewrites import RewritesProposer
+from compilewatch.extras.fixes.candidates import Place, proposals, rewritten_lines
 from compilewatch.extras.fixes.records import FixChange, FixKind
 from compilewatch.extras.fixes.rewriting.changes import patch
 from compilewatch.records import GraphBreak, StackFrame
@@ -68,7 +67,7 @@ def proposed(folder: Path, *breaks: GraphBreak) -> list[FixChange]:
         path = folder / file
         return path.read_text() if path.is_file() else None
 
-    return list(RewritesProposer().propose(breaks, Place(request=request(), source_of=source_of)))
+    return list(rewritten_lines(breaks, Place(request=request(), source_of=source_of)))
 
 
 def run(changes: list[FixChange], x: torch.Tensor) -> torch.Tensor:

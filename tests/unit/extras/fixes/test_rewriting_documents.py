@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.extras.fixes.rewriting.rule import RewriteRule
 from compilewatch.extras.fixes.rewriting.rules import RULES
+from compilewatch.extras.fixes.rewriting.sites import RewriteRule
 
 DOCS = Path(__file__).parents[4] / "docs"
 

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from compilewatch.extras.fixes.rewriting.editing import edited
+from compilewatch.extras.fixes.rewriting.changes import edited
 
 LIBRARY = """
 import functools

@@ -15,11 +15,8 @@ from compilewatch.cli import options
 from compilewatch.config import Settings
 from compilewatch.errors import StoreError
 from compilewatch.extras.fixes.fixing import Limits, searching
-from compilewatch.extras.fixes.of_run.cases import Case, cases_of
-from compilewatch.extras.fixes.of_run.driver import RunSearch
-from compilewatch.extras.fixes.of_run.journal import FILE, FixJournal
-from compilewatch.extras.fixes.of_run.progress import FixProgress
-from compilewatch.extras.fixes.of_run.view import model_fix
+from compilewatch.extras.fixes.of_run.driver import FixProgress, RunSearch
+from compilewatch.extras.fixes.of_run.view import FILE, Case, FixJournal, cases_of, model_fix
 from compilewatch.extras.fixes.records import FixOrigin, FixStatus, RunFix
 from compilewatch.extras.fixes.text import status_text
 from compilewatch.report.terminal import console, plain, plain_table, spaced

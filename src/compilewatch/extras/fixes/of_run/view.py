@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path
 
+import msgspec
+
+from compilewatch import extras
+from compilewatch.analysis.leverage import breaks_of
 from compilewatch.analysis.summary import downloads_of
-from compilewatch.contract.targets import target_label_value
-from compilewatch.extras.fixes.of_run.cases import Case, cases_of
-from compilewatch.extras.fixes.of_run.journal import FixJournal
+from compilewatch.contract.targets import CPU, target_label, target_label_value
+from compilewatch.extras.fixes.fixing import Limits
 from compilewatch.extras.fixes.records import (
+    FIXES_VERSION,
+    LATE,
     Fix,
     FixKind,
     FixStatus,
@@ -21,10 +28,235 @@ from compilewatch.extras.fixes.records import (
     RunFix,
     VerificationStep,
 )
-from compilewatch.records import Link, ModelFix, Status
+from compilewatch.extras.fixes.search import Changes
+from compilewatch.files import safe_name
+from compilewatch.records import Link, ModelFix, Request, Result, Status
 from compilewatch.report.wording import plural
 from compilewatch.sinks.prometheus import RUN, Definition
-from compilewatch.store import StoredRun
+from compilewatch.store import RunFolder, StoredRun
+from compilewatch.store.journal import append_record, read_records
+
+TARGET = "dynamo"
+
+SAMPLES = 3
+"""On so many models a place is searched: the most downloaded ones, then the smallest."""
+
+Key = tuple[str, str, str]
+"""The request's key, and the model and the environment, which it does not name."""
+
+_KINDS = tuple(FixKind)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A model and target with graph breaks; `places` are their fingerprints."""
+
+    result: Result
+
+    @property
+    def request(self) -> Request:
+        return self.result.request
+
+    @property
+    def name(self) -> str:
+        return self.request.model.name
+
+    @property
+    def key(self) -> Key:
+        return self.request.key, self.name, self.request.target.environment
+
+    @property
+    def places(self) -> frozenset[str]:
+        return frozenset(each.fingerprint for each in breaks_of(self.result))
+
+
+def cases_of(results: Iterable[Result]) -> tuple[tuple[Case, ...], tuple[str, ...]]:
+    """Return the cases of a run, and a note for each kind of results that is none."""
+    broken = [
+        result for result in results if result.breaks and result.request.target.name == TARGET
+    ]
+    here = [result for result in broken if result.request.target.device == CPU]
+    cases = [result for result in here if result.request.model.source not in extras.SANDBOXED]
+    notes: list[str] = []
+    if elsewhere := len(broken) - len(here):
+        notes.append(
+            f"{plural(elsewhere, 'result')} on declared devices not searched: nothing is "
+            "verified on a device that is not here"
+        )
+    if generated := len(here) - len(cases):
+        notes.append(
+            f"{plural(generated, 'result')} of generated code not searched: such code only runs in "
+            "the sandbox"
+        )
+    return tuple(Case(result=case) for case in cases), tuple(notes)
+
+
+def sampled_cases(cases: Sequence[Case]) -> dict[str, tuple[Case, ...]]:
+    """Place -> the cases on which it is searched; the place of most models first."""
+    having: defaultdict[str, list[Case]] = defaultdict(list)
+    for case in cases:
+        for place in case.places:
+            having[place].append(case)
+    ranked = sorted(having, key=lambda place: (-len(having[place]), place))
+    return {place: tuple(sorted(having[place], key=_first)[:SAMPLES]) for place in ranked}
+
+
+def ordered(cases: Sequence[Case]) -> tuple[Case, ...]:
+    """Return the cases in the order in which they are worked on.
+
+    First one model of each place, then a second and a third one, then all others: whatever limit
+    ends it, the places that many models share are done.
+    """
+    chosen = sampled_cases(cases)
+    first = (
+        change[number]
+        for number in range(SAMPLES)
+        for change in chosen.values()
+        if number < len(change)
+    )
+    return tuple({case.key: case for case in (*first, *sorted(cases, key=_first))}.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownChanges:
+    """Changes that were verified for `models`; `minimal` if the case needs each of them."""
+
+    models: tuple[str, ...]
+    changes: Changes
+    minimal: bool
+
+
+def known_changes(case: Case, known: Sequence[RunFix]) -> KnownChanges | None:
+    """Return the known changes to try first, which the fixes of other models have.
+
+    They are the smallest set that removed all graph breaks of the case elsewhere; of equal ones the
+    one that did for most models. Without one, those that removed one of them each are joined.
+    """
+    covering = [run_fix for run_fix in known if run_fix.fix.removed >= case.places]
+    if covering:
+        times = Counter(_change_names(run_fix) for run_fix in covering)
+        best = min(covering, key=lambda each: (len(each.fix.changes), -times[_change_names(each)]))
+        minimal = best.fix.removed == case.places
+        return KnownChanges(models=(best.model,), changes=best.fix.changes, minimal=minimal)
+    parts: list[RunFix] = []
+    for place in sorted(case.places):
+        having = [run_fix for run_fix in known if place in run_fix.fix.removed]
+        if having:
+            parts.append(min(having, key=lambda each: len(each.fix.changes)))
+    changes = {change.name: change for part in parts for change in part.fix.changes}
+    if not changes:
+        return None
+    ranked = sorted(
+        changes.values(), key=lambda each: (each.removes_check, _KINDS.index(each.kind))
+    )
+    removed = frozenset().union(*(part.fix.removed for part in parts))
+    return KnownChanges(
+        models=tuple(dict.fromkeys(part.model for part in parts)),
+        changes=tuple(ranked),
+        minimal=removed == case.places,
+    )
+
+
+def _change_names(known: RunFix) -> tuple[str, ...]:
+    return tuple(change.name for change in known.fix.changes)
+
+
+def _first(case: Case) -> tuple[int, int, str]:
+    """The most downloaded first, then the smallest."""
+    size = case.result.parameters
+    return -(case.request.model.downloads or 0), size if size is not None else 2**63, case.name
+
+
+FILE = "fixes.jsonl"
+FOLDER = "fixes"
+
+
+@cache
+def search_digest() -> str:
+    """Return a digest of the code that searches and verifies."""
+    folder = Path(__file__).parents[1]
+    total = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        if Path(__file__).parent not in path.parents:
+            total.update(f"{path.relative_to(folder)}\0".encode())
+            total.update(hashlib.sha256(path.read_bytes()).digest())
+    return total.hexdigest()[:12]
+
+
+class FixJournal:
+    """The fixes of the run in a folder. Raises StoreError."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def read(self) -> tuple[dict[Key, RunFix], tuple[str, ...]]:
+        """Return what is stored by key, and one line for each line that cannot be read."""
+        found, damaged = read_records(self._root / FILE, RunFix, FIXES_VERSION)
+        return {key_of(entry): entry for entry in found}, damaged
+
+    def done(self, limits: Limits) -> dict[Key, RunFix]:
+        """Return what need not be searched again.
+
+        What is verified stays so. Where nothing was, another version of the search may find it, and
+        a search that a limit ended may come further with a larger one.
+        """
+        return {key: each for key, each in self.read()[0].items() if _is_final(each, limits)}
+
+    def append(self, found: RunFix) -> RunFix:
+        """Store a fix with its script; return it as stored."""
+        folder = RunFolder(self._root)
+        name = ""
+        if found.fix.script:
+            label = safe_name(target_label(found.target))
+            name = f"{FOLDER}/{safe_name(found.model)}/{label}.py"
+            folder.write(name, found.fix.script.encode())
+        fix = msgspec.structs.replace(found.fix, script="")
+        stored = msgspec.structs.replace(found, fix=fix, script_file=name)
+        append_record(self._root / FILE, stored)
+        return stored
+
+    def adopt(self, other: FixJournal, wanted: Iterable[Key], limits: Limits | None = None) -> int:
+        """Copy fixes of another run by key, with their scripts; return how many.
+
+        With `limits`, only those that need not be searched again. What is here already stays.
+        """
+        here, theirs = self.read()[0], other.read()[0]
+        count = 0
+        for key in wanted:
+            found = theirs.get(key)
+            if found is None or key in here or (limits and not _is_final(found, limits)):
+                continue
+            if found.script_file:
+                try:
+                    script = (other._root / found.script_file).read_bytes()
+                except OSError:
+                    continue  # a fix without its verification is none: it is searched again
+                RunFolder(self._root).write(found.script_file, script)
+            reused = found.reused_from or other._root.name
+            append_record(self._root / FILE, msgspec.structs.replace(found, reused_from=reused))
+            count += 1
+        return count
+
+
+def adopt_fixes(source: Path, target: Path) -> None:
+    """Copy the fixes of one run into another that it is merged into."""
+    other = FixJournal(source)
+    FixJournal(target).adopt(other, other.read()[0])
+
+
+def key_of(found: RunFix) -> Key:
+    return found.key, found.model, found.target.environment
+
+
+def _is_final(found: RunFix, limits: Limits) -> bool:
+    if found.fix.verification is not None:
+        return True
+    late = any(rejection.reason.startswith(LATE) for rejection in found.fix.rejections)
+    if late or found.fix.status is FixStatus.NO_VERDICT:
+        return False  # a timeout, which another time may not come
+    larger = limits.evaluations > found.max_evaluations or limits.seconds > found.max_seconds
+    return found.search == search_digest() and not (found.fix.limit and larger)
+
 
 _WORD = re.compile(r"[A-Za-z_][\w.]*")
 """The beginning of a change's name, which is a setting or a function where a hint names one."""

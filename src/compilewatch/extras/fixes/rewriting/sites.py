@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -227,3 +227,99 @@ def _statements_at(function: Function, line: int) -> Iterator[ast.stmt]:
             for child in ast.iter_child_nodes(inside)
             for statement in (child.body if isinstance(child, ast.ExceptHandler) else [child])
         ]
+
+
+def name_of(node: ast.AST | None) -> str:
+    """The name that an expression is; empty if it is anything else."""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def attribute_call(node: ast.AST, name: str) -> ast.expr | None:
+    """`x` of the call `x.name()` without arguments."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=value, attr=attr), args=[], keywords=[]):
+            return value if attr == name else None
+    return None
+
+
+def keyword(call: ast.Call, name: str) -> ast.expr | None:
+    return next((each.value for each in call.keywords if each.arg == name), None)
+
+
+def only_used_in(function: ast.AST, names: set[str], statements: Sequence[ast.stmt]) -> bool:
+    """Whether names appear nowhere in a function but in these statements."""
+    inside = {id(node) for statement in statements for node in ast.walk(statement)}
+    return not any(
+        isinstance(node, ast.Name) and node.id in names and id(node) not in inside
+        for node in ast.walk(function)
+    )
+
+
+_MESSAGES = ("debug", "info", "warning", "warning_once", "info_once", "error", "critical", "log")
+_HARMLESS = ("len", "str", "repr", "type", "tuple", "list", "format", "int", "float")
+
+
+def logger_call(call: ast.Call) -> bool:
+    """Whether a call is that of a logger, `warnings.warn` or `print`, with no other effect."""
+    function = ast.unparse(call.func)
+    owner, _, method = function.rpartition(".")
+    known = function in ("print", "warnings.warn") or (
+        owner.rpartition(".")[2].lower() in ("logger", "logging", "log", "_logger")
+        and method in _MESSAGES
+    )
+    return known and all(
+        ast.unparse(node.func).rpartition(".")[2]
+        in (*_HARMLESS, "size", "dim", "item", "tolist", "join")
+        for node in ast.walk(call)
+        if isinstance(node, ast.Call) and node is not call
+    )
+
+
+def stored_names(node: ast.AST) -> set[str]:
+    """The names in a target of an assignment."""
+    return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+
+
+class _WithoutItem(ast.NodeTransformer):
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        return attribute_call(node, "item") or node
+
+
+def without_item(expression: ast.expr) -> ast.expr:
+    """An expression on tensors instead of the numbers in them."""
+    copied = ast.parse(ast.unparse(expression), mode="eval")
+    made: ast.Expression = _WithoutItem().visit(copied)
+    return made.body
+
+
+Edits = tuple[Edit, ...]
+"""What a rule changes at one site, in the order of the lines; empty if it does not apply."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewriteRule:
+    """A row of the table of rules.
+
+    `when` is a pattern in the code and reason of a break, or in the message of an error of the
+    compiler. `before` and `after` are bodies of a function, and `at` the line of `before`, from 1,
+    that has the break. With `removes_check`, what was an error of the model is none any more; with
+    `other_error` it is one of another type, so that it applies only where nothing catches errors.
+    `holds_if` are conditions that no script can try.
+    """
+
+    name: str
+    summary: str
+    when: str
+    apply: Callable[[Site], Edits]
+    before: str
+    after: str
+    holds_if: tuple[str, ...]
+    at: int = 1
+    removes_check: bool = False
+    other_error: bool = False
+
+
+def all_of(*edits: Edit | None) -> Edits:
+    """The edits, if all could be made."""
+    return tuple(edit for edit in edits if edit is not None) if all(edits) else ()

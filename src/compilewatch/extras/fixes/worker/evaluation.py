@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter, deque
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from compilewatch.extras.fixes.code import NAME, context_manager, imports
-from compilewatch.extras.fixes.records import FixChange
+from compilewatch.extras.fixes.records import REGIONS_FILE, FixChange, Region
+from compilewatch.records import Mode, Phase, Status
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import TargetOutcome
+from compilewatch.worker.targets.dynamo.calls import loss_of
 from compilewatch.worker.targets.dynamo.target import DynamoTarget
 
 
@@ -32,3 +40,95 @@ def evaluate(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
         request = msgspec.structs.replace(subject.request, target=target)
         inputs = replace(made, args=args, kwargs=kwargs)
         return DynamoTarget().run(replace(subject, inputs=inputs, request=request))
+
+
+MOST_ATTEMPTS = 16
+"""How many groups of submodules are compiled at most; each takes as long as a capture."""
+
+_INDEX = re.compile(r"\.\d+(?=\.|$)")
+
+Groups = dict[tuple[str, str], list[str]]
+"""Names of submodules by (name without indices, class): the blocks of a model are one group."""
+
+
+class OperatorsInside(TorchDispatchMode):  # type: ignore[misc]
+    """Counts what PyTorch dispatches, also inside of each submodule that is called."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.total = 0
+        self.inside: Counter[str] = Counter()
+        self._running: list[str] = []
+        for name, each in module.named_modules():
+            if name:
+                each.register_forward_pre_hook(lambda *_, name=name: self._running.append(name))
+                each.register_forward_hook(lambda *_: self._running.pop() and None)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.total += 1
+        self.inside.update(set(self._running))
+        return func(*args, **(kwargs or {}))
+
+
+def regions(subject: Subject, _: dict[str, Any]) -> TargetOutcome:
+    """Find the regions, and write them to a file of the artifacts."""
+    subject.enter(Phase.COMPILE)
+    counted = subject.in_fork(_counted, dict[str, int])
+    total = counted.pop("")
+    regions_found: list[Region] = []
+    waiting = deque([subject.module])
+    names = {id(each): name for name, each in subject.module.named_modules()}
+    attempts = 0
+    while waiting and attempts < MOST_ATTEMPTS:
+        groups = _groups(waiting.popleft(), names, counted)
+        for (pattern, kind), members in groups.items():
+            attempts += 1
+            if attempts <= MOST_ATTEMPTS and subject.in_fork(partial(_accepted, members), bool):
+                operators = sum(counted[name] for name in members)
+                regions_found.append(
+                    Region(name=pattern, kind=kind, share=operators / max(total, 1))
+                )
+            else:
+                waiting.extend(subject.module.get_submodule(name) for name in members[:1])
+    (subject.artifacts / REGIONS_FILE).write_bytes(msgspec.json.encode(regions_found))
+    return TargetOutcome(status=Status.PASS, artifacts=(REGIONS_FILE,))
+
+
+def _counted(subject: Subject) -> dict[str, int]:
+    """Return the operators in each submodule, and those of the complete model under the name ""."""
+    with OperatorsInside(subject.module) as counting:
+        _call(subject)
+    return {**counting.inside, "": counting.total}
+
+
+def _groups(module: nn.Module, names: dict[int, str], counted: dict[str, int]) -> Groups:
+    """Return the submodules that the module calls, of each container its elements."""
+    groups: Groups = {}
+    for child in module.children():
+        name = names[id(child)]
+        called = [child] if name in counted else list(child.children())
+        for node in called:
+            if (name := names[id(node)]) in counted:
+                key = (_INDEX.sub(".*", name), type(node).__name__)
+                groups.setdefault(key, []).append(name)
+    return groups
+
+
+def _accepted(members: list[str], subject: Subject) -> bool:
+    """Whether the model runs when these submodules are compiled with `fullgraph=True`."""
+    for name in members:
+        subject.module.get_submodule(name).compile(backend="eager", fullgraph=True)
+    try:
+        _call(subject)
+    except Exception:  # noqa: BLE001  (the edge to the compiler and to model code)
+        return False
+    return True
+
+
+def _call(subject: Subject) -> None:
+    training = subject.request.target.mode is Mode.TRAIN
+    with subject.tensors(), torch.set_grad_enabled(training):
+        output = subject.module(*subject.inputs.args, **subject.inputs.kwargs)
+        loss = loss_of(output) if training else None
+        if loss is not None:
+            loss.backward()

@@ -13,8 +13,8 @@ import pytest
 
 from compilewatch.environments import Environments
 from compilewatch.errors import InputsError
-from compilewatch.extras.fixes.minimal.messages import MinimalOrder
 from compilewatch.extras.fixes.minimal.workflow import order
+from compilewatch.extras.fixes.records import MinimalOrder
 from compilewatch.records import FactoryBuild, ModelSpec, Request, Target, Tier
 
 MODEL = '''

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compilewatch.extras.fixes.worker.minimal.fresh import count_lines, reasons_in
+from compilewatch.extras.fixes.worker.minimal.checking import count_lines, reasons_in
 
 PREFIX = (
     "V1125 04:10:42.051000 23753 torch/_dynamo/symbolic_convert.py:100] [0/0] [__graph_breaks] "

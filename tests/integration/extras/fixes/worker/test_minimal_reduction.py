@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compilewatch.extras.fixes.worker.minimal.reduction import undefined, without_inputs
+from compilewatch.extras.fixes.worker.minimal.checking import undefined, without_inputs
 
 SOURCE = """import torch
 def f(x, unused):

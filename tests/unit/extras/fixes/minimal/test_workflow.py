@@ -11,7 +11,7 @@ import pytest
 from compilewatch.environments import Environments
 from compilewatch.errors import InputsError
 from compilewatch.extras.fixes.minimal import workflow
-from compilewatch.extras.fixes.minimal.messages import (
+from compilewatch.extras.fixes.records import (
     FreshRun,
     MinimalOrder,
     MinimalOutcome,

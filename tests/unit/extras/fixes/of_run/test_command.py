@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from compilewatch.cli import group
 from compilewatch.errors import CompilewatchError
 from compilewatch.extras.fixes.of_run import command
-from compilewatch.extras.fixes.of_run.journal import FixJournal, adopt_fixes
+from compilewatch.extras.fixes.of_run.view import FixJournal, adopt_fixes
 from compilewatch.store import StoredRun
 from tests.unit.extras.fixes.of_run.finding import FakeFinder
 from tests.unit.extras.fixes.of_run.test_driver import SCALARS

@@ -10,10 +10,8 @@ import msgspec
 import pytest
 
 from compilewatch.extras.fixes.fixing import Limits
-from compilewatch.extras.fixes.of_run.cases import cases_of
-from compilewatch.extras.fixes.of_run.driver import RunSearch
-from compilewatch.extras.fixes.of_run.journal import FixJournal
-from compilewatch.extras.fixes.of_run.progress import FixProgress
+from compilewatch.extras.fixes.of_run.driver import FixProgress, RunSearch
+from compilewatch.extras.fixes.of_run.view import FixJournal, cases_of
 from compilewatch.extras.fixes.records import LATE, FixOrigin, FixStatus, Rejection, RunFix
 from compilewatch.records import Result, Target
 from tests.unit.extras.fixes.of_run.finding import FakeFinder, broken, change
@@ -178,7 +176,7 @@ def test_another_version_of_the_search_tries_again_where_nothing_was_verified(
 ) -> None:
     results = [broken("A", "item"), broken("N", "hopeless")]
     work(tmp_path, results, finder(results))
-    for module in ("journal", "driver"):
+    for module in ("view", "driver"):
         name = f"compilewatch.extras.fixes.of_run.{module}.search_digest"
         monkeypatch.setattr(name, lambda: "other")
     again = finder(results)

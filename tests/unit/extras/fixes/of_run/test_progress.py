@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from compilewatch.contract.targets import target_label
-from compilewatch.extras.fixes.of_run import progress
-from compilewatch.extras.fixes.of_run.progress import FixProgress
+from compilewatch.extras.fixes.of_run import driver
+from compilewatch.extras.fixes.of_run.driver import FixProgress
 from compilewatch.extras.fixes.records import Fix, FixOrigin, FixStatus, RunFix
 from compilewatch.records import Target
 
@@ -41,7 +41,7 @@ def test_each_model_is_a_line_with_its_number(capsys: pytest.CaptureFixture[str]
 def test_a_long_silence_is_ended_by_the_step_that_runs(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "QUIET_SECONDS", -1.0)
+    monkeypatch.setattr(driver, "QUIET_SECONDS", -1.0)
     with FixProgress() as shown:
         shown.on_cases(1, 0)
         shown.on_step("A", "verifying x=True")

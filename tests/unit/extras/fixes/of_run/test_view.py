@@ -12,11 +12,12 @@ from compilewatch import extras
 from compilewatch.api.stored_fixes import stored_fix_for, stored_fixes
 from compilewatch.api.view import view
 from compilewatch.errors import StoreError
-from compilewatch.extras.fixes.of_run.cases import cases_of
 from compilewatch.extras.fixes.of_run.command import exit_status, summarised, summary_text
-from compilewatch.extras.fixes.of_run.journal import FILE, FixJournal
 from compilewatch.extras.fixes.of_run.view import (
     DEFINITIONS,
+    FILE,
+    FixJournal,
+    cases_of,
     fixes_of_run,
     model_fix,
     samples,

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from compilewatch.extras.fixes.rewriting.rule import RewriteRule
-from compilewatch.extras.fixes.rewriting.rules import (
-    attention,
-    branches,
-    checks,
-    conditions,
-    counting,
-    loops,
-    masks,
-    numbers,
-)
+from compilewatch.extras.fixes.rewriting.rules import attention, branches, checks, loops
+from compilewatch.extras.fixes.rewriting.sites import RewriteRule
 
-RULES: tuple[RewriteRule, ...] = tuple(
-    rule
-    for module in (conditions, checks, loops, counting, branches, masks, numbers, attention)
-    for rule in module.RULES
+RULES: tuple[RewriteRule, ...] = (
+    *branches.OF_CONDITIONS,
+    *checks.OF_CHECKS,
+    *loops.OF_LOOPS,
+    *loops.OF_COUNTING,
+    *branches.OF_BRANCHES,
+    *branches.OF_MASKS,
+    *checks.OF_NUMBERS,
+    *attention.RULES,
 )

@@ -6,14 +6,16 @@ import ast
 from dataclasses import dataclass
 from typing import Any
 
-from compilewatch.extras.fixes.rewriting.matching import (
+from compilewatch.extras.fixes.rewriting.sites import (
+    Edits,
+    RewriteRule,
+    Site,
+    all_of,
     attribute_call,
     keyword,
     name_of,
     only_used_in,
 )
-from compilewatch.extras.fixes.rewriting.rule import Edits, RewriteRule, all_of
-from compilewatch.extras.fixes.rewriting.sites import Site
 
 
 def masked(site: Site) -> Edits:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import ast
 import re
 
-from compilewatch.extras.fixes.rewriting.matching import without_item
-from compilewatch.extras.fixes.rewriting.rule import Edits, RewriteRule, all_of
-from compilewatch.extras.fixes.rewriting.sites import Site, with_test
+from compilewatch.extras.fixes.rewriting.sites import (
+    Edits,
+    RewriteRule,
+    Site,
+    all_of,
+    with_test,
+    without_item,
+)
 
 _REDUCED = ("max", "min", "sum", "mean")
 _ELEMENTWISE = ("clamp", "clip", "nan_to_num", "abs", "relu")
@@ -111,7 +116,7 @@ def _is_number(node: ast.expr) -> bool:
     )
 
 
-RULES = (
+OF_BRANCHES = (
     RewriteRule(
         name="chosen instead of branched",
         summary="Under a condition on values, both values of a tensor are computed, and one is "
@@ -130,6 +135,238 @@ return x
         after="""\
 x = torch.where(torch.isinf(x).any(), torch.clamp(x, min=-100, max=100), x)
 return x
+""",
+    ),
+)
+
+
+_BOOLEAN = (
+    *("eq", "ne", "lt", "le", "gt", "ge", "bool", "isnan", "isinf", "isfinite", "any", "all"),
+    *("logical_and", "logical_or", "logical_not", "logical_xor"),
+)
+"""Functions of torch, and methods of tensors, that return booleans."""
+
+
+def unconditional(site: Site) -> Edits:
+    """Assign where a mask and a condition are true, instead of assigning if the condition is true.
+
+    `if condition: x[mask] = value` without `else`: with `mask & condition` as mask nothing is
+    assigned where the condition is false, and otherwise the same. Both must be boolean tensors as
+    far as the source says: `&` has another meaning for numbers. A condition that is the mask's own
+    `any()` is left out, since an empty mask assigns nothing.
+    """
+    match site.statement:
+        case (
+            ast.If(
+                test=test,
+                body=[ast.Assign(targets=[ast.Subscript(slice=mask) as target], value=value)],
+                orelse=[],
+            ) as statement
+        ):
+            pass
+        case _:
+            return ()
+    if not _boolean(site, mask) or not _plain(value):
+        return ()
+    text = ast.unparse(mask)
+    if ast.unparse(test) in (f"{text}.any()", f"torch.any({text})"):
+        chosen = text
+    elif _boolean(site, test) and isinstance(test, ast.Compare | ast.Call):
+        chosen = f"({text}) & ({ast.unparse(test)})"
+    else:
+        return ()
+    head, tail = f"{site.indent}{ast.unparse(target.value)}[", f"] = {ast.unparse(value)}\n"
+    branches = [
+        (
+            f"the branch at line {statement.lineno} {name}",
+            with_test(site, statement, statement, taken, statement),
+            f"{head}({text}) & {taken}{tail}",
+        )
+        for taken, name in ((True, "taken"), (False, "not taken"))
+    ]
+    return all_of(site.edit(site.span(statement), f"{head}{chosen}{tail}", branches))
+
+
+def _boolean(site: Site, node: ast.expr) -> bool:
+    """Whether an expression is a boolean tensor: a comparison, or a name that is one everywhere."""
+    match node:
+        case ast.Compare(
+            ops=[ast.Eq() | ast.NotEq() | ast.Lt() | ast.LtE() | ast.Gt() | ast.GtE()]
+        ):
+            return True
+        case ast.Call(func=ast.Attribute(attr=attr)) if attr in _BOOLEAN:
+            return True
+        case ast.Call(
+            func=ast.Attribute(value=inner, attr="to" | "unsqueeze" | "expand_as" | "squeeze")
+        ):
+            arguments = " ".join(map(ast.unparse, [*node.args, *(k.value for k in node.keywords)]))
+            return "dtype" not in arguments and "torch." not in arguments and _boolean(site, inner)
+        case ast.UnaryOp(op=ast.Invert(), operand=inner):
+            return _boolean(site, inner)
+        case ast.BinOp(left=left, op=ast.BitAnd() | ast.BitOr() | ast.BitXor(), right=right):
+            return _boolean(site, left) and _boolean(site, right)
+        case ast.Name(id=name):
+            values = [
+                part.value
+                for part in ast.walk(site.function)
+                if isinstance(part, ast.Assign)
+                and any(isinstance(t, ast.Name) and t.id == name for t in part.targets)
+            ]
+            stored = [
+                part
+                for part in ast.walk(site.function)
+                if isinstance(part, ast.Name)
+                and part.id == name
+                and isinstance(part.ctx, ast.Store)
+            ]
+            own = [v for v in values if ast.unparse(v) != f"{name}.all(-1)"]
+            return len(stored) == len(values) and bool(own) and all(_boolean(site, v) for v in own)
+    return False
+
+
+def _plain(value: ast.expr) -> bool:
+    """Whether an expression can be evaluated in vain: it reads, indexes and converts only."""
+    for node in ast.walk(value):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func).rpartition(".")[2]
+            if called not in ("to", "type", "float", "half", "squeeze", "unsqueeze", "view"):
+                return False
+        elif isinstance(node, ast.Await | ast.Yield | ast.NamedExpr):
+            return False
+    return True
+
+
+OF_MASKS = (
+    RewriteRule(
+        name="assigned where a mask is true",
+        summary="What is assigned to the elements of a mask under a condition on values is "
+        "assigned to those where both are true.",
+        when=r"GB0170|data_dependent|[Dd]ata.dependent|GuardOnDataDependent",
+        apply=unconditional,
+        holds_if=(
+            "Nobody needs the version or the gradient of a tensor that nothing is assigned "
+            "to: it is written to in place all the same.",
+        ),
+        before="""\
+mask = x > 3
+if mask.any():
+    x[mask] = 0
+return x
+""",
+        at=2,
+        after="""\
+mask = x > 3
+x[mask] = 0
+return x
+""",
+    ),
+)
+
+
+def reordered(site: Site) -> Edits:
+    """Evaluate what Python knows before a comparison that depends on data.
+
+    In `size > 1 and mask is None and causal` the parts have no effect: names, comparisons with
+    None, and comparisons of numbers. Their order changes nothing but which of them are evaluated:
+    where one that Python knows is false, the comparison is not needed. The result is the same as a
+    truth; it may be False where it was None, so the value must be used as a truth only. A part that
+    protects another stays before it, since comparisons with None come first and only the comparison
+    of numbers moves.
+    """
+    match site.statement:
+        case ast.Assign(
+            targets=[ast.Name(id=name)], value=ast.BoolOp(op=ast.And(), values=parts) as whole
+        ) if _is_truth(name, site.function, site.statement):
+            pass
+        case ast.If(test=ast.BoolOp(op=ast.And(), values=parts) as whole):
+            pass
+        case _:
+            return ()
+    certain = [part for part in parts if _known(part)]
+    numbers = [part for part in parts if not _known(part)]
+    if not certain or len(numbers) != 1 or parts[-1] is numbers[0] or not _of_numbers(numbers[0]):
+        return ()
+    first = " and ".join(map(ast.unparse, certain))
+    return all_of(site.replaced(whole, f"bool({first}) and {ast.unparse(numbers[0])}"))
+
+
+def _is_truth(name: str, function: ast.AST, assigned: ast.stmt) -> bool:
+    """Whether a function uses a name as a truth only: in a condition, or as `is_causal` of SDPA."""
+    truths: set[int] = set()
+    for node in ast.walk(function):
+        match node:
+            case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test):
+                truths |= {id(each) for each in _operands(test)}
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                truths |= {id(each) for each in _operands(operand)}
+            case ast.Call(func=called, keywords=keywords) if ast.unparse(called).endswith(
+                "scaled_dot_product_attention"
+            ):
+                truths |= {id(keyword.value) for keyword in keywords if keyword.arg == "is_causal"}
+            case ast.Nonlocal(names=names) | ast.Global(names=names) if name in names:
+                return False
+    own = {id(inner) for inner in ast.walk(assigned)}
+    return all(
+        id(inner) in truths | own
+        for inner in ast.walk(function)
+        if isinstance(inner, ast.Name) and inner.id == name and isinstance(inner.ctx, ast.Load)
+    )
+
+
+def _operands(test: ast.expr) -> list[ast.expr]:
+    return (
+        [operand for part in test.values for operand in _operands(part)]
+        if isinstance(test, ast.BoolOp)
+        else [test]
+    )
+
+
+def _known(part: ast.expr) -> bool:
+    """Whether a part is a name, its negation, or a comparison of a name with None."""
+    match part:
+        case ast.Name():
+            return True
+        case ast.UnaryOp(op=ast.Not(), operand=ast.Name()):
+            return True
+        case ast.Compare(
+            left=ast.Name(), ops=[ast.Is() | ast.IsNot()], comparators=[ast.Constant(value=None)]
+        ):
+            return True
+    return False
+
+
+def _of_numbers(part: ast.expr) -> bool:
+    """Whether a part compares names, sizes and constants."""
+    match part:
+        case ast.Compare(
+            left=left, ops=[ast.Lt() | ast.LtE() | ast.Gt() | ast.GtE()], comparators=[right]
+        ):
+            return all(
+                isinstance(each, ast.Name | ast.Constant)
+                or (isinstance(each, ast.Subscript) and ast.unparse(each.value).endswith(".shape"))
+                for each in (left, right)
+            )
+    return False
+
+
+OF_CONDITIONS = (
+    RewriteRule(
+        name="known conditions first",
+        summary="Of several conditions those that Python knows are evaluated first, so that one "
+        "that depends on data is not needed where they are false.",
+        when=r"[Dd]ata.dependent|data_dependent|GuardOnDataDependent",
+        apply=reordered,
+        holds_if=(
+            "The value of the condition is used as a truth value only: it may be False where it "
+            "was None or 0.",
+        ),
+        before="""\
+causal = length > 1 and mask is None and causal
+return x * 2 if causal else x
+""",
+        after="""\
+causal = bool(mask is None and causal) and length > 1
+return x * 2 if causal else x
 """,
     ),
 )

@@ -9,35 +9,421 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import enum
 import functools
 import inspect
+import linecache
+import math
+import sys
+import threading
 import types
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
 from torch import nn
 
-from compilewatch.extras.fixes.worker.minimal.code import (
-    Plain,
-    attributes_read,
-    function_of,
-    names_called,
-    names_read,
-    scope_of,
-    without_annotations,
-)
-from compilewatch.extras.fixes.worker.minimal.torch_modules import torch_module_source
-from compilewatch.extras.fixes.worker.minimal.values import (
-    is_plain_module,
-    known_object,
-    path_of,
-    path_of_owner,
-    plain_source,
-    present,
-    tensor_source,
-)
+LITERAL_ELEMENTS = 16
+"""Integer tensors of up to this size are always written out."""
+
+MOST_ELEMENTS = 1024
+
+_PLAIN_PACKAGES = frozenset({"torch", "numpy"})
+"""Packages besides the standard library that a reproducer may import."""
+
+
+def tensor_source(tensor: torch.Tensor, *, exact: bool) -> str:
+    """Python source of a tensor: exact for small integers, noise for floating-point numbers."""
+    shape, dtype = tuple(tensor.shape), tensor.dtype
+    named = "" if dtype in (torch.float32, torch.int64) else f", dtype={dtype}"
+    size = repr(shape) if len(shape) != 1 else str(shape[0])
+    if tensor.is_floating_point() or tensor.is_complex():
+        if tensor.numel() > 1 and bool((tensor == 0).all()):
+            return f"torch.zeros({size}{named})"
+        return f"torch.randn({size}{named})" if named == "" or dtype.itemsize > 1 else _ones(tensor)
+    if tensor.numel() <= LITERAL_ELEMENTS or (exact and tensor.numel() <= MOST_ELEMENTS):
+        named = named.removesuffix(", dtype=torch.bool")
+        return f"torch.tensor({tensor.tolist()}{named})"
+    if tensor.numel() and bool((tensor == tensor.flatten()[0]).all()):
+        kind = {0: "zeros", 1: "ones"}.get(int(tensor.flatten()[0].item()))
+        if kind:
+            return f"torch.{kind}({size}, dtype={dtype})"
+    return f"torch.ones({size}, dtype={dtype})"
+
+
+def _ones(tensor: torch.Tensor) -> str:
+    return f"torch.ones({tuple(tensor.shape)}, dtype={tensor.dtype})"
+
+
+def plain_source(value: Any) -> str | None:
+    """Python source of a value of Python itself or of torch; None for another one."""
+    if value is None or value is Ellipsis or type(value) in (bool, int, str, bytes, complex):
+        return repr(value)
+    if type(value) is float:
+        return repr(value) if math.isfinite(value) else f"float({str(value)!r})"
+    if isinstance(value, enum.Enum):
+        plain = isinstance(value, str | int) and path_of(type(value)) is None
+        return repr(value.value) if plain else None
+    if isinstance(value, torch.dtype | torch.memory_format | torch.layout):
+        return str(value)
+    if isinstance(value, torch.device):
+        return f"torch.device({str(value)!r})"
+    if isinstance(value, range):
+        return repr(value)
+    if isinstance(value, slice):
+        return repr(value) if all(type(v) in (int, type(None)) for v in _bounds(value)) else None
+    return None
+
+
+def _bounds(value: slice) -> tuple[Any, Any, Any]:
+    return value.start, value.stop, value.step
+
+
+def known_object(value: Any) -> tuple[str, str] | None:
+    """The module to import and an expression, for objects of the standard library."""
+    import contextvars
+    import logging
+    import re
+    import weakref
+
+    kinds: dict[type, tuple[str, str]] = {
+        type(threading.Lock()): ("threading", "threading.Lock()"),
+        type(threading.RLock()): ("threading", "threading.RLock()"),
+        threading.local: ("threading", "threading.local()"),
+        weakref.WeakKeyDictionary: ("weakref", "weakref.WeakKeyDictionary()"),
+    }
+    if type(value) in kinds:
+        return kinds[type(value)]
+    if isinstance(value, logging.Logger):
+        return "logging", f"logging.getLogger({value.name!r})"
+    if isinstance(value, re.Pattern):
+        return "re", f"re.compile({value.pattern!r}, {value.flags})"
+    if isinstance(value, contextvars.ContextVar):
+        return "contextvars", f"contextvars.ContextVar({value.name!r}, default=None)"
+    return None
+
+
+def is_plain_module(name: str) -> bool:
+    """Whether a reproducer may import a module."""
+    root = name.partition(".")[0]
+    return root in _PLAIN_PACKAGES or root in sys.stdlib_module_names
+
+
+def path_of(value: Any) -> tuple[str, str] | None:
+    """The module and the name under which torch or the standard library has an object."""
+    module = getattr(value, "__module__", None)
+    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+    if not isinstance(name, str) or "<" in name:
+        return None
+    candidates = ["torch", "torch.nn"]
+    candidates += [module] if isinstance(module, str) else []
+    candidates += ["torch.nn.functional", "torch._C._nn", "torch.linalg", "builtins"]
+    for candidate in candidates:
+        if not is_plain_module(candidate):
+            continue
+        value_there: Any = sys.modules.get(candidate)
+        for part in name.split("."):
+            value_there = getattr(value_there, part, None)
+        if value_there is value:
+            return candidate, name
+    return None
+
+
+COLLECTIONS = (list, tuple, set, frozenset, dict, OrderedDict, defaultdict, deque, torch.Size)
+"""Types of collections whose elements are written one by one."""
+
+
+def present(value: Any, names: set[str]) -> set[str]:
+    """Those names that may be attributes of an object; a module is asked for what it has."""
+    if not isinstance(value, torch.nn.Module):
+        return {name for name in names if not name.endswith("()")}
+    own = vars(value)  # an uninitialized module has no tables
+    tables = (own, *(own.get(table, {}) for table in ("_modules", "_parameters", "_buffers")))
+    return names.intersection(_names_of(type(value)).union(*tables))
+
+
+_NAMES: dict[type, frozenset[str]] = {}
+
+
+def _names_of(kind: type) -> frozenset[str]:
+    """The attributes of a class; `dir` takes long for a class of models."""
+    if kind not in _NAMES:
+        _NAMES[kind] = frozenset(dir(kind))
+    return _NAMES[kind]
+
+
+def path_of_owner(kind: type, name: str) -> bool:
+    """Whether torch itself defines an attribute of a class."""
+    owner = next((c for c in kind.__mro__ if name in vars(c)), None)
+    return owner is not None and path_of(owner) is not None
+
+
+_OF_MODE = (nn.Dropout, nn.modules.batchnorm._BatchNorm)
+_UNSET = object()
+
+
+def torch_module_source(
+    value: nn.Module, children: Sequence[str], expression: Callable[[Any, str], str]
+) -> str:
+    """Return the source of a module: its constructor with the attributes of the same names.
+
+    `children` are the sources of the modules that it holds, and `expression` returns that of a
+    value under a name.
+    """
+    module, kind = path_of(type(value)) or ("", "")
+    known = getattr(nn, kind, None) is type(value)
+    short = f"torch.nn.{kind}" if known else f"{module}.{kind}"
+    if isinstance(value, nn.ModuleList):
+        source = f"{short}([{', '.join(children)}])"
+    elif isinstance(value, nn.Sequential):
+        source = f"{short}({', '.join(children)})"
+    elif isinstance(value, nn.ModuleDict):
+        pairs = zip(value.keys(), children, strict=True)
+        source = f"{short}({{{', '.join(f'{k!r}: {v}' for k, v in pairs)}}})"
+    else:
+        source = f"{short}({', '.join(_arguments(value, expression))})"
+    return f"{source}.eval()" if not value.training and _depends_on_mode(value) else source
+
+
+def _arguments(value: nn.Module, expression: Callable[[Any, str], str]) -> list[str]:
+    arguments = []
+    kinds = (kind for kind in type(value).__mro__ if "__init__" in vars(kind))
+    signatures = (inspect.signature(vars(kind)["__init__"]).parameters for kind in kinds)
+    named: Mapping[str, inspect.Parameter] = next(
+        (s for s in signatures if "args" not in s), {}
+    )  # LSTM passes them on
+    for parameter in named.values():
+        given = getattr(value, parameter.name, _UNSET)
+        if given is _UNSET or parameter.name in ("self", "device", "dtype", "mode"):
+            continue
+        if isinstance(given, torch.Tensor) or (given is None and parameter.name == "bias"):
+            given = given is not None
+        if given is not parameter.default and given != parameter.default:
+            arguments.append(f"{parameter.name}={expression(given, parameter.name)}")
+    return arguments
+
+
+def _depends_on_mode(module: nn.Module) -> bool:
+    return any(isinstance(m, _OF_MODE) for m in module.modules())
+
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+Statement = ast.stmt
+
+COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>", "<lambda>")
+"""Names of code objects that are part of a statement of another function."""
+
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_COMPOUND = (ast.For, ast.While, ast.If, ast.With, ast.Try)
+
+
+@functools.lru_cache(maxsize=64)
+def tree_of(file: str) -> ast.Module | None:
+    """The syntax tree of a file; None if it cannot be read."""
+    lines = linecache.getlines(file)
+    try:
+        return ast.parse("".join(lines)) if lines else None
+    except SyntaxError:
+        return None
+
+
+def function_of(code: CodeType) -> Function | None:
+    """The definition from which a code object was compiled, as a tree that may be changed."""
+    node = _functions(code.co_filename).get((code.co_firstlineno, code.co_name))
+    return _copied(node) if node is not None else None
+
+
+@functools.lru_cache(maxsize=256)
+def _functions(file: str) -> dict[tuple[int, str], Function]:
+    """The functions of a file by their first line, that of a decorator, and their name."""
+    functions: dict[tuple[int, str], Function] = {}
+    tree = tree_of(file)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Lambda):
+            functions.setdefault((node.lineno, "<lambda>"), node)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            functions[first, node.name] = node
+    return functions
+
+
+def _copied(node: Function) -> Function:
+    copied = ast.parse(ast.unparse(node)).body[0]
+    if isinstance(copied, ast.Expr) and isinstance(copied.value, ast.Lambda):
+        return copied.value
+    assert isinstance(copied, ast.FunctionDef | ast.AsyncFunctionDef)
+    return copied
+
+
+def statements_at(code: CodeType, line: int) -> list[Statement]:
+    """The statements of a function that contain a line of its file, innermost first."""
+    tree = tree_of(code.co_filename)
+    statements: list[Statement] = []
+    for node in ast.walk(tree) if tree is not None else ():
+        if not isinstance(node, ast.stmt) or isinstance(node, _SCOPES):
+            continue
+        inside = code.co_firstlineno <= node.lineno <= line <= (node.end_lineno or 0)
+        if inside:
+            statements.append(node)
+    statements.sort(key=lambda node: (node.lineno, -(node.end_lineno or 0)), reverse=True)
+    return statements
+
+
+def arguments_of(statement: Statement) -> list[Statement]:
+    """What a statement gives to a function that it calls, each as a statement of its own.
+
+    A graph break there needs nothing of the function, which may be large.
+    """
+    if not isinstance(statement, ast.Expr | ast.Assign | ast.Return):
+        return []
+    if not isinstance(statement.value, ast.Call) or not isinstance(statement.value.func, ast.Name):
+        return []
+    call = statement.value
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    plain = (ast.Name, ast.Constant, ast.Attribute, ast.Starred, ast.JoinedStr, ast.Lambda)
+    return [ast.Expr(value=each) for each in given if not isinstance(each, plain)]
+
+
+def header_of(statement: Statement) -> Statement | None:
+    """A compound statement with nothing in its body; None for another one."""
+    if not isinstance(statement, _COMPOUND) or isinstance(statement, ast.Try):
+        return None
+    copied = ast.parse(ast.unparse(statement)).body[0]
+    assert isinstance(copied, ast.For | ast.While | ast.If | ast.With)
+    copied.body = [ast.Pass()]
+    if not isinstance(copied, ast.With):
+        copied.orelse = []
+    return copied
+
+
+def names_read(node: ast.AST) -> list[str]:
+    """The names that code reads and that a scope around it must define, in their order.
+
+    A name that the code itself assigns before is also here if it is read: a statement in a loop
+    reads what its last run assigned.
+    """
+    bound = bound_names(node) if isinstance(node, _SCOPES) else _bound_by_scopes(node)
+    names: dict[str, None] = {}
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Name) and not isinstance(inner.ctx, ast.Store):
+            names.setdefault(inner.id)
+        elif isinstance(inner, ast.AugAssign) and isinstance(inner.target, ast.Name):
+            names.setdefault(inner.target.id)
+    return [name for name in names if name not in bound]
+
+
+def bound_names(node: ast.AST) -> set[str]:
+    """Names that code binds somewhere: arguments, targets, imports, and functions in it."""
+    names = {part.id for part in ast.walk(node) if _stores(part)}  # type: ignore[attr-defined]
+    names |= {part.arg for part in ast.walk(node) if isinstance(part, ast.arg)}
+    inner = (e for e in ast.walk(node) if isinstance(e, _SCOPES) and e is not node)
+    names |= {child.name for child in inner if not isinstance(child, ast.Lambda)}
+    names |= {
+        (alias.asname or alias.name).partition(".")[0]
+        for part in ast.walk(node)
+        if isinstance(part, ast.Import | ast.ImportFrom)
+        for alias in part.names
+    }
+    handlers = (e for e in ast.walk(node) if isinstance(e, ast.ExceptHandler))
+    return names | {handler.name for handler in handlers if handler.name}
+
+
+def _stores(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+
+
+def _bound_by_scopes(node: ast.AST) -> set[str]:
+    """Names that only exist in a comprehension or a lambda of a statement."""
+    targets = (inner.target for inner in ast.walk(node) if isinstance(inner, ast.comprehension))
+    names = {e.id for target in targets for e in ast.walk(target) if isinstance(e, ast.Name)}
+    lambdas = (inner for inner in ast.walk(node) if isinstance(inner, ast.Lambda))
+    return names | {
+        inner.arg for f in lambdas for inner in ast.walk(f) if isinstance(inner, ast.arg)
+    }
+
+
+def attributes_read(node: ast.AST) -> set[str]:
+    """The names of attributes that code reads, also those that `getattr` gets as a text."""
+    attributes = {inner.attr for inner in ast.walk(node) if isinstance(inner, ast.Attribute)}
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name):
+            if inner.func.id in ("getattr", "hasattr"):
+                texts = (a.value for a in inner.args if isinstance(a, ast.Constant))
+                attributes |= {text for text in texts if isinstance(text, str)}
+        elif isinstance(inner, ast.JoinedStr):
+            continue
+    return attributes
+
+
+def names_called(node: ast.AST) -> set[str]:
+    """The last names of what code calls: `layer` for `self.layer(x)` and for `layer(x)`."""
+    called = (inner.func for inner in ast.walk(node) if isinstance(inner, ast.Call))
+    names = set()
+    for inner in called:
+        if isinstance(inner, ast.Attribute):
+            names.add(inner.attr)
+        elif isinstance(inner, ast.Name):
+            names.add(inner.id)
+    return names
+
+
+class Plain(ast.NodeTransformer):
+    """Removes annotations, docstrings and, if wanted, decorators, and renames global names."""
+
+    def __init__(self, renamed: dict[str, str], *, decorators: bool = False) -> None:
+        self._renamed = renamed
+        self._decorators = decorators
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns = None
+        if not self._decorators:
+            node.decorator_list = []
+        self._without_docstring(node)
+        return self.generic_visit(node)
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        node.annotation = None
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
+        self.generic_visit(node)
+        if node.value is None:
+            return None
+        return ast.Assign(targets=[node.target], value=node.value, lineno=0)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        node.id = self._renamed.get(node.id, node.id)
+        return node
+
+    def _without_docstring(self, node: ast.FunctionDef) -> None:
+        first = node.body[0]
+        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+            node.body = node.body[1:] or [ast.Pass()]
+
+
+def scope_of(function: FunctionType) -> dict[str, Any]:
+    """The values of the names that a function reads from outside: globals and its closure."""
+    closure = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        try:
+            closure[name] = cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    return {**function.__globals__, **closure}
+
+
+def without_annotations(node: ast.AST) -> None:
+    """Remove annotations before names are looked up: a type is not needed."""
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.arg):
+            inner.annotation = None
+        elif isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
+            inner.returns = None
+        elif isinstance(inner, ast.AnnAssign):
+            inner.annotation = ast.Constant(None)
+
 
 MOST_ITEMS = 64
 MOST_DEFINITIONS = 40

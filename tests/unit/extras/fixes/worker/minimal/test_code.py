@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from compilewatch.extras.fixes.worker.minimal.code import (
+from compilewatch.extras.fixes.worker.minimal.writing import (
     Plain,
     arguments_of,
     attributes_read,

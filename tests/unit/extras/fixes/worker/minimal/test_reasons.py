@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compilewatch.extras.fixes.worker.minimal.reasons import Likeness, handling, likeness
+from compilewatch.extras.fixes.worker.minimal.checking import Likeness, handling, likeness
 
 CALL = "Encountered graph break when attempting to trace CALL: a function call, e.g. f(x, y):\n\n"
 GIVEN_UP = (
