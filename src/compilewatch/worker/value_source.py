@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from compilewatch.errors import InputsError
-from compilewatch.worker.example_inputs.specs import attributes_of
+from compilewatch.worker.example_inputs.files import attributes_of
 from compilewatch.worker.subject import ExampleInputs
 
 LITERAL_ELEMENTS = 4096

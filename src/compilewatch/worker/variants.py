@@ -10,8 +10,11 @@ import msgspec
 from compilewatch.contract.failures import error_code, one_line
 from compilewatch.records import Mode, Status, TensorSummary, VariantResult, Variants
 from compilewatch.worker.example_inputs import summarize
-from compilewatch.worker.example_inputs.decode import decode_variants
-from compilewatch.worker.example_inputs.variants import main_variant, other_variants
+from compilewatch.worker.example_inputs.variants import (
+    decode_variants,
+    main_variant,
+    other_variants,
+)
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import TargetOutcome
 

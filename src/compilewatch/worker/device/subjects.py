@@ -7,7 +7,7 @@ import dataclasses
 import torch
 
 from compilewatch.worker.device import torch_device
-from compilewatch.worker.example_inputs.fakes import converted
+from compilewatch.worker.example_inputs.files import converted
 from compilewatch.worker.example_inputs.files import to_fake as fake_inputs
 from compilewatch.worker.model.construct import to_fake
 from compilewatch.worker.model.fake_mode import InputAwareFakeMode

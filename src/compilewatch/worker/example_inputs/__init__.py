@@ -1,7 +1,10 @@
-"""Example inputs for an unknown model, made from its configuration and its forward.
+"""Example inputs of a model: from a file, a callable, its library, rules, or guessed.
 
-There is one rule per argument name (`text.RULES`, `vision.RULES`, …): an argument that forty models
-take is one rule. What no rule can make is data in `data/overrides/`. Rules see no class names.
+The rules (`rules`, `media`) make the arguments of an unknown model of Transformers from its
+configuration and its forward; `guess` does so for a module of any other library. Overrides of
+inputs are `[override.inputs]` in `data/overrides/*.toml`: each key is an argument with a table
+(`files` has the format), whose sizes may be `batch`, `sequence` or `config.…` (for a list, its
+length), or one of the settings of `AppliedSettings`.
 """
 
 from __future__ import annotations
@@ -12,38 +15,55 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from compilewatch.contract.targets import naming_options
-from compilewatch.errors import UnknownArgumentsError, WrongGuessError
-from compilewatch.records import FactoryBuild, LibraryBuild, Mode, Request, TensorSummary, Tier
-from compilewatch.worker.example_inputs import (
-    audio,
-    documents,
-    generic,
-    multimodal,
-    state,
-    text,
-    time_series,
-    vision,
+from compilewatch.errors import ConfigError, InputsError, UnknownArgumentsError, WrongGuessError
+from compilewatch.records import (
+    Depth,
+    FactoryBuild,
+    LibraryBuild,
+    Mode,
+    Request,
+    TensorSummary,
+    Tier,
 )
-from compilewatch.worker.example_inputs.applied import apply_overrides
-from compilewatch.worker.example_inputs.context import BATCH, Context, Rule
-from compilewatch.worker.example_inputs.dynamic import dynamic_shapes
-from compilewatch.worker.example_inputs.factory import factory_inputs
-from compilewatch.worker.example_inputs.fakes import holds_state
-from compilewatch.worker.example_inputs.files import inputs_to_toml, load_inputs_file, to_fake
+from compilewatch.worker.example_inputs.context import (
+    BATCH,
+    Context,
+    dynamic_shapes,
+    read_signature,
+)
+from compilewatch.worker.example_inputs.files import (
+    attributes_of,
+    from_spec,
+    holds_state,
+    inputs_to_toml,
+    load_inputs_file,
+    size_of,
+    to_fake,
+)
 from compilewatch.worker.example_inputs.guess import guessed_inputs
 from compilewatch.worker.example_inputs.guess.trial import tried_on_real
 from compilewatch.worker.example_inputs.labels import add_labels
-from compilewatch.worker.example_inputs.libraries import inputs_of_its_library, library_inputs
-from compilewatch.worker.example_inputs.signature import read_signature
-from compilewatch.worker.example_inputs.specs import attributes_of
-from compilewatch.worker.model.overrides import Overrides
-from compilewatch.worker.model.resolve import MissingPackageError, base_of, missing_package
+from compilewatch.worker.example_inputs.rules import (
+    REQUIRED_RULES,
+    RULES,
+    filled_cache,
+    required_argument,
+)
+from compilewatch.worker.model.libraries import library
+from compilewatch.worker.model.overrides import Overrides, Scope
+from compilewatch.worker.model.resolve import (
+    MissingPackageError,
+    base_of,
+    import_own,
+    missing_package,
+)
 from compilewatch.worker.model.shrink import is_config
 from compilewatch.worker.subject import ExampleInputs
 
@@ -54,15 +74,6 @@ __all__ = [
     "make_inputs",
     "summarize",
 ]
-
-MODULES = (text, vision, audio, documents, time_series, multimodal, state)
-
-RULES: dict[str, Rule] = {name: rule for m in MODULES for name, rule in m.RULES.items()}
-REQUIRED_RULES: dict[str, Rule] = {
-    **time_series.REQUIRED_RULES,
-    **vision.REQUIRED_RULES,
-    **audio.REQUIRED_RULES,
-}
 
 
 def make_inputs(
@@ -147,7 +158,7 @@ def _derive(
         signature=read_signature(module),
         rules=RULES,
         required_rules=REQUIRED_RULES,
-        fallback=generic.required_argument if of_transformers else None,
+        fallback=required_argument if of_transformers else None,
         train=request.target.mode is Mode.TRAIN,
         dropped=without,
         batch=batch,
@@ -230,3 +241,175 @@ def _summaries(name: str, value: Any) -> list[TensorSummary]:
     if entries is not None:
         return [s for k, v in entries.items() for s in _summaries(f"{name}.{k}", v)]
     return [TensorSummary(name=name, value=repr(value))]
+
+
+# --- overrides ------------------------------------------------------------------------------------
+
+
+class AppliedSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Keys of `[override.inputs]` that are not arguments.
+
+    `drop`: arguments that keep their defaults. `batch`: rows, for models that require a number.
+    `sequence`: tokens of text. `tokens`: the placeholder id of a medium (a number or `config.…`), 0
+    for none. `features`: features per row of a medium, if the model has no method for it. `cache`:
+    tokens in the cache that another model filled, for models that only read one.
+    """
+
+    drop: tuple[str, ...] = ()
+    batch: int | None = None
+    sequence: int | None = None
+    tokens: dict[str, int | str] = {}
+    features: dict[str, int] = {}
+    cache: int | None = None
+
+
+SETTINGS = frozenset(AppliedSettings.__struct_fields__)
+
+
+def apply_overrides(ctx: Context, overrides: Overrides, request: Request, tier: Tier) -> None:
+    """Apply the matching overrides to the context, before any rule runs.
+
+    Raises ConfigError that names the model if a table is malformed or names no argument.
+    """
+    model_type = getattr(ctx.config, "model_type", "") or ""
+    tables: dict[str, Any] = {}
+    depth = request.depth if tier is Tier.FAKE else Depth.REDUCED
+    scope = Scope(type(ctx.module).__name__, model_type, tier, depth, request.target.mode)
+    for override in overrides.matching(scope):
+        tables.update(override.inputs)
+    if not tables:
+        return
+    try:
+        settings = msgspec.convert(
+            {k: v for k, v in tables.items() if k in SETTINGS}, AppliedSettings
+        )
+        _apply_settings(ctx, settings)
+        for name, spec in tables.items():
+            usable = name in ctx.signature.parameters and name not in ctx.dropped
+            if name not in SETTINGS and usable:
+                ctx.values[name] = from_spec(name, spec, _resolver(ctx), ctx.dtype)
+    except (msgspec.ValidationError, InputsError) as error:
+        raise ConfigError(f"overrides: {request.model.name}: {error}") from None
+    if len(tables) > len(SETTINGS & set(tables)):
+        ctx.uses("override")
+
+
+def check_inputs(table: dict[str, Any]) -> None:
+    """Raise InputsError if a table of `[override.inputs]` is wrong for every model.
+
+    Every name in an expression counts as two, so only the format is checked.
+    """
+    msgspec.convert({k: v for k, v in table.items() if k in SETTINGS}, AppliedSettings)
+    for name, spec in table.items():
+        if name not in SETTINGS:
+            from_spec(name, spec, lambda _: 2, torch.float32)
+
+
+def _apply_settings(ctx: Context, settings: AppliedSettings) -> None:
+    ctx.dropped |= frozenset(settings.drop)
+    ctx.batch = settings.batch or ctx.batch
+    ctx.length = settings.sequence
+    ctx.features = dict(settings.features)
+    if settings.cache is not None:
+        ctx.values["past_key_values"] = filled_cache(ctx, settings.cache)
+    resolve = _resolver(ctx)
+    ctx.tokens = {m: size_of("tokens", t, resolve) for m, t in settings.tokens.items()}
+
+
+def _resolver(ctx: Context) -> Any:
+    def resolve(name: str) -> int:
+        if name == "batch":
+            return ctx.batch
+        if name == "sequence":
+            return ctx.sequence
+        setting: Any = ctx.config
+        for part in name.removeprefix("config.").split("."):
+            setting = (
+                setting.get(part) if isinstance(setting, dict) else getattr(setting, part, None)
+            )
+        if isinstance(setting, (list, tuple)):
+            return len(setting)
+        if not isinstance(setting, int):
+            raise InputsError(f"{name!r} is not an integer of the configuration")
+        return setting
+
+    return resolve
+
+
+# --- factories and libraries ----------------------------------------------------------------------
+
+
+def factory_inputs(build: FactoryBuild) -> ExampleInputs:
+    """Call `build.inputs`: a tuple is args, a dict kwargs, `(args, kwargs)` both, a tensor one arg.
+
+    Raises InputsError if the name is not found, the callable fails, or it returns something else.
+    """
+    name = build.inputs or ""
+    module_name, _, attribute = name.partition(":")
+    try:
+        make = getattr(import_own(build, module_name), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputsError(f"inputs {name!r}: cannot be found: {error}") from None
+    try:
+        returned = make()
+    except Exception as error:  # the user's code may raise anything
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise InputsError(f"inputs {name!r}: raised {reason}") from error
+    args, kwargs = _split(name, returned)
+    return ExampleInputs(strategy="factory", args=args, kwargs=kwargs)
+
+
+def _split(name: str, returned: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(returned, torch.Tensor):
+        return (returned,), {}
+    if isinstance(returned, dict):
+        return (), returned
+    if isinstance(returned, tuple):
+        if len(returned) == 2 and isinstance(returned[0], tuple) and isinstance(returned[1], dict):
+            return returned
+        return returned, {}
+    raise InputsError(
+        f"inputs {name!r}: returned {type(returned).__name__}; a tuple of args, a dict of "
+        f"kwargs or (args, kwargs) is needed"
+    )
+
+
+KNOWN_BY_THEIR_MODULE = {
+    "diffusers": "diffusers",
+    "sentence_transformers": "sentence-transformers",
+    "timm": "timm",
+}
+"""Package -> library, of those that know from a module alone what it takes."""
+
+
+def inputs_of_its_library(module: nn.Module) -> ExampleInputs | None:
+    """Return what the library of a module's class gives it, whoever built the module; or None."""
+    name = KNOWN_BY_THEIR_MODULE.get(type(module).__module__.partition(".")[0])
+    if name is None:
+        return None
+    try:
+        return library_inputs(module, LibraryBuild(library=name, name=type(module).__name__))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None  # a class that the library's rules do not cover
+
+
+def library_inputs(module: nn.Module, build: LibraryBuild) -> ExampleInputs | None:
+    """Return the arguments that a library gives its model, in the type of its weights; or None."""
+    torch.manual_seed(0)
+    call = library(build.library).inputs(module, build)
+    if call is None or not (call.args or call.kwargs):
+        return None
+    floating = (p.dtype for p in module.parameters() if p.dtype.is_floating_point)
+    dtype = next(floating, torch.float32)
+
+    def typed(value: Any) -> Any:
+        whole = not isinstance(value, torch.Tensor) or value.dtype is not torch.float32
+        return value if whole else value.to(dtype)
+
+    kwargs = {name: tree_map(typed, value) for name, value in call.kwargs.items()}
+    return ExampleInputs(
+        strategy=build.library,
+        args=tuple(tree_map(typed, value) for value in call.args),
+        kwargs=kwargs,
+        dynamic_shapes=dynamic_shapes(kwargs, BATCH),
+    )

@@ -8,6 +8,9 @@ keeps counts and masks consistent, and `make_inputs` converts the tensors at the
 
 from __future__ import annotations
 
+import inspect
+import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,8 +20,64 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from compilewatch.worker.example_inputs.signature import Signature
-from compilewatch.worker.example_inputs.specs import generator
+from compilewatch.worker.example_inputs.files import generator
+
+_TOKENS = ("sequence_length", "seq_length", "seq_len", "seqlen", "input_ids_length")
+"""How the docstrings of Transformers end a dimension of tokens."""
+
+SHAPE = re.compile(r"shape:?\s*`*\s*(?P<shape>\([^)]*\))")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signature:
+    """The named arguments of a forward in order, without `*args` and `**kwargs`."""
+
+    parameters: dict[str, inspect.Parameter]
+    doc: str
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Arguments without a default."""
+        return tuple(
+            name for name, p in self.parameters.items() if p.default is inspect.Parameter.empty
+        )
+
+    def annotation(self, name: str) -> str:
+        """Return the annotation of an argument as text, "" without one."""
+        annotation: Any = self.parameters[name].annotation
+        if annotation is inspect.Parameter.empty:
+            return ""
+        return annotation if isinstance(annotation, str) else str(annotation)
+
+    def documented_shape(self, name: str) -> tuple[str, ...] | None:
+        """Return the dimensions in the docstring: `shape (batch_size, 3)` -> those two words.
+
+        Transformers documents arguments in this way ("`name` (`torch.Tensor` of shape `(…)`"); see
+        its docs on writing documentation. None without documentation.
+        """
+        sentence = SHAPE.search(self.documented_type(name))
+        if sentence is None:
+            return None
+        return tuple(
+            d.strip(" `") for d in sentence["shape"].strip("()").split(",") if d.strip(" `")
+        )
+
+    def documented_type(self, name: str) -> str:
+        """Return the docstring's text after the name of an argument, "" without one."""
+        line = re.search(rf"^\s*{re.escape(name)} ?\((?P<rest>.*)$", self.doc, re.MULTILINE)
+        return line["rest"] if line else ""
+
+
+def read_signature(module: nn.Module) -> Signature:
+    """Return the signature of `module.forward`, through decorators that keep `__wrapped__`."""
+    skipped = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = {
+        name: parameter
+        for name, parameter in inspect.signature(module.forward).parameters.items()
+        if parameter.kind not in skipped
+    }
+    return Signature(parameters=parameters, doc=inspect.getdoc(module.forward) or "")
+
 
 Rule = Callable[["Context"], Any]
 
@@ -139,6 +198,41 @@ class Context:
         name = names[medium]
         return hasattr(self.config, name) and getattr(self.config, name) is None
 
+    def documented_sizes(self, name: str) -> tuple[int, ...] | None:
+        """Return the sizes that the docstring gives an argument, None if a dimension is unknown.
+
+        `(batch_size * num_codebooks, sequence_length)` -> (8, 32). Transformers documents the shape
+        of each argument. Much of this text is shared and not correct for every model, so it is only
+        used if the argument has no rule, and for dimensions that only few arguments have
+        (codebooks).
+        """
+        dims = self.signature.documented_shape(name)
+        if dims is None:
+            return None
+        sizes = []
+        for dim in dims:
+            factors = re.split(r"\s*[*x]\s+|\s*\*\s*", dim)
+            known = [self._factor(factor.strip().removeprefix("config.")) for factor in factors]
+            if None in known:
+                return None
+            sizes.append(math.prod(size for size in known if size is not None))
+        return tuple(sizes)
+
+    def _factor(self, word: str) -> int | None:
+        if word.isdigit():
+            return int(word)
+        if word in ("batch_size", "batch", "bs", "bsz"):
+            return self.batch
+        if word.endswith(
+            ("sequence_length", "seq_length", "seq_len", "seqlen", "input_ids_length")
+        ):
+            return self.sequence
+        if word in ("frames", "num_frames", "time_steps"):
+            return 8
+        if word == "num_choices":
+            return 2
+        return self.number(word, default=0) or None
+
     # --- the module ------------------------------------------------------------------------
 
     @property
@@ -206,3 +300,40 @@ def _input_embedding(module: nn.Module) -> nn.Module | None:
     except (NotImplementedError, AttributeError):
         return None
     return embedding if isinstance(embedding, nn.Module) else None
+
+
+ALONG_SEQUENCE: dict[str, str] = {
+    "input_ids": "sequence",
+    "attention_mask": "sequence",
+    "mm_token_type_ids": "sequence",
+    "bbox": "sequence",
+    "inputs_embeds": "sequence",
+    "labels": "sequence",
+    "decoder_input_ids": "decoder_sequence",
+}
+"""Arguments whose dimension 1 counts tokens, with the name of that dimension."""
+
+PACKED = frozenset({"pixel_values", "image_grid_thw", "grid_thw"})
+"""Arguments that contain all images of a batch in sequence: no dimension is the batch."""
+
+
+def dynamic_shapes(values: Mapping[str, Any], batch: int) -> dict[str, dict[int, str]]:
+    """Return `{argument: {dimension: name}}` for tensors whose first dimension is the batch.
+
+    Labels only vary along the sequence if they have the shape of the ids.
+    """
+    shapes: dict[str, dict[int, str]] = {}
+    packed = PACKED if {"image_grid_thw", "grid_thw"} & set(values) else frozenset()
+    ids = values.get("input_ids")
+    for name, value in values.items():
+        if not isinstance(value, torch.Tensor) or name in packed or value.dim() == 0:
+            continue
+        if value.shape[0] != batch:
+            continue
+        shapes[name] = {0: "batch"}
+        if value.dim() < 2 or name not in ALONG_SEQUENCE:
+            continue
+        if name == "labels" and (ids is None or value.shape[1] != ids.shape[1]):
+            continue
+        shapes[name][1] = ALONG_SEQUENCE[name]
+    return shapes

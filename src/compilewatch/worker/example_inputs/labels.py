@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from compilewatch.worker.example_inputs.context import Context
-from compilewatch.worker.example_inputs.fakes import call
-from compilewatch.worker.example_inputs.text import documented_layout
+from compilewatch.worker.example_inputs.files import call
+from compilewatch.worker.example_inputs.rules import documented_layout
 
 OBJECTS = 2
 """Annotated objects in each image."""

@@ -16,7 +16,7 @@ from torch.nn import functional
 from compilewatch.errors import InputsError, UnknownArgumentsError, WrongGuessError
 from compilewatch.records import FactoryBuild
 from compilewatch.worker.example_inputs import summarize
-from compilewatch.worker.example_inputs.specs import attributes_of
+from compilewatch.worker.example_inputs.files import attributes_of
 from compilewatch.worker.model.construct import to_fake
 from compilewatch.worker.model.fake_mode import InputAwareFakeMode
 from tests.integration.worker.example_inputs.conftest import Make, forward

@@ -12,7 +12,7 @@ from torch import nn
 
 from compilewatch import data
 from compilewatch.errors import ConfigError
-from compilewatch.worker.example_inputs.applied import SETTINGS, check_inputs
+from compilewatch.worker.example_inputs import SETTINGS, check_inputs
 from compilewatch.worker.model.overrides import Override, load_overrides
 from tests.integration.worker.example_inputs.conftest import TEXT, Make, forward
 

@@ -13,7 +13,7 @@ import transformers as tf
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from compilewatch.worker.example_inputs.fakes import converted, fake_values
+from compilewatch.worker.example_inputs.files import converted, fake_values
 from compilewatch.worker.model.fake_mode import InputAwareFakeMode
 from compilewatch.worker.model.overrides import Override
 from tests.integration.worker.example_inputs.conftest import TEXT, Make, forward

@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from compilewatch.worker.example_inputs.context import Context
-from compilewatch.worker.example_inputs.dynamic import dynamic_shapes
+from compilewatch.worker.example_inputs.context import Context, dynamic_shapes
 from compilewatch.worker.example_inputs.guess.arguments import Argument
 from compilewatch.worker.example_inputs.guess.corrections import FailedCall, corrections
 from compilewatch.worker.example_inputs.guess.layers import is_known

@@ -21,7 +21,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from compilewatch.contract.failures import RecordedError, error_code, one_line, type_names
 from compilewatch.records import Record
 from compilewatch.worker import forked
-from compilewatch.worker.example_inputs.fakes import converted, fake_values
+from compilewatch.worker.example_inputs.files import converted, fake_values
 from compilewatch.worker.example_inputs.guess.layers import is_known
 from compilewatch.worker.subject import ExampleInputs
 

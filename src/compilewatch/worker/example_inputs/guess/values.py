@@ -10,7 +10,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from compilewatch.worker.example_inputs.context import Context
-from compilewatch.worker.example_inputs.specs import attributes_object
+from compilewatch.worker.example_inputs.files import attributes_object
 
 Where = tuple[Any, ...]
 """Where a tensor is in a call: the argument, then keys, positions or attributes."""
