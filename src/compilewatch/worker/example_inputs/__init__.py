@@ -106,7 +106,7 @@ def make_inputs(
     build = request.model.build
     module = base_of(module, request)
     if request.inputs_file is not None:
-        inputs = load_inputs_file(Path(request.inputs_file), None)
+        inputs = load_inputs_file(Path(request.inputs_file))
     elif isinstance(build, FactoryBuild) and build.inputs is not None:
         inputs = factory_inputs(build)
     elif isinstance(build, LibraryBuild) and (known := library_inputs(module, build)):

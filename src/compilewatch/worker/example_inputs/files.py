@@ -292,7 +292,7 @@ NUMBERS = re.compile(r"\[\n((?:\s+[\w.+-]+,\n)+)\s*\]")
 
 
 class InputsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The TOML format; `args` and `inputs` contain the tables of `specs`."""
+    """The TOML format; `args` and `inputs` contain the tables above."""
 
     schema: int = SCHEMA
     strategy: str = "file"
@@ -301,18 +301,21 @@ class InputsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     dynamic_shapes: dict[str, dict[str, str]] = {}
 
 
-def load_inputs_file(path: Path, fake_mode: FakeTensorMode | None) -> ExampleInputs:
+def load_inputs_file(path: Path) -> ExampleInputs:
     """Read `.toml` (specifications) or `.safetensors` (tensors as keyword arguments).
 
     Raises InputsError, in one line, for a file that is missing, malformed or of another format.
     """
     if path.suffix == ".toml":
-        inputs = _load_toml(path)
-    elif path.suffix == ".safetensors":
-        inputs = _load_safetensors(path)
-    else:
+        return _load_toml(path)
+    if path.suffix != ".safetensors":
         raise InputsError(f"{path}: inputs are read from .toml or .safetensors files")
-    return inputs if fake_mode is None else to_fake(inputs, fake_mode)
+    try:
+        with safe_open(path, framework="pt") as tensors:
+            kwargs = {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise InputsError(f"{path}: not a safetensors file: {error}") from None
+    return ExampleInputs(strategy="file", kwargs=kwargs)
 
 
 SKELETON = """
@@ -328,7 +331,7 @@ def inputs_to_toml(inputs: ExampleInputs, unknown: Iterable[str] = ()) -> str:
     """Return real inputs as TOML, from which the same shapes and dtypes can be read.
 
     Each argument in `unknown` follows as a comment to fill in. Raises InputsError for values that a
-    file cannot contain (see `specs.to_spec`).
+    file cannot contain (see `to_spec`).
     """
     document: dict[str, Any] = {"schema": SCHEMA, "strategy": inputs.strategy}
     if inputs.args:
@@ -340,12 +343,10 @@ def inputs_to_toml(inputs: ExampleInputs, unknown: Iterable[str] = ()) -> str:
             for name, dims in inputs.dynamic_shapes.items()
         }
     # tomli_w gives each number a line of its own; a person edits rows.
-    known = NUMBERS.sub(_on_one_line, tomli_w.dumps(document))
+    known = NUMBERS.sub(
+        lambda array: f"[{', '.join(array[1].replace(',', ' ').split())}]", tomli_w.dumps(document)
+    )
     return known + "".join(SKELETON.format(name=name) for name in unknown)
-
-
-def _on_one_line(array: re.Match[str]) -> str:
-    return "[" + ", ".join(array[1].replace(",", " ").split()) + "]"
 
 
 def to_fake(inputs: ExampleInputs, fake_mode: FakeTensorMode) -> ExampleInputs:
@@ -378,20 +379,7 @@ def _load_toml(path: Path) -> ExampleInputs:
 
 
 def _spec(name: str, spec: dict[str, Any]) -> Any:
-    return from_spec(name, spec, _no_names(name), torch.float32)
+    def refuse(size: str) -> int:
+        raise InputsError(f"{name}: {size!r} is not a size; a file contains numbers")
 
-
-def _no_names(argument: str) -> Any:
-    def resolve(size: str) -> int:
-        raise InputsError(f"{argument}: {size!r} is not a size; a file contains numbers")
-
-    return resolve
-
-
-def _load_safetensors(path: Path) -> ExampleInputs:
-    try:
-        with safe_open(path, framework="pt") as tensors:
-            kwargs = {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise InputsError(f"{path}: not a safetensors file: {error}") from None
-    return ExampleInputs(strategy="file", kwargs=kwargs)
+    return from_spec(name, spec, refuse, torch.float32)

@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from compilewatch.errors import InputsError
 from compilewatch.worker.example_inputs import inputs_to_toml, load_inputs_file, summarize
+from compilewatch.worker.example_inputs.files import to_fake
 from compilewatch.worker.subject import ExampleInputs
 from tests.integration.worker.example_inputs.conftest import TEXT, Make
 
@@ -47,7 +48,7 @@ def write(tmp_path: Path):  # type: ignore[no-untyped-def]
 
 
 def test_toml_keeps_names_shapes_dtypes_and_whole_numbers(write) -> None:  # type: ignore[no-untyped-def]
-    found = load_inputs_file(write(inputs_to_toml(INPUTS)), None)
+    found = load_inputs_file(write(inputs_to_toml(INPUTS)))
     assert [(s.name, s.shape, s.dtype) for s in summarize(found) if s.shape is not None] == [
         (s.name, s.shape, s.dtype) for s in summarize(INPUTS) if s.shape is not None
     ]
@@ -73,7 +74,7 @@ NESTED = ExampleInputs(
 
 
 def test_containers_are_read_as_they_were_written(write) -> None:  # type: ignore[no-untyped-def]
-    found = load_inputs_file(write(inputs_to_toml(NESTED)), None).kwargs
+    found = load_inputs_file(write(inputs_to_toml(NESTED))).kwargs
     assert summarize(ExampleInputs(strategy="file", kwargs=found)) == summarize(NESTED)
     assert isinstance(found["batch"]["more"], list)
     assert torch.equal(found["batch"]["more"][1]["deep"], torch.arange(2))
@@ -85,14 +86,14 @@ def test_containers_are_read_as_they_were_written(write) -> None:  # type: ignor
 
 def test_containers_are_fake_with_all_they_hold(write) -> None:  # type: ignore[no-untyped-def]
     mode = FakeTensorMode()
-    found = load_inputs_file(write(inputs_to_toml(NESTED)), mode).kwargs
+    found = to_fake(load_inputs_file(write(inputs_to_toml(NESTED))), mode).kwargs
     assert isinstance(found["batch"]["more"][1]["deep"], FakeTensor)
     assert isinstance(found["graph"].x, FakeTensor)
 
 
 def test_random_values_of_a_file_are_the_same_each_time(write) -> None:  # type: ignore[no-untyped-def]
     path = write('[inputs.x]\nshape = [4]\n[inputs.n]\nshape = [4]\nfill = "randint"\nhigh = 900\n')
-    first, second = load_inputs_file(path, None), load_inputs_file(path, None)
+    first, second = load_inputs_file(path), load_inputs_file(path)
     assert torch.equal(first.kwargs["x"], second.kwargs["x"])
     assert torch.equal(first.kwargs["n"], second.kwargs["n"])
     assert first.kwargs["n"].dtype is torch.int64
@@ -101,13 +102,13 @@ def test_random_values_of_a_file_are_the_same_each_time(write) -> None:  # type:
 def test_safetensors_come_as_keyword_arguments(tmp_path: Path) -> None:
     ids = torch.tensor([[3, 4], [5, 6]])
     save_file({"input_ids": ids}, tmp_path / "saved.safetensors")
-    found = load_inputs_file(tmp_path / "saved.safetensors", None)
+    found = load_inputs_file(tmp_path / "saved.safetensors")
     assert torch.equal(found.kwargs["input_ids"], ids)
 
 
 def test_under_a_fake_mode_all_tensors_are_fake(write) -> None:  # type: ignore[no-untyped-def]
     mode = FakeTensorMode()
-    found = load_inputs_file(write(inputs_to_toml(INPUTS)), mode)
+    found = to_fake(load_inputs_file(write(inputs_to_toml(INPUTS))), mode)
     values = [found.args[0], found.kwargs["input_ids"], *found.kwargs["images"]]
     assert all(isinstance(v, FakeTensor) and v.fake_mode is mode for v in values)
 
@@ -153,7 +154,7 @@ def test_a_file_wins_over_rules(write, make: Make) -> None:  # type: ignore[no-u
 def test_malformed_toml_is_one_line_that_names_the_file(write, text: str, message: str) -> None:  # type: ignore[no-untyped-def]
     path = write(text)
     with pytest.raises(InputsError) as caught:
-        load_inputs_file(path, None)
+        load_inputs_file(path)
     assert str(caught.value).startswith(f"{path}: ")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -169,13 +170,13 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         (tmp_path / "inputs.pt", "are read from .toml or .safetensors"),
     ]:
         with pytest.raises(InputsError, match=message) as caught:
-            load_inputs_file(path, None)
+            load_inputs_file(path)
         assert "\n" not in str(caught.value)
 
 
 def test_what_is_unknown_is_a_comment_to_fill_in(write) -> None:  # type: ignore[no-untyped-def]
     text = inputs_to_toml(INPUTS, ("left",))
-    assert load_inputs_file(write(text), None).kwargs.keys() == INPUTS.kwargs.keys()
+    assert load_inputs_file(write(text)).kwargs.keys() == INPUTS.kwargs.keys()
     head, _, skeleton = text.partition("left cannot be inferred")
     filled = head + "\n" + "\n".join(line.removeprefix("# ") for line in skeleton.splitlines()[1:])
-    assert load_inputs_file(write(filled), None).kwargs["left"].shape == (2, 8)
+    assert load_inputs_file(write(filled)).kwargs["left"].shape == (2, 8)

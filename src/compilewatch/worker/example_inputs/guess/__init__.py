@@ -1,13 +1,357 @@
 """Example inputs for a module that is not of Transformers: guessed, and tried before believed.
 
-What the model's source, layers, attributes and documentation say about each argument gives the
-first calls (`arguments.SOURCES`); the message of a call that fails gives the next
-(`corrections.CORRECTIONS`). Each call is tried in a fork of this process, so that the model remains
-one that nothing has called. If none passes, the guess was wrong, which is no error of the model.
+What the model's source, layers, attributes and names say about each argument gives the first calls
+(`evidence.SOURCES`); the message of a call that fails gives the next. Each call is
+tried in a fork of this process, so that the model remains one that nothing has called. If none
+passes, the guess was wrong, which is no error of the model.
 """
 
 from __future__ import annotations
 
-from compilewatch.worker.example_inputs.guess.search import guessed_inputs
+import heapq
+import inspect
+import itertools
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
 
-__all__ = ["guessed_inputs"]
+import torch
+from torch import nn
+
+from compilewatch.worker.example_inputs.context import Context, dynamic_shapes
+from compilewatch.worker.example_inputs.guess.evidence import (
+    LENGTHS,
+    MEDIA,
+    SPEECH_FRAMES,
+    Argument,
+    Call,
+    Guess,
+    Sizes,
+    changed,
+    described,
+    is_known,
+    leaves,
+    rate_of,
+    tensors,
+)
+from compilewatch.worker.example_inputs.guess.reading import read_uses
+from compilewatch.worker.example_inputs.guess.trial import Trial, tried
+from compilewatch.worker.subject import ExampleInputs
+
+TRIALS = 60
+"""How many calls are tried."""
+
+SECONDS = 45.0
+"""How long they may take, which is less than the deadline of the phase."""
+
+FIRST_AGAIN = 4
+"""Every so many trials, a call that nothing has been tried of comes before a correction."""
+
+MOST = 14
+"""How many corrections of one failure are tried."""
+
+LARGEST = 2**24
+"""Elements of the largest tensor that is tried."""
+
+EXAMPLES = ("example_input_array", "dummy_inputs", "example_inputs", "dummy_input")
+"""Attributes with which a model brings inputs of its own."""
+
+_GRAPH = frozenset({"edge_index", "edge_attr", "edge_weight", "adj_t"})
+_VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_NEEDS_REAL = frozenset({"data_dependent", "dynamic_output_shape", "unsupported_operator"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundInputs:
+    """The best call: one that passed, or the failure that came furthest."""
+
+    inputs: ExampleInputs
+    trial: Trial
+
+
+def guessed_inputs(ctx: Context, mode: Any) -> FoundInputs:
+    """Return inputs that a call with tensors of `mode` accepts, or the failure that came furthest.
+
+    Values that `ctx` has already, from overrides, are kept.
+    """
+    fixed = dict(ctx.values)
+    parameters = inspect.signature(ctx.module.forward).parameters
+    named = {n: p for n, p in parameters.items() if p.kind not in _VARIABLE}
+    positional = {n for n, p in named.items() if p.kind is p.POSITIONAL_ONLY}
+    if len(named) < len(parameters) and not named:
+        named = _passed_on(ctx.module)
+        if any(p.kind is p.VAR_POSITIONAL for p in parameters.values()):
+            positional = {n for n, p in named.items() if p.default is p.empty}
+    graph = bool(_GRAPH & set(named)) or {"z", "pos"} <= set(named)
+    required = [name for name, p in named.items() if p.default is p.empty]
+    uses = read_uses(ctx.module, list(named), required, is_known)
+    rate = rate_of(ctx.module, named)
+    spoken = rate is not None or any(re.fullmatch(LENGTHS, name) for name in named)
+    sequence = ctx.length or (SPEECH_FRAMES if spoken else ctx.sequence)
+    sizes = Sizes(module=ctx.module, batch=ctx.batch, sequence=sequence, rate=rate)
+    arguments = {
+        name: Argument(path=(name,), uses=uses, sizes=sizes, parameter=parameter, graph=graph)
+        for name, parameter in named.items()
+        if name not in ctx.dropped
+    }
+
+    def inputs_of(call: Call) -> ExampleInputs:
+        values = {n: tensors(ctx, n, v) for n, v in call.items() if v is not None}
+        kwargs = {n: v for n, v in values.items() if n not in positional}
+        return ExampleInputs(
+            strategy="guess",
+            args=tuple(v for n, v in values.items() if n in positional),
+            kwargs=kwargs,
+            # The rows of a graph are its nodes and edges, and two rows of indices are no batch.
+            dynamic_shapes={} if _GRAPH & set(call) else dynamic_shapes(kwargs, ctx.batch),
+            guessed=described(call),
+        )
+
+    return _search(ctx, mode, arguments, fixed, inputs_of)
+
+
+def _search(
+    ctx: Context,
+    mode: Any,
+    arguments: Mapping[str, Argument],
+    fixed: Call,
+    inputs_of: Callable[[Call], ExampleInputs],
+) -> FoundInputs:
+    """Try calls until one passes: the first ones, and corrections of the one that came furthest."""
+    deadline = time.monotonic() + SECONDS
+    waiting, order = deque(_first_calls(ctx, arguments, fixed)), itertools.count()
+    corrected: list[tuple[int, int, Call]] = []
+    seen: set[str] = set()
+    best: FoundInputs | None = None
+    number = 0
+    while (waiting or corrected) and number < TRIALS and time.monotonic() < deadline:
+        fresh = waiting and (not corrected or (number + 1) % FIRST_AGAIN == 0)
+        call = waiting.popleft() if fresh else heapq.heappop(corrected)[2]
+        if repr(call) in seen:
+            continue
+        seen.add(repr(call))
+        number += 1
+        inputs = inputs_of(call)
+        trial = tried(ctx.module, inputs, mode)
+        attempt = FoundInputs(inputs=inputs, trial=trial)
+        if best is None or trial.calls > best.trial.calls:
+            best = attempt
+        # A call without a tensor that passes says nothing.
+        passed = trial.passed and bool(inputs.guessed)
+        if passed or trial.code == "missing_package" or (mode is not None and _needs_real(trial)):
+            return attempt
+        for correction in _corrections(call, trial, ctx.module, arguments):
+            heapq.heappush(corrected, (-trial.calls, next(order), correction))
+    return best or FoundInputs(inputs=inputs_of({}), trial=Trial())
+
+
+def _needs_real(trial: Trial) -> bool:
+    """Whether only real tensors can show more: the call read a value."""
+    fake = ("Fake" in name or "DataDependent" in name for name in trial.names)
+    return trial.code in _NEEDS_REAL or any(fake)
+
+
+def _passed_on(module: nn.Module) -> dict[str, inspect.Parameter]:
+    """The arguments of the only module inside one whose forward takes `*args, **kwargs`."""
+    for child in module.children():
+        parameters = inspect.signature(child.forward).parameters
+        return {n: p for n, p in parameters.items() if p.kind not in _VARIABLE}
+    return {}
+
+
+# --- first calls ----------------------------------------------------------------------------------
+
+
+def _first_calls(ctx: Context, arguments: Mapping[str, Argument], fixed: Call) -> Iterator[Call]:
+    """Yield what to try before anything has failed: the model's own example, then the evidence."""
+    for name in EXAMPLES:
+        example = _example(ctx.module, name, list(arguments))
+        if example:
+            yield {**example, **fixed}
+    free = {n: a for n, a in arguments.items() if n not in fixed}
+    media = {n for n, a in free.items() if MEDIA.fullmatch(n) and _may_be_tensor(a)}
+    plain = {n: a for n, a in free.items() if a.required or n in media}
+    needed = {n: a for n, a in free.items() if _is_needed(a) or n in media}
+    if not needed and not fixed:
+        needed = {n: a for n, a in arguments.items() if _may_be_tensor(a)}
+    ruled = {n: v for n in free if (v := _of_rule(ctx, n)) is not None}
+    # None stays None where the model runs without a tensor there, but for another medium.
+    for chosen in (plain, {n: a for n, a in plain.items() if n not in media}):
+        if chosen or fixed:
+            yield {**{n: ruled.get(n, a.first()) for n, a in chosen.items()}, **fixed}
+    values = {name: argument.values() or [None] for name, argument in needed.items()}
+    first = {name: candidates[0] for name, candidates in values.items()}
+    if ruled:
+        yield {**first, **ruled, **fixed}
+    yield {**first, **fixed}
+    if len(values) > 1:
+        for name, candidates in values.items():
+            for value in candidates[1:2]:
+                yield {**first, name: value, **fixed}
+    for i in range(1, max(map(len, values.values()), default=0)):
+        yield {**{n: each[min(i, len(each) - 1)] for n, each in values.items()}, **fixed}
+
+
+def _is_needed(argument: Argument) -> bool:
+    """Whether the forward needs an argument: it has no default, or None is used without a check."""
+    parameter, own = argument.parameter, argument.own
+    if argument.required or parameter is None or parameter.default is not None:
+        return argument.required
+    return not own.checked and bool(own.layers or own.ranks or own.parts)
+
+
+def _may_be_tensor(argument: Argument) -> bool:
+    parameter = argument.parameter
+    if parameter is None or parameter.default is not None:
+        return False
+    return "Tensor" in argument.annotation or not argument.annotation or argument.own.used
+
+
+def _of_rule(ctx: Context, name: str) -> Any:
+    """The value of the rule for arguments of this name in Transformers, if it can make one."""
+    value = ctx.value(name)
+    return value if value is not None and name in ctx.rules else None
+
+
+def _example(module: nn.Module, attribute: str, names: list[str]) -> dict[str, Any]:
+    """Inputs that a model has as an attribute: a tensor, a tuple of them, or a dictionary."""
+    try:
+        example = getattr(module, attribute, None)
+    except Exception:  # noqa: BLE001  (whatever a property of the module raises)
+        return {}
+    if isinstance(example, Mapping):
+        return {str(name): value for name, value in example.items() if name in names}
+    if isinstance(example, torch.Tensor):
+        example = (example,)
+    return dict(zip(names, example, strict=False)) if isinstance(example, tuple | list) else {}
+
+
+# --- corrections ----------------------------------------------------------------------------------
+
+
+def _corrections(
+    call: Call, trial: Trial, module: nn.Module, arguments: Mapping[str, Argument]
+) -> list[Call]:
+    """Return calls to try after one that failed, the most likely first."""
+    layer = dict(module.named_modules()).get(trial.layer) if trial.layer is not None else None
+    calls: list[Call] = []
+    for corrected in (
+        _with_missing(call, trial, arguments),
+        _with_sizes(call, trial, layer),
+        _with_types(call, trial, layer),
+    ):
+        for new in islice(corrected, MOST):
+            if new not in calls and new != call:
+                calls.append(new)
+    return calls[:MOST]
+
+
+def _with_missing(call: Call, trial: Trial, arguments: Mapping[str, Argument]) -> Iterator[Call]:
+    """Give an argument that the forward cannot do without."""
+    absent = [n for n in arguments if call.get(n) is None]
+    asserted = trial.statement if "None" in trial.statement else ""
+    text = f"{trial.message} {asserted}"
+    named = [n for n in absent if re.search(rf"\b{re.escape(n)}\b", text)]
+    if "None" in trial.message:
+        named += [n for n in trial.missing if n in absent and n not in named]
+    for name in named:
+        for value in arguments[name].values()[:3]:
+            yield {**call, name: value}
+    if len(named) > 1:
+        yield {**call, **{n: arguments[n].first() for n in named}}
+
+
+def _with_sizes(call: Call, trial: Trial, layer: nn.Module | None) -> Iterator[Call]:
+    """Change sizes to those that the layer takes, or that the message names."""
+    sizes = {size for _, guess in leaves(call) for size in guess.shape[1:]}
+    numbers = [int(n) for n in re.findall(r"(?<![\w.])\d{1,5}(?![\w.]\d)", trial.message[:400])]
+    numbers += [int(n) for pair in re.findall(r"(\d+)x(\d+)", trial.message[:400]) for n in pair]
+    pairs = [
+        *_of_layer(layer, trial.shapes[0] if trial.shapes else ()),
+        *((h, w) for h in numbers if h in sizes for w in numbers if w not in sizes and w > 0),
+    ]
+    for have, want in dict.fromkeys(pairs):
+        yield _with_all(call, have, want)
+        for where, guess in leaves(call):
+            for i, size in enumerate(guess.shape):
+                if size == have:
+                    shape = (*guess.shape[:i], want, *guess.shape[i + 1 :])
+                    yield _set(call, where, guess.resized(*shape))
+    # Tensors that the forward concatenates have a size together.
+    floating = [(w, g) for w, g in leaves(call) if g.shape and g.fill == "normal"]
+    total, count = sum(guess.shape[-1] for _, guess in floating), len(floating)
+    for want in numbers if count > 1 and total in numbers else ():
+        if want != total and want % count == 0:
+            together = call
+            for where, guess in floating:
+                together = _set(together, where, guess.resized(*guess.shape[:-1], want // count))
+            yield together
+
+
+def _of_layer(layer: nn.Module | None, shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """Yield a size of what a layer got, and the one that it takes."""
+    for name, index in _LAYER_SIZES:
+        want = getattr(layer, name, None)
+        want = want[-1] if isinstance(want, tuple) and want else want
+        there = len(shape) > abs(index) - (index < 0)
+        if isinstance(want, int) and want > 0 and there and shape[index] != want:
+            yield shape[index], want
+
+
+_LAYER_SIZES = (
+    ("in_features", -1),
+    ("in_channels", 1),
+    ("num_features", 1),
+    ("num_channels", 1),
+    ("input_size", -1),
+    ("embed_dim", -1),
+    ("normalized_shape", -1),
+)
+"""Attributes of layers with the size of a dimension of what they take."""
+
+
+def _with_all(call: Call, have: int, want: int) -> Call:
+    for where, guess in list(leaves(call)):
+        rest = (want if size == have else size for size in guess.shape[1:])
+        call = _set(call, where, guess.resized(*guess.shape[:1], *rest))
+    return call
+
+
+_WANTS_IDS = re.compile(
+    r"types: Long, Int|scalar type (Long|Int)|dtype int64|must be long|index tensor"
+    r"|Expected dtype int|indices must be|LongTensor|should be of type (long|int)"
+    r"|integer(s)? (tensor|type)|one_hot"
+)
+_WANTS_FLOATS = re.compile(
+    r"same dtype|expected m1 and m2|Input type \(|for '(Long|Int|Bool)'"
+    r"|could not infer output dtype|expected scalar type (Float|Half)|floating point"
+    r"|only Tensors of floating|must be float|result type Float can't be cast"
+)
+_WANTS_MASKS = re.compile(r"boolean masks?|bool tensors?|type bool|must be bool|dtype bool|Boolean")
+
+
+def _with_types(call: Call, trial: Trial, layer: nn.Module | None) -> Iterator[Call]:
+    """Change what a tensor contains: ids, numbers or a mask."""
+    high = int(layer.num_embeddings) if isinstance(layer, nn.Embedding) else 10
+    for pattern, fill in (
+        (_WANTS_IDS, "integers"),
+        (_WANTS_FLOATS, "normal"),
+        (_WANTS_MASKS, "true"),
+    ):
+        if not pattern.search(trial.message):
+            continue
+        others = [(where, guess) for where, guess in leaves(call) if guess.fill != fill]
+        others.sort(key=lambda item: item[1].shape not in trial.shapes[:1])
+        for where, guess in others:
+            yield _set(call, where, replace(guess, fill=fill, high=high))
+
+
+def _set(call: Call, where: tuple[Any, ...], guess: Guess) -> Call:
+    if torch.Size(guess.shape).numel() > LARGEST:
+        return call
+    new: Call = changed(call, where, guess)
+    return new

@@ -1,0 +1,698 @@
+"""What one argument may be, from what the model says about it: its layers, attributes and names.
+
+`SOURCES` is the table of kinds of evidence, `LAYERS` says what a layer takes, and `NAMES` is the
+vocabulary: what arguments and attributes of common names are. Another kind of evidence, layer or
+name is one more row.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from compilewatch.worker.example_inputs.context import Context
+from compilewatch.worker.example_inputs.files import attributes_object
+from compilewatch.worker.example_inputs.guess.reading import Path, Uses
+
+# --- values: what is guessed for a call -----------------------------------------------------------
+
+Where = tuple[Any, ...]
+"""Where a tensor is in a call: the argument, then keys, positions or attributes."""
+
+Call = Mapping[str, Any]
+"""An argument -> its `Guess`, a container of them, a ready tensor, or another value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guess:
+    """One tensor: `normal`, `integers` in [0, high), `true` (a mask), or `segments` (sorted ids).
+
+    `lengths` are those of a full row and of a padded one, up to `high`. `why` says what it was
+    derived from, for a person who reads the error of a wrong guess.
+    """
+
+    shape: tuple[int, ...]
+    fill: str = "normal"
+    high: int = 2
+    why: str = ""
+
+    def resized(self, *shape: int) -> Guess:
+        return replace(self, shape=shape)
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """An object with attributes, such as a graph of PyTorch Geometric."""
+
+    values: Mapping[str, Any]
+
+
+def leaves(value: Any, where: Where = ()) -> Iterator[tuple[Where, Guess]]:
+    """Yield the tensors of a nested value with their places."""
+    if isinstance(value, Attributes):
+        value = value.values
+    if isinstance(value, Guess):
+        yield where, value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from leaves(inner, (*where, key))
+    elif isinstance(value, list | tuple):
+        for i, inner in enumerate(value):
+            yield from leaves(inner, (*where, i))
+
+
+def changed(value: Any, where: Where, new: Any) -> Any:
+    """Return a nested value with another value in one place, which may be a new key."""
+    if not where:
+        return new
+    first, *rest = where
+    below = tuple(rest)
+    if isinstance(value, Attributes):
+        return Attributes(changed(value.values, where, new))
+    if isinstance(value, Mapping):
+        return {**value, first: changed(value.get(first), below, new)}
+    elements = [changed(v, below, new) if i == first else v for i, v in enumerate(value)]
+    return tuple(elements) if isinstance(value, tuple) else elements
+
+
+def tensors(ctx: Context, name: str, value: Any) -> Any:
+    """Return a nested value with real tensors, drawn with the seeds of their places."""
+    if isinstance(value, Guess):
+        return _tensor(ctx, name, value)
+    if isinstance(value, Attributes):
+        values = {k: tensors(ctx, f"{name}.{k}", v) for k, v in value.values.items()}
+        return attributes_object(values)
+    if isinstance(value, Mapping):
+        return {k: tensors(ctx, f"{name}.{k}", v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        elements = [tensors(ctx, f"{name}[{i}]", v) for i, v in enumerate(value)]
+        return tuple(elements) if isinstance(value, tuple) else elements
+    return value
+
+
+def _tensor(ctx: Context, name: str, guess: Guess) -> torch.Tensor:
+    shape, high = guess.shape, guess.high
+    match guess.fill:
+        case "integers":
+            return ctx.integers(name, 0, high, *shape)
+        case "true":
+            return torch.ones(shape, dtype=torch.bool)
+        case "ones":
+            return torch.ones(shape, dtype=ctx.dtype)
+        case "lengths":
+            return torch.linspace(high, high // 2, shape[0]).long()
+        case "segments":
+            return torch.arange(shape[0]) * high // max(shape[0], 1)
+    return ctx.normal(name, *shape)
+
+
+def described(call: Call) -> tuple[str, ...]:
+    """Say what was guessed, a line for each tensor; nothing for a call without one."""
+    types = {"normal": "float", "ones": "float", "true": "bool"}
+    guessed = [
+        f"{where[0]}{''.join(f'[{step!r}]' for step in where[1:])} {list(guess.shape)} "
+        f"{types.get(guess.fill, 'int64')}" + (f" ({guess.why})" if guess.why else "")
+        for where, guess in leaves(call)
+    ]
+    ready = [
+        f"{name} {list(tensor.shape)} (a tensor of the model, or of a rule for its name)"
+        for name, value in call.items()
+        for tensor in tree_leaves(value)
+        if isinstance(tensor, torch.Tensor)
+    ]
+    return (*guessed, *ready)
+
+
+# --- sizes: what the attributes of a model say ----------------------------------------------------
+
+SIDES = (64, 224)
+"""Height and width of an image whose size nothing names: a small one, and the usual one."""
+
+VOLUMES = ((8, 64, 64), (32, 32, 32), (64, 64, 64), (16, 112, 112), (16, 224, 224))
+"""Sizes of volumes and videos whose size nothing names."""
+
+FRAMES = 16
+
+SECOND = 16000
+"""Samples of a second of sound, if the model does not name its rate."""
+
+SPEECH_FRAMES = 100
+"""Frames of features in a second of speech."""
+
+NODES, EDGES = 16, 32
+"""Sizes of a graph."""
+
+ATTRIBUTES: dict[str, tuple[str, ...]] = {
+    "image": (
+        "input_size",
+        "image_size",
+        "img_size",
+        "sample_size",
+        "input_resolution",
+        "img_dim",
+    ),
+    "channels": (
+        "audio_channels",
+        "nb_channels",
+        "in_channels",
+        "in_chans",
+        "num_channels",
+        "channels",
+        "input_channels",
+        "n_channels",
+        "in_ch",
+        "nc_in",
+    ),
+    "width": (
+        "d_model",
+        "input_dim",
+        "in_dim",
+        "in_features",
+        "input_size",
+        "embed_dim",
+        "dim",
+        "hidden_size",
+        "n_features",
+    ),
+    "rate": ("sample_rate", "samplerate", "sampling_rate"),
+    "configuration": ("default_cfg", "pretrained_cfg", "config", "hparams", "cfg", "args"),
+}
+"""Names of attributes with the sizes of what a model takes."""
+
+SOUND = re.compile(
+    r"(?<![a-zA-Z])(wavs?|waveforms?|audios?|speech|sounds?|mix|mixtures?|music|noisy)(?![a-zA-Z])",
+    re.I,
+)
+"""A word in the name of an argument or the documentation of a module that takes sound."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of one model.
+
+    `rate` is the number of samples in a second of sound, None for a model that takes no sound.
+    """
+
+    module: nn.Module
+    batch: int = 2
+    sequence: int = 32
+    rate: int | None = None
+
+    @property
+    def image(self) -> tuple[int, ...] | None:
+        """Channels, height and width that the model or its configuration names; or the last two."""
+        for name in ATTRIBUTES["image"]:
+            for value in self.named(name):
+                sizes = tuple(value) if isinstance(value, list | tuple) else (value,)
+                if not 0 < len(sizes) <= 3 or not all(map(_is_size, sizes)):
+                    continue
+                if len(sizes) > 1:
+                    return sizes
+                if sizes[0] >= 8 and name != "input_size":
+                    return (sizes[0], sizes[0])
+        return None
+
+    @property
+    def channels(self) -> int:
+        image = self.image
+        if image is not None and len(image) == 3 and image[0] < 32:
+            return image[0]
+        return self.number(*ATTRIBUTES["channels"], depth=2) or 3
+
+    @property
+    def width(self) -> int | None:
+        return self.number(*ATTRIBUTES["width"])
+
+    def number(self, *names: str, depth: int = 0) -> int | None:
+        """Return the first size that the model, or a module within `depth`, names so."""
+        values = (value for name in names for value in self.named(name, depth))
+        return next(filter(_is_size, values), None)
+
+    def signal(self, channels: int) -> Iterator[tuple[int, ...]]:
+        """Yield lengths of a signal: at least a second of sound or of features of speech."""
+        if self.rate is not None:
+            yield (self.rate if channels <= 2 else SPEECH_FRAMES,)
+        yield from ((64,), (1024,), (SECOND,))
+
+    def spatial(self, rank: int) -> Iterator[tuple[int, ...]]:
+        """Yield sizes of an image, volume or video, those that the model names first."""
+        image = self.image
+        if image is not None:
+            known = image[-rank:] if len(image) >= rank else (image[-1],) * rank
+            yield known if rank == 2 or len(image) >= rank else (FRAMES, *image[-2:])
+            if rank == 3:
+                yield (image[-1],) * 3
+        yield from VOLUMES if rank == 3 else ((side, side) for side in SIDES)
+
+    def named(self, name: str, depth: int = 2) -> Iterator[Any]:
+        """Yield the values of an attribute, of the module first, then of those that it contains."""
+        queue = deque([(self.module, 0)])
+        while queue:
+            module, level = queue.popleft()
+            configurations = (_attribute(module, each) for each in ATTRIBUTES["configuration"])
+            for holder in (module, *configurations):
+                value = (
+                    holder.get(name) if isinstance(holder, Mapping) else _attribute(holder, name)
+                )
+                if value is not None:
+                    yield value
+            if level < depth:
+                queue.extend((child, level + 1) for child in module.children())
+
+
+def rate_of(module: nn.Module, arguments: Iterable[str]) -> int | None:
+    """Return the samples in a second if a module takes sound, by its own words; otherwise None."""
+    rates = [rate for name in ATTRIBUTES["rate"] for rate in Sizes(module).named(name)]
+    texts = (*arguments, inspect.getdoc(type(module)), inspect.getdoc(module.forward))
+    if not rates and not any(SOUND.search((text or "").replace("_", " ")) for text in texts):
+        return None
+    return next(filter(_is_size, rates), SECOND)
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _attribute(holder: Any, name: str) -> Any:
+    try:
+        return getattr(holder, name, None)
+    except Exception:  # noqa: BLE001  (whatever a property of the module raises)
+        return None
+
+
+# --- layers: the tensors that a layer takes, by its class -----------------------------------------
+
+Shapes = Iterable[tuple[int, ...]]
+
+
+def _features(width: int, sizes: Sizes) -> Shapes:
+    """A vector of features for each row, or for each element of a sequence."""
+    return (sizes.batch, width), (sizes.batch, sizes.sequence, width)
+
+
+def _sequence(width: Callable[[Any, int], int]) -> Callable[[Any, int, Sizes], Shapes]:
+    return lambda layer, position, sizes: (
+        (sizes.batch, sizes.sequence, int(width(layer, position))),
+    )
+
+
+def _spatial(rank: int, channels: int, sizes: Sizes) -> Shapes:
+    channels = channels or sizes.channels  # 0: a lazy layer
+    for spatial in sizes.signal(channels) if rank == 1 else sizes.spatial(rank):
+        yield (sizes.batch, channels, *spatial)
+
+
+def _convolution(rank: int) -> Callable[[Any, int, Sizes], Shapes]:
+    return lambda layer, _, sizes: _spatial(rank, int(layer.in_channels), sizes)
+
+
+def _channel_norm(rank: int) -> Callable[[Any, int, Sizes], Shapes]:
+    def shapes(layer: Any, _: int, sizes: Sizes) -> Shapes:
+        channels = int(getattr(layer, "num_features", 0) or getattr(layer, "num_channels", 0))
+        if rank == 1:
+            yield (sizes.batch, channels)
+        yield from _spatial(rank, channels, sizes)
+
+    return shapes
+
+
+def _norm(layer: Any, _: int, sizes: Sizes) -> Shapes:
+    shape = getattr(layer, "normalized_shape", None) or tuple(layer.weight.shape)
+    if len(shape) == 1:
+        yield (sizes.batch, sizes.sequence, int(shape[0]))
+    yield (sizes.batch, *shape)
+
+
+def _attention_width(layer: Any, position: int) -> int:
+    return int((layer.embed_dim, layer.kdim, layer.vdim, layer.embed_dim)[min(position, 3)])
+
+
+def _encoder_width(layer: Any, _: int) -> int:
+    attention = next(m for m in layer.modules() if isinstance(m, nn.MultiheadAttention))
+    return int(attention.embed_dim)
+
+
+LAYERS: tuple[tuple[tuple[type, ...], Callable[[Any, int, Sizes], Shapes]], ...] = (
+    (
+        (nn.Embedding, nn.EmbeddingBag),
+        lambda _layer, _, sizes: ((sizes.batch, sizes.sequence), (sizes.batch,)),
+    ),
+    ((nn.Conv1d, nn.ConvTranspose1d), _convolution(1)),
+    ((nn.Conv2d, nn.ConvTranspose2d), _convolution(2)),
+    ((nn.Conv3d, nn.ConvTranspose3d), _convolution(3)),
+    ((nn.MultiheadAttention,), _sequence(_attention_width)),
+    (
+        (
+            nn.TransformerEncoderLayer,
+            nn.TransformerDecoderLayer,
+            nn.TransformerEncoder,
+            nn.TransformerDecoder,
+            nn.Transformer,
+        ),
+        _sequence(_encoder_width),
+    ),
+    ((nn.RNNBase,), _sequence(lambda layer, _: layer.input_size)),
+    (
+        (nn.RNNCellBase,),
+        lambda layer, i, sizes: ((sizes.batch, layer.hidden_size if i else layer.input_size),),
+    ),
+    (
+        (nn.Bilinear,),
+        lambda layer, i, sizes: ((sizes.batch, (layer.in1_features, layer.in2_features)[i % 2]),),
+    ),
+    ((nn.BatchNorm1d, nn.InstanceNorm1d), _channel_norm(1)),
+    ((nn.BatchNorm2d, nn.InstanceNorm2d, nn.GroupNorm), _channel_norm(2)),
+    ((nn.BatchNorm3d, nn.InstanceNorm3d), _channel_norm(3)),
+    ((nn.LayerNorm, nn.RMSNorm), _norm),
+    (
+        (nn.Linear,),
+        lambda layer, _, sizes: _features(int(layer.in_features) or sizes.sequence, sizes),
+    ),
+)
+"""Classes of layers -> shapes of the argument in a position. The first row that fits counts."""
+
+
+def is_known(layer: Any) -> bool:
+    """Whether `LAYERS` has a row for a layer."""
+    return any(isinstance(layer, kinds) for kinds, _ in LAYERS)
+
+
+def taken_by(
+    layer: Any, position: int, sizes: Sizes, changes: frozenset[str] = frozenset()
+) -> Iterator[Guess]:
+    """Yield what a layer may get as its argument, before the `changes` that the forward makes."""
+    shapes = next((row for kinds, row in LAYERS if isinstance(layer, kinds)), None)
+    if shapes is None:
+        return
+    ids = isinstance(layer, nn.Embedding | nn.EmbeddingBag)
+    try:
+        for shape in list(shapes(layer, position, sizes)):
+            if "transposed" in changes and len(shape) == 3:
+                shape = (shape[0], shape[2], shape[1])
+            if "unsqueezed" in changes and len(shape) > 2:
+                shape = (shape[0], *shape[2:])
+            if ids:
+                yield Guess(shape=shape, fill="integers", high=int(layer.num_embeddings))
+            else:
+                yield Guess(shape=shape)
+    except (AttributeError, TypeError, IndexError, ValueError, StopIteration):
+        return  # a class of another library with a familiar base and attributes of its own
+
+
+# --- names: what arguments of common names are, where nothing else says it ------------------------
+
+LENGTHS = r"(\w*_)?(lengths|lens)"
+"""An argument that says how much of each row of a batch is no padding."""
+
+MEDIA = re.compile(
+    r"(input_|text_)?(ids|tokens)|texts?|captions?|(\w*_)?(images?|imgs?|pixel_values|videos?)"
+    r"|audios?|wavs?|waveforms?|speech|input_(features|values)|mels?|spectrograms?",
+    re.IGNORECASE,
+)
+"""An argument that a user gives although a forward runs without it."""
+
+FEATURE_SEQUENCES = re.compile(r"(\w*_)?(hidden_states|context|embeds|memory|sequence)")
+"""Features of tokens: their axis is in the tensor although a linear layer needs none."""
+
+
+@dataclass(frozen=True)
+class Name:
+    """Names of an argument -> what it may be.
+
+    `strong`: the name says more than the layers that take the argument. `graph`: only beside edges.
+    """
+
+    pattern: str
+    values: Callable[[Argument], Iterable[Any]]
+    strong: bool = False
+    graph: bool = False
+
+
+def _ids(high: int, *shape: int) -> Guess:
+    return Guess(shape=shape, fill="integers", high=high)
+
+
+def _nodes(arg: Argument) -> Iterator[Guess]:
+    for guess in arg.of_layers():
+        yield guess.resized(NODES, *guess.shape[-1:])
+    yield Guess(shape=(NODES, arg.sizes.number("in_channels", "in_feats") or 16))
+    yield _ids(10, NODES)
+
+
+def _edge_features(arg: Argument) -> Iterator[Guess]:
+    for guess in arg.of_layers():
+        yield guess.resized(EDGES, *guess.shape[1:])
+    yield Guess(shape=(EDGES, arg.sizes.number("edge_dim", "edge_channels") or 8))
+    yield Guess(shape=(EDGES,))
+
+
+def _lengths(arg: Argument) -> Iterator[Guess]:
+    yield Guess(shape=(arg.sizes.batch,), fill="lengths", high=arg.sizes.sequence)
+    yield _ids(8, arg.sizes.batch)
+
+
+def _token_ids(arg: Argument) -> Iterator[Guess]:
+    sizes = arg.sizes
+    yield _ids(sizes.number("num_tokens", "vocab_size") or 10, sizes.batch, sizes.sequence)
+    yield Guess(shape=(sizes.batch, sizes.sequence, sizes.width or 64))
+
+
+def _token_features(arg: Argument) -> Iterator[Guess]:
+    first, second = _token_ids(arg)
+    return iter((second, first))
+
+
+def _images(arg: Argument) -> Iterator[Guess]:
+    for side in arg.sizes.spatial(2):
+        yield Guess(shape=(arg.sizes.batch, arg.sizes.channels, *side))
+
+
+def _videos(arg: Argument) -> Iterator[Guess]:
+    batch, channels, volumes = arg.sizes.batch, arg.sizes.channels, [*arg.sizes.spatial(3)]
+    yield from (Guess(shape=(batch, channels, *volume)) for volume in volumes)
+    yield from (Guess(shape=(batch, frames, channels, *side)) for frames, *side in volumes)
+
+
+def _waveforms(arg: Argument) -> Iterator[Guess]:
+    samples = arg.sizes.rate or SECOND
+    for channels in ((), (1,), (2,)):
+        yield Guess(shape=(arg.sizes.batch, *channels, samples))
+
+
+NAMES: tuple[Name, ...] = (
+    Name(r"(\w+_)?edge_index|edges|adj_t", lambda _: [_ids(NODES, 2, EDGES)], strong=True),
+    Name(r"edge_(attr|feat\w*|features)", _edge_features, strong=True, graph=True),
+    Name(r"edge_weights?", lambda _: [Guess(shape=(EDGES,), fill="ones")], strong=True, graph=True),
+    Name(r"edge_types?|rel_types?", lambda _: [_ids(2, EDGES)], strong=True),
+    Name(
+        r"batch(_index)?",
+        lambda arg: [Guess(shape=(NODES,), fill="segments", high=arg.sizes.batch)],
+        strong=True,
+        graph=True,
+    ),
+    Name(r"pos|coords?", lambda _: [Guess(shape=(NODES, 3))], strong=True, graph=True),
+    Name(r"z|atomic_numbers?", lambda _: [_ids(10, NODES)], strong=True, graph=True),
+    Name(r"x|h|node_feat\w*|feats?|features", _nodes, strong=True, graph=True),
+    Name(r"num_nodes", lambda _: [NODES], strong=True),
+    Name(LENGTHS, _lengths, strong=True),
+    Name(
+        r"(\w*_)?masks?",
+        lambda arg: [Guess(shape=(arg.sizes.batch, arg.sizes.sequence), fill="true")],
+    ),
+    Name(
+        r"t|ts|times?|time_?steps?|steps?|sigmas?|noise_levels?|noise_labels",
+        lambda arg: [_ids(10, arg.sizes.batch), Guess(shape=(arg.sizes.batch,))],
+    ),
+    Name(r"(\w*_)?(length|len)", _lengths),
+    Name(
+        r"(class_)?labels?|classes|y|target_classes|class_ids",
+        lambda arg: [_ids(2, arg.sizes.batch)],
+    ),
+    Name(
+        r"(\w*_)?(input_ids|ids|idx|tokens?|texts?|captions?|token_ids)|toks|indices|items?",
+        _token_ids,
+    ),
+    Name(r"(\w*_)?(images?|imgs?|pixel_values|pictures?|pixels)\d?|im\d?", _images),
+    Name(r"(\w*_)?(videos?|clips?|frames)|vid", _videos),
+    Name(r"(\w*_)?(wavs?|waveforms?|audios?|speech|signal|mix\w*)", _waveforms),
+    Name(
+        r"src|tgt|source|trg|query|key|value|queries|keys|values|q|k|v|context|memory",
+        _token_features,
+    ),
+)
+"""The vocabulary of arguments."""
+
+
+def _named(arg: Argument, *, strong: bool) -> Iterator[Any]:
+    for row in NAMES:
+        meant = row.strong is strong and (arg.graph or not row.graph)
+        if meant and re.fullmatch(row.pattern, arg.word, re.IGNORECASE):
+            yield from row.values(arg)
+            return
+
+
+# --- arguments: all evidence together -------------------------------------------------------------
+
+MOST = 8
+"""How many values of one argument are tried."""
+
+IMAGES = 2
+"""How many images a list of images has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Argument:
+    """One argument of a forward, or a part of one (`batch["image"]`): then it has no parameter."""
+
+    path: Path
+    uses: Mapping[Path, Uses]
+    sizes: Sizes
+    parameter: inspect.Parameter | None = None
+    graph: bool = False
+
+    @property
+    def word(self) -> str:
+        """Its own name: `image` of `batch["image"]`."""
+        return self.path[-1].strip("[].<>*")
+
+    @property
+    def own(self) -> Uses:
+        return self.uses.get(self.path, Uses())
+
+    @property
+    def required(self) -> bool:
+        return self.parameter is not None and self.parameter.default is self.parameter.empty
+
+    @property
+    def annotation(self) -> str:
+        annotation = self.parameter.annotation if self.parameter is not None else None
+        if annotation is None or annotation is inspect.Parameter.empty:
+            return ""
+        if isinstance(annotation, str):
+            return annotation
+        return getattr(annotation, "__name__", "") + str(annotation)
+
+    def of_layers(self) -> Iterator[Guess]:
+        """Yield what the layers take that get this argument, the first layer first."""
+        for layer, position, changes in self.own.layers[:3]:
+            for guess in taken_by(layer, position, self.sizes, changes):
+                yield replace(guess, why=f"the layer {type(layer).__name__}")
+
+    def part(self, part: str) -> Argument:
+        return replace(self, path=(*self.path, part), parameter=None)
+
+    def values(self) -> list[Any]:
+        """The values to try, without repetitions; those of a rank that the forward shows first."""
+        values: list[Any] = []
+        for source in SOURCES:
+            for value in islice(source(self), MOST):
+                if value not in values:
+                    values.append(value)
+        ranks = self.own.ranks or ([3] if FEATURE_SEQUENCES.fullmatch(self.word) else [])
+        if ranks:
+            values.sort(key=lambda v: isinstance(v, Guess) and len(v.shape) not in ranks)
+        return values[:MOST]
+
+    def first(self) -> Any:
+        """The most likely value, None if there is none."""
+        return next(iter(self.values()), None)
+
+
+def _of_strong_name(arg: Argument) -> Iterator[Any]:
+    return _named(arg, strong=True)
+
+
+def _of_parts(arg: Argument) -> Iterator[Any]:
+    """A dictionary of the keys that are read, an object with attributes, or a list."""
+    parts = arg.own.parts
+    kinds = {part[0] for part in parts}
+    if "[" in kinds:
+        keys = [p for p in parts if p[0] == "[" and p not in arg.own.optional_parts]
+        entries = {part[1:-1]: arg.part(part).first() for part in keys}
+        yield entries  # without keys: what it needs is known once the forward misses it
+        # Parts that are only handed on, or that the forward checks, may be None.
+        used = {part[1:-1] for part in keys if arg.part(part).own.is_used}
+        if used and used != set(entries):
+            yield {name: value if name in used else None for name, value in entries.items()}
+    elif "." in kinds:
+        inner = replace(arg, graph=arg.graph or ".edge_index" in parts)
+        yield Attributes({part[1:]: inner.part(part).first() for part in parts if part[0] == "."})
+    elif "<" in kinds:
+        yield from _lists(arg)
+
+
+def _lists(arg: Argument) -> Iterator[Any]:
+    for value in islice(arg.part("<*>").values(), 2):
+        if isinstance(value, Guess) and len(value.shape) == 4:
+            value = value.resized(*value.shape[1:])  # an image of the list, without a batch
+        yield [value] * IMAGES
+    for side in arg.sizes.spatial(2):
+        yield [Guess(shape=(arg.sizes.channels, *side), why="a list of images")] * IMAGES
+
+
+def _of_type(arg: Argument) -> Iterator[Any]:
+    """A value of the annotated type, if that is no tensor."""
+    text = arg.annotation.lower()
+    if re.match(r"(optional\[)?dict|mapping", text):
+        yield {}  # its keys are known once the forward misses them
+    elif re.search(r"(list|sequence)\[.*tensor", text):
+        yield from _lists(arg)
+    elif "tensor" not in text and "tuple" not in text:
+        for kind, value in (("bool", False), ("int", arg.sizes.batch), ("float", 1.0)):
+            if re.match(rf"(optional\[)?{kind}\b", text):
+                yield value
+
+
+def _of_layers(arg: Argument) -> Iterator[Any]:
+    """What the first layers take."""
+    return arg.of_layers()
+
+
+def _of_name(arg: Argument) -> Iterator[Any]:
+    for value in _named(arg, strong=False):
+        yield replace(value, why="its name") if isinstance(value, Guess) else value
+
+
+def _of_first_layer(arg: Argument) -> Iterator[Any]:
+    """What the first layer of the module takes, if the source does not say where arguments go."""
+    if arg.own.layers:
+        return
+    for layer in arg.sizes.module.modules():
+        guesses = list(taken_by(layer, 0, arg.sizes))
+        if guesses:
+            why = f"the first layer {type(layer).__name__}"
+            yield from (replace(guess, why=why) for guess in guesses)
+            return
+
+
+def _plain(arg: Argument) -> Iterator[Any]:
+    """Tensors of usual shapes, for an argument about which nothing is known."""
+    batch, sequence, width = arg.sizes.batch, arg.sizes.sequence, arg.sizes.width
+    if width is not None:
+        yield Guess(shape=(batch, sequence, width), why="a width of the model")
+        yield Guess(shape=(batch, width), why="a width of the model")
+    yield Guess(shape=(batch, sequence), why="a plain tensor")
+    yield Guess(shape=(batch, arg.sizes.channels, 64, 64), why="a plain image")
+    yield Guess(shape=(batch, sequence), fill="integers", high=10, why="plain ids")
+    yield Guess(shape=(batch, sequence, 64), why="a plain sequence")
+
+
+SOURCES: tuple[Callable[[Argument], Iterator[Any]], ...] = (
+    _of_strong_name,
+    _of_parts,
+    _of_type,
+    _of_layers,
+    _of_name,
+    _of_first_layer,
+    _plain,
+)
+"""Kinds of evidence, in the order in which they are believed."""
