@@ -597,7 +597,7 @@ class Argument:
             for value in islice(source(self), MOST):
                 if value not in values:
                     values.append(value)
-        ranks = self.own.ranks or ([3] if FEATURE_SEQUENCES.fullmatch(self.word) else [])
+        ranks = self.own.ranks
         if ranks:
             values.sort(key=lambda v: isinstance(v, Guess) and len(v.shape) not in ranks)
         return values[:MOST]
@@ -653,8 +653,9 @@ def _of_type(arg: Argument) -> Iterator[Any]:
 
 
 def _of_layers(arg: Argument) -> Iterator[Any]:
-    """What the first layers take."""
-    return arg.of_layers()
+    """What the first layers take; of features of tokens, those with an axis of tokens first."""
+    tokens = FEATURE_SEQUENCES.fullmatch(arg.word) is not None
+    yield from sorted(arg.of_layers(), key=lambda guess: tokens and len(guess.shape) != 3)
 
 
 def _of_name(arg: Argument) -> Iterator[Any]:

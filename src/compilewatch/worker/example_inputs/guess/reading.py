@@ -56,7 +56,7 @@ class Uses:
 
 @dataclass(frozen=True)
 class _Held:
-    """A variable that holds a part of an argument, with what was done to it."""
+    """What a variable holds: a part of an argument, with what was done to it."""
 
     path: Path
     changes: frozenset[str] = frozenset()
@@ -64,7 +64,7 @@ class _Held:
 
 @dataclass(frozen=True)
 class _Known:
-    """An object of the module, such as a submodule."""
+    """What a variable holds: an object of the module, such as a submodule."""
 
     value: Any
 
@@ -79,27 +79,33 @@ def read_uses(
     """
     reader = _Reader(is_leaf)
     if is_leaf(module):
-        reader.call_module(module, [_Held((name,)) for name in required], {})
+        reader.call(module, [_Held((name,)) for name in required], {})
     else:
         reader.enter(module.forward, {name: _Held((name,)) for name in names}, module)
     return reader.uses
 
 
 class _Reader:
+    """Follows functions; `scope` is what the variables of the present one hold, by name."""
+
     def __init__(self, is_leaf: Callable[[Any], bool]) -> None:
         self.uses: dict[Path, Uses] = {}
         self.is_leaf = is_leaf
         self.depth = 0
+        self.scope: dict[str, Any] = {}
+        self.globals: Mapping[str, Any] = {}
+        self.returned: Any = None
 
     def of(self, held: _Held) -> Uses:
         return self.uses.setdefault(held.path, Uses())
 
     def part(self, held: _Held, part: str) -> _Held:
         uses = self.of(held)
-        uses.used = True
         if part not in uses.parts:
             uses.parts.append(part)
         return _Held((*held.path, part))
+
+    # --- functions and modules --------------------------------------------------------------------
 
     def enter(self, function: Any, bound: Mapping[str, Any], owner: Any = None) -> Any:
         """Follow the statements of a function; return what it returns, as far as it is known."""
@@ -111,52 +117,43 @@ class _Reader:
         owner = getattr(function, "__self__", owner)
         if owner is not None and node.args.args:
             scope.setdefault(node.args.args[0].arg, _Known(owner))
-        self.depth += 1
+        outer = self.scope, self.globals
+        self.scope, self.globals = scope, getattr(function, "__globals__", {})
+        self.depth, self.returned = self.depth + 1, None
         try:
-            body = _Body(self, scope, getattr(function, "__globals__", {}))
-            body.run(node.body)
-            return body.returned
+            self.run(node.body)
+            return self.returned
         finally:
+            (self.scope, self.globals), self.returned = outer, None
             self.depth -= 1
 
     def call(self, target: Any, args: list[Any], kwargs: Mapping[str, Any]) -> Any:
         """What a call returns: the argument itself if the shape stays the same, else None."""
-        passed = [value for value in (*args, *kwargs.values()) if isinstance(value, _Held)]
-        for held in passed:
-            self.of(held).used = True
-        if not passed:
+        values = [*args, *kwargs.values()]
+        held = [(i, value) for i, value in enumerate(values) if isinstance(value, _Held)]
+        for _, value in held:
+            self.of(value).used = True
+        if not held:
             return None
-        if isinstance(target, nn.Module):
-            return self.call_module(target, args, kwargs)
-        of_torch = str(getattr(target, "__module__", "")).partition(".")[0] in ("torch", "einops")
-        if inspect.ismethod(target) or (inspect.isfunction(target) and not of_torch):
+        if not isinstance(target, nn.Module):
+            package = str(getattr(target, "__module__", "")).partition(".")[0]
+            function = inspect.isfunction(target) and package not in ("torch", "einops")
             bound = _bound_arguments(target, args, kwargs)
-            return self.enter(target, bound) if bound else None
-        return None
-
-    def call_module(self, module: nn.Module, args: list[Any], kwargs: Mapping[str, Any]) -> Any:
-        first = args[0] if args else next(iter(kwargs.values()), None)
-        if _keeps_shape(module):
-            return first
-        if self.is_leaf(module):
-            for position, value in enumerate([*args, *kwargs.values()]):
-                if isinstance(value, _Held):
-                    self.of(value).layers.append((module, position, value.changes))
-            return first if "Norm" in type(module).__name__ else None
-        if isinstance(module, nn.Sequential):
-            for child in module:
+            return self.enter(target, bound) if function or inspect.ismethod(target) else None
+        if _keeps_shape(target):
+            return values[0]
+        if self.is_leaf(target):
+            for position, value in held:
+                self.of(value).layers.append((target, position, value.changes))
+            return values[0] if "Norm" in type(target).__name__ else None
+        if isinstance(target, nn.Sequential):
+            first = values[0]
+            for child in target:
                 first = self.call(child, [first], {})
             return first
-        bound = _bound_arguments(module.forward, args, kwargs)
-        return self.enter(module.forward, bound, module) if bound else None
+        return self.enter(target.forward, _bound_arguments(target.forward, args, kwargs), target)
 
-
-class _Body:
-    """The statements of one function, with what its variables hold."""
-
-    def __init__(self, reader: _Reader, scope: dict[str, Any], names: Mapping[str, Any]) -> None:
-        self.reader, self.scope, self.names = reader, scope, names
-        self.returned: Any = None
+    # --- statements -------------------------------------------------------------------------------
 
     def run(self, statements: list[ast.stmt]) -> None:
         for node in statements:
@@ -165,7 +162,13 @@ class _Body:
             elif isinstance(node, ast.AnnAssign) and node.value is not None:
                 self._assign(node.target, node.value)
             elif isinstance(node, ast.If):
-                self._branch(node)
+                self._check(node.test)
+                before = dict(self.scope)
+                self.run(node.body)
+                after, self.scope = self.scope, before
+                self.run(node.orelse)
+                # What one branch leaves as it was may still hold the argument.
+                self.scope = {**after, **{n: v for n, v in self.scope.items() if v is not None}}
             elif isinstance(node, ast.For):
                 self._iterate(node.target, node.iter)
                 self.run(node.body)
@@ -180,42 +183,32 @@ class _Body:
                     elif isinstance(child, ast.expr):
                         self._value(child)
 
-    def _branch(self, node: ast.If) -> None:
-        self._check(node.test)
-        before = dict(self.scope)
-        self.run(node.body)
-        after, self.scope = self.scope, before
-        self.run(node.orelse)
-        # What one branch leaves as it was may still hold the argument.
-        self.scope = {**after, **{n: v for n, v in self.scope.items() if v is not None}}
-
-    def _check(self, node: ast.expr) -> None:
+    def _check(self, test: ast.expr) -> None:
         """Note which arguments a condition checks."""
-        for inner in ast.walk(node):
-            if isinstance(inner, ast.Compare) and isinstance(inner.ops[0], ast.In | ast.NotIn):
-                container = self._value(inner.comparators[0])
-                if isinstance(container, _Held) and isinstance(inner.left, ast.Constant):
-                    self.reader.of(container).optional_parts.add(f"[{inner.left.value!s}]")
-            if isinstance(inner, ast.Name | ast.Attribute | ast.Subscript):
-                held = self._value(inner)
+        for node in ast.walk(test):
+            if isinstance(node, ast.Compare) and " in " in ast.unparse(node):
+                container = self._value(node.comparators[0])
+                if isinstance(container, _Held) and isinstance(node.left, ast.Constant):
+                    self.of(container).optional_parts.add(f"[{node.left.value!s}]")
+            elif isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
+                held = self._value(node)
                 if isinstance(held, _Held):
-                    self.reader.of(held).checked = True
-        self._value(node)
+                    self.of(held).checked = True
+        self._value(test)
 
     def _assign(self, target: ast.expr, source: ast.expr) -> None:
         value = self._value(source)
         if isinstance(target, ast.Name):
             self.scope[target.id] = value
-        elif isinstance(target, ast.Tuple | ast.List):
-            pairs = isinstance(source, ast.Tuple) and len(source.elts) == len(target.elts)
-            sources = source.elts if pairs else ()  # type: ignore[attr-defined]
-            for element, part in zip(target.elts, sources, strict=False):
-                self._assign(element, part)
+        elif isinstance(target, ast.Tuple):
+            if isinstance(source, ast.Tuple) and len(source.elts) == len(target.elts):
+                for element, part in zip(target.elts, source.elts, strict=True):
+                    self._assign(element, part)
             shape = source.func if isinstance(source, ast.Call) and not source.args else source
             if isinstance(shape, ast.Attribute) and shape.attr in ("shape", "size"):
                 tensor = self._value(shape.value)
                 if isinstance(tensor, _Held) and not tensor.changes:
-                    self.reader.of(tensor).ranks.append(len(target.elts))
+                    self.of(tensor).ranks.append(len(target.elts))
 
     def _iterate(self, target: ast.expr, iterated: ast.expr) -> None:
         """Let the target of a loop hold the first element."""
@@ -223,15 +216,17 @@ class _Body:
         if isinstance(target, ast.Name):
             self.scope[target.id] = None
             if isinstance(container, _Held):
-                self.scope[target.id] = self.reader.part(container, "<*>")
+                self.scope[target.id] = self.part(container, "<*>")
             elif isinstance(container, _Known) and isinstance(container.value, nn.ModuleList):
                 self.scope[target.id] = _Known(next(iter(container.value), None))
+
+    # --- expressions ------------------------------------------------------------------------------
 
     def _value(self, node: ast.expr) -> Any:
         """What an expression holds: a part of an argument, an object of the module, or None."""
         match node:
             case ast.Name():
-                known = _Known(self.names[node.id]) if node.id in self.names else None
+                known = _Known(self.globals[node.id]) if node.id in self.globals else None
                 return self.scope.get(node.id, known)
             case ast.Constant():
                 return _Known(node.value)
@@ -241,26 +236,23 @@ class _Body:
                 return self._subscript(node)
             case ast.Call():
                 return self._call(node)
-            case ast.ListComp() | ast.GeneratorExp() | ast.SetComp():
+            case ast.ListComp() | ast.GeneratorExp():
                 for generator in node.generators:
                     self._iterate(generator.target, generator.iter)
                 self._value(node.elt)
                 return None
             case ast.IfExp():
                 self._check(node.test)
-                return _only([self._value(node.body), self._value(node.orelse)])
         values = [self._value(c) for c in ast.iter_child_nodes(node) if isinstance(c, ast.expr)]
-        for value in values:
-            if isinstance(value, _Held):
-                self.reader.of(value).used = True
-        if isinstance(node, ast.BoolOp):  # `x or …`
-            for value in values[:-1]:
-                if isinstance(value, _Held):
-                    self.reader.of(value).checked = True
-            return _only(values)
-        is_sum = isinstance(node, ast.BinOp) and not isinstance(node.op, ast.MatMult)
         held = [value for value in values if isinstance(value, _Held)]
-        return held[0] if is_sum and len(held) == 1 else None
+        for value in held:
+            self.of(value).used = True
+        if isinstance(node, ast.BoolOp):  # `x or …`
+            for value in held[:1]:
+                self.of(value).checked = True
+        chosen = isinstance(node, ast.BoolOp | ast.IfExp) and held
+        is_sum = isinstance(node, ast.BinOp) and not isinstance(node.op, ast.MatMult)
+        return held[0] if chosen or (is_sum and len(held) == 1) else None
 
     def _attribute(self, node: ast.Attribute) -> Any:
         base = self._value(node.value)
@@ -271,9 +263,9 @@ class _Body:
             except Exception:  # noqa: BLE001  (whatever a property of the module raises)
                 return None
         if isinstance(base, _Held):
-            self.reader.of(base).used = True
+            self.of(base).used = True
             if not hasattr(nn.Parameter, node.attr):
-                return self.reader.part(base, f".{node.attr}")
+                return self.part(base, f".{node.attr}")
         return None
 
     def _subscript(self, node: ast.Subscript) -> Any:
@@ -285,13 +277,13 @@ class _Body:
             except Exception:  # noqa: BLE001  (whatever a container of the module raises)
                 return None
         if isinstance(base, _Held):
-            self.reader.of(base).used = True
+            self.of(base).used = True
             if isinstance(key, str):
-                return self.reader.part(base, f"[{key}]")
+                return self.part(base, f"[{key}]")
             indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else []
             new = sum(isinstance(i, ast.Constant) and i.value is None for i in indices)
             if new and not base.changes:  # `x[:, :, None]` extends a tensor of rank 2
-                self.reader.of(base).ranks.append(len(indices) - new)
+                self.of(base).ranks.append(len(indices) - new)
         return None
 
     def _call(self, node: ast.Call) -> Any:
@@ -307,31 +299,25 @@ class _Body:
         if _CHECKS.fullmatch(name):
             for argument in args:
                 if isinstance(argument, _Held):
-                    self.reader.of(argument).checked = True
+                    self.of(argument).checked = True
             return args[0] if name == "default" and args else None
-        if name in ("reversed", "list", "tuple"):
-            return args[0] if args else None
-        return self.reader.call(value, args, kwargs)
+        return self.call(value, args, kwargs)
 
     def _method(self, base: _Held, name: str, args: list[Any]) -> Any:
-        self.reader.of(base).used = True
+        self.of(base).used = True
         if _OF_DICTIONARIES.fullmatch(name):
             key = args[0].value if args and isinstance(args[0], _Known) else None
             if name not in ("get", "pop") or not isinstance(key, str):
                 return None
             if name == "get" or len(args) > 1:
-                self.reader.of(base).optional_parts.add(f"[{key}]")
-            return self.reader.part(base, f"[{key}]")
+                self.of(base).optional_parts.add(f"[{key}]")
+            return self.part(base, f"[{key}]")
         if _SAME_SHAPE.fullmatch(name):
             return base
         change = _SHAPE_CHANGES.get(name)
         if change is None or change in base.changes:
             return None
         return _Held(base.path, base.changes | {change})
-
-
-def _only(values: list[Any]) -> Any:
-    return next((value for value in values if isinstance(value, _Held)), None)
 
 
 def _keeps_shape(module: nn.Module) -> bool:
