@@ -22,7 +22,7 @@ from compilewatch.events import LABELS, all_events, all_meanings
 from compilewatch.extras.executor.trainium import Prices
 from compilewatch.extras.papers.calls import ModelPrices
 from compilewatch.extras.papers.prompts import PaperRules
-from compilewatch.extras.profiles.infer.records import PROFILE_VERSION
+from compilewatch.extras.profiles.records import PROFILE_VERSION
 from compilewatch.plan import Expectations
 from compilewatch.sinks.prometheus import metrics_page
 from compilewatch.sources.hub.pulled import PulledList

@@ -23,9 +23,9 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.benchmark import Timer
 
-from compilewatch.extras.profiles.infer import statistics
-from compilewatch.extras.profiles.infer.records import Verdict
-from compilewatch.extras.profiles.infer.statistics import Rounds
+from compilewatch.extras.profiles import analysis as statistics
+from compilewatch.extras.profiles.analysis import Rounds
+from compilewatch.extras.profiles.records import Verdict
 from compilewatch.extras.profiles.worker import measuring
 
 ROUNDS = 10

@@ -110,7 +110,7 @@ from pathlib import Path
 
 import torch
 
-from compilewatch.extras.profiles.infer.store import open_profile
+from compilewatch.extras.profiles.store import open_profile
 from compilewatch.extras.profiles.worker import measuring
 
 stored = open_profile(Path(sys.argv[1]), "latest")

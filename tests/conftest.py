@@ -75,7 +75,7 @@ GROUPS = (
     "integration/environments",
     "integration/extras/monitor",
     "integration/extras/papers/test_execution.py",
-    "integration/extras/profiles/train",
+    "integration/extras/profiles/test_profiler.py",
 )
 """Files and folders below tests/, the longest first: each is run by one worker of pytest-xdist,
 from beginning to end, so that its fixtures are built once. All other files are groups of their own.

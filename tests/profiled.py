@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import msgspec
 
-from compilewatch.extras.profiles.infer import analysis
-from compilewatch.extras.profiles.infer.analysis import compare_profiles
-from compilewatch.extras.profiles.infer.profiles_of_run import RunProfiles
-from compilewatch.extras.profiles.infer.records import (
+from compilewatch.extras.profiles import analysis
+from compilewatch.extras.profiles.analysis import compare_profiles
+from compilewatch.extras.profiles.of_run import RunProfiles
+from compilewatch.extras.profiles.records import (
     EAGER,
     BatchPoint,
     BreakCost,

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from compilewatch.contract.targets import CPU
 from compilewatch.environments import Environments
-from compilewatch.extras.profiles.infer.servers import (
+from compilewatch.extras.profiles.measurement import (
     Profilers,
     ProfileServerClient,
     environment_of,

@@ -14,7 +14,7 @@ process, which is neither the parent nor a worker of compilewatch, and never imp
 itself: it uses the torch that the caller has imported.
 """
 
-from compilewatch.extras.profiles.train.profiler import Profiler
-from compilewatch.extras.profiles.train.records import Stage
+from compilewatch.extras.profiles.profiler import Profiler
+from compilewatch.extras.profiles.training import Stage
 
 __all__ = ["Profiler", "Stage"]

@@ -18,18 +18,17 @@ from compilewatch.analysis.comparison import compare
 from compilewatch.contract.processes import is_alive
 from compilewatch.contract.targets import target_label
 from compilewatch.errors import StoreError
-from compilewatch.extras.profiles.infer import analysis, report
-from compilewatch.extras.profiles.infer.records import BatchPoint, InferenceProfile, TargetProfile
-from compilewatch.extras.profiles.infer.store import PREFIX, PROFILES_FILE, read_profiles
-from compilewatch.extras.profiles.train import analysis as training
-from compilewatch.extras.profiles.train.records import Step, TrainingConfig, TrainingProfile
-from compilewatch.extras.profiles.train.store import (
+from compilewatch.extras.profiles import analysis, report, training
+from compilewatch.extras.profiles.check import (
     find_training,
     read_config,
     read_training,
     state_of,
     tail,
 )
+from compilewatch.extras.profiles.records import BatchPoint, InferenceProfile, TargetProfile
+from compilewatch.extras.profiles.store import PREFIX, PROFILES_FILE, read_profiles
+from compilewatch.extras.profiles.training import Step, TrainingConfig, TrainingProfile
 from compilewatch.files import DamagedError
 from compilewatch.records import Change, ChangeKind, Result, Run, Status, reason_label, spent
 from compilewatch.report.charts import PROFILE_TONES, target_tones

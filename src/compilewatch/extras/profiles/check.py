@@ -1,36 +1,53 @@
-"""Checks the profiles in a folder, of training and of inference."""
+"""Reads training profiles, and checks the profiles in a folder, of training and of inference.
+
+A training profile whose process was killed has no `profiler_summary.json`, and the last line of its
+`steps.jsonl` may be cut off. Everything else that does not fit is damage and raises.
+"""
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import os
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from compilewatch.errors import StoreError, UsageError
-from compilewatch.extras.profiles.infer.records import PROFILE_VERSION
-from compilewatch.extras.profiles.infer.store import PREFIX, PROFILES_FILE
-from compilewatch.extras.profiles.train import analysis
-from compilewatch.extras.profiles.train.records import (
+from compilewatch.extras.profiles import training
+from compilewatch.extras.profiles.records import PROFILE_VERSION
+from compilewatch.extras.profiles.store import PREFIX, PROFILES_FILE
+from compilewatch.extras.profiles.training import (
+    CONFIG_FILE,
+    METRICS_FILE,
+    OPERATOR_COLUMNS,
     OPERATORS_FILE,
+    STAGES_FILE,
+    STEPS_FILE,
+    SUMMARY_FILE,
+    TRACE_FILE,
+    TRAINING_VERSION,
     FindingCode,
+    OperatorStat,
     ProfileFinding,
+    StageTimes,
+    Step,
+    TrainingConfig,
+    TrainingMetrics,
     TrainingProfile,
+    TrainingSummary,
 )
-from compilewatch.extras.profiles.train.store import (
-    DamagedProfileError,
-    check_trace,
-    is_training,
-    read_bytes,
-    read_training,
-)
-from compilewatch.files import DamagedError, from_json, write_atomically
+from compilewatch.files import DamagedError, failed, from_json, write_atomically
+from compilewatch.records import Record
+from compilewatch.store.journal import decode
+from compilewatch.store.runs import is_locked
 
 REPORT_FILE = "check_report.md"
 
@@ -46,6 +63,198 @@ TRACE = "profiler_traces/trace.json"
 STACKS = "profiler_traces/stacks.txt"
 
 _PNG = b"\x89PNG\r\n\x1a\n"
+
+R = TypeVar("R", bound=Record)
+
+TAIL_BYTES = 1 << 20
+"""What `tail` reads of the end of `steps.jsonl`: about the last 1,500 steps."""
+
+
+class DamagedProfileError(StoreError):
+    """A file of a profile contradicts the format; the message names the file."""
+
+
+def is_training(path: Path) -> bool:
+    """Whether a folder holds a training profile, in whatever state."""
+    if (path / STEPS_FILE).is_file():
+        return True
+    try:
+        with (path / CONFIG_FILE).open("rb") as file:
+            return b'"training"' in file.read(4096)
+    except OSError:
+        return False
+
+
+def find_training(root: Path) -> tuple[Path, ...]:
+    """Return the folders of all training profiles in and below a folder, newest name first."""
+    folders: list[Path] = []
+    for folder, names, files in os.walk(root):
+        names[:] = [name for name in names if not name.startswith(".")]
+        path = Path(folder)
+        if (STEPS_FILE in files or CONFIG_FILE in files) and is_training(path):
+            folders.append(path)
+            names.clear()
+    return tuple(sorted(folders, key=lambda path: (path.name, str(path)), reverse=True))
+
+
+def read_config(path: Path) -> TrainingConfig:
+    """Read `config.json` alone. Raises StoreError."""
+    return _record(path / CONFIG_FILE, TrainingConfig)
+
+
+def state_of(path: Path) -> str:
+    """Return the state of a profile, `finished` also for one that failed, without reading steps."""
+    if (path / SUMMARY_FILE).exists():
+        return "finished"
+    if is_locked(path / STEPS_FILE):
+        return "running"
+    # It may have ended in between.
+    return "finished" if (path / SUMMARY_FILE).exists() else "incomplete"
+
+
+def tail(path: Path) -> tuple[Step, ...]:
+    """Return the newest steps of a profile, running or not, from the end of `steps.jsonl`."""
+    file_path = path / STEPS_FILE
+    try:
+        with file_path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            start = file.seek(max(0, size - TAIL_BYTES))
+            data = file.read(TAIL_BYTES)
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise failed("read", file_path, error) from None
+    lines = data.split(b"\n")[:-1]
+    return tuple(_steps(lines[1:] if start else lines, file_path))
+
+
+def read_training(path: Path) -> TrainingProfile:
+    """Read a profile completely.
+
+    Raises StoreError if a newer compilewatch wrote it or a file cannot be read, and
+    DamagedProfileError if its files are damaged or contradict each other.
+    """
+    config = read_config(path)
+    state = state_of(path)
+    lines = read_bytes(path / STEPS_FILE).split(b"\n") if (path / STEPS_FILE).exists() else [b""]
+    torn = bool(lines.pop())
+    steps = tuple(_steps(lines, path / STEPS_FILE))
+    summary = None
+    if state == "finished":
+        summary = _record(path / SUMMARY_FILE, TrainingSummary)
+        state = summary.state
+        if state not in ("finished", "failed"):
+            raise DamagedProfileError(f"{path / SUMMARY_FILE}: unknown state {state!r}")
+        if torn:
+            raise DamagedProfileError(f"{path / STEPS_FILE}: its last line is cut off")
+        _check_written(path, summary, len(steps))
+    return TrainingProfile(
+        path=path,
+        state=state,
+        config=config,
+        steps=steps,
+        torn=torn,
+        summary=summary,
+        stage_times=_record(path / STAGES_FILE, StageTimes)
+        if (path / STAGES_FILE).exists()
+        else None,
+        metrics=_record(path / METRICS_FILE, TrainingMetrics)
+        if (path / METRICS_FILE).exists()
+        else None,
+        operators=_operators(path / OPERATORS_FILE),
+        has_trace=check_trace(path / TRACE_FILE),
+    )
+
+
+def _check_written(path: Path, summary: TrainingSummary, steps: int) -> None:
+    """Compare the files with what the summary says about them."""
+    if summary.steps != steps:
+        raise DamagedProfileError(
+            f"{path / STEPS_FILE}: {steps} steps, but {SUMMARY_FILE} counts {summary.steps}"
+        )
+    for name, written in summary.files.items():
+        if Path(name).name != name:
+            raise DamagedProfileError(f"{path / SUMMARY_FILE}: {name!r} is not a name of a file")
+        data = read_bytes(path / name)
+        if len(data) != written.bytes or hashlib.sha256(data).hexdigest() != written.sha256:
+            raise DamagedProfileError(f"{path / name}: changed since the profile ended")
+
+
+def _steps(lines: Sequence[bytes], path: Path) -> Iterator[Step]:
+    last = -1
+    for number, line in enumerate(lines, start=1):
+        step = _decoded(line, Step, f"{path}:{number}")
+        if step.index <= last:
+            raise DamagedProfileError(f"{path}:{number}: step {step.index} after step {last}")
+        total = sum(step.stages.values())
+        if abs(total - step.wall_seconds) > 0.01 * step.wall_seconds + 1e-6:
+            raise DamagedProfileError(
+                f"{path}:{number}: stages of {total:g} s in a step of {step.wall_seconds:g} s"
+            )
+        last = step.index
+        yield step
+
+
+def _operators(path: Path) -> tuple[OperatorStat, ...] | None:
+    if not path.exists():
+        return None
+    try:
+        rows = list(csv.reader(io.StringIO(read_bytes(path).decode())))
+        if not rows or tuple(rows[0]) != OPERATOR_COLUMNS:
+            raise DamagedProfileError(f"{path}: its first line is not {','.join(OPERATOR_COLUMNS)}")
+        named = (dict(zip(OPERATOR_COLUMNS, row, strict=True)) for row in rows[1:])
+        return tuple(msgspec.convert(row, OperatorStat, strict=False) for row in named)
+    except (ValueError, csv.Error) as error:
+        raise DamagedProfileError(f"{path}: damaged ({error})") from None
+
+
+def check_trace(path: Path) -> bool:
+    """Return whether there is a Chrome trace. Raises DamagedProfileError for one that is damaged.
+
+    Every complete event (`ph` X) must have a name, a time and a duration that is not negative.
+    """
+    if not path.exists():
+        return False
+    try:
+        trace = from_json(read_bytes(path), object)
+    except DamagedError as error:
+        raise DamagedProfileError(f"{path}: damaged ({error})") from None
+    events = trace.get("traceEvents") if isinstance(trace, dict) else trace
+    listed = events if isinstance(events, list) else ()
+    complete = [e for e in listed if isinstance(e, dict) and e.get("ph") == "X"]
+    if not complete:
+        raise DamagedProfileError(f"{path}: a trace without events")
+    for event in complete:
+        known = isinstance(event.get("ts"), int | float) and event.get("name") is not None
+        if not known or not isinstance(event.get("dur"), int | float) or event["dur"] < 0:
+            raise DamagedProfileError(f"{path}: an event without name, time or duration")
+    return True
+
+
+def _record(path: Path, kind: type[R]) -> R:
+    return _decoded(read_bytes(path), kind, str(path))
+
+
+def _decoded(data: bytes, kind: type[R], where: str) -> R:
+    try:
+        return decode(data, kind, TRAINING_VERSION)
+    except DamagedError as error:
+        raise DamagedProfileError(f"{where}: damaged ({error})") from None
+    except StoreError as error:
+        raise StoreError(f"{where}: {error}") from None
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a file. Raises DamagedProfileError without it, and StoreError."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise DamagedProfileError(f"{path} is missing") from None
+    except OSError as error:
+        raise failed("read", path, error) from None
+
+
+# --- checking profiles ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,9 +314,12 @@ def check_training(path: Path) -> CheckedProfile:
         profile = read_training(path)
     except StoreError as error:
         return CheckedProfile(path=path, kind="training", state="broken", broken=str(error))
-    findings = analysis.findings(profile)
     return CheckedProfile(
-        path=path, kind="training", state=profile.state, findings=findings, training=profile
+        path=path,
+        kind="training",
+        state=profile.state,
+        findings=training.findings(profile),
+        training=profile,
     )
 
 
@@ -153,19 +365,17 @@ def _report(checked: CheckedProfile) -> Iterator[str]:
     if checked.training is None:
         return
     yield "\n## What dominates\n"
-    yield "\n".join(analysis.explanation(checked.training))
+    yield "\n".join(training.explanation(checked.training))
     yield "\n## Stages\n"
     yield "| stage | median ms | share |"
     yield "|---|---|---|"
-    times = analysis.times_of(checked.training)
-    for stage, spread in times.stages.items():
-        yield f"| {stage} | {spread.median * 1e3:.3f} | {times.shares.get(stage, 0.0):.1%} |"
+    for stage, middle, *_, share in training.stage_rows(checked.training):
+        yield f"| {stage} | {middle} | {share} |"
     yield "\n## Operators\n"
     yield "| operator | calls | own CPU time, ms | CPU time, ms |"
     yield "|---|---|---|---|"
-    for row in analysis.top_operators(checked.training):
-        own, total = row.self_cpu_time_us / 1e3, row.cpu_time_total_us / 1e3
-        yield f"| `{row.name}` | {row.calls} | {own:.3f} | {total:.3f} |"
+    for name, *cells in training.operator_rows(checked.training):
+        yield f"| `{name}` | {' | '.join(cells)} |"
 
 
 def is_inference(path: Path) -> bool:

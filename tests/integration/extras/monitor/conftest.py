@@ -16,7 +16,7 @@ import compilewatch
 from compilewatch.environments import BOOTSTRAP
 from compilewatch.environments.creation import Tool
 from compilewatch.extras.monitor.cli import VARIABLES
-from compilewatch.extras.profiles.infer.store import ProfileFolder
+from compilewatch.extras.profiles.store import ProfileFolder
 from compilewatch.profiling import Profiler
 from tests import profiled
 

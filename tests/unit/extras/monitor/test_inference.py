@@ -12,7 +12,7 @@ import pytest
 from compilewatch.errors import StoreError
 from compilewatch.extras.monitor import view
 from compilewatch.extras.monitor.view import Details, Monitor
-from compilewatch.extras.profiles.infer.store import PROFILES_FILE, ProfileFolder, read_profiles
+from compilewatch.extras.profiles.store import PROFILES_FILE, ProfileFolder, read_profiles
 from compilewatch.records import Status
 from tests import profiled
 

@@ -9,7 +9,7 @@ import pytest
 
 from compilewatch.errors import StoreError
 from compilewatch.extras.monitor.view import Details, Monitor, _drawn
-from compilewatch.extras.profiles.train.records import Stage, Step
+from compilewatch.extras.profiles.training import Stage, Step
 from compilewatch.profiling import Profiler
 from compilewatch.records import Phase, Status
 from compilewatch.store import Store

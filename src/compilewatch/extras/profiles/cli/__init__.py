@@ -25,7 +25,7 @@ COMMANDS = {
         "validate the files of profiles, explain what dominates, recommend",
     ),
     "neuron": Command(
-        f"{__name__}.neuron:command",
+        f"{__name__}.train:neuron_group",
         "capture, view and summarise profiles with the tools of the Neuron SDK",
     ),
 }

@@ -18,19 +18,22 @@ from compilewatch import plugins
 from compilewatch.api.requests import one_request
 from compilewatch.api.selection import split
 from compilewatch.cli import completion, options
+from compilewatch.cli.conditions import FOUND, INCOMPLETE
 from compilewatch.cli.options import Decorator
 from compilewatch.config import Settings, load_settings
 from compilewatch.environments import Environments
 from compilewatch.errors import MissingExtraError, SinkError, UsageError
-from compilewatch.extras.profiles.infer import analysis, report
-from compilewatch.extras.profiles.infer.analysis import compare_profiles
-from compilewatch.extras.profiles.infer.measurement import (
+from compilewatch.extras.profiles import analysis, report
+from compilewatch.extras.profiles.analysis import compare_profiles
+from compilewatch.extras.profiles.measurement import (
     Job,
+    Profilers,
     canonical,
     check_targets,
     profile_model,
 )
-from compilewatch.extras.profiles.infer.records import (
+from compilewatch.extras.profiles.metrics import push_profile
+from compilewatch.extras.profiles.records import (
     EAGER,
     BatchPoint,
     InferenceOptions,
@@ -40,16 +43,12 @@ from compilewatch.extras.profiles.infer.records import (
     TargetProfile,
     Verdict,
 )
-from compilewatch.extras.profiles.infer.servers import Profilers
-from compilewatch.extras.profiles.infer.store import PREFIX, ProfileFolder, open_profile
+from compilewatch.extras.profiles.store import PREFIX, ProfileFolder, open_profile
 from compilewatch.records import ConfigBuild, Depth, Request, Status, Tier, new_run_id
 from compilewatch.report.terminal import console, plain, plain_table, spaced
 from compilewatch.report.wording import milliseconds
 from compilewatch.sources.labelled import read_labelled
 
-SLOWER_FOUND = 1
-INCOMPLETE = 3
-NOTHING_COMPARED = 3
 DEFAULTS = InferenceOptions()
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -169,10 +168,15 @@ def infer_command(
         "source": source,
         "python_path": python_path,
     }
-    requests = [
-        _request(name, inputs_file, flags, with_weights=data is not None) for name in models
+    jobs = [
+        Job(
+            request=_request(name, inputs_file, flags, with_weights=data is not None),
+            options=chosen,
+            trace=trace,
+            data=texts,
+        )
+        for name in models
     ]
-    jobs = [Job(request=r, options=chosen, trace=trace, data=texts) for r in requests]
     root = Path(settings.output_dir).absolute()
     profiles: list[InferenceProfile] = []
     environments = Environments(settings.cache_folder)
@@ -203,8 +207,8 @@ def _publish(settings: Settings, profile: InferenceProfile) -> str:
     if not settings.pushgateway.url:
         return ""
     try:
-        push_profile = plugins.load("compilewatch.extras.profiles.infer.publication:push_profile")
-        return str(push_profile(settings, profile))
+        gateway = plugins.load("compilewatch.sinks.pushgateway:Gateway")
+        return push_profile(gateway(settings), profile)
     except (MissingExtraError, SinkError) as error:
         click.echo(f"compilewatch: pushgateway was not published to: {error}", err=True)
         return ""
@@ -277,11 +281,11 @@ def compare_command(
         console().print(comparison_table(comparison))
     verdicts = {point.judgement.verdict for point in comparison.points}
     if comparison.obstacle or verdicts <= {Verdict.UNCLEAR}:
-        return NOTHING_COMPARED
+        return INCOMPLETE
     if fail_on == "slower" and (slower := comparison.of(Verdict.SLOWER)):
         names = ", ".join(f"{p.target} at batch {p.batch_size}" for p in slower)
         click.echo(f"compilewatch: --fail-on: slower: {names}", err=True)
-        return SLOWER_FOUND
+        return FOUND
     return 0
 
 

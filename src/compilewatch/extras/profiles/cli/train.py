@@ -1,9 +1,15 @@
-"""`compilewatch profile train` and `profile check`: training steps, and the files of profiles."""
+"""`compilewatch profile train`, `profile check` and `profile neuron`: steps of trainings.
+
+Models train each on each target in a child of its own, one after the other.
+"""
 
 from __future__ import annotations
 
+import math
+import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,35 +24,150 @@ from rich.text import Text
 from compilewatch.api.launching import local_launcher
 from compilewatch.api.requests import one_request
 from compilewatch.api.selection import split
+from compilewatch.api.worker_client import call_worker
 from compilewatch.cli import completion, options
 from compilewatch.cli.conditions import INCOMPLETE
 from compilewatch.cli.rendering.progress import spinner
 from compilewatch.config import Settings, load_settings
-from compilewatch.environments import Environments
-from compilewatch.errors import UsageError
+from compilewatch.environments import Environments, last_line, oneshot
+from compilewatch.errors import CompilerError, InputsError, StoreError, UsageError
+from compilewatch.extras.profiles import training as analysis
 from compilewatch.extras.profiles.check import (
     CheckedProfile,
     check_outputs,
     check_profiles,
+    find_training,
+    read_training,
     write_report,
 )
-from compilewatch.extras.profiles.train import analysis
-from compilewatch.extras.profiles.train.records import Stage, TrainingOptions, TrainingProfile
-from compilewatch.extras.profiles.train.workflow import (
-    EAGER,
-    XLA,
-    Trained,
-    profile_training,
-    train_alone,
-    training_request,
+from compilewatch.extras.profiles.messages import CapturedProfile, NeuronCapture
+from compilewatch.extras.profiles.training import (
+    ProfileFinding,
+    Stage,
+    TrainingOptions,
+    TrainingProfile,
 )
-from compilewatch.records import Mode, Request, Status, new_run_id
+from compilewatch.files import safe_name
+from compilewatch.launchers import Launcher
+from compilewatch.neuron import profiler
+from compilewatch.records import Depth, Mode, Request, Result, Status, Tier, Work, new_run_id
 from compilewatch.report.terminal import console, plain
 from compilewatch.report.wording import plural
+
+EAGER, XLA = "eager", "xla"
+
+SAME_LOSS = 1e-3
+"""Relative difference of the losses of the first steps up to which a speed-up is stated."""
+
+COMPARED_STEPS = 3
 
 TARGETS = (EAGER, "inductor")
 
 SHOWN = (Stage.FORWARD, Stage.BACKWARD, Stage.OPTIMIZER)
+
+TIMEOUT_SECONDS = 1800.0
+"""Of a tool of the Neuron SDK."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """One model on one target, with its profile if there is one.
+
+    `speedup` is None unless the losses match those of eager mode.
+    """
+
+    model: str
+    target: str
+    status: Status
+    detail: str
+    profile: TrainingProfile | None = None
+    speedup: float | None = None
+    same_losses: bool | None = None
+
+    def findings(self) -> tuple[ProfileFinding, ...]:
+        return analysis.findings(self.profile) if self.profile is not None else ()
+
+
+def training_request(request: Request, target: str, options: TrainingOptions) -> Request:
+    """Return the request that trains instead of evaluating; `target` may be `eager`."""
+    out = str(Path(options.out) / safe_name(request.model.name) / target)
+    own = msgspec.structs.replace(options, out=out, compiled=target != EAGER)
+    return msgspec.structs.replace(
+        request,
+        target=msgspec.structs.replace(request.target, mode=Mode.TRAIN),
+        key=f"train-{safe_name(request.model.name)}-{target}",
+        tier=Tier.REAL,
+        depth=request.depth or Depth.FULL,
+        keep_artifacts=False,
+        work=Work(name="train", options=msgspec.to_builtins(own)),
+    )
+
+
+def profile_training(
+    requests: Sequence[tuple[str, Request]],
+    launcher: Launcher,
+    scratch: Path,
+    train_alone: Callable[[Request], Result],
+) -> Iterator[Trained]:
+    """Run the requests, given with their targets, and yield each with what was measured.
+
+    `train_alone` runs those that a warm server's child cannot run.
+    """
+    eager: dict[str, TrainingProfile] = {}
+    for target, request in requests:
+        if target == XLA:
+            result = train_alone(request)
+        else:
+            (completed,) = launcher.run([request], scratch)
+            result = completed.result
+        passed, detail, profile = result.status is Status.PASS, result.detail, None
+        assert request.work is not None
+        try:
+            for folder in find_training(Path(request.work.options["out"]))[:1]:
+                profile = read_training(folder)
+            detail += "" if passed else f" (in {result.phase})"
+        except StoreError as error:
+            detail = str(error)
+        model, same, speedup = request.model.name, None, None
+        if profile is not None and passed and target == EAGER:
+            eager[model] = profile
+        elif profile is not None and passed and model in eager:
+            same, speedup = _compared(profile, eager[model])
+        yield Trained(
+            model=model,
+            target=target,
+            status=result.status,
+            detail=detail,
+            profile=profile,
+            speedup=speedup,
+            same_losses=same,
+        )
+
+
+def _compared(trained: TrainingProfile, eager: TrainingProfile) -> tuple[bool, float | None]:
+    """Whether the first losses are those of eager mode, and the speed-up over it if they are."""
+    losses = ([s.loss for s in profile.steps[:COMPARED_STEPS]] for profile in (eager, trained))
+    pairs = list(zip(*losses, strict=False))
+    same = bool(pairs) and all(
+        a is not None and b is not None and math.isclose(a, b, rel_tol=SAME_LOSS) for a, b in pairs
+    )
+    old, new = (analysis.times_of(profile).step for profile in (eager, trained))
+    return same, old.median / new.median if same and old and new else None
+
+
+def train_alone(environments: Environments, request: Request) -> Result:
+    """Train for a profile in an interpreter of its own, which no server has warmed up.
+
+    Raises InputsError if it does not end within the deadline of all phases.
+    """
+    try:
+        return call_worker(environments, "train", request, Result)
+    except subprocess.TimeoutExpired:
+        seconds = request.deadlines.total_seconds
+        raise InputsError(
+            f"{request.model.name}: the training did not end within {seconds:g} s: raise "
+            "deadlines.total_seconds or train fewer steps"
+        ) from None
 
 
 @click.command("train")
@@ -110,9 +231,14 @@ def train_command(
     them. A speed-up is stated only if the losses are those of eager mode. The exit status is 3 if a
     training did not end.
     """
-    requests, settings = _requests(
-        models, _known(targets), max_seconds, flags | {"jobs": 1, "output_dir": output_dir}
-    )
+    chosen = split(targets) or []
+    for name in chosen:
+        if name not in (EAGER, XLA) and name.partition(":")[0] != "inductor":
+            raise UsageError(
+                f"cannot train on {name!r}; known: eager, inductor, inductor:BACKEND, xla"
+            )
+    flags |= {"jobs": 1, "output_dir": output_dir}
+    requests, settings = _requests(models, chosen, max_seconds, flags)
     out = Path(settings.output_dir).absolute() / "profiles" / new_run_id()
     training = TrainingOptions(
         out=str(out), steps=steps, warm_up=warmup, trace_steps=trace_steps, batch_size=batch_size
@@ -132,17 +258,6 @@ def train_command(
     else:
         _show_trained(done, out)
     return 0 if all(trained.status is Status.PASS for trained in done) else INCOMPLETE
-
-
-def _known(targets: str) -> list[str]:
-    """Raises UsageError for a target that no training runs on."""
-    chosen = split(targets) or []
-    for name in chosen:
-        if name not in (EAGER, XLA) and name.partition(":")[0] != "inductor":
-            raise UsageError(
-                f"cannot train on {name!r}; known: eager, inductor, inductor:BACKEND, xla"
-            )
-    return chosen
 
 
 def _requests(
@@ -181,7 +296,7 @@ def _show_trained(done: Sequence[Trained], out: Path) -> None:
         lines = [f"{trained.status}: {trained.detail}"] if trained.status is not Status.PASS else []
         if trained.same_losses is False:
             lines.append("its losses differ from those of eager mode")
-        lines += [f"{finding.code}: {finding.found}" for finding in trained.findings]
+        lines += [f"{finding.code}: {finding.found}" for finding in trained.findings()]
         for line in lines:
             printer.print(plain(f"{trained.model} on {trained.target}: {line}"))
     printer.print(plain(f"Next: compilewatch profile check {out} --analysis"))
@@ -198,8 +313,10 @@ def _figures(*names: str, figures: Sequence[str]) -> Table:
 
 
 def _cells(trained: Trained) -> Iterator[str]:
-    figures, times = trained.metrics, trained.times
-    if figures is None or times is None or times.step is None:
+    if trained.profile is None:
+        return
+    figures, times = analysis.metrics_of(trained.profile), analysis.times_of(trained.profile)
+    if times.step is None:
         return
     yield _figure(figures.first_step_seconds)
     yield _figure(times.step.median, 1e3)
@@ -215,9 +332,13 @@ def _figure(value: float | None, factor: float = 1.0) -> str:
 
 
 def _trained_json(trained: Trained) -> dict[str, Any]:
-    names = ("model", "target", "status", "detail", "speedup", "same_losses", "metrics", "findings")
-    folder = str(trained.folder) if trained.folder is not None else None
-    return {name: getattr(trained, name) for name in names} | {"folder": folder}
+    names = ("model", "target", "status", "detail", "speedup", "same_losses")
+    profile = trained.profile
+    return {name: getattr(trained, name) for name in names} | {
+        "metrics": analysis.metrics_of(profile) if profile is not None else None,
+        "findings": trained.findings(),
+        "folder": str(profile.path) if profile is not None else None,
+    }
 
 
 STATUS_STYLES = ("green", "yellow", "red")
@@ -273,21 +394,17 @@ def _check_lines(checked: CheckedProfile, explained: bool) -> Iterator[Renderabl
 
 
 def _tables(profile: TrainingProfile) -> Iterator[Table]:
-    times = analysis.times_of(profile)
-    if times.stages:
-        stages = _figures("stage", figures=("median ms", "min ms", "max ms", "share"))
-        for stage, spread in times.stages.items():
-            seconds = (spread.median, spread.minimum, spread.maximum)
-            cells = [f"{value * 1e3:.3f}" for value in seconds]
-            stages.add_row(stage, *cells, f"{times.shares.get(stage, 0.0):.1%}")
-        yield stages
-    rows = analysis.top_operators(profile)
-    if rows:
-        operators = _figures("operator", figures=("calls", "own CPU ms", "CPU ms"))
-        for row in rows:
-            own, total = row.self_cpu_time_us / 1e3, row.cpu_time_total_us / 1e3
-            operators.add_row(plain(row.name), str(row.calls), f"{own:.3f}", f"{total:.3f}")
-        yield operators
+    stages, operators = analysis.stage_rows(profile), analysis.operator_rows(profile)
+    if stages:
+        table = _figures("stage", figures=("median ms", "min ms", "max ms", "share"))
+        for row in stages:
+            table.add_row(*row)
+        yield table
+    if operators:
+        table = _figures("operator", figures=("calls", "own CPU ms", "CPU ms"))
+        for name, *cells in operators:
+            table.add_row(plain(name), *cells)
+        yield table
 
 
 def _check_json(checked: CheckedProfile, explained: bool) -> dict[str, Any]:
@@ -300,3 +417,180 @@ def _check_json(checked: CheckedProfile, explained: bool) -> dict[str, Any]:
             fields["shares"] = analysis.times_of(training).shares
             fields["operators"] = analysis.top_operators(training)
     return fields
+
+
+# --- the Neuron SDK -------------------------------------------------------------------------------
+
+
+def capture_on_neuron(environments: Environments, order: NeuronCapture) -> CapturedProfile:
+    """Run `neuron-profile` of `worker.process.oneshot`, with the variables of this shell.
+
+    Raises CompilerError with the message of the failure.
+    """
+    chosen = environments.interpreter(order.request.target.environment)
+    seconds = order.request.deadlines.total_seconds
+    try:
+        done = oneshot(chosen, "neuron-profile", msgspec.json.encode(order), seconds)
+    except subprocess.TimeoutExpired:
+        raise CompilerError(f"the capture did not end within {seconds:g} s") from None
+    if done.returncode != 0:
+        raise CompilerError(f"{order.request.model.name}: {last_line(done.stderr)}")
+    return msgspec.json.decode(done.stdout, type=CapturedProfile)
+
+
+@click.group("neuron")
+def neuron_group() -> None:
+    """Capture, view and summarise profiles with the tools of the Neuron SDK.
+
+    It needs an instance with Neuron devices. So far it has run with mocks of the SDK only.
+    """
+
+
+@neuron_group.command("capture")
+@click.argument("what", metavar="MODEL|FILE.neff")
+@options.source
+@click.option(
+    "--environment",
+    "environments",
+    metavar="NAME",
+    help="The environment with torch_neuronx (default: neuron).",
+)
+@options.depth
+@click.option(
+    "--type",
+    "profile_type",
+    type=click.Choice(["trace", "operator"]),
+    default="trace",
+    show_default=True,
+    help="trace: the runtime; operator: operators of the framework and of HLO.",
+)
+@click.option("--steps", type=click.IntRange(min=1), default=10, show_default=True)
+@click.option("--port", type=click.IntRange(1, 65535), default=9012, show_default=True)
+@click.option("--ms-duration", type=click.IntRange(min=1), default=15000, show_default=True)
+@click.option(
+    "--logdir",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("logs"),
+    show_default=True,
+    help="The folder for TensorBoard; the files are in plugins/neuron below it.",
+)
+@click.option(
+    "--delete-working/--keep-working",
+    default=True,
+    show_default=True,
+    help="Delete the profiler's working files.",
+)
+@options.as_json
+def capture_command(
+    *,
+    what: str,
+    profile_type: str,
+    steps: int,
+    port: int,
+    ms_duration: int,
+    logdir: Path,
+    delete_working: bool,
+    as_json: bool,
+    **flags: Any,
+) -> None:
+    """Record training steps of MODEL on a NeuronCore, or one run of a compiled FILE.neff.
+
+    A model is moved to the device inside of the profiler's context and trained in the named blocks
+    model_build, loss_backward and optimizer_step. A NEFF runs with zeros, and FILE.ntff is written
+    beside it.
+    """
+    if what.endswith(profiler.NEFF_SUFFIX):
+        neff = Path(what)
+        if not neff.is_file():
+            raise CompilerError(f"there is no file {neff}")
+        ntff = neff.with_suffix(profiler.NTFF_SUFFIX)
+        tool = profiler.find()
+        with spinner(f"{tool.name} captures {neff}"):
+            profiler.capture(tool, neff, ntff, timeout_seconds=TIMEOUT_SECONDS)
+        result: Any = {"tool": tool.name, "neff": str(neff), "ntff": str(ntff)}
+        text = f"{ntff}\nNext: compilewatch profile neuron summarize {ntff}"
+    else:
+        request, settings = one_request(
+            what,
+            target="neuron",
+            mode=Mode.TRAIN.value,
+            dynamic=None,
+            inputs_file=None,
+            flags=flags,
+        )
+        order = NeuronCapture(
+            request=msgspec.structs.replace(request, tier=Tier.REAL),
+            steps=steps,
+            port=port,
+            profile_type=profile_type,
+            ms_duration=ms_duration,
+            neuron_tensorboard_plugin_dir=str(logdir.absolute() / "plugins" / "neuron"),
+            delete_working=delete_working,
+        )
+        with spinner(f"profiling {request.model.name}"):
+            result = capture_on_neuron(Environments(settings.cache_folder), order)
+        text = (
+            f"{plural(result.steps, 'step')}, {plural(len(result.files), 'file')} in "
+            f"{order.neuron_tensorboard_plugin_dir}\n"
+            f"Next: tensorboard --logdir {logdir} --load_fast=false (view NEURON)"
+        )
+    if as_json:
+        options.print_json(result)
+    else:
+        click.echo(text)
+
+
+_place = click.argument("place", metavar="SESSION|FILE.ntff", type=click.Path(path_type=Path))
+
+
+@neuron_group.command("view")
+@_place
+@click.option(
+    "--format",
+    "output_format",
+    type=click.Choice(profiler.FORMATS),
+    default="perfetto",
+    show_default=True,
+)
+@click.option(
+    "--output-file", type=click.Path(dir_okay=False, path_type=Path), help="Write it to this file."
+)
+def view_command(*, place: Path, output_format: str, output_file: Path | None) -> None:
+    """Convert a captured profile, for Perfetto by default (ui.perfetto.dev opens the file)."""
+    tool = profiler.find()
+    if output_file is None and output_format == "perfetto":
+        output_file = Path("profile.pftrace")
+    arguments = profiler.view_command(
+        tool, _existing(place), output_format=output_format, output_file=output_file
+    )
+    with spinner(f"{tool.name} converts {place}"):
+        text = profiler.run(tool, arguments, timeout_seconds=TIMEOUT_SECONDS)
+    click.echo(f"Saved: {output_file.absolute()}" if output_file is not None else text.rstrip())
+
+
+@neuron_group.command("summarize")
+@_place
+@options.as_json
+def summarize_command(*, place: Path, as_json: bool) -> None:
+    """Print the figures of a captured profile: time, utilisation, spilled bytes."""
+    tool = profiler.find()
+    place = _existing(place)
+    if place.is_dir() and (empty := profiler.session(place).empty):
+        raise CompilerError(f"{empty[0]} is empty: nothing was captured")
+    arguments = profiler.view_command(tool, place, output_format="summary-json", output_file=None)
+    with spinner(f"{tool.name} summarises {place}"):
+        text = profiler.run(tool, arguments, timeout_seconds=TIMEOUT_SECONDS)
+    figures = profiler.parse_summary(text)
+    if as_json:
+        options.print_json({"tool": tool.name, "summary": figures})
+        return
+    table = Table("figure", "value", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name, value in figures.items():
+        table.add_row(name, f"{value:,.6g}" if isinstance(value, float) else value)
+    console().print(table)
+
+
+def _existing(place: Path) -> Path:
+    if not place.exists():
+        raise CompilerError(f"there is no {place}")
+    return place

@@ -1,4 +1,4 @@
-"""What a subject measures: times, memory, a CUDA device under it, and traces.
+"""What a subject measures: times, memory, a CUDA device under it, traces, and what breaks cost.
 
 On a CUDA device, kernels run after the call that starts them has returned, so a call is over when
 the device has finished. Utilisation is NVML's, by `torch.cuda.utilization`, which needs the package
@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -24,9 +26,9 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from compilewatch.contract.processes import field_bytes
 from compilewatch.errors import UsageError
-from compilewatch.extras.profiles.infer.messages import STACKS_FILE, TRACE_FILE, MemoryUse, Round
-from compilewatch.extras.profiles.infer.records import Memory, OpStat
-from compilewatch.extras.profiles.worker.segments import Division, Slice, divide
+from compilewatch.extras.profiles.messages import STACKS_FILE, TRACE_FILE, MemoryUse, Round
+from compilewatch.extras.profiles.records import BreakCost, Memory, OpStat, Segments
+from compilewatch.records import GraphBreak
 
 _RESET_PEAK = "5"
 """Written to `clear_refs`, it sets VmHWM to the current resident set (proc(5))."""
@@ -39,8 +41,11 @@ def measure(call: Callable[[], object], runs: int, seconds: float) -> Round:
     """
     wall: list[float] = []
     cpu: list[float] = []
-    end = time.perf_counter() + seconds
-    with _no_collection():
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        end = time.perf_counter() + seconds
         while len(wall) < runs:
             cpu_before, wall_before = time.process_time(), time.perf_counter()
             call()
@@ -49,6 +54,9 @@ def measure(call: Callable[[], object], runs: int, seconds: float) -> Round:
             cpu.append(cpu_after - cpu_before)
             if wall_after > end:
                 break
+    finally:
+        if was_enabled:
+            gc.enable()
     return Round(wall_seconds=tuple(wall), cpu_seconds=tuple(cpu))
 
 
@@ -73,18 +81,6 @@ def peak_memory(call: Callable[[], object]) -> Memory:
     if peak is None or before is None:
         return Memory()
     return Memory(rss_peak_bytes=peak, call_peak_bytes=max(0, peak - before), pss_bytes=pss)
-
-
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    gc.collect()
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 # --- a CUDA device ------------------------------------------------------------------------------
@@ -177,7 +173,7 @@ def divided(call: Callable[[], object], calls: int) -> Division:
             with record_function(CALL):
                 call()
     events = profiler.profiler.kineto_results.events()
-    marks = [event for event in events if event.name() == CALL]
+    marks = (event for event in events if event.name() == CALL)
     measured = sorted(marks, key=lambda e: e.start_ns())[_WARM_UP_CALLS:]
     median = sorted(measured, key=lambda e: e.duration_ns())[(len(measured) - 1) // 2]
     whole = _slice(median)
@@ -218,22 +214,158 @@ def traced(
     ) as stacks:
         call()
     stacks.export_stacks(str(folder / STACKS_FILE), "self_cpu_time_total")
-    return tuple(map(_operator, plain.key_averages())), seconds
-
-
-def _operator(event: Any) -> OpStat:
-    """Torch's own sums, in microseconds and bytes."""
-    return OpStat(
-        name=event.key,
-        calls=event.count,
-        self_cpu_seconds=event.self_cpu_time_total / 1e6,
-        total_cpu_seconds=event.cpu_time_total / 1e6,
-        self_memory_bytes=int(event.self_cpu_memory_usage),
-        flops=int(event.flops) or None,
-        self_device_seconds=event.self_device_time_total / 1e6 or None,
+    # Torch's own sums, in microseconds and bytes.
+    operators = tuple(
+        OpStat(
+            name=event.key,
+            calls=event.count,
+            self_cpu_seconds=event.self_cpu_time_total / 1e6,
+            total_cpu_seconds=event.cpu_time_total / 1e6,
+            self_memory_bytes=int(event.self_cpu_memory_usage),
+            flops=int(event.flops) or None,
+            self_device_seconds=event.self_device_time_total / 1e6 or None,
+        )
+        for event in plain.key_averages()
     )
+    return operators, seconds
 
 
 def _slice(event: Any) -> Slice:
     annotation = "annotation" in str(getattr(event, "activity_type", lambda: "")())
     return Slice(event.start_ns(), event.duration_ns(), event.name(), is_operator=not annotation)
+
+
+# --- what a call spends where ---------------------------------------------------------------------
+#
+# Torch marks in its traces where compiled code runs: `TorchDynamo Cache Lookup` (the guards of a
+# frame), `Torch-Compiled Region: F/C` (the compiled code of a frame, by its compile id) and
+# `## Call CompiledFxGraph … ##` (a graph). Regions are nested, because the function that resumes
+# after a graph break runs inside the one before it. So each slice counts with its exclusive time,
+# and what is exclusive to a region is the Python code between its graphs: there a graph break costs
+# its time.
+
+GUARD = "guard"
+GRAPH = "graph"
+EAGER = "eager"
+PYTHON = "python"
+
+NO_FRAME = ""
+"""Stands for a compile id where no compiled frame runs."""
+
+_GUARDS = "TorchDynamo Cache Lookup"
+_GRAPH = "## Call CompiledFxGraph"
+_REGION = re.compile(r"Torch-Compiled Region: (?P<id>\S+)")
+
+
+@dataclass(frozen=True, order=True)
+class Slice:
+    """One event of a trace, in nanoseconds. `is_operator` is False for annotations."""
+
+    start: int
+    duration: int
+    name: str
+    is_operator: bool = True
+
+
+@dataclass
+class Division:
+    """The exclusive nanoseconds of a call by compile id and kind; they sum to `total`."""
+
+    total: int = 0
+    nanoseconds: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def add(self, owner: str, kind: str, nanoseconds: int) -> None:
+        kinds = self.nanoseconds.setdefault(owner, {})
+        kinds[kind] = kinds.get(kind, 0) + nanoseconds
+
+    def segments(self, calls: int) -> Segments:
+        """Where the call spends its time, by kind; it is one of `calls` traced calls."""
+        seconds = dict.fromkeys((GRAPH, GUARD, EAGER, PYTHON), 0.0)
+        for kinds in self.nanoseconds.values():
+            for kind, value in kinds.items():
+                seconds[kind] += value / 1e9
+        of_kind = {f"{kind}_seconds": value for kind, value in seconds.items()}
+        return Segments(calls=calls, call_seconds=self.total / 1e9, **of_kind)
+
+    def costs(self, breaks: Sequence[GraphBreak], ends: Mapping[str, int]) -> tuple[BreakCost, ...]:
+        """The cost of each graph break, the most expensive first.
+
+        `ends` is the index of the break at which the code of a compile id ends. A break costs what
+        its frame does outside of graphs: looking up the frame that resumes, Python code and
+        operators in between. The last frame of a call has no break, and costs nobody anything that
+        compiling without breaks would not.
+        """
+        costs: list[BreakCost] = []
+        for index, graph_break in enumerate(breaks):
+            owners = [owner for owner, end in ends.items() if end == index]
+            guard, python, eager = (
+                sum(self.nanoseconds.get(owner, {}).get(kind, 0) for owner in owners)
+                for kind in (GUARD, PYTHON, EAGER)
+            )
+            of_break = {
+                name: getattr(graph_break, name)
+                for name in BreakCost.__struct_fields__
+                if name in GraphBreak.__struct_fields__
+            }
+            costs.append(
+                BreakCost(
+                    **of_break,
+                    compile_ids=tuple(owner for owner in owners if owner != NO_FRAME),
+                    guard_seconds=guard / 1e9,
+                    python_seconds=python / 1e9,
+                    eager_seconds=eager / 1e9,
+                    share=(guard + python + eager) / self.total if self.total else 0.0,
+                )
+            )
+        return tuple(sorted(costs, key=lambda cost: -cost.seconds))
+
+
+@dataclass
+class _Open:
+    end: int
+    owner: str
+    kind: str
+    exclusive: int
+
+
+def divide(call: Slice, slices: Iterable[Slice]) -> Division:
+    """Divide a call among the slices inside of it, which are of its own thread.
+
+    Every nanosecond of the call counts exactly once: for the innermost slice that covers it.
+    """
+    division = Division(total=call.duration)
+    stack = [_Open(call.start + call.duration, NO_FRAME, PYTHON, call.duration)]
+
+    def close() -> None:
+        done = stack.pop()
+        division.add(done.owner, done.kind, done.exclusive)
+
+    for slice_ in sorted(slices, key=lambda s: (s.start, -s.duration)):
+        while len(stack) > 1 and slice_.start >= stack[-1].end:
+            close()
+        parent = stack[-1]
+        # A slice that does not nest (torch rounds) is cut at the end of the slice around it.
+        duration = min(slice_.start + slice_.duration, parent.end) - slice_.start
+        if duration < 0 or slice_.start < call.start:
+            continue
+        parent.exclusive -= duration
+        owner, kind = _belongs(slice_, parent)
+        stack.append(_Open(slice_.start + duration, owner, kind, duration))
+    while stack:
+        close()
+    return division
+
+
+def _belongs(part: Slice, parent: _Open) -> tuple[str, str]:
+    """Return the compile id and the kind of a slice inside of another."""
+    if parent.kind in (GRAPH, GUARD, EAGER):
+        return parent.owner, parent.kind
+    if (region := _REGION.match(part.name)) is not None:
+        return region["id"], PYTHON
+    if part.name.startswith(_GUARDS):
+        return parent.owner, GUARD
+    if part.name.startswith(_GRAPH):
+        return parent.owner, GRAPH
+    if part.is_operator and "::" in part.name:
+        return parent.owner, EAGER
+    return parent.owner, PYTHON  # the runtime wrapper of a graph, annotations of the model

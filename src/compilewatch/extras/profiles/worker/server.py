@@ -2,8 +2,7 @@
 
 It imports torch once, forks a subject for each job, passes every order on to its subject and sends
 one reply to each. It is synchronous on purpose: while a subject measures, nothing else of
-this profile may run. The messages are those of `extras.profiles.infer.messages`. When the parent
-ends, the server ends all subjects.
+this profile may run. When the parent ends, the server ends all subjects.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from compilewatch.contract.failures import error_record, one_line
 from compilewatch.contract.messages import Lines
 from compilewatch.contract.processes import resident_bytes
 from compilewatch.errors import CompilewatchError, UsageError
-from compilewatch.extras.profiles.infer.messages import END, Order, StepReply, SubjectJob
-from compilewatch.extras.profiles.infer.records import ProfileFailure
+from compilewatch.extras.profiles.messages import END, Order, StepReply, SubjectJob
+from compilewatch.extras.profiles.records import ProfileFailure
 from compilewatch.records import Phase, Status
 from compilewatch.worker import forked
 from compilewatch.worker.process import child, warmup
@@ -101,10 +100,8 @@ class ProfilingServer:
             while (received := self.lines.receive()) is not None:
                 for line in received:
                     reply = self._reply(line)
-                    if isinstance(reply, bytes):
-                        self.lines.channel.sendall(reply + b"\n")
-                    else:
-                        self.lines.send(reply)
+                    reply = reply if isinstance(reply, bytes) else msgspec.json.encode(reply)
+                    self.lines.channel.sendall(reply + b"\n")
         except OSError:
             return  # the parent has ended
         finally:
@@ -121,8 +118,7 @@ class ProfilingServer:
         subject = self.subjects.get(order.subject)
         if order.step == END:
             if subject is not None:
-                del self.subjects[order.subject]
-                subject.kill()
+                self.subjects.pop(order.subject).kill()
             return StepReply()
         if subject is None:
             return _failed(Status.CRASHED, "its process has ended")
@@ -153,27 +149,22 @@ def _be_subject(job: SubjectJob, channel: socket.socket, parent: int) -> NoRetur
         child.become_child(folder, parent, job.request.memory_limit_bytes)
         os.chdir(folder)
         gc.enable()
-        _obey(job, Lines(channel))
+        from compilewatch.extras.profiles.worker.subject import ProfiledModel
+
+        subject, lines = ProfiledModel(job), Lines(channel)
+        while (received := lines.receive()) is not None:
+            for line in received:
+                order = _orders.decode(line)
+                try:
+                    value = getattr(subject, order.step)(**order.options)
+                    lines.send(StepReply(value=msgspec.Raw(msgspec.json.encode(value))))
+                except BaseException as error:  # noqa: BLE001  (the worker's top)
+                    lines.send(_failure_of(error, subject.phase))
         code = 0
     finally:
         if code:
             sys.excepthook(*sys.exc_info())
         os._exit(code)
-
-
-def _obey(job: SubjectJob, lines: Lines) -> None:
-    from compilewatch.extras.profiles.worker.subject import ProfiledModel
-
-    subject = ProfiledModel(job)
-    while (received := lines.receive()) is not None:
-        for line in received:
-            order = _orders.decode(line)
-            try:
-                value = getattr(subject, order.step)(**order.options)
-                reply = StepReply(value=msgspec.Raw(msgspec.json.encode(value)))
-            except BaseException as error:  # noqa: BLE001  (the worker's top)
-                reply = _failure_of(error, subject.phase)
-            lines.send(reply)
 
 
 def _failure_of(error: BaseException, phase: Phase) -> StepReply:
@@ -182,11 +173,11 @@ def _failure_of(error: BaseException, phase: Phase) -> StepReply:
     status = Status.OOM if record.code == "out_of_memory" else Status.ERROR
     if record.code in ("missing_package", "unknown_architecture"):
         status = Status.UNSUPPORTED
+    return _failed(status, detail, phase)
+
+
+def _failed(status: Status, detail: str, phase: Phase = Phase.PROFILE) -> StepReply:
     return StepReply(failure=ProfileFailure(status=status, phase=phase, detail=detail))
-
-
-def _failed(status: Status, detail: str) -> StepReply:
-    return StepReply(failure=ProfileFailure(status=status, phase=Phase.PROFILE, detail=detail))
 
 
 def main(arguments: list[str]) -> int:

@@ -10,15 +10,17 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
 import torch._dynamo
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from compilewatch.errors import UsageError
-from compilewatch.extras.profiles.infer.messages import (
+from compilewatch.extras.profiles.messages import (
     TEXTS_FILE,
     FirstCall,
     Generated,
@@ -27,12 +29,13 @@ from compilewatch.extras.profiles.infer.messages import (
     Round,
     SubjectJob,
 )
-from compilewatch.extras.profiles.infer.records import BreakCost, OpStat, Segments
-from compilewatch.extras.profiles.worker import batches, measuring
-from compilewatch.records import ConfigBuild, GraphBreak, Numerics, Phase
+from compilewatch.extras.profiles.records import BreakCost, OpStat, Segments
+from compilewatch.extras.profiles.worker import measuring
+from compilewatch.records import ConfigBuild, FactoryBuild, GraphBreak, Numerics, Phase
+from compilewatch.worker.example_inputs import make_inputs, summarize
 from compilewatch.worker.model.overrides import overrides_of
 from compilewatch.worker.model.resolve import build_model
-from compilewatch.worker.subject import Subject
+from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets import numerics
 from compilewatch.worker.targets.dynamo.capture import Capture, capture, unmeasured_guards
 from compilewatch.worker.targets.dynamo.target import forward_of
@@ -42,9 +45,6 @@ SEED = 0
 
 REFERENCE_PARAMETERS = 500_000_000
 """A larger model is not copied in float64 to judge numbers: eager mode is the reference then."""
-
-Times = tuple[float, float]
-"""Wall and CPU seconds."""
 
 
 class Eager:
@@ -59,8 +59,11 @@ class Eager:
 
     def call(self) -> Any:
         """One call, finished when it returns."""
+        return self._on_inputs(self.subject.module, self.subject)
+
+    def _on_inputs(self, function: Callable[..., Any], subject: Subject) -> Any:
         with torch.no_grad():
-            return self.subject.module(*self.subject.inputs.args, **self.subject.inputs.kwargs)
+            return function(*subject.inputs.args, **subject.inputs.kwargs)
 
     def observed(self) -> dict[str, Any]:
         """The results of one call by path, for a comparison with eager mode."""
@@ -112,18 +115,13 @@ class Inductor(Eager):
             self.optimized = optimized
             self.call()
 
+        backend = torch._dynamo.lookup_backend("inductor")
         # Inductor marks each graph in a trace; dynamic shapes would be slower code.
         with unmeasured_guards():
-            self.captured = capture(
-                call,
-                self.subject.module,
-                backend=torch._dynamo.lookup_backend("inductor"),
-                dynamic=None,
-            )
+            self.captured = capture(call, self.subject.module, backend=backend, dynamic=None)
 
     def call(self) -> Any:
-        with torch.no_grad():
-            return self.optimized(*self.subject.inputs.args, **self.subject.inputs.kwargs)
+        return self._on_inputs(self.optimized, self.subject)
 
     def observed(self) -> dict[str, Any]:
         return observed(self.subject, self.optimized)
@@ -145,7 +143,7 @@ class Inductor(Eager):
         first = next(iter(capture.frames), None)
         if first in ends and first not in capture.captured:
             # The model's own frame was given up: its code runs as Python, in no compiled frame.
-            ends[""] = ends[first]
+            ends[measuring.NO_FRAME] = ends[first]
         return ends
 
     def forget(self) -> None:
@@ -158,12 +156,13 @@ class Inductor(Eager):
 class Xla(Eager):
     """PyTorch/XLA on its CPU device: the graph is traced in each call, and run once it is whole."""
 
+    placed: Subject
+
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
         from compilewatch.worker.targets.xla import device
 
         self._device = device
-        self.placed: Subject | None = None
 
     def first_call(self) -> None:
         self.placed = self._device.on_device(self.subject)
@@ -172,14 +171,11 @@ class Xla(Eager):
     def call(self) -> Any:
         import torch_xla
 
-        assert self.placed is not None
-        with torch.no_grad():
-            output = self.placed.module(*self.placed.inputs.args, **self.placed.inputs.kwargs)
+        output = self._on_inputs(self.placed.module, self.placed)
         torch_xla.sync(wait=True)
         return output
 
     def observed(self) -> dict[str, Any]:
-        assert self.placed is not None
         return {
             name: value.cpu() if isinstance(value, torch.Tensor) else value
             for name, value in observed(self.placed, self.placed.module).items()
@@ -211,21 +207,33 @@ class ProfiledModel:
 
     def prepare(self) -> Prepared:
         """Build the model and its inputs; on a compiled target, also make a call in eager mode."""
-        from compilewatch.worker.example_inputs import summarize
-
         job = self.job
         self._set_up()
         self.phase = Phase.CREATE
         overrides = overrides_of(job.request)
+        dtype = _dtype(job.dtype)
         began = time.perf_counter()
         built = build_model(job.request, None, overrides, full_size=job.full_size)
-        module = built.module.eval().to(_dtype(job.dtype)).to(self.device)
+        module = built.module.eval().to(dtype).to(self.device)
         load_seconds = time.perf_counter() - began
         self.phase = Phase.INPUTS
-        inputs, rows = batches.make_batch(
-            replace(built, module=module), job.request, overrides, job.batch_size, job.max_length
+        inputs = make_inputs(
+            module,
+            built.config,
+            job.request,
+            overrides,
+            None,
+            batch=job.batch_size,
+            length=job.max_length,
         )
-        inputs = mapped(inputs, self._placed)
+        # Rules make what they derive in the wanted size; the rows of own inputs are repeated.
+        build, rows = job.request.model.build, rows_of(inputs)
+        own = isinstance(build, FactoryBuild) and build.inputs is not None
+        if rows not in (None, job.batch_size) and (own or job.request.inputs_file is not None):
+            inputs, rows = with_rows(inputs, rows, job.batch_size), job.batch_size
+        inputs = mapped(
+            inputs, lambda t: t.to(self.device, dtype if t.is_floating_point() else t.dtype)
+        )
         self.built = Subject(
             request=job.request,
             module=module,
@@ -235,7 +243,7 @@ class ProfiledModel:
             enter=lambda phase: setattr(self, "phase", phase),
         )
         self.target = CALLABLES[job.target](self.built)
-        self.call = measuring.finished(self.target.call) if self._on_gpu else self.target.call
+        self.call = self._finished(self.target.call)
         if job.target != "eager":
             self.phase = Phase.EAGER
             with torch.no_grad():
@@ -252,7 +260,7 @@ class ProfiledModel:
             strategy=inputs.strategy,
             batch_size=rows or 1,
             is_fixed=rows != job.batch_size,
-            tokens_per_sample=batches.tokens_of(inputs),
+            tokens_per_sample=tokens_of(inputs),
             generates=bool(can_generate()) if callable(can_generate) else False,
             labels=tuple(str(labels[key]) for key in sorted(labels, key=int))
             if isinstance(labels, dict)
@@ -264,9 +272,8 @@ class ProfiledModel:
     def _on_gpu(self) -> bool:
         return bool(self.device.type == measuring.CUDA)
 
-    def _placed(self, tensor: torch.Tensor) -> torch.Tensor:
-        dtype = _dtype(self.job.dtype) if tensor.is_floating_point() else tensor.dtype
-        return tensor.to(self.device, dtype)
+    def _finished(self, call: Callable[[], object]) -> Callable[[], object]:
+        return measuring.finished(call) if self._on_gpu else call
 
     def _set_up(self) -> None:
         import numpy
@@ -286,32 +293,24 @@ class ProfiledModel:
 
     def first_call(self, *, warmup: int) -> FirstCall:
         """Compile, make the first call, and then `warmup` more."""
-        first = self._compiled()
+        self.phase = Phase.COMPILE
+        call = self._finished(self.target.first_call)
+        began = time.perf_counter()
+        call()
+        seconds = time.perf_counter() - began
         for _ in range(warmup):
             self.call()
         self.phase = Phase.PROFILE
-        return first
+        return FirstCall(seconds=seconds, graphs=self.target.graphs(), breaks=self.target.breaks())
 
     def recompile(self) -> FirstCall:
         """Drop the compiled code and make a first call again, from filled caches on disk."""
         self.phase = Phase.COMPILE
         self.target.forget()
-        first = self._compiled()
-        self.phase = Phase.PROFILE
-        return first
-
-    def _compiled(self) -> FirstCall:
-        self.phase = Phase.COMPILE
-        call: Callable[[], object] = self.target.first_call
-        call = measuring.finished(call) if self._on_gpu else call
-        began = time.perf_counter()
-        call()
-        seconds = time.perf_counter() - began
-        return FirstCall(seconds=seconds, graphs=self.target.graphs(), breaks=self.target.breaks())
+        return self.first_call(warmup=0)
 
     def measure(self, *, runs: int, seconds: float) -> Round:
         """One round: `runs` calls, fewer if `seconds` are over; at least one."""
-        self.phase = Phase.PROFILE
         return measuring.measure(self.call, runs, seconds)
 
     def memory(self) -> MemoryUse:
@@ -323,14 +322,15 @@ class ProfiledModel:
         """Compare the numbers of compiled code with those of eager mode."""
         self.phase = Phase.COMPARE
         module = self.built.module
+
+        def assess(reference: Callable[[], dict[str, Any]] | None) -> Numerics:
+            eager = lambda: observed(self.built, module)  # noqa: E731
+            return numerics.assess(eager, self.target.observed, reference)
+
+        compared = assess(None)
         small = sum(p.numel() for p in module.parameters()) <= REFERENCE_PARAMETERS
-        compared = numerics.assess(lambda: observed(self.built, module), self.target.observed, None)
         if not compared.matches and small:  # only then is the cost of a reference worth it
-            compared = numerics.assess(
-                lambda: observed(self.built, module),
-                self.target.observed,
-                lambda: observed_in_float64(self.built),
-            )
+            compared = assess(lambda: observed_in_float64(self.built))
         self.phase = Phase.PROFILE
         return compared
 
@@ -356,11 +356,17 @@ class ProfiledModel:
             raise UsageError("generation needs input_ids of two dimensions")
         call = self.target.compiled(self.built.module)
         with torch.no_grad():
-            texts = [_text(call, ids, tokens) for _ in range(runs + 1)][1:]
+            texts = [_text_times(call, ids, tokens) for _ in range(runs + 1)][1:]
+        (prompt_wall, prompt_cpu), (wall, cpu) = (
+            zip(*(text[part] for text in texts), strict=True) for part in range(2)
+        )
         return Generated(
             prompt_tokens=int(ids.shape[1]),
-            prefill=_round([prefill for prefill, _ in texts]),
-            decode=_round([(wall / tokens, cpu / tokens) for _, (wall, cpu) in texts]),
+            prefill=Round(wall_seconds=prompt_wall, cpu_seconds=prompt_cpu),
+            decode=Round(
+                wall_seconds=tuple(seconds / tokens for seconds in wall),
+                cpu_seconds=tuple(seconds / tokens for seconds in cpu),
+            ),
         )
 
     def classify(self, *, start: int, stop: int) -> tuple[list[int], float]:
@@ -370,35 +376,26 @@ class ProfiledModel:
         return self._classifier.classify(start, stop)
 
 
-def _round(times: list[Times]) -> Round:
-    return Round(
-        wall_seconds=tuple(wall for wall, _ in times), cpu_seconds=tuple(cpu for _, cpu in times)
-    )
+def _text_times(call: Any, ids: torch.Tensor, tokens: int) -> list[tuple[float, float]]:
+    """Wall and CPU seconds of the prompt of a text, and of all of its tokens."""
 
+    def now() -> tuple[float, float]:
+        if ids.is_cuda:  # when everything before has ended there as well
+            torch.cuda.synchronize()
+        return time.perf_counter(), time.process_time()
 
-def _text(call: Any, ids: torch.Tensor, tokens: int) -> tuple[Times, Times]:
-    begin = _now(ids)
+    moments = [now()]
     output = call(input_ids=ids, use_cache=True)
     cache = getattr(output, "past_key_values", None)
     if cache is None:
         raise UsageError("the model returns no cache, so its tokens cannot be timed apart")
-    after_prompt = _now(ids)
+    moments.append(now())
     for _ in range(tokens):
         ids = output.logits[:, -1:].argmax(-1)
         output = call(input_ids=ids, past_key_values=cache, use_cache=True)
         cache = output.past_key_values
-    return _between(begin, after_prompt), _between(after_prompt, _now(ids))
-
-
-def _now(ids: torch.Tensor) -> Times:
-    """The time when everything before has ended, on the device of the ids as well."""
-    if ids.is_cuda:
-        torch.cuda.synchronize()
-    return time.perf_counter(), time.process_time()
-
-
-def _between(begin: Times, end: Times) -> Times:
-    return end[0] - begin[0], end[1] - begin[1]
+    moments.append(now())
+    return [(end[0] - begin[0], end[1] - begin[1]) for begin, end in pairwise(moments)]
 
 
 class _Classifier:
@@ -419,9 +416,8 @@ class _Classifier:
         except (OSError, ValueError) as error:
             first = (str(error).splitlines() or [""])[0]
             raise UsageError(f"{where} has no tokenizer that can be loaded: {first}") from None
-        self._texts = msgspec.json.decode(
-            (Path(job.folder) / TEXTS_FILE).read_bytes(), type=list[str]
-        )
+        texts = (Path(job.folder) / TEXTS_FILE).read_bytes()
+        self._texts = msgspec.json.decode(texts, type=list[str])
         self._call = target.compiled(subject.module)
         self._device = next(subject.module.parameters()).device
         self._batch, self._length = job.batch_size, job.max_length or 512
@@ -454,3 +450,47 @@ def _dtype(name: str) -> torch.dtype:
     if not isinstance(dtype, torch.dtype):
         raise UsageError(f"torch has no dtype {name!r}")
     return dtype
+
+
+# --- the batch of example inputs ------------------------------------------------------------------
+
+
+def rows_of(inputs: ExampleInputs) -> int | None:
+    """Return the size of the batch dimension; None if the inputs have none.
+
+    Inputs of a factory do not name their dimensions: if the first dimensions of all tensors are
+    equal, they are the batch.
+    """
+    named = {
+        inputs.kwargs[name].shape[dim]
+        for name, dims in inputs.dynamic_shapes.items()
+        for dim, label in dims.items()
+        if label == "batch" and isinstance(inputs.kwargs.get(name), torch.Tensor)
+    }
+    if not named and not inputs.dynamic_shapes:
+        leaves = tree_leaves((inputs.args, inputs.kwargs))
+        tensors = (leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
+        named = {tensor.shape[0] if tensor.dim() else -1 for tensor in tensors}
+    return int(named.pop()) if len(named) == 1 and -1 not in named else None
+
+
+def tokens_of(inputs: ExampleInputs) -> int | None:
+    """Return the number of tokens of a sample; None for inputs without tokens."""
+    for name in ("input_ids", "inputs_embeds", "decoder_input_ids"):
+        value = inputs.kwargs.get(name)
+        if isinstance(value, torch.Tensor) and value.dim() >= 2:
+            return int(value.shape[1])
+    return None
+
+
+def with_rows(inputs: ExampleInputs, rows: int | None, batch: int) -> ExampleInputs:
+    """Return inputs of `batch` rows: the first ones of `rows`, repeated where there are too few."""
+    picks = torch.arange(batch) % (rows or 1)
+
+    def repeated(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.dim() or tensor.shape[0] != rows:
+            return tensor
+        return tensor.index_select(0, picks.to(tensor.device))
+
+    args, kwargs = tree_map_only(torch.Tensor, repeated, (inputs.args, inputs.kwargs))
+    return replace(inputs, args=args, kwargs=kwargs)

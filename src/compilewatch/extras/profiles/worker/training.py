@@ -13,8 +13,7 @@ import importlib.util
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,10 +25,10 @@ from torch._dynamo.utils import counters
 
 from compilewatch.contract.failures import error_record, one_line
 from compilewatch.errors import CompilerError
-from compilewatch.extras.profiles.infer.messages import CapturedProfile, NeuronCapture
-from compilewatch.extras.profiles.train.profiler import Profiler
-from compilewatch.extras.profiles.train.records import Stage, TrainingOptions
-from compilewatch.extras.profiles.worker.batches import rows_of, with_rows
+from compilewatch.extras.profiles.messages import CapturedProfile, NeuronCapture
+from compilewatch.extras.profiles.profiler import Profiler
+from compilewatch.extras.profiles.training import Stage, TrainingOptions
+from compilewatch.extras.profiles.worker.subject import rows_of, with_rows
 from compilewatch.records import Phase, Request, Result, Status, Tier
 from compilewatch.worker.example_inputs import make_inputs
 from compilewatch.worker.model.overrides import overrides_of
@@ -129,24 +128,15 @@ def _loop(subject: Subject, options: TrainingOptions, profiler: Profiler) -> Non
     module, samples = subject.module, rows_of(subject.inputs)
     call: Any = module
     if options.compiled:
-        call = torch.compile(
-            module,
-            backend=subject.request.target.backend or "inductor",
-            dynamic=subject.request.target.dynamic,
-        )
+        target = subject.request.target
+        backend = target.backend or "inductor"
+        call = torch.compile(module, backend=backend, dynamic=target.dynamic)
     optimizer = torch.optim.AdamW(module.parameters(), lr=options.learning_rate)
     for index in range(options.steps):
         torch.manual_seed(index)  # The same dropout on each target, so that losses compare.
         with profiler.stage(Stage.DATA):
             inputs = mapped(subject.inputs, torch.clone)
-        with profiler.stage(Stage.ZERO_GRAD):
-            optimizer.zero_grad()
-        with profiler.stage(Stage.FORWARD):
-            output = call(*inputs.args, **inputs.kwargs)
-        with profiler.stage(Stage.LOSS):
-            loss = loss_of(output)
-        if loss is None:
-            raise UntrainableError(f"{subject.request.model.name} has no output with a gradient")
+        loss = _forward(subject, call, inputs, optimizer, profiler)
         with profiler.stage(Stage.BACKWARD):
             loss.backward()
         with profiler.stage(Stage.OPTIMIZER):
@@ -154,6 +144,20 @@ def _loop(subject: Subject, options: TrainingOptions, profiler: Profiler) -> Non
         profiler.step(loss=loss, samples=samples)
         if index == 0:
             subject.enter(Phase.PROFILE)
+
+
+def _forward(
+    subject: Subject, call: Any, inputs: ExampleInputs, optimizer: Any, profiler: Profiler
+) -> torch.Tensor:
+    with profiler.stage(Stage.ZERO_GRAD):
+        optimizer.zero_grad()
+    with profiler.stage(Stage.FORWARD):
+        output = call(*inputs.args, **inputs.kwargs)
+    with profiler.stage(Stage.LOSS):
+        loss = loss_of(output)
+    if loss is None:
+        raise UntrainableError(f"{subject.request.model.name} has no output with a gradient")
+    return loss
 
 
 def _resized(subject: Subject, batch: int | None) -> Subject:
@@ -191,14 +195,7 @@ def _xla_loop(subject: Subject, options: TrainingOptions, profiler: Profiler) ->
             with profiler.stage(Stage.DATA):
                 inputs = mapped(subject.inputs, lambda tensor: tensor.to(device))
             with xp.Trace("model_build"):
-                with profiler.stage(Stage.ZERO_GRAD):
-                    optimizer.zero_grad()
-                with profiler.stage(Stage.FORWARD):
-                    output = placed.module(*inputs.args, **inputs.kwargs)
-                with profiler.stage(Stage.LOSS):
-                    loss = loss_of(output)
-            if loss is None:
-                raise ValueError(f"{subject.request.model.name} has no output with a gradient")
+                loss = _forward(subject, placed.module, inputs, optimizer, profiler)
             with xp.Trace("loss_backward"), profiler.stage(Stage.BACKWARD):
                 loss.backward()
             with xp.Trace("optimizer_step"), profiler.stage(Stage.OPTIMIZER):
@@ -287,28 +284,22 @@ def _train_on_neuron(module: torch.nn.Module, inputs: ExampleInputs, steps: int)
 
     profiler: Any = importlib.import_module("torch_xla.debug.profiler")
     ran: Counter[str] = Counter()
-
-    @contextmanager
-    def block(name: str) -> Iterator[None]:
-        with profiler.Trace(name):
-            yield
-        ran[name] += 1
-
     device = xm.xla_device()
     module = module.to(device)
     placed = mapped(inputs, lambda tensor: tensor.to(device))
     optimizer = torch.optim.SGD(module.parameters(), lr=NEURON_LEARNING_RATE)
     for number in range(steps):
         with profiler.StepTrace("training_step", step_num=number):
-            with block("model_build"):
+            with profiler.Trace("model_build"):
                 optimizer.zero_grad()
                 loss = loss_of(module(*placed.args, **placed.kwargs))
             if loss is None:
                 raise CompilerError("the model has no output with a gradient")
-            with block("loss_backward"):
+            with profiler.Trace("loss_backward"):
                 loss.backward()
-            with block("optimizer_step"):
+            with profiler.Trace("optimizer_step"):
                 optimizer.step()
+            ran.update(BLOCKS)
         xm.mark_step()  # torch_xla rejects it inside of a named block
     xm.wait_device_ops()
     return dict(ran)

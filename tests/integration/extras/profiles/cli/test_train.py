@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from compilewatch.extras.profiles.train.records import Stage
+from compilewatch.extras.profiles.training import Stage
 from tests.team import run_here
 from tests.warm import WarmLauncher
 

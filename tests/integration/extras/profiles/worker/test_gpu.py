@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from compilewatch.errors import UsageError
-from compilewatch.extras.profiles.infer.records import Memory
-from compilewatch.extras.profiles.train.store import read_training
+from compilewatch.extras.profiles.check import read_training
+from compilewatch.extras.profiles.records import Memory
 from compilewatch.extras.profiles.worker import measuring
 from compilewatch.profiling import Profiler
 from tests.doubles import pynvml

@@ -13,9 +13,9 @@ from breaks import CASES, Case, line_of
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from compilewatch.extras.profiles.infer.messages import STACKS_FILE, TRACE_FILE
+from compilewatch.extras.profiles.messages import STACKS_FILE, TRACE_FILE
 from compilewatch.extras.profiles.worker import measuring
-from compilewatch.extras.profiles.worker.segments import NO_FRAME, Division
+from compilewatch.extras.profiles.worker.measuring import NO_FRAME, Division
 from compilewatch.extras.profiles.worker.subject import Inductor
 from tests.integration.extras.profiles.worker.conftest import MakeInductor
 

@@ -1,0 +1,521 @@
+"""The context manager that a training script uses."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import logging
+import math
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import msgspec
+
+from compilewatch.contract.processes import resident_bytes
+from compilewatch.errors import did_you_mean
+from compilewatch.extras.profiles.training import (
+    CONFIG_FILE,
+    METRICS_FILE,
+    OPERATOR_COLUMNS,
+    OPERATORS_FILE,
+    STAGES_FILE,
+    STEPS_FILE,
+    SUMMARY_FILE,
+    TRACE_FILE,
+    Stage,
+    Step,
+    TrainingConfig,
+    TrainingSummary,
+    WrittenFile,
+    dominant_stage,
+    metrics,
+    stage_times,
+)
+from compilewatch.files import append_all, lock, replace, sync, sync_folder
+from compilewatch.records import Record, new_run_id, now
+
+T = TypeVar("T")
+Setting = str | int | float | bool | None
+
+PROBLEMS_KEPT = 20
+
+NVML_SECONDS = 1.0
+"""How often the use of a GPU is read: its sample periods are up to a second long."""
+
+SYNC_SECONDS = 1.0
+"""How often `steps.jsonl` is synced: a killed process loses no step, a power failure this much."""
+
+STEP_NAME = "training step"
+
+KINETO_LOG = "KINETO_LOG_LEVEL"
+
+_log = logging.getLogger("compilewatch.profiling")
+
+
+class Profiler:
+    """Measures a training loop, step by step and stage by stage, into a folder of its own.
+
+    Nothing that fails in here stops the training: the problem is logged once, listed in
+    `profiler_summary.json`, and the training continues. Exceptions of the training pass through.
+    Use it in one thread; in distributed training, enable it on one rank.
+
+    Args:
+        out: the folder in which a new folder for this profile is created; see `folder`.
+        enabled: if False, every method does nothing.
+        warm_up: steps at the beginning that averages leave out (compilation, caches).
+        trace_steps: steps after the warm-up that `torch.profiler` records; 0 for none. Averages
+            leave them out, too, because recording slows them down.
+        synchronize: called at the end of each stage, to wait for an asynchronous device. By default
+            it is `torch.cuda.synchronize` once CUDA is in use, and nothing otherwise.
+        model, target, settings: what `config.json` says about the training.
+    """
+
+    def __init__(
+        self,
+        out: str | os.PathLike[str] = "outputs/profiles",
+        *,
+        enabled: bool = True,
+        warm_up: int = 2,
+        trace_steps: int = 3,
+        synchronize: Callable[[], object] | None = None,
+        model: str | None = None,
+        target: str | None = None,
+        settings: Mapping[str, Setting] | None = None,
+    ) -> None:
+        self.problems: list[str] = []
+        self._out = Path(out)
+        self._enabled = enabled
+        self._active = False
+        self._warm_up = max(0, warm_up)
+        self._trace_steps = max(0, trace_steps)
+        self._synchronize = synchronize
+        self._about = (model, target, dict(settings or {}))
+        self._folder: TrainingFolder | None = None
+        self._clock = StageClock()
+        self._trace: Any = None  # torch.profiler.profile, while it records
+        self._traced_step: AbstractContextManager[object] = nullcontext()
+        self._index = self._lost = 0
+        self._epoch: int | None = None
+        self._pid = os.getpid()
+        self._began = self._step_began = self._cpu_began = 0.0
+        self._ask_nvml_at = 0.0
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of this profile; None if nothing is written."""
+        return self._folder.path if self._folder is not None else None
+
+    # --- what a training script calls ---
+
+    def __enter__(self) -> Self:
+        if self._enabled:
+            self._pid = os.getpid()
+            self._quietly("the profile cannot be started", self._start)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._running():
+            self._active = False
+            self._quietly("the trace cannot be written", self._save_trace)
+            failure = None if error is None else f"{type(error).__name__}: {error}"[:1000]
+            self._quietly("the profile cannot be completed", lambda: self._finish(failure))
+            if self._folder is not None:
+                self._quietly("the profile cannot be closed", self._folder.close)
+
+    def stage(self, name: str | Stage) -> AbstractContextManager[None]:
+        """Return the context of one stage of the step; see `Stage` for the names."""
+        if not self._running():
+            return nullcontext()
+        try:
+            stage = Stage(name)
+        except ValueError:
+            known = [member.value for member in Stage]
+            hint = did_you_mean(str(name), known) or f"; known: {', '.join(known)}"
+            self._problem(f"no stage {name!r}, which counts as other{hint}")
+            stage = Stage.OTHER
+        return self._stage(stage)
+
+    def data(self, batches: Iterable[T]) -> Iterator[T]:
+        """Yield the batches; the time that each takes counts as the stage `data`."""
+        iterator = iter(batches)
+        while True:
+            with self.stage(Stage.DATA):
+                try:
+                    batch = next(iterator)
+                except StopIteration:
+                    return
+            yield batch
+
+    def epoch(self, number: int) -> None:
+        """Say in which epoch the following steps are."""
+        self._epoch = number
+
+    def step(self, *, loss: object = None, samples: int | None = None) -> None:
+        """End a step and begin the next one.
+
+        `loss` may be a tensor with one element, whose value is read; `samples` is the size of the
+        batch.
+        """
+        if self._running():
+            self._quietly("a step cannot be recorded", lambda: self._end_step(loss, samples))
+
+    # --- the profile ---
+
+    def _running(self) -> bool:
+        """Whether this process writes a profile; a fork, such as a data loader's, does not."""
+        return self._active and os.getpid() == self._pid
+
+    def _start(self) -> None:
+        folder = TrainingFolder(self._out)
+        torch: Any = sys.modules.get("torch")
+        model, target, settings = self._about
+        cuda = torch is not None and torch.cuda.is_available()
+        folder.begin(
+            TrainingConfig(
+                id=folder.id,
+                started_at=now(),
+                pid=self._pid,
+                python=platform.python_version(),
+                cores=os.cpu_count() or 1,
+                machine=f"{platform.node()} {platform.system()} {platform.machine()}",
+                torch=str(torch.__version__) if torch is not None else None,
+                threads=torch.get_num_threads() if torch is not None else None,
+                device="cuda" if cuda else "cpu",
+                synchronized=self._synchronize is not None or cuda,
+                model=model,
+                target=target,
+                warm_up_steps=self._warm_up,
+                traced_from=self._warm_up if self._trace_steps else None,
+                traced_steps=self._trace_steps,
+                settings=settings,
+            )
+        )
+        self._folder, self._active = folder, True
+        self._began = time.perf_counter()
+        self._begin_step()
+
+    def _begin_step(self) -> None:
+        if self._trace_steps and self._index == self._warm_up and "torch" in sys.modules:
+            self._quietly("the trace cannot be started", self._start_trace)
+        if self._trace is not None:
+            self._traced_step = self._annotated(STEP_NAME)
+            self._traced_step.__enter__()
+        self._cpu_began = time.process_time()
+        self._step_began = time.perf_counter() - self._began
+        self._clock.begin_step()
+
+    def _end_step(self, loss: object, samples: int | None) -> None:
+        self._wait()
+        wall, stages = self._clock.end_step()
+        cpu = time.process_time() - self._cpu_began
+        ended, traced = time.perf_counter(), self._trace is not None
+        index, self._index = self._index, self._index + 1
+        try:
+            self._end_traced_step()
+            if index + 1 >= self._warm_up + self._trace_steps:
+                self._quietly("the trace cannot be written", self._save_trace)
+            value = self._quietly("the loss cannot be read", lambda: _number(loss))
+            finite = value is None or math.isfinite(value)
+            size = self._quietly(
+                "`samples` cannot be read", lambda: None if samples is None else int(samples)
+            )
+            step = Step(
+                index=index,
+                at_seconds=self._step_began,
+                wall_seconds=wall,
+                cpu_seconds=cpu,
+                stages=stages,
+                overhead_seconds=time.perf_counter() - ended,
+                epoch=self._epoch,
+                samples=size,
+                loss=value if finite else None,
+                loss_finite=finite,
+                resident_bytes=resident_bytes(),
+                device_peak_bytes=_device_peak(),
+                device_utilization=self._utilization(),
+                traced=traced,
+            )
+            self._append(step)
+        finally:
+            self._begin_step()
+
+    def _append(self, step: Step) -> None:
+        assert self._folder is not None
+        try:
+            self._folder.append(step)
+        except OSError as error:
+            self._lost += 1
+            self._problem(f"{self._folder.path}: steps are lost: {error.strerror or error}")
+
+    # --- the recording: errors of torch propagate, such as that of a second profiler ---
+
+    def _start_trace(self) -> None:
+        """Record on the CPU and on the accelerator, if there is one: torch's default activities."""
+        torch: Any = sys.modules["torch"]
+        trace = torch.profiler.profile(profile_memory=True, acc_events=True)
+        # Kineto reads it now, and would log each recording to stderr.
+        quiet = KINETO_LOG not in os.environ
+        os.environ.setdefault(KINETO_LOG, "99")
+        try:
+            trace.start()
+        finally:
+            if quiet:
+                os.environ.pop(KINETO_LOG, None)
+        self._trace = trace
+
+    def _annotated(self, name: str) -> AbstractContextManager[object]:
+        """A part of the trace with a name, so that the trace shows steps and stages."""
+        torch: Any = sys.modules.get("torch")
+        annotated: AbstractContextManager[object] = (
+            torch.profiler.record_function(name) if self._trace is not None else nullcontext()
+        )
+        return annotated
+
+    def _end_traced_step(self) -> None:
+        step, self._traced_step = self._traced_step, nullcontext()
+        step.__exit__(None, None, None)
+
+    def _save_trace(self) -> None:
+        """Write both files atomically, the trace in the JSON format of Chrome."""
+        trace, self._trace = self._trace, None
+        if trace is None or self._folder is None:
+            return
+        self._end_traced_step()
+        self._trace_steps = 0
+        trace.stop()
+        folder = self._folder.path
+        temporary = folder / f".{TRACE_FILE}.tmp"
+        try:
+            trace.export_chrome_trace(str(temporary))
+            temporary.replace(folder / TRACE_FILE)
+            replace(folder / OPERATORS_FILE, operators_csv(trace.key_averages()).encode())
+        finally:
+            # On a full disk, Kineto leaves a temporary file of its own, which stays open.
+            for left in folder.glob(f".{TRACE_FILE}*"):
+                os.truncate(left, 0)
+                left.unlink()
+
+    def _finish(self, error: str | None) -> None:
+        assert self._folder is not None
+        lines = (self._folder.path / STEPS_FILE).read_bytes().split(b"\n")[:-1]
+        steps = [msgspec.json.decode(line, type=Step) for line in lines]
+        if not steps:
+            self._problem("no step was recorded: call profiler.step() at the end of each step")
+        times = stage_times(steps, self._warm_up)
+        self._folder.write(STAGES_FILE, times)
+        self._folder.write(METRICS_FILE, metrics(steps, self._warm_up))
+        self._folder.finish(
+            TrainingSummary(
+                id=self._folder.id,
+                state="finished" if error is None else "failed",
+                finished_at=now(),
+                steps=len(steps),
+                error=error,
+                steps_lost=self._lost,
+                dominant_stage=dominant_stage(times),
+                problems=tuple(self.problems),
+                files={},
+            )
+        )
+
+    # --- stages ---
+
+    @contextmanager
+    def _stage(self, stage: Stage) -> Iterator[None]:
+        self._clock.enter(stage)
+        try:
+            with self._annotated(stage.value):
+                yield
+        finally:
+            self._quietly("a stage cannot end", self._wait)
+            self._clock.leave(stage)
+
+    def _wait(self) -> None:
+        """Wait for an asynchronous device, so that its work counts for the stage that began it."""
+        if self._synchronize is not None:
+            self._synchronize()
+            return
+        torch: Any = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+
+    def _utilization(self) -> float | None:
+        """How busy a CUDA device is. Without nvidia-ml-py, or on a MIG instance, nobody knows."""
+        torch: Any = sys.modules.get("torch")
+        now = time.monotonic()
+        if torch is None or now < self._ask_nvml_at or not torch.cuda.is_initialized():
+            return None
+        self._ask_nvml_at = now + NVML_SECONDS
+        try:
+            return int(torch.cuda.utilization()) / 100
+        except Exception:  # noqa: BLE001  (NVML's errors, which only that package defines)
+            self._ask_nvml_at = math.inf
+            return None
+
+    # --- failures ---
+
+    def _quietly(self, what: str, action: Callable[[], T]) -> T | None:
+        """Do something that must not stop the training."""
+        try:
+            return action()
+        except Exception as error:  # noqa: BLE001  (the edge to the training)
+            self._problem(f"{what}: {type(error).__name__}: {error}")
+            return None
+
+    def _problem(self, sentence: str) -> None:
+        """Log a problem and keep it for the summary, once."""
+        if sentence not in self.problems and len(self.problems) < PROBLEMS_KEPT:
+            self.problems.append(sentence)
+            _log.warning("the training continues, but %s", sentence)
+
+
+def _number(loss: Any) -> float | None:
+    """Return the value of a number or of a tensor with one element."""
+    if loss is None:
+        return None
+    return float(loss.detach() if hasattr(loss, "detach") else loss)
+
+
+def _device_peak() -> int | None:
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    return int(torch.cuda.max_memory_allocated())
+
+
+class TrainingFolder:
+    """The folder of one profile. Raises OSError.
+
+    The lock of `steps.jsonl` is held until `close`, or until the process ends, so that readers know
+    whether the profile is still being written.
+    """
+
+    def __init__(self, root: Path) -> None:
+        root.mkdir(parents=True, exist_ok=True)
+        while True:
+            self.path = root.absolute() / new_run_id()
+            try:
+                self.path.mkdir()
+                break
+            except FileExistsError:
+                time.sleep(0.001)
+        self._steps = -1
+        self._synced = time.monotonic()
+
+    @property
+    def id(self) -> str:
+        return self.path.name
+
+    def begin(self, config: TrainingConfig) -> None:
+        """Write `config.json`, and lock the empty `steps.jsonl`."""
+        self.write(CONFIG_FILE, config)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._steps = os.open(self.path / STEPS_FILE, flags, 0o644)
+        lock(self._steps, seconds=0.0)
+        sync_folder(self.path)
+
+    def append(self, step: Step) -> None:
+        """Append one line, which other processes can read when this returns."""
+        if self._steps < 0:
+            raise OSError(f"{STEPS_FILE} is not open")
+        append_all(self._steps, msgspec.json.encode(step) + b"\n")
+        if time.monotonic() - self._synced >= SYNC_SECONDS:
+            sync(self._steps)
+            self._synced = time.monotonic()
+
+    def write(self, name: str, record: Record) -> None:
+        """Write a file of JSON atomically."""
+        data = msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
+        replace(self.path / name, data, durable=True)
+
+    def finish(self, summary: TrainingSummary) -> None:
+        """Write the summary, which makes the profile complete."""
+        if self._steps >= 0:
+            sync(self._steps)
+        written = {
+            path.name: _measured(path)
+            for path in sorted(self.path.iterdir())
+            if path.is_file() and not path.name.startswith(".") and path.name != SUMMARY_FILE
+        }
+        self.write(SUMMARY_FILE, msgspec.structs.replace(summary, files=written))
+        sync_folder(self.path)
+
+    def close(self) -> None:
+        """Release the lock. May be called twice."""
+        descriptor, self._steps = self._steps, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def _measured(path: Path) -> WrittenFile:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return WrittenFile(bytes=path.stat().st_size, sha256=digest)
+
+
+class StageClock:
+    """Adds up the seconds of each stage of the current step.
+
+    Stages may be nested: the time of the inner one does not count for the outer one, so that the
+    stages of a step add up to the step. A stage that is open when a step ends continues in the next
+    one, with the rest of its time.
+    """
+
+    def __init__(self) -> None:
+        self._open: list[Stage] = []
+        self._seconds: dict[Stage, float] = {}
+        self._since = self._began = time.perf_counter()
+
+    def _charge(self, now: float) -> None:
+        """Count the time since the last change for the innermost open stage."""
+        stage = self._open[-1] if self._open else Stage.OTHER
+        self._seconds[stage] = self._seconds.get(stage, 0.0) + now - self._since
+        self._since = now
+
+    def enter(self, stage: Stage) -> None:
+        self._charge(time.perf_counter())
+        self._open.append(stage)
+
+    def leave(self, stage: Stage) -> None:
+        self._charge(time.perf_counter())
+        if stage in self._open:
+            # Stages that generators left open end with the one around them.
+            del self._open[len(self._open) - 1 - self._open[::-1].index(stage) :]
+
+    def end_step(self) -> tuple[float, dict[Stage, float]]:
+        """Return the seconds of the step that ends now and those of its stages."""
+        now = time.perf_counter()
+        self._charge(now)
+        wall, seconds = now - self._began, self._seconds
+        return wall, {stage: seconds[stage] for stage in Stage if stage in seconds}
+
+    def begin_step(self) -> None:
+        """Begin the next step; the time since `end_step` belongs to no step."""
+        self._seconds = {}
+        self._since = self._began = time.perf_counter()
+
+
+def operators_csv(averages: Any) -> str:
+    """The rows of `key_averages()`, most time of their own first. Times are in microseconds."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(OPERATOR_COLUMNS)
+    for row in sorted(averages, key=lambda e: (-e.self_cpu_time_total, e.key)):
+        times = (row.self_cpu_time_total, row.cpu_time_total)
+        device = (row.self_device_time_total, row.device_time_total)
+        memory = (row.self_cpu_memory_usage, row.cpu_memory_usage)
+        writer.writerow((row.key, row.count, *times, *device, *memory))
+    return text.getvalue()

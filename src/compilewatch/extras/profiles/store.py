@@ -1,0 +1,183 @@
+"""Stored profiles: `profiles.jsonl` with their records, and the folders with their files.
+
+A profile on its own is `outputs/profile-<id>/`; those of a run are in the folder of the run. The
+files of a profile are written first and its line last, so that a folder without a line is a profile
+that was interrupted, whatever it contains.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from compilewatch.errors import StoreError, UsageError
+from compilewatch.extras.profiles.records import PROFILE_VERSION, InferenceProfile, Samples
+from compilewatch.files import DamagedError, failed, from_json, point_latest, write_atomically
+from compilewatch.store.journal import append_record, read_records
+
+PROFILES_FILE = "profiles.jsonl"
+SAMPLES_FILE = "raw_values.json"
+PREFIX = "profile-"
+LATEST = "latest-profile"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredProfile:
+    """One profile with the folder of its files."""
+
+    profile: InferenceProfile
+    folder: Path
+
+    def samples(self) -> tuple[Samples, ...]:
+        """Return the measured values; empty if they were deleted. Raises StoreError."""
+        path = self.folder / SAMPLES_FILE
+        try:
+            return from_json(path.read_bytes(), tuple[Samples, ...])
+        except FileNotFoundError:
+            return ()
+        except OSError as error:
+            raise failed("read", path, error) from None
+        except DamagedError as error:
+            raise StoreError(f"{path} is damaged ({error}): profile the model again") from None
+
+
+class ProfileFolder:
+    """The folder of one profile that is being written. Raises StoreError.
+
+    `root` is the folder of `profiles.jsonl`, `place` that of the files relative to it.
+    """
+
+    def __init__(self, root: Path, place: str = ".") -> None:
+        self.root = root
+        self.place = place
+        self.path = root / place
+        self.scratch = root / f".scratch-profile-{os.getpid()}"
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.scratch.mkdir(exist_ok=True)
+        except OSError as error:
+            raise failed("write", self.path, error) from None
+
+    def write(self, files: Mapping[str, bytes]) -> None:
+        """Write files by relative path, each atomically."""
+        for name, data in files.items():
+            write_atomically(self.path / name, data, durable=False)
+
+    def adopt(self, source: Path, name: str) -> None:
+        """Move a file that a subject made into the folder; nothing happens if there is none."""
+        target = self.path / name
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            source.replace(target)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise failed("write", target, error) from None
+
+    def names(self) -> tuple[str, ...]:
+        """The files of the profile by relative path, sorted."""
+        paths = (path.relative_to(self.path) for path in self.path.rglob("*") if path.is_file())
+        shown = (p.as_posix() for p in paths if not any(s.startswith(".") for s in p.parts))
+        return tuple(sorted(name for name in shown if name != PROFILES_FILE))
+
+    def close(self) -> None:
+        """Delete what subjects left behind; a folder without any file disappears too."""
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        with suppress(OSError):
+            self.path.rmdir()
+
+    def finish(self, profile: InferenceProfile) -> None:
+        """Append the record, durably: from now on the profile exists."""
+        append_record(self.root / PROFILES_FILE, profile)
+        if self.root.name.startswith(PREFIX):
+            with suppress(OSError):  # a file system without links has none
+                point_latest(self.root.parent, self.root.name, LATEST)
+
+
+def adopt_profiles(source: Path, target: Path) -> None:
+    """Copy the profiles of one run into another, with their files, as links where possible."""
+
+    def linked(file: str, copy: str) -> None:
+        try:
+            os.link(file, copy)
+        except OSError:
+            shutil.copy2(file, copy)
+
+    for profile in read_profiles(source)[0]:
+        folder = target / profile.profile.place
+        if folder.exists():
+            continue  # of another shard, or of a part that is merged twice
+        try:
+            shutil.copytree(profile.folder, folder, copy_function=linked)
+        except OSError as error:
+            raise failed("write", folder, error) from None
+        append_record(target / PROFILES_FILE, profile.profile)
+
+
+def read_profiles(root: Path) -> tuple[tuple[StoredProfile, ...], tuple[str, ...]]:
+    """Return the profiles of a folder, and one line for each that cannot be read.
+
+    Raises StoreError if a newer compilewatch wrote one.
+    """
+    profiles, damaged = read_records(root / PROFILES_FILE, InferenceProfile, PROFILE_VERSION)
+    stored = (StoredProfile(profile=profile, folder=root / profile.place) for profile in profiles)
+    return tuple(stored), damaged
+
+
+def profile_folders(root: Path) -> Iterator[Path]:
+    """Yield the folders that contain profiles, newest first: their own, and those of runs."""
+    try:
+        names = [path.name for path in root.iterdir() if path.is_dir() and not path.is_symlink()]
+    except OSError:
+        return
+    for name in sorted(names, key=lambda n: n.removeprefix(PREFIX), reverse=True):
+        if (root / name / PROFILES_FILE).exists():
+            yield root / name
+
+
+def open_profile(root: Path, reference: str, model: str | None = None) -> StoredProfile:
+    """Open a profile by its id or the beginning of it, the path of its folder, or `latest`.
+
+    A folder with several models needs `model`. Raises UsageError if there is none.
+    """
+    profiles, damaged = read_profiles(_folder_of(root, reference))
+    chosen = [profile for profile in profiles if model is None or profile.profile.model == model]
+    if len(chosen) == 1 or (chosen and len({one.profile.model for one in chosen}) == 1):
+        return chosen[-1]
+    if chosen:
+        names = ", ".join(sorted({one.profile.model for one in chosen}))
+        raise UsageError(f"{reference} has several models, choose one with --model: {names}")
+    if damaged:
+        raise StoreError(damaged[0])
+    if profiles:
+        names = ", ".join(sorted({profile.profile.model for profile in profiles}))
+        raise UsageError(f"{reference} has no profile of {model}; it has {names}")
+    raise UsageError(f"{reference} has no complete profile: it was interrupted, measure again")
+
+
+def _folder_of(root: Path, reference: str) -> Path:
+    if reference == "latest":
+        folder = next(profile_folders(root), None)
+        if folder is None:
+            raise UsageError(f"no profiles in {root}: make one with `compilewatch profile infer`")
+        return folder
+    if os.sep in reference or reference in (".", ".."):
+        if not Path(reference).is_dir():
+            raise UsageError(f"{reference} is not a folder of a profile")
+        return Path(reference).absolute()
+    names = [path.name for path in profile_folders(root)]
+    alike = [n for n in names if n.removeprefix(PREFIX).startswith(reference.removeprefix(PREFIX))]
+    if len(alike) == 1:
+        return root / alike[0]
+    if alike:
+        raise UsageError(f"several profiles begin with {reference!r}: {', '.join(alike[:5])}")
+    if (root / reference).is_dir():
+        return root / reference
+    near = get_close_matches(reference, names, n=3, cutoff=0.5)
+    hint = f"; did you mean {', '.join(near)}?" if near else ""
+    raise UsageError(f"no profile {reference!r} in {root}{hint}")

@@ -1,0 +1,572 @@
+"""Training profiles: the records of their files, and what they show.
+
+The profiler of training scripts imports this module, so it imports little.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from compilewatch.records import Record
+
+TRAINING_VERSION = 1
+"""Version of all files of a training profile."""
+
+CONFIG_FILE = "config.json"
+STEPS_FILE = "steps.jsonl"
+METRICS_FILE = "metrics.json"
+STAGES_FILE = "stage_times.json"
+SUMMARY_FILE = "profiler_summary.json"
+OPERATORS_FILE = "op_stats.csv"
+TRACE_FILE = "trace.json"
+
+STEPS_LISTED = 10_000
+"""The most single steps in `stage_times.json`; `steps.jsonl` has all."""
+
+
+class Stage(StrEnum):
+    """The parts of a training step. `other` is the rest of the step, which no stage covers."""
+
+    DATA = "data"
+    ZERO_GRAD = "zero_grad"
+    FORWARD = "forward"
+    LOSS = "loss"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+    OTHER = "other"
+
+
+class TrainingOptions(Record, frozen=True, kw_only=True):
+    """How a worker trains a model for a profile; it is the field `training` of a request.
+
+    `out` is the absolute folder in which the profile's folder is created. Unless `compiled`, the
+    model trains in eager mode, whatever the target. `batch_size` repeats or drops rows of the
+    example inputs; None leaves them as they are.
+    """
+
+    out: str
+    steps: int = 20
+    compiled: bool = True
+    warm_up: int = 3
+    trace_steps: int = 3
+    batch_size: int | None = None
+    learning_rate: float = 1e-4
+
+
+class TrainingConfig(Record, frozen=True, kw_only=True):
+    """`config.json`, written first: what is profiled, in which process, on what.
+
+    `model`, `target` and `settings` are what the caller said. `synchronized` says whether the
+    stages of an asynchronous device end when its work has ended. `threads` is torch's number of
+    threads, None before torch is imported.
+    """
+
+    id: str
+    started_at: str
+    pid: int
+    python: str
+    cores: int
+    machine: str
+    schema_version: int = TRAINING_VERSION
+    kind: str = "training"
+    torch: str | None = None
+    threads: int | None = None
+    device: str = "cpu"
+    synchronized: bool = False
+    model: str | None = None
+    target: str | None = None
+    warm_up_steps: int = 0
+    traced_from: int | None = None
+    traced_steps: int = 0
+    settings: dict[str, str | int | float | bool | None] = {}
+
+
+class Step(Record, frozen=True, kw_only=True):
+    """One line of `steps.jsonl`. `stages` are exclusive seconds and add up to `wall_seconds`.
+
+    `index` counts from 0. `at_seconds` is when the step began, since the profile began.
+    `overhead_seconds` is what the profiler itself took after the step, which is part of no step.
+    `loss_finite` is False if the loss was infinite or not a number; `loss` is then None.
+    `resident_bytes` is the memory of the process at the end of the step, `device_peak_bytes` the
+    most that tensors took on a CUDA device so far; `device_utilization` is the share of the newest
+    sample period in which it ran a kernel (NVML), at most once a second. `traced` steps ran under
+    `torch.profiler`, which slows them down.
+    """
+
+    index: int
+    at_seconds: float
+    wall_seconds: float
+    cpu_seconds: float
+    stages: dict[Stage, float]
+    schema_version: int = TRAINING_VERSION
+    overhead_seconds: float = 0.0
+    epoch: int | None = None
+    samples: int | None = None
+    loss: float | None = None
+    loss_finite: bool = True
+    resident_bytes: int | None = None
+    device_peak_bytes: int | None = None
+    device_utilization: float | None = None
+    traced: bool = False
+
+
+class Spread(Record, frozen=True, kw_only=True):
+    """Seconds of `count` steps. `stdev` is None for fewer than two."""
+
+    count: int
+    total: float
+    mean: float
+    median: float
+    minimum: float
+    maximum: float
+    stdev: float | None = None
+
+
+class Epoch(Record, frozen=True, kw_only=True):
+    """All steps with one number of an epoch."""
+
+    epoch: int
+    steps: int
+    seconds: float
+
+
+class StageTimes(Record, frozen=True, kw_only=True):
+    """`stage_times.json`: seconds by stage, of the steady steps and of each single step.
+
+    Steady steps are neither warm-up nor traced; where there is none, all steps count. `steps` lists
+    `index`, `wall_seconds` and one entry for each stage, at most `STEPS_LISTED` of them.
+    """
+
+    stages: dict[Stage, Spread]
+    shares: dict[Stage, float]
+    step: Spread | None
+    epochs: tuple[Epoch, ...]
+    steps: tuple[dict[str, float], ...]
+    schema_version: int = TRAINING_VERSION
+    unit: str = "seconds"
+
+
+class TrainingMetrics(Record, frozen=True, kw_only=True):
+    """`metrics.json`: the figures that people compare. None: not measured."""
+
+    steps: int
+    steady_steps: int
+    schema_version: int = TRAINING_VERSION
+    wall_seconds: float = 0.0
+    overhead_seconds: float = 0.0
+    first_step_seconds: float | None = None
+    step_seconds_median: float | None = None
+    steps_per_second: float | None = None
+    samples_per_second: float | None = None
+    cpu_ratio: float | None = None
+    first_loss: float | None = None
+    last_loss: float | None = None
+    losses_not_finite: int = 0
+    peak_resident_bytes: int | None = None
+    peak_device_bytes: int | None = None
+    device_utilization: float | None = None
+
+
+class WrittenFile(Record, frozen=True, kw_only=True):
+    """Size and SHA-256 of a file when the profile ended."""
+
+    bytes: int
+    sha256: str
+
+
+class TrainingSummary(Record, frozen=True, kw_only=True):
+    """`profiler_summary.json`, written last: a profile without it is incomplete.
+
+    `state` is `finished`, or `failed` if the training ended with the exception that `error` names.
+    `problems` are sentences about what the profiler could not do; `steps_lost` could not be
+    written. `files` covers the other files.
+    """
+
+    id: str
+    state: str
+    finished_at: str
+    steps: int
+    files: dict[str, WrittenFile]
+    schema_version: int = TRAINING_VERSION
+    kind: str = "training"
+    error: str | None = None
+    steps_lost: int = 0
+    dominant_stage: Stage | None = None
+    problems: tuple[str, ...] = ()
+
+
+class FindingCode(StrEnum):
+    """What `profile check` may find in a readable profile."""
+
+    RUNNING = "running"
+    INCOMPLETE = "incomplete"
+    FAILED = "failed"
+    NO_STEPS = "no_steps"
+    FEW_STEPS = "few_steps"
+    STEPS_LOST = "steps_lost"
+    NO_TRACE = "no_trace"
+    LOSS_NOT_FINITE = "loss_not_finite"
+    DATA_BOUND = "data_bound"
+    OPTIMIZER_BOUND = "optimizer_bound"
+    NOT_COVERED = "not_covered"
+    UNSTABLE = "unstable"
+    WAITING = "waiting"
+    MEMORY_GROWS = "memory_grows"
+    OVERHEAD = "overhead"
+    FILE_MISSING = "file_missing"
+
+
+class ProfileFinding(Record, frozen=True, kw_only=True):
+    """One thing that deserves attention: what was found, and what to do."""
+
+    code: FindingCode
+    found: str
+    advice: str
+
+
+class OperatorStat(Record, frozen=True, kw_only=True):
+    """One row of `op_stats.csv`, of `torch.profiler`'s `key_averages()`; times in microseconds."""
+
+    name: str
+    calls: int
+    self_cpu_time_us: float
+    cpu_time_total_us: float
+    self_device_time_us: float
+    device_time_total_us: float
+    self_cpu_memory_bytes: float
+    cpu_memory_bytes: float
+
+
+OPERATOR_COLUMNS = OperatorStat.__struct_fields__
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingProfile:
+    """A training profile in its current state.
+
+    `state` is `running`, `incomplete` (its process ended without a summary), `finished` or
+    `failed` (the training raised). `torn` says whether an incomplete last line was left out.
+    `stage_times` and `metrics` are None until the profile ends.
+    """
+
+    path: Path
+    state: str
+    config: TrainingConfig
+    steps: tuple[Step, ...]
+    torn: bool = False
+    summary: TrainingSummary | None = None
+    stage_times: StageTimes | None = None
+    metrics: TrainingMetrics | None = None
+    operators: tuple[OperatorStat, ...] | None = None
+    has_trace: bool = False
+
+
+# --- what a profile shows -------------------------------------------------------------------------
+
+LEAST_STEPS = 5
+"""Steady steps below which shares and spreads say little."""
+
+OVERHEAD_SHARE = 0.1
+"""Of the time of the steps; the files and the trace are written between steps."""
+
+SPREAD = 0.25
+"""Interquartile range over median beyond which torch.utils.benchmark warns of wide spread."""
+
+GROWTH = 0.1
+"""Growth of memory from the first to the last quarter of the steady steps."""
+
+CPU_RATIO = 0.5
+"""CPU time over wall time below which a training on the CPU mostly waits."""
+
+ANNOTATIONS = frozenset({"training step", *Stage})
+"""Rows of `op_stats.csv` that are parts of the step and not operators."""
+
+ADVICE: dict[Stage, str] = {
+    Stage.DATA: "load batches in parallel (DataLoader num_workers, prefetch_factor, pin_memory)",
+    Stage.ZERO_GRAD: "use zero_grad(set_to_none=True), the default",
+    Stage.FORWARD: "compile the model (torch.compile), and look for graph breaks with "
+    "`compilewatch explain`",
+    Stage.LOSS: "compile the loss together with the model",
+    Stage.BACKWARD: "backward usually takes twice as long as forward; compile the model, use "
+    "bfloat16, or checkpoint fewer layers",
+    Stage.OPTIMIZER: "use a fused or foreach optimizer, or compile optimizer.step",
+    Stage.OTHER: "put the rest of the loop into stages: logging, .item(), evaluation, checkpoints",
+}
+
+STAGE_LIMITS = {
+    Stage.DATA: (0.2, FindingCode.DATA_BOUND),
+    Stage.OPTIMIZER: (0.3, FindingCode.OPTIMIZER_BOUND),
+    Stage.OTHER: (0.2, FindingCode.NOT_COVERED),
+}
+"""The shares of a step beyond which a stage is a finding."""
+
+FINDING_ADVICE = {
+    FindingCode.RUNNING: "check it again when the training has ended",
+    FindingCode.INCOMPLETE: "the steps can be used; run the training again for the other files",
+    FindingCode.FAILED: "correct the training script",
+    FindingCode.NO_STEPS: "call profiler.step() at the end of each step",
+    FindingCode.FEW_STEPS: "run at least {least} steps",
+    FindingCode.STEPS_LOST: "free space on the disk, and see `problems` in profiler_summary.json",
+    FindingCode.NO_TRACE: "see `problems` in profiler_summary.json",
+    FindingCode.LOSS_NOT_FINITE: "lower the learning rate, clip gradients, or look for a division "
+    "by zero",
+    **{code: ADVICE[stage] for stage, (_, code) in STAGE_LIMITS.items()},
+    FindingCode.UNSTABLE: "run on an idle machine, pin threads, or pad batches to equal shapes",
+    FindingCode.WAITING: "look for input and output, locks and other processes on this machine",
+    FindingCode.MEMORY_GROWS: "keep no tensors with gradients, such as losses in a list: use "
+    "loss.item()",
+    FindingCode.OVERHEAD: "no step contains this time; trace fewer steps for a shorter training",
+}
+
+
+def times_of(profile: TrainingProfile) -> StageTimes:
+    """Return the stage times, computed from the steps: those of a running profile, too."""
+    return stage_times(profile.steps, profile.config.warm_up_steps)
+
+
+def metrics_of(profile: TrainingProfile) -> TrainingMetrics:
+    """Return the metrics, computed from the steps."""
+    return metrics(profile.steps, profile.config.warm_up_steps)
+
+
+def findings(profile: TrainingProfile) -> tuple[ProfileFinding, ...]:
+    """Return everything that deserves attention, what concerns the profile itself first."""
+    counted = steady(profile.steps, profile.config.warm_up_steps)
+    texts = [*_about_profile(profile)]
+    if profile.steps:
+        texts += [*_about_time(profile, counted), *_about_memory(counted)]
+    least = profile.config.warm_up_steps + LEAST_STEPS + 3
+    return tuple(
+        ProfileFinding(code=code, found=text, advice=FINDING_ADVICE[code].format(least=least))
+        for code, text in texts
+    )
+
+
+def top_operators(profile: TrainingProfile, count: int = 10) -> tuple[OperatorStat, ...]:
+    """Return the operators with the most time of their own, without steps and stages."""
+    rows = [row for row in profile.operators or () if row.name not in ANNOTATIONS]
+    rows.sort(key=lambda row: -(row.self_cpu_time_us + row.self_device_time_us))
+    return tuple(rows[:count])
+
+
+def stage_rows(profile: TrainingProfile) -> list[tuple[str, ...]]:
+    """Return each stage with its median, smallest and largest milliseconds, and its share."""
+    times = times_of(profile)
+    return [
+        (
+            stage.value,
+            *(f"{s * 1e3:.3f}" for s in (spread.median, spread.minimum, spread.maximum)),
+            f"{times.shares.get(stage, 0.0):.1%}",
+        )
+        for stage, spread in times.stages.items()
+    ]
+
+
+def operator_rows(profile: TrainingProfile) -> list[tuple[str, ...]]:
+    """Return the top operators with their calls, and milliseconds of their own and in all."""
+    return [
+        (
+            row.name,
+            str(row.calls),
+            *(f"{us / 1e3:.3f}" for us in (row.self_cpu_time_us, row.cpu_time_total_us)),
+        )
+        for row in top_operators(profile)
+    ]
+
+
+def explanation(profile: TrainingProfile) -> tuple[str, ...]:
+    """Return sentences that say what dominates."""
+    return tuple(_explained(profile))
+
+
+def _explained(profile: TrainingProfile) -> Iterator[str]:
+    times, figures = times_of(profile), metrics_of(profile)
+    stage = dominant_stage(times)
+    if stage is None or times.step is None:
+        yield "No step was recorded, so there is nothing to explain."
+        return
+    share = times.shares[stage]
+    yield (
+        f"{stage} dominates: {share:.0%} of {times.step.count} steady steps, "
+        f"{times.stages[stage].median * 1e3:.3g} ms in the median step of "
+        f"{times.step.median * 1e3:.3g} ms. To make it faster: {ADVICE[stage]}."
+    )
+    first = figures.first_step_seconds
+    if first is not None and first > 2 * times.step.median:
+        cost = first - times.step.median
+        yield (
+            f"The first step took {first:.3g} s, {cost:.3g} s more than a median step: "
+            "compilation, caches and allocations. Averages leave it out."
+        )
+    rows = top_operators(profile, 3)
+    total = sum(row.self_cpu_time_us for row in profile.operators or ())
+    if rows and total > 0:
+        names = ", ".join(f"{row.name} {row.self_cpu_time_us / total:.0%}" for row in rows)
+        yield f"Operators with the most time of their own in the traced steps: {names}."
+
+
+Texts = Iterator[tuple[FindingCode, str]]
+
+
+def _about_profile(profile: TrainingProfile) -> Texts:
+    steps, summary = len(profile.steps), profile.summary
+    if profile.state == "running":
+        yield FindingCode.RUNNING, f"it is still being written: {steps} steps so far"
+    if profile.state == "incomplete":
+        torn = "; the last line was cut off" if profile.torn else ""
+        yield (
+            FindingCode.INCOMPLETE,
+            f"its process ended without a summary, after {steps} steps{torn}",
+        )
+    if summary is not None and summary.error is not None:
+        yield FindingCode.FAILED, f"the training ended with {summary.error}"
+    if profile.state != "running" and not steps:
+        yield FindingCode.NO_STEPS, "no step was recorded"
+    lost = profile.steps[-1].index + 1 - steps if steps else 0
+    lost = max(lost, summary.steps_lost if summary is not None else 0)
+    if lost > 0:
+        yield FindingCode.STEPS_LOST, f"{lost} steps could not be written"
+    planned = profile.config.traced_from
+    ended = profile.state in ("finished", "failed")
+    if planned is not None and ended and steps > planned and not profile.has_trace:
+        yield FindingCode.NO_TRACE, "the planned trace is missing"
+
+
+def _about_time(profile: TrainingProfile, counted: Sequence[Step]) -> Texts:
+    times, figures = times_of(profile), metrics_of(profile)
+    if lost := figures.losses_not_finite:
+        yield (
+            FindingCode.LOSS_NOT_FINITE,
+            f"the loss was infinite or not a number in {lost} steps",
+        )
+    if len(counted) < LEAST_STEPS:
+        text = f"only {len(counted)} steady steps, too few for shares and spreads"
+        yield FindingCode.FEW_STEPS, text
+        return
+    for stage, (limit, code) in STAGE_LIMITS.items():
+        share = times.shares.get(stage, 0.0)
+        if share > limit:
+            what = "no stage covers" if stage is Stage.OTHER else f"the stage {stage} takes"
+            yield code, f"{what} {share:.0%} of a step"
+    low, middle, high = statistics.quantiles((s.wall_seconds for s in counted), n=4)
+    if middle > 0 and (wide := (high - low) / middle) > SPREAD:
+        what = f"step times vary: the middle half of them spreads over {wide:.2g} times the median"
+        yield FindingCode.UNSTABLE, what
+    ratio = figures.cpu_ratio
+    if profile.config.device == "cpu" and ratio is not None and ratio < CPU_RATIO:
+        yield FindingCode.WAITING, f"the process used the CPU for only {ratio:.0%} of the time"
+    overhead, wall = figures.overhead_seconds, figures.wall_seconds
+    if overhead > OVERHEAD_SHARE * wall:
+        took = f"the profiler itself took {overhead:.3g} s between steps, for {wall:.3g} s of steps"
+        yield FindingCode.OVERHEAD, took
+
+
+def _about_memory(counted: Sequence[Step]) -> Texts:
+    used = [step.resident_bytes for step in counted if step.resident_bytes is not None]
+    quarter = len(used) // 4
+    if quarter < 5:
+        return
+    before, after = statistics.median(used[:quarter]), statistics.median(used[-quarter:])
+    if after > (1 + GROWTH) * before and before < statistics.median(used[quarter:-quarter]) < after:
+        text = f"memory grows: {before / 1e6:,.0f} MB to {after / 1e6:,.0f} MB"
+        yield FindingCode.MEMORY_GROWS, text
+
+
+def complete_steps(data: bytes) -> Iterator[Step]:
+    """Yield the steps of `steps.jsonl`; raises msgspec.DecodeError for a damaged line."""
+    for line in data.split(b"\n")[:-1]:
+        yield msgspec.json.decode(line, type=Step)
+
+
+def steady(steps: Sequence[Step], warm_up: int) -> list[Step]:
+    """Return the steps that are neither warm-up nor traced; all, if there is none."""
+    counted = [step for step in steps if step.index >= warm_up and not step.traced]
+    return counted or list(steps)
+
+
+def spread(values: Sequence[float]) -> Spread | None:
+    """Summarise seconds; None without any."""
+    if not values:
+        return None
+    return Spread(
+        count=len(values),
+        total=sum(values),
+        mean=statistics.fmean(values),
+        median=statistics.median(values),
+        minimum=min(values),
+        maximum=max(values),
+        stdev=statistics.stdev(values) if len(values) > 1 else None,
+    )
+
+
+def stage_times(steps: Sequence[Step], warm_up: int) -> StageTimes:
+    """Return the content of `stage_times.json`."""
+    counted = steady(steps, warm_up)
+    total = sum(step.wall_seconds for step in counted)
+    stages = {
+        stage: summary
+        for stage in Stage
+        if any(stage in step.stages for step in counted)
+        and (summary := spread([step.stages.get(stage, 0.0) for step in counted])) is not None
+    }
+    epochs: dict[int, list[float]] = {}
+    for step in steps:
+        if step.epoch is not None:
+            epochs.setdefault(step.epoch, []).append(step.wall_seconds)
+    return StageTimes(
+        stages=stages,
+        shares={stage: spread_of.total / total for stage, spread_of in stages.items() if total > 0},
+        step=spread([step.wall_seconds for step in counted]),
+        epochs=tuple(
+            Epoch(epoch=epoch, steps=len(seconds), seconds=sum(seconds))
+            for epoch, seconds in epochs.items()
+        ),
+        steps=tuple(
+            {"index": float(step.index), "wall_seconds": step.wall_seconds}
+            | {stage.value: seconds for stage, seconds in step.stages.items()}
+            for step in steps[:STEPS_LISTED]
+        ),
+    )
+
+
+def metrics(steps: Sequence[Step], warm_up: int) -> TrainingMetrics:
+    """Return the content of `metrics.json`."""
+    if not steps:
+        return TrainingMetrics(steps=0, steady_steps=0)
+    counted = steady(steps, warm_up)
+    wall = sum(step.wall_seconds for step in counted)
+    samples = [step.samples for step in counted if step.samples is not None]
+    busy = [s.device_utilization for s in counted if s.device_utilization is not None]
+    losses = [step.loss for step in steps if step.loss is not None]
+    resident = [step.resident_bytes for step in steps if step.resident_bytes is not None]
+    device = [step.device_peak_bytes for step in steps if step.device_peak_bytes is not None]
+    return TrainingMetrics(
+        steps=len(steps),
+        steady_steps=len(counted),
+        wall_seconds=sum(step.wall_seconds for step in steps),
+        overhead_seconds=sum(step.overhead_seconds for step in steps),
+        first_step_seconds=steps[0].wall_seconds if steps[0].index == 0 else None,
+        step_seconds_median=statistics.median(step.wall_seconds for step in counted),
+        steps_per_second=len(counted) / wall if wall > 0 else None,
+        samples_per_second=(
+            sum(samples) / wall if wall > 0 and len(samples) == len(counted) else None
+        ),
+        cpu_ratio=sum(step.cpu_seconds for step in counted) / wall if wall > 0 else None,
+        first_loss=losses[0] if losses else None,
+        last_loss=losses[-1] if losses else None,
+        losses_not_finite=sum(not step.loss_finite for step in steps),
+        peak_resident_bytes=max(resident, default=None),
+        peak_device_bytes=max(device, default=None),
+        device_utilization=statistics.fmean(busy) if busy else None,
+    )
+
+
+def dominant_stage(times: StageTimes) -> Stage | None:
+    """Return the stage with the largest share."""
+    return max(times.shares, key=lambda stage: times.shares[stage], default=None)

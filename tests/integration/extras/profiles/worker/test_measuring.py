@@ -1,0 +1,226 @@
+"""Times, peak memory, operators, and the division of calls on slices written down by hand."""
+
+from __future__ import annotations
+
+import csv
+import gc
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.profiler import profile
+
+from compilewatch.extras.profiles.records import OpStat
+from compilewatch.extras.profiles.report import op_stats
+from compilewatch.extras.profiles.worker import measuring
+from compilewatch.extras.profiles.worker.measuring import NO_FRAME, Division, Slice, divide
+from compilewatch.records import GraphBreak
+
+pytestmark = pytest.mark.torch
+
+LARGE = 100_000_000
+"""Numbers of four bytes: 381 MiB."""
+
+
+def filled(count: int) -> None:
+    torch.ones(count)
+
+
+def test_a_large_tensor_shows_as_a_peak_of_its_own() -> None:
+    found = measuring.peak_memory(lambda: filled(LARGE))
+    assert found.call_peak_bytes == pytest.approx(4 * LARGE, rel=0.05)
+    assert found.rss_peak_bytes is not None
+    assert found.rss_peak_bytes > 4 * LARGE
+
+
+def test_a_small_call_after_a_large_one_has_its_own_peak() -> None:
+    measuring.peak_memory(lambda: filled(LARGE))
+    found = measuring.peak_memory(lambda: filled(LARGE // 100))
+    assert found.call_peak_bytes is not None
+    assert found.call_peak_bytes < LARGE
+
+
+def test_a_round_has_as_many_samples_as_calls() -> None:
+    calls: list[int] = []
+    found = measuring.measure(lambda: calls.append(1), 5, 60.0)
+    assert len(found.wall_seconds) == len(found.cpu_seconds) == len(calls) == 5
+
+
+def test_a_round_ends_when_its_time_is_over() -> None:
+    calls: list[int] = []
+
+    def slow() -> None:
+        calls.append(1)
+        time.sleep(0.02)
+
+    assert len(measuring.measure(slow, 1000, 0.05).wall_seconds) == len(calls) < 10
+
+
+def test_waiting_is_wall_time_and_not_cpu_time() -> None:
+    found = measuring.measure(lambda: time.sleep(0.05), 2, 60.0)
+    assert min(found.wall_seconds) >= 0.05
+    assert max(found.cpu_seconds) < 0.05
+
+
+def test_the_garbage_collector_is_as_before_after_a_round() -> None:
+    seen: list[bool] = []
+    measuring.measure(lambda: seen.append(gc.isenabled()), 1, 1.0)
+    assert seen == [False]
+    assert gc.isenabled()
+
+
+CALLS = 3
+IDLE_SECONDS = 0.02
+ATTEMPTS = 5
+"""Another program may run between two calls, where no operator is: one calm recording is enough."""
+
+
+def call() -> None:
+    """Operators, then Python code that waits."""
+    values = torch.ones(256, 256)
+    for _ in range(4):
+        values = torch.relu(values @ values)
+    time.sleep(IDLE_SECONDS)
+
+
+def rows_of(operators: tuple[OpStat, ...]) -> dict[str, dict[str, str]]:
+    return {row["name"]: row for row in csv.DictReader(op_stats(operators).decode().splitlines())}
+
+
+def test_the_file_is_what_torch_sums_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts exactly and times to the microsecond, of the same recording."""
+    made: list[Any] = []
+
+    def recording(**arguments: Any) -> Any:
+        made.append(profile(**arguments))
+        return made[-1]
+
+    monkeypatch.setattr(measuring, "profile", recording)
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+    rows = rows_of(measuring.traced(lambda: model(torch.ones(8, 64)), CALLS, tmp_path)[0])
+    averages = {event.key: event for event in made[0].key_averages()}
+    assert rows.keys() == averages.keys()
+    assert int(rows["aten::addmm"]["calls"]) == 2 * CALLS
+    for name, event in averages.items():
+        assert int(rows[name]["calls"]) == event.count
+        for column in ("self_cpu_time", "cpu_time"):
+            total = getattr(event, f"{column}_total")
+            field = f"{column}_us" if column.startswith("self") else f"{column}_total_us"
+            assert float(rows[name][field]) == pytest.approx(total, abs=1)
+
+
+def test_self_times_sum_to_the_wall_time_with_python_that_waits(tmp_path: Path) -> None:
+    """Where no operator runs, the time is the annotation's own: nothing of a call is lost."""
+    shares = []
+    for _ in range(ATTEMPTS):
+        operators, wall_seconds = measuring.traced(call, CALLS, tmp_path)
+        own = {each.name: each.self_cpu_seconds for each in operators}
+        assert own[measuring.CALL] >= CALLS * IDLE_SECONDS
+        assert sum(own.values()) <= wall_seconds
+        shares.append(sum(own.values()) / wall_seconds)
+    assert max(shares) >= 0.99
+
+
+CALL = Slice(0, 1000, "compilewatch::call", is_operator=False)
+
+BROKEN = [
+    Slice(10, 40, "TorchDynamo Cache Lookup"),
+    Slice(60, 900, "Torch-Compiled Region: 0/0"),
+    Slice(70, 10, "AOTDispatcher Runtime Wrapper Prologue"),
+    Slice(100, 200, "## Call CompiledFxGraph fabc ##"),
+    Slice(120, 50, "aten::addmm"),
+    Slice(500, 30, "aten::nonzero"),
+    Slice(505, 10, "aten::empty"),
+    Slice(600, 20, "TorchDynamo Cache Lookup"),
+    Slice(630, 300, "Torch-Compiled Region: 1/0"),
+    Slice(640, 250, "## Call CompiledFxGraph fdef ##"),
+]
+"""A call that breaks once: the code that resumes (1/0) runs inside the one before it (0/0)."""
+
+
+def total(found: Division) -> int:
+    return sum(value for kinds in found.nanoseconds.values() for value in kinds.values())
+
+
+def test_each_part_goes_to_the_frame_that_it_is_exclusive_to() -> None:
+    found = divide(CALL, BROKEN).nanoseconds
+    assert found[NO_FRAME] == {"guard": 40, "python": 60}
+    assert found["0/0"] == {"graph": 200, "eager": 30, "guard": 20, "python": 350}
+    assert found["1/0"] == {"graph": 250, "python": 50}
+
+
+def test_the_parts_sum_to_the_call() -> None:
+    found = divide(CALL, BROKEN)
+    assert total(found) == found.total == 1000
+
+
+def test_slices_come_in_any_order() -> None:
+    mixed = BROKEN.copy()
+    random.Random(0).shuffle(mixed)
+    assert divide(CALL, mixed) == divide(CALL, BROKEN)
+
+
+def test_annotations_of_a_model_are_python() -> None:
+    noted = Slice(100, 100, "my::annotation", is_operator=False)
+    inside = Slice(110, 20, "aten::add")
+    found = divide(CALL, [noted, inside]).nanoseconds
+    assert found == {NO_FRAME: {"eager": 20, "python": 980}}
+
+
+def test_a_slice_that_does_not_nest_is_cut() -> None:
+    found = divide(CALL, [Slice(100, 100, "aten::a"), Slice(150, 100, "aten::b")])
+    assert total(found) == 1000
+    assert found.nanoseconds[NO_FRAME]["eager"] == 100
+
+
+def test_a_slice_that_outlives_the_call_is_cut_at_its_end() -> None:
+    found = divide(CALL, [Slice(900, 500, "aten::a")])
+    assert found.nanoseconds == {NO_FRAME: {"eager": 100, "python": 900}}
+
+
+def test_a_slice_of_the_call_before_is_left_out() -> None:
+    late = Slice(500, 1000, "compilewatch::call")
+    found = divide(late, [Slice(100, 50, "aten::a")])
+    assert found.nanoseconds == {NO_FRAME: {"python": 1000}}
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_any_slices_sum_to_the_call(seed: int) -> None:
+    draw = random.Random(seed)
+    names = ("aten::x", "Torch-Compiled Region: 2/1", "TorchDynamo Cache Lookup", "other")
+    slices = [
+        Slice(draw.randrange(1200), draw.randrange(400), draw.choice(names)) for _ in range(60)
+    ]
+    assert total(divide(CALL, slices)) == 1000
+
+
+def graph_break(line: int) -> GraphBreak:
+    return GraphBreak(
+        code="GB0", reason="r", fingerprint=f"f{line}", file="m.py", line=line, function="forward"
+    )
+
+
+def test_a_break_costs_what_its_frame_does_outside_of_graphs() -> None:
+    division = Division(
+        total=1000,
+        nanoseconds={
+            "": {"guard": 50, "python": 50},
+            "0/0": {"graph": 300, "python": 200, "guard": 100},
+            "1/0": {"graph": 100, "eager": 100},
+            "2/0": {"graph": 50, "python": 50},
+        },
+    )
+    first, second = division.costs((graph_break(7), graph_break(9)), {"0/0": 0, "1/0": 1})
+    assert (first.line, first.compile_ids) == (7, ("0/0",))
+    assert first.seconds == pytest.approx(3e-7)
+    assert first.share == pytest.approx(0.3)
+    assert second.line == 9
+    assert second.eager_seconds == pytest.approx(1e-7)
+    segments = division.segments(calls=1)
+    compiled = segments.graph_seconds + segments.guard_seconds
+    rest = segments.eager_seconds + segments.python_seconds
+    assert compiled + rest == pytest.approx(segments.call_seconds)
