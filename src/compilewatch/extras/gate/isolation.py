@@ -79,27 +79,35 @@ def isolated_reports(item: pytest.Item) -> Iterator[pytest.TestReport]:
         phases = {report.when for report in reports}
         if "teardown" in phases:
             return  # the test was over; how its process ends says nothing about it
-        if "setup" not in phases:
-            yield _report(item, "setup", "")
-        yield _report(item, "call", f"compilewatch: {ended}\n\n{_said(folder)}".strip())
-        yield _report(item, "teardown", "")
+        failed = f"compilewatch: {ended}\n\n{_output(folder)}".strip()
+        ends: tuple[tuple[Any, str], ...] = (("setup", ""), ("call", failed), ("teardown", ""))
+        for when, text in ends:
+            if when not in phases or when == "call":
+                yield pytest.TestReport(
+                    nodeid=item.nodeid,
+                    location=item.location,
+                    keywords=dict.fromkeys(item.keywords, 1),
+                    outcome="failed" if text else "passed",
+                    longrepr=text or None,
+                    when=when,
+                )
 
 
 def _order(item: pytest.Item) -> dict[str, Any]:
-    config = item.config
-    path, separator, inside = str(item.path), "::", item.nodeid.partition("::")[2]
+    config, inside = item.config, item.nodeid.partition("::")[2]
+    test = f"{item.path}::{inside}"
     options = {name: value for name, value in vars(config.option).items() if _is_plain(value)}
-    test = f"{path}{separator}{inside}"
-    own = {
+    options |= {name: value for name, value in _NOT_IN_CHILD.items() if name in options}
+    plugins = [*options.pop("plugins", []), "no:terminal", "no:cacheprovider"]
+    options |= {
         "rootdir": str(config.rootpath),
         "inifilename": str(config.inipath) if config.inipath is not None else None,
         "basetemp": None,
         "file_or_dir": [test],
         CHILD_OPTION: True,
     }
-    plugins = [*options.pop("plugins", []), "no:terminal", "no:cacheprovider"]
     return {
-        "options": options | {k: v for k, v in _NOT_IN_CHILD.items() if k in options} | own,
+        "options": options,
         "arguments": [*(word for name in plugins for word in ("-p", name)), test],
         "path": sys.path,
     }
@@ -114,7 +122,9 @@ def _is_plain(value: object) -> bool:
 def _run(folder: Path, item: pytest.Item) -> str:
     """Run the child until its end or a limit; return how it ended."""
     timeout: float = item.config.getoption("--compilewatch-timeout")
-    memory = int((item.config.getoption("--compilewatch-memory") or _most_memory()) * 2**30)
+    gib = item.config.getoption("--compilewatch-memory")
+    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory = int(gib * 2**30 if gib else 0.75 * installed)
     with (folder / OUTPUT).open("wb") as output:
         child = subprocess.Popen(
             [sys.executable, "-X", "faulthandler", "-c", _PROGRAM, str(folder / ORDER)],
@@ -128,26 +138,17 @@ def _run(folder: Path, item: pytest.Item) -> str:
     try:
         while True:
             with suppress(subprocess.TimeoutExpired):
-                child.wait(POLL_SECONDS)
-                return _ending(child.returncode)
+                status = child.wait(POLL_SECONDS)
+                if status >= 0:
+                    return f"the process of the test ended early, with the exit status {status}"
+                name = signal.Signals(-status).name
+                return f"crashed: the process of the test was ended by {name}"
             if time.monotonic() > deadline:
                 return f"timeout: the test took longer than {timeout:g} seconds"
             if (tree_peak_bytes(child.pid) or 0) > memory:
                 return f"memory: the test needed more than {memory / 2**30:.3g} GiB"
     finally:
         _end(child)
-
-
-def _most_memory() -> float:
-    """Three quarters of the memory of this machine, in GiB."""
-    return 0.75 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-
-
-def _ending(status: int) -> str:
-    if status < 0:
-        name = signal.Signals(-status).name
-        return f"crashed: the process of the test was ended by {name}"
-    return f"the process of the test ended early, with the exit status {status}"
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
@@ -161,7 +162,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     child.wait()
 
 
-def _said(folder: Path) -> str:
+def _output(folder: Path) -> str:
     """What a child printed, and its stacks, without the frames of pytest itself."""
     text = ""
     for name in (OUTPUT, STACKS):
@@ -185,17 +186,6 @@ def _written(folder: Path, config: pytest.Config) -> Iterator[pytest.TestReport]
             if isinstance(report.longrepr, list):  # of a skipped test
                 report.longrepr = tuple(report.longrepr)
             yield report
-
-
-def _report(item: pytest.Item, when: Any, failed: str) -> pytest.TestReport:
-    return pytest.TestReport(
-        nodeid=item.nodeid,
-        location=item.location,
-        keywords=dict.fromkeys(item.keywords, 1),
-        outcome="failed" if failed else "passed",
-        longrepr=failed or None,
-        when=when,
-    )
 
 
 class _Reports:
