@@ -276,3 +276,54 @@ def test_a_changed_parameter_is_seen_whatever_its_type() -> None:
     before = checksums(sparse)
     sparse.scale.data = torch.zeros(2).to_sparse()
     assert checksums(sparse) != before
+
+
+def subject(**given: Any) -> Any:
+    import torch
+
+    from compilewatch.extras.fixes.worker.verifying import ScriptSubject
+
+    def build(seed: int) -> torch.nn.Module:
+        torch.manual_seed(seed)
+        return torch.nn.Linear(2, 2)
+
+    changed = {name: given[name] for name in ("functions", "frozen") if name in given}
+    inputs = given.get("inputs", lambda _: ((torch.ones(2, 2),), {}))
+    return ScriptSubject(build, inputs, lambda *_: nullcontext(), **changed)
+
+
+def test_a_slow_model_is_called_six_times_and_once_more_where_the_fix_reads_numbers() -> None:
+    from compilewatch.extras.fixes.worker.verifying import CALLS, OTHER_NUMBERS, choose, planned
+
+    reading = subject(functions=("a:f", "a:g"), frozen=("a:f",))
+    frozen = subject(functions=("a:f",), frozen=("a:f",))
+    assert planned(reading, slow=False) == CALLS
+    assert len(planned(frozen, slow=False)) == 11
+    assert planned(frozen, slow=True) == CALLS[:6]
+    assert [variant for _, variant in planned(reading, slow=True)][6:] == [OTHER_NUMBERS]
+    choose(frozen, {*CALLS[:2]}, slow=True)  # what eager mode does not accept is called as it is
+    assert frozen.calls == CALLS[:2] * 3
+
+
+def test_unusual_integers_are_tried_only_where_there_are_some() -> None:
+    import torch
+
+    from compilewatch.extras.fixes.worker.verifying import INTEGERS, UNUSUAL, unusual_kinds
+
+    ids = subject(inputs=lambda _: ((), {"input_ids": torch.ones(2, 2, dtype=torch.int64)}))
+    assert unusual_kinds(ids) == list(UNUSUAL)
+    assert not {*INTEGERS} & {*unusual_kinds(subject())}
+
+
+def test_a_model_takes_the_weights_of_another_one() -> None:
+    import torch
+
+    from compilewatch.extras.fixes.worker.verifying import ScriptCall
+
+    one = subject()
+    calling = ScriptCall(one, one.build(0), one.unchanged)
+    weight, other = calling.model.weight, one.build(1)
+    assert not torch.equal(weight, other.weight)
+    calling.take(other)
+    assert calling.model.weight is weight  # in place, so that nothing is compiled again
+    assert torch.equal(weight, other.weight)
