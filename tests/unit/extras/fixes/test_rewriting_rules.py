@@ -59,12 +59,6 @@ def segments() -> dict[str, Any]:
 CALLS: dict[str, Callable[[], dict[str, Any]]] = {
     "message guarded": lambda: {"x": torch.ones(2), "logger": logging.getLogger("test")},
     "check in the graph": lambda: {"x": torch.ones(2)},
-    "known conditions first": lambda: {
-        "length": 3,
-        "mask": torch.ones(2),
-        "causal": True,
-        "x": torch.ones(2),
-    },
     "check of numbers in the graph": lambda: {
         "mask": torch.tensor([True, False, True]),
         "limit": 2,
@@ -185,24 +179,6 @@ UNTOUCHED = {
         ("assert isinstance(x, torch.Tensor)\n", 1),
         ("assert x is not None\n", 1),
         ("if x > 1:\n    y = 1\n", 1),
-    ],
-    "known conditions first": [
-        # a call may have an effect
-        ("y = n > 1 and self.flag() and mask is None\n", 1),
-        # attributes may need what is before them
-        ("y = n > 1 and self.config.causal\n", 1),
-        # the comparison is the last already
-        ("y = mask is None and n > 1\n", 1),
-        # either is enough
-        ("y = n > 1 or mask is None\n", 1),
-        # two comparisons
-        ("y = n > 1 and m > 1 and mask is None\n", 1),
-        # a comparison that evaluates more than sizes
-        ("y = next(n) > 1 and mask is None\n", 1),
-        # the value is used, which may be None or 0, and not its truth
-        ("y = n > 1 and mask is None and causal\nreturn x, y\n", 1),
-        ("y = n > 1 and mask is None and causal\nreturn attend(x, causal=y)\n", 1),
-        ("y = n > 1 and mask is None and causal\nreturn x if y is None else x + 1\n", 1),
     ],
     "check of numbers in the graph": [
         # a truth, not a comparison
@@ -388,11 +364,6 @@ def test_each_form_of_a_branch_becomes_a_choice(before: str, after: str) -> None
     for values in ([1.0, 2.0], [-3.0, -4.0], [0.0, 0.0]):
         given = {"x": torch.tensor(values)}
         torch.testing.assert_close(run(after, dict(given)), run(before, dict(given)))
-
-
-def test_a_condition_may_be_given_to_attention() -> None:
-    body = "y = n > 1 and causal\nreturn F.scaled_dot_product_attention(x, x, x, is_causal=y)\n"
-    assert "y = bool(causal) and n > 1" in rewritten("known conditions first", body, 1)
 
 
 def test_each_branch_of_a_choice_is_forced_in_both_functions() -> None:

@@ -6,7 +6,6 @@ from compilewatch.extras.fixes.rewriting.rules import attention, branches, check
 from compilewatch.extras.fixes.rewriting.sites import RewriteRule
 
 RULES: tuple[RewriteRule, ...] = (
-    *branches.OF_CONDITIONS,
     *checks.OF_CHECKS,
     *loops.OF_LOOPS,
     *loops.OF_COUNTING,
