@@ -15,11 +15,11 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from compilewatch import data
 from compilewatch.config import Settings
+from compilewatch.contract.libraries import ADAPTERS, LIBRARIES, PACKAGE_ENVIRONMENTS
 from compilewatch.contract.targets import (
     COMMON_FILES,
     CPU,
     CUDA_BUILD,
-    PACKAGE_ENVIRONMENTS,
     TARGETS,
     canonical,
     check_device,
@@ -62,7 +62,6 @@ from compilewatch.records import (
     Variants,
     digest,
 )
-from compilewatch.sources.libraries import ADAPTERS, package_of
 
 # fmt: off
 GENERIC_WORDS = frozenset({
@@ -365,8 +364,7 @@ def _own_packages(spec: ModelSpec) -> set[str]:
     """Return the packages besides Transformers that a model's own build names."""
     build = spec.build
     if isinstance(build, LibraryBuild):
-        own = package_of(build.library)
-        return {own} if own is not None else set()
+        return {LIBRARIES[build.library].distribution} if build.library in LIBRARIES else set()
     return set(build.packages) if isinstance(build, ConfigBuild) else set()
 
 

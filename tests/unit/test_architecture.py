@@ -19,12 +19,12 @@ from compilewatch import extras
 from compilewatch.contract.targets import COMMON_FILES, TARGETS
 from compilewatch.launchers import LAUNCHERS
 from compilewatch.sinks import SINKS
-from compilewatch.sources import SOURCES
+from compilewatch.sources import PACKAGES, SOURCES
 
 ROOT = Path(compilewatch.__file__).parent
 HEAVY = ("torch", "transformers", "numpy", "sympy")
 TABLES = {
-    "sources": SOURCES,
+    "sources": {name: row for name, row in SOURCES.items() if name not in PACKAGES},
     "targets": {name: row.implementation for name, row in TARGETS.items()},
     "launchers": LAUNCHERS,
     "sinks": SINKS,

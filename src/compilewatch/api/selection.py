@@ -13,7 +13,7 @@ from compilewatch.environments import Environments
 from compilewatch.errors import UnknownModelError, UsageError
 from compilewatch.plan import possible
 from compilewatch.records import Environment, ModelSpec
-from compilewatch.sources.loading import choose_source, other_sources, with_parts
+from compilewatch.sources import choose_source, other_sources, with_parts
 from compilewatch.sources.select import select
 
 

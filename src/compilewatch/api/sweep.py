@@ -19,7 +19,7 @@ from compilewatch.config import Settings, load_settings
 from compilewatch.launchers import Launcher
 from compilewatch.plan import check_targets, parse_shard, possible, targets_of
 from compilewatch.records import Depth, RunView, Shard, Target
-from compilewatch.sources.libraries import ALL
+from compilewatch.sources import ALL
 from compilewatch.store import Store
 
 

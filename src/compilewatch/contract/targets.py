@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from compilewatch.contract.libraries import PACKAGE_ENVIRONMENTS
 from compilewatch.errors import UsageError, did_you_mean
 from compilewatch.records import (
     DEFAULT_ENVIRONMENT,
@@ -85,7 +86,9 @@ class TargetEntry(Record, frozen=True, kw_only=True):
 
 COMMON_FILES = (
     "contract/failures.py",
+    "contract/libraries.py",
     "data/__init__.py",
+    "data/diffusers.toml",
     "worker/device",
     "worker/example_inputs",
     "worker/forked.py",
@@ -180,20 +183,6 @@ TARGETS: dict[str, TargetEntry] = {
     ),
 }
 """All targets, in the order in which a model has to pass them."""
-
-PACKAGE_ENVIRONMENTS: dict[str, tuple[str, ...]] = {
-    "vision": ("timm", "torchvision"),
-    "libraries": (
-        "chronos-forecasting",
-        "diffusers",
-        "open-clip-torch",
-        "peft",
-        "sentence-transformers",
-        "timm",
-        "torchvision",
-    ),
-}
-"""Environments with the torch of the default one -> the packages that they have besides."""
 
 
 def entry(name: str) -> TargetEntry:

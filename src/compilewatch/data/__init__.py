@@ -20,6 +20,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 FOLDER = Path(__file__).parent
 
+DIFFUSERS = FOLDER / "diffusers.toml"
+"""What single classes of diffusers need besides rules."""
 EXPECTATIONS = FOLDER / "expectations.toml"
 LIBRARY_POPULARITY = FOLDER / "library_popularity.csv"
 MODEL_PRICES = FOLDER / "papers" / "prices.toml"

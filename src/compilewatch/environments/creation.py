@@ -34,6 +34,7 @@ from packaging.version import InvalidVersion, Version
 
 from compilewatch.config import cache_folder
 from compilewatch.contract import targets
+from compilewatch.contract.libraries import PACKAGE_ENVIRONMENTS
 from compilewatch.data import REQUIREMENTS
 from compilewatch.environments import (
     INTERPRETERS,
@@ -146,7 +147,7 @@ def recipe_of(
                 torch=_pin_of_torch(locked_file),
                 requirements=locked_file,
                 index=INDEXES.get(name),
-                default_torch=name in targets.PACKAGE_ENVIRONMENTS,
+                default_torch=name in PACKAGE_ENVIRONMENTS,
             )
         if sys.platform != "linux":
             raise UsageError(

@@ -1,16 +1,37 @@
-"""Sources of models: one Protocol, one row for each in `SOURCES`; loaded lazily."""
+"""Sources of models: one Protocol, one row for each in `SOURCES`, and the meaning of `auto`.
+
+What reads a package of models or the pulled list is imported where such a source is chosen.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+import contextlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol, cast
 
-from compilewatch import extras
+from compilewatch import extras, plugins
+from compilewatch.config import PULLED, Places, inputs_folder
+from compilewatch.contract.libraries import LIBRARIES
+from compilewatch.errors import SourceError
 from compilewatch.records import ModelSpec
-from compilewatch.sources.libraries import ALL, LIBRARIES
+
+ALL = "all-libraries"
+"""The source of the models of all libraries."""
+
+PIPELINE = "Pipeline"
+"""The end of the names of pipelines, which consist of several models."""
+
+ENTRY_POINTS = "compilewatch.sources"
+"""The entry-point group in which other packages register sources, `name = "module:Class"`."""
+
+PACKAGES = {row.source: name for name, row in LIBRARIES.items() if row.implementation}
+"""Sources of the models of a package besides Transformers -> its library."""
 
 SOURCES: dict[str, str] = {
-    **{row.source: row.implementation for row in LIBRARIES.values()},
-    ALL: "compilewatch.sources.libraries.source:AllLibraries",
+    "library": "compilewatch.sources.transformers.source:LibrarySource",
+    **dict.fromkeys(PACKAGES, "compilewatch.sources.libraries:PackageSource"),
+    ALL: "compilewatch.sources.libraries:AllLibraries",
     "hub": "compilewatch.sources.hub.source:HubSource",
     "manifest": "compilewatch.sources.manifest:ManifestSource",
     **extras.rows("sources"),
@@ -25,3 +46,104 @@ class Source(Protocol):
     def models(self) -> tuple[ModelSpec, ...]:
         """Return all models of this source, most used first, then by name; names are unique."""
         ...
+
+
+def source_names() -> tuple[str, ...]:
+    """Return the values of `--source` other than `auto`."""
+    return plugins.names(SOURCES, group=ENTRY_POINTS)
+
+
+def make_source(name: str, heads: str = "default", places: Places | None = None) -> Source:
+    """Return the source called `name`. Raises UsageError for an unknown name."""
+    places = places or Places()
+    root = places.transformers
+    arguments: dict[str, dict[str, Any]] = {
+        "library": {
+            "heads": heads,
+            "package": root,
+            "popularity": places.popularity,
+            "cache": places.cache,
+        },
+        ALL: {"makers": [partial(make_source, s, heads, places) for s in ("library", *PACKAGES)]},
+        "hub": {"path": places.pulled, "transformers": root},
+        "manifest": {"path": places.manifest, "transformers": root},
+        **{source: {"outputs": places.outputs} for source in extras.rows("sources")},
+    }
+    if name in PACKAGES:
+        arguments[name] = {
+            "library": PACKAGES[name],
+            "heads": heads,
+            "environment": places.environment if root is not None else None,
+            "popularity": places.library_popularity,
+            "cache": places.cache,
+        }
+    known = ("auto", *source_names())
+    implementation = plugins.find("source", SOURCES, name, group=ENTRY_POINTS, known=known)
+    return cast(Source, implementation(**arguments.get(name, {})))
+
+
+def choose_source(
+    name: str = "auto", *, heads: str = "default", places: Places | None = None
+) -> tuple[Source, str]:
+    """Return the source called `name`, and a sentence that describes it.
+
+    `auto` is the pulled list if it exists, otherwise the library. `heads` only affects libraries.
+    """
+    places = places or Places()
+    pulled = places.pulled or inputs_folder() / PULLED
+    if name == "auto":
+        name = "hub" if pulled.exists() else "library"
+    source = make_source(name, heads, places)
+    sentence = f"Models of the source {name}."
+    if name == "library":
+        from compilewatch.sources.transformers.scan import transformers_version
+
+        root = places.transformers
+        which = (
+            f"Transformers {transformers_version(root)}" if root else "the installed Transformers"
+        )
+        sentence = f"Models of {which} (`compilewatch pull` lists the Hub's)."
+    elif name == "hub":
+        from compilewatch.sources.hub.pulled import read_pulled
+
+        pulled_list = read_pulled(pulled)
+        cut = f", incomplete ({pulled_list.message})" if pulled_list.partial else ""
+        sentence = f"Models of the Hub in {pulled}, pulled {pulled_list.pulled_at}{cut}."
+    elif name == "manifest":
+        sentence = f"Models of {getattr(source, 'path', places.manifest)}."
+    elif name in extras.SANDBOXED:
+        sentence = "Models of code that nobody has reviewed; each runs in a sandbox of its own."
+    elif name == ALL:
+        sentence = "Models of all libraries (`compilewatch list-sources` says which are missing)."
+    elif name in PACKAGES:
+        from compilewatch.sources.libraries import PackageSource
+
+        assert isinstance(source, PackageSource)
+        environment, version = source.installed()
+        package = source.row.distribution
+        sentence = f"Models of {package} {version} in the environment {environment}."
+    return source, sentence
+
+
+def other_sources(places: Places, chosen: str) -> tuple[Callable[[], Source], ...]:
+    """Return the sources in which to look up a model that the chosen source did not select.
+
+    The first is all of the chosen source, so that its models have precedence.
+    """
+    first = (chosen,) if chosen == "library" or chosen in PACKAGES else ()
+    names = (*first, "manifest", "hub", "library", ALL)
+    return tuple(partial(make_source, name, "all", places) for name in names)
+
+
+def with_parts(names: Sequence[str] | None, places: Places) -> list[str] | None:
+    """Return names with each pipeline replaced by the names of its models."""
+    if names is None or not any(name.endswith(PIPELINE) for name in names):
+        return list(names) if names is not None else None
+    from compilewatch.sources.libraries import PackageSource
+
+    pipelines: dict[str, tuple[str, ...]] = {}
+    source = make_source("diffusers", "all", places)
+    assert isinstance(source, PackageSource)
+    with contextlib.suppress(SourceError):
+        pipelines = source.pipelines()
+    return [part for name in names for part in pipelines.get(name.rpartition("/")[2], (name,))]

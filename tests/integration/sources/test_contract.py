@@ -9,17 +9,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from compilewatch.config import Places
+from compilewatch.contract.libraries import LIBRARIES
 from compilewatch.errors import ConfigError, SourceError
 from compilewatch.records import ModelSpec
-from compilewatch.sources import SOURCES
+from compilewatch.sources import ALL, SOURCES, make_source
 from compilewatch.sources.hub.pulled import PulledList, PulledModel, PulledQuery, write_pulled
-from compilewatch.sources.libraries import ALL, LIBRARIES
-from compilewatch.sources.loading import source_class
 
 EXAMPLE = Path(__file__).parents[3] / "inputs"
 
 OF_PACKAGES = {row.source for name, row in LIBRARIES.items() if name != "transformers"}
-"""Sources that need a package; their tests read small ones (tests/unit/sources/libraries)."""
+"""Sources that need a package; tests/unit/sources/test_libraries.py has theirs."""
 
 HERE = sorted(SOURCES.keys() - OF_PACKAGES)
 
@@ -49,7 +49,7 @@ def places(tmp_path: Path, scans: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("name", HERE)
 def test_models(name: str) -> None:
-    source = source_class(name)()
+    source = make_source(name)
     assert source.name == name
     specs = source.models()
     assert specs
@@ -73,15 +73,15 @@ def test_a_missing_package_is_one_line_with_the_command_that_creates_its_environ
 ) -> None:
     monkeypatch.setenv("COMPILEWATCH_CACHE", str(tmp_path / "no environments"))
     with pytest.raises(SourceError, match="is in no environment here: compilewatch env create"):
-        source_class(name)().models()
+        make_source(name).models()
 
 
 @pytest.mark.parametrize("name", HERE)
 def test_neither_torch_nor_transformers_is_imported(name: str) -> None:
     script = (
         "import sys\n"
-        "from compilewatch.sources.loading import source_class\n"
-        f"assert source_class({name!r})().models()\n"
+        "from compilewatch.sources import make_source\n"
+        f"assert make_source({name!r}).models()\n"
         "print(sorted({'torch', 'transformers'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
@@ -97,6 +97,6 @@ def test_files_that_cannot_be_used_are_one_line(
     if content is not None:
         path.write_bytes(content)
     with pytest.raises((ConfigError, SourceError)) as caught:
-        source_class(name)(path=path).models()
+        make_source(name, places=Places(pulled=path, manifest=path)).models()
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)

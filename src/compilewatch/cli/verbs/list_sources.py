@@ -10,12 +10,12 @@ from rich.text import Text
 
 from compilewatch.cli import options
 from compilewatch.config import Places, Settings, load_settings
+from compilewatch.contract.libraries import LIBRARIES
 from compilewatch.errors import CompilewatchError
 from compilewatch.records import Record
 from compilewatch.report.terminal import console
-from compilewatch.sources.libraries import LIBRARIES
-from compilewatch.sources.libraries.source import installed_package, library_version
-from compilewatch.sources.loading import choose_source, source_names
+from compilewatch.sources import choose_source, source_names
+from compilewatch.sources.libraries import PackageSource
 
 
 class ListedSource(Record, frozen=True, kw_only=True):
@@ -33,7 +33,7 @@ class ListedSource(Record, frozen=True, kw_only=True):
 
 
 def listed_sources(settings: Settings) -> tuple[ListedSource, ...]:
-    """Every registered source, libraries first. Nothing is imported or evaluated."""
+    """Every registered source, libraries first. No model is built or evaluated."""
     libraries = [row.source for row in LIBRARIES.values()]
     others = [name for name in source_names() if name not in libraries]
     return tuple(_listed(name, settings) for name in (*libraries, *others))
@@ -51,9 +51,9 @@ def _listed(name: str, settings: Settings) -> ListedSource:
     models, why = None, ""
     try:
         if row is not None:
-            package, environment = row.package, row.environments[0]
-            folder, environment = installed_package(row, settings.cache_folder)
-            version = library_version(folder, row)
+            package, environment = row.distribution, row.environments[0]
+            library = PackageSource(row.name, cache=settings.cache_folder)
+            environment, version = library.installed()
         models = len(choose_source(name, places=places)[0].models())
     except CompilewatchError as error:
         why = str(error)

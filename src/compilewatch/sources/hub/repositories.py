@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from compilewatch.contract.libraries import ADAPTERS
 from compilewatch.errors import ConfigError
 from compilewatch.records import LibraryBuild, ModelSpec, Part, canonical_config, digest
 from compilewatch.sources.configs import Configured, Resolver, read_config
@@ -23,7 +24,6 @@ from compilewatch.sources.hub import formats
 from compilewatch.sources.hub.original import ORIGINAL_CONFIG
 from compilewatch.sources.hub.reviewed import Reviewed
 from compilewatch.sources.hub.specs import built, configured, library_build, skipped
-from compilewatch.sources.libraries import ADAPTERS
 
 BASE = "base"
 """The folder, in that of a repository, with the configurations of an adapter's base."""

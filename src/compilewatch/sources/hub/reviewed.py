@@ -16,13 +16,13 @@ from typing import Any
 
 import msgspec
 
+from compilewatch.contract.libraries import LIBRARIES
 from compilewatch.data import REPOSITORIES
 from compilewatch.errors import ConfigError
 from compilewatch.files import read_toml
 from compilewatch.records import SCHEMA_VERSION, ModelSpec, Part
 from compilewatch.sources.configs import Resolver, read_config
 from compilewatch.sources.hub.specs import built, configured, library_build, skipped
-from compilewatch.sources.libraries import LIBRARIES
 
 FOLDER = "models"
 

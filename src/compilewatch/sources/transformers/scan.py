@@ -10,17 +10,22 @@ it reads.
 from __future__ import annotations
 
 import ast
+import contextlib
+import hashlib
 import importlib.util
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from compilewatch import extras
+from compilewatch.config import cache_folder
 from compilewatch.environments import SUPPORTED_TRANSFORMERS
-from compilewatch.errors import SourceError
+from compilewatch.errors import SourceError, StoreError
+from compilewatch.files import DamagedError, from_json, write_atomically
 from compilewatch.records import Record
-from compilewatch.sources.libraries.reading import read_cached
 
 _ROOT_CLASS = "PreTrainedModel"
 _ROOT_CONFIGS = ("PreTrainedConfig", "PretrainedConfig")  # since 5.0, and before
@@ -96,9 +101,18 @@ def read_library(root: Path | None = None, cache: Path | None = None) -> Scanned
     files = sorted(_files(root))
     if not files:
         raise SourceError(f"{root} contains no models/*/modeling_*.py: reinstall transformers")
-    return read_cached(
-        version, files, ScannedLibrary, lambda: scan(root), readers=(Path(__file__),), cache=cache
-    )
+    digest = hashlib.sha256(Path(__file__).read_bytes())
+    for path in files:
+        stat = path.stat()
+        digest.update(f"{path} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+    cached = (cache or cache_folder()) / f"library-{version}-{digest.hexdigest()[:16]}.json"
+    try:
+        return from_json(cached.read_bytes(), ScannedLibrary)
+    except (OSError, DamagedError):
+        library = scan(root)
+        with contextlib.suppress(StoreError):
+            write_atomically(cached, msgspec.json.encode(library), durable=False)
+        return library
 
 
 def _files(root: Path) -> Iterator[Path]:

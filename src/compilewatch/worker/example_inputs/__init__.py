@@ -21,6 +21,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from compilewatch.contract.libraries import LIBRARIES
 from compilewatch.contract.targets import naming_options
 from compilewatch.errors import ConfigError, InputsError, UnknownArgumentsError, WrongGuessError
 from compilewatch.records import (
@@ -374,11 +375,7 @@ def _split(name: str, returned: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     )
 
 
-KNOWN_BY_THEIR_MODULE = {
-    "diffusers": "diffusers",
-    "sentence_transformers": "sentence-transformers",
-    "timm": "timm",
-}
+KNOWN_BY_THEIR_MODULE = {row.module: row.name for row in LIBRARIES.values() if row.by_module}
 """Package -> library, of those that know from a module alone what it takes."""
 
 

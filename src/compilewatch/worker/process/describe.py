@@ -17,16 +17,15 @@ from pathlib import Path
 
 import msgspec
 
+from compilewatch.contract.libraries import LIBRARIES, PACKAGE_ENVIRONMENTS
 from compilewatch.errors import InterpreterError
 from compilewatch.neuron import neuronx_cc
 from compilewatch.neuron.device import core_count
 from compilewatch.records import HARNESS_VERSION, Environment
 
-PACKAGES = (
+_DETECTED = {
     # torch and transformers detect these packages and change their behaviour.
     "accelerate",
-    "chronos-forecasting",
-    "diffusers",
     "einops",
     "flash-attn",
     "kernels",
@@ -34,22 +33,26 @@ PACKAGES = (
     "mamba-ssm",
     "neuronx-cc",
     "numpy",
-    "open-clip-torch",
-    "peft",
     "pillow",
     "scipy",
-    "sentence-transformers",
     "sentencepiece",
     "sympy",
-    "timm",
     "tokenizers",
     "torch",
     "torch-neuronx",
     "torch-xla",
     "torchaudio",
-    "torchvision",
-    "transformers",
     "triton",
+}
+
+PACKAGES = tuple(
+    sorted(
+        {
+            *_DETECTED,
+            *(row.distribution for row in LIBRARIES.values()),
+            *(package for packages in PACKAGE_ENVIRONMENTS.values() for package in packages),
+        }
+    )
 )
 """Distributions whose presence or version can change a result."""
 

@@ -1,8 +1,9 @@
-"""`compilewatch.worker.process.oneshot inputs|reproduce|targets|VERB`: one call.
+"""`compilewatch.worker.process.oneshot inputs|reproduce|targets|models|VERB`: one call.
 
 `inputs` and `reproduce` read a JSON request from standard input, `targets` describes the
-environment itself, and further verbs are calls of extras. Each prints one JSON document to standard
-output. On failure, the exit status is 1, and the last line of standard error is the reason.
+environment itself, `models` lists the models of its libraries, and further verbs are calls of
+extras. Each prints one JSON document to standard output. On failure, the exit status is 1, and the
+last line of standard error is the reason.
 """
 
 from __future__ import annotations
@@ -87,6 +88,10 @@ def call(verb: str) -> Record:
     """Run a verb, which may read a request from standard input."""
     if verb == "targets":
         return readiness()
+    if verb == "models":
+        from compilewatch.worker.model.libraries import list_models
+
+        return list_models()
     content = sys.stdin.buffer.read()
     if (reference := extras.rows("calls").get(verb)) is not None:
         answer = plugins.load(reference)(content)

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from compilewatch.contract.libraries import LIBRARIES
 from compilewatch.contract.targets import entry
 from compilewatch.records import DeclaredDevice
 
@@ -54,12 +55,7 @@ MODULES = (
 """Imported in this order. Modules that this environment lacks are left out: a child that needs one
 reports that."""
 
-LIBRARIES = (
-    "timm",
-    "open_clip",
-    "sentence_transformers",
-    "diffusers.models.unets.unet_2d_condition",
-)
+LIBRARY_MODULES = tuple(row.warm_up for row in LIBRARIES.values() if row.warm_up)
 """The other libraries of models, up to five seconds of a child."""
 
 MODULES_OF_EACH = ("torch._dynamo", *(m for m in MODULES if m.startswith("compilewatch.")))
@@ -104,7 +100,7 @@ def import_modules(targets: Iterable[str] = (), modules: Sequence[str] | None = 
 
     torch.set_num_threads(1)
     _keep_single_threaded()
-    shared = (*MODULES, *LIBRARIES, *(m for t in targets for m in entry(t).warm_up))
+    shared = (*MODULES, *LIBRARY_MODULES, *(m for t in targets for m in entry(t).warm_up))
     for name in shared if modules is None else modules:
         if importlib.util.find_spec(name.partition(".")[0]) is None:
             continue

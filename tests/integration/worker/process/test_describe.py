@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.contract.targets import PACKAGE_ENVIRONMENTS
 from compilewatch.worker.process import describe
 from tests.doubles import BIN, neuron_variables
 
@@ -35,9 +34,3 @@ def test_cores_are_part_of_the_device_where_they_are_used(
     assert describe.describe("default").device == "cpu"
     monkeypatch.setattr(describe, "installed_packages", lambda: {"torch-neuronx": "2.9"})
     assert describe.describe("default").device == "cpu, 2 NeuronCores"
-
-
-def test_an_environment_says_which_packages_of_models_it_has() -> None:
-    """Otherwise a model that needs one is never planned for the environment that has it."""
-    offered = {package for packages in PACKAGE_ENVIRONMENTS.values() for package in packages}
-    assert offered <= set(describe.PACKAGES)

@@ -1,19 +1,23 @@
-"""Libraries of models in the worker: how each builds a model, calls it, and makes it shallow.
+"""Libraries of models in the worker: how each lists, builds and calls its models.
 
-One row for each library of `sources.libraries`, loaded when a request needs it. Transformers, whose
+One class for each row of `contract.libraries`, loaded when a request needs it. Transformers, whose
 models are made from classes and configurations, is `worker.model.resolve` itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib.util
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from torch import nn
 
 from compilewatch import plugins
+from compilewatch.contract.failures import one_line
+from compilewatch.contract.libraries import LIBRARIES, LibraryModel, ListedModels
 from compilewatch.errors import ConfigError
 from compilewatch.files import read_json_object
 from compilewatch.records import Depth, LibraryBuild
@@ -32,51 +36,61 @@ class Call:
     kwargs: dict[str, Any] = field(default_factory=dict)
 
 
-class WorkerLibrary(Protocol):
-    """Builds and calls the models of one library; never loads weights, never uses the network."""
+class Library(ABC):
+    """Lists, builds and calls the models of one library; never loads weights or uses the network.
 
-    name: str
+    A method imports the library itself: it is not in every environment.
+    """
 
+    def models(self) -> Iterable[LibraryModel]:
+        """Return all models, in the order of the library; none if it has none of its own."""
+        return ()
+
+    @abstractmethod
     def constructor(self, build: LibraryBuild, depth: Depth) -> Construct:
         """Return a function that makes the module; it may be called twice, also on meta.
 
         Raises ConfigError for a configuration that cannot be read, and ImportError if the library
         is not in this environment.
         """
-        ...
 
+    @abstractmethod
     def inputs(self, module: nn.Module, build: LibraryBuild) -> Call | None:
         """Return the arguments of a forward call in the module's mode.
 
         None leaves them to the rules for unknown models.
         """
-        ...
 
     def source(self, build: LibraryBuild, depth: Depth) -> list[str] | None:
         """Return lines of Python that make what `constructor` makes, and name it `model`.
 
         None if no such lines are written at this depth.
         """
-        ...
+        del build, depth
+        return None
 
 
-_FOLDER = "compilewatch.worker.model.libraries"
-
-LIBRARIES: dict[str, str] = {
-    "timm": f"{_FOLDER}.timm:Timm",
-    "torchvision": f"{_FOLDER}.torchvision:Torchvision",
-    "diffusers": f"{_FOLDER}.diffusers:Diffusers",
-    "sentence-transformers": f"{_FOLDER}.sentence_transformers:SentenceTransformers",
-    "open_clip": f"{_FOLDER}.open_clip:OpenClip",
-}
-
-
-def library(name: str) -> WorkerLibrary:
+def library(name: str) -> Library:
     """Return the library of a build. Raises ConfigError for an unknown one."""
-    if name not in LIBRARIES:
-        raise ConfigError(f"{name!r} is not a library of models; known: {', '.join(LIBRARIES)}")
-    model_library: WorkerLibrary = plugins.load(LIBRARIES[name])()
+    row = LIBRARIES.get(name)
+    if row is None or not row.implementation:
+        known = ", ".join(row.name for row in LIBRARIES.values() if row.implementation)
+        raise ConfigError(f"{name!r} is not a library of models; known: {known}")
+    model_library: Library = plugins.load(row.implementation)()
     return model_library
+
+
+def list_models() -> ListedModels:
+    """Return the models of each library in this environment, and why one lists none."""
+    models: dict[str, tuple[LibraryModel, ...]] = {}
+    problems: dict[str, str] = {}
+    for row in LIBRARIES.values():
+        if row.implementation and importlib.util.find_spec(row.module) is not None:
+            try:
+                models[row.name] = tuple(library(row.name).models())
+            except Exception as error:  # noqa: BLE001  (foreign packages, when they are imported)
+                problems[row.name] = one_line(error)
+    return ListedModels(models=models, problems=problems)
 
 
 def read_configuration(build: LibraryBuild, *, file: str = "") -> dict[str, Any]:
@@ -84,5 +98,4 @@ def read_configuration(build: LibraryBuild, *, file: str = "") -> dict[str, Any]
 
     Raises ConfigError.
     """
-    path = Path(build.configuration or "") / file if file else Path(build.configuration or "")
-    return read_json_object(path)
+    return read_json_object(Path(build.configuration or "") / file)

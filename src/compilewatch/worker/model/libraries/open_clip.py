@@ -10,31 +10,21 @@ from typing import Any
 import torch
 from torch import nn
 
+from compilewatch.contract.libraries import LibraryModel
 from compilewatch.errors import ConfigError
 from compilewatch.records import Depth, LibraryBuild
-from compilewatch.worker.model.libraries import BATCH, Call, Construct, read_configuration
+from compilewatch.worker.model.libraries import BATCH, Call, Construct, Library, read_configuration
 from compilewatch.worker.model.shrink import MIN_LAYERS, drop_repeated, reduce_depth
 
+_ROBERTA = {"max_position_embeddings": 514, "type_vocab_size": 1}
+_LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16}
+
 TEXT_CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
-    "roberta-base": (
-        "RobertaConfig",
-        {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1},
-    ),
-    "xlm-roberta-base": (
-        "XLMRobertaConfig",
-        {"vocab_size": 250002, "max_position_embeddings": 514, "type_vocab_size": 1},
-    ),
+    "roberta-base": ("RobertaConfig", {"vocab_size": 50265, **_ROBERTA}),
+    "xlm-roberta-base": ("XLMRobertaConfig", {"vocab_size": 250002, **_ROBERTA}),
     "xlm-roberta-large": (
         "XLMRobertaConfig",
-        {
-            "vocab_size": 250002,
-            "max_position_embeddings": 514,
-            "type_vocab_size": 1,
-            "hidden_size": 1024,
-            "num_hidden_layers": 24,
-            "num_attention_heads": 16,
-            "intermediate_size": 4096,
-        },
+        {"vocab_size": 250002, **_ROBERTA, **_LARGE, "intermediate_size": 4096},
     ),
     "google/mt5-base": (
         "MT5Config",
@@ -44,10 +34,7 @@ TEXT_CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         "MT5Config",
         {"vocab_size": 250112, "d_model": 2048, "d_ff": 5120, "num_layers": 24, "num_heads": 32},
     ),
-    "facebook/nllb-200-distilled-600M": (
-        "M2M100Config",
-        {"vocab_size": 256206, "d_model": 1024},
-    ),
+    "facebook/nllb-200-distilled-600M": ("M2M100Config", {"vocab_size": 256206, "d_model": 1024}),
     "facebook/nllb-200-distilled-1.3B": (
         "M2M100Config",
         {
@@ -65,10 +52,22 @@ defaults. open_clip downloads these configurations, and workers are offline: the
 hand and not compared with the repositories."""
 
 
-class OpenClip:
+TOWERS = {"visual": "vision", "text": "text"}
+"""The parts of a model, which end its name (`ViT-B-32:visual`), with the task of each."""
+
+
+class OpenClip(Library):
     """A configuration of the package, or the `open_clip_config.json` of a repository."""
 
-    name = "open_clip"
+    def models(self) -> Iterator[LibraryModel]:
+        """Yield each model of two towers and, not selected by default, each tower by itself."""
+        import open_clip
+
+        for name in sorted(open_clip.list_models(), key="{}.json".format):  # as its files
+            family = _family(open_clip.get_model_config(name))
+            yield LibraryModel(name=name, family=family, task="multimodal")
+            for tower, task in TOWERS.items():
+                yield LibraryModel(name=f"{name}:{tower}", family=family, task=task, selected=False)
 
     def constructor(self, build: LibraryBuild, depth: Depth) -> Construct:
         name, _, tower = build.name.partition(":")
@@ -83,10 +82,6 @@ class OpenClip:
             return _tower(module, tower) if tower else module
 
         return construct
-
-    def source(self, build: LibraryBuild, depth: Depth) -> list[str] | None:
-        del build, depth
-        return None
 
     def inputs(self, module: nn.Module, build: LibraryBuild) -> Call | None:
         del module
@@ -115,6 +110,16 @@ class TextTower(nn.Module):  # type: ignore[misc]
     def forward(self, text: torch.Tensor) -> torch.Tensor:
         features: torch.Tensor = self.model.encode_text(text)
         return features
+
+
+def _family(values: dict[str, Any]) -> str:
+    """What makes the visual tower: `vit`, `resnet`, `coca`, or timm's name of its architecture."""
+    vision = values.get("vision_cfg", {})
+    if "multimodal_cfg" in values:
+        return "coca"
+    if name := vision.get("timm_model_name"):
+        return str(name).partition("_")[0]
+    return "resnet" if isinstance(vision.get("layers"), list) else "vit"
 
 
 def _model_configuration(build: LibraryBuild, name: str) -> dict[str, Any]:

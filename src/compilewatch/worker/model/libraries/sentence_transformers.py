@@ -13,7 +13,7 @@ from torch import nn
 
 from compilewatch.errors import ConfigError
 from compilewatch.records import Depth, LibraryBuild
-from compilewatch.worker.model.libraries import BATCH, Call, Construct, read_configuration
+from compilewatch.worker.model.libraries import BATCH, Call, Construct, Library, read_configuration
 from compilewatch.worker.model.shrink import reduce_depth
 
 LENGTH = 32
@@ -30,10 +30,8 @@ _ENCODERS = {
 """Models of two stacks of which the library takes the encoder, as its `_load_model` does."""
 
 
-class SentenceTransformers:
+class SentenceTransformers(Library):
     """The modules of a `modules.json` in sequence; no tokenizer and no weights are read."""
-
-    name = "sentence-transformers"
 
     def constructor(self, build: LibraryBuild, depth: Depth) -> Construct:
         import sentence_transformers
@@ -50,10 +48,6 @@ class SentenceTransformers:
             return model
 
         return construct
-
-    def source(self, build: LibraryBuild, depth: Depth) -> list[str] | None:
-        del build, depth
-        return None
 
     def inputs(self, module: nn.Module, build: LibraryBuild) -> Call | None:
         del build

@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
+from compilewatch.contract.libraries import LibraryModel
 from compilewatch.errors import ConfigError
 from compilewatch.records import Depth, LibraryBuild
 from compilewatch.worker.model.libraries import (
     BATCH,
     Call,
     Construct,
+    Library,
     read_configuration,
 )
 from compilewatch.worker.model.shrink import drop_repeated
 
 
-class Timm:
+class Timm(Library):
     """An architecture as timm registers it, or as the `config.json` of a repository sets it."""
 
-    name = "timm"
+    def models(self) -> Iterator[LibraryModel]:
+        import timm
+
+        functions = {name: timm.model_entrypoint(name) for name in timm.list_models()}
+        for name, function in sorted(functions.items(), key=lambda item: _line(item[1])):
+            yield LibraryModel(
+                name=name,
+                family=function.__module__.rpartition(".")[2],
+                published=timm.models.is_model_pretrained(name),
+            )
 
     def constructor(self, build: LibraryBuild, depth: Depth) -> Construct:
         import timm
@@ -52,6 +64,11 @@ class Timm:
             return None
         name = next(iter(inspect.signature(module.forward).parameters))
         return Call(kwargs={name: torch.randn(BATCH, *size)})
+
+
+def _line(function: Any) -> tuple[str, int]:
+    """Where a function is: architectures are listed in the order of their modules."""
+    return function.__module__, function.__code__.co_firstlineno
 
 
 def _arguments(values: dict[str, Any]) -> dict[str, Any]:

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
+from compilewatch.contract.libraries import LibraryModel
 from compilewatch.records import Depth, LibraryBuild
-from compilewatch.worker.model.libraries import BATCH, Call, Construct
+from compilewatch.worker.model.libraries import BATCH, Call, Construct, Library
 from compilewatch.worker.model.shrink import drop_repeated
+
+TASKS = {
+    "models": "vision",
+    "detection": "detection",
+    "segmentation": "segmentation",
+    "video": "video",
+    "optical_flow": "optical-flow",
+}
+"""Folders of models with their task, in the order in which they are listed. Quantised models are
+left out: they are the same architectures with other operators."""
 
 SIDE = 224
 """Height and width of an image if the weights do not say them."""
@@ -23,10 +34,22 @@ FRAMES = 16
 """Frames of a video if the weights do not say them."""
 
 
-class Torchvision:
+class Torchvision(Library):
     """A model of torchvision's registry, without weights."""
 
-    name = "torchvision"
+    def models(self) -> Iterator[LibraryModel]:
+        from torchvision import models
+
+        order = list(TASKS)
+        places = []
+        for name in models.list_models():
+            builder = inspect.unwrap(models.get_model_builder(name))
+            *_, folder, family = builder.__module__.split(".")
+            if folder in TASKS:
+                line = builder.__code__.co_firstlineno
+                places.append((order.index(folder), family, line, name))
+        for place, family, _, name in sorted(places):
+            yield LibraryModel(name=name, family=family, task=TASKS[order[place]])
 
     def constructor(self, build: LibraryBuild, depth: Depth) -> Construct:
         from torchvision import models

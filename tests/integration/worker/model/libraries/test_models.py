@@ -29,10 +29,8 @@ from compilewatch.records import (
     Status,
     Target,
 )
-from compilewatch.sources.libraries import LIBRARIES
-from compilewatch.sources.loading import choose_source
+from compilewatch.sources import choose_source
 from compilewatch.sources.select import by_name
-from compilewatch.worker.model.libraries import LIBRARIES as BUILDERS
 from compilewatch.worker.model.libraries import library
 from tests import factories
 
@@ -62,12 +60,6 @@ LISTS = {
     ),
     "open_clip": ("open_clip/ViT-B-32", "open_clip/ViT-B-32:text", "open_clip/roberta-ViT-B-32"),
 }
-
-
-def test_every_library_but_transformers_has_its_counterpart_in_the_worker() -> None:
-    assert BUILDERS.keys() == LIBRARIES.keys() - {"transformers"}
-    for name in BUILDERS:
-        assert library(name).name == name
 
 
 def evaluated(

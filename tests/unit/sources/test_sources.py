@@ -8,17 +8,17 @@ import pytest
 from compilewatch import plugins
 from compilewatch.config import Places
 from compilewatch.errors import SourceError, UsageError
-from compilewatch.sources import SOURCES
-from compilewatch.sources.hub.pulled import PulledList, PulledModel, PulledQuery, write_pulled
-from compilewatch.sources.hub.source import HubSource
-from compilewatch.sources.libraries.diffusers import DiffusersSource
-from compilewatch.sources.loading import (
+from compilewatch.sources import (
+    SOURCES,
     choose_source,
+    make_source,
     other_sources,
-    source_class,
     source_names,
     with_parts,
 )
+from compilewatch.sources.hub.pulled import PulledList, PulledModel, PulledQuery, write_pulled
+from compilewatch.sources.hub.source import HubSource
+from compilewatch.sources.libraries import PackageSource
 from compilewatch.sources.manifest import ManifestSource
 from compilewatch.sources.transformers.source import LibrarySource
 
@@ -73,7 +73,7 @@ def test_unknown_sources(monkeypatch: pytest.MonkeyPatch) -> None:
         UsageError,
         match="no source 'papyrus'; known: auto, all-libraries, diffusers, hub,",
     ):
-        source_class("papyrus")
+        make_source("papyrus")
 
 
 def test_other_packages_may_offer_sources(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,7 @@ def test_other_packages_may_offer_sources(monkeypatch: pytest.MonkeyPatch) -> No
     assert set(source_names()) == {*SOURCES, "theirs", "broken"}
     assert choose_source("theirs")[0].name == "manifest"
     with pytest.raises(UsageError, match=r"broken .* cannot be loaded: No module named"):
-        source_class("broken")
+        make_source("broken")
 
 
 def test_other_sources_reach_every_head(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +110,7 @@ def test_a_pipeline_is_the_row_of_its_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = {"PaintPipeline": ("diffusers/Codec", "TextTower")}
-    monkeypatch.setattr(DiffusersSource, "pipelines", lambda _: parts)
+    monkeypatch.setattr(PackageSource, "pipelines", lambda _: parts)
     places = Places(cache=tmp_path)
     named = ["BertModel", "PaintPipeline", "OtherPipeline"]
     assert with_parts(named, places) == [

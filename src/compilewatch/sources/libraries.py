@@ -1,0 +1,209 @@
+"""The models of libraries: each library lists its own, in a worker of an environment that has it.
+
+The rows of `contract.libraries` say what is known without the library. A list is kept until the
+environment changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from compilewatch import extras
+from compilewatch.config import inputs_folder
+from compilewatch.contract.libraries import (
+    LIBRARIES,
+    LibraryModel,
+    LibraryRow,
+    ListedModels,
+)
+from compilewatch.data import LIBRARY_POPULARITY, SENTENCE_TRANSFORMERS
+from compilewatch.environments import (
+    Environments,
+    Interpreter,
+    create_command,
+    last_line,
+    oneshot,
+)
+from compilewatch.errors import InterpreterError, SourceError, UsageError
+from compilewatch.files import from_json
+from compilewatch.records import DEFAULT_ENVIRONMENT, LibraryBuild, ModelSpec
+from compilewatch.sources.popularity import Figure, read_library_popularity
+
+if TYPE_CHECKING:
+    from compilewatch.sources import Source
+
+LIST_SECONDS = 300.0
+"""Long enough for imports from a cold disk."""
+
+
+class PackageSource:
+    """The models of one library; `heads="all"` selects every one.
+
+    `environment` is the one whose package lists them (None: the first that has it), `popularity` a
+    project's own file of downloads, and `cache` the folder of environments and of what is known.
+    """
+
+    def __init__(
+        self,
+        library: str,
+        *,
+        heads: str = "default",
+        environment: str | None = None,
+        popularity: Path | None = None,
+        cache: Path | None = None,
+    ) -> None:
+        if heads not in ("default", "all"):
+            raise UsageError(f"unknown heads {heads!r}: use default or all")
+        self.row = LIBRARIES[library]
+        self.name = self.row.source
+        self.heads = heads
+        self._environment = environment
+        self._popularity = popularity
+        self._environments = Environments(cache)
+
+    def installed(self) -> tuple[str, str]:
+        """Return the environment that lists the models, and the version of its package.
+
+        Without a chosen one, the default environment comes first, then those whose locks have the
+        package. Raises SourceError with the line to type if it is nowhere.
+        """
+        row, package = self.row, self.row.distribution
+        for name in (self._environment,) if self._environment else _searched(row):
+            with contextlib.suppress(InterpreterError):
+                packages = self._environments.describe(name).packages
+                if package in packages:
+                    return name, packages[package]
+        if self._environment:
+            raise SourceError(
+                f"the environment {self._environment!r} has no {package}: create one with "
+                f"`compilewatch env create NAME --torch VERSION --with {package}`"
+            )
+        lock = row.environments[0]
+        how = extras.install(package) if lock == DEFAULT_ENVIRONMENT else create_command(lock)
+        raise SourceError(f"the package {package} is in no environment here: {how}")
+
+    def listed(self) -> tuple[LibraryModel, ...]:
+        """Return all models and pipelines, in the order of the library. Raises SourceError."""
+        environment, _ = self.installed()
+        if self.row.configurations:
+            return tuple(
+                LibraryModel(name=name, family=_model_type(folder), task="sentence-similarity")
+                for name, folder in sorted(configurations().items())
+            )
+        try:
+            listed, _ = self._environments.remembered("models", environment, ListedModels, _ask)
+        except InterpreterError as error:
+            raise SourceError(f"environment {environment!r}: {error}") from None
+        if self.row.name not in listed.models:
+            problem = listed.problems.get(self.row.name, "it is not a package of models")
+            raise SourceError(
+                f"{self.row.distribution} in the environment {environment!r} lists no models: "
+                f"{problem}"
+            )
+        return listed.models[self.row.name]
+
+    def models(self) -> tuple[ModelSpec, ...]:
+        """Return the most used model first, and then those of the library in its order."""
+        own = self._popularity or inputs_folder() / "library_popularity.csv"
+        figures = read_library_popularity(self.row.name, LIBRARY_POPULARITY, own)
+        models = [model for model in self.listed() if not model.parts]
+        # Stable: models without downloads keep the order of the library.
+        models.sort(key=lambda model: -_downloads(figures, model))
+        if self.heads == "default":
+            models = [model for model in models if model.selected]
+            if self.row.one_of_each_family:
+                # The most used model of each family, otherwise the first one that has weights.
+                ranked = sorted(models, key=lambda m: (-_downloads(figures, m), not m.published))
+                first = {model.family: model for model in reversed(ranked)}
+                models = [model for model in models if first[model.family] is model]
+        return tuple(self._spec(model, _downloads(figures, model)) for model in models)
+
+    def pipelines(self) -> dict[str, tuple[str, ...]]:
+        """Return the names of pipelines with those of their models."""
+        return {model.name: model.parts for model in self.listed() if model.parts}
+
+    def _spec(self, model: LibraryModel, downloads: int) -> ModelSpec:
+        folder = configurations()[model.name] if self.row.configurations else None
+        return ModelSpec(
+            source=self.name,
+            name=f"{self.row.name}/{model.name}",
+            build=LibraryBuild(
+                library=self.row.name,
+                name=model.name,
+                configuration=str(folder) if folder is not None else None,
+                configuration_sha256=folder_sha256(folder) if folder is not None else "",
+            ),
+            architecture=model.name,
+            family=model.family,
+            task=model.task,
+            downloads=downloads or None,
+        )
+
+
+class AllLibraries:
+    """The models of every library that is installed somewhere, the most used ones first."""
+
+    name = "all-libraries"
+
+    def __init__(self, makers: Sequence[Callable[[], Source]]) -> None:
+        self._makers = makers
+
+    def models(self) -> tuple[ModelSpec, ...]:
+        """Return the models of all. Libraries that are missing here are left out."""
+        specs: list[ModelSpec] = []
+        for make in self._makers:
+            with contextlib.suppress(SourceError):
+                specs += make().models()
+        return tuple(sorted(specs, key=lambda spec: -(spec.downloads or 0)))
+
+
+def _searched(row: LibraryRow) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((DEFAULT_ENVIRONMENT, *row.environments)))
+
+
+def _ask(chosen: Interpreter) -> ListedModels:
+    """Let a worker list the models of every library that an interpreter has."""
+    try:
+        done = oneshot(chosen, "models", b"", LIST_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise InterpreterError(f"no list of models within {LIST_SECONDS:g} s") from None
+    if done.returncode != 0:
+        raise InterpreterError(f"no list of models: {last_line(done.stderr)}")
+    return from_json(done.stdout, ListedModels)
+
+
+def _downloads(figures: Mapping[str, Figure], model: LibraryModel) -> int:
+    return figures[model.name].downloads if model.name in figures else 0
+
+
+def configurations() -> dict[str, Path]:
+    """Return the folders of published configurations by name; a project's own replace others.
+
+    They are those of sentence-transformers: the package contains none, and each published model is
+    one. A folder has the layout of its repository: `modules.json` and the files that it names.
+    """
+    places = (SENTENCE_TRANSFORMERS, inputs_folder() / "sentence-transformers")
+    files = (path for place in places for path in place.glob("*/modules.json"))
+    return {path.parent.name: path.parent for path in files}
+
+
+def folder_sha256(folder: Path) -> str:
+    """Return the digest of the configuration files in a folder, by name and content."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.json")):
+        digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def _model_type(folder: Path) -> str:
+    path = folder / "config.json"
+    try:
+        return str(json.loads(path.read_bytes())["model_type"])
+    except (OSError, ValueError, KeyError) as error:
+        raise SourceError(f"{path}: has no model_type: {error}") from None
