@@ -20,7 +20,7 @@ from packaging.specifiers import SpecifierSet
 
 from compilewatch import files
 from compilewatch.sources.popularity import read_popularity
-from compilewatch.sources.transformers.scan import ScannedLibrary, read_library
+from compilewatch.sources.transformers import ScannedLibrary, read_library
 from compilewatch.worker.model.overrides import Overrides
 
 ROOT = Path(__file__).parent.parent

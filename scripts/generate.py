@@ -25,10 +25,9 @@ from compilewatch.extras.papers.prompts import PaperRules
 from compilewatch.extras.profiles.records import PROFILE_VERSION
 from compilewatch.plan import Expectations
 from compilewatch.sinks.prometheus import metrics_page
-from compilewatch.sources.hub.pulled import PulledList
-from compilewatch.sources.hub.reviewed import ReviewedRepositories
-from compilewatch.sources.hub.source import RemoteCode
-from compilewatch.sources.manifest import Manifest
+from compilewatch.sources.hub.pulled import PulledList, RemoteCode
+from compilewatch.sources.hub.repositories import ReviewedRepositories
+from compilewatch.sources.own import Manifest
 from compilewatch.worker.model.overrides import Overrides
 from compilewatch.worker.targets.xla.operators import NeuronOperators
 

@@ -32,12 +32,17 @@ import msgspec
 
 from compilewatch.data import SENTENCE_TRANSFORMERS, read_overrides
 from compilewatch.records import LibraryBuild, ModelSpec, Part
-from compilewatch.sources.hub.configurations import fetch_configurations
 from compilewatch.sources.hub.formats import kept_files
-from compilewatch.sources.hub.pulled import PulledList, PulledModel, PulledQuery, write_pulled
+from compilewatch.sources.hub.pull import fetch_configurations
+from compilewatch.sources.hub.pulled import (
+    HubSource,
+    PulledList,
+    PulledModel,
+    PulledQuery,
+    write_pulled,
+)
 from compilewatch.sources.hub.repositories import BASE
-from compilewatch.sources.hub.source import HubSource
-from compilewatch.sources.transformers.scan import ScannedLibrary, read_library
+from compilewatch.sources.transformers import ScannedLibrary, read_library
 from scripts.hub_layouts import (
     ADAPTERS,
     BASES,

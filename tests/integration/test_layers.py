@@ -19,7 +19,7 @@ from compilewatch.records import (
     Tier,
 )
 from compilewatch.sources.select import by_name
-from compilewatch.sources.transformers.source import LibrarySource
+from compilewatch.sources.transformers import LibrarySource
 from tests.warm import WarmLauncher
 
 # The first test waits for all answers, which are of many models with --matrix.

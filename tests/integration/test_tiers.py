@@ -7,7 +7,7 @@ import pytest
 from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.records import Depth, Request, Result, Target, Tier
 from compilewatch.sources.select import by_name
-from compilewatch.sources.transformers.source import LibrarySource
+from compilewatch.sources.transformers import LibrarySource
 
 # The first test waits for all answers, which are of many models with --matrix.
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.sources.transformers.scan import ModelClass, ScannedLibrary
+from compilewatch.sources.transformers import ModelClass, ScannedLibrary
 from scripts.check_inputs import findings, stated, write
 
 DATA = Path("src/compilewatch/data")

@@ -23,6 +23,8 @@ FOLDER = Path(__file__).parent
 DIFFUSERS = FOLDER / "diffusers.toml"
 """What single classes of diffusers need besides rules."""
 EXPECTATIONS = FOLDER / "expectations.toml"
+HUB_FORMATS = FOLDER / "hub_formats.toml"
+"""What the names of files, libraries and tags on the Hub say."""
 LIBRARY_POPULARITY = FOLDER / "library_popularity.csv"
 MODEL_PRICES = FOLDER / "papers" / "prices.toml"
 NEURON_OPERATORS = FOLDER / "neuron_operators.toml"

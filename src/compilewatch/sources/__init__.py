@@ -29,11 +29,11 @@ PACKAGES = {row.source: name for name, row in LIBRARIES.items() if row.implement
 """Sources of the models of a package besides Transformers -> its library."""
 
 SOURCES: dict[str, str] = {
-    "library": "compilewatch.sources.transformers.source:LibrarySource",
+    "library": "compilewatch.sources.transformers:LibrarySource",
     **dict.fromkeys(PACKAGES, "compilewatch.sources.libraries:PackageSource"),
     ALL: "compilewatch.sources.libraries:AllLibraries",
-    "hub": "compilewatch.sources.hub.source:HubSource",
-    "manifest": "compilewatch.sources.manifest:ManifestSource",
+    "hub": "compilewatch.sources.hub.pulled:HubSource",
+    "manifest": "compilewatch.sources.own:ManifestSource",
     **extras.rows("sources"),
 }
 
@@ -96,7 +96,7 @@ def choose_source(
     source = make_source(name, heads, places)
     sentence = f"Models of the source {name}."
     if name == "library":
-        from compilewatch.sources.transformers.scan import transformers_version
+        from compilewatch.sources.transformers import transformers_version
 
         root = places.transformers
         which = (

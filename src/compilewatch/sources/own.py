@@ -1,11 +1,13 @@
-"""A user's own model: a folder with a `config.json`, a Python file, or a factory in a module.
+"""Users' own models: a folder with a `config.json`, a Python file, or a factory in a module.
 
-Mistakes are found without importing the model: a missing module here, and in `factories` a syntax
-error, a name that the file does not define, or a function that needs arguments.
+A name on the command line says one, or an entry of the manifest `inputs/models.toml`. Mistakes are
+found without importing the model: a missing module, a syntax error, a name that the file does not
+define, or a function that needs arguments.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.util
 import os
@@ -13,18 +15,186 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from compilewatch.config import inputs_folder
 from compilewatch.contract.failures import how_to_get
 from compilewatch.data import package_classes
-from compilewatch.errors import ConfigError, MissingModuleError
-from compilewatch.records import FactoryBuild, ModelSpec
-from compilewatch.sources.configs import Resolver, read_config
-from compilewatch.sources.factories import check_factory, only_factory
-from compilewatch.sources.select import FACTORY, FORMS, is_file, is_path, split
-from compilewatch.sources.transformers.scan import read_library
+from compilewatch.errors import ConfigError, MissingModuleError, SourceError
+from compilewatch.files import read_toml
+from compilewatch.records import SCHEMA_VERSION, FactoryBuild, ModelSpec
+from compilewatch.sources.transformers import Resolver, read_config, read_library
+
+FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+"""`package.module:callable`."""
+
+FORMS = "name a folder with a config.json, a file ./FILE.py or ./FILE.py:NAME, or MODULE:FACTORY"
+
+_LIKELY = re.compile(r"(build|make|create|get|load)(_\w+)?|\w*_?(model|net|network)")
+_NO_FACTORY = re.compile(r"_.*|main|test_.*|(example_)?inputs")
+_MODULE_BASES = ("Module", "PreTrainedModel", "LightningModule")
+
+
+def is_file(name: str) -> bool:
+    """Whether a name is that of a Python file, which no model of a source has."""
+    path, attribute = split(name)
+    return path.endswith(".py") or bool(attribute and is_path(path))
+
+
+def split(name: str) -> tuple[str, str]:
+    """Return the path or module of `./FILE.py:NAME`, and the name, which may be empty."""
+    path, _, attribute = name.rpartition(":") if ":" in name else (name, "", "")
+    return path, attribute
+
+
+def is_path(text: str) -> bool:
+    """Whether a text can only be a path."""
+    return text.startswith((".", "/", "~"))
+
+
+def possible_factories(file: Path) -> list[str]:
+    """The functions or classes of a file that make a model without arguments, likely ones only.
+
+    They are functions with a typical name of a factory in a file that defines modules, otherwise
+    the modules that no other class of the file uses. Raises ConfigError for a file that is not
+    Python.
+    """
+    functions, _, outer = _factories(file)
+    body = _parsed(file).body
+    classes = {node.name: node for node in body if isinstance(node, ast.ClassDef)}
+    if any(_is_module(node, classes) for node in classes.values()):
+        named = [n for n in functions if _LIKELY.fullmatch(n) and not n.startswith(("get", "load"))]
+        return named or outer
+    return []
+
+
+def _factories(file: Path) -> tuple[list[str], list[str], list[str]]:
+    """The functions that return something without arguments, the modules, and the outer modules."""
+    body = _parsed(file).body
+    functions = [
+        node.name
+        for node in body
+        if isinstance(node, ast.FunctionDef)
+        and not _NO_FACTORY.fullmatch(node.name)
+        and not _needed(node)
+        and any(isinstance(inner, ast.Return) and inner.value for inner in ast.walk(node))
+    ]
+    classes = {node.name: node for node in body if isinstance(node, ast.ClassDef)}
+    modules = [name for name, node in classes.items() if _is_module(node, classes)]
+    callable_modules = [name for name in modules if not _needed_by_class(classes[name])]
+    used = {
+        inner.id
+        for name in modules
+        for inner in ast.walk(classes[name])
+        if isinstance(inner, ast.Name) and inner.id != name
+    }
+    return functions, callable_modules, [name for name in callable_modules if name not in used]
+
+
+def only_factory(file: Path, shown: str) -> str:
+    """The only function or class of a file that makes a model.
+
+    Functions without arguments take precedence over classes. Of several functions, the one with a
+    typical name of a factory is chosen; of several classes, the one that no other class of the file
+    uses. Raises ConfigError with the candidates if there is not exactly one.
+    """
+    functions, modules, outer = _factories(file)
+    likely = [name for name in functions if _LIKELY.fullmatch(name)]
+    for choice in (functions, likely, *([] if functions else [modules, outer])):
+        if len(choice) == 1:
+            return choice[0]
+    candidates = ", ".join(f"{shown}:{name}" for name in (*functions, *modules))
+    if candidates:
+        raise ConfigError(f"{shown} has several possible factories: name one of {candidates}")
+    raise ConfigError(
+        f"{shown} has no function without arguments that returns a module: write one and name it "
+        f"as {shown}:NAME"
+    )
+
+
+def check_factory(file: Path, attribute: str, module: str) -> None:
+    """Raises ConfigError if a file certainly lacks this callable, or if it needs arguments."""
+    nodes = list(_top_level(_parsed(file).body))
+    known = [name for node in nodes for name in _names(node)]
+    if attribute not in known and not {"*", "__getattr__"} & set(known):
+        tops = [n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)]
+        there = f"; it defines {', '.join(tops[:8])}" if tops else ""
+        raise ConfigError(f"{file} has no {attribute}: give MODULE:FACTORY{there}")
+    for node in nodes:
+        if not isinstance(node, ast.FunctionDef | ast.ClassDef) or node.name != attribute:
+            continue
+        needed = _needed(node) if isinstance(node, ast.FunctionDef) else _needed_by_class(node)
+        if needed:
+            raise ConfigError(
+                f"{module}:{attribute} needs {', '.join(needed)}: name a function without "
+                "arguments as MODULE:FACTORY"
+            )
+
+
+def _parsed(file: Path) -> ast.Module:
+    try:
+        return ast.parse(file.read_bytes(), str(file))
+    except SyntaxError as error:
+        line = f": {error.text.strip()}" if error.text else ""
+        raise ConfigError(f"{file}:{error.lineno}: SyntaxError: {error.msg}{line}") from None
+    except (OSError, ValueError, MemoryError, RecursionError) as error:
+        raise ConfigError(f"{file} cannot be read: {str(error) or type(error).__name__}") from None
+
+
+def _top_level(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements that run at import, including those in `if` and `try`."""
+    for node in body:
+        yield node
+        for field in ("body", "orelse", "finalbody", "handlers"):
+            if isinstance(node, ast.If | ast.Try | ast.With | ast.ExceptHandler):
+                yield from _top_level(getattr(node, field, []))
+
+
+def _names(node: ast.stmt) -> Iterator[str]:
+    """The names that a statement defines; `*` for a star import."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield node.name
+    elif isinstance(node, ast.Import | ast.ImportFrom):
+        yield from ((alias.asname or alias.name).partition(".")[0] for alias in node.names)
+    elif isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        yield from (n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name))
+    elif isinstance(node, ast.Expr | ast.For):
+        # `globals().update(…)` and the like may define anything.
+        yield from ("*" for n in ast.walk(node) if getattr(n, "id", "") in ("globals", "setattr"))
+
+
+def _needed(function: ast.FunctionDef, skipped: int = 0) -> list[str]:
+    """The arguments that a call must give, without the first `skipped`."""
+    arguments = function.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    required = positional[skipped : len(positional) - len(arguments.defaults)]
+    named = [
+        a
+        for a, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+        if not default
+    ]
+    return [argument.arg for argument in (*required, *named)]
+
+
+def _needed_by_class(node: ast.ClassDef) -> list[str]:
+    for inner in node.body:
+        if isinstance(inner, ast.FunctionDef) and inner.name == "__init__":
+            return _needed(inner, skipped=1)
+    return []
+
+
+def _is_module(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> bool:
+    """Whether a class seems to be an `nn.Module`, directly or through a base class in the file."""
+    for base in node.bases:
+        name = base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "")
+        if name in _MODULE_BASES:
+            return True
+        if name in classes and name != node.name and _is_module(classes[name], classes):
+            return True
+    return False
 
 
 def own_model(
@@ -243,3 +413,113 @@ def _package_folders(packages: Path) -> Iterator[Path]:
         for line in listed.read_text(errors="replace").splitlines():
             if line and not line.startswith(("import ", "import\t", "#")):
                 yield packages / line.strip()
+
+
+T = TypeVar("T")
+
+
+class ManifestEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One `[[model]]`. With `trust`, the folder's own Python code runs; users must review it."""
+
+    name: str
+    path: str | None = None
+    factory: str | None = None
+    python_path: str | None = None
+    inputs: str | None = None
+    inputs_file: str | None = None
+    weights: bool = False
+    trust: bool = False
+    revision: str | None = None
+    family: str | None = None
+    task: str | None = None
+    downloads: int | None = None
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    schema_version: int = SCHEMA_VERSION
+    model: list[ManifestEntry] = []
+
+
+class ManifestSource:
+    """The models of a manifest: the most downloaded first, those without downloads in its order."""
+
+    name = "manifest"
+
+    def __init__(self, *, path: Path | None = None, transformers: Path | None = None) -> None:
+        self.path = path or inputs_folder() / "models.toml"
+        self._root = transformers
+
+    def models(self) -> tuple[ModelSpec, ...]:
+        if not self.path.exists():
+            raise SourceError(f"{self.path} does not exist: write it, or choose another --source")
+        manifest = read_toml(self.path, Manifest)
+        if not manifest.model:
+            raise ConfigError(f"{self.path}: there is no [[model]] in it")
+        names = [entry.name for entry in manifest.model]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigError(f"{self.path}: model {name!r} is listed twice")
+        return tuple(
+            self._spec_or_error(entry)
+            for entry in sorted(manifest.model, key=lambda e: -(e.downloads or 0))
+        )
+
+    def _spec_or_error(self, entry: ManifestEntry) -> ModelSpec:
+        """The model of an entry. An invalid entry is an error of this model, not of the list.
+
+        A model of a package that is not installed is skipped.
+        """
+        try:
+            spec = self._spec(entry)
+        except ConfigError as error:
+            missing = isinstance(error, MissingModuleError)
+            spec = ModelSpec(
+                source=self.name,
+                name=entry.name,
+                build=FactoryBuild(factory=entry.factory or ""),
+                skip_reason=str(error) if missing else None,
+                error=None if missing else str(error),
+            )
+        return msgspec.structs.replace(
+            spec,
+            family=entry.family or spec.family,
+            task=entry.task or spec.task,
+            downloads=entry.downloads,
+        )
+
+    def _spec(self, entry: ManifestEntry) -> ModelSpec:
+        origin = f"{self.path}: model {entry.name!r}"
+        if (entry.path is None) == (entry.factory is None):
+            raise ConfigError(f"{origin} needs either path or factory, and not both")
+        base = self.path.resolve().parent
+        file = base / entry.inputs_file if entry.inputs_file is not None else None
+        if file and not (file.suffix in (".toml", ".safetensors") and file.is_file()):
+            raise ConfigError(f"{origin}: inputs_file must be a .toml or .safetensors file")
+        kind, other = ("path", "factory") if entry.factory is None else ("factory", "path")
+        fields = ("inputs", "python_path") if entry.factory is None else ("weights", "trust")
+        for field in fields:
+            if getattr(entry, field) not in (None, False):
+                raise ConfigError(f"{origin}: {field} can be used with {other}, not with {kind}")
+        if entry.factory is None:
+            folder = base / (entry.path or "")
+            if not folder.is_dir():
+                raise ConfigError(f"{origin}: the folder {folder} does not exist")
+            spec = folder_spec(
+                folder, entry.name, weights=entry.weights, trust=entry.trust, root=self._root
+            )
+        else:
+            python_path = (base / entry.python_path,) if entry.python_path else ()
+            try:
+                spec = factory_spec(
+                    entry.factory,
+                    entry.name,
+                    python_path=python_path,
+                    inputs=entry.inputs,
+                    root=self._root,
+                )
+            except MissingModuleError:
+                raise
+            except ConfigError as exc:
+                raise ConfigError(f"{origin}: {exc}") from exc
+        inputs_file = str(file) if file else None
+        return msgspec.structs.replace(spec, inputs_file=inputs_file, revision=entry.revision)

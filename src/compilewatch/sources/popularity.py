@@ -17,6 +17,7 @@ from compilewatch.errors import ConfigError
 from compilewatch.records import Record
 
 COLUMNS = ("model_type", "downloads_30d", "models", "top_model", "top_model_downloads_30d")
+LIBRARY_COLUMNS = ("library", "name", *COLUMNS[1:])
 
 
 class Figure(Record, frozen=True, kw_only=True):
@@ -34,45 +35,8 @@ def read_popularity(*paths: Path) -> dict[str, Figure]:
 
     A file that does not exist has none. Raises ConfigError, with the line, if one is malformed.
     """
-    texts = ((path, _text(path)) for path in paths)
-    figures = (_figures(path, text) for path, text in texts if text is not None)
-    return {figure.model_type: figure for file in figures for figure in file}
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"{path}: cannot be read: {exc}") from exc
-
-
-def _figures(path: Path, text: str) -> Iterator[Figure]:
-    lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if not line.startswith("#")]
-    rows = csv.reader(line for _, line in lines)
-    header = next(rows, None)
-    if header is None or tuple(header) != COLUMNS:
-        raise ConfigError(f"{path}: the columns must be {','.join(COLUMNS)}")
-    for row in rows:
-        yield _figure(row, f"{path}, line {lines[rows.line_num - 1][0]}")
-
-
-def _figure(row: Sequence[str], where: str) -> Figure:
-    try:
-        model_type, downloads, models, top_model, top_downloads = row
-        return Figure(
-            model_type=model_type,
-            downloads=int(downloads),
-            models=int(models),
-            top_model=top_model,
-            top_model_downloads=int(top_downloads),
-        )
-    except ValueError as exc:
-        raise ConfigError(f"{where}: {exc}") from exc
-
-
-LIBRARY_COLUMNS = ("library", "name", *COLUMNS[1:])
+    figures = (_figure(row, where) for path in paths for row, where in _rows(path, COLUMNS))
+    return {figure.model_type: figure for figure in figures}
 
 
 def read_library_popularity(library: str, *paths: Path) -> dict[str, Figure]:
@@ -81,26 +45,43 @@ def read_library_popularity(library: str, *paths: Path) -> dict[str, Figure]:
     The files are like those of `read_popularity`, with a library and a name in place of a model
     type. Raises ConfigError, with the line, if one is malformed.
     """
-    figures: dict[str, Figure] = {}
-    for path in paths:
-        figures |= _of_library(library, path)
-    return figures
+    figures = (
+        _figure(row[1:], where)
+        for path in paths
+        for row, where in _rows(path, LIBRARY_COLUMNS)
+        if row[:1] == [library]
+    )
+    return {figure.model_type: figure for figure in figures}
 
 
-def _of_library(library: str, path: Path) -> dict[str, Figure]:
-    text = _text(path)
-    if text is None:
-        return {}
+def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[list[str], str]]:
+    """Yield the rows of a file, each with its place."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"{path}: cannot be read: {exc}") from exc
     lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if not line.startswith("#")]
     rows = csv.reader(line for _, line in lines)
-    if tuple(next(rows, ())) != LIBRARY_COLUMNS:
-        raise ConfigError(f"{path}: the columns must be {','.join(LIBRARY_COLUMNS)}")
-    figures = {}
+    if tuple(next(rows, ())) != tuple(columns):
+        raise ConfigError(f"{path}: the columns must be {','.join(columns)}")
     for row in rows:
-        if row[:1] == [library]:
-            figure = _figure(row[1:], f"{path}, line {lines[rows.line_num - 1][0]}")
-            figures[figure.model_type] = figure
-    return figures
+        yield row, f"{path}, line {lines[rows.line_num - 1][0]}"
+
+
+def _figure(row: Sequence[str], where: str) -> Figure:
+    try:
+        name, downloads, models, top_model, top_downloads = row
+        return Figure(
+            model_type=name,
+            downloads=int(downloads),
+            models=int(models),
+            top_model=top_model,
+            top_model_downloads=int(top_downloads),
+        )
+    except ValueError as exc:
+        raise ConfigError(f"{where}: {exc}") from exc
 
 
 def figures_of(models: Iterable[tuple[str, str, int]]) -> tuple[Figure, ...]:

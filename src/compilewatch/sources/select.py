@@ -1,26 +1,21 @@
 """The selection of models from a source: the most used, some by name, some families, or all.
 
-A name may also be that of a user's own model, whose forms are here; `sources.own` resolves it.
+A name may also be that of a user's own model, which `sources.own` resolves.
 """
 
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from compilewatch.errors import ConfigError, SourceError, UnknownModelError, UsageError
 from compilewatch.records import LibraryBuild, ModelSpec
 from compilewatch.sources import Source
+from compilewatch.sources.own import dotted_model, is_file, own_model
 
 Models = Sequence[ModelSpec] | Callable[[], Sequence[ModelSpec]]
 """The models of a source, or what reads them."""
-
-FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
-"""`package.module:callable`."""
-
-FORMS = "name a folder with a config.json, a file ./FILE.py or ./FILE.py:NAME, or MODULE:FACTORY"
 
 
 def select(
@@ -104,8 +99,6 @@ def _find(
     for pool in pools:
         if matches := _in_pool(name, pool):
             return matches
-    from compilewatch.sources.own import dotted_model, own_model
-
     if own := own_model(name, python_path, transformers):
         return (own,)
     while pending:
@@ -182,20 +175,3 @@ def _most_used(specs: Sequence[ModelSpec], top: int) -> tuple[ModelSpec, ...]:
         else:
             units.setdefault(spec.repository or spec.name, []).append(spec)
     return tuple(spec for unit in list(units.values())[:top] for spec in unit)
-
-
-def is_file(name: str) -> bool:
-    """Whether a name is that of a Python file, which no model of a source has."""
-    path, attribute = split(name)
-    return path.endswith(".py") or bool(attribute and is_path(path))
-
-
-def split(name: str) -> tuple[str, str]:
-    """Return the path or module of `./FILE.py:NAME`, and the name, which may be empty."""
-    path, _, attribute = name.rpartition(":") if ":" in name else (name, "", "")
-    return path, attribute
-
-
-def is_path(text: str) -> bool:
-    """Whether a text can only be a path."""
-    return text.startswith((".", "/", "~"))

@@ -8,7 +8,7 @@ import pytest
 
 from compilewatch.errors import ConfigError, SourceError
 from compilewatch.records import ConfigBuild, FactoryBuild, ModelSpec
-from compilewatch.sources.manifest import ManifestSource
+from compilewatch.sources.own import ManifestSource
 
 EXAMPLE = Path(__file__).parents[3] / "inputs" / "models.toml"
 

@@ -15,7 +15,7 @@ from compilewatch.records import (
     Variants,
 )
 from compilewatch.sources.select import by_name
-from compilewatch.sources.transformers.source import LibrarySource
+from compilewatch.sources.transformers import LibrarySource
 
 pytestmark = [pytest.mark.torch, pytest.mark.matrix]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from compilewatch.config import cache_folder
-from compilewatch.sources.transformers.source import LibrarySource
+from compilewatch.sources.transformers import LibrarySource
 
 FILES = {
     "__init__.py": '__version__ = "9.9.9"\n',

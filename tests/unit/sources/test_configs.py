@@ -7,8 +7,7 @@ import pytest
 
 from compilewatch.data import PackageClass, package_classes
 from compilewatch.errors import ConfigError
-from compilewatch.sources.configs import Configured, Resolver, read_config
-from compilewatch.sources.transformers.scan import scan
+from compilewatch.sources.transformers import Configured, Resolver, read_config, scan
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from compilewatch import data
 from compilewatch.errors import ConfigError
 from compilewatch.sources.popularity import figures_of, popularity_csv, read_popularity
-from compilewatch.sources.transformers.source import LibrarySource
+from compilewatch.sources.transformers import LibrarySource
 
 REVIEWED = data.POPULARITY
 

@@ -117,7 +117,7 @@ def test_a_folder_with_a_configuration(
 ) -> None:
     monkeypatch.setenv("COMPILEWATCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(
-        "compilewatch.sources.transformers.scan.installed_transformers", lambda: miniature
+        "compilewatch.sources.transformers.installed_transformers", lambda: miniature
     )
     (tmp_path / "config.json").write_text('{"model_type": "acorn"}')
     for name in (str(tmp_path), str(tmp_path / "config.json")):

@@ -16,11 +16,16 @@ from compilewatch.sources import (
     source_names,
     with_parts,
 )
-from compilewatch.sources.hub.pulled import PulledList, PulledModel, PulledQuery, write_pulled
-from compilewatch.sources.hub.source import HubSource
+from compilewatch.sources.hub.pulled import (
+    HubSource,
+    PulledList,
+    PulledModel,
+    PulledQuery,
+    write_pulled,
+)
 from compilewatch.sources.libraries import PackageSource
-from compilewatch.sources.manifest import ManifestSource
-from compilewatch.sources.transformers.source import LibrarySource
+from compilewatch.sources.own import ManifestSource
+from compilewatch.sources.transformers import LibrarySource
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +83,7 @@ def test_unknown_sources(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_other_packages_may_offer_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     offered = {
-        "theirs": EntryPoint("theirs", "compilewatch.sources.manifest:ManifestSource", "g"),
+        "theirs": EntryPoint("theirs", "compilewatch.sources.own:ManifestSource", "g"),
         "broken": EntryPoint("broken", "no_such_package:Source", "g"),
     }
 

@@ -24,7 +24,7 @@ from compilewatch.launchers.local.launcher import cannot_fork
 from compilewatch.plan import check_targets, load_expectations, targets_of
 from compilewatch.records import DEFAULT_ENVIRONMENT, Record
 from compilewatch.report.wording import plural
-from compilewatch.sources.manifest import ManifestSource
+from compilewatch.sources.own import ManifestSource
 
 OPTIONAL_PACKAGES = {
     "PIL": "models whose code imports PIL are unsupported: pip install pillow",

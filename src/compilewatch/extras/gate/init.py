@@ -30,7 +30,7 @@ from compilewatch.extras.gate.command import check_named
 from compilewatch.extras.gate.judgement import project_root
 from compilewatch.files import write_atomically
 from compilewatch.records import Result, Status, TensorSummary
-from compilewatch.sources.factories import possible_factories
+from compilewatch.sources.own import possible_factories
 
 TEST, WORKFLOW = "tests/test_compile.py", ".github/workflows/compilewatch.yml"
 PROJECT = "pyproject.toml"

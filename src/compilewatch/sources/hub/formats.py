@@ -1,92 +1,25 @@
 """What the names of a repository's files, its library and its tags say: never the files' content.
 
 A repository that has weights, but none that PyTorch loads, is not evaluated; the reason names its
-format. File names are those that the libraries themselves write.
+format. File names are those that the libraries themselves write; `data/hub_formats.toml` has them.
 """
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterable
 from pathlib import PurePosixPath
+from typing import Any
+
+from compilewatch.data import HUB_FORMATS
 
 PYTORCH = "PyTorch"
 
-FORMATS: dict[str, tuple[str, ...]] = {
-    PYTORCH: ("*.safetensors", "*.pt", "*.pth", "*.ckpt", "*.bin"),
-    "GGUF": ("*.gguf", "*.ggml"),
-    "ONNX": ("*.onnx", "*.onnx_data"),
-    "Keras": ("*.keras",),
-    "TensorFlow": ("*.h5", "saved_model.pb", "*.index"),
-    "TensorFlow Lite": ("*.tflite",),
-    "Flax": ("*.msgpack",),
-    "OpenVINO": ("openvino_*.xml", "openvino_*.bin"),
-    "Core ML": ("*.mlmodel", "*.mlpackage", "*.mlmodelc", "weight.bin", "coremldata.bin"),
-    "TensorRT": ("*.engine", "*.plan"),
-    "MLC": ("params_shard_*.bin", "ndarray-cache.json"),
-}
-"""Format of weights -> patterns of file names. A file has the last format that matches it."""
-
-LIBRARY_FORMATS = {
-    "coreml": "Core ML",
-    "ctranslate2": "CTranslate2",
-    "flax": "Flax",
-    "gguf": "GGUF",
-    "jax": "Flax",
-    "keras": "Keras",
-    "llama.cpp": "GGUF",
-    "mlc-llm": "MLC",
-    "mlx": "MLX",
-    "onnx": "ONNX",
-    "openvino": "OpenVINO",
-    "tensorrt": "TensorRT",
-    "tf": "TensorFlow",
-    "tf-keras": "Keras",
-    "tflite": "TensorFlow Lite",
-    "transformers.js": "ONNX",
-    "whisperkit": "Core ML",
-}
-"""Name of a library or tag of the Hub -> the format that its weights have."""
-
-OTHER_LIBRARIES = {
-    "allennlp": "AllenNLP",
-    "asteroid": "Asteroid",
-    "bertopic": "BERTopic",
-    "coqui": "Coqui TTS",
-    "espnet": "ESPnet",
-    "fairseq": "fairseq",
-    "fasttext": "fastText",
-    "flair": "Flair",
-    "gliner": "GLiNER",
-    "joblib": "scikit-learn",
-    "ml-agents": "ML-Agents",
-    "model2vec": "Model2Vec",
-    "nemo": "NeMo",
-    "paddlepaddle": "PaddlePaddle",
-    "paddlenlp": "PaddleNLP",
-    "paddleocr": "PaddleOCR",
-    "pyannote": "pyannote.audio",
-    "pyannote-audio": "pyannote.audio",
-    "sample-factory": "Sample Factory",
-    "sklearn": "scikit-learn",
-    "skops": "scikit-learn",
-    "spacy": "spaCy",
-    "span-marker": "SpanMarker",
-    "speechbrain": "SpeechBrain",
-    "stable-baselines3": "Stable-Baselines3",
-    "stanza": "Stanza",
-    "ultralytics": "Ultralytics",
-}
-"""Name of a library or tag of the Hub -> how the library is called, of those not built here."""
-
-_OTHER_FILES = {
-    "hyperparams.yaml": "SpeechBrain",
-    "*.nemo": "NeMo",
-    "*.joblib": "scikit-learn",
-    "*.skops": "scikit-learn",
-    "model.ftz": "fastText",
-}
-"""Pattern of a file that only one library writes -> the library."""
+_TABLES: dict[str, dict[str, Any]] = tomllib.loads(HUB_FORMATS.read_text("utf-8"))
+FORMATS: dict[str, list[str]] = _TABLES["formats"]
+LIBRARY_FORMATS: dict[str, str] = _TABLES["library_formats"]
+OTHER_LIBRARIES: dict[str, str] = _TABLES["other_libraries"]
 
 OWN_LIBRARIES = frozenset(
     {"transformers", "sentence-transformers", "timm", "diffusers", "open_clip", "peft"}
@@ -192,11 +125,9 @@ def other_library(
     tagged = next((OTHER_LIBRARIES[tag] for tag in tags if tag in OTHER_LIBRARIES), None)
     if tagged is not None:
         return tagged
-    for name in files or ():
-        for pattern, written_by in _OTHER_FILES.items():
-            if _is(name, [pattern]):
-                return written_by
-    return None
+    written_by: dict[str, str] = _TABLES["other_files"]
+    found = (written_by[p] for name in files or () for p in written_by if _is(name, [p]))
+    return next(found, None)
 
 
 def why_no_model(files: Iterable[str] | None) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx2
@@ -17,30 +21,30 @@ from huggingface_hub import (
     get_hf_file_metadata,
     hf_hub_download,
     hf_hub_url,
+    set_client_factory,
     try_to_load_from_cache,
 )
 from huggingface_hub.errors import (
+    DisabledRepoError,
+    GatedRepoError,
     HfHubHTTPError,
     HFValidationError,
     LocalEntryNotFoundError,
     OfflineModeIsEnabled,
     RemoteEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
 )
 from huggingface_hub.hf_api import ModelInfo
-from huggingface_hub.utils import disable_progress_bars, logging
+from huggingface_hub.utils import disable_progress_bars, logging, parse_ratelimit_headers
+from huggingface_hub.utils._http import default_client_factory, hf_request_event_hook
+from tenacity import RetryCallState
 
 from compilewatch.errors import ConfigError, SourceError, UsageError
 from compilewatch.files import write_atomically
-from compilewatch.sources.configs import parse_config
-from compilewatch.sources.hub.configurations import (
-    CONFIG_FILES,
-    MAX_FILE_BYTES,
-    base_model,
-    base_pipeline,
-    fetch_configurations,
-)
+from compilewatch.records import Record
+from compilewatch.retry import TransientError, retrying, within
 from compilewatch.sources.hub.formats import kept_files, kept_tags
-from compilewatch.sources.hub.problems import one_line, problem_of
 from compilewatch.sources.hub.pulled import (
     SORTS,
     PulledList,
@@ -51,15 +55,290 @@ from compilewatch.sources.hub.pulled import (
     read_pulled,
     write_pulled,
 )
-from compilewatch.sources.hub.repositories import BASE, BASE_CONFIG
-from compilewatch.sources.hub.retry import HubUnavailableError, Notice, RetryLimits, retrying_client
+from compilewatch.sources.hub.repositories import (
+    BASE,
+    BASE_CONFIG,
+    ORIGINAL_CONFIG,
+    converted,
+    converted_mamba,
+)
 from compilewatch.sources.popularity import figures_of, popularity_csv
+from compilewatch.sources.transformers import parse_config
+
+
+def problem_of(exc: Exception) -> str:
+    """Return why a model has no configuration, as a skip reason."""
+    match exc:
+        case ConfigError():
+            return f"malformed configuration: {exc}"
+        case GatedRepoError():
+            return "gated: accept its terms on the Hub and set HF_TOKEN"
+        case RepositoryNotFoundError():
+            return "private or deleted"
+        case DisabledRepoError():
+            return "disabled by the Hub"
+        case RevisionNotFoundError():
+            return "its commit was deleted: pull again"
+        case RemoteEntryNotFoundError():
+            return "it has no config.json"
+        case HfHubHTTPError() if exc.response.status_code in (401, 403):
+            return "access denied: check HF_TOKEN"
+    return f"its configuration cannot be downloaded: {one_line(exc)}"
+
+
+def one_line(exc: BaseException) -> str:
+    """Return the message of an error as one line."""
+    return " ".join(str(exc).split()) or type(exc).__name__
+
+
+Notice = Callable[[str], None]
+"""Told, in one line, each time that a request failed and is made again."""
+
+_TRANSIENT_STATUS = frozenset({408, 429, 500, 502, 503, 504})
+
+
+class RetryLimits(Record, frozen=True, kw_only=True):
+    """Limits of one request, in seconds; waits double from `first_wait` up to `longest_wait`.
+
+    `timeout_seconds` limits each wait for the server, and `deadline_seconds` the request, without
+    the body of a download. If a server demands a longer wait (`Retry-After`) than `longest_wait`,
+    the request fails.
+    """
+
+    attempts: int = 5
+    first_wait_seconds: float = 1.0
+    longest_wait_seconds: float = 60.0
+    timeout_seconds: float = 20.0
+    deadline_seconds: float = 120.0
+
+
+class HubUnavailableError(SourceError):
+    """The Hub was unreachable, or rejected requests, for longer than the limits allow."""
+
+
+class _RetryingClient(httpx2.Client):
+    """The client below huggingface_hub, with the project's retry policy.
+
+    huggingface_hub retries by itself, but without limits that suit an interactive tool: it waits as
+    long as `Retry-After` says, five times, and lists models without a timeout (huggingface_hub 2.4,
+    `utils/_http.py`). It does not retry the errors that this policy raises.
+    """
+
+    def __init__(self, limits: RetryLimits, stopped: threading.Event, notice: Notice) -> None:
+        super().__init__(
+            event_hooks={"request": [hf_request_event_hook]},
+            follow_redirects=True,
+            timeout=limits.timeout_seconds,
+        )
+        self._limits = limits
+        self._stopped = stopped
+        self._notice = notice
+        # huggingface_hub sends several requests for one call; they share the attempts.
+        self._unreachable: dict[str, str] = {}
+
+    def send(self, request: httpx2.Request, **kwargs: Any) -> httpx2.Response:
+        host, limits = request.url.host, self._limits
+        # Callers pass timeout=None, which would disable the client's own timeout.
+        request.extensions["timeout"] = httpx2.Timeout(limits.timeout_seconds).as_dict()
+
+        def tell(state: RetryCallState) -> None:
+            failure = state.outcome.exception() if state.outcome else None
+            again = f"attempt {state.attempt_number + 1} of {limits.attempts}"
+            self._notice(f"{host}: {failure}; {again}")
+
+        def sleep(seconds: float) -> None:
+            self._stopped.wait(seconds)  # ends early if the pull is stopped
+
+        repeated = retrying(
+            attempts=limits.attempts,
+            first_wait_seconds=limits.first_wait_seconds,
+            longest_wait_seconds=limits.longest_wait_seconds,
+            sleep=sleep,
+        ).copy(before_sleep=tell)
+        try:
+            return repeated(self._attempt, request, **kwargs)
+        except TransientError as exc:
+            message = f"{host}: {exc}"
+            if isinstance(exc.__cause__, httpx2.ConnectError):
+                self._unreachable[host] = message
+            raise HubUnavailableError(message) from exc
+
+    def _attempt(self, request: httpx2.Request, **kwargs: Any) -> httpx2.Response:
+        host, limits = request.url.host, self._limits
+        if self._stopped.is_set():
+            raise HubUnavailableError(f"{host}: given up")
+        if (message := self._unreachable.get(host)) is not None:
+            raise HubUnavailableError(message)
+        try:
+            response = within(limits.deadline_seconds, super().send, request, **kwargs)
+        except TimeoutError as exc:
+            raise TransientError(str(exc)) from exc
+        except httpx2.TimeoutException as exc:
+            raise TransientError(f"no response within {limits.timeout_seconds:g} s") from exc
+        except httpx2.TransportError as exc:
+            raise TransientError(f"cannot be reached ({exc})") from exc
+        if response.status_code not in _TRANSIENT_STATUS:
+            return response
+        response.close()
+        if response.status_code != 429:
+            raise TransientError(f"responds {response.status_code} {response.reason_phrase}")
+        wait, hint = _retry_after(response), "a token (HF_TOKEN) has a higher limit"
+        if wait is not None and wait > limits.longest_wait_seconds:
+            self._stopped.set()
+            raise HubUnavailableError(f"{host}: rate limit reached, wait {wait:g} s; {hint}")
+        raise TransientError(f"rate limit reached; {hint}", wait)
+
+
+def _retry_after(response: httpx2.Response) -> float | None:
+    """Return the seconds of `Retry-After`; an HTTP date is ignored, as in huggingface_hub."""
+    limits = parse_ratelimit_headers(response.headers)
+    if limits is not None and limits.remaining == 0:
+        return float(limits.reset_in_seconds)
+    after = response.headers.get("Retry-After", "").strip()
+    return float(after) if after.isdigit() else None
+
+
+@contextmanager
+def retrying_client(
+    limits: RetryLimits, stopped: threading.Event, notice: Notice = lambda _: None
+) -> Iterator[None]:
+    """While entered, all requests of huggingface_hub obey `limits`; `notice` receives retries.
+
+    Once `stopped` is set, no further request is sent and waits end. A rate limit that exceeds the
+    limits sets it.
+    """
+    set_client_factory(lambda: _RetryingClient(limits, stopped, notice))
+    try:
+        yield
+    finally:
+        set_client_factory(default_client_factory)
+
+
+CONFIG_FILES = frozenset(
+    {
+        "adapter_config.json",
+        "config.json",
+        "config_sentence_transformers.json",
+        "model_index.json",
+        "modules.json",
+        "open_clip_config.json",
+        "params.json",
+        "quantize_config.json",
+        "sentence_bert_config.json",
+    }
+)
+"""The only names of files that are ever downloaded from a repository."""
+
+MAIN_FILES = (
+    *("config.json", "model_index.json", "modules.json"),
+    *("open_clip_config.json", "adapter_config.json", "params.json"),
+)
+"""The first of these that a repository has is the `config` of the pulled list."""
+
+MAX_FILES = 24
+MAX_FILE_BYTES = 2 * 2**20
+"""The largest published configurations, with the names of 20,000 labels, have about 1 MB."""
+
+BASE_TAG = "base_model"
+
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+Fetch = Callable[[str], str]
+"""Returns the text of a file of the repository."""
+
+
+def fetch_configurations(files: Iterable[str] | None, fetch: Fetch, folder: Path) -> str | None:
+    """Fetch the configuration files of a repository into `folder`; return the name of the main one.
+
+    `files` are the names of the repository's files; without a list only `config.json` is tried. A
+    repository may have none, for which None is returned. Raises ConfigError for a malformed one,
+    and what `fetch` raises.
+    """
+    names = set(files) if files is not None else {"config.json"}
+    texts: dict[str, str] = {}
+    for name in (*MAIN_FILES, *sorted(CONFIG_FILES)):
+        if name in names and name not in texts:
+            texts[name] = fetch(name)
+    main = next((name for name in MAIN_FILES if name in texts), None)
+    if main is None:
+        return None
+    for name in list(_nested(texts, names))[: MAX_FILES - len(texts)]:
+        texts[name] = fetch(name)
+    for name, text in texts.items():
+        if name != "modules.json":
+            parse_config(text, name)
+    if (original := _original(texts)) is not None:
+        texts[ORIGINAL_CONFIG] = json.dumps(original, indent=1)
+    for name, text in texts.items():
+        write_atomically(folder / name, text.encode())
+    return main
+
+
+def _original(texts: Mapping[str, str]) -> dict[str, Any] | None:
+    """The configuration of Transformers for files in the form of a model's own code."""
+    if "config.json" in texts:
+        return converted_mamba(parse_config(texts["config.json"], "config.json"))
+    if "params.json" in texts:
+        return converted(parse_config(texts["params.json"], "params.json"))
+    return None
+
+
+def base_pipeline(library: str | None, tags: Iterable[str]) -> str | None:
+    """Return the repository that an adapter of diffusers is for, as its tags say.
+
+    The Hub makes such a tag from `base_model` in the description, and a second one that says how
+    the repository is related to it, such as `base_model:adapter:org/name`.
+    """
+    if library != "diffusers":
+        return None
+    bases = [tag.split(":")[1:] for tag in tags if tag.startswith(f"{BASE_TAG}:")]
+    related = [base[1] for base in bases if len(base) == 2 and base[0] == "adapter"]
+    plain = [base[0] for base in bases if len(base) == 1]
+    return next(iter([*related, *plain]), None)
+
+
+def base_model(folder: Path) -> str | None:
+    """Return the base model of an adapter whose configuration was fetched into `folder`."""
+    path = folder / "adapter_config.json"
+    if not path.is_file():
+        return None
+    base = parse_config(path.read_text(encoding="utf-8"), path.name).get("base_model_name_or_path")
+    return base if isinstance(base, str) and base else None
+
+
+def _nested(texts: dict[str, str], files: set[str]) -> Iterator[str]:
+    """Yield the configurations of the components or modules that the main files name."""
+    folders: list[str] = []
+    if "model_index.json" in texts:
+        index = parse_config(texts["model_index.json"], "model_index.json")
+        folders += [name for name, value in index.items() if isinstance(value, list)]
+    if "modules.json" in texts:
+        folders += _module_folders(texts["modules.json"])
+    for folder in folders:
+        parts = folder.split("/")
+        if not all(_PART.fullmatch(part) for part in parts):
+            continue
+        for name in ("config.json", "sentence_bert_config.json"):
+            if (path := f"{folder}/{name}") in files:
+                yield path
+
+
+def _module_folders(text: str) -> list[str]:
+    try:
+        modules: Any = json.loads(text)
+        return [str(module.get("path", "")) for module in modules]
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ConfigError(f"modules.json: not a list of modules: {error}") from error
+
 
 NO_CONFIGURATION = "no configuration file: the sweep says what the repository is"
 """How a report counts repositories that say what they are by the names of their files alone."""
 
 _UNREACHABLE = (HubUnavailableError, httpx2.TransportError, OfflineModeIsEnabled)
 """Errors that say nothing about a model: the Hub or the network failed."""
+
+_REFUSED = (ConfigError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError)
+"""Errors about one model: the Hub answers, but has no configuration that can be used."""
 
 _GIVE_UP_AFTER = 3
 """After this many consecutive models that failed, the Hub is considered unavailable."""
@@ -206,17 +485,13 @@ class _Puller:
                 return msgspec.structs.replace(listed, problem="the Hub reports no commit")
             listed = msgspec.structs.replace(listed, revision=revision)
             return self._configured(listed, info, revision)
-        except HubUnavailableError:
-            raise
-        except ConfigError as exc:
-            return msgspec.structs.replace(listed, problem=f"malformed configuration: {exc}")
         except RemoteEntryNotFoundError:
             return listed
-        except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as exc:
+        except _REFUSED as exc:
             return msgspec.structs.replace(listed, problem=problem_of(exc))
 
     def _configured(self, listed: PulledModel, info: ModelInfo, revision: str) -> PulledModel:
-        """Fetch the configuration files of a repository, and that of an adapter's base model."""
+        """Fetch the configuration files of a repository, and those of an adapter's base."""
         where = Path("configs") / info.id.replace("/", "--") / revision[:12]
         folder = self.folder / where
         names = [sibling.rfilename for sibling in info.siblings] if info.siblings else None
@@ -224,14 +499,16 @@ class _Puller:
             names, lambda name: self._config_text(info.id, revision, name), folder
         )
         if main is None:
-            pipeline = base_pipeline(info.library_name, info.tags or ())
-            return self._of_base_pipeline(listed, pipeline, where) if pipeline else listed
-        base = base_model(folder)
-        if base is not None and not (folder / "config.json").exists():
-            problem = self._fetch_base(base, folder)
-            if problem is not None:
-                problem = f"PEFT adapter: its base model {base}: {problem}"
+            return self._of_base_pipeline(listed, info, where)
+        if (base := base_model(folder)) and not (folder / "config.json").exists():
+            try:
+                commit = self.api.model_info(base, expand=["sha"]).sha
+                text = self._config_text(base, commit or "main", "config.json")
+                parse_config(text, "config.json")
+            except _REFUSED as exc:
+                problem = f"PEFT adapter: its base model {base}: {problem_of(exc)}"
                 return msgspec.structs.replace(listed, problem=problem)
+            write_atomically(folder / BASE_CONFIG, text.encode())
         model_type = None
         if (folder / "config.json").is_file():
             config = parse_config((folder / "config.json").read_text("utf-8"), "config.json")
@@ -243,33 +520,18 @@ class _Puller:
             weights=info.id in self.earlier and self.earlier[info.id].weights,
         )
 
-    def _fetch_base(self, base: str, folder: Path) -> str | None:
-        """Fetch the configuration of an adapter's base model, as it is now, or say why not."""
+    def _of_base_pipeline(self, listed: PulledModel, info: ModelInfo, where: Path) -> PulledModel:
+        """Fetch the configurations of the pipeline that an adapter of diffusers is for, if any."""
+        base = base_pipeline(info.library_name, info.tags or ())
+        if base is None:
+            return listed
         try:
-            revision = self.api.model_info(base, expand=["sha"]).sha
-            text = self._config_text(base, revision or "main", "config.json")
-            parse_config(text, "config.json")
-        except HubUnavailableError:
-            raise
-        except ConfigError as exc:
-            return f"malformed configuration: {exc}"
-        except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as exc:
-            return problem_of(exc)
-        write_atomically(folder / BASE_CONFIG, text.encode())
-        return None
-
-    def _of_base_pipeline(self, listed: PulledModel, base: str, where: Path) -> PulledModel:
-        """Fetch the configurations of the pipeline that an adapter of diffusers is for."""
-        try:
-            info = self.api.model_info(base, expand=["sha", "siblings"])
-            names = [sibling.rfilename for sibling in info.siblings or ()]
+            pipeline = self.api.model_info(base, expand=["sha", "siblings"])
             main = fetch_configurations(
-                names,
-                lambda name: self._config_text(base, info.sha or "main", name),
+                [sibling.rfilename for sibling in pipeline.siblings or ()],
+                lambda name: self._config_text(base, pipeline.sha or "main", name),
                 self.folder / where / BASE,
             )
-        except HubUnavailableError:
-            raise
         except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as exc:
             problem = f"adapter of diffusers: its base pipeline {base}: {problem_of(exc)}"
             return msgspec.structs.replace(listed, problem=problem)

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from compilewatch.sources.configs import Resolver
-from compilewatch.sources.transformers.source import LibrarySource, concrete_classes
+from compilewatch.sources.transformers import LibrarySource, Resolver, concrete_classes
 
 
 def test_every_class_of_the_installed_transformers_is_built_from_its_configuration(

@@ -15,10 +15,8 @@ import pytest
 from compilewatch.errors import ConfigError, SourceError, UsageError
 from compilewatch.records import ConfigBuild, LibraryBuild, ModelSpec, Part
 from compilewatch.sources.hub import pull as pulling
-from compilewatch.sources.hub.pull import pull
-from compilewatch.sources.hub.pulled import PullReport, read_pulled
-from compilewatch.sources.hub.retry import RetryLimits
-from compilewatch.sources.hub.source import HubSource
+from compilewatch.sources.hub.pull import RetryLimits, pull
+from compilewatch.sources.hub.pulled import HubSource, PullReport, read_pulled
 from compilewatch.sources.popularity import read_popularity
 from tests.doubles.misbehaving import Fault, dripping_body, dripping_headers, misbehaving
 from tests.integration.sources.hub_double import HubDouble, HubModel, serving

@@ -14,8 +14,12 @@ from pathlib import Path
 import pytest
 
 from compilewatch.config import cache_folder
-from compilewatch.sources.transformers.scan import ScannedLibrary, read_library
-from compilewatch.sources.transformers.source import concrete_classes, primary_classes
+from compilewatch.sources.transformers import (
+    ScannedLibrary,
+    concrete_classes,
+    primary_classes,
+    read_library,
+)
 
 RELEASES = ("4.57.6", "5.3.0", "5.5.4", "5.23.0")
 

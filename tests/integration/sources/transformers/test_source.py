@@ -9,7 +9,7 @@ import pytest
 
 from compilewatch.errors import UsageError
 from compilewatch.sources.popularity import figures_of, popularity_csv
-from compilewatch.sources.transformers.source import LibrarySource, primary_classes
+from compilewatch.sources.transformers import LibrarySource, primary_classes
 
 # What `dir(transformers)` holds and this source does not, for transformers 5.23.0.
 ABSTRACT = {
@@ -76,7 +76,7 @@ def test_families_are_the_model_types_that_transformers_gives(
 def test_nothing_heavy_is_imported(scans: Path) -> None:
     script = (
         "import sys; from pathlib import Path\n"
-        "from compilewatch.sources.transformers.source import LibrarySource\n"
+        "from compilewatch.sources.transformers import LibrarySource\n"
         f"assert len(LibrarySource(cache=Path({str(scans)!r})).models()) > 900\n"
         "print(sorted({'torch', 'transformers', 'numpy', 'huggingface_hub'} & set(sys.modules)))"
     )

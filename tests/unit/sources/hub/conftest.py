@@ -13,10 +13,15 @@ import pytest
 
 from compilewatch.errors import ConfigError
 from compilewatch.records import ModelSpec
-from compilewatch.sources.hub.configurations import fetch_configurations
 from compilewatch.sources.hub.formats import kept_files
-from compilewatch.sources.hub.pulled import PulledList, PulledModel, PulledQuery, write_pulled
-from compilewatch.sources.hub.source import HubSource
+from compilewatch.sources.hub.pull import fetch_configurations
+from compilewatch.sources.hub.pulled import (
+    HubSource,
+    PulledList,
+    PulledModel,
+    PulledQuery,
+    write_pulled,
+)
 
 NAME = "org/model"
 COMMIT = "0123456789" * 4

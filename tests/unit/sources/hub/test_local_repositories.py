@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from compilewatch.sources.hub.source import HubSource
-from compilewatch.sources.transformers.scan import scan
+from compilewatch.sources.hub.pulled import HubSource
+from compilewatch.sources.transformers import scan
 from scripts import local_repositories
 
 LIST = """model_id,downloads,task,library,model_type,parameters,license,custom_code,top999

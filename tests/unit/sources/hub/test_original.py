@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from compilewatch.sources.hub.original import converted, converted_mamba
+from compilewatch.sources.hub.repositories import converted, converted_mamba
 
 LLAMA_2_7B = {
     "dim": 4096,

@@ -19,7 +19,7 @@ from compilewatch.records import (
     Status,
     Target,
 )
-from compilewatch.sources.hub import configurations
+from compilewatch.sources.hub import pull
 from tests import factories
 from tests.unit.sources.hub.conftest import NAME, Kind, Read
 
@@ -361,7 +361,7 @@ def test_a_reason_survives_the_plan(read: Read) -> None:
 def test_original_files_are_built_as_the_class_of_transformers(
     read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(configurations, "converted", lambda params: {**ACORN, **params})
+    monkeypatch.setattr(pull, "converted", lambda params: {**ACORN, **params})
     (spec,) = read(KINDS["original files"][0])
     assert said(spec) == "class AcornModel, original"
 
@@ -416,7 +416,7 @@ def test_an_adapter_of_diffusers_is_the_components_of_its_base(read: Read) -> No
 def test_the_base_of_an_adapter_is_that_of_its_tags(
     library: str, tags: list[str], expected: str | None
 ) -> None:
-    assert configurations.base_pipeline(library, tags) == expected
+    assert pull.base_pipeline(library, tags) == expected
 
 
 def test_components_are_one_repository(read: Read) -> None:

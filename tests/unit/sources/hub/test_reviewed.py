@@ -10,9 +10,8 @@ from compilewatch.config import inputs_folder
 from compilewatch.data import MODELS, REPOSITORIES
 from compilewatch.errors import ConfigError
 from compilewatch.records import ConfigBuild, LibraryBuild, ModelSpec, Part
-from compilewatch.sources.configs import Resolver
-from compilewatch.sources.hub.reviewed import Reviewed, read_reviewed
-from compilewatch.sources.transformers.scan import read_library, scan
+from compilewatch.sources.hub.repositories import Reviewed, read_reviewed
+from compilewatch.sources.transformers import Resolver, read_library, scan
 from tests import factories
 from tests.unit.sources.hub.conftest import Kind, Read
 

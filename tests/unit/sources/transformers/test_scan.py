@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from compilewatch.errors import SourceError
-from compilewatch.sources.transformers import scan as scanning
-from compilewatch.sources.transformers.scan import ModelClass, ScannedLibrary, read_library, scan
+from compilewatch.sources.transformers import ModelClass, ScannedLibrary, read_library, scan
 
 
 def classes(library: ScannedLibrary) -> dict[str, ModelClass]:
@@ -74,7 +73,9 @@ def test_a_scan_is_kept_until_a_file_changes(
 ) -> None:
     cache = tmp_path / "cache"
     first = read_library(miniature, cache)
-    monkeypatch.setattr(scanning, "scan", lambda _root: pytest.fail("scanned again"))
+    monkeypatch.setattr(
+        "compilewatch.sources.transformers.scan", lambda _root: pytest.fail("scanned again")
+    )
     assert read_library(miniature, cache) == first
     monkeypatch.undo()
     changed = miniature / "models/acorn/modeling_acorn.py"

@@ -11,8 +11,7 @@ from compilewatch.config import load_settings
 from compilewatch.data import OVERRIDES, package_classes
 from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.records import Depth, ModelSpec, Request, Status, Target
-from compilewatch.sources.configs import Resolver
-from compilewatch.sources.transformers.scan import read_library
+from compilewatch.sources.transformers import Resolver, read_library
 
 BOLT = {
     "model_type": "t5",

@@ -1,0 +1,656 @@
+"""The contents of the installed Transformers, read from its source text.
+
+Importing Transformers takes ten seconds and imports torch, which the parent never does. All that is
+needed (classes, their configurations, model types, reference checkpoints, parameters of `forward`,
+auto mappings) is static text, so it is parsed. A scan takes some seconds and is cached in the
+user's cache folder; its key is the text of this file and the path, size and time of every file that
+it reads.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import hashlib
+import importlib.util
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from compilewatch import extras
+from compilewatch.config import cache_folder, inputs_folder
+from compilewatch.data import POPULARITY, PackageClass
+from compilewatch.environments import SUPPORTED_TRANSFORMERS
+from compilewatch.errors import ConfigError, SourceError, StoreError, UsageError
+from compilewatch.files import DamagedError, from_json, write_atomically
+from compilewatch.records import ClassBuild, ConfigBuild, ModelSpec, Record, config_sha256
+from compilewatch.sources.popularity import Figure, read_popularity
+
+_ROOT_CLASS = "PreTrainedModel"
+_ROOT_CONFIGS = ("PreTrainedConfig", "PretrainedConfig")  # since 5.0, and before
+
+# Models of other frameworks, which releases before 5.0 contain.
+_FOREIGN = ("modeling_tf_", "modeling_flax_")
+
+_HUB_LINK = re.compile(r"\(https://huggingface\.co/([\w.-]+/[\w.-]+?)\)")
+
+
+class ModelClass(Record, frozen=True, kw_only=True):
+    """One exported subclass of `PreTrainedModel`, including abstract ones.
+
+    `module` is the folder under `models/`; `model_type` is that of its configuration class, or of
+    its folder if the configuration has none; `parameters` are those of `forward`, without self;
+    `modalities` are the declared inputs (`input_modalities`); `backends` are the optional packages
+    without which Transformers replaces the class by a placeholder (`@requires`). A class is
+    `concrete` if it, or an ancestor below `PreTrainedModel`, defines `__init__`, which makes its
+    layers, and if its name is not that of a base class (`…PreTrainedModel`).
+    """
+
+    name: str
+    module: str
+    model_type: str
+    config_class: str | None = None
+    checkpoint: str | None = None
+    parameters: tuple[str, ...] = ()
+    modalities: tuple[str, ...] = ()
+    backends: tuple[str, ...] = ()
+    concrete: bool = True
+
+
+class ScannedLibrary(Record, frozen=True, kw_only=True):
+    """A scan. `mappings` maps `MODEL_FOR_…_MAPPING_NAMES` to model types to class names."""
+
+    version: str
+    classes: tuple[ModelClass, ...]
+    mappings: dict[str, dict[str, tuple[str, ...]]]
+    model_types: dict[str, str]
+
+
+def installed_transformers() -> Path:
+    """Return the package folder of the Transformers that this interpreter would import."""
+    # find_spec finds a top-level package without importing it.
+    spec = importlib.util.find_spec("transformers")
+    if spec is None or not spec.submodule_search_locations:
+        raise SourceError(f"transformers is not installed here: {extras.install('transformers')}")
+    return Path(spec.submodule_search_locations[0])
+
+
+def transformers_version(root: Path) -> str:
+    """Return `__version__` from the package folder's `__init__.py`."""
+    try:
+        text = (root / "__init__.py").read_text(encoding="utf-8")
+    except OSError as exc:
+        raise SourceError(f"{root} is not a transformers package: {exc.strerror}") from exc
+    version = re.search(r'^__version__ = "([^"]+)"', text, re.MULTILINE)
+    if version is None:
+        raise SourceError(f"{root} is not a transformers package: no __version__ in __init__.py")
+    return version[1]
+
+
+def read_library(root: Path | None = None, cache: Path | None = None) -> ScannedLibrary:
+    """Return the scan of the Transformers at `root`, from the cache if nothing changed.
+
+    A cache that cannot be read or written is ignored, since it only saves time.
+    """
+    root = root or installed_transformers()
+    version = transformers_version(root)
+    if version not in SUPPORTED_TRANSFORMERS:
+        raise SourceError(
+            f"transformers {version} in {root} is not supported: compilewatch reads "
+            f"{SUPPORTED_TRANSFORMERS} only"
+        )
+    files = sorted(_files(root))
+    if not files:
+        raise SourceError(f"{root} contains no models/*/modeling_*.py: reinstall transformers")
+    digest = hashlib.sha256(Path(__file__).read_bytes())
+    for path in files:
+        stat = path.stat()
+        digest.update(f"{path} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+    cached = (cache or cache_folder()) / f"library-{version}-{digest.hexdigest()[:16]}.json"
+    try:
+        return from_json(cached.read_bytes(), ScannedLibrary)
+    except (OSError, DamagedError):
+        library = scan(root)
+        with contextlib.suppress(StoreError):
+            write_atomically(cached, msgspec.json.encode(library), durable=False)
+        return library
+
+
+def _files(root: Path) -> Iterator[Path]:
+    modeling = root.glob("models/*/modeling_*.py")
+    yield from (path for path in modeling if not path.name.startswith(_FOREIGN))
+    yield from root.glob("models/*/configuration_*.py")
+    yield from root.glob("models/auto/auto_mappings.py")
+    yield from root.glob("modeling_layers.py")
+    yield from root.glob("modeling_utils.py")
+
+
+class _Class:
+    """The relevant parts of a class statement; bases are as written."""
+
+    def __init__(self, node: ast.ClassDef) -> None:
+        assigned: dict[str | None, ast.expr | None] = {}
+        annotated: dict[str | None, ast.expr] = {}
+        functions: dict[str, ast.FunctionDef] = {}
+        for item in node.body:
+            if isinstance(item, ast.Assign):
+                assigned |= {_last_name(target): item.value for target in item.targets}
+            elif isinstance(item, ast.AnnAssign):
+                assigned[_last_name(item.target)] = item.value
+                annotated[_last_name(item.target)] = item.annotation
+            elif isinstance(item, ast.FunctionDef):
+                functions[item.name] = item
+        decorated = {
+            (_last_name(call.func), keyword.arg): keyword.value
+            for call in node.decorator_list
+            if isinstance(call, ast.Call)
+            for keyword in call.keywords
+        }
+        self.bases = [name for base in node.bases if (name := _last_name(base))]
+        self.model_type = _strings(assigned.get("model_type"))
+        self.modalities = _strings(assigned.get("input_modalities"))
+        self.backends = _strings(decorated.get(("requires", "backends")))
+        self.makes_layers = "__init__" in functions
+        self.forward = _parameters(functions["forward"]) if "forward" in functions else ()
+        # The configuration class is stated as `config_class = X` or `config: X`; the annotation of
+        # `PreTrainedModel` itself is not specific to a model.
+        self.config = _last_name(assigned.get("config_class"))
+        if self.config is None and "config" in annotated:
+            names = (n.id for n in ast.walk(annotated["config"]) if isinstance(n, ast.Name))
+            name = next(names, None)
+            self.config = None if name in _ROOT_CONFIGS else name
+        # `checkpoint` of `@auto_docstring`, or else the first Hub link of the docstring.
+        link = _HUB_LINK.search(ast.get_docstring(node) or "")
+        stated = _strings(decorated.get(("auto_docstring", "checkpoint")))
+        self.checkpoint = stated[0] if stated else link and link[1]
+
+
+class _Module:
+    """A parsed file: its classes, its imports from sibling modules, and its exports."""
+
+    def __init__(self, path: Path) -> None:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        self.folder = path.parent.name
+        self.classes = {n.name: _Class(n) for n in tree.body if isinstance(n, ast.ClassDef)}
+        self.imports: dict[str, tuple[str, str]] = {}
+        self.exports: tuple[str, ...] = ()
+        for node in tree.body:
+            if isinstance(node, ast.ImportFrom) and node.module:
+                stem = node.module.rpartition(".")[2]
+                for alias in node.names:
+                    self.imports[alias.asname or alias.name] = (stem, alias.name)
+            elif isinstance(node, ast.Assign) and _last_name(node.targets[0]) == "__all__":
+                self.exports = tuple(ast.literal_eval(node.value))
+
+
+class _Modules:
+    """All parsed files by stem (`modeling_bert`), with lookups along the inheritance."""
+
+    def __init__(self, files: list[Path]) -> None:
+        self.by_stem = {path.stem: _Module(path) for path in files}
+
+    def lineage(self, stem: str, name: str) -> Iterator[tuple[str, _Class]]:
+        """Yield the class and its ancestors, depth first as written, without `PreTrainedModel`."""
+        module = self.by_stem.get(stem)
+        if module is None or name == _ROOT_CLASS:
+            return
+        cls = module.classes.get(name)
+        if cls is None:
+            if name in module.imports and module.imports[name][0] != stem:
+                yield from self.lineage(*module.imports[name])
+            return
+        yield stem, cls
+        for base in cls.bases:
+            if base != name:
+                yield from self.lineage(stem, base)
+
+    def is_model(self, stem: str, name: str) -> bool:
+        return any(_ROOT_CLASS in cls.bases for _, cls in self.lineage(stem, name))
+
+    def config_of(self, stem: str, name: str) -> tuple[str, str] | None:
+        """Return where the configuration class of a model class is defined, as (stem, name)."""
+        for where, cls in self.lineage(stem, name):
+            if cls.config is not None:
+                return self.by_stem[where].imports.get(cls.config, (where, cls.config))
+        return None
+
+
+def scan(root: Path) -> ScannedLibrary:
+    """Parse the Transformers at `root`; takes some seconds. See `read_library`."""
+    modules = _Modules(sorted(_files(root)))
+    auto = root / "models" / "auto"
+    named = _mappings(auto / "modeling_auto.py")
+    model_types = _mappings(auto / "auto_mappings.py", auto / "configuration_auto.py").get(
+        "CONFIG_MAPPING_NAMES", {}
+    )
+    type_of_folder = {
+        module.folder: model_type
+        for model_type, (config, *_) in sorted(model_types.items(), reverse=True)
+        for module in modules.by_stem.values()
+        if config in module.classes and model_type.replace("-", "_") == module.folder
+    }
+    classes = [
+        _model_class(modules, stem, name, type_of_folder.get(module.folder, module.folder))
+        for stem, module in modules.by_stem.items()
+        if stem.startswith("modeling_")
+        for name in module.exports
+        if name in module.classes and modules.is_model(stem, name)
+    ]
+    return ScannedLibrary(
+        version=transformers_version(root),
+        classes=tuple(sorted(classes, key=lambda c: c.name)),
+        mappings={k: v for k, v in named.items() if k.startswith("MODEL_")},
+        model_types={k: v[0] for k, v in model_types.items()},
+    )
+
+
+def _model_class(modules: _Modules, stem: str, name: str, folder_type: str) -> ModelClass:
+    config = modules.config_of(stem, name)
+    configs = list(modules.lineage(*config)) if config else []
+    lineage = [cls for _, cls in modules.lineage(stem, name)]
+    return ModelClass(
+        name=name,
+        module=modules.by_stem[stem].folder,
+        config_class=config[1] if config else None,
+        model_type=next((c.model_type[0] for _, c in configs if c.model_type), folder_type),
+        checkpoint=configs[0][1].checkpoint if configs else None,
+        parameters=next((c.forward for c in lineage if c.forward), ()),
+        modalities=next((c.modalities for c in lineage if c.modalities), ()),
+        backends=lineage[0].backends,
+        concrete=not name.endswith(_ROOT_CLASS) and any(c.makes_layers for c in lineage),
+    )
+
+
+def _last_name(node: ast.expr | None) -> str | None:
+    if isinstance(node, ast.Name):
+        return node.id
+    return node.attr if isinstance(node, ast.Attribute) else None
+
+
+def _strings(node: ast.expr | None) -> tuple[str, ...]:
+    """Return a literal string or sequence of strings as a tuple, otherwise an empty tuple."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value:
+        return (node.value,)
+    if isinstance(node, (ast.Tuple, ast.List)):
+        return tuple(text for element in node.elts for text in _strings(element))
+    return ()
+
+
+def _parameters(function: ast.FunctionDef) -> tuple[str, ...]:
+    arguments = function.args
+    every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+    return tuple(a.arg for a in every if a.arg != "self")
+
+
+def _mappings(*paths: Path) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Read every `NAME = OrderedDict([(key, value), …])` and `NAME.update({key: value, …})`.
+
+    A file that does not exist has none: releases before 5.6 have no auto_mappings.py.
+    A value is a class name or a tuple of class names. Entries that a mapping copies from another
+    one (`*OTHER.items()`) are skipped, because the other mapping is read too.
+    """
+    mappings: dict[str, dict[str, tuple[str, ...]]] = {}
+    for path in filter(Path.exists, paths):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if not isinstance(node, (ast.Assign, ast.Expr)) or not isinstance(node.value, ast.Call):
+                continue
+            call = node.value
+            name = _last_name(node.targets[0] if isinstance(node, ast.Assign) else _owner(call))
+            if name is None or not name.endswith("_NAMES") or not call.args:
+                continue
+            pairs = mappings.setdefault(name, {})
+            for key, value in _pairs(call.args[0]):
+                pairs[key] = (value,) if isinstance(value, str) else tuple(value)
+    return mappings
+
+
+def _owner(call: ast.Call) -> ast.expr:
+    """Return `X` for `X.update(…)`; for other calls, the call itself."""
+    func = call.func
+    return func.value if isinstance(func, ast.Attribute) and func.attr == "update" else call
+
+
+def _pairs(node: ast.expr) -> Iterator[tuple[str, Any]]:
+    if isinstance(node, ast.Dict):
+        yield from ast.literal_eval(node).items()
+    elif isinstance(node, ast.List):
+        yield from (ast.literal_eval(e) for e in node.elts if isinstance(e, ast.Tuple))
+
+
+DEFAULT_HEADS = ("Model", "ForCausalLM", "ForConditionalGeneration")
+"""Suffixes of the class names that `heads="default"` selects."""
+
+_GENERATION = (
+    "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
+    "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES",
+    "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES",
+    "MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES",
+    "MODEL_FOR_TEXT_TO_WAVEFORM_MAPPING_NAMES",
+)
+_VIDEO = "MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING_NAMES"
+
+# Prefixes of the parameters of `forward` that take pixels or sound.
+_VISUAL = ("pixel_values", "flattened_patches", "visual_feats", "visual_embeds", "images")
+_AUDIBLE = ("input_features", "input_values", "audio_values", "waveform", "spectrogram")
+
+# Optional backends in `@requires` whose name differs from their module's.
+_BACKEND_MODULES = {"vision": "PIL"}
+
+
+class LibrarySource:
+    """The classes of Transformers; by default base, causal and conditional-generation classes.
+
+    `heads="all"` adds all other heads. `package` is the package folder to read (default: the
+    installed one), `popularity` a project's own figures by architecture, `cache` the folder that
+    stores the scan.
+    """
+
+    name = "library"
+
+    def __init__(
+        self,
+        *,
+        heads: str = "default",
+        package: Path | None = None,
+        popularity: Path | None = None,
+        cache: Path | None = None,
+    ) -> None:
+        if heads not in ("default", "all"):
+            raise UsageError(f"unknown heads {heads!r}: use default or all")
+        self.heads = heads
+        self._root = package
+        self._popularity = popularity
+        self._cache = cache
+
+    def library(self) -> ScannedLibrary:
+        """Return the scan; fast after the first call on a machine."""
+        return read_library(self._root, self._cache)
+
+    def models(self) -> tuple[ModelSpec, ...]:
+        """Return the most used architecture first, and its primary class before the others."""
+        library = self.library()
+        own = self._popularity or inputs_folder() / "popularity.csv"
+        figures = read_popularity(POPULARITY, own)
+        chosen = [c for c in concrete_classes(library) if self.heads == "all" or _is_default(c)]
+        primaries = set(primary_classes(library).values())
+        packages = self._root.parent if self._root is not None else None
+        specs = [_spec(library, cls, figures, packages) for cls in chosen]
+        return tuple(
+            sorted(
+                specs,
+                key=lambda s: (-(s.downloads or 0), s.family, s.name not in primaries, s.name),
+            )
+        )
+
+
+def concrete_classes(library: ScannedLibrary) -> tuple[ModelClass, ...]:
+    """Return the classes that can be instantiated: all except abstract bases."""
+    return tuple(cls for cls in library.classes if cls.concrete)
+
+
+def primary_classes(library: ScannedLibrary) -> dict[str, str]:
+    """Map each model type to the class that people usually load.
+
+    This is the class for conditional generation if an auto class has one for the type, otherwise
+    the causal language model unless the type is an encoder (which also has a masked language
+    model), otherwise the base model.
+    """
+    members: dict[str, dict[str, ModelClass]] = {}
+    for cls in concrete_classes(library):
+        if _is_default(cls):
+            members.setdefault(cls.model_type, {})[cls.name] = cls
+    primaries = {}
+    for model_type, classes in members.items():
+        ranked = (*_ranked(library.mappings, model_type), *sorted(classes, key=_plainness))
+        primaries[model_type] = next(name for name in ranked if name in classes)
+    return primaries
+
+
+def _ranked(mappings: Mapping[str, Mapping[str, tuple[str, ...]]], model_type: str) -> list[str]:
+    def offered(mapping: str) -> tuple[str, ...]:
+        return mappings.get(mapping, {}).get(model_type, ())
+
+    ranked = [name for mapping in _GENERATION for name in offered(mapping)]
+    if not offered("MODEL_FOR_MASKED_LM_MAPPING_NAMES"):
+        ranked += offered("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES")
+    return ranked + list(offered("MODEL_MAPPING_NAMES"))
+
+
+def _plainness(name: str) -> tuple[int, int, str]:
+    """Sort key for classes in no auto mapping: generating ones first, then the shortest name."""
+    endings = ("ForConditionalGeneration", "ForCausalLM", "Model")
+    return next(i for i, end in enumerate(endings) if name.endswith(end)), len(name), name
+
+
+def _is_default(cls: ModelClass) -> bool:
+    return cls.name.endswith(DEFAULT_HEADS)
+
+
+def task_group(cls: ModelClass, library: ScannedLibrary) -> str:
+    """Return a group for a class.
+
+    One of text, encoder-decoder, document, vision, video, audio, multimodal, time-series, other.
+
+    Derived from the inputs that the class declares (`input_modalities`) and corrected by the
+    parameters of its `forward`: declarations are inherited, so that a text tower may declare
+    images.
+    """
+    takes = set(cls.parameters)
+    sees = any(name.startswith(_VISUAL) for name in takes)
+    hears = any(name.startswith(_AUDIBLE) for name in takes)
+    modalities = set(cls.modalities)
+    if "bbox" in takes:
+        return "document"
+    if "past_values" in takes or "time" in modalities:
+        return "time-series"
+    if "input_ids" in takes:
+        modalities -= set() if sees else {"image", "video"}
+        modalities -= set() if hears else {"audio"}
+    if sees and not modalities & {"image", "video"}:
+        modalities.add("image")
+    if hears:
+        modalities.add("audio")
+    return _group(cls, library, modalities)
+
+
+def _group(cls: ModelClass, library: ScannedLibrary, modalities: set[str]) -> str:
+    takes = set(cls.parameters)
+    # For a class without forward (it only generates), the declaration counts.
+    reads = "input_ids" in takes or (not takes and "text" in modalities)
+    decodes = "decoder_input_ids" in takes
+    senses = modalities - {"text"}
+    if not senses:
+        if decodes:
+            return "encoder-decoder"
+        return "text" if reads or "inputs_embeds" in takes else "other"
+    if reads or {"audio"} < senses or ("audio" not in senses and decodes):
+        return "multimodal"
+    if senses == {"audio"}:
+        return "audio"
+    is_video = "image" not in senses or cls.model_type in library.mappings.get(_VIDEO, {})
+    return "video" if is_video else "vision"
+
+
+def _spec(
+    library: ScannedLibrary, cls: ModelClass, figures: Mapping[str, Figure], packages: Path | None
+) -> ModelSpec:
+    figure = figures.get(cls.model_type)
+    return ModelSpec(
+        source="library",
+        name=cls.name,
+        build=ClassBuild(class_name=cls.name),
+        architecture=cls.name,
+        family=cls.model_type,
+        task=task_group(cls, library),
+        downloads=figure.downloads if figure else None,
+        checkpoint=cls.checkpoint,
+        skip_reason=missing_backends(cls.backends, packages),
+    )
+
+
+def missing_backends(backends: Iterable[str], packages: Path | None = None) -> str | None:
+    """Return the reason to skip a class if one of its optional packages is not installed.
+
+    `packages` is the package folder of the environment to run in (default: this one).
+    """
+
+    def installed(module: str) -> bool:
+        if packages is None:
+            return importlib.util.find_spec(module) is not None
+        return PathFinder.find_spec(module, [str(packages)]) is not None
+
+    missing = [b for b in backends if not installed(_BACKEND_MODULES.get(b, b))]
+    return f"needs {', '.join(missing)}, which is not installed" if missing else None
+
+
+TIMM = "timm"
+TIMM_TYPES = ("timm_backbone", "timm_wrapper")
+"""Types of models of Transformers that timm builds."""
+
+
+class Configured(Record, frozen=True, kw_only=True):
+    """The class that a configuration builds with the installed Transformers.
+
+    `skip_reason` is set if it builds no class, or none without running remote code.
+    """
+
+    build: ConfigBuild
+    family: str = "unknown"
+    architecture: str | None = None
+    task: str = "unknown"
+    skip_reason: str | None = None
+    needs_remote_code: bool = False
+
+
+def parse_config(text: str, origin: str) -> dict[str, Any]:
+    """Parse a configuration. Raises ConfigError that names `origin` and the line."""
+    try:
+        config = json.loads(text)
+    except json.JSONDecodeError as exc:
+        raise ConfigError(f"{origin}, line {exc.lineno}: not JSON: {exc.msg}") from exc
+    if not isinstance(config, dict):
+        raise ConfigError(f"{origin}: must be a JSON object, not {type(config).__name__}")
+    return config
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Read a configuration file. Raises ConfigError."""
+    try:
+        return parse_config(path.read_text(encoding="utf-8"), str(path))
+    except OSError as exc:
+        raise ConfigError(f"{path}: cannot be read: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"{path}: not UTF-8 text: {exc.reason}") from exc
+
+
+class Resolver:
+    """Resolves configurations against one scan of Transformers.
+
+    `elsewhere` has the reviewed classes of other packages that Transformers' configurations name.
+    """
+
+    def __init__(
+        self, library: ScannedLibrary, elsewhere: Mapping[str, PackageClass] | None = None
+    ) -> None:
+        self._library = library
+        self._elsewhere = elsewhere or {}
+        self._classes = {cls.name: cls for cls in concrete_classes(library)}
+        self._primaries = primary_classes(library)
+
+    def resolve(
+        self,
+        config_file: Path,
+        config: dict[str, Any],
+        *,
+        class_name: str | None = None,
+        repo: str | None = None,
+        weights: bool = False,
+        trust_remote_code: bool = False,
+    ) -> Configured:
+        """Return the class of Transformers that this configuration names, or why there is none.
+
+        A model's remote code is needed only if its class, or the class of its model type, is not in
+        Transformers. Otherwise the class from Transformers is built and no remote code runs.
+        `class_name` is the class, if something else than the configuration names it. Where only the
+        class is named, its model type is taken, as its `from_pretrained` does.
+        """
+        named = class_name or _architecture(config)
+        family = config.get("model_type")
+        if not isinstance(family, str) or not family:
+            family = self._classes[named].model_type if named in self._classes else "unknown"
+        model_class = self._class_of(family, named)
+        foreign = model_class is None or (
+            bool(config.get("auto_map")) and model_class.model_type != family
+        )
+        other = self._elsewhere.get(named or "") if model_class is None else None
+        needs_code = bool(config.get("auto_map")) and foreign and other is None
+        skip_reason = None
+        if needs_code and not trust_remote_code:
+            skip_reason = "remote code: its repository and revision are not in remote_code.toml"
+        elif model_class is None and other is None and not needs_code:
+            skip_reason = self._why_unknown(family, named)
+        build = ConfigBuild(
+            config_file=str(config_file.resolve()),
+            config_sha256=config_sha256(config),
+            class_name=named if needs_code or model_class is None else model_class.name,
+            repo=repo,
+            weights=weights,
+            trust_remote_code=needs_code and trust_remote_code,
+            packages=(
+                *((TIMM,) if _has_timm_backbone(config) else ()),
+                *(other.packages if other is not None else ()),
+            ),
+            class_module=other.module if other is not None else None,
+        )
+        return Configured(
+            build=build,
+            family=family,
+            architecture=build.class_name,
+            task=task_group(model_class, self._library) if model_class else "unknown",
+            skip_reason=skip_reason,
+            needs_remote_code=needs_code,
+        )
+
+    def named_type(self, name: str) -> str | None:
+        """Return the longest model type in a repository's name, as Transformers did before 5.
+
+        Configurations of 2019 and 2020 have no `model_type`. Types of three letters occur in too
+        many words.
+        """
+        words = name.rpartition("/")[2].lower()
+        types = [t for t in self._library.model_types if len(t) > 3 and t in words]
+        return max(types, key=len, default=None)
+
+    def _class_of(self, family: str, named: str | None) -> ModelClass | None:
+        if family not in self._library.model_types:
+            return None
+        return self._classes.get(named or self._primaries.get(family, ""))
+
+    def _why_unknown(self, family: str, named: str | None) -> str:
+        version = f"transformers {self._library.version}"
+        if family == "unknown":
+            return "its config.json names no model_type"
+        if family not in self._library.model_types:
+            return f"{version} has no model type {family}"
+        return f"{version} has no class {named or f'to build a {family} with'}"
+
+
+def _has_timm_backbone(value: Any) -> bool:
+    """Whether a configuration or a part of it names a backbone of timm."""
+    if not isinstance(value, dict):
+        return False
+    if value.get("use_timm_backbone") is True or value.get("model_type") in TIMM_TYPES:
+        return True
+    return any(map(_has_timm_backbone, value.values()))
+
+
+def _architecture(config: dict[str, Any]) -> str | None:
+    architectures = config.get("architectures")
+    if isinstance(architectures, list) and architectures and isinstance(architectures[0], str):
+        return architectures[0]
+    return None
