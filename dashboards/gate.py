@@ -49,7 +49,7 @@ def new_breaks(height: int) -> Json:
     labels = ("place", "function", "reason", "models")
     run = "run=`$gate_run`"
     lines = log('event="gate_break"') + f" | {run}"
-    found = f"max by ({', '.join(labels)}) (count_over_time({lines} [$__range]))"
+    breaks = f"max by ({', '.join(labels)}) (count_over_time({lines} [$__range]))"
     ended = log('event="run_finished"') + f" | {run}"
     evidence = f"sum(count_over_time({ended} [$__range]))"
     return table(
@@ -57,7 +57,7 @@ def new_breaks(height: int) -> Json:
         "From the log of the newest run that was judged, if the time shown includes it: what the "
         "baseline does not hold.",
         (24, height),
-        {"lines": logged(or_say(found, evidence, place="none is new"), "instant")},
+        {"lines": logged(or_say(breaks, evidence, place="none is new"), "instant")},
         labels=labels,
         hidden=("Value", "Value #A"),
         looks={"place": {"custom.minWidth": 250}, "reason": {"custom.minWidth": 300}},

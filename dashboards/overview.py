@@ -279,13 +279,13 @@ def failing() -> Json:
 
 def changed_families() -> Json:
     """The number of changed results, from metrics."""
-    found = f"sum by (family, kind) ({of_mode('compilewatch_family_changes', CHOSEN)})"
+    changes = f"sum by (family, kind) ({of_mode('compilewatch_family_changes', CHOSEN)})"
     compared = f"group({of_mode('compilewatch_changes')})"
     return table(
         "Changed families",
         "Results that differ from those of the run before, by family and kind.",
         (6, 9),
-        {"results": or_say(found, compared, family="none changed")},
+        {"results": or_say(changes, compared, family="none changed")},
         labels=("family", "kind"),
         sort="results",
         looks={
@@ -300,7 +300,7 @@ def changed_models() -> Json:
     """The changed results, from the log, because metrics do not name models."""
     what = '{{if eq .event "regression"}}worse{{else}}{{.kind}}{{end}}'
     labels = ("model", "where", "what", "before", "after", "detail")
-    found = (
+    changes = (
         f"max by ({', '.join(labels)}) (max_over_time("
         + model_log('event=~"regression|change"')
         + f" | {CHOSEN} | label_format what=`{what}`, where=`{{{{.target}}}} {{{{.mode}}}}`"
@@ -313,7 +313,7 @@ def changed_models() -> Json:
         "From the log, in the time shown: each result that differs from that of the run before, "
         "and torch's words.",
         (18, 9),
-        {"when": logged(f"1000 * ({or_say(found, evidence, model='none changed')})", "instant")},
+        {"when": logged(f"1000 * ({or_say(changes, evidence, model='none changed')})", "instant")},
         labels=labels,
         sort="when",
         looks={

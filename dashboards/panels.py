@@ -223,11 +223,11 @@ def bars(
     }
     # Grafana leaves out the name of the only series unless it is given here.
     name = re.sub(r"{{(\w+)}}", r"${__field.labels.\1}", targets[0]["legendFormat"])
-    given: Json = {"color": fixed(BLUE), "min": 0, "displayName": name} | look
-    given["mappings"] = [*given.get("mappings", ()), *missing(NO_DATA)]
+    looks: Json = {"color": fixed(BLUE), "min": 0, "displayName": name} | look
+    looks["mappings"] = [*looks.get("mappings", ()), *missing(NO_DATA)]
     asked = [*targets, *([whole] if whole else [])]
-    made = panel("bargauge", title, about, size, asked, options=options, **given)
-    return made | {"transformations": steps}
+    gauge = panel("bargauge", title, about, size, asked, options=options, **looks)
+    return gauge | {"transformations": steps}
 
 
 def trend(
@@ -246,8 +246,8 @@ def trend(
         "stacking": {"mode": "normal" if stacked else "none", "group": "A"},
     }
     options = {"legend": LEGEND, "tooltip": {"mode": "multi", "sort": "none"}}
-    given: Json = {"color": fixed(BLUE), "min": 0, "overrides": SERIES} | look
-    return panel("timeseries", title, about, size, targets, custom=custom, options=options, **given)
+    looks: Json = {"color": fixed(BLUE), "min": 0, "overrides": SERIES} | look
+    return panel("timeseries", title, about, size, targets, custom=custom, options=options, **looks)
 
 
 def timeline(title: str, about: str, size: tuple[int, int], target: Json, **look: Any) -> Json:
@@ -262,11 +262,11 @@ def timeline(title: str, about: str, size: tuple[int, int], target: Json, **look
     }
     custom = {"fillOpacity": 85, "lineWidth": 0, "spanNulls": BRIDGED_MS}
     look["mappings"] = [*BY_CODE, *missing(NOT_RUN, "transparent")]
-    given: Json = {"color": {"mode": "palette-classic"}, "unit": "none"} | look
-    made = panel(
-        "state-timeline", title, about, size, [target], options=options, custom=custom, **given
+    looks: Json = {"color": {"mode": "palette-classic"}, "unit": "none"} | look
+    states = panel(
+        "state-timeline", title, about, size, [target], options=options, custom=custom, **looks
     )
-    return made | {"maxDataPoints": 200}
+    return states | {"maxDataPoints": 200}
 
 
 def grouped(row: str, column: str) -> list[Json]:
@@ -281,106 +281,81 @@ def grouped(row: str, column: str) -> list[Json]:
     ]
 
 
-def stacks(
-    title: str, about: str, size: tuple[int, int], expr: str, *, row: str, column: str, **look: Any
+def _barchart(
+    title: str,
+    about: str,
+    size: tuple[int, int],
+    target: Json,
+    x: str,
+    steps: Sequence[Json],
+    options: Json,
+    **look: Any,
 ) -> Json:
-    """A bar for each row of a matrix, made of its columns, which are statuses."""
+    """A bar for each value of the field `x`, stacked unless the options say otherwise."""
     options = {
-        "xField": row,
-        "orientation": "horizontal",
+        "xField": x,
         "stacking": "normal",
         "showValue": "never",
         "barWidth": 0.8,
         "legend": LEGEND,
         "tooltip": {"mode": "multi", "sort": "none"},
+        **options,
     }
-    steps = grouped(row, column)
-    custom = {"fillOpacity": 85, "lineWidth": 0}
-    look = {"options": options, "transformations": steps, "custom": custom} | look
-    return panel("barchart", title, about, size, [cells(expr)], overrides=STATUS_SERIES, **look)
+    look = {"custom": {"fillOpacity": 85, "lineWidth": 0}, "transformations": steps} | look
+    return panel("barchart", title, about, size, [target], options=options, **look)
+
+
+def stacks(
+    title: str, about: str, size: tuple[int, int], expr: str, *, row: str, column: str, **look: Any
+) -> Json:
+    """A bar for each row of a matrix, made of its columns, which are statuses."""
+    steps, options = grouped(row, column), {"orientation": "horizontal"}
+    look = {"overrides": STATUS_SERIES, **look}
+    return _barchart(title, about, size, cells(expr), row, steps, options, **look)
+
+
+def _converted(kind: str, *names: str) -> Json:
+    fields = [{"targetField": name, "destinationType": kind} for name in names]
+    return change("convertFieldType", conversions=fields)
+
+
+def _sorted_by(name: str) -> Json:
+    return change("sortBy", fields={}, sort=[{"field": name, "desc": False}])
 
 
 def by_number(
     title: str, about: str, size: tuple[int, int], expr: str, *, row: str, column: str, **look: Any
 ) -> Json:
     """Bars over a label that is a number, in its order; one series for each value of a label."""
-    options = {
-        "xField": row,
-        "orientation": "vertical",
-        "stacking": "none",
-        "showValue": "never",
-        "barWidth": 0.9,
-        "groupWidth": 0.8,
-        "legend": LEGEND,
-        "tooltip": {"mode": "multi", "sort": "none"},
-    }
-
-    def converted(kind: str) -> Json:
-        return change(
-            "convertFieldType", conversions=[{"targetField": row, "destinationType": kind}]
-        )
-
     # As text, 16 would come before 4; the axis takes text only.
-    steps = [
-        *grouped(row, column),
-        converted("number"),
-        change("sortBy", fields={}, sort=[{"field": row, "desc": False}]),
-        converted("string"),
-    ]
+    steps = [*grouped(row, column), _converted("number", row), _sorted_by(row)]
+    steps.append(_converted("string", row))
     look = {"color": {"mode": "palette-classic"}} | look
     # The axis would have the unit of the values: 16 s for a batch of 16.
     look["overrides"] = [override(row, {"unit": "none"}), *look.get("overrides", ())]
-    custom = {"fillOpacity": 85, "lineWidth": 0}
-    return panel(
-        "barchart",
-        title,
-        about,
-        size,
-        [cells(expr)],
-        options=options,
-        custom=custom,
-        transformations=steps,
-        **look,
-    )
+    options = {"orientation": "vertical", "stacking": "none", "barWidth": 0.9, "groupWidth": 0.8}
+    return _barchart(title, about, size, cells(expr), row, steps, options, **look)
 
 
 def phases(
     title: str, about: str, size: tuple[int, int], expr: str, check: str, names: Sequence[str]
 ) -> Json:
     """A stacked bar for each log line: its numbers `names`, under the text of its label `check`."""
-    options = {
-        "xField": check,
-        "orientation": "vertical",
-        "xTickLabelRotation": -30,
-        "stacking": "normal",
-        "showValue": "never",
-        "barWidth": 0.8,
-        "legend": LEGEND,
-        "tooltip": {"mode": "multi", "sort": "none"},
-    }
-    numbers = [{"targetField": name, "destinationType": "number"} for name in names]
+    columns = [check, *names]
     steps = [
         change("extractFields", source="labels", format="auto"),
-        change("filterFieldsByName", include={"names": ["Time", check, *names]}),
-        change("convertFieldType", conversions=numbers),
-        change("sortBy", fields={}, sort=[{"field": "Time", "desc": False}]),
+        change("filterFieldsByName", include={"names": ["Time", *columns]}),
+        _converted("number", *names),
+        _sorted_by("Time"),
         change(
             "organize",
             excludeByName={"Time": True},
-            indexByName={name: index for index, name in enumerate([check, *names])},
+            indexByName={name: index for index, name in enumerate(columns)},
         ),
     ]
+    options = {"orientation": "vertical", "xTickLabelRotation": -30}
     look: Json = {"unit": "s", "overrides": SERIES, "custom": {"fillOpacity": 90, "lineWidth": 0}}
-    return panel(
-        "barchart",
-        title,
-        about,
-        size,
-        [logged(expr)],
-        options=options,
-        transformations=steps,
-        **look,
-    )
+    return _barchart(title, about, size, logged(expr), check, steps, options, **look)
 
 
 def logs(title: str, about: str, size: tuple[int, int], expr: str, **look: Any) -> Json:

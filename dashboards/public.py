@@ -15,7 +15,7 @@ from dashboards.sources import Json
 
 
 def public() -> Json:
-    made = dashboard(
+    page = dashboard(
         PUBLIC,
         "PyTorch compile compatibility of all monitored models: state, trend and reasons.",
         [
@@ -27,7 +27,7 @@ def public() -> Json:
         since="now-30d",
     )
     # Every selector names the job first, so that what was chosen can be left out.
-    text = re.sub(r', \w+=~\\"\$\w+\\"', "", json.dumps(made | {"links": [], "annotations": {}}))
+    text = re.sub(r', \w+=~\\"\$\w+\\"', "", json.dumps(page | {"links": [], "annotations": {}}))
     # The ids that stack/grafana provisions.
     text = re.sub(r"\$\{(\w+)_datasource\}", r"\1", text)
     without: Json = json.loads(re.sub(r'"links": \[\{.*?\}\]', '"links": []', text))

@@ -160,9 +160,9 @@ def breaks(match: str, *labels: str, checks: tuple[str, ...] = ()) -> str:
     place = '{{regexReplaceAll "^.*/" .file ""}}:{{.line}} in {{.function}}'
     page = '{{if hasPrefix "GB" .reason}}gb/gb{{substr 2 6 .reason}}.html{{else}}index.html{{end}}'
     by = ", ".join([*labels, "where", "place", "reason", "code", "hint"])
-    found = model_log('event="graph_break"')
+    selected = model_log('event="graph_break"')
     lines = (
-        f"max by ({by}) (max_over_time({found} | {match}"
+        f"max by ({by}) (max_over_time({selected} | {match}"
         " | label_format where=`{{.target}} {{.mode}}`"
         f", place=`{place}`, code=`{source}`, hint=`{page}`"
         " | unwrap occurrences [$__range]))"

@@ -16,14 +16,14 @@ LOKI = {"type": "loki", "uid": "${loki_datasource}"}
 
 def now(expr: str, legend: str = "") -> Json:
     """A Prometheus query for the newest value."""
-    made = {"datasource": PROMETHEUS, "expr": expr, "legendFormat": legend}
-    return made | {"instant": True, "range": False}
+    target = {"datasource": PROMETHEUS, "expr": expr, "legendFormat": legend}
+    return target | {"instant": True, "range": False}
 
 
 def ever(expr: str, legend: str = "") -> Json:
     """A Prometheus query for the time shown, including the newest value."""
-    made = {"datasource": PROMETHEUS, "expr": at_each_step(expr), "legendFormat": legend}
-    return made | {"range": True}
+    target = {"datasource": PROMETHEUS, "expr": at_each_step(expr), "legendFormat": legend}
+    return target | {"range": True}
 
 
 SELECTOR = re.compile(r"(\w+\{[^}]*\})( @ end\(\))?(?!\s*[\[\w{])")

@@ -48,11 +48,11 @@ def codes(by: str, *matchers: str) -> str:
     return f"max by ({by}) ({' or '.join(reversed(parts))})"
 
 
-def value(said: dict[str, tuple[str, str]]) -> Mapping:
+def value(texts: dict[str, tuple[str, str]]) -> Mapping:
     """A value -> its text and colour."""
     results = {
         key: {"text": text, "color": colour, "index": index}
-        for index, (key, (text, colour)) in enumerate(said.items())
+        for index, (key, (text, colour)) in enumerate(texts.items())
     }
     return {"type": "value", "options": results}
 

@@ -66,22 +66,22 @@ def matrix(
     steps = grouped(row, column)
     head = {"custom.width": width, "mappings": [], "links": [link]}
     looks = {row: head | {"custom.displayMode": "auto", "custom.cellOptions": {"type": "auto"}}}
-    made = _rows(title, about, size, [cells(expr)], steps, "", looks, **look)
-    defaults = made["fieldConfig"]["defaults"]
+    cells_panel = _rows(title, about, size, [cells(expr)], steps, "", looks, **look)
+    defaults = cells_panel["fieldConfig"]["defaults"]
     defaults["mappings"] = [*mappings, *missing(NOT_RUN, GREY)]
     # With many targets the table scrolls to the side, and no name is cut off.
     defaults["custom"] |= {"filterable": True, "align": "left", "minWidth": 140}
     for name, one in coloured("color-background").items():
         defaults["custom"][name.removeprefix("custom.")] = one
-    return made
+    return cells_panel
 
 
 def figures(
     title: str, about: str, size: tuple[int, int], expr: str, *, row: str, column: str, **look: Any
 ) -> Json:
     """Numbers by the values of two labels; a row or column that is nowhere is not there."""
-    given: Json = {"mappings": missing("–")} | look
-    return _rows(title, about, size, [cells(expr)], grouped(row, column), "", {}, **given)
+    looks: Json = {"mappings": missing("–")} | look
+    return _rows(title, about, size, [cells(expr)], grouped(row, column), "", {}, **looks)
 
 
 def _rows(

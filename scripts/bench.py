@@ -101,7 +101,7 @@ def library_devices(output: Path) -> dict[str, Any]:
             verdicts[device] += run["summary"]["verdicts"]
     ratio = seconds["cuda"] / seconds["cpu"]
     return {
-        "wall_seconds": {device: round(each, 1) for device, each in seconds.items()},
+        "wall_seconds": {device: round(result, 1) for device, result in seconds.items()},
         "verdicts": verdicts,
         "ratio": round(ratio, 3),
         "ratio_limit": 1.15,
@@ -281,11 +281,11 @@ def loki_10k(output: Path) -> dict[str, Any]:
 
 def profile(output: Path) -> dict[str, Any]:
     """What `make profile` runs, after its set-up: 2 minutes."""
-    wall, found = compilewatch(
+    wall, figures = compilewatch(
         *("profile", "infer", "BertModel", "--size", "reduced", "--batch-sizes", "1,4,8"),
         *("--max-length", "32", "--max-seconds", "6", "--trace", "--output", str(output)),
     )
-    files = set(found["files"])
+    files = set(figures["files"])
     return {
         "wall_seconds": round(wall, 1),
         "limit_seconds": 120,
@@ -299,8 +299,8 @@ def profile_bench(name: str, output: Path) -> dict[str, Any]:
     del output
     command = [sys.executable, "-m", "scripts.profile_bench", name]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return figures
 
 
 def monitor_500(output: Path) -> dict[str, Any]:
@@ -308,8 +308,8 @@ def monitor_500(output: Path) -> dict[str, Any]:
     store = Store(output / "monitor")
     results = [factories.result(f"Model{number}") for number in range(200)]
     for _ in range(500):
-        made = factories.run("", state="running", planned=len(results), wall_seconds=None)
-        with store.create_run(made, Plan(requests=(), skipped=(), digest="plan")) as writer:
+        profile = factories.run("", state="running", planned=len(results), wall_seconds=None)
+        with store.create_run(profile, Plan(requests=(), skipped=(), digest="plan")) as writer:
             writer.append(results)
             writer.finish("finished")
     monitor = Monitor(store.root)

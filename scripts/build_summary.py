@@ -69,8 +69,8 @@ def trainium_problem(views: Iterable[RunView], build: Path) -> str:
         if any(target.name == "neuron" for target in shown.run.targets):
             lacking = planned(shown) - len(shown.results)
             return f"{lacking:,} of {planned(shown):,} results are missing" if lacking else ""
-    said = last_line(build / "trainium.problem")
-    return f"no results: {said or 'the log of the stage Neuron says why'}"
+    lines = last_line(build / "trainium.problem")
+    return f"no results: {lines or 'the log of the stage Neuron says why'}"
 
 
 def last_line(path: Path) -> str:

@@ -65,18 +65,18 @@ class _Reader:
     def __init__(self, file: str, text: str) -> None:
         self.calls: list[Call] = []
         self._tokens: list[tuple[str, str, str]] = []  # kind, text and place, the next one last
-        for found in TOKEN.finditer(text):
-            kind = str(found.lastgroup)
-            where = f"{file}:{text.count(chr(10), 0, found.start(kind)) + 1}"
-            self._tokens.insert(0, (kind, found[kind], where))
+        for tokens in TOKEN.finditer(text):
+            kind = str(tokens.lastgroup)
+            where = f"{file}:{text.count(chr(10), 0, tokens.start(kind)) + 1}"
+            self._tokens.insert(0, (kind, tokens[kind], where))
 
-    def sees(self, *wanted: str) -> bool:
-        return not {*self._tokens[-1][:2]}.isdisjoint(wanted)
+    def sees(self, *token: str) -> bool:
+        return not {*self._tokens[-1][:2]}.isdisjoint(token)
 
-    def take(self, *wanted: str) -> str:
-        if not self.sees(*wanted):
+    def take(self, *token: str) -> str:
+        if not self.sees(*token):
             _, got, where = self._tokens[-1]
-            raise AlloyError(f"{where}: expected {' or '.join(wanted)}, got {got or 'the end'}")
+            raise AlloyError(f"{where}: expected {' or '.join(token)}, got {got or 'the end'}")
         return self._tokens.pop()[1]
 
     def skip(self, text: str) -> bool:

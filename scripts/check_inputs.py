@@ -34,8 +34,8 @@ _STATED = {
 def pinned(root: Path) -> dict[str, str]:
     """The version of torch and of Transformers in `requirements/default.txt`."""
     text = (root / "requirements" / "default.txt").read_text()
-    found = re.findall(r"^(torch|transformers)==(\S+)", text, re.MULTILINE)
-    return {str(name): str(version) for name, version in found}
+    pins = re.findall(r"^(torch|transformers)==(\S+)", text, re.MULTILINE)
+    return {str(name): str(version) for name, version in pins}
 
 
 def reviewed(root: Path) -> list[Path]:
@@ -59,8 +59,8 @@ def unknown_names(path: Path, library: ScannedLibrary) -> Iterator[str]:
 
 def stated(path: Path) -> str | None:
     """The versions that a reviewed file says it was checked with."""
-    found = _STATED[path.suffix].search(path.read_text())
-    return found[1] if found else None
+    names = _STATED[path.suffix].search(path.read_text())
+    return names[1] if names else None
 
 
 def findings(root: Path, library: ScannedLibrary) -> Iterator[str]:
@@ -86,22 +86,22 @@ def wording(versions: dict[str, str]) -> str:
 
 
 def _span(pattern: re.Pattern[str], path: Path, text: str) -> tuple[int, int]:
-    found = pattern.search(text)
-    if found is None:
+    match_ = pattern.search(text)
+    if match_ is None:
         raise SystemExit(f"{path}: add a line such as {pattern.pattern} first")
-    return found.span(1)
+    return match_.span(1)
 
 
 def main() -> int:
     wrong = list(findings(ROOT, read_library()))
     writes = "--write" in sys.argv[1:]
     if not writes:
-        said = wording(pinned(ROOT))
+        pins = wording(pinned(ROOT))
         wrong += [
-            f"{path.relative_to(ROOT)}: checked with {stated(path)}, pinned are {said}: review it, "
+            f"{path.relative_to(ROOT)}: checked with {stated(path)}, pinned are {pins}: review it, "
             "then run: python -m scripts.check_inputs --write"
             for path in reviewed(ROOT)
-            if stated(path) != said
+            if stated(path) != pins
         ]
     for line in wrong:
         print(f"check_inputs: {line}")

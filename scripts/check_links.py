@@ -44,7 +44,7 @@ def broken(path: Path) -> Iterator[str]:
 @cache
 def anchors(path: Path) -> frozenset[str]:
     """The headings of a file as GitHub spells them in addresses."""
-    found: dict[str, int] = {}
+    names: dict[str, int] = {}
     tokens = _tokens(path)
     for opening, inline in itertools.pairwise(tokens):
         if opening.type == "heading_open":
@@ -52,8 +52,8 @@ def anchors(path: Path) -> frozenset[str]:
                 child.content for child in inline.children or () if child.type != "image"
             )
             slug = _PUNCTUATION.sub("", text.strip().lower()).replace(" ", "-")
-            found[slug] = found.get(slug, -1) + 1
-    return frozenset(f"{slug}-{n}" if n else slug for slug in found for n in range(found[slug] + 1))
+            names[slug] = names.get(slug, -1) + 1
+    return frozenset(f"{slug}-{n}" if n else slug for slug in names for n in range(names[slug] + 1))
 
 
 @cache
@@ -70,10 +70,10 @@ def _links(path: Path) -> Iterator[str]:
 
 
 def main() -> int:
-    found = [(path, link) for path in documents() for link in broken(path)]
-    for path, link in found:
+    problems = [(path, link) for path in documents() for link in broken(path)]
+    for path, link in problems:
         print(f"{path.relative_to(ROOT)}: {link} leads to no file or heading")
-    return 1 if found else 0
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

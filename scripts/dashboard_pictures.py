@@ -87,8 +87,8 @@ class Grafana:
 
     def dashboards(self) -> Iterator[tuple[str, str, int]]:
         """Uid, name and height in pixels of each dashboard of compilewatch."""
-        for found in self.get("/api/search?type=dash-db&tag=compilewatch"):
-            uid = found["uid"]
+        for listed in self.get("/api/search?type=dash-db&tag=compilewatch"):
+            uid = listed["uid"]
             panels = self.get(f"/api/dashboards/uid/{uid}")["dashboard"]["panels"]
             rows = max(one["gridPos"]["y"] + one["gridPos"]["h"] for one in panels)
             yield uid, uid.removeprefix("compilewatch-"), rows * ROW_PIXELS + MARGIN_PIXELS

@@ -19,29 +19,29 @@ JOBS, KILLS, STARTS = 200, 10, 30
 
 def executor_kills(output: Path) -> dict[str, Any]:
     """200 jobs, the service killed 10 times: each ends, and none runs to its end twice."""
-    made = Executor(output / "executor", "--jobs", "2")
-    made.state.parent.mkdir(parents=True, exist_ok=True)
-    made.start()
+    run = Executor(output / "executor", "--jobs", "2")
+    run.state.parent.mkdir(parents=True, exist_ok=True)
+    run.start()
     begun = time.monotonic()
     try:
-        client = made.client()
+        client = run.client()
         for number in range(JOBS):
             source = f"import time; time.sleep(0.1); print({number})"
             limits = SandboxLimits(deadline_seconds=60.0)
             client.submit(f"job-{number}", JobRequest(files={"main.py": source}, limits=limits))
         for number in range(KILLS):
             time.sleep(1.0 + 0.17 * number)
-            made.kill()
-            made.start()
+            run.kill()
+            run.start()
         states = [client.wait(f"job-{number}") for number in range(JOBS)]
         twice = sum(
             1
             for number, state in enumerate(states)
-            for log in (made.state / "jobs" / state.key).glob("*/stdout.log")
+            for log in (run.state / "jobs" / state.key).glob("*/stdout.log")
             if log.parent.name != str(state.attempt) and log.read_text() == f"{number}\n"
         )
     finally:
-        made.end()
+        run.end()
     ended = sum(1 for state in states if state.ended)
     return {
         "jobs": JOBS,

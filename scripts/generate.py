@@ -102,10 +102,10 @@ def _in_order() -> Iterator[type]:
     of_extras = (module for extra in extras.EXTRAS.values() for module in extra.records)
     for name in (records.__name__, *of_extras):
         module = importlib.import_module(name)
-        for each in vars(module).values():
-            own = inspect.isclass(each) and each.__module__ == module.__name__
-            if own and each is not records.Record:
-                yield each
+        for record in vars(module).values():
+            own = inspect.isclass(record) and record.__module__ == module.__name__
+            if own and record is not records.Record:
+                yield record
 
 
 def records_page() -> str:
@@ -144,7 +144,7 @@ def events_page() -> str:
 
 def setting_comments() -> dict[str, str]:
     """Setting (`deadlines.x` for the table) -> the comment above it in compilewatch.toml."""
-    found: dict[str, str] = {}
+    comments: dict[str, str] = {}
     comment: list[str] = []
     table = ""
     for line in (ROOT / FILE).read_text(encoding="utf-8").splitlines():
@@ -154,11 +154,11 @@ def setting_comments() -> dict[str, str]:
             table = f"{heading[1]}."
             comment = []
         elif setting := re.match(r"(\w+) = ", line):
-            found[table + setting[1]] = " ".join(comment)
+            comments[table + setting[1]] = " ".join(comment)
             comment = []
         else:
             comment = []
-    return found
+    return comments
 
 
 def settings_page() -> str:

@@ -37,14 +37,14 @@ SWEEP = ("sweep", "--source", "hub", "--all", "--depth", "reduced", "--modes", "
 
 def group_of(results: Sequence[Result]) -> str:
     """Return the row in which a repository is counted: what builds it, or why nothing does."""
-    built = [each for each in results if each.status is not Status.SKIPPED]
+    built = [result for result in results if result.status is not Status.SKIPPED]
     if not built:
         reason = results[0].detail or ""
         if reason.startswith(NOT_PYTORCH):
             return "other formats than PyTorch"
         return "code of their own" if reason.startswith(REMOTE_CODE) else "not resolved"
     model = built[0].request.model
-    builds = [each.request.model.build for each in built]
+    builds = [result.request.model.build for result in built]
     libraries = {build.library for build in builds if isinstance(build, LibraryBuild)}
     if libraries - set(ORDER):
         return "other libraries"
@@ -71,12 +71,12 @@ def table(results: Iterable[Result]) -> str:
 
 
 def _line(name: str, repositories: Sequence[Sequence[Result]]) -> str:
-    evaluated = [[r for r in each if r.status is not Status.SKIPPED] for each in repositories]
-    judged = [each for each in evaluated if each and all(r.is_verdict for r in each)]
-    passed = sum(all(r.status is Status.PASS for r in each) for each in judged)
-    broken = [each for each in judged if any(r.breaks for r in each)]
-    breaks = sum(b.occurrences for each in broken for r in each for b in r.breaks)
-    accepted = sum(all(r.fullgraph and r.fullgraph.accepted for r in each) for each in judged)
+    evaluated = [[r for r in result if r.status is not Status.SKIPPED] for result in repositories]
+    judged = [result for result in evaluated if result and all(r.is_verdict for r in result)]
+    passed = sum(all(r.status is Status.PASS for r in result) for result in judged)
+    broken = [result for result in judged if any(r.breaks for r in result)]
+    breaks = sum(b.occurrences for result in broken for r in result for b in r.breaks)
+    accepted = sum(all(r.fullgraph and r.fullgraph.accepted for r in result) for result in judged)
     counts = (len(repositories), len(judged), passed, f"{len(broken)} ({breaks})", accepted)
     return f"| {name} | {' | '.join(map(str, counts))} |"
 

@@ -97,33 +97,33 @@ def measured(wanted: Iterable[MinimalOrder], save: Path | None) -> list[MinimalR
     return found
 
 
-def _keep(folder: Path, made: MinimalReproducer) -> None:
+def _keep(folder: Path, script: MinimalReproducer) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    broken = made.broken
+    broken = script.broken
     name = f"{broken.code}-{Path(broken.file).stem}-{broken.line}"
-    told = made.failure or ("" if made.succeeded else "the reason differs")
-    head = f"# {made.form}; {made.seconds} s, {made.checks} checks; {told}\n"
-    (folder / f"{name}.py").write_text(head + made.source)
+    told = script.failure or ("" if script.succeeded else "the reason differs")
+    head = f"# {script.form}; {script.seconds} s, {script.checks} checks; {told}\n"
+    (folder / f"{name}.py").write_text(head + script.source)
 
 
-def summary(found: list[MinimalReproducer], total: int, wall: float) -> dict[str, Any]:
+def summary(rows: list[MinimalReproducer], total: int, wall: float) -> dict[str, Any]:
     """Shares and causes of failure; the limits are those of docs/benchmarks.md."""
-    same_code = [m for m in found if m.fresh is not None and m.fresh.code == m.broken.code]
+    same_code = [m for m in rows if m.fresh is not None and m.fresh.code == m.broken.code]
     short = [m for m in same_code if m.lines <= LINES_LIMIT]
     reason = [m for m in short if m.succeeded]
-    failures = Counter(re.sub(r"\d+", "N", m.failure)[:120] for m in found if m not in same_code)
+    failures = Counter(re.sub(r"\d+", "N", m.failure)[:120] for m in rows if m not in same_code)
     return {
         "places": total,
-        "measured": len(found),
+        "measured": len(rows),
         "same_code_within_40_lines": len(short),
         "same_reason_within_40_lines": len(reason),
-        "share": round(len(short) / len(found), 3) if found else None,
+        "share": round(len(short) / len(rows), 3) if rows else None,
         "share_limit": SHARE_LIMIT,
         "median_lines": statistics.median([m.lines for m in same_code]) if same_code else None,
-        "median_seconds": statistics.median([m.seconds for m in found]) if found else None,
+        "median_seconds": statistics.median([m.seconds for m in rows]) if rows else None,
         "failures": dict(failures),
         "wall_seconds": round(wall, 1),
-        "within": bool(found) and len(short) / len(found) >= SHARE_LIMIT,
+        "within": bool(rows) and len(short) / len(rows) >= SHARE_LIMIT,
     }
 
 

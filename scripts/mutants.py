@@ -100,23 +100,23 @@ def _tried(copy: Path, mutant: Mutant) -> tuple[str, str]:
         return STALE, f"it holds this {text.count(mutant.old)} times, not once:\n{mutant.old}"
     path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
     try:
-        status, said = _pytest(copy, mutant.tests)
+        status, output = _pytest(copy, mutant.tests)
     except subprocess.TimeoutExpired:
         return BROKEN, f"its tests did not end within {TIMEOUT_SECONDS:g} s"
     finally:
         path.write_text(text, encoding="utf-8")
-    if status == 0 and " passed" not in said.splitlines()[-1]:
-        return BROKEN, f"its tests were skipped:\n{said}"
+    if status == 0 and " passed" not in output.splitlines()[-1]:
+        return BROKEN, f"its tests were skipped:\n{output}"
     if status == 0:
         return SURVIVED, f"{mutant.old}\n->\n{mutant.new}\nby {' '.join(mutant.tests)}"
     # 1: tests failed. Any other status says that they did not run, which proves nothing.
-    return (CAUGHT, "") if status == 1 else (BROKEN, said)
+    return (CAUGHT, "") if status == 1 else (BROKEN, output)
 
 
 def _fails(copy: Path, tests: Sequence[str]) -> str:
     """What pytest says of tests that fail as things are; a failure then would prove nothing."""
-    status, said = _pytest(copy, sorted(set(tests)), timeout_seconds=4 * TIMEOUT_SECONDS)
-    return said if status else ""
+    status, output = _pytest(copy, sorted(set(tests)), timeout_seconds=4 * TIMEOUT_SECONDS)
+    return output if status else ""
 
 
 def _pytest(

@@ -151,16 +151,18 @@ def address(query: Query, end: int, choice: dict[str, str]) -> str:
     """The address that Grafana requests from Prometheus."""
     expr = query.expr.replace("$__range", f"{DAYS}d").replace("$__interval", f"{step(query)}s")
     expr = expr.replace("$__rate_interval", f"{max(step(query) + 120, 480)}s")
-    given: dict[str, Any] = {"query": filled(expr, **choice)}
+    arguments: dict[str, Any] = {"query": filled(expr, **choice)}
     window = {"start": end - DAYS * DAY, "end": end}
     if label := LABEL_VALUES.fullmatch(query.raw):
-        given = {"match[]": given["query"]}
-        return f"/api/v1/label/{label[1]}/values?{urllib.parse.urlencode(given | window)}"
+        arguments = {"match[]": arguments["query"]}
+        return f"/api/v1/label/{label[1]}/values?{urllib.parse.urlencode(arguments | window)}"
     if query.where.startswith("annotation"):
-        return f"/api/v1/query_range?{urllib.parse.urlencode(given | window | {'step': 1800})}"
+        return f"/api/v1/query_range?{urllib.parse.urlencode(arguments | window | {'step': 1800})}"
     if query.instant:
-        return f"/api/v1/query?{urllib.parse.urlencode(given | {'time': end})}"
-    return f"/api/v1/query_range?{urllib.parse.urlencode(given | window | {'step': step(query)})}"
+        return f"/api/v1/query?{urllib.parse.urlencode(arguments | {'time': end})}"
+    return (
+        f"/api/v1/query_range?{urllib.parse.urlencode(arguments | window | {'step': step(query)})}"
+    )
 
 
 def measured(prometheus: Service, path: str) -> tuple[float, int]:

@@ -106,18 +106,18 @@ def main() -> int:
     parser.add_argument("--start-seconds", type=float, default=10.0, help="until a core is warm")
     parser.add_argument("--per-second", type=float, default=140.0, help="results one writer stores")
     parser.add_argument("--writer", action="store_true", help="measure the writer instead")
-    given = parser.parse_args()
-    stored = StoredRun(given.run.resolve())
+    arguments = parser.parse_args()
+    stored = StoredRun(arguments.run.resolve())
     asked = [
         result
         for result in stored.results()
         if result.status is not Status.SKIPPED and result.reused_from is None
     ]
-    if given.writer:
+    if arguments.writer:
         measure_writer(asked, stored.run)
         return 0
     print_distribution(asked, stored.path)
-    print_fleets(asked, given.start_seconds, given.per_second)
+    print_fleets(asked, arguments.start_seconds, arguments.per_second)
     return 0
 
 

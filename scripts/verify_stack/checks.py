@@ -64,25 +64,25 @@ Series = tuple[str, tuple[tuple[str, str], ...]]
 
 def metrics_are_in_prometheus(stack: Stack, run: Path) -> str:
     """Every sample of the run's metrics.prom, with its value."""
-    wanted: dict[Series, float] = {}
+    expected: dict[Series, float] = {}
     for family in text_string_to_metric_families((run / "metrics.prom").read_text()):
         for sample in family.samples:
-            wanted[sample.name, tuple(sorted(sample.labels.items()))] = sample.value
+            expected[sample.name, tuple(sorted(sample.labels.items()))] = sample.value
     query = {"query": '{job="compilewatch"}'}
-    found: dict[Series, float] = {}
+    exposed: dict[Series, float] = {}
     for one in stack.get("prometheus", "/api/v1/query", **query).json()["data"]["result"]:
         labels = {k: v for k, v in one["metric"].items() if k not in ("__name__", "job")}
-        found[one["metric"]["__name__"], tuple(sorted(labels.items()))] = float(one["value"][1])
+        exposed[one["metric"]["__name__"], tuple(sorted(labels.items()))] = float(one["value"][1])
     # A label without a value is none to Prometheus.
-    wanted = {
+    expected = {
         (name, tuple(pair for pair in labels if pair[1])): value
-        for (name, labels), value in wanted.items()
+        for (name, labels), value in expected.items()
     }
-    wrong = [series for series, value in wanted.items() if found.get(series) != value]
-    if wrong or not wanted:
+    wrong = [series for series, value in expected.items() if exposed.get(series) != value]
+    if wrong or not expected:
         example = f"{wrong[0][0]}{dict(wrong[0][1])}" if wrong else "metrics.prom is empty"
-        raise CheckError(f"{len(wrong)} of {len(wanted)} series are missing or other: {example}")
-    return f"{len(wanted)} series of {len({name for name, _ in wanted})} metrics"
+        raise CheckError(f"{len(wrong)} of {len(expected)} series are missing or other: {example}")
+    return f"{len(expected)} series of {len({name for name, _ in expected})} metrics"
 
 
 def papers_are_in_prometheus(stack: Stack) -> str:
@@ -99,7 +99,7 @@ def lines(stack: Stack) -> Counter[str]:
 
 
 def lines_are_in_loki_once(stack: Stack) -> str:
-    wanted = lines(stack)
+    expected = lines(stack)
     now = time.time_ns()
     answer = stack.get(
         "loki",
@@ -110,14 +110,14 @@ def lines_are_in_loki_once(stack: Stack) -> str:
         end=str(now + 60 * 10**9),
     ).json()
     found = Counter(line for one in answer["data"]["result"] for _, line in one["values"])
-    missing, more = wanted - found, found - wanted
-    if missing or more or not wanted:
+    missing, more = expected - found, found - expected
+    if missing or more or not expected:
         example = next(iter([*more, *missing]), "")[:120]
         raise CheckError(
-            f"of {wanted.total()} lines {missing.total()} are missing and {more.total()} too many: "
+            f"of {expected.total()} lines {missing.total()} are missing and {more.total()} too many: "
             f"{example}"
         )
-    return f"{wanted.total()} lines"
+    return f"{expected.total()} lines"
 
 
 def sent_by_alloy(stack: Stack) -> int:

@@ -70,11 +70,11 @@ def a_fix_shows_exactly(stack: Stack, grafana: Grafana) -> str:
     return " and ".join(found)
 
 
-def _headline_is(grafana: Grafana, wanted: float) -> str:
+def _headline_is(grafana: Grafana, expected: float) -> str:
     values = grafana.values_of("compilewatch-overview", "Weighted by downloads", source=SOURCE)
-    if values != [wanted]:
-        raise CheckError(f"the headline is {values or 'empty'}, and {wanted} is true")
-    return f"{wanted:.1%}"
+    if values != [expected]:
+        raise CheckError(f"the headline is {values or 'empty'}, and {expected} is true")
+    return f"{expected:.1%}"
 
 
 def an_alert_fires_and_ends(stack: Stack) -> str:

@@ -1,9 +1,9 @@
 """The sink `loki`: the log of a stored run, sent to Loki's push API.
 
-python-logging-loki 0.3.1 builds labels and payload and has the session, for Loki's v1 push API
-(https://grafana.com/docs/loki/latest/reference/loki-http-api/#ingest-logs). It sends every record
-by itself, with the time of sending as its timestamp, and waits for ever: the event's own time,
-structured metadata, batches, the deadline and errors are added here.
+python-logging-loki 0.3.1 has the address, the session and the meaning of the answer of Loki's v1
+push API (https://grafana.com/docs/loki/latest/reference/loki-http-api/#ingest-logs). It sends every
+record by itself, with the time of sending as its timestamp, and waits for ever: the event's own
+time, structured metadata, batches, the deadline and errors are added here.
 
 Loki rejects a line that is more than an hour older than the newest line of its stream (half of
 `max_chunk_age`), and stores lines with equal time, text and structured metadata in a stream once.
@@ -15,11 +15,9 @@ arrive in any order, from either sender and any number of times, and are still s
 from __future__ import annotations
 
 import base64
-import logging
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -64,18 +62,23 @@ class LokiSink:
         self._emitter = Emitter(settings.loki.url, settings.loki.username, settings.loki.password)
 
     def publish(self, view: RunView, files: RunFolder) -> str:
-        return self.send(_records(files.path(f"logs/{view.run.id}.jsonl")))
+        path = files.path(f"logs/{view.run.id}.jsonl")
+        try:
+            with path.open("rb") as file:
+                return self.send(file)
+        except OSError as error:
+            raise SinkError(f"{path} cannot be read: {error.strerror}") from None
 
-    def send(self, records: Iterable[logging.LogRecord]) -> str:
-        """Send records and return one line about them; see the class for what it raises."""
+    def send(self, lines: Iterable[bytes]) -> str:
+        """Send events and return one line about them; see the class for what it raises."""
         sent, rejected, why, where = 0, 0, "", self._emitter.where
         try:
-            for lines, body in _batches(map(self._emitter.stream, records)):
+            for count, body in _batches(lines):
                 if problem := self._retry(self._post, body):
-                    rejected += lines
+                    rejected += count
                     why = why or f"{where} {problem}"
                 else:
-                    sent += lines
+                    sent += count
         except TransientError as error:
             raise UnreachableError(f"{where} {error}: {sent} lines were sent") from None
         finally:
@@ -138,7 +141,7 @@ class LokiSink:
 
 
 class Emitter(LokiEmitterV1):  # type: ignore[misc]
-    """The library's emitter for v1, with the event's own time and its metadata."""
+    """The library's emitter for v1, of a server or its push API."""
 
     def __init__(self, url: str, username: str = "", password: str = "") -> None:
         """Raises ConfigError if `url` is neither a server nor its push API."""
@@ -160,32 +163,17 @@ class Emitter(LokiEmitterV1):  # type: ignore[misc]
         self.secrets = (basic, password) if password else (basic,)
         super().__init__(
             parts._replace(netloc=host, path=path + PUSH_PATH).geturl(),
-            {"service_name": "compilewatch"},
-            (username, password) if username or password else None,
+            auth=(username, password) if username or password else None,
         )
-
-    def build_tags(self, record: logging.LogRecord) -> dict[str, str]:
-        """Return the labels of the stream: few labels with few values, and the hour."""
-        tags = super().build_tags(record)
-        del tags[self.level_tag], tags[self.logger_tag]
-        hour = datetime.fromtimestamp(int(record.created), UTC).strftime("%Y-%m-%dT%H")
-        return {name: str(value) for name, value in {**tags, "hour": hour}.items()}
-
-    def stream(self, record: logging.LogRecord) -> dict[str, Any]:
-        """Return the stream of one line, as Loki takes it."""
-        line = record.getMessage()
-        (stream,) = self.build_payload(record, line)["streams"]
-        stream["values"] = [[str(vars(record)["nanoseconds"]), line, vars(record)["metadata"]]]
-        return dict(stream)
 
 
 def send_lines(settings: Settings, lines: Iterable[bytes]) -> str:
     """Send events that are not in the log of a run."""
-    return LokiSink(settings).send(filter(None, map(log_record, lines)))
+    return LokiSink(settings).send(lines)
 
 
-def log_record(line: bytes) -> logging.LogRecord | None:
-    """Return a line of `logs/<run>.jsonl` as a record; None if it is incomplete or damaged."""
+def stream_of(line: bytes) -> tuple[dict[str, str], list[Any]] | None:
+    """Return the labels and the value of a line of a log; None if it is incomplete or damaged."""
     try:
         event = msgspec.json.decode(line, type=dict[str, Any])
         whole, _, fraction = event.pop("ts").removesuffix("Z").partition(".")
@@ -194,41 +182,23 @@ def log_record(line: bytes) -> logging.LogRecord | None:
         text = line.decode()
     except (msgspec.DecodeError, KeyError, TypeError, ValueError, AttributeError):
         return None
-    return logging.makeLogRecord(
-        {
-            "msg": text,
-            "created": seconds,
-            "nanoseconds": nanoseconds,
-            "tags": _texts(event, LABELS),
-            "metadata": _texts(event, metadata_of(event)),
-        }
-    )
+    labels = {"service_name": "compilewatch", "hour": whole[:13], **_texts(event, LABELS)}
+    return labels, [str(nanoseconds), text, _texts(event, metadata_of(event))]
 
 
-def _records(path: Path) -> Iterator[logging.LogRecord]:
-    """Yield the events of a log. An incomplete last line of a killed run is skipped."""
-    try:
-        with path.open("rb") as file:
-            for line in file:
-                if (record := log_record(line.rstrip(b"\n"))) is not None:
-                    yield record
-    except OSError as error:
-        raise SinkError(f"{path} cannot be read: {error.strerror}") from None
-
-
-def _batches(streams: Iterable[dict[str, Any]]) -> Iterator[tuple[int, bytes]]:
+def _batches(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
     """Yield the bodies of requests, each with the number of its lines; order is kept."""
     batch: dict[bytes, list[Any]] = {}
-    lines, size = 0, 0
-    for stream in streams:
-        labels = msgspec.json.encode(stream["stream"], order="sorted")
-        batch.setdefault(labels, []).extend(stream["values"])
-        lines, size = lines + 1, size + len(msgspec.json.encode(stream["values"]))
-        if lines >= BATCH_LINES or size >= BATCH_BYTES:
-            yield lines, _body(batch)
-            batch, lines, size = {}, 0, 0
+    count, size = 0, 0
+    for stream in filter(None, (stream_of(line.rstrip(b"\n")) for line in lines)):
+        labels, value = stream
+        batch.setdefault(msgspec.json.encode(labels, order="sorted"), []).append(value)
+        count, size = count + 1, size + len(msgspec.json.encode(value))
+        if count >= BATCH_LINES or size >= BATCH_BYTES:
+            yield count, _body(batch)
+            batch, count, size = {}, 0, 0
     if batch:
-        yield lines, _body(batch)
+        yield count, _body(batch)
 
 
 def _body(batch: dict[bytes, list[Any]]) -> bytes:

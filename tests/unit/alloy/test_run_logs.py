@@ -23,7 +23,7 @@ from compilewatch.events import (
     metadata_of,
 )
 from compilewatch.records import Plan, now
-from compilewatch.sinks.loki import Emitter, log_record
+from compilewatch.sinks.loki import stream_of
 from compilewatch.store import Store
 from scripts.check_alloy import Block, parse
 from tests import factories
@@ -83,11 +83,10 @@ def collected(pipeline: Pipeline, line: str) -> Sent:
 
 
 def pushed(line: str) -> Sent:
-    record = log_record(line.encode())
-    assert record is not None
-    stream = Emitter("http://127.0.0.1").stream(record)
-    ((at, text, metadata),) = stream["values"]
-    return stream["stream"], int(at), text, metadata
+    stream = stream_of(line.encode())
+    assert stream is not None
+    labels, (at, text, metadata) = stream
+    return labels, int(at), text, metadata
 
 
 def variants(kind: type[Event]) -> Iterator[Event]:
