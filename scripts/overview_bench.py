@@ -160,9 +160,8 @@ def address(query: Query, end: int, choice: dict[str, str]) -> str:
         return f"/api/v1/query_range?{urllib.parse.urlencode(arguments | window | {'step': 1800})}"
     if query.instant:
         return f"/api/v1/query?{urllib.parse.urlencode(arguments | {'time': end})}"
-    return (
-        f"/api/v1/query_range?{urllib.parse.urlencode(arguments | window | {'step': step(query)})}"
-    )
+    arguments |= window | {"step": step(query)}
+    return f"/api/v1/query_range?{urllib.parse.urlencode(arguments)}"
 
 
 def measured(prometheus: Service, path: str) -> tuple[float, int]:

@@ -114,8 +114,8 @@ def lines_are_in_loki_once(stack: Stack) -> str:
     if missing or more or not expected:
         example = next(iter([*more, *missing]), "")[:120]
         raise CheckError(
-            f"of {expected.total()} lines {missing.total()} are missing and {more.total()} too many: "
-            f"{example}"
+            f"of {expected.total()} lines {missing.total()} are missing and {more.total()} too "
+            f"many: {example}"
         )
     return f"{expected.total()} lines"
 

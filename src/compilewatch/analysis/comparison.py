@@ -107,19 +107,18 @@ def compare(
     """
     olds, news = _by_identity(before), _by_identity(after)
     causes = _Causes(baseline, run)
-    absence = _Absence(baseline, run, len(news))
     changes: list[Change] = []
     unchanged: list[Identity] = []
     for identity in olds.keys() | news.keys():
         old, new = olds.get(identity), news.get(identity)
         if new is None and old is not None:
-            judged: tuple[ChangeKind, str] | None = absence.of(old)
+            change: tuple[ChangeKind, str] | None = _absence(baseline, run, len(news), old)
         else:
-            judged = judge(old, new, by_place=by_place)
-        if judged is None:
+            change = classify_change(old, new, by_place=by_place)
+        if change is None:
             unchanged.append(identity)
             continue
-        kind, reason = judged
+        kind, reason = change
         present = new or old
         assert present is not None
         model = present.request.model
@@ -195,27 +194,22 @@ def differences(baseline: Run, run: Run) -> tuple[str, ...]:
     return _Causes(baseline, run).of_runs
 
 
-class _Absence:
-    """Why a run has no result of what its baseline has: four things that must not be mixed up."""
+def _absence(baseline: Run, run: Run, results: int, old: Result) -> tuple[ChangeKind, str]:
+    """Why a run has no result of what its baseline has: four things that must not be mixed up.
 
-    def __init__(self, baseline: Run, run: Run, results: int) -> None:
-        chosen = [side.settings.get("selection") for side in (baseline, run)]
-        self._other_selection = chosen[0] != chosen[1] or baseline.source != run.source
-        self._targets = set(map(target_label, run.targets))
-        self._incomplete = results < run.planned
-        self._run = run
-
-    def of(self, old: Result) -> tuple[ChangeKind, str]:
-        """The kind of change for what the baseline has a result of and the run has not."""
-        run, was = self._run, f"was {outcome_of(old)}"
-        label = target_label(old.request.target)
-        if self._other_selection or (self._targets and label not in self._targets):
-            return ChangeKind.NOT_SELECTED, f"{run.id} selects other models or targets; {was}"
-        if self._incomplete and run.state == "running":
-            return ChangeKind.PENDING, f"{run.id} is still running; {was}"
-        if self._incomplete:
-            return ChangeKind.MISSING, f"{run.id} ({run.state}) has no result of it; {was}"
-        return ChangeKind.GONE, f"no longer in the source; {was}"
+    `results` is how many the run has.
+    """
+    was = f"was {outcome_of(old)}"
+    selections = [side.settings.get("selection") for side in (baseline, run)]
+    targets = set(map(target_label, run.targets))
+    other_selection = selections[0] != selections[1] or baseline.source != run.source
+    if other_selection or (targets and target_label(old.request.target) not in targets):
+        return ChangeKind.NOT_SELECTED, f"{run.id} selects other models or targets; {was}"
+    if results < run.planned and run.state == "running":
+        return ChangeKind.PENDING, f"{run.id} is still running; {was}"
+    if results < run.planned:
+        return ChangeKind.MISSING, f"{run.id} ({run.state}) has no result of it; {was}"
+    return ChangeKind.GONE, f"no longer in the source; {was}"
 
 
 class _Causes:
@@ -354,7 +348,7 @@ BADNESS = {Status.PASS: 0, Status.GRAPH_BREAK: 1, Status.MISMATCH: 2, Status.ERR
 """Of the statuses that a verdict can have."""
 
 
-def judge(
+def classify_change(
     old: Result | None, new: Result | None, *, by_place: bool = False
 ) -> tuple[ChangeKind, str] | None:
     """What became of one model and target, with the reason in one line; None for no change."""
@@ -364,7 +358,7 @@ def judge(
     if new is None:
         return ChangeKind.GONE, f"no longer in the source; was {outcome_of(old)}"
     if old.is_verdict and new.is_verdict:
-        return _judge_verdicts(old, new, by_place)
+        return _classify_verdicts(old, new, by_place)
     if new.is_verdict:
         return ChangeKind.NEWLY_TESTED, f"was {outcome_of(old)}; now {outcome_of(new)}"
     if old.is_verdict:
@@ -372,18 +366,18 @@ def judge(
     return None
 
 
-def _judge_verdicts(old: Result, new: Result, by_place: bool) -> tuple[ChangeKind, str] | None:
+def _classify_verdicts(old: Result, new: Result, by_place: bool) -> tuple[ChangeKind, str] | None:
     worse = BADNESS[new.status] - BADNESS[old.status]
     if worse:
         kind = ChangeKind.REGRESSION if worse > 0 else ChangeKind.FIXED
         return kind, f"{outcome_of(old)} -> {outcome_of(new)}"
     if old.probed or new.probed:  # then the breaks after the first are not known
-        return _judge_fullgraph(old, new)
-    change = _judge_places(old, new) if by_place else _judge_fingerprints(old, new)
-    return change or _judge_fullgraph(old, new)
+        return _classify_fullgraph(old, new)
+    change = _classify_places(old, new) if by_place else _classify_fingerprints(old, new)
+    return change or _classify_fullgraph(old, new)
 
 
-def _judge_places(old: Result, new: Result) -> tuple[ChangeKind, str] | None:
+def _classify_places(old: Result, new: Result) -> tuple[ChangeKind, str] | None:
     """A break counts as new or gone only where the other side has none at its place."""
     added = _elsewhere(new.breaks, old.breaks)
     if added:
@@ -411,7 +405,7 @@ def _codes_at(breaks: Sequence[GraphBreak]) -> str:
     return ", ".join(sorted(f"{reason_label(b)} at {b.file}:{b.line}" for b in breaks))
 
 
-def _judge_fingerprints(old: Result, new: Result) -> tuple[ChangeKind, str] | None:
+def _classify_fingerprints(old: Result, new: Result) -> tuple[ChangeKind, str] | None:
     olds, news = _by_fingerprint(old), _by_fingerprint(new)
     added = [news[f] for f in news.keys() - olds.keys()]
     removed = [olds[f] for f in olds.keys() - news.keys()]
@@ -428,7 +422,7 @@ def _judge_fingerprints(old: Result, new: Result) -> tuple[ChangeKind, str] | No
     return None
 
 
-def _judge_fullgraph(old: Result, new: Result) -> tuple[ChangeKind, str] | None:
+def _classify_fullgraph(old: Result, new: Result) -> tuple[ChangeKind, str] | None:
     if old.fullgraph is None or new.fullgraph is None:
         return None
     if old.fullgraph.accepted and not new.fullgraph.accepted:

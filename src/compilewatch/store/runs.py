@@ -345,15 +345,8 @@ def _open(path: Path) -> int:
 
 def _complete_size(descriptor: int) -> int:
     """Return the size of a file up to and including its last newline, in bytes."""
-    end = os.lseek(descriptor, 0, os.SEEK_END)
-    while end > 0:
-        start = max(0, end - 65536)
-        block = os.pread(descriptor, end - start, start)
-        newline = block.rfind(b"\n")
-        if newline >= 0:
-            return start + newline + 1
-        end = start
-    return 0
+    data = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+    return data.rfind(b"\n") + 1
 
 
 def _lines(records: Sequence[Result]) -> bytes:

@@ -14,9 +14,9 @@ from compilewatch.analysis.comparison import (
     Comparison,
     between_devices,
     between_environments,
+    classify_change,
     compare,
     default_baseline,
-    judge,
 )
 from compilewatch.errors import UsageError
 from compilewatch.records import (
@@ -57,8 +57,8 @@ REGRESSION, FIXED = ChangeKind.REGRESSION, ChangeKind.FIXED
 
 
 def _kind(old: Result | None, new: Result | None) -> ChangeKind | None:
-    judged = judge(old, new)
-    return judged[0] if judged else None
+    change = classify_change(old, new)
+    return change[0] if change else None
 
 
 def _compare(before: list[Result], after: list[Result]) -> Comparison:
@@ -139,8 +139,8 @@ TURNED: dict[ChangeKind | None, set[ChangeKind | None]] = {
 def test_any_change_turned_round_is_its_opposite(old: Result, new: Result, by_place: bool) -> None:
     kinds = []
     for pair in ((old, new), (new, old)):
-        judged = judge(*pair, by_place=by_place)
-        kinds.append(judged[0] if judged else None)
+        change = classify_change(*pair, by_place=by_place)
+        kinds.append(change[0] if change else None)
     assert kinds[1] in TURNED[kinds[0]]
     if REGRESSION in kinds:
         assert old.is_verdict
@@ -149,17 +149,17 @@ def test_any_change_turned_round_is_its_opposite(old: Result, new: Result, by_pl
 
 @given(RESULTS, st.booleans())
 def test_nothing_changes_against_itself(same: Result, by_place: bool) -> None:
-    assert judge(same, same, by_place=by_place) is None
+    assert classify_change(same, same, by_place=by_place) is None
 
 
 def test_a_regression_names_the_new_causes() -> None:
     new = graph_break("b", "GB0059")
-    judged = judge(BROKEN, result(breaks=(A, new)))
-    assert judged == (REGRESSION, "1 -> 2 distinct graph breaks; new: GB0059 Type GB0059")
-    judged = judge(PASS, BROKEN)
-    assert judged == (REGRESSION, "pass -> graph_break (1: GB0170 Data-dependent branching)")
-    judged = judge(PASS, COMPILE_ERROR)
-    assert judged == (REGRESSION, "pass -> error in compile (backend_error)")
+    change = classify_change(BROKEN, result(breaks=(A, new)))
+    assert change == (REGRESSION, "1 -> 2 distinct graph breaks; new: GB0059 Type GB0059")
+    change = classify_change(PASS, BROKEN)
+    assert change == (REGRESSION, "pass -> graph_break (1: GB0170 Data-dependent branching)")
+    change = classify_change(PASS, COMPILE_ERROR)
+    assert change == (REGRESSION, "pass -> error in compile (backend_error)")
 
 
 def test_the_fullgraph_verdict_counts_where_the_breaks_are_the_same() -> None:
@@ -167,7 +167,7 @@ def test_the_fullgraph_verdict_counts_where_the_breaks_are_the_same() -> None:
         verdict = None if accepted is None else FullgraphVerdict(accepted=accepted, code="GB0007")
         return result(breaks=(A,), fullgraph=verdict)
 
-    assert judge(with_verdict(True), with_verdict(False)) == (
+    assert classify_change(with_verdict(True), with_verdict(False)) == (
         REGRESSION,
         "fullgraph=True no longer accepts it: GB0007",
     )
@@ -491,9 +491,9 @@ def test_between_devices_a_device_without_results_is_one_line() -> None:
 def test_breaks_that_a_probe_did_not_look_for_are_not_resolved() -> None:
     complete = result(breaks=(A, B))
     probed = result(breaks=(A,), probed=True)
-    assert judge(complete, probed) is None
-    assert judge(probed, complete) is None
-    assert judge(PASS, probed) is not None
+    assert classify_change(complete, probed) is None
+    assert classify_change(probed, complete) is None
+    assert classify_change(PASS, probed) is not None
 
 
 @pytest.mark.parametrize(("planned", "kind"), [(3, ChangeKind.GONE), (4, ChangeKind.MISSING)])

@@ -265,14 +265,6 @@ def test_a_models_page_shows_what_was_captured_before_its_breaks(pages: Any, rep
     assert "aten.item.default 6 aten.sum.default 4" in text
 
 
-def test_a_break_that_fullgraph_accepts_is_explained() -> None:
-    accepted = FullgraphVerdict(accepted=True)
-    page = rendered(factories.result(breaks=(factories.graph_break(),), fullgraph=accepted))
-    assert (
-        "fullgraph=True captures scalar outputs ( .item() )" in page["models/BertModel.html"].text
-    )
-
-
 def test_a_reason_of_ours_has_no_registry_link(pages: Any, report: Any) -> None:
     page = pages[report / "reasons" / "unbacked_symint.html"]
     assert not [link for link in page.links() if "graph-break-site" in link]

@@ -258,12 +258,6 @@ def test_an_attempt_keeps_the_names_in_its_reason() -> None:
     assert wording.attempt_words(ended) == said
 
 
-def test_the_compile_trace_is_what_tlparse_made_of_it() -> None:
-    trace, packed = "artifacts/m/torch_trace/t.log.zst", "artifacts/m/tlparse.zip"
-    assert wording.compile_trace((trace, packed)) == packed
-    assert wording.compile_trace((trace,)) is None
-
-
 def test_every_part_of_a_repository_has_words() -> None:
     words = {
         part: wording.part_words(factories.spec("org/m", part=part, component="unet"))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from compilewatch.analysis.comparison import judge
+from compilewatch.analysis.comparison import classify_change
 from compilewatch.environments.creation import release_of
 from compilewatch.errors import InterpreterError, UsageError
 from compilewatch.extras.history.bisect import Evaluator, Prepare
@@ -276,7 +276,7 @@ def attribute(
         before, after = corners[one], corners[other]
         assert before is not None
         assert after is not None
-        return judge(before, after, by_place=by_place) is None
+        return classify_change(before, after, by_place=by_place) is None
 
     torch_only = Versions(new.torch, old.transformers)
     transformers_only = Versions(old.torch, new.transformers)

@@ -324,8 +324,31 @@ def bisect(
     """
     limit, numbers = most_evaluations(len(versions)), count(1)
 
+    def evaluation(release: str) -> Evaluated:
+        try:
+            environment = prepare(*question.versions(release))
+        except (InterpreterError, UsageError) as error:
+            return Evaluated(release=release, kind=Kind.UNDETERMINED, detail=str(error))
+        try:
+            spec = choose(question.model, environment.name)
+        except UnknownModelError as error:
+            return Evaluated(
+                release=release,
+                kind=Kind.ABSENT,
+                environment=environment.name,
+                detail=f"transformers {environment.transformers}: {error}",
+            )
+        version = evaluator.evaluate([spec], question.target, environment)[spec.name]
+        return evaluated(
+            release,
+            version.result,
+            environment=environment.name,
+            run=version.run or None,
+            reused=version.reused,
+        )
+
     def evaluate(release: str) -> Evaluated:
-        result = _evaluate(question, release, evaluator, choose, prepare)
+        result = evaluation(release)
         report(result, next(numbers), limit)
         return result
 
@@ -335,33 +358,6 @@ def bisect(
 def preparing(environments: Environments, observer: Callable[[str], None]) -> Prepare:
     """Return the usual `Prepare`, which creates environments that are missing."""
     return lambda torch, transformers: ensure(environments, torch, transformers, observer)
-
-
-def _evaluate(
-    question: Question, release: str, evaluator: Evaluator, choose: Choose, prepare: Prepare
-) -> Evaluated:
-    torch, transformers = question.versions(release)
-    try:
-        environment = prepare(torch, transformers)
-    except (InterpreterError, UsageError) as error:
-        return Evaluated(release=release, kind=Kind.UNDETERMINED, detail=str(error))
-    try:
-        spec = choose(question.model, environment.name)
-    except UnknownModelError as error:
-        return Evaluated(
-            release=release,
-            kind=Kind.ABSENT,
-            environment=environment.name,
-            detail=f"transformers {environment.transformers}: {error}",
-        )
-    answer = evaluator.evaluate([spec], question.target, environment)[spec.name]
-    return evaluated(
-        release,
-        answer.result,
-        environment=environment.name,
-        run=answer.run or None,
-        reused=answer.reused,
-    )
 
 
 class FileChange(Record, frozen=True, kw_only=True):
