@@ -552,16 +552,16 @@ def rewritten_lines(breaks: Sequence[GraphBreak], place: Place) -> Iterator[FixC
     ]
     caught = {graph_break.fingerprint for graph_break in breaks if _is_caught(graph_break, place)}
     for rule in RULES:
-        found: dict[tuple[Edit, ...], None] = {}
+        edits_found: dict[tuple[Edit, ...], None] = {}
         for each, site in sites:
             if rule.other_error and each.fingerprint in caught:
                 continue
             if re.search(rule.when, f"{each.code} {each.reason}") and (edits := rule.apply(site)):
-                found[edits] = None
-        if len(found) > 1:
-            together = {edit: None for edits in found for edit in edits}
+                edits_found[edits] = None
+        if len(edits_found) > 1:
+            together = {edit: None for edits in edits_found for edit in edits}
             yield change(rule, tuple(together), place.source_of)
-        for edits in found:
+        for edits in edits_found:
             yield change(rule, edits, place.source_of)
 
 

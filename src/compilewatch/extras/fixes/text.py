@@ -159,6 +159,6 @@ def _verification(verification: Verification) -> Table:
 def _trials(fix: Fix) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     for trial in fix.trials:
-        said = trial.error or (f"{trial.breaks} graph breaks" if trial.breaks else "one graph")
-        table.add_row(plain(" and ".join(trial.changes) or "as it is"), plain(said))
+        result = trial.error or (f"{trial.breaks} graph breaks" if trial.breaks else "one graph")
+        table.add_row(plain(" and ".join(trial.changes) or "as it is"), plain(result))
     return table

@@ -154,17 +154,17 @@ def write(
     return Written(text=draft(reproducer, request, outcome.versions, duplicates), note=note)
 
 
-def order(environments: Environments, wanted: MinimalOrder) -> MinimalOutcome:
+def order(environments: Environments, complete: MinimalOrder) -> MinimalOutcome:
     """Let a worker of the request's environment write reproducers.
 
     Raises InputsError, or MissingExtraError where the package that reduces is not installed.
     """
-    wanted = msgspec.structs.replace(wanted, reducer=reducer_file())
-    request = wanted.request
+    complete = msgspec.structs.replace(complete, reducer=reducer_file())
+    request = complete.request
     chosen = environments.interpreter(request.target.environment)
-    each = CHOICE_SECONDS + 4 * wanted.seconds + FRESH_SECONDS
-    seconds = request.deadlines.total_seconds + each * max(len(wanted.breaks), 1)
-    done = oneshot(chosen, "minimal", msgspec.json.encode(wanted), seconds)
+    each = CHOICE_SECONDS + 4 * complete.seconds + FRESH_SECONDS
+    seconds = request.deadlines.total_seconds + each * max(len(complete.breaks), 1)
+    done = oneshot(chosen, "minimal", msgspec.json.encode(complete), seconds)
     if done.returncode != 0:
         raise InputsError(f"{request.model.name}: {last_line(done.stderr)}")
     return msgspec.json.decode(done.stdout, type=MinimalOutcome)

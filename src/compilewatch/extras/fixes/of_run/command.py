@@ -72,12 +72,12 @@ def fix_run(
         )
         if search.begin():
             work(search, cases, settings)
-    found = summarised(stored, cases, notes)
+    summary = summarised(stored, cases, notes)
     if as_json:
-        options.print_json(found)
+        options.print_json(summary)
     else:
-        console().print(summary_text(found))
-    return exit_status(found)
+        console().print(summary_text(summary))
+    return exit_status(summary)
 
 
 def reuse(store: Store, stored: StoredRun, cases: Sequence[Case], limits: Limits) -> None:
@@ -102,23 +102,25 @@ def work(search: RunSearch, cases: Sequence[Case], settings: Settings) -> None:
 
 def summarised(stored: StoredRun, cases: Sequence[Case], notes: Sequence[str]) -> RunFixSummary:
     """Return what is stored for these cases; one without a line is `not_searched`."""
-    found, damaged = FixJournal(stored.path).read()
+    by_key, damaged = FixJournal(stored.path).read()
     by_state: dict[FixStatus, list[Case]] = {
         state: [] for state in FixStatus if state is not FixStatus.NO_BREAK
     }
     for case in cases:
-        each = found.get(case.key)
-        by_state[each.fix.status if each is not None else FixStatus.NOT_SEARCHED].append(case)
-    fixes = tuple(found[case.key] for case in cases if case.key in found)
+        of_state = by_key.get(case.key)
+        by_state[of_state.fix.status if of_state is not None else FixStatus.NOT_SEARCHED].append(
+            case
+        )
+    fixes = tuple(by_key[case.key] for case in cases if case.key in by_key)
     shown = [model_fix(run_fix) for run_fix in fixes]
     removed = {place for run_fix in shown for place in run_fix.removed}
     places = {place for case in cases for place in case.places}
     return RunFixSummary(
         run=stored.run.id,
-        states={state: len(each) for state, each in by_state.items()},
+        states={state: len(of_state) for state, of_state in by_state.items()},
         downloads={
-            state: downloads_of(case.request.model for case in each)
-            for state, each in by_state.items()
+            state: downloads_of(case.request.model for case in of_state)
+            for state, of_state in by_state.items()
         },
         places=len(places),
         removed=len(places & removed),
@@ -131,39 +133,39 @@ def summarised(stored: StoredRun, cases: Sequence[Case], notes: Sequence[str]) -
     )
 
 
-def exit_status(found: RunFixSummary) -> int:
+def exit_status(summary: RunFixSummary) -> int:
     """0 if all have a single graph, verified; 3 if a limit left some; 1 for anything else."""
-    if found.states[FixStatus.NOT_SEARCHED]:
+    if summary.states[FixStatus.NOT_SEARCHED]:
         return 3
-    verified = found.states[FixStatus.VERIFIED]
-    return 0 if verified == sum(found.states.values()) else 1
+    verified = summary.states[FixStatus.VERIFIED]
+    return 0 if verified == sum(summary.states.values()) else 1
 
 
-def summary_text(found: RunFixSummary) -> RenderableType:
+def summary_text(summary: RunFixSummary) -> RenderableType:
     """What `fix --all-of` prints at its end."""
     table = plain_table("Graph breaks", "Models", "Downloads")
     for column in table.columns[1:]:
         column.justify = "right"
-    for state, count in found.states.items():
+    for state, count in summary.states.items():
         if count:
             table.add_row(
-                status_text(state), plain(f"{count:,}"), plain(quantity(found.downloads[state]))
+                status_text(state), plain(f"{count:,}"), plain(quantity(summary.downloads[state]))
             )
     parts: list[RenderableType] = [table]
-    if found.total is not None and found.total.changes:
+    if summary.total is not None and summary.total.changes:
         changes = plain_table("Part of verified fixes", "Models")
         changes.columns[1].justify = "right"
-        for change in found.total.changes:
+        for change in summary.total.changes:
             changes.add_row(plain(change.name), plain(f"{change.models:,}"))
         parts.append(changes)
-    lines = [plain(f"note: {note}", "yellow") for note in found.notes]
-    if found.total is not None:
-        lines.append(plain(verified_total_words(found.total), "bold"))
+    lines = [plain(f"note: {note}", "yellow") for note in summary.notes]
+    if summary.total is not None:
+        lines.append(plain(verified_total_words(summary.total), "bold"))
     counts = (
-        f"{found.removed:,} of {plural(found.places, 'place')} removed",
-        plural(found.searches, "search", "searches"),
-        plural(found.evaluations, "evaluation"),
-        f"{found.seconds:,.0f} s",
+        f"{summary.removed:,} of {plural(summary.places, 'place')} removed",
+        plural(summary.searches, "search", "searches"),
+        plural(summary.evaluations, "evaluation"),
+        f"{summary.seconds:,.0f} s",
     )
     lines.append(plain("; ".join(counts), "dim"))
     return spaced([*parts, Group(*lines)])

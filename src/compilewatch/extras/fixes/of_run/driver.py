@@ -14,7 +14,6 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import partial
 from typing import Self
 
@@ -102,13 +101,13 @@ class FixProgress:
             self._print(line)
         self._bar.update(self._task, description=f"{model}: {what}"[:100])
 
-    def on_fix(self, found: RunFix) -> None:
+    def on_fix(self, run_fix: RunFix) -> None:
         self._done += 1
         line = self._head()
-        line.append_text(plain(f"{found.model}  ", "bold"))
-        line.append_text(status_text(found.fix.status))
-        said = " and ".join(change.name for change in found.fix.changes) or found.fix.detail
-        line.append_text(plain(f"  {said}"))
+        line.append_text(plain(f"{run_fix.model}  ", "bold"))
+        line.append_text(status_text(run_fix.fix.status))
+        result = " and ".join(change.name for change in run_fix.fix.changes) or run_fix.fix.detail
+        line.append_text(plain(f"  {result}"))
         self._print(line)
         self._bar.update(self._task, completed=self._done)
 
@@ -125,14 +124,6 @@ class FixProgress:
 
 _IN_VAIN = frozenset({FixStatus.NOTHING, FixStatus.CAPTURED, FixStatus.IMPROVES})
 """States of a sample that say of a place that is still there that a search removes it nowhere."""
-
-
-class FixStage(Enum):
-    """What is done with a case."""
-
-    SAMPLE = "known changes, then a search"
-    CHECK = "known changes"
-    SEARCH = "a search"
 
 
 Tried = tuple[tuple[str, ...], Fix]
@@ -174,14 +165,14 @@ class RunSearch:
         sampled = {case.key for each in self._samples.values() for case in each}
         first = [case for case in order if case.key in sampled]
         rest = [case for case in order if case.key not in sampled]
-        for stage, cases in (
-            (FixStage.SAMPLE, first),
-            (FixStage.CHECK, rest),
-            (FixStage.SEARCH, rest),
-        ):
-            self._work(finders, stage, cases)
+        with_finder = partial(self._work, finders)
+        with_finder(first, known=True, search=True)
+        with_finder(rest, known=True, search=False)
+        with_finder(rest, known=False, search=True)
 
-    def _work(self, finders: Sequence[Finder], stage: FixStage, cases: Sequence[Case]) -> None:
+    def _work(
+        self, finders: Sequence[Finder], cases: Sequence[Case], *, known: bool, search: bool
+    ) -> None:
         free: queue.SimpleQueue[Finder] = queue.SimpleQueue()
         for finder in finders:
             free.put(finder)
@@ -189,7 +180,7 @@ class RunSearch:
         def work(case: Case) -> None:
             finder = free.get()
             try:
-                self._one(finder, stage, case)
+                self._one(finder, case, known=known, search=search)
             finally:
                 free.put(finder)
 
@@ -205,16 +196,17 @@ class RunSearch:
                 self._stop.set()  # the other finders end after what they evaluate just now
                 raise
 
-    def _one(self, finder: Finder, stage: FixStage, case: Case) -> None:
+    def _one(self, finder: Finder, case: Case, *, known: bool, search: bool) -> None:
+        """Try known changes on a case, search for others, or both."""
         if self._stop.is_set() or self._left <= 0 or case.key in self._found:
             return
         after, tried = self._tried.get(case.key, ((), nothing(case.request, case.result.breaks)))
-        if stage is not FixStage.SEARCH:
+        if known:
             after, tried = self._with_known(finder, case)
             if tried.status is FixStatus.VERIFIED:
                 self._store(case, tried, FixOrigin.KNOWN, after)
                 return
-        if stage is not FixStage.CHECK:
+        if search:
             self._search(finder, case, after, tried)
         elif self._is_hopeful(case):
             self._tried[case.key] = after, tried  # the search is the next stage
@@ -285,10 +277,10 @@ class RunSearch:
     def _is_hopeful(self, case: Case) -> bool:
         """Whether a search may find something: not if it found nothing at each place elsewhere."""
         with self._lock:
-            found = dict(self._found)
-        removed = {place for entry in found.values() for place in entry.fix.removed}
+            by_key = dict(self._found)
+        removed = {place for entry in by_key.values() for place in entry.fix.removed}
         for place in case.places:
-            searched = [found.get(each.key) for each in self._samples[place]]
+            searched = [by_key.get(each.key) for each in self._samples[place]]
             in_vain = all(each is not None and each.fix.status in _IN_VAIN for each in searched)
             if place in removed or not in_vain:
                 return True
@@ -297,7 +289,7 @@ class RunSearch:
     def _store(self, case: Case, fix: Fix, origin: FixOrigin, after: tuple[str, ...]) -> None:
         if fix.status is FixStatus.NO_BREAK:  # it had one when the run was made
             fix = msgspec.structs.replace(fix, status=FixStatus.NO_VERDICT)
-        made = RunFix(
+        run_fix = RunFix(
             key=case.request.key,
             search=search_digest(),
             max_evaluations=self.limits.evaluations,
@@ -310,7 +302,7 @@ class RunSearch:
             after=after,
         )
         with self._lock:
-            self._found[case.key] = stored = self.journal.append(made)
+            self._found[case.key] = stored = self.journal.append(run_fix)
             self.progress.on_fix(stored)
 
     def _report(self, case: Case, what: str, number: int) -> None:

@@ -202,38 +202,38 @@ class FixJournal:
         """
         return {key: each for key, each in self.read()[0].items() if _is_final(each, limits)}
 
-    def append(self, found: RunFix) -> RunFix:
+    def append(self, run_fix: RunFix) -> RunFix:
         """Store a fix with its script; return it as stored."""
         folder = RunFolder(self._root)
         name = ""
-        if found.fix.script:
-            label = safe_name(target_label(found.target))
-            name = f"{FOLDER}/{safe_name(found.model)}/{label}.py"
-            folder.write(name, found.fix.script.encode())
-        fix = msgspec.structs.replace(found.fix, script="")
-        stored = msgspec.structs.replace(found, fix=fix, script_file=name)
+        if run_fix.fix.script:
+            label = safe_name(target_label(run_fix.target))
+            name = f"{FOLDER}/{safe_name(run_fix.model)}/{label}.py"
+            folder.write(name, run_fix.fix.script.encode())
+        fix = msgspec.structs.replace(run_fix.fix, script="")
+        stored = msgspec.structs.replace(run_fix, fix=fix, script_file=name)
         append_record(self._root / FILE, stored)
         return stored
 
-    def adopt(self, other: FixJournal, wanted: Iterable[Key], limits: Limits | None = None) -> int:
+    def adopt(self, other: FixJournal, keys: Iterable[Key], limits: Limits | None = None) -> int:
         """Copy fixes of another run by key, with their scripts; return how many.
 
         With `limits`, only those that need not be searched again. What is here already stays.
         """
         here, theirs = self.read()[0], other.read()[0]
         count = 0
-        for key in wanted:
-            found = theirs.get(key)
-            if found is None or key in here or (limits and not _is_final(found, limits)):
+        for key in keys:
+            run_fix = theirs.get(key)
+            if run_fix is None or key in here or (limits and not _is_final(run_fix, limits)):
                 continue
-            if found.script_file:
+            if run_fix.script_file:
                 try:
-                    script = (other._root / found.script_file).read_bytes()
+                    script = (other._root / run_fix.script_file).read_bytes()
                 except OSError:
                     continue  # a fix without its verification is none: it is searched again
-                RunFolder(self._root).write(found.script_file, script)
-            reused = found.reused_from or other._root.name
-            append_record(self._root / FILE, msgspec.structs.replace(found, reused_from=reused))
+                RunFolder(self._root).write(run_fix.script_file, script)
+            reused = run_fix.reused_from or other._root.name
+            append_record(self._root / FILE, msgspec.structs.replace(run_fix, reused_from=reused))
             count += 1
         return count
 
@@ -244,18 +244,18 @@ def adopt_fixes(source: Path, target: Path) -> None:
     FixJournal(target).adopt(other, other.read()[0])
 
 
-def key_of(found: RunFix) -> Key:
-    return found.key, found.model, found.target.environment
+def key_of(run_fix: RunFix) -> Key:
+    return run_fix.key, run_fix.model, run_fix.target.environment
 
 
-def _is_final(found: RunFix, limits: Limits) -> bool:
-    if found.fix.verification is not None:
+def _is_final(run_fix: RunFix, limits: Limits) -> bool:
+    if run_fix.fix.verification is not None:
         return True
-    late = any(rejection.reason.startswith(LATE) for rejection in found.fix.rejections)
-    if late or found.fix.status is FixStatus.NO_VERDICT:
+    late = any(rejection.reason.startswith(LATE) for rejection in run_fix.fix.rejections)
+    if late or run_fix.fix.status is FixStatus.NO_VERDICT:
         return False  # a timeout, which another time may not come
-    larger = limits.evaluations > found.max_evaluations or limits.seconds > found.max_seconds
-    return found.search == search_digest() and not (found.fix.limit and larger)
+    larger = limits.evaluations > run_fix.max_evaluations or limits.seconds > run_fix.max_seconds
+    return run_fix.search == search_digest() and not (run_fix.fix.limit and larger)
 
 
 _WORD = re.compile(r"[A-Za-z_][\w.]*")
@@ -287,37 +287,37 @@ class RunFixes:
 def view_of_run(stored: StoredRun, baseline: StoredRun | None) -> tuple[RunFixes, Sequence[str]]:
     """The fixes of a run, and notes on damaged lines."""
     del baseline
-    found, damaged = FixJournal(stored.path).read()
+    by_key, damaged = FixJournal(stored.path).read()
     cases, _ = cases_of(stored.results())
-    mine = [found[case.key] for case in cases if case.key in found]
+    mine = [by_key[case.key] for case in cases if case.key in by_key]
     return RunFixes(cases=cases, found=tuple(mine)), damaged
 
 
 def fixes_of_run(stored: StoredRun) -> tuple[Sequence[ModelFix], Sequence[str]]:
     """The fixes of a run for commands of the core, and notes on damaged lines."""
-    found, damaged = FixJournal(stored.path).read()
-    return tuple(map(model_fix, found.values())), damaged
+    by_key, damaged = FixJournal(stored.path).read()
+    return tuple(map(model_fix, by_key.values())), damaged
 
 
-def model_fix(found: RunFix) -> ModelFix:
+def model_fix(run_fix: RunFix) -> ModelFix:
     """Return what the report shows of one stored fix."""
-    fix, verification = found.fix, found.fix.verification
-    detail = f"{found.fix.status.value.replace('_', ' ')}: {fix.detail}" if fix.detail else ""
-    if found.fix.status is FixStatus.CAPTURED:
+    fix, verification = run_fix.fix, run_fix.fix.verification
+    detail = f"{run_fix.fix.status.value.replace('_', ' ')}: {fix.detail}" if fix.detail else ""
+    if run_fix.fix.status is FixStatus.CAPTURED:
         detail = f"captured, not verified: {fix.rejections[-1].reason}"
     return ModelFix(
-        model=found.model,
-        target=found.target,
+        model=run_fix.model,
+        target=run_fix.target,
         detail=detail,
         verified=verification is not None,
-        single_graph=found.fix.status is FixStatus.VERIFIED,
+        single_graph=run_fix.fix.status is FixStatus.VERIFIED,
         changes=tuple(change.name for change in fix.changes),
         removed=fix.removed,
         code=fix.code,
         verification=tuple(_step(step) for step in verification.steps)
         if verification is not None
         else (),
-        script=found.script_file,
+        script=run_fix.script_file,
         tried=tried_hints(fix),
     )
 
@@ -330,14 +330,14 @@ def tried_hints(fix: Fix) -> dict[str, str]:
     """Return what became of the model under each hint that was tried and is no part of the fix."""
     used = {change.name for change in fix.changes}
     hints = {hint for graph_break in fix.breaks for hint in graph_break.hints}
-    found: dict[str, str] = {}
+    outcomes: dict[str, str] = {}
     for hint in sorted(hints):
         named = [trial for trial in fix.trials if any(_names(c, hint) for c in trial.changes)]
         if not named or any(_names(name, hint) for name in used):
             continue
-        trial = min(named, key=lambda each: len(each.changes))
-        found[hint] = _outcome(trial, fix.rejections)
-    return found
+        trial = min(named, key=lambda tried: len(tried.changes))
+        outcomes[hint] = _outcome(trial, fix.rejections)
+    return outcomes
 
 
 def _names(change: str, hint: str) -> bool:
@@ -399,7 +399,7 @@ Sample = tuple[str, tuple[str, ...], float]
 
 def samples(part: RunFixes) -> Iterator[Sample]:
     """Yield the samples of a run that was searched; zeros too, so that a state falls to zero."""
-    found = {(entry.model, entry.target): entry for entry in part.found}
+    by_model = {(entry.model, entry.target): entry for entry in part.found}
     states: defaultdict[tuple[str, str], defaultdict[FixStatus, list[Case]]] = defaultdict(
         lambda: defaultdict(list)
     )
@@ -407,7 +407,7 @@ def samples(part: RunFixes) -> Iterator[Sample]:
     for case in part.cases:
         target = case.request.target
         where = (target_label_value(target), target.mode_label)
-        fix = found.get((case.name, target))
+        fix = by_model.get((case.name, target))
         states[where][fix.fix.status if fix is not None else FixStatus.NOT_SEARCHED].append(case)
         if fix is not None and fix.fix.status is FixStatus.VERIFIED:
             kinds.update(

@@ -100,10 +100,10 @@ class Site:
         start, end = self.function.lineno, self.function.end_lineno or self.function.lineno
         while last <= end:
             old = self.lines[first - 1 : last]
-            found = sum(
+            places = sum(
                 self.lines[at : at + len(old)] == old for at in range(start - 1, end - len(old) + 1)
             )
-            if found == 1:
+            if places == 1:
                 rest = "".join(self.lines[span[1] : last])
                 return Edit(
                     file=self.file,

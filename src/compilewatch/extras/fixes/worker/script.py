@@ -35,14 +35,14 @@ SECOND_LENGTH = SEQUENCE - 8
 
 def script(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
     """Write the script to a file of the artifacts; `values` are a `WantedVerification`."""
-    wanted = msgspec.convert(values, WantedVerification)
+    verification = msgspec.convert(values, WantedVerification)
     free(subject.module)  # the script's model is built at its own depth, and may be as large
-    text = source(msgspec.structs.replace(subject.request, work=None), wanted)
+    text = source(msgspec.structs.replace(subject.request, work=None), verification)
     (subject.artifacts / SCRIPT_FILE).write_text(text)
     return TargetOutcome(status=Status.PASS, artifacts=(SCRIPT_FILE,))
 
 
-def source(request: Request, wanted: WantedVerification) -> str:
+def source(request: Request, verification: WantedVerification) -> str:
     """Return the complete script.
 
     Raises InputsError or ConfigError where the model or its inputs cannot be written as source.
@@ -71,16 +71,16 @@ def source(request: Request, wanted: WantedVerification) -> str:
         "return model",
     ]
     parts = [
-        f'"""{wanted.title}: a verification in plain PyTorch {torch.__version__}.\n\n'
+        f'"""{verification.title}: a verification in plain PyTorch {torch.__version__}.\n\n'
         f"{request.model.name} on {target_label(request.target)}. Exit status: 0 a single graph,\n"
         "1 fewer graph breaks, 3 not verified. With --json the figures are printed as JSON, with\n"
         "--cost the seconds of a call. With --one-at-a-time the requirements are examined one\n"
         'after the other, not two at a time.\n"""',
         verification_text(),
         "import functools\nimport importlib\nfrom collections import OrderedDict, defaultdict",
-        "\n".join(imports(wanted.changes)),
+        "\n".join(imports(verification.changes)),
         OBJECTS.strip() if objects else "",
-        context_manager(wanted.changes, wanted.title),
+        context_manager(verification.changes, verification.title),
         "def build(seed):\n    torch.manual_seed(seed)\n"
         + textwrap.indent("\n".join(model), "    "),
         "def inputs(shape):\n"
@@ -90,7 +90,7 @@ def source(request: Request, wanted: WantedVerification) -> str:
         f"{_inputs(second, ' ' * 8)}\n"
         "    return args, kwargs",
         'if __name__ == "__main__":\n'
-        f"    given = {of_subject(wanted.changes, train=train)}\n"
+        f"    given = {of_subject(verification.changes, train=train)}\n"
         f"    subject = ScriptSubject(build, inputs, {NAME}, **given)\n"
         "    sys.exit(main(subject))\n",
     ]

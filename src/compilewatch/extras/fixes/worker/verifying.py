@@ -1295,10 +1295,10 @@ def for_unusual(plain: ScriptCall, fixed: ScriptCall) -> list[tuple[str, bool, s
 
     kinds = []
     for kind in unusual_kinds(subject):
-        said = untouched(partial(outcome, kind))
-        if said == DIED and untouched(partial(error_for, plain, kind)) == DIED:
-            said = (True, "eager mode ends the process", "")
-        kinds.append((kind, *((False, said["raised"], "") if "raised" in said else said)))
+        result = untouched(partial(outcome, kind))
+        if result == DIED and untouched(partial(error_for, plain, kind)) == DIED:
+            result = (True, "eager mode ends the process", "")
+        kinds.append((kind, *((False, result["raised"], "") if "raised" in result else result)))
     return kinds
 
 

@@ -401,10 +401,10 @@ def choose(
     for candidate in candidates:
         if time.monotonic() > deadline:
             break
-        found = like(server, candidate.source, reason)
-        if best is None or found > best.likeness:
-            best = Chosen(candidate=candidate, likeness=found)
-        if found is Likeness.EXACT:
+        degree = like(server, candidate.source, reason)
+        if best is None or degree > best.likeness:
+            best = Chosen(candidate=candidate, likeness=degree)
+        if degree is Likeness.EXACT:
             break
     return best if best is not None and best.likeness is not Likeness.NONE else None
 

@@ -433,8 +433,8 @@ def _reproducer(
             break
     failure = ""
     if fresh.code != broken.code:
-        said = fresh.code or fresh.reason
-        failure = f"in a fresh process, the file shows {said} instead of {broken.code}"
+        shown = fresh.code or fresh.reason
+        failure = f"in a fresh process, the file shows {shown} instead of {broken.code}"
     return outcome(
         source=source,
         form=chosen.candidate.form,
