@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,11 +39,18 @@ def models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
         for stored in _store().runs()[:RUNS_READ]:
             names += [result.request.model.name for result in stored.results()]
     with contextlib.suppress(CompilewatchError):
-        from compilewatch.api.selection import Selection, choose_models
-        from compilewatch.config import load_settings
-
-        names += [spec.name for spec in choose_models(load_settings(), Selection(every=True))[0]]
+        names += contextvars.copy_context().run(_known_models)
     return [CompletionItem(before + name) for name in _beginning(names, last)]
+
+
+def _known_models() -> list[str]:
+    """The models of the chosen source, without asking a worker for them."""
+    from compilewatch.api.selection import Selection, choose_models
+    from compilewatch.config import load_settings
+    from compilewatch.sources.libraries import KNOWN_ONLY
+
+    KNOWN_ONLY.set(True)
+    return [spec.name for spec in choose_models(load_settings(), Selection(every=True))[0]]
 
 
 def targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

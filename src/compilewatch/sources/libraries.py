@@ -11,11 +11,14 @@ import hashlib
 import json
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from compilewatch import extras
-from compilewatch.config import inputs_folder
+from compilewatch.config import cache_folder, inputs_folder
 from compilewatch.contract.libraries import (
     LIBRARIES,
     LibraryModel,
@@ -24,19 +27,29 @@ from compilewatch.contract.libraries import (
 )
 from compilewatch.data import LIBRARY_POPULARITY, SENTENCE_TRANSFORMERS
 from compilewatch.environments import (
+    PACKAGE,
     Environments,
     Interpreter,
     create_command,
     last_line,
     oneshot,
 )
-from compilewatch.errors import InterpreterError, SourceError, UsageError
-from compilewatch.files import from_json
+from compilewatch.errors import InterpreterError, SourceError, StoreError, UsageError
+from compilewatch.files import DamagedError, from_json, write_atomically
 from compilewatch.records import DEFAULT_ENVIRONMENT, LibraryBuild, ModelSpec
 from compilewatch.sources.popularity import Figure, read_library_popularity
 
 if TYPE_CHECKING:
     from compilewatch.sources import Source
+
+KNOWN_ONLY: ContextVar[bool] = ContextVar("KNOWN_ONLY", default=False)
+"""Whether no worker is asked, as for the completion of a command: what is not stored is missing."""
+
+_LISTERS = (
+    PACKAGE / "contract" / "libraries.py",
+    *sorted((PACKAGE / "worker" / "model" / "libraries").glob("*.py")),
+)
+"""The files that determine a list of models."""
 
 LIST_SECONDS = 300.0
 """Long enough for imports from a cold disk."""
@@ -96,10 +109,7 @@ class PackageSource:
                 LibraryModel(name=name, family=_model_type(folder), task="sentence-similarity")
                 for name, folder in sorted(configurations().items())
             )
-        try:
-            listed, _ = self._environments.remembered("models", environment, ListedModels, _ask)
-        except InterpreterError as error:
-            raise SourceError(f"environment {environment!r}: {error}") from None
+        listed = self._stored_list(environment)
         if self.row.name not in listed.models:
             problem = listed.problems.get(self.row.name, "it is not a package of models")
             raise SourceError(
@@ -107,6 +117,23 @@ class PackageSource:
                 f"{problem}"
             )
         return listed.models[self.row.name]
+
+    def _stored_list(self, environment: str) -> ListedModels:
+        """What a worker lists, stored under the digest of its environment and of what lists it."""
+        try:
+            digest = hashlib.sha256(self._environments.describe(environment).digest.encode())
+            for path in _LISTERS:
+                digest.update(path.read_bytes())
+            folder = self._environments.cache or cache_folder()
+            stored = folder / f"models-{environment}-{digest.hexdigest()[:16]}.json"
+            with contextlib.suppress(OSError, DamagedError):
+                return from_json(stored.read_bytes(), ListedModels)
+            listed = _ask(self._environments.interpreter(environment))
+        except InterpreterError as error:
+            raise SourceError(f"environment {environment!r}: {error}") from None
+        with contextlib.suppress(StoreError):  # without a writable cache, it lists them again
+            write_atomically(stored, msgspec.json.encode(listed), durable=False)
+        return listed
 
     def models(self) -> tuple[ModelSpec, ...]:
         """Return the most used model first, and then those of the library in its order."""
@@ -169,6 +196,8 @@ def _searched(row: LibraryRow) -> tuple[str, ...]:
 
 def _ask(chosen: Interpreter) -> ListedModels:
     """Let a worker list the models of every library that an interpreter has."""
+    if KNOWN_ONLY.get():
+        raise InterpreterError("no list of models yet")
     try:
         done = oneshot(chosen, "models", b"", LIST_SECONDS)
     except subprocess.TimeoutExpired:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextvars
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,11 @@ from compilewatch.contract.libraries import (
     LibraryModel,
     ListedModels,
 )
-from compilewatch.environments import Environments
+from compilewatch.environments import Environments, Interpreter
 from compilewatch.errors import InterpreterError, SourceError, UsageError
 from compilewatch.records import LibraryBuild, ModelSpec
-from compilewatch.sources import SOURCES, make_source
-from compilewatch.sources.libraries import AllLibraries, PackageSource
+from compilewatch.sources import SOURCES, libraries, make_source
+from compilewatch.sources.libraries import KNOWN_ONLY, AllLibraries, PackageSource
 from compilewatch.sources.select import in_pool
 from tests import factories
 
@@ -64,13 +66,17 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             raise InterpreterError(f"no environment {name!r}")
         return factories.environment(name=name, packages=described[name])
 
-    def remembered(_: Any, what: str, name: str, *__: Any) -> tuple[ListedModels, str]:
-        assert (what, name) == ("models", "libraries")
-        return ListedModels(models=MODELS, problems={}), "now"
-
+    monkeypatch.setattr(Environments, "interpreter", lambda *_: Interpreter())
+    monkeypatch.setattr(
+        libraries, "oneshot", lambda *_: worker(ListedModels(models=MODELS, problems={}))
+    )
+    monkeypatch.setenv("COMPILEWATCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(Environments, "describe", describe)
-    monkeypatch.setattr(Environments, "remembered", remembered)
     return tmp_path / "inputs"
+
+
+def worker(listed: ListedModels) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.CompletedProcess([], 0, msgspec.json.encode(listed))
 
 
 def names(library: str, heads: str = "default") -> list[str]:
@@ -142,9 +148,19 @@ def test_a_package_is_found_in_the_environment_that_is_named() -> None:
 
 def test_a_library_that_lists_nothing_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     listed = ListedModels(models={}, problems={"timm": "no module named oak"})
-    monkeypatch.setattr(Environments, "remembered", lambda *_: (listed, "now"))
+    monkeypatch.setattr(libraries, "oneshot", lambda *_: worker(listed))
     with pytest.raises(SourceError, match=r"^timm in the environment 'libraries' .*: no module na"):
         PackageSource("timm").models()
+
+
+def test_a_list_is_kept_and_a_completion_reads_it_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    completion = contextvars.copy_context()
+    completion.run(KNOWN_ONLY.set, True)
+    with pytest.raises(SourceError, match="no list of models yet"):
+        completion.run(PackageSource("timm").models)
+    specs = PackageSource("timm").models()
+    monkeypatch.setattr(libraries, "oneshot", lambda *_: pytest.fail("asked again"))
+    assert completion.run(PackageSource("timm").models) == specs
 
 
 def test_all_libraries_leave_out_what_is_missing_and_put_the_most_used_first(inputs: Path) -> None:

@@ -143,7 +143,10 @@ class Diffusers(Library):
         for name, parameter in facts.parameters.items():
             if name in values:
                 continue
-            argument = RULES[name](facts) if name in RULES else None
+            if name in RULES:
+                argument = RULES[name](facts)
+            else:
+                argument = _evaluated(_reviewed("rules").get(name), facts)
             if argument is None and parameter.default is inspect.Parameter.empty:
                 argument = _documented(facts, name)
             if argument is not None:
@@ -298,12 +301,12 @@ def _evaluated(value: Any, facts: Facts | None = None) -> Any:
     if facts is not None:
         import diffusers
 
+        names_used = set(_names_in(code))
         known = _SIZES | {
             "torch": torch,
             "diffusers": diffusers,
             "module": facts.module,
             "get": facts.get,
-            "channels": facts.channels,
             "len": len,
             "range": range,
             "normal": lambda *shape: torch.randn(BATCH, *shape),
@@ -313,7 +316,9 @@ def _evaluated(value: Any, facts: Facts | None = None) -> Any:
             "video": _random_video,
             "positions": lambda count: torch.arange(count)[:, None].repeat(1, 3),
         }
-        names = {name: facts.get(name) for name in _names_in(code)} | known
+        names = {name: facts.get(name) for name in names_used - known.keys()} | known
+        if "channels" in names_used:
+            names["channels"] = facts.channels
     return eval(code, {**names, "__builtins__": {}})
 
 
@@ -386,33 +391,6 @@ def _sample(facts: Facts) -> torch.Tensor:
     return _hidden_states(facts)
 
 
-def _mask(_: Facts) -> torch.Tensor:
-    return torch.ones(BATCH, TOKENS, dtype=torch.bool)
-
-
-def _pooled(facts: Facts) -> torch.Tensor | None:
-    width = facts.get("pooled_projection_dim")
-    return torch.randn(BATCH, width) if width else None
-
-
-def _guidance(facts: Facts) -> torch.Tensor | None:
-    return torch.full((BATCH,), 3.5) if facts.get("guidance_embeds") else None
-
-
-def _class_labels(facts: Facts) -> torch.Tensor | None:
-    kinds = facts.get("num_class_embeds", "num_embeds_ada_norm")
-    return torch.tensor([1] * BATCH) if kinds else None
-
-
-def _added(facts: Facts) -> dict[str, torch.Tensor] | None:
-    """The pooled text and the sizes of the image of a U-Net that embeds them."""
-    if facts.get("addition_embed_type") != "text_time":
-        return None
-    width = facts.get("projection_class_embeddings_input_dim")
-    sizes = 6 * facts.get("addition_time_embed_dim")
-    return {"text_embeds": torch.randn(BATCH, width - sizes), "time_ids": torch.ones(BATCH, 6)}
-
-
 def _control(facts: Facts) -> torch.Tensor:
     """The condition of a control network: an image for a U-Net, latents for a transformer."""
     if "conditioning_embedding_out_channels" in facts.module.config or hasattr(
@@ -433,38 +411,17 @@ def _ids(facts: Facts, *, text: bool = False) -> torch.Tensor:
     return ids
 
 
-def _image_features(facts: Facts) -> torch.Tensor | None:
-    width = facts.get("image_dim")
-    return torch.randn(BATCH, 257, width) if width else None
-
-
-def _pair(_: Facts) -> torch.Tensor:
-    return torch.tensor([[512.0, 512.0]] * BATCH)
-
-
 Rule = Callable[[Facts], Any]
 
 RULES: dict[str, Rule] = {
-    "added_cond_kwargs": _added,
-    "class_labels": _class_labels,
     "controlnet_cond": _control,
-    "crop_coords": lambda _: torch.zeros(BATCH, 2),
-    "encoder_attention_mask": _mask,
     "encoder_hidden_states": lambda facts: torch.randn(
         BATCH, TOKENS, int(facts.get(*TEXT_WIDTH, default=768))
     ),
-    "encoder_hidden_states_mask": _mask,
-    "guidance": _guidance,
     "hidden_states": _hidden_states,
-    "encoder_hidden_states_image": _image_features,
     "img_ids": _ids,
-    "img_shapes": lambda _: [[(1, SIDE, SIDE)]] * BATCH,
-    "original_size": _pair,
-    "pooled_projections": _pooled,
     "sample": _sample,
-    "target_size": _pair,
-    "timestep": lambda _: torch.full((BATCH,), 500),
     "txt_ids": lambda facts: _ids(facts, text=True),
     "x": _sample,
 }
-"""Arguments by name. Others keep their defaults."""
+"""Arguments by name, besides those of the data. Others keep their defaults."""
