@@ -24,7 +24,7 @@ from typing import Any
 
 from compilewatch.environments import Environments
 from compilewatch.errors import InputsError
-from compilewatch.extras.fixes.minimal.workflow import order
+from compilewatch.extras.fixes.minimal_reproducer import order
 from compilewatch.extras.fixes.records import MinimalOrder, MinimalReproducer
 from compilewatch.records import GraphBreak, Request, Result
 from compilewatch.store import StoredRun

@@ -133,7 +133,7 @@ EXTRAS: dict[str, Extra] = {
             "merge": "compilewatch.extras.fixes.of_run.view:adopt_fixes",
             "view": "compilewatch.extras.fixes.of_run.view:view_of_run",
             "fixes": "compilewatch.extras.fixes.of_run.view:fixes_of_run",
-            "minimal reproducer": "compilewatch.extras.fixes.minimal.workflow:write",
+            "minimal reproducer": "compilewatch.extras.fixes.minimal_reproducer:write",
             "run_samples": "compilewatch.extras.fixes.of_run.view:samples",
             "metrics": "compilewatch.extras.fixes.of_run.view:DEFINITIONS",
             "metric_labels": "compilewatch.extras.fixes.of_run.view:LABELS",

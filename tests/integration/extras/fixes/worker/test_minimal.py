@@ -13,7 +13,7 @@ import pytest
 
 from compilewatch.environments import Environments
 from compilewatch.errors import InputsError
-from compilewatch.extras.fixes.minimal.workflow import order
+from compilewatch.extras.fixes.minimal_reproducer import order
 from compilewatch.extras.fixes.records import MinimalOrder
 from compilewatch.records import FactoryBuild, ModelSpec, Request, Target, Tier
 

@@ -131,10 +131,6 @@ def path_of(value: Any) -> tuple[str, str] | None:
     return None
 
 
-COLLECTIONS = (list, tuple, set, frozenset, dict, OrderedDict, defaultdict, deque, torch.Size)
-"""Types of collections whose elements are written one by one."""
-
-
 def present(value: Any, names: set[str]) -> set[str]:
     """Those names that may be attributes of an object; a module is asked for what it has."""
     if not isinstance(value, torch.nn.Module):

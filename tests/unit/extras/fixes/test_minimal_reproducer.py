@@ -10,7 +10,7 @@ import pytest
 
 from compilewatch.environments import Environments
 from compilewatch.errors import InputsError
-from compilewatch.extras.fixes.minimal import workflow
+from compilewatch.extras.fixes import minimal_reproducer
 from compilewatch.extras.fixes.records import (
     FreshRun,
     MinimalOrder,
@@ -50,9 +50,9 @@ class Answer:
 
 def written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answer: Record | str, *, issue: bool = False
-) -> workflow.Written:
-    monkeypatch.setattr(workflow, "oneshot", Answer(answer))
-    return workflow.write(
+) -> minimal_reproducer.Written:
+    monkeypatch.setattr(minimal_reproducer, "oneshot", Answer(answer))
+    return minimal_reproducer.write(
         Environments(tmp_path), factories.request(), at=None, issue=issue, outputs=tmp_path
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from compilewatch.extras.fixes.minimal.workflow import Duplicate, draft, stored_duplicates
+from compilewatch.extras.fixes.minimal_reproducer import Duplicate, draft, stored_duplicates
 from compilewatch.extras.fixes.records import FreshRun, MinimalReproducer
 from compilewatch.records import Plan, StackFrame, Status
 from compilewatch.store import Store
