@@ -20,8 +20,7 @@ from compilewatch.cli import COMMANDS, group
 from compilewatch.config import FILE, Settings, all_sections, all_types
 from compilewatch.events import LABELS, all_events, all_meanings
 from compilewatch.extras.executor.trainium import Prices
-from compilewatch.extras.papers.calls import ModelPrices
-from compilewatch.extras.papers.prompts import PaperRules
+from compilewatch.extras.papers.calls import ModelPrices, PaperRules
 from compilewatch.extras.profiles.records import PROFILE_VERSION
 from compilewatch.plan import Expectations
 from compilewatch.sinks.prometheus import metrics_page

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from compilewatch.extras.papers.analysis import summarise_paper
 from compilewatch.extras.papers.records import (
     CodeVersion,
     FindingClass,
@@ -15,7 +14,7 @@ from compilewatch.extras.papers.records import (
     StageOutcome,
     StageResult,
 )
-from compilewatch.extras.papers.store import PaperStore
+from compilewatch.extras.papers.store import PaperStore, summarise_paper
 
 FULL = {
     "training_loss": 1.5,

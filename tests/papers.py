@@ -6,19 +6,18 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from compilewatch.extras.executor.sandbox.policy import SandboxEnding, SandboxLimits, SandboxResult
 from compilewatch.extras.papers import PaperQuery, Reply
-from compilewatch.extras.papers.calls import Budget, Caller, ModelPrice
-from compilewatch.extras.papers.libraries.folder import FolderLibrary
+from compilewatch.extras.papers.calls import Budget, Caller, ModelPrice, load_rules
+from compilewatch.extras.papers.execution import SandboxRunner
+from compilewatch.extras.papers.libraries import FolderLibrary
 from compilewatch.extras.papers.pipeline import Observer, Pipeline
-from compilewatch.extras.papers.prompts import load_rules
-from compilewatch.extras.papers.providers.bedrock import BedrockProvider
-from compilewatch.extras.papers.providers.scripted import ConverseServer, Response, _reply
-from compilewatch.extras.papers.records import CodeVersion, Paper, StageContent
+from compilewatch.extras.papers.providers import BedrockProvider, ConverseServer, Response, _reply
+from compilewatch.extras.papers.records import CodeVersion, Paper, PipelineStage, StageResult
 from compilewatch.extras.papers.settings import PapersSettings
 from compilewatch.extras.papers.store import PaperFolder, PaperStore
 
@@ -33,10 +32,11 @@ PRICE = ModelPrice(
 )
 
 
-class FakeRunner:
+class FakeRunner(SandboxRunner):
     """Says that generated code ran and that its formulas hold; runs nothing."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.runs = 0
 
     def check(self) -> None:
@@ -59,12 +59,13 @@ class FakeChecker:
 
     identity = "fake"
 
-    def __init__(self) -> None:
+    def __init__(self, stage: PipelineStage) -> None:
+        self.stage = stage
         self.runs = 0
 
-    def run(self, generation: CodeVersion, folder: PaperFolder) -> StageContent:
+    def run(self, generation: CodeVersion, folder: PaperFolder) -> StageResult:
         self.runs += 1
-        return StageContent(detail="passed", numbers={"training_loss": 1.0})
+        return StageResult(stage=self.stage, detail="passed", numbers={"training_loss": 1.0})
 
 
 def write_papers(folder: Path, count: int) -> None:
@@ -127,7 +128,7 @@ def pipeline(
     observer: Observer = lambda _: None,
     runner: Any = None,
     sweeper: Any = None,
-    executor: Any = None,
+    trainer: Any = None,
 ) -> Pipeline:
     """A pipeline whose parts that run code are fakes."""
     store = PaperStore(outputs)
@@ -146,8 +147,8 @@ def pipeline(
         library=library(folder, outputs / "cache"),
         caller=caller,
         runner=runner or FakeRunner(),
-        sweeper=sweeper or FakeChecker(),
-        executor=executor or FakeChecker(),
+        sweeper=sweeper or cast(Any, FakeChecker(PipelineStage.SWEEP)),
+        trainer=trainer or cast(Any, FakeChecker(PipelineStage.EXECUTE)),
         max_paper_tokens=10_000,
         observer=observer,
     )

@@ -161,12 +161,12 @@ EXTRAS: dict[str, Extra] = {
             "papers": "compilewatch.extras.papers.settings:PapersSettings",
             "cloudwatch": "compilewatch.extras.papers.settings:CloudWatchSettings",
         },
-        sources={"papers": "compilewatch.extras.papers.source:PapersSource"},
+        sources={"papers": "compilewatch.extras.papers.execution:PapersSource"},
         provides={
-            "metrics": "compilewatch.extras.papers.metrics:DEFINITIONS",
-            "metric_labels": "compilewatch.extras.papers.metrics:LABELS",
-            "events": "compilewatch.extras.papers.metrics:EVENTS",
-            "event_meanings": "compilewatch.extras.papers.metrics:MEANINGS",
+            "metrics": "compilewatch.extras.papers.publication:DEFINITIONS",
+            "metric_labels": "compilewatch.extras.papers.publication:LABELS",
+            "events": "compilewatch.extras.papers.publication:EVENTS",
+            "event_meanings": "compilewatch.extras.papers.publication:MEANINGS",
         },
     ),
     "executor": Extra(
@@ -204,7 +204,7 @@ EXTRAS: dict[str, Extra] = {
 }
 """If several have a module, the first one is named to whoever uses none of their commands."""
 
-SANDBOXED = {"papers": "compilewatch.extras.papers.launcher:ConfinedLauncher"}
+SANDBOXED = {"papers": "compilewatch.extras.papers.execution:SandboxLauncher"}
 """Sources whose models are code that nobody has reviewed, and the launchers that confine it."""
 
 _PART_OF = {"botocore": "boto3"}

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from compilewatch.extras.papers.records import Paper
 
 LIBRARIES: dict[str, str] = {
-    "folder": "compilewatch.extras.papers.libraries.folder:FolderLibrary",
-    "opensearch": "compilewatch.extras.papers.libraries.opensearch:OpenSearchLibrary",
+    "folder": "compilewatch.extras.papers.libraries:FolderLibrary",
+    "opensearch": "compilewatch.extras.papers.libraries:OpenSearchLibrary",
 }
 
 PROVIDERS: dict[str, str] = {
-    "bedrock": "compilewatch.extras.papers.providers.bedrock:BedrockProvider",
-    "scripted": "compilewatch.extras.papers.providers.scripted:ScriptedProvider",
+    "bedrock": "compilewatch.extras.papers.providers:BedrockProvider",
+    "scripted": "compilewatch.extras.papers.providers:ScriptedProvider",
 }
 
 

@@ -1,26 +1,46 @@
 """Runs generated code: in the sandbox of this machine, or as a job of an executor. Nowhere else.
 
-Where there is no sandbox, the stage is *not run*, with the reason.
+Eager mode, the formulas and a brief training run scripts of `worker/`; the sweep evaluates requests
+by `SandboxLauncher`, which the core uses for the source `papers`, too. Where there is no sandbox, a
+stage is *not run*, with the reason.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import secrets
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import msgspec
 from msgspec import Meta
 
+import compilewatch
 from compilewatch.config import Settings
-from compilewatch.errors import ExecutorError, SandboxError, TrainiumError
+from compilewatch.contract.messages import (
+    PHASES_FILE,
+    RESULT_FILE,
+    START_FILE,
+    ChildResult,
+    Marks,
+    Start,
+)
+from compilewatch.environments import Environments, Interpreter, module_command
+from compilewatch.errors import (
+    ExecutorError,
+    LauncherError,
+    SandboxError,
+    SourceError,
+    TrainiumError,
+    UsageError,
+)
 from compilewatch.extras.executor import sandbox
-from compilewatch.extras.executor.client import ExecutorClient
 from compilewatch.extras.executor.protocol import (
     FailureCode,
     JobRequest,
@@ -30,30 +50,57 @@ from compilewatch.extras.executor.protocol import (
     summary,
 )
 from compilewatch.extras.executor.sandbox.policy import (
+    JOB_FOLDER,
     MIB,
+    OUTPUT_FOLDER,
     SandboxEnding,
     SandboxLimits,
+    SandboxOutcome,
     SandboxResult,
 )
 from compilewatch.extras.executor.settings import ExecutorSettings
-from compilewatch.extras.executor.trainium import OnDemand
 from compilewatch.extras.papers.records import (
+    GENERATED_MODULE,
+    SOURCE_FILE,
+    UNREVIEWED,
     CodeVersion,
     FindingClass,
     PaperFinding,
     PaperPlan,
     PipelineStage,
-    StageContent,
+    StageOutcome,
     StageResult,
+    finding_of,
+    not_run,
+    one_line,
 )
 from compilewatch.extras.papers.settings import PapersSettings
-from compilewatch.extras.papers.store import PROFILER_FOLDER, PaperFolder
-from compilewatch.records import digest
+from compilewatch.extras.papers.store import PROFILER_FOLDER, PaperFolder, PaperStore
+from compilewatch.launchers import Completed, by_environment
+from compilewatch.plan import options_of, place, plan, target_sha256, targets_of
+from compilewatch.records import (
+    Depth,
+    Environment,
+    ErrorRecord,
+    FactoryBuild,
+    Mode,
+    ModelSpec,
+    Phase,
+    Request,
+    Result,
+    Status,
+    Tier,
+    digest,
+    reason_label,
+    source_line,
+)
 
-SCRIPTS = Path(__file__).with_name("worker")
+if TYPE_CHECKING:
+    from compilewatch.extras.executor.client import ExecutorClient
+    from compilewatch.extras.executor.trainium import OnDemand
+
 SCRIPT = "main.py"
-MODULE = "generated.py"
-SHARED = "challenge.py"
+SOURCE_MODULE = f"{GENERATED_MODULE}.py"
 
 EAGER_LIMITS = SandboxLimits(
     deadline_seconds=120.0,
@@ -62,11 +109,9 @@ EAGER_LIMITS = SandboxLimits(
     output_bytes=32 * MIB,
     log_bytes=MIB,
 )
-MAX_EVIDENCE = 400
 
 OUT_OF_MEMORY = ("MemoryError", "DefaultCPUAllocator")
 """What Python and torch's allocator say when the limit of memory is reached."""
-
 
 MEASURED = frozenset(
     {"execution_time_seconds", "execution_success", "peak_memory_mb", "estimated_cost_usd"}
@@ -74,29 +119,19 @@ MEASURED = frozenset(
 """Numbers of an execution that the code that ran cannot set."""
 
 
-class CodeRunner(Protocol):
-    """Runs `python main.py` beside some files, confined."""
-
-    def check(self) -> None:
-        """Raises SandboxError if code cannot be confined here, or has no torch there."""
-        ...
-
-    def run(self, files: Mapping[str, str | bytes], limits: SandboxLimits) -> SandboxResult:
-        """Run it and wait for its end. Raises SandboxError; whatever the code does is a result."""
-        ...
-
-
 class SandboxRunner:
-    """The sandbox of this machine."""
+    """Runs `python main.py` beside some files, in the sandbox of this machine."""
 
     def __init__(self, python: str | None = None) -> None:
         self._python = python
 
     def check(self) -> None:
+        """Raises SandboxError if code cannot be confined here, or has no torch there."""
         sandbox.check(self._python)
         _import_torch(self._python)
 
     def run(self, files: Mapping[str, str | bytes], limits: SandboxLimits) -> SandboxResult:
+        """Run it and wait for its end. Raises SandboxError; whatever the code does is a result."""
         return sandbox.run(
             ["python", SCRIPT],
             files=files,
@@ -119,8 +154,23 @@ def _import_torch(python: str | None) -> None:
     )
 
 
-_Kind = TypeVar("_Kind", "_State", "_Compared")
+def last_line(data: bytes) -> str:
+    """The last line with text, without control characters."""
+    lines = [line.strip() for line in data.decode("utf-8", "replace").splitlines()]
+    return one_line(next((line for line in reversed(lines) if line), "no message"))
 
+
+def _files(mode: str, generation: CodeVersion | None = None, **request: Any) -> dict[str, str]:
+    """The script of the sandbox, its request, and the generated module, if it is to be there."""
+    script = Path(__file__).with_name("worker") / "script.py"
+    files = {
+        SCRIPT: script.read_text(encoding="utf-8"),
+        "request.json": msgspec.json.encode({"mode": mode, **request}).decode(),
+    }
+    return files | ({SOURCE_MODULE: generation.source} if generation is not None else {})
+
+
+# --- eager mode and formulas ---
 
 _Count = Annotated[int, Meta(ge=0, le=2**53)]
 """Of any length, a number could not become a float."""
@@ -138,9 +188,10 @@ class _Check(msgspec.Struct, frozen=True):
 
 
 class _State(msgspec.Struct, frozen=True):
-    """`out/result.json` of `extras/papers/worker/eager.py`, as untrusted data.
+    """`out/result.json` of the script, as untrusted data.
 
-    `returned` is what submodules computed, one for each binding; see `compare`.
+    `returned` is what submodules computed, one for each binding. `checks` are those of the mode
+    `compare`, which no generated code has touched.
     """
 
     phase: str = ""
@@ -149,215 +200,85 @@ class _State(msgspec.Struct, frozen=True):
     loss: float | None = None
     error: _Error | None = None
     returned: msgspec.Raw = msgspec.Raw(b"[]")
-
-
-class _Compared(msgspec.Struct, frozen=True):
-    """`out/result.json` of `worker/reference.py`, which no generated code has touched."""
-
     checks: tuple[_Check, ...] = ()
 
 
 def run_eager(
-    runner: CodeRunner,
+    runner: SandboxRunner,
     generation: CodeVersion,
     plan: PaperPlan,
     limits: SandboxLimits = EAGER_LIMITS,
-) -> tuple[StageContent, StageContent]:
+) -> tuple[StageResult, StageResult]:
     """Run the code in eager mode; returns what eager mode and what the formulas showed."""
     formulas = {claim.id: claim.formula for claim in plan.claims if claim.formula}
     # Drawn for each run, so that no code can hold prepared results.
     asked: dict[str, Any] = {"seed": secrets.token_hex(8), "bindings": generation.bindings}
-    files = _scripts("eager.py")
-    files |= {MODULE: generation.source, "request.json": _json(asked)}
+    eager_stage, formula_stage = PipelineStage.EAGER, PipelineStage.FAITHFUL
     try:
         runner.check()
-        result = runner.run(files, limits)
+        result = runner.run(_files("eager", generation, **asked), limits)
         if result.ending is SandboxEnding.NOT_STARTED:
-            return StageContent(not_run=result.detail), StageContent(not_run=result.detail)
-        state = _decoded(result, _State)
-        eager = StageContent(
+            raise SandboxError(result.detail)
+        state = _decoded(result)
+        eager = StageResult(
+            stage=eager_stage,
             findings=tuple(_eager_findings(result, state)),
             numbers=_numbers(result, state),
             detail=f"{state.parameters:,} parameters" if state.parameters is not None else "",
         )
         if eager.findings or state.phase != "done":
-            return eager, StageContent(not_run="the code does not run in eager mode")
+            return eager, not_run(formula_stage, "the code does not run in eager mode")
         if not formulas:
-            return eager, StageContent(detail="the plan gives no formula to compute")
+            no_formula = "the plan gives no formula to compute"
+            return eager, StageResult(stage=formula_stage, detail=no_formula)
+        # The formulas are text of a model too, so they are computed in a sandbox of their own.
         returned = {name: data for name, data in result.files.items() if name != "result.json"}
-        asked |= {"formulas": formulas, "returned": state.returned}
-        return eager, compare(runner, asked, returned, limits)
-    except SandboxError as error:
-        return StageContent(not_run=str(error)), StageContent(not_run=str(error))
-
-
-def compare(
-    runner: CodeRunner, asked: dict[str, Any], returned: Mapping[str, bytes], limits: SandboxLimits
-) -> StageContent:
-    """Compare what submodules returned with the formulas, in a sandbox without generated code.
-
-    The formulas are text of a model too, so they are computed within limits. Raises SandboxError.
-    """
-    formulas = asked["formulas"]
-    files = {**returned, **_scripts("reference.py"), "request.json": _json(asked)}
-    result = runner.run(files, limits)
-    if result.ending is SandboxEnding.NOT_STARTED:
-        return StageContent(not_run=result.detail)
-    return StageContent(
-        findings=tuple(_formula_findings(result, formulas)),
-        numbers={"formulas": float(len(formulas))},
-        detail=f"formulas computed apart from the code: {len(formulas)}",
-    )
-
-
-def _scripts(name: str) -> dict[str, str | bytes]:
-    return {SCRIPT: (SCRIPTS / name).read_bytes(), SHARED: (SCRIPTS / SHARED).read_bytes()}
-
-
-def _json(value: Any) -> bytes:
-    return msgspec.json.encode(value)
-
-
-def run_training(
-    runner: CodeRunner, generation: CodeVersion, limits: SandboxLimits
-) -> StageContent:
-    """Train briefly in the sandbox of this machine."""
-    files = training_files(generation)
-    try:
-        runner.check()
-        result = runner.run(files, limits)
-    except SandboxError as error:
-        return StageContent(not_run=str(error))
-    if result.ending is SandboxEnding.NOT_STARTED:
-        return StageContent(not_run=result.detail)
-    return trained(result)
-
-
-def training_files(generation: CodeVersion) -> dict[str, str]:
-    """The files of a training job, whose entry is `main.py`."""
-    return {
-        SCRIPT: (SCRIPTS / "train.py").read_text(encoding="utf-8"),
-        MODULE: generation.source,
-    }
-
-
-def trained(result: SandboxResult) -> StageContent:
-    """The numbers and findings of a training. An exit status of 0 without numbers is no success."""
-    numbers = trained_numbers(result.stdout)
-    finding = ending_of(result, PipelineStage.EXECUTE) or _failed_exit(
-        result, PipelineStage.EXECUTE
-    )
-    if finding is None and "training_loss" not in numbers:
-        text = "it ended with status 0 and reported no training_loss"
-        finding = PaperFinding(
-            kind=FindingClass.CRASHED, stage=PipelineStage.EXECUTE, evidence=text
+        files = _files("compare", **asked, formulas=formulas, returned=state.returned)
+        compared = runner.run({**returned, **files}, limits)
+        if compared.ending is SandboxEnding.NOT_STARTED:
+            return eager, not_run(formula_stage, compared.detail)
+        return eager, StageResult(
+            stage=formula_stage,
+            findings=tuple(_formula_findings(compared, formulas)),
+            numbers={"formulas": float(len(formulas))},
+            detail=f"formulas computed apart from the code: {len(formulas)}",
         )
-    numbers["execution_time_seconds"] = result.duration_seconds
-    numbers["execution_success"] = float(finding is None)
-    if result.peak_memory_bytes is not None:
-        numbers["peak_memory_mb"] = result.peak_memory_bytes / MIB
-    text = "trained on synthetic data in the sandbox of this machine (CPU)"
-    labels = {"where": "sandbox"}
-    findings = (finding,) if finding else ()
-    return StageContent(findings=findings, numbers=numbers, detail=text, labels=labels)
+    except SandboxError as error:
+        return not_run(eager_stage, str(error)), not_run(formula_stage, str(error))
 
 
-def trained_numbers(stdout: bytes) -> dict[str, float]:
-    """The last value of each name that a training printed, and its first and last loss.
-
-    They are claims of the code: names of what is measured from outside are left out.
-    """
-    points, _ = read_points(stdout)
-    numbers = {name: value for name, value in summary(points).items() if name not in MEASURED}
-    losses = [p.values["training_loss"] for p in points if "training_loss" in p.values]
-    if losses:
-        numbers |= {"initial_training_loss": losses[0], "final_training_loss": losses[-1]}
-    return numbers
-
-
-def ending_of(result: SandboxResult, stage: PipelineStage) -> PaperFinding | None:
-    """The finding of a run that did not end by itself."""
-    kinds = {
-        SandboxEnding.DEADLINE: FindingClass.TIMED_OUT,
-        SandboxEnding.MEMORY: FindingClass.OOM,
-        SandboxEnding.DISK_FILES: FindingClass.CRASHED,
-        SandboxEnding.CANCELLED: FindingClass.LOST,
-    }
-    if result.ending in kinds:
-        kind = kinds[result.ending]
-        return PaperFinding(kind=kind, stage=stage, evidence=result.detail or result.ending.value)
-    if any(sign.encode() in result.stderr[-4000:] for sign in OUT_OF_MEMORY):
-        return PaperFinding(kind=FindingClass.OOM, stage=stage, evidence=last_line(result.stderr))
-    if result.signal is not None:
-        evidence = f"it ended by signal {result.signal}"
-        return PaperFinding(kind=FindingClass.CRASHED, stage=stage, evidence=evidence)
-    return None
-
-
-def last_line(data: bytes) -> str:
-    """The last line with text, without control characters."""
-    lines = [line.strip() for line in data.decode("utf-8", "replace").splitlines()]
-    return one_line(next((line for line in reversed(lines) if line), "no message"))
-
-
-def one_line(text: str) -> str:
-    """Foreign text for people: one line, without control characters, not too long."""
-    return "".join(c for c in " ".join(text.split()) if c.isprintable())[:MAX_EVIDENCE]
-
-
-def _failed_exit(result: SandboxResult, stage: PipelineStage) -> PaperFinding | None:
-    if result.exit_code == 0:
-        return None
-    evidence = last_line(result.stderr)
-    return PaperFinding(kind=FindingClass.WRONG_IN_EAGER, stage=stage, evidence=evidence)
-
-
-def _decoded(result: SandboxResult, kind: type[_Kind]) -> _Kind:
+def _decoded(result: SandboxResult) -> _State:
     try:
-        return msgspec.json.decode(result.files.get("result.json", b"{}"), type=kind)
+        return msgspec.json.decode(result.files.get("result.json", b"{}"), type=_State)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return kind()
+        return _State()
 
 
-def _eager_findings(result: SandboxResult, state: _State) -> list[PaperFinding]:
-    if (ending := ending_of(result, PipelineStage.EAGER)) is not None:
+def _eager_findings(result: SandboxResult, state: _State) -> Iterator[PaperFinding]:
+    stage = PipelineStage.EAGER
+    if (ending := ending_of(result, stage)) is not None:
         where = f" in {state.phase}" if state.phase else ""
-        return [msgspec.structs.replace(ending, evidence=one_line(ending.evidence + where))]
-    if state.error is not None:
+        yield msgspec.structs.replace(ending, evidence=one_line(ending.evidence + where))
+    elif state.error is not None:
         kind = FindingClass.WRONG_IN_EAGER
         if any(sign in state.error.message for sign in OUT_OF_MEMORY):
             kind = FindingClass.OOM
-        evidence = one_line(f"{state.phase}: {state.error.message}")
-        return [
-            PaperFinding(
-                kind=kind, stage=PipelineStage.EAGER, evidence=evidence, line=state.error.line
-            )
-        ]
-    if state.phase != "done" or result.exit_code != 0:
+        yield finding_of(kind, stage, f"{state.phase}: {state.error.message}", state.error.line)
+    elif state.phase != "done" or result.exit_code != 0:
         evidence = f"it ended with status {result.exit_code}: {last_line(result.stderr)}"
-        return [
-            PaperFinding(kind=FindingClass.CRASHED, stage=PipelineStage.EAGER, evidence=evidence)
-        ]
-    return []
+        yield finding_of(FindingClass.CRASHED, stage, evidence)
 
 
-def _formula_findings(result: SandboxResult, formulas: Mapping[str, str]) -> list[PaperFinding]:
+def _formula_findings(result: SandboxResult, formulas: Mapping[str, str]) -> Iterator[PaperFinding]:
     """Each formula needs a check that holds; what was not compared does not count as held."""
-    checks = _decoded(result, _Compared).checks
+    checks = _decoded(result).checks
     ended = "it was not compared" if result.succeeded else f"not compared: {result.ending}"
-    findings = []
     for claim in formulas:
-        mine = [check for check in checks if check.claim == claim]
-        if mine and all(check.ok for check in mine):
-            continue
-        why = next((check.why for check in mine if not check.ok), ended)
-        evidence = one_line(f"claim {claim}: {why}")
-        findings.append(
-            PaperFinding(
-                kind=FindingClass.UNFAITHFUL, stage=PipelineStage.FAITHFUL, evidence=evidence
-            )
-        )
-    return findings
+        of_claim = [check for check in checks if check.claim == claim]
+        if not of_claim or not all(check.ok for check in of_claim):
+            why = next((check.why for check in of_claim if not check.ok), ended)
+            evidence = f"claim {claim}: {why}"
+            yield finding_of(FindingClass.UNFAITHFUL, PipelineStage.FAITHFUL, evidence)
 
 
 def _numbers(result: SandboxResult, state: _State) -> dict[str, float]:
@@ -371,19 +292,27 @@ def _numbers(result: SandboxResult, state: _State) -> dict[str, float]:
     return {name: float(value) for name, value in values.items() if value is not None}
 
 
+def ending_of(result: SandboxResult, stage: PipelineStage) -> PaperFinding | None:
+    """The finding of a run that did not end by itself."""
+    kinds = {
+        SandboxEnding.DEADLINE: FindingClass.TIMED_OUT,
+        SandboxEnding.MEMORY: FindingClass.OOM,
+        SandboxEnding.DISK_FILES: FindingClass.CRASHED,
+        SandboxEnding.CANCELLED: FindingClass.LOST,
+    }
+    if result.ending in kinds:
+        return finding_of(kinds[result.ending], stage, result.detail or result.ending.value)
+    if any(sign.encode() in result.stderr[-4000:] for sign in OUT_OF_MEMORY):
+        return finding_of(FindingClass.OOM, stage, last_line(result.stderr))
+    if result.signal is not None:
+        return finding_of(FindingClass.CRASHED, stage, f"it ended by signal {result.signal}")
+    return None
+
+
+# --- training ---
+
 WAIT_SECONDS = 1800.0
 """How long a job may wait in the executor's queue, beside the time that it runs."""
-
-
-class Training(Protocol):
-    """Trains a version within limits."""
-
-    limits: SandboxLimits
-
-    @property
-    def identity(self) -> str: ...
-
-    def run(self, generation: CodeVersion, folder: PaperFolder) -> StageContent: ...
 
 
 @dataclass(kw_only=True)
@@ -394,7 +323,7 @@ class DeviceTime:
     `used` is what earlier runs have used. `most` None: no limit.
     """
 
-    most: float | None
+    most: float | None = None
     used: float = 0.0
     reserved: float = field(default=0.0, init=False)
     _settled: threading.Condition = field(default_factory=threading.Condition, init=False)
@@ -427,64 +356,63 @@ def seconds_of(results: Iterable[StageResult]) -> float:
 
 
 @dataclass(kw_only=True)
-class LimitedTraining:
-    """A training that begins only if the time of the run is sufficient for its deadline."""
+class Trainer:
+    """Trains versions briefly: as a job of the executor that the settings name, such as one on a
+    Trainium instance, else on the CPU in the sandbox of this machine.
 
-    training: Training
-    time: DeviceTime
-
-    @property
-    def identity(self) -> str:
-        return self.training.identity
-
-    def run(self, generation: CodeVersion, folder: PaperFolder) -> StageContent:
-        most = self.training.limits.deadline_seconds
-        if over := self.time.reserve(most):
-            kind = FindingClass.BUDGET
-            return StageContent(
-                findings=(PaperFinding(kind=kind, stage=PipelineStage.EXECUTE, evidence=over),)
-            )
-        used = most  # if it is interrupted
-        try:
-            ran = self.training.run(generation, folder)
-            used = ran.numbers.get("execution_time_seconds", 0.0)
-            return ran
-        finally:
-            self.time.settle(most, used)
-
-
-@dataclass(kw_only=True)
-class LocalTraining:
-    """Trains briefly on the CPU, in the sandbox of this machine."""
-
-    runner: CodeRunner
-    limits: SandboxLimits
-
-    @property
-    def identity(self) -> str:
-        return digest(["local", self.limits.deadline_seconds, 1])
-
-    def run(self, generation: CodeVersion, folder: PaperFolder) -> StageContent:
-        ran = run_training(self.runner, generation, self.limits)
-        return _stored(ran, folder)
-
-
-@dataclass(kw_only=True)
-class RemoteTraining:
-    """Trains briefly as a job of an executor, such as one on a Trainium instance.
-
-    `instance` is started before the first job; None: it is not ours to start.
+    A training begins only if the time of the run is sufficient for its deadline. `instance` is
+    started before the first job; None: it is not ours to start.
     """
 
     settings: Settings
     limits: SandboxLimits
+    runner: SandboxRunner = field(default_factory=SandboxRunner)
     instance: OnDemand | None = None
+    time: DeviceTime = field(default_factory=DeviceTime)
 
     @property
     def identity(self) -> str:
-        return digest([self.settings.of(ExecutorSettings).endpoint, self.limits, 1])
+        """What can change the outcome beside the code."""
+        if endpoint := self.settings.of(ExecutorSettings).endpoint:
+            return digest([endpoint, self.limits, 1])
+        return digest(["local", self.limits.deadline_seconds, 1])
 
-    def run(self, generation: CodeVersion, folder: PaperFolder) -> StageContent:
+    def run(self, generation: CodeVersion, folder: PaperFolder) -> StageResult:
+        """Train a version and store what it showed in a file of its own."""
+        deadline = self.limits.deadline_seconds
+        if reason := self.time.reserve(deadline):
+            finding = finding_of(FindingClass.BUDGET, PipelineStage.EXECUTE, reason)
+            return StageResult(stage=PipelineStage.EXECUTE, findings=(finding,))
+        used = deadline  # if it is interrupted
+        try:
+            result = self.train(generation, folder)
+            used = result.numbers.get("execution_time_seconds", 0.0)
+        except (SandboxError, ExecutorError, TrainiumError) as error:
+            used = 0.0
+            return not_run(PipelineStage.EXECUTE, str(error))
+        finally:
+            self.time.settle(deadline, used)
+        about = {
+            "schema_version": 1,
+            "detail": result.detail,
+            "findings": result.findings,
+            "metrics": result.numbers,
+        }
+        data = msgspec.json.format(msgspec.json.encode(about), indent=2) + b"\n"
+        name = folder.write(PipelineStage.EXECUTE, data, ".json", what="execution")
+        return msgspec.structs.replace(result, files=(*result.files, name))
+
+    def train(self, generation: CodeVersion, folder: PaperFolder) -> StageResult:
+        """Train a version. Raises SandboxError, ExecutorError or TrainiumError: it was not run."""
+        if self.settings.of(ExecutorSettings).endpoint:
+            return self._train_remotely(generation, folder)
+        self.runner.check()
+        result = self.runner.run(training_files(generation), self.limits)
+        if result.ending is SandboxEnding.NOT_STARTED:
+            raise SandboxError(result.detail)
+        return trained(result)
+
+    def _train_remotely(self, generation: CodeVersion, folder: PaperFolder) -> StageResult:
         request = JobRequest(
             files=training_files(generation),
             limits=self.limits,
@@ -492,27 +420,28 @@ class RemoteTraining:
             paper_id=generation.paper[:200],
         )
         key = f"paper-{digest([generation.id, request, _attempts(generation, folder)])[:40]}"
-        try:
-            if self.instance is not None:
-                self.instance.start()
-            with client_of(self.settings) as client:
-                client.submit(key, request)
-                wait = self.limits.deadline_seconds + WAIT_SECONDS
-                state = client.wait(key, timeout_seconds=wait)
-                stdout, stderr = client.whole_log(key), client.whole_log(key, stream="stderr")
-                files = _profiles(client, key, state, folder)
-        except (ExecutorError, TrainiumError) as error:
-            return StageContent(not_run=str(error))
-        ran = job_ran(state, stdout, stderr)
-        hours = ran.numbers.get("execution_time_seconds", 0.0) / 3600
+        if self.instance is not None:
+            self.instance.start()
+        with client_of(self.settings) as client:
+            client.submit(key, request)
+            wait = self.limits.deadline_seconds + WAIT_SECONDS
+            state = client.wait(key, timeout_seconds=wait)
+            stdout, stderr = client.whole_log(key), client.whole_log(key, stream="stderr")
+            left = state.result.artifacts if state.result is not None else ()
+            names = [(f"{PROFILER_FOLDER}/{key}/{one.name}", one.name) for one in left]
+            files = [
+                folder.write_named(name, client.artifact(key, artifact))
+                for name, artifact in names
+                if not (folder.path / name).exists()
+            ]
+        result = job_ran(state, stdout, stderr)
         if usd_per_hour := self.settings.of(PapersSettings).usd_per_hour:
-            ran.numbers["estimated_cost_usd"] = hours * usd_per_hour
-        logs = tuple(
-            folder.write(PipelineStage.EXECUTE, data, ".log", what=what)
-            for what, data in (("stdout", stdout), ("stderr", stderr))
-            if data
-        )
-        return _stored(msgspec.structs.replace(ran, files=(*files, *logs)), folder)
+            hours = result.numbers.get("execution_time_seconds", 0.0) / 3600
+            result.numbers["estimated_cost_usd"] = hours * usd_per_hour
+        for what, data in (("stdout", stdout), ("stderr", stderr)):
+            if data:
+                files.append(folder.write(PipelineStage.EXECUTE, data, ".log", what=what))
+        return msgspec.structs.replace(result, files=tuple(files))
 
 
 def _attempts(generation: CodeVersion, folder: PaperFolder) -> int:
@@ -526,6 +455,8 @@ def _attempts(generation: CodeVersion, folder: PaperFolder) -> int:
 
 def client_of(settings: Settings) -> ExecutorClient:
     """The client of the executor that the settings name. Raises ExecutorError."""
+    from compilewatch.extras.executor.client import ExecutorClient
+
     own = settings.of(ExecutorSettings)
     token = own.token
     if not token and own.token_file:
@@ -537,72 +468,392 @@ def client_of(settings: Settings) -> ExecutorClient:
     return ExecutorClient(own.endpoint, token, certificates=certificates)
 
 
-def _profiles(
-    client: ExecutorClient, key: str, state: JobState, folder: PaperFolder
-) -> tuple[str, ...]:
-    """Store what the job left behind, below `profiler_results`."""
-    if state.result is None:
-        return ()
-    return tuple(
-        folder.write_named(f"{PROFILER_FOLDER}/{key}/{one.name}", client.artifact(key, one.name))
-        for one in state.result.artifacts
-        if not (folder.path / PROFILER_FOLDER / key / one.name).exists()
+def training_files(generation: CodeVersion) -> dict[str, str]:
+    """The files of a training job, whose entry is `main.py`."""
+    return _files("train", generation)
+
+
+def trained(result: SandboxResult) -> StageResult:
+    """What a training in the sandbox of this machine showed."""
+    finding = ending_of(result, PipelineStage.EXECUTE)
+    if finding is None and result.exit_code != 0:
+        evidence = last_line(result.stderr)
+        finding = finding_of(FindingClass.WRONG_IN_EAGER, PipelineStage.EXECUTE, evidence)
+    return _shown(
+        result.stdout,
+        finding or "it ended with status 0 and reported no training_loss",
+        result,
+        StageResult(
+            stage=PipelineStage.EXECUTE,
+            detail="trained on synthetic data in the sandbox of this machine (CPU)",
+            labels={"where": "sandbox"},
+        ),
     )
 
 
-def job_ran(state: JobState, stdout: bytes, stderr: bytes) -> StageContent:
-    """What an ended job showed. A status of 0 without numbers is no success."""
-    result = state.result
+def job_ran(state: JobState, stdout: bytes, stderr: bytes) -> StageResult:
+    """What an ended job showed."""
+    finding = None
+    if state.state is not JobStatus.DONE:
+        kinds = {
+            FailureCode.DEADLINE: FindingClass.TIMED_OUT,
+            FailureCode.MEMORY: FindingClass.OOM,
+            FailureCode.EXIT_STATUS: FindingClass.WRONG_IN_EAGER,
+            FailureCode.CANCELLED: FindingClass.LOST,
+            FailureCode.INTERRUPTED: FindingClass.LOST,
+            FailureCode.NOT_STARTED: FindingClass.LOST,
+            None: FindingClass.LOST,
+        }
+        kind = kinds.get(state.failure, FindingClass.CRASHED)
+        evidence = f"{state.state}: {state.message or last_line(stderr)}"
+        finding = finding_of(kind, PipelineStage.EXECUTE, evidence)
+    return _shown(
+        stdout,
+        finding or "the job is done and reported no training_loss",
+        state.result,
+        StageResult(
+            stage=PipelineStage.EXECUTE,
+            detail=f"job {state.key}, attempt {state.attempt}, {state.state}; synthetic data",
+            labels={"where": "executor"},
+        ),
+    )
+
+
+def _shown(
+    stdout: bytes,
+    finding: PaperFinding | str,
+    outcome: SandboxOutcome | None,
+    result: StageResult,
+) -> StageResult:
+    """The result with the numbers and the finding of a training.
+
+    A success without numbers is none: `finding` says so, where nothing else was found.
+    """
     numbers = trained_numbers(stdout)
-    finding = _job_finding(state, stderr)
-    if finding is None and "training_loss" not in numbers:
-        evidence = "the job is done and reported no training_loss"
-        finding = PaperFinding(
-            kind=FindingClass.CRASHED, stage=PipelineStage.EXECUTE, evidence=evidence
-        )
-    numbers["execution_success"] = float(finding is None)
-    if result is not None:
-        numbers["execution_time_seconds"] = result.duration_seconds
-        if result.peak_memory_bytes is not None:
-            numbers["peak_memory_mb"] = result.peak_memory_bytes / MIB
-    where = f"job {state.key}, attempt {state.attempt}, {state.state}; synthetic data"
-    labels = {"where": "executor"}
-    findings = (finding,) if finding else ()
-    return StageContent(findings=findings, numbers=numbers, detail=where, labels=labels)
+    if isinstance(finding, str) and "training_loss" not in numbers:
+        finding = finding_of(FindingClass.CRASHED, PipelineStage.EXECUTE, finding)
+    findings = (finding,) if isinstance(finding, PaperFinding) else ()
+    numbers["execution_success"] = float(not findings)
+    if outcome is not None:
+        numbers["execution_time_seconds"] = outcome.duration_seconds
+        if outcome.peak_memory_bytes is not None:
+            numbers["peak_memory_mb"] = outcome.peak_memory_bytes / MIB
+    return msgspec.structs.replace(result, findings=findings, numbers=numbers)
 
 
-def _job_finding(state: JobState, stderr: bytes) -> PaperFinding | None:
-    if state.state is JobStatus.DONE:
+def trained_numbers(stdout: bytes) -> dict[str, float]:
+    """The last value of each name that a training printed, and its first and last loss.
+
+    They are claims of the code: names of what is measured from outside are left out.
+    """
+    points, _ = read_points(stdout)
+    numbers = {name: value for name, value in summary(points).items() if name not in MEASURED}
+    losses = [p.values["training_loss"] for p in points if "training_loss" in p.values]
+    if losses:
+        numbers |= {"initial_training_loss": losses[0], "final_training_loss": losses[-1]}
+    return numbers
+
+
+# --- generated models as models of the core ---
+
+MOST_RESULT_BYTES = 8 * MIB
+"""Of what a request returns: a result is stored, and read by every page about it."""
+
+_STATUSES: dict[SandboxEnding, Status] = {
+    SandboxEnding.DEADLINE: Status.TIMEOUT,
+    SandboxEnding.MEMORY: Status.OOM,
+    SandboxEnding.EXITED: Status.CRASHED,
+    SandboxEnding.DISK_FILES: Status.CRASHED,
+    SandboxEnding.CANCELLED: Status.CRASHED,
+}
+
+
+class SandboxLauncher:
+    """Runs one request after the other. Raises SandboxError where code cannot be confined."""
+
+    name = "confined"
+    jobs = 1
+
+    def __init__(
+        self, jobs: int, environments: tuple[str, ...] = ("default",), *, cache: Path | None = None
+    ) -> None:
+        del jobs
+        self._names = environments
+        self._known = Environments(cache)
+
+    @classmethod
+    def of(cls, settings: Settings, names: tuple[str, ...]) -> Self:
+        """The launcher for these environments."""
+        return cls(1, names, cache=settings.cache_folder)
+
+    def environments(self) -> tuple[Environment, ...]:
+        return tuple(self._known.describe(name) for name in self._names)
+
+    def run(self, requests: Iterable[Request], scratch: Path) -> Iterator[Completed]:
+        """See `Launcher.run`. Artifacts are not kept."""
+        del scratch
+        by_name = by_environment(requests, self._names, "this launcher has", sandboxed=True)
+        for name, mine in by_name.items():
+            if not mine:
+                continue
+            used = self._known.interpreter(name)
+            sandbox.check(used.path)
+            digest = self._known.describe(name).digest
+            for request in mine:
+                result = evaluate(request, used)
+                yield Completed(result=msgspec.structs.replace(result, environment_digest=digest))
+
+    def close(self) -> None:
+        """Do nothing: no process outlives its request."""
+
+
+def evaluate(request: Request, used: Interpreter) -> Result:
+    """Evaluate one request.
+
+    With the tier `auto`, tensors are real: generated models are small and bring their own inputs,
+    and a second attempt would import torch again.
+    """
+    tier = Tier.REAL if request.tier is Tier.AUTO else request.tier
+    started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+    # The sandbox sees no path of this machine, but what the worker reads: its own package and the
+    # project's reviewed data.
+    model = msgspec.structs.replace(request.model, provenance={}, inputs_file=None)
+    named = (request.overrides_dir, request.neuron_operators)
+    package = Path(compilewatch.__file__).parent.resolve()
+    inner = msgspec.structs.replace(request, keep_artifacts=False, model=model)
+    start = Start(id=1, folder=OUTPUT_FOLDER, tier=tier, request=inner)
+    ran = sandbox.run(
+        module_command("python", "compilewatch.extras.papers.worker.script", "request"),
+        files={
+            START_FILE: msgspec.json.encode(start),
+            SOURCE_MODULE: Path(request.model.provenance[SOURCE_FILE]).read_bytes(),
+        },
+        limits=SandboxLimits(
+            deadline_seconds=request.deadlines.total_seconds,
+            memory_bytes=max(request.memory_limit_bytes, 64 * MIB),
+            disk_bytes=512 * MIB,
+            output_bytes=MOST_RESULT_BYTES,
+        ),
+        visible=[package, *(Path(path).resolve() for path in named if path)],
+        variables=dict(used.variables),
+        python=used.path,
+    )
+    if ran.ending is SandboxEnding.NOT_STARTED:
+        raise LauncherError(f"the sandbox could not start a worker: {ran.detail}")
+    child_result = _child_result(ran)
+    return msgspec.structs.replace(
+        child_result.result if child_result is not None else _without_result(request, tier, ran),
+        request=request,
+        started_at=started_at,
+        peak_memory_bytes=ran.peak_memory_bytes,
+        artifacts=(),
+        attempts=(),
+    )
+
+
+def _child_result(ran: SandboxResult) -> ChildResult | None:
+    try:
+        return msgspec.json.decode(ran.files.get(RESULT_FILE, b""), type=ChildResult)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
+
+
+def _without_result(request: Request, tier: Tier, ran: SandboxResult) -> Result:
+    phase = Phase.SETUP
+    with contextlib.suppress(msgspec.MsgspecError, UnicodeError, RecursionError):
+        marks = msgspec.json.decode(ran.files.get(PHASES_FILE, b"[]"), type=Marks)
+        phase = marks[-1][0] if marks else phase
+    lines = [line for line in ran.stderr.decode("utf-8", "replace").splitlines() if line.strip()]
+    message = ran.detail or f"it ended with status {ran.exit_code}, signal {ran.signal}"
+    last = "".join(c for c in (lines or [""])[-1] if c.isprintable())[:300]
+    return Result(
+        request=request,
+        status=_STATUSES[ran.ending],
+        phase=phase,
+        tier=tier,
+        depth=Depth.FULL,
+        detail=f"{message}, in {phase}" + (f": {last}" if last else ""),
+        error=ErrorRecord(type=ran.ending.value, message=last or message, code=ran.ending.value),
+    )
+
+
+CHECKED = (PipelineStage.STATIC, PipelineStage.REVIEW, PipelineStage.EAGER, PipelineStage.FAITHFUL)
+"""The stages that a version must have passed before it is compiled."""
+
+
+class PapersSource:
+    """Generated models, by paper id. They only run in the sandbox."""
+
+    name = UNREVIEWED
+
+    def __init__(self, *, outputs: Path | None = None) -> None:
+        self._store = PaperStore(outputs or Path("outputs"))
+
+    def models(self) -> tuple[ModelSpec, ...]:
+        candidates = [spec_of(self._store.folder(name)) for name in self._store.ids()]
+        specs = tuple(spec for spec in candidates if spec is not None)
+        if not specs:
+            raise SourceError(
+                f"no code of papers is stored in {self._store.root}: start with `compilewatch "
+                "papers run`"
+            )
+        return specs
+
+
+def spec_of(folder: PaperFolder) -> ModelSpec | None:
+    """The model of a paper's last version of the code; None if none was written."""
+    try:
+        generation, file = folder.version()
+    except UsageError:
+        return None
+    last = {r.stage: r for r in folder.journal() if r.generation == generation.id}
+    return generated_spec(generation, file, skip_reason=_why_not(last))
+
+
+def generated_spec(
+    generation: CodeVersion, file: Path, *, skip_reason: str | None = None
+) -> ModelSpec:
+    """The model of a version of the code, with its provenance."""
+    return ModelSpec(
+        source=UNREVIEWED,
+        name=generation.paper,
+        # The module exists inside of the sandbox only.
+        build=FactoryBuild(
+            factory=f"{GENERATED_MODULE}:model",
+            inputs=f"{GENERATED_MODULE}:inputs",
+            path=JOB_FOLDER,
+            source_sha256=generation.id,
+        ),
+        architecture=f"generation:{generation.id[:12]}",
+        family="paper",
+        task="paper",
+        revision=generation.id,
+        skip_reason=skip_reason,
+        provenance={
+            "paper": generation.paper,
+            "paper_sha256": generation.paper_sha256,
+            "generation": generation.id,
+            "version": str(generation.number),
+            "model": generation.model,
+            "call": generation.call,
+            "prompt_sha256": generation.prompt_sha256,
+            "rules_sha256": generation.rules_sha256,
+            "parent": generation.parent or "",
+            "scripted": str(generation.scripted).lower(),
+            SOURCE_FILE: str(file),
+        },
+    )
+
+
+def _why_not(last: dict[PipelineStage, StageResult]) -> str | None:
+    for stage in CHECKED:
+        result = last.get(stage)
+        if result is None:
+            return f"the stage {stage} was not run"
+        if result.outcome is StageOutcome.FAILED:
+            finding = result.findings[0]
+            return f"{finding.kind.value.replace('_', ' ')}: {finding.evidence}"
+        if result.outcome is StageOutcome.NOT_RUN:
+            return f"the stage {stage} was not run: {result.detail}"
+    return None
+
+
+@dataclass(kw_only=True)
+class Sweeper:
+    """Evaluates a version on compile targets, each in a sandbox of its own.
+
+    Without `named` environments, each target runs in its default environment.
+    """
+
+    settings: Settings
+    targets: tuple[str, ...]
+    launcher: SandboxLauncher
+    named: tuple[str, ...] = ()
+
+    @property
+    def identity(self) -> str:
+        """Targets with their code, and the environment: a change of either can change a verdict."""
+        try:
+            known = [environment.digest for environment in self.launcher.environments()]
+        except LauncherError as error:
+            known = [str(error)]
+        code = {name: target_sha256(name.partition(":")[0]) for name in sorted(self.targets)}
+        return digest([code, known])
+
+    def run(self, generation: CodeVersion, folder: PaperFolder) -> StageResult:
+        file = _file_of(generation, folder)
+        try:
+            known = self.launcher.environments()
+            placed = place(targets_of(self.targets, [Mode.EVAL], None), self.named, known)
+            options = options_of(self.settings, known)
+            planned = plan([generated_spec(generation, file)], placed, options)
+            results = [
+                *planned.skipped,
+                *(done.result for done in self.launcher.run(planned.requests, folder.path)),
+            ]
+        except (SandboxError, LauncherError) as error:
+            return not_run(PipelineStage.SWEEP, str(error))
+        stored = folder.write(
+            PipelineStage.SWEEP, msgspec.json.encode(results), ".json", what="results"
+        )
+        findings = tuple(finding for result in results for finding in findings_of(result))
+        missing = [r for r in results if not r.is_verdict and not findings_of(r)]
+        # A target that was not run is never one that passed.
+        why = "; ".join(f"{r.request.target.name} was not run: {r.detail}" for r in missing)
+        detail = ", ".join(f"{r.request.target.name} {r.status}" for r in results)
+        incomplete = bool(missing) and not findings
+        return StageResult(
+            stage=PipelineStage.SWEEP,
+            outcome=StageOutcome.NOT_RUN if incomplete else StageOutcome.PASSED,
+            findings=findings,
+            detail=why if incomplete else detail,
+            files=(stored,),
+            numbers={
+                "targets": float(len(results)),
+                "targets_passed": float(sum(r.status is Status.PASS for r in results)),
+                "graph_breaks": float(sum(r.graph_breaks or 0 for r in results)),
+            },
+            labels={r.request.target.name: r.status.value for r in results},
+        )
+
+
+def _file_of(generation: CodeVersion, folder: PaperFolder) -> Path:
+    """The stored file of a version."""
+    for result in reversed(folder.journal()):
+        if result.stage is PipelineStage.GENERATE and result.generation == generation.id:
+            return folder.path / next(name for name in result.files if name.endswith(".py"))
+    raise LauncherError(f"the code {generation.id[:12]} of {generation.paper} is not stored")
+
+
+MOST_FINDINGS = 20
+"""Of one result: they go into a prompt, and generated code decides how many breaks it has."""
+
+
+def findings_of(result: Result) -> list[PaperFinding]:
+    """What a result of the sweep says about the code, the first findings if there are many."""
+    target = result.request.target.name
+    if result.status is Status.GRAPH_BREAK:
+        return [
+            finding_of(
+                FindingClass.GRAPH_BREAK,
+                PipelineStage.SWEEP,
+                f"{target}: {reason_label(b)} at {b.file}:{b.line}: {source_line(b).strip()} "
+                f"{b.explanation}",
+                b.line or None,
+            )
+            for b in result.breaks[:MOST_FINDINGS]
+        ]
     kinds = {
-        FailureCode.DEADLINE: FindingClass.TIMED_OUT,
-        FailureCode.MEMORY: FindingClass.OOM,
-        FailureCode.EXIT_STATUS: FindingClass.WRONG_IN_EAGER,
-        FailureCode.CANCELLED: FindingClass.LOST,
-        FailureCode.INTERRUPTED: FindingClass.LOST,
-        FailureCode.NOT_STARTED: FindingClass.LOST,
+        Status.MISMATCH: FindingClass.MISMATCH,
+        Status.TIMEOUT: FindingClass.TIMED_OUT,
+        Status.OOM: FindingClass.OOM,
+        Status.CRASHED: FindingClass.CRASHED,
     }
-    kind = kinds.get(state.failure, FindingClass.CRASHED) if state.failure else FindingClass.LOST
-    message = state.message or last_line(stderr)
-    return PaperFinding(
-        kind=kind, stage=PipelineStage.EXECUTE, evidence=one_line(f"{state.state}: {message}")
-    )
-
-
-class _Execution(msgspec.Struct, frozen=True, kw_only=True):
-    schema_version: int
-    detail: str
-    findings: tuple[PaperFinding, ...]
-    metrics: dict[str, float]
-
-
-def _stored(ran: StageContent, folder: PaperFolder) -> StageContent:
-    """A run with a file that says what it showed."""
-    if ran.not_run:
-        return ran
-    about = _Execution(
-        schema_version=1, detail=ran.detail, findings=ran.findings, metrics=ran.numbers
-    )
-    data = msgspec.json.format(msgspec.json.encode(about), indent=2) + b"\n"
-    name = folder.write(PipelineStage.EXECUTE, data, ".json", what="execution")
-    return msgspec.structs.replace(ran, files=(*ran.files, name))
+    kind = kinds.get(result.status)
+    if result.status is Status.ERROR:
+        compiler = result.phase in (Phase.COMPILE, Phase.COMPARE)
+        kind = FindingClass.COMPILER_CANNOT if compiler else FindingClass.WRONG_IN_EAGER
+    if kind is None:
+        return []
+    evidence = result.detail or (result.error.message if result.error else result.status.value)
+    return [finding_of(kind, PipelineStage.SWEEP, f"{target}, {result.phase}: {evidence}")]

@@ -3,33 +3,276 @@
 from __future__ import annotations
 
 import functools
+import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import msgspec
-from botocore import exceptions
 
 import compilewatch
-from compilewatch import aws
 from compilewatch.api.publish import Published
 from compilewatch.config import Settings
 from compilewatch.errors import SinkError, UnreachableError
-from compilewatch.extras.papers.analysis import first_finding, funnel, summarise_paper
-from compilewatch.extras.papers.metrics import (
-    DEFINITIONS,
-    PAPERS,
-    Datum,
-    execution_data,
-    paper_groups,
-    paper_stage,
+from compilewatch.events import Event
+from compilewatch.extras.papers.records import (
+    FindingClass,
+    ModelCall,
+    PaperSummary,
+    PipelineStage,
+    StageOutcome,
+    StageResult,
 )
-from compilewatch.extras.papers.records import ModelCall, PaperSummary, PipelineStage, StageResult
 from compilewatch.extras.papers.settings import CloudWatchSettings
-from compilewatch.extras.papers.store import PaperStore
-from compilewatch.records import digest
+from compilewatch.extras.papers.store import PaperStore, funnel, summarise_paper
+from compilewatch.records import Record, digest
 from compilewatch.report.wording import plural, printable
+from compilewatch.sinks.prometheus import Definition, MetricGroup, Sample
+
+MODEL, SCRIPTED = "model", "scripted"
+
+PAPERS_SHOWN = 100
+"""Papers that have a series of their own; all of them are counted."""
+
+TITLE_CHARACTERS = 120
+
+
+def paper_groups(summaries: Sequence[PaperSummary]) -> dict[str, list[Sample]]:
+    """Samples by the origin of the code: prepared replies never count as those of a model."""
+    of_model = [one for one in summaries if not one.scripted]
+    scripted = [one for one in summaries if one.scripted]
+    return {MODEL: _samples(MODEL, of_model), SCRIPTED: _samples(SCRIPTED, scripted)}
+
+
+def _samples(replies: str, summaries: Sequence[PaperSummary]) -> list[Sample]:
+    stages = Counter((s.stage, s.outcome) for one in summaries for s in one.stages)
+    total = funnel(summaries)
+    verdicts = Counter(
+        (target, status)
+        for one in summaries
+        for stage in one.stages
+        if stage.stage is PipelineStage.SWEEP
+        for target, status in stage.labels.items()
+    )
+    repairs = Counter(str(one.repairs) for one in summaries)
+    return [
+        *(_one("stages", replies, n, s.value, o.value) for (s, o), n in sorted(stages.items())),
+        *(
+            ("compilewatch_papers", (replies, state), float(n))
+            for state, n in sorted(total.states.items())
+        ),
+        *(_one("info", replies, 1, *_about(one)) for one in _newest(summaries)),
+        *(_one("findings", replies, n, kind) for kind, n in total.findings.items()),
+        *(_one("verdicts", replies, n, *labels) for labels, n in sorted(verdicts.items())),
+        *(_one("repairs", replies, n, text) for text, n in sorted(repairs.items())),
+        _one("requests", replies, total.spent.requests),
+        _one("tokens", replies, total.spent.input_tokens, "input"),
+        _one("tokens", replies, total.spent.output_tokens, "output"),
+        *([] if total.spent.unpriced else [_one("usd", replies, total.spent.usd)]),
+        *(
+            []
+            if total.spent.unpriced or total.usd_per_success is None
+            else [_one("success_usd", replies, total.usd_per_success)]
+        ),
+    ]
+
+
+def _newest(summaries: Sequence[PaperSummary]) -> list[PaperSummary]:
+    """The papers with a series of their own: those worked on last."""
+    at = {one.paper: max((s.at for s in one.stages), default="") for one in summaries}
+    return sorted(summaries, key=lambda one: (at[one.paper], one.paper), reverse=True)[
+        :PAPERS_SHOWN
+    ]
+
+
+def _about(one: PaperSummary) -> tuple[str, str, str, str]:
+    stopped = (s.stage.value for s in one.stages if s.outcome is not StageOutcome.PASSED)
+    return one.paper, one.title[:TITLE_CHARACTERS], one.state, next(stopped, "")
+
+
+def _one(name: str, replies: str, value: float, *labels: str) -> Sample:
+    return f"compilewatch_paper_{name}", (replies, *labels), float(value)
+
+
+# --- CloudWatch ---
+
+EXECUTION = {
+    "training_loss": "None",
+    "test_accuracy": "Percent",
+    "execution_time_seconds": "Seconds",
+    "execution_success": "None",
+    "peak_memory_mb": "Megabytes",
+    "estimated_cost_usd": "None",
+}
+"""Metric -> CloudWatch's unit. The dimensions are InstanceType and Replies; never job or paper."""
+
+SMALLEST, LARGEST = 8.515920e-109, 1.174271e108
+"""The range of values of CloudWatch (MetricDatum), beside 0."""
+
+EXECUTIONS = 150
+"""Of one request, and the most values that a datum may have (PutMetricData): with six metrics each,
+150 executions fit into one request of 1,000 data and 1 MB.
+"""
+
+
+class Datum(Record, frozen=True, kw_only=True):
+    """Values of one metric at one time, with the dimensions in order."""
+
+    name: str
+    unit: str
+    dimensions: tuple[tuple[str, str], ...]
+    at: str
+    values: tuple[float, ...]
+
+    def request(self) -> dict[str, Any]:
+        """As PutMetricData takes it."""
+        return {
+            "MetricName": self.name,
+            "Dimensions": [{"Name": name, "Value": value} for name, value in self.dimensions],
+            "Timestamp": datetime.fromisoformat(self.at),
+            "Values": list(self.values),
+            "Unit": self.unit,
+        }
+
+
+def execution_data(
+    summaries: Iterable[PaperSummary], instance_type: str, known: frozenset[str] = frozenset()
+) -> tuple[list[Datum], list[str]]:
+    """The data of executions that are not `known` yet, and the keys of these executions.
+
+    A value that is not a number is left out, and no other value with it.
+    """
+    values: dict[tuple[str, tuple[tuple[str, str], ...], str], list[float]] = {}
+    keys = []
+    for one in summaries:
+        stage = next(s for s in one.stages if s.stage is PipelineStage.EXECUTE)
+        key = f"{one.paper}/{stage.key}/{stage.at}"
+        if stage.outcome is StageOutcome.NOT_RUN or key in known:
+            continue
+        keys.append(key)
+        dimensions = (
+            ("InstanceType", instance_type if stage.labels.get("where") == "executor" else "local"),
+            ("Replies", SCRIPTED if one.scripted else MODEL),
+        )
+        for name in EXECUTION:
+            value = stage.numbers.get(name, math.nan)
+            # CloudWatch rejects a whole request for one value that it does not take.
+            if value == 0.0 or (math.isfinite(value) and SMALLEST <= abs(value) <= LARGEST):
+                # One minute is its resolution, so executions of a minute share a datum.
+                minute = f"{stage.at[:16]}:00+00:00"
+                values.setdefault((name, dimensions, minute), []).append(value)
+    data = [
+        Datum(name=name, unit=EXECUTION[name], dimensions=dimensions, at=at, values=tuple(numbers))
+        for (name, dimensions, at), numbers in values.items()
+    ]
+    return data, keys
+
+
+PAPERS = MetricGroup("papers", ("replies",))
+
+DEFINITIONS: tuple[Definition, ...] = tuple(
+    Definition(f"compilewatch_{name}", text, labels, PAPERS)
+    for name, labels, text in (
+        (
+            "paper_stages",
+            ("stage", "outcome"),
+            "Stored papers by stage of the pipeline and outcome of the stage.",
+        ),
+        (
+            "papers",
+            ("state",),
+            "Stored papers: passed every stage, failed one, or incomplete (a stage was not run).",
+        ),
+        (
+            "paper_info",
+            ("paper", "title", "state", "stage"),
+            "Always 1; the labels say what became of a paper: its state, and the first stage that "
+            "it did not pass. Of the 100 papers that were worked on last.",
+        ),
+        (
+            "paper_findings",
+            ("finding",),
+            "Stored papers with a finding of this class in the last version of their code.",
+        ),
+        ("paper_verdicts", ("target", "status"), "Generated models by compile target and status."),
+        ("paper_repairs", ("repairs",), "Stored papers by the number of repairs of their code."),
+        ("paper_requests", (), "Requests to the language model for all stored papers."),
+        ("paper_tokens", ("direction",), "Tokens of these requests."),
+        (
+            "paper_usd",
+            (),
+            "US dollars that these requests cost, by the reviewed prices; absent if one is "
+            "unknown.",
+        ),
+        (
+            "paper_success_usd",
+            (),
+            "US dollars divided by the papers that passed every stage; absent if none did.",
+        ),
+    )
+)
+
+LABELS: dict[str, str] = {
+    "replies": "where the code of papers comes from: `model`, or `scripted` (prepared replies)",
+    "stage": "a stage of the papers pipeline: "
+    + ", ".join(f"`{stage}`" for stage in PipelineStage),
+    "outcome": ", ".join(f"`{outcome}`" for outcome in StageOutcome),
+    "state": "`passed`, `failed`, `incomplete`",
+    "finding": ", ".join(f"`{kind}`" for kind in FindingClass),
+    "repairs": "`0` to `3`",
+    "paper": "the paper's id: a number of arXiv or a file's name",
+    "title": "the title of the paper, cut after 120 characters",
+    "direction": "`input` or `output`",
+}
+
+
+MEANINGS: dict[str, str] = {
+    "paper": "id of the paper",
+    "stage": "stage of the papers pipeline: `find` to `execute`",
+    "outcome": "`passed`, `failed` or `not_run`",
+    "finding": "class of the first finding, such as `unfaithful`; null: nothing is wrong",
+    "generation": "SHA-256 of the version of the code; null: the stage is about none",
+    "scripted": "whether the code comes from prepared replies instead of a model",
+}
+
+
+class PaperStageEnded(Event, frozen=True, kw_only=True, tag="paper_stage_ended"):
+    """A stage of a paper ended. `run` is empty, and `ts` is when the stage ended."""
+
+    paper: str
+    stage: str
+    outcome: str
+    finding: str | None
+    generation: str | None
+    scripted: bool
+    detail: str
+
+
+def paper_stage(result: StageResult) -> PaperStageEnded:
+    """The event of a line of a paper's journal: the same each time it is made."""
+    finding = result.findings[0] if result.findings else None
+    return PaperStageEnded(
+        ts=result.at,
+        level="warning" if finding else "info",
+        run="",
+        source="papers",
+        device="cpu",
+        paper=result.paper,
+        stage=result.stage.value,
+        outcome=result.outcome.value,
+        finding=finding.kind.value if finding else None,
+        generation=result.generation,
+        scripted=result.scripted,
+        detail=finding.evidence if finding else result.detail,
+    )
+
+
+EVENTS: tuple[type[Event], ...] = (PaperStageEnded,)
+
 
 FINDING_WORDS = {
     "wrong_in_eager": "wrong in eager mode",
@@ -59,16 +302,13 @@ def render(
         papers=summaries,
         funnel=funnel(summaries),
         stages=list(PipelineStage),
-        first_finding=first_finding,
+        first_finding=lambda one: next(iter(one.findings), None),
         requests=len(tuple(entries)),
     )
     yield "index.html", text.encode()
 
 
 PAPERS_JOB = "compilewatch_papers"
-
-EXECUTIONS = 150
-"""Of one request to CloudWatch: with six metrics each, they fit into one of 1,000 data."""
 
 
 def publish_papers(outputs: Path, settings: Settings) -> Published:
@@ -149,14 +389,12 @@ def _watch(settings: Settings, store: PaperStore, summaries: list[PaperSummary])
     return f"cloudwatch: {plural(sent, 'execution')} in {own.namespace}"
 
 
-MAX_DATA = 1_000
-MAX_BYTES = 800_000
-"""Below the limit of 1 MB, because a request is encoded differently from what is measured here."""
+def put(settings: CloudWatchSettings, data: Sequence[Datum]) -> None:
+    """Send data in one request. Raises SinkError, or UnreachableError."""
+    from botocore import exceptions
 
+    from compilewatch import aws
 
-def put(settings: CloudWatchSettings, data: Sequence[Datum]) -> str:
-    """Send data and return a line about them. Raises SinkError, or UnreachableError."""
-    sent = 0
     try:
         client = aws.client(
             "cloudwatch",
@@ -165,28 +403,10 @@ def put(settings: CloudWatchSettings, data: Sequence[Datum]) -> str:
             endpoint_url=settings.endpoint_url,
             attempts=3,
         )
-        for batch in batches(data):
-            client.put_metric_data(
-                Namespace=settings.namespace, MetricData=[datum.request() for datum in batch]
-            )
-            sent += len(batch)
+        client.put_metric_data(
+            Namespace=settings.namespace, MetricData=[datum.request() for datum in data]
+        )
     except (exceptions.BotoCoreError, exceptions.ClientError) as error:
-        message = f"CloudWatch: {aws.explain(error, settings.region)} ({sent} data were sent)"
+        message = f"CloudWatch: {aws.explain(error, settings.region)}"
         transient = aws.error_details(error).code in aws.BUSY or isinstance(error, aws.CONNECTION)
         raise (UnreachableError if transient else SinkError)(message) from None
-    return f"cloudwatch: {sent} data in the namespace {settings.namespace}"
-
-
-def batches(data: Iterable[Datum]) -> Iterator[list[Datum]]:
-    """Split data into requests within both limits."""
-    batch: list[Datum] = []
-    size = 0
-    for datum in data:
-        bytes_ = len(msgspec.json.encode(datum)) + 200
-        if batch and (len(batch) == MAX_DATA or size + bytes_ > MAX_BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append(datum)
-        size += bytes_
-    if batch:
-        yield batch

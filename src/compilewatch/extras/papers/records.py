@@ -6,8 +6,6 @@ its own and never counts as passed.
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterable, Iterator
 from enum import StrEnum
 
 from compilewatch.records import SCHEMA_VERSION, Record
@@ -136,7 +134,7 @@ class PlanSymbol(Record, frozen=True, kw_only=True):
 class Claim(Record, frozen=True, kw_only=True):
     """One thing that the paper contributes, in a form that code can be checked against.
 
-    `operations` are names of `papers.operations.OPERATIONS` that an implementation must contain.
+    `operations` are names of `papers.checks.OPERATIONS` that an implementation must contain.
     `formula` is an expression over `symbols` whose value the part of the model computes, or empty.
     """
 
@@ -227,16 +225,27 @@ class PaperFinding(Record, frozen=True, kw_only=True):
     line: int | None = None
 
 
-class StageContent(Record, frozen=True, kw_only=True):
-    """What a stage found and made, before it is stored; `not_run` says why it did neither."""
+MAX_EVIDENCE = 400
 
-    findings: tuple[PaperFinding, ...] = ()
-    files: tuple[str, ...] = ()
-    detail: str = ""
-    numbers: dict[str, float] = {}
-    labels: dict[str, str] = {}
-    not_run: str = ""
-    scripted: bool = False
+
+def one_line(text: str) -> str:
+    """Foreign text for people: one line, without control characters, not too long."""
+    return "".join(c for c in " ".join(text.split()) if c.isprintable())[:MAX_EVIDENCE]
+
+
+def finding_of(
+    kind: FindingClass, stage: PipelineStage, evidence: str, line: int | None = None
+) -> PaperFinding:
+    """A finding whose evidence may be foreign text."""
+    return PaperFinding(kind=kind, stage=stage, evidence=one_line(evidence), line=line)
+
+
+class FoundError(Exception):
+    """A stage of a paper cannot go on: `finding` says why."""
+
+    def __init__(self, kind: FindingClass, stage: PipelineStage, evidence: str) -> None:
+        super().__init__(evidence)
+        self.finding = finding_of(kind, stage, evidence)
 
 
 class StageResult(Record, frozen=True, kw_only=True):
@@ -245,13 +254,15 @@ class StageResult(Record, frozen=True, kw_only=True):
     `key` digests everything that can change the outcome, so that a stage with a lasting result is
     not repeated. `generation` is the version of the code that it is about. `detail` is one line;
     for `not_run` it says why. `files` are relative to the paper's folder. `numbers` are measured.
+    The journal sets `paper`, `key`, `at`, `generation`, and the outcome `failed` if there are
+    findings.
     """
 
-    paper: str
+    paper: str = ""
     stage: PipelineStage
-    key: str
-    outcome: StageOutcome
-    at: str
+    key: str = ""
+    outcome: StageOutcome = StageOutcome.PASSED
+    at: str = ""
     generation: str | None = None
     detail: str = ""
     findings: tuple[PaperFinding, ...] = ()
@@ -267,6 +278,16 @@ class StageResult(Record, frozen=True, kw_only=True):
         if self.outcome is StageOutcome.NOT_RUN:
             return False
         return not any(finding.kind in TRANSIENT for finding in self.findings)
+
+    @property
+    def not_run(self) -> str:
+        """Why the stage was not run; empty if it was."""
+        return self.detail if self.outcome is StageOutcome.NOT_RUN else ""
+
+
+def not_run(stage: PipelineStage, why: str) -> StageResult:
+    """A stage that was not run."""
+    return StageResult(stage=stage, outcome=StageOutcome.NOT_RUN, detail=why)
 
 
 class CallState(StrEnum):
@@ -339,77 +360,3 @@ class PaperSummary(Record, frozen=True, kw_only=True):
     model: str = ""
     dataset: str = ""
     repaired: tuple[PaperFinding, ...] = ()
-
-
-OPERATIONS: dict[str, frozenset[str]] = {
-    "sigmoid": frozenset({"sigmoid", "Sigmoid", "logsigmoid", "expit"}),
-    "tanh": frozenset({"tanh", "Tanh"}),
-    "softmax": frozenset({"softmax", "Softmax", "log_softmax", "gumbel_softmax"}),
-    "softplus": frozenset({"softplus", "Softplus"}),
-    "relu": frozenset({"relu", "ReLU", "relu6", "clamp_min"}),
-    "gelu": frozenset({"gelu", "GELU"}),
-    "silu": frozenset({"silu", "SiLU"}),
-    "exp": frozenset({"exp", "expm1", "exp2"}),
-    "log": frozenset({"log", "log1p", "log2", "logsumexp"}),
-    "sqrt": frozenset({"sqrt", "rsqrt"}),
-    "sine": frozenset({"sin", "cos"}),
-    "norm": frozenset({"norm", "normalize", "vector_norm", "cosine_similarity"}),
-    "mean": frozenset({"mean", "avg_pool1d", "avg_pool2d", "adaptive_avg_pool2d"}),
-    "variance": frozenset({"var", "std", "var_mean", "std_mean"}),
-    "maximum": frozenset({"max", "amax", "maximum", "max_pool2d"}),
-    "cumulative_sum": frozenset({"cumsum", "cumprod", "logcumsumexp"}),
-    "top_k": frozenset({"topk", "sort", "argsort", "kthvalue"}),
-    "fourier": frozenset({"fft", "rfft", "ifft", "irfft", "fft2", "rfft2", "irfft2"}),
-    "outer": frozenset({"outer", "ger"}),
-    "multiply": frozenset({"mul", "multiply", "mul_", "addcmul", "lerp"}),
-    "divide": frozenset({"div", "divide", "true_divide", "reciprocal"}),
-    "subtract": frozenset({"sub", "subtract", "rsub"}),
-    "power": frozenset({"pow", "square"}),
-    "matmul": frozenset({"matmul", "bmm", "mm", "einsum", "linear", "baddbmm", "addmm"}),
-    "convolution": frozenset({"conv1d", "conv2d", "conv3d", "Conv1d", "Conv2d", "unfold"}),
-    "shift": frozenset({"roll", "shift", "pad"}),
-    "where": frozenset({"where", "masked_fill", "masked_fill_"}),
-}
-"""Operation -> names of functions, methods and layers that do it."""
-
-_OPERATORS: dict[type[ast.operator], str] = {
-    ast.Mult: "multiply",
-    ast.Div: "divide",
-    ast.Sub: "subtract",
-    ast.Pow: "power",
-    ast.MatMult: "matmul",
-}
-
-_BY_NAME = {name: operation for operation, names in OPERATIONS.items() for name in names}
-
-
-def operations_in(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, int]]:
-    """Yield the operations of some nodes with their lines."""
-    for node in nodes:
-        for inner in ast.walk(node):
-            yield from _of(inner)
-
-
-def _of(node: ast.AST) -> Iterator[tuple[str, int]]:
-    if isinstance(node, ast.BinOp | ast.AugAssign) and type(node.op) in _OPERATORS:
-        operation = _OPERATORS[type(node.op)]
-        numbers = isinstance(node, ast.BinOp) and _is_number(node.left) and _is_number(node.right)
-        if not numbers:
-            yield operation, node.lineno
-    if isinstance(node, ast.Call):
-        name = called_name(node)
-        if name in _BY_NAME:
-            yield _BY_NAME[name], node.lineno
-
-
-def called_name(node: ast.Call) -> str:
-    """The last part of what is called: `softmax` for `torch.nn.functional.softmax(…)`."""
-    function = node.func
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else ""
-
-
-def _is_number(node: ast.AST) -> bool:
-    """Whether an operand is plainly a number and no tensor."""
-    return isinstance(node, ast.Constant)

@@ -12,14 +12,27 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from compilewatch.errors import StoreError, UsageError, did_you_mean
-from compilewatch.extras.papers.records import CallState, ModelCall, PipelineStage, StageResult
+from compilewatch.extras.papers.records import (
+    CallState,
+    CodeVersion,
+    ModelCall,
+    PaperFinding,
+    PaperSummary,
+    PipelineStage,
+    Spent,
+    StageOutcome,
+    StageResult,
+    not_run,
+)
 from compilewatch.files import failed, lock, safe_name, sync, sync_folder, write_atomically
 from compilewatch.records import SCHEMA_VERSION, Record
 from compilewatch.store.journal import append_record, read_records
@@ -76,6 +89,15 @@ class PaperStore:
     @property
     def ledger(self) -> Ledger:
         return Ledger(self.root / LEDGER)
+
+    def summary(self, paper: str) -> PaperSummary:
+        """The summary of a stored paper."""
+        return summarise_paper(self.folder(paper).journal(), self.ledger.entries())
+
+    def summaries(self) -> tuple[PaperSummary, ...]:
+        """The summaries of all stored papers, sorted by id."""
+        entries = self.ledger.entries()
+        return tuple(summarise_paper(self.folder(name).journal(), entries) for name in self.ids())
 
     def damaged(self) -> tuple[str, ...]:
         """One line for each line of the ledger and of a journal that cannot be read."""
@@ -183,6 +205,31 @@ class PaperFolder:
         """Append a stage result, durably."""
         _append(self.path / JOURNAL, result)
 
+    def version(self, number: int | None = None) -> tuple[CodeVersion, Path]:
+        """A version of the code (the last one by default) and its file.
+
+        Raises UsageError if there is none.
+        """
+        lines = [r for r in self.journal() if r.stage is PipelineStage.GENERATE and r.generation]
+        lines = [line for line in lines if line.files]
+        if not lines:
+            raise UsageError(
+                f"no code was written for {self.paper}; see `compilewatch papers check`"
+            )
+        if number is not None:
+            lines = [line for line in lines if line.numbers.get("version") == number]
+        if not lines:
+            raise UsageError(
+                f"{self.paper} has no version {number}; see `compilewatch papers show`"
+            )
+        module, about = sorted(lines[-1].files, key=lambda name: not name.endswith(".py"))
+        return msgspec.json.decode(self.read(about), type=CodeVersion), self.path / module
+
+    def findings(self, version: CodeVersion) -> tuple[PaperFinding, ...]:
+        """What the newest result of each stage found in a version."""
+        newest = {r.stage: r for r in self.journal() if r.generation == version.id}
+        return tuple(finding for result in newest.values() for finding in result.findings)
+
     def last(self) -> dict[PipelineStage, StageResult]:
         """The newest result of each stage, in the order of the stages."""
         newest = {result.stage: result for result in self.journal()}
@@ -251,3 +298,90 @@ def _paper_of(journal: Path) -> str:
             if pattern_match := re.search(r'"paper":"((?:[^"\\]|\\.)*)"', line):
                 return str(msgspec.json.decode(f'"{pattern_match[1]}"'))
     return ""
+
+
+def summarise_paper(journal: Sequence[StageResult], entries: Iterable[ModelCall]) -> PaperSummary:
+    """The summary of a paper whose journal has at least one line.
+
+    Only results of the last version of the code count; a stage without one was not run. A request
+    that has not ended may have been paid for: it counts with the most that it can cost.
+    """
+    paper = journal[0].paper
+    last = {result.stage: result for result in journal}
+    generated = last.get(PipelineStage.GENERATE)
+    generation = generated.generation if generated else None
+    stages: list[StageResult] = []
+    why = "not reached"
+    for stage in PipelineStage:
+        result = last.get(stage)
+        if result is not None and result.generation in (None, generation):
+            stages.append(result)
+        else:
+            stages.append(msgspec.structs.replace(not_run(stage, why), paper=paper))
+        if result is not None and result.outcome is StageOutcome.FAILED:
+            why = f"not reached: {stage} failed"
+    outcomes = {stage.outcome for stage in stages}
+    state = "incomplete" if StageOutcome.NOT_RUN in outcomes else "passed"
+    versions = [r for r in journal if r.stage is PipelineStage.GENERATE]
+    numbers = [r.numbers.get("version", 0.0) for r in versions if r.generation == generation]
+    earlier = (one for one in journal if one.generation not in (None, generation))
+    calls = [entry for entry in entries if entry.paper == paper]
+    labels = {stage: result.labels for stage, result in last.items()}
+    return PaperSummary(
+        paper=paper,
+        title=labels.get(PipelineStage.FIND, {}).get("title", paper),
+        state="failed" if StageOutcome.FAILED in outcomes else state,
+        stages=tuple(stages),
+        findings=tuple(finding for stage in stages for finding in stage.findings),
+        generation=generation,
+        repairs=int(numbers[-1]) if numbers else 0,
+        spent=Spent(
+            requests=len(calls),
+            finished=sum(e.state is CallState.FINISHED for e in calls),
+            unfinished=sum(e.state is CallState.STARTED for e in calls),
+            usd=sum(e.usd or 0.0 for e in calls),
+            unpriced=sum(e.usd is None for e in calls),
+            input_tokens=sum(e.input_tokens for e in calls),
+            output_tokens=sum(e.output_tokens for e in calls),
+        ),
+        scripted=any(result.scripted for result in journal),
+        model=calls[-1].model if calls else "",
+        dataset=labels.get(PipelineStage.PLAN, {}).get("dataset", ""),
+        repaired=tuple(dict.fromkeys(finding for one in earlier for finding in one.findings)),
+    )
+
+
+class Funnel(Record, frozen=True, kw_only=True):
+    """How many papers passed each stage, and what was wrong with the others.
+
+    `usd_per_success` is US dollars per paper that passed every stage; None if none did.
+    """
+
+    papers: int
+    passed: dict[PipelineStage, int]
+    findings: dict[str, int]
+    states: dict[str, int]
+    spent: Spent
+    scripted: bool
+    usd_per_success: float | None
+
+
+def funnel(summaries: Sequence[PaperSummary]) -> Funnel:
+    """The funnel from found to executed."""
+    kinds = Counter(kind for one in summaries for kind in {f.kind.value for f in one.findings})
+    states = Counter(one.state for one in summaries)
+    sums: dict[str, Any] = {
+        name: sum(getattr(one.spent, name) for one in summaries) for name in Spent.__struct_fields__
+    }
+    return Funnel(
+        papers=len(summaries),
+        passed={
+            stage: sum(one.stages[number].outcome is StageOutcome.PASSED for one in summaries)
+            for number, stage in enumerate(PipelineStage)
+        },
+        findings=dict(sorted(kinds.items())),
+        states=dict(states),
+        spent=Spent(**sums),
+        scripted=any(one.scripted for one in summaries),
+        usd_per_success=sums["usd"] / states["passed"] if states["passed"] else None,
+    )

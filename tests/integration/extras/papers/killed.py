@@ -7,7 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
-from compilewatch.extras.papers.providers.scripted import ScriptedProvider
+from compilewatch.extras.papers.providers import ScriptedProvider
 from compilewatch.extras.papers.records import StageResult
 from compilewatch.extras.papers.store import PaperFolder
 from tests import papers as world

@@ -101,7 +101,7 @@ def served(
 
 def documents_of(folder: Path) -> tuple[dict[str, dict[str, Any]], dict[str, bytes]]:
     """The papers of a folder as documents of the index, and their files on S3."""
-    from compilewatch.extras.papers.libraries.folder import describe
+    from compilewatch.extras.papers.libraries import describe
 
     documents, files = {}, {}
     for path in sorted(folder.iterdir()):

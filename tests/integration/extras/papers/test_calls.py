@@ -12,7 +12,7 @@ import pytest
 from compilewatch.errors import ProviderError, SandboxError
 from compilewatch.extras.papers import Reply
 from compilewatch.extras.papers.calls import Budget
-from compilewatch.extras.papers.providers.scripted import Dropped, ErrorResponse, Response
+from compilewatch.extras.papers.providers import Dropped, ErrorResponse, Response
 from compilewatch.extras.papers.records import CallState, FindingClass, PipelineStage, StageOutcome
 from compilewatch.extras.papers.store import PaperStore
 from tests import papers as world
@@ -64,7 +64,8 @@ def test_a_second_run_sends_nothing_and_runs_nothing(tmp_path: Path) -> None:
         first = world.pipeline(tmp_path, provider, tmp_path / "papers", papers).run(papers)
         sent = len(server.requests)
         files = {p: p.read_bytes() for p in (tmp_path / "papers").rglob("*") if p.is_file()}
-        runner, sweeper, executor = FakeRunner(), FakeChecker(), FakeChecker()
+        runner = FakeRunner()
+        sweeper, executor = map(FakeChecker, (PipelineStage.SWEEP, PipelineStage.EXECUTE))
         again = world.pipeline(
             tmp_path,
             provider,
@@ -72,7 +73,7 @@ def test_a_second_run_sends_nothing_and_runs_nothing(tmp_path: Path) -> None:
             papers,
             runner=runner,
             sweeper=sweeper,
-            executor=executor,
+            trainer=executor,
         ).run(papers)
         assert len(server.requests) == sent == 9
     assert (runner.runs, sweeper.runs, executor.runs) == (0, 0, 0)
@@ -206,7 +207,8 @@ def test_without_a_sandbox_nothing_runs_and_nothing_is_passed(tmp_path: Path) ->
 
     world.write_papers(tmp_path / "papers", 1)
     papers = world.papers_of(tmp_path / "papers", tmp_path, 1)
-    runner, sweeper, executor = Unconfined(), FakeChecker(), FakeChecker()
+    runner = Unconfined()
+    sweeper, executor = map(FakeChecker, (PipelineStage.SWEEP, PipelineStage.EXECUTE))
     with world.served() as (server, provider):
         (one,) = world.pipeline(
             tmp_path,
@@ -215,7 +217,7 @@ def test_without_a_sandbox_nothing_runs_and_nothing_is_passed(tmp_path: Path) ->
             papers,
             runner=runner,
             sweeper=sweeper,
-            executor=executor,
+            trainer=executor,
         ).run(papers)
         assert (runner.runs, sweeper.runs, executor.runs) == (0, 0, 0)
         assert (one.state, one.findings) == ("incomplete", ())

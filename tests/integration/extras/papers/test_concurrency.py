@@ -8,17 +8,19 @@ from typing import Any
 
 import pytest
 
+from compilewatch.config import load_settings
 from compilewatch.errors import ProviderError
 from compilewatch.extras.executor.sandbox.policy import SandboxLimits
 from compilewatch.extras.papers.calls import Budget
-from compilewatch.extras.papers.execution import DeviceTime, LimitedTraining, seconds_of
-from compilewatch.extras.papers.providers.scripted import Dropped, ErrorResponse, Response
+from compilewatch.extras.papers.execution import DeviceTime, Trainer, seconds_of
+from compilewatch.extras.papers.providers import Dropped, ErrorResponse, Response
 from compilewatch.extras.papers.records import (
     CallState,
     CodeVersion,
     FindingClass,
     ModelCall,
-    StageContent,
+    PipelineStage,
+    StageResult,
 )
 from compilewatch.extras.papers.store import PaperFolder, PaperStore
 from tests import papers as world
@@ -146,20 +148,21 @@ def test_a_model_that_cannot_be_used_ends_the_run_once(tmp_path: Path) -> None:
         assert len(server.requests) <= JOBS
 
 
-class Training:
+class Training(Trainer):
     """A training that takes some of its deadline, by its own account."""
 
-    identity = "training"
-    limits = SandboxLimits(deadline_seconds=100.0)
-
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, time_used: float) -> None:
+        limits = SandboxLimits(deadline_seconds=100.0)
+        allowed = DeviceTime(most=320.0, used=time_used)
+        super().__init__(settings=load_settings(), limits=limits, time=allowed)
         self.seconds = seconds
         self.runs = 0
 
-    def run(self, generation: CodeVersion, folder: PaperFolder) -> StageContent:
+    def train(self, generation: CodeVersion, folder: PaperFolder) -> StageResult:
         self.runs += 1
         time.sleep(0.01)
-        return StageContent(numbers={"execution_time_seconds": self.seconds, "training_loss": 1.0})
+        numbers = {"execution_time_seconds": self.seconds, "training_loss": 1.0}
+        return StageResult(stage=PipelineStage.EXECUTE, numbers=numbers)
 
 
 @pytest.mark.parametrize(("seconds", "runs"), [(100.0, 3), (40.0, 6), (0.0, 9)])
@@ -169,15 +172,15 @@ def test_the_time_of_training_holds_before_a_training(
     """320 s: three trainings of 100 s; of 40 s, six end before less than 100 s are left."""
     world.write_papers(tmp_path / "papers", 9)
     papers = world.papers_of(tmp_path / "papers", tmp_path, 9)
-    training = Training(seconds)
+    total_runs = 0
     with world.served() as (_, provider):
         for _ in range(2):
-            time_used = DeviceTime(most=320.0, used=training.runs * seconds)
-            limited = LimitedTraining(training=training, time=time_used)
+            training = Training(seconds, total_runs * seconds)
             summaries = world.pipeline(
-                tmp_path, provider, tmp_path / "papers", papers, executor=limited
+                tmp_path, provider, tmp_path / "papers", papers, trainer=training
             ).run(papers, JOBS)
-    assert training.runs == runs
+            total_runs += training.runs
+    assert total_runs == runs
     kinds = {finding.kind for one in summaries for finding in one.findings}
     assert kinds == (set() if runs == 9 else {FindingClass.BUDGET})
     store = PaperStore(tmp_path)

@@ -18,8 +18,8 @@ from compilewatch.config import load_settings
 from compilewatch.extras.executor.protocol import FailureCode, JobState, JobStatus
 from compilewatch.extras.executor.sandbox.policy import MIB, SandboxLimits
 from compilewatch.extras.executor.settings import ExecutorSettings
-from compilewatch.extras.papers.execution import RemoteTraining, job_ran
-from compilewatch.extras.papers.metrics import paper_groups
+from compilewatch.extras.papers.execution import Trainer, job_ran
+from compilewatch.extras.papers.publication import paper_groups
 from compilewatch.extras.papers.records import CodeVersion, FindingClass
 from compilewatch.extras.papers.store import PaperStore
 from compilewatch.sinks.prometheus import registry
@@ -43,11 +43,11 @@ def executor(tmp_path: Path) -> Iterator[Executor]:
     service.kill()
 
 
-def training(tmp_path: Path, url: str, token: str = TOKEN) -> RemoteTraining:
+def training(tmp_path: Path, url: str, token: str = TOKEN) -> Trainer:
     settings = load_settings({"output_dir": str(tmp_path)})
     own = msgspec.structs.replace(settings.of(ExecutorSettings), endpoint=url, token=token)
     changed = settings.replaced(own)
-    return RemoteTraining(settings=changed, limits=LIMITS)
+    return Trainer(settings=changed, limits=LIMITS)
 
 
 def generation() -> CodeVersion:

@@ -10,7 +10,7 @@ import pytest
 
 from compilewatch.errors import SourceError
 from compilewatch.extras.papers import PaperQuery
-from compilewatch.extras.papers.libraries.opensearch import OpenSearchLibrary
+from compilewatch.extras.papers.libraries import OpenSearchLibrary
 from compilewatch.extras.papers.settings import PapersSettings
 from tests.serving import serving
 

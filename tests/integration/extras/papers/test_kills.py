@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.extras.papers.providers.scripted import ScriptedProvider
+from compilewatch.extras.papers.providers import ScriptedProvider
 from compilewatch.extras.papers.records import CallState, PipelineStage
 from compilewatch.extras.papers.store import PaperStore
 from tests import papers as world

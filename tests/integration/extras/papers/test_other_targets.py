@@ -17,17 +17,15 @@ import pytest
 
 from compilewatch.config import load_settings
 from compilewatch.environments import Environments
-from compilewatch.extras.papers.launcher import ConfinedLauncher
+from compilewatch.extras.papers.execution import SandboxLauncher, Sweeper
 from compilewatch.extras.papers.records import (
     CodeVersion,
     FindingClass,
     PipelineStage,
-    StageContent,
     StageOutcome,
     StageResult,
 )
 from compilewatch.extras.papers.store import PaperFolder, PaperStore
-from compilewatch.extras.papers.sweep import Sweeper
 from compilewatch.records import now
 from tests.confinement import need_sandbox
 from tests.doubles import BIN
@@ -59,7 +57,7 @@ def cache() -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
-def swept(tmp_path: Path, cache: Path, source: str, target: str) -> StageContent:
+def swept(tmp_path: Path, cache: Path, source: str, target: str) -> StageResult:
     """The sweep of a stored version, as `papers run --targets` does it."""
     version: CodeVersion = generation(source)
     folder: PaperFolder = PaperStore(tmp_path).folder(version.paper)
@@ -76,7 +74,7 @@ def swept(tmp_path: Path, cache: Path, source: str, target: str) -> StageContent
         )
     )
     settings = load_settings({"output_dir": str(tmp_path), "cache": str(cache)})
-    launcher = ConfinedLauncher(1, ("default", "xla"), cache=cache)
+    launcher = SandboxLauncher(1, ("default", "xla"), cache=cache)
     return Sweeper(settings=settings, targets=(target,), launcher=launcher).run(version, folder)
 
 

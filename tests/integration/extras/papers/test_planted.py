@@ -16,13 +16,18 @@ from compilewatch.config import load_settings
 from compilewatch.errors import LauncherError
 from compilewatch.extras.executor import sandbox
 from compilewatch.extras.executor.sandbox.policy import MIB, SandboxLimits
+from compilewatch.extras.papers.checks import check_source
 from compilewatch.extras.papers.execution import (
     EAGER_LIMITS,
+    PapersSource,
+    SandboxLauncher,
     SandboxRunner,
+    findings_of,
+    generated_spec,
     run_eager,
-    run_training,
+    trained,
+    training_files,
 )
-from compilewatch.extras.papers.launcher import ConfinedLauncher
 from compilewatch.extras.papers.records import (
     Binding,
     Claim,
@@ -30,12 +35,9 @@ from compilewatch.extras.papers.records import (
     FindingClass,
     PaperPlan,
     PipelineStage,
-    StageContent,
+    StageResult,
 )
-from compilewatch.extras.papers.source import PapersSource, generated_spec
-from compilewatch.extras.papers.static import check_source
 from compilewatch.extras.papers.store import PaperStore
-from compilewatch.extras.papers.sweep import findings_of
 from compilewatch.launchers import by_environment
 from compilewatch.plan import options_of, plan, targets_of
 from compilewatch.records import Mode, Request, Target
@@ -96,16 +98,16 @@ def generation(
 PLAN = PaperPlan(contribution="", claims=(Claim(id="C1", statement="", operations=("relu",)),))
 
 
-def eager(source: str, limits: SandboxLimits = EAGER_LIMITS) -> StageContent:
+def eager(source: str, limits: SandboxLimits = EAGER_LIMITS) -> StageResult:
     return run_eager(SandboxRunner(), generation(source), PLAN, limits)[0]
 
 
-def swept(tmp_path: Path, source: str, *targets: str) -> StageContent:
+def swept(tmp_path: Path, source: str, *targets: str) -> StageResult:
     version = generation(source)
     folder = PaperStore(tmp_path).folder(version.paper)
     file = folder.write(PipelineStage.GENERATE, source.encode(), ".py")
     settings = load_settings({"output_dir": str(tmp_path)})
-    launcher = ConfinedLauncher(1)
+    launcher = SandboxLauncher(1)
     known = launcher.environments()
     placed = [
         msgspec.structs.replace(target, environment="default")
@@ -117,10 +119,13 @@ def swept(tmp_path: Path, source: str, *targets: str) -> StageContent:
     results = [done.result for done in launcher.run(requests, tmp_path)]
     for result in results:
         assert result.request.model.provenance["paper_sha256"] == "d" * 64
-    return StageContent(findings=tuple(f for result in results for f in findings_of(result)))
+    return StageResult(
+        stage=PipelineStage.SWEEP,
+        findings=tuple(f for result in results for f in findings_of(result)),
+    )
 
 
-def kinds(ran: StageContent) -> set[FindingClass]:
+def kinds(ran: StageResult) -> set[FindingClass]:
     return {finding.kind for finding in ran.findings}
 
 
@@ -177,7 +182,7 @@ def test_code_that_fails_without_a_compiler_is_wrong_in_eager_with_its_line() ->
 @pytest.mark.matrix
 def test_a_training_that_reports_nothing_is_no_success() -> None:
     source = module("return self.f(x)", "import torch.optim") + "\n\nraise SystemExit(0)\n"
-    ran = run_training(SandboxRunner(), generation(source), EAGER_LIMITS)
+    ran = trained(SandboxRunner().run(training_files(generation(source)), EAGER_LIMITS))
     assert kinds(ran) == {FindingClass.CRASHED}
     assert ran.numbers["execution_success"] == 0.0
 

@@ -9,11 +9,10 @@ import pytest
 
 from compilewatch import plugins
 from compilewatch.extras.papers import LIBRARIES, PROVIDERS, CallError
-from compilewatch.extras.papers.prompts import load_rules, plan_prompt
-from compilewatch.extras.papers.providers.bedrock import BedrockProvider, foundation_model
-from compilewatch.extras.papers.providers.scripted import ConverseServer
+from compilewatch.extras.papers.calls import load_rules, plan_prompt
+from compilewatch.extras.papers.libraries import read_text
+from compilewatch.extras.papers.providers import BedrockProvider, ConverseServer, foundation_model
 from compilewatch.extras.papers.records import Paper
-from compilewatch.extras.papers.text import read_text
 from tests import papers as world
 
 MODEL = "anthropic.some-model-v1:0"

@@ -22,7 +22,7 @@ from compilewatch.config import Settings, load_settings
 from compilewatch.errors import SinkError
 from compilewatch.extras.papers import publication
 from compilewatch.extras.papers.publication import EXECUTIONS, publish_papers
-from compilewatch.extras.papers.records import PipelineStage, StageContent, StageOutcome
+from compilewatch.extras.papers.records import PipelineStage, StageOutcome, StageResult
 from compilewatch.extras.papers.store import JOURNAL, PaperStore
 from compilewatch.sinks.loki import BATCH_LINES
 from tests import aws, services
@@ -161,11 +161,11 @@ def test_a_service_that_fails_between_two_requests_gets_nothing_twice(
     store(tmp_path, 50)
     real, calls = publication.put, list[int]()
 
-    def put(settings: Any, data: Any) -> str:
+    def put(settings: Any, data: Any) -> None:
         calls.append(len(data))
         if len(calls) == 3:
             raise SinkError("CloudWatch: throttled")
-        return real(settings, data)
+        real(settings, data)
 
     with loki() as double:
         settings = settings_of(tmp_path, gateway, double, moto)
@@ -186,7 +186,7 @@ def test_a_number_that_is_none_spoils_neither_the_journal_nor_other_numbers(tmp_
     folder = PaperStore(tmp_path).folder("nan")
     journal = Journal(paper="nan", folder=folder, observer=lambda _: None, lines=[])
     numbers = FULL | {"training_loss": math.nan, "peak_memory_mb": math.inf}
-    journal.stage(PipelineStage.EXECUTE, "key", lambda: StageContent(numbers=numbers))
+    journal.add("key", StageResult(stage=PipelineStage.EXECUTE, numbers=numbers))
     (line,) = folder.journal()
     assert line.outcome is StageOutcome.PASSED
     assert line.numbers.keys() == FULL.keys() - {"training_loss", "peak_memory_mb"}

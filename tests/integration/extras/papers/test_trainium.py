@@ -19,7 +19,7 @@ from compilewatch.extras.executor.sandbox.policy import SandboxLimits
 from compilewatch.extras.executor.settings import ExecutorSettings
 from compilewatch.extras.executor.trainium import OnDemand, running
 from compilewatch.extras.papers import execution
-from compilewatch.extras.papers.execution import SCRIPT, RemoteTraining
+from compilewatch.extras.papers.execution import SCRIPT, Trainer
 from compilewatch.extras.papers.records import CodeVersion, PaperSummary, PipelineStage
 from tests import papers
 from tests.integration.extras.executor.conftest import TOKEN, Executor, _confining, _often
@@ -69,8 +69,8 @@ def run(
             return running(world.operation(), mine, say.append, poll_seconds=0.1)
 
         with OnDemand(make) as instance:  # type: ignore[arg-type]
-            training = RemoteTraining(settings=changed, limits=limits, instance=instance)
-            summaries = papers.pipeline(tmp_path, provider, folder, found, executor=training)
+            training = Trainer(settings=changed, limits=limits, instance=instance)
+            summaries = papers.pipeline(tmp_path, provider, folder, found, trainer=training)
             return summaries.run(found, 2)
 
 

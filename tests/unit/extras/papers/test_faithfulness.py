@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compilewatch.extras.papers.faithfulness import check_rubric, check_structure
+from compilewatch.extras.papers.checks import check_rubric, check_source, check_structure
 from compilewatch.extras.papers.records import (
     Claim,
     Evidence,
@@ -13,7 +13,6 @@ from compilewatch.extras.papers.records import (
     Review,
     ReviewedClaim,
 )
-from compilewatch.extras.papers.static import check_source
 from tests.papers import REPLIES
 
 HEAD = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n"

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from compilewatch.config import Settings
 from compilewatch.extras.papers import publication
-from compilewatch.extras.papers.analysis import summarise_paper
 from compilewatch.extras.papers.execution import trained_numbers
-from compilewatch.extras.papers.metrics import execution_data, paper_groups
-from compilewatch.extras.papers.publication import render
+from compilewatch.extras.papers.publication import execution_data, paper_groups, render
 from compilewatch.extras.papers.records import (
     FindingClass,
     PaperFinding,
@@ -20,7 +19,7 @@ from compilewatch.extras.papers.records import (
     StageOutcome,
     StageResult,
 )
-from compilewatch.extras.papers.store import PaperStore
+from compilewatch.extras.papers.store import PaperStore, summarise_paper
 from tests.paper_summaries import FULL, summary
 
 PAPERS = [summary(number, FULL) for number in range(500)]
@@ -42,19 +41,20 @@ def test_a_value_that_is_no_number_is_lost_alone() -> None:
     assert {datum.name for datum in data} == FULL.keys() - {"training_loss", "peak_memory_mb"}
 
 
-def test_1001_data_are_two_requests_within_a_megabyte() -> None:
-    (datum, *_), _ = execution_data(PAPERS[:1], "x")
-    assert [len(batch) for batch in publication.batches([datum] * 1001)] == [1000, 1]
-    wide = execution_data([PAPERS[1]] * 150, "x")[0][0]
-    assert all(len(batch) < 1000 for batch in publication.batches([wide] * 1001))
+def test_a_request_is_within_the_limits_of_cloudwatch() -> None:
+    apart = [summary(number, FULL) for number in range(publication.EXECUTIONS)]
+    data, _ = execution_data(apart, "x" * 100)
+    assert len(data) <= 1000
+    assert sum(len(msgspec.json.encode(datum)) + 200 for datum in data) < 800_000
+    alike = execution_data([PAPERS[1]] * publication.EXECUTIONS, "x")[0]
+    assert max(len(datum.values) for datum in alike) <= 150
 
 
 def test_publishing_again_sends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[int] = []
 
-    def put(_: object, data: list[object]) -> str:
+    def put(_: object, data: list[object]) -> None:
         sent.append(len(data))
-        return "sent"
 
     monkeypatch.setattr(publication, "put", put)
     store = PaperStore(tmp_path)

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from compilewatch.errors import ConfigError
-from compilewatch.extras.papers.calls import price_of
-from compilewatch.extras.papers.prompts import load_rules
+from compilewatch.extras.papers.calls import load_rules, price_of
 
 RULE = '[[rule]]\nid = "{}"\ntext = "own"\nreason = "a test"\ndate = 2026-11-24\n'
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from compilewatch.extras.papers.checks import check_source
 from compilewatch.extras.papers.records import FindingClass
-from compilewatch.extras.papers.static import check_source
 from tests.papers import REPLIES
 
 GOOD = """import torch

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.extras.papers.text import UnreadableError, clean, estimate_tokens, read_text
+from compilewatch.extras.papers.libraries import UnreadableError, clean, estimate_tokens, read_text
 from tests.papers import INPUTS
 
 WORDS = "A gate weighs the branch of a residual block by its input. "

@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
+from rich.text import Text
 
 from compilewatch.api.selection import environments_for, split
 from compilewatch.cli import options
 from compilewatch.config import Settings, cache_folder, load_settings
-from compilewatch.errors import UsageError
+from compilewatch.errors import CompilewatchError, SandboxError, UsageError
 from compilewatch.extras.executor.settings import ExecutorSettings
+from compilewatch.extras.papers import Availability, CallError, PaperLibrary, PaperQuery, Provider
+from compilewatch.extras.papers.records import (
+    CodeVersion,
+    FindingClass,
+    Paper,
+    PaperFinding,
+    PaperSummary,
+    PipelineStage,
+    StageOutcome,
+    StageResult,
+)
 from compilewatch.extras.papers.settings import PapersSettings
+from compilewatch.extras.papers.store import PaperStore
+from compilewatch.records import Record
+from compilewatch.report.terminal import console, plain, plain_table
+from compilewatch.report.wording import plural
 
 if TYPE_CHECKING:
-    from compilewatch.extras.papers import PaperLibrary, PaperQuery, Provider
     from compilewatch.extras.papers.calls import Budget
     from compilewatch.extras.papers.pipeline import PaperOptions
-    from compilewatch.extras.papers.records import PaperSummary
-
+    from compilewatch.extras.papers.providers import BedrockProvider
 
 Function = Callable[..., Any]
 
@@ -35,79 +52,76 @@ VARIABLES = {
 """Settings of [papers] that are also read from these variables; the settings have precedence."""
 
 
-def selection(function: Function) -> Function:
-    """The options that select papers."""
-    for decorator in (
-        click.option("--folder", metavar="DIR", help="A folder of papers: PDF, LaTeX, HTML, text."),
-        click.option(
-            "--max-papers",
-            type=click.IntRange(min=1, max=1000),
-            default=1,
-            show_default=True,
-            help="How many papers at most.",
-        ),
-        click.option("--random", "draw", is_flag=True, help="Draw papers at random."),
-        click.option(
-            "--query",
-            "text",
-            metavar="TEXT",
-            help="Words, or a query of OpenSearch's language as JSON.",
-        ),
-        click.option(
-            "--recent-days",
-            type=click.FloatRange(min=0, min_open=True),
-            metavar="N",
-            help="Papers of the last N days, newest first.",
-        ),
-        click.option("--paper-id", metavar="ID", help="One paper."),
-    ):
-        function = decorator(function)
-    return function
+def _together(*options_: Function) -> Function:
+    """One decorator that adds several options, which `--help` shows in this order."""
+    return lambda function: functools.reduce(lambda f, add: add(f), reversed(options_), function)
 
 
-def provider_options(function: Function) -> Function:
-    """The options that name the language model."""
-    for decorator in (
-        click.option(
-            "--model", metavar="ID", help="Model or inference profile (default: BEDROCK_MODEL_ID)."
-        ),
-        click.option(
-            "--provider",
-            type=click.Choice(["bedrock", "scripted"]),
-            help="bedrock, or scripted: prepared replies for the papers in inputs/papers.",
-        ),
-    ):
-        function = decorator(function)
-    return function
+selection = _together(
+    click.option("--paper-id", metavar="ID", help="One paper."),
+    click.option(
+        "--recent-days",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="N",
+        help="Papers of the last N days, newest first.",
+    ),
+    click.option(
+        "--query",
+        "text",
+        metavar="TEXT",
+        help="Words, or a query of OpenSearch's language as JSON.",
+    ),
+    click.option("--random", "draw", is_flag=True, help="Draw papers at random."),
+    click.option(
+        "--max-papers",
+        type=click.IntRange(min=1, max=1000),
+        default=1,
+        show_default=True,
+        help="How many papers at most.",
+    ),
+    click.option("--folder", metavar="DIR", help="A folder of papers: PDF, LaTeX, HTML, text."),
+)
+"""The options that select papers."""
 
+provider_options = _together(
+    click.option(
+        "--provider",
+        type=click.Choice(["bedrock", "scripted"]),
+        help="bedrock, or scripted: prepared replies for the papers in inputs/papers.",
+    ),
+    click.option(
+        "--model", metavar="ID", help="Model or inference profile (default: BEDROCK_MODEL_ID)."
+    ),
+)
+"""The options that name the language model."""
 
-def budget_options(function: Function) -> Function:
-    """The limits of what may be paid, which hold before each request."""
-    for decorator in (
-        click.option(
-            "--max-tokens-per-paper",
-            type=click.IntRange(min=1),
-            help="The most tokens that each paper may use, with earlier runs.",
-        ),
-        click.option(
-            "--max-tokens",
-            type=click.IntRange(min=1),
-            help="The most tokens that the selected papers may use, with earlier runs.",
-        ),
-        click.option(
-            "--max-usd-per-paper",
-            type=click.FloatRange(min=0, min_open=True),
-            help="The most that each paper may cost, with what it has cost before.",
-        ),
-        click.option(
-            "--max-usd",
-            type=click.FloatRange(min=0, min_open=True),
-            help="The most that the selected papers may cost, with what they have cost before.",
-        ),
-    ):
-        function = decorator(function)
-    return function
+_DOLLARS, _TOKENS = click.FloatRange(min=0, min_open=True), click.IntRange(min=1)
+BUDGET: dict[str, tuple[click.FloatRange | click.IntRange, str]] = {
+    "max_usd": (
+        _DOLLARS,
+        "The most that the selected papers may cost, with what they have cost before.",
+    ),
+    "max_usd_per_paper": (
+        _DOLLARS,
+        "The most that each paper may cost, with what it has cost before.",
+    ),
+    "max_tokens": (
+        _TOKENS,
+        "The most tokens that the selected papers may use, with earlier runs.",
+    ),
+    "max_tokens_per_paper": (
+        _TOKENS,
+        "The most tokens that each paper may use, with earlier runs.",
+    ),
+}
+"""The limits of what may be paid, which hold before each request."""
 
+budget_options = _together(
+    *(
+        click.option(f"--{name.replace('_', '-')}", type=kind, help=text)
+        for name, (kind, text) in BUDGET.items()
+    )
+)
 
 jobs = click.option(
     "--jobs",
@@ -122,20 +136,16 @@ def budget_of(flags: dict[str, Any], settings: Settings) -> tuple[Budget, dict[s
     """The budget of the options, and the other options."""
     from compilewatch.extras.papers.calls import Budget
 
-    names = ("max_usd", "max_tokens", "max_usd_per_paper", "max_tokens_per_paper")
-    limits = {name: flags[name] for name in names}
+    limits = {name: flags[name] for name in BUDGET}
     budget = Budget(**limits, max_repairs=settings.of(PapersSettings).max_repairs)
-    return budget, {name: value for name, value in flags.items() if name not in names}
+    return budget, {name: value for name, value in flags.items() if name not in BUDGET}
 
 
 def process(
     settings: Settings, query: PaperQuery, chosen: PaperOptions, *, as_json: bool
 ) -> tuple[PaperSummary, ...]:
     """Find papers, process them and print what became of them. Raises UsageError."""
-    from compilewatch.extras.papers.cli.tables import StageLines, print_summaries
     from compilewatch.extras.papers.pipeline import run_papers
-    from compilewatch.extras.papers.records import FindingClass
-    from compilewatch.extras.papers.store import PaperStore
 
     library = library_of(settings)
     papers = library.find(query)
@@ -190,8 +200,6 @@ def query_of(
     required: bool = True,
 ) -> PaperQuery:
     """The query that the options describe. Raises UsageError."""
-    from compilewatch.extras.papers import PaperQuery
-
     selections = sum(value is not None for value in (paper_id, recent_days, text))
     if selections > 1:
         raise UsageError("use one of --paper-id, --recent-days and --query")
@@ -230,7 +238,7 @@ def provider_of(settings: Settings) -> Provider:
     """The language model that the settings name. Raises UsageError if none is named."""
     papers = settings.of(PapersSettings)
     if papers.provider == "scripted":
-        from compilewatch.extras.papers.providers.scripted import ScriptedProvider
+        from compilewatch.extras.papers.providers import ScriptedProvider
 
         return ScriptedProvider(Path(papers.replies_dir))
     if not papers.model:
@@ -238,7 +246,11 @@ def provider_of(settings: Settings) -> Provider:
             "no model is chosen: set BEDROCK_MODEL_ID to one that `compilewatch papers preflight` "
             "lists, or use --provider scripted with the papers in inputs/papers"
         )
-    from compilewatch.extras.papers.providers.bedrock import BedrockProvider
+    return _bedrock(papers)
+
+
+def _bedrock(papers: PapersSettings) -> BedrockProvider:
+    from compilewatch.extras.papers.providers import BedrockProvider
 
     return BedrockProvider(
         papers.model,
@@ -267,7 +279,6 @@ def find_verb(
     if as_json:
         options.print_json(papers)
         return 0 if papers else 3
-    from compilewatch.extras.papers.cli.tables import print_found
 
     print_found(papers)
     return 0 if papers else 3
@@ -299,7 +310,6 @@ def generate_verb(
     budget, query = budget_of(flags, settings)
     paper_query = query_of(**query)
     from compilewatch.extras.papers.pipeline import PaperOptions
-    from compilewatch.extras.papers.records import PipelineStage
 
     chosen = PaperOptions(budget=budget, jobs=jobs, until=PipelineStage.GENERATE)
     summaries = process(settings, paper_query, chosen, as_json=as_json)
@@ -373,7 +383,6 @@ def run_verb(
     )
     budget, query = budget_of(flags, settings)
     paper_query = query_of(**query)
-    from compilewatch.extras.papers.cli.tables import exit_status
     from compilewatch.extras.papers.pipeline import PaperOptions
 
     names = tuple(split(targets) or ("dynamo", "export"))
@@ -402,10 +411,10 @@ def check_verb(*, paper: str, output_dir: str | None, as_json: bool) -> int:
     The exit status is 1 if something is wrong, and 3 if a stage was not run.
     """
     settings = settings_of(output_dir)
-    from compilewatch.extras.papers.cli.tables import exit_status, print_check
-    from compilewatch.extras.papers.view import summary_of
 
-    summary, folder = summary_of(Path(settings.output_dir), paper)
+    store = PaperStore(Path(settings.output_dir))
+    folder = store.known(paper).path
+    summary = store.summary(paper)
     if as_json:
         options.print_json(summary)
     else:
@@ -419,16 +428,13 @@ def check_verb(*, paper: str, output_dir: str | None, as_json: bool) -> int:
 def list_verb(*, output_dir: str | None, as_json: bool) -> int:
     """List the stored papers with what became of them and what they cost."""
     settings = settings_of(output_dir)
-    from compilewatch.extras.papers.cli.tables import print_summaries
-    from compilewatch.extras.papers.store import PaperStore
-    from compilewatch.extras.papers.view import summaries
 
-    papers = summaries(Path(settings.output_dir))
+    store = PaperStore(Path(settings.output_dir))
+    summaries = store.summaries()
     if as_json:
-        options.print_json(papers)
+        options.print_json(summaries)
     else:
-        outputs = Path(settings.output_dir)
-        print_summaries(papers, outputs / "papers", damaged=PaperStore(outputs).damaged())
+        print_summaries(summaries, Path(settings.output_dir) / "papers", damaged=store.damaged())
     return 0
 
 
@@ -440,10 +446,10 @@ def list_verb(*, output_dir: str | None, as_json: bool) -> int:
 def show_verb(*, paper: str, number: int | None, output_dir: str | None, as_json: bool) -> int:
     """Print the code of a paper, with the findings about it and its provenance."""
     settings = settings_of(output_dir)
-    from compilewatch.extras.papers.cli.tables import print_generation
-    from compilewatch.extras.papers.view import generation_of
 
-    generation, findings = generation_of(Path(settings.output_dir), paper, number)
+    folder = PaperStore(Path(settings.output_dir)).known(paper)
+    generation, _ = folder.version(number)
+    findings = folder.findings(generation)
     if as_json:
         options.print_json(generation)
     else:
@@ -484,8 +490,6 @@ def preflight_verb(*, provider: str | None, model: str | None, as_json: bool) ->
     is 1 if something is missing.
     """
     settings = settings_of(provider=provider, model=model)
-    from compilewatch.extras.papers.cli.tables import print_preflight
-    from compilewatch.extras.papers.view import preflight
 
     report = preflight(settings)
     if as_json:
@@ -493,6 +497,230 @@ def preflight_verb(*, provider: str | None, model: str | None, as_json: bool) ->
     else:
         print_preflight(report)
     return 0 if report.ready else 1
+
+
+class Preflight(Record, frozen=True, kw_only=True):
+    """What a run needs. An empty `problem` means that it is there."""
+
+    provider: str
+    model: str
+    models: tuple[Availability, ...] = ()
+    model_problem: str = ""
+    price: str = ""
+    rules: str = ""
+    sandbox_problem: str = ""
+
+    @property
+    def ready(self) -> bool:
+        return not self.model_problem and not self.sandbox_problem
+
+
+def preflight(settings: Settings) -> Preflight:
+    """Look up models, prices, rules and the sandbox; nothing is paid."""
+    from compilewatch.extras.papers.calls import load_rules, price_of
+    from compilewatch.extras.papers.execution import SandboxRunner
+
+    papers = settings.of(PapersSettings)
+    models: tuple[Availability, ...] = ()
+    model, problem, sandbox_problem = papers.model, "", ""
+    if papers.provider == "scripted":
+        model = "scripted"
+        models = (Availability(model="scripted", name="prepared replies", status="ACTIVE"),)
+    else:
+        try:
+            models = _bedrock(papers).available()
+            if not model:
+                problem = "no model is chosen: set BEDROCK_MODEL_ID to one of these"
+            elif models and not models[0].usable:
+                problem = models[0].why
+        except (CallError, CompilewatchError) as error:
+            problem = str(error)
+    row = price_of(Path(papers.prices_file), model) if model else None
+    price = "unknown: --max-usd cannot be used"
+    if row is not None:
+        price = f"{row.input_usd:g} and {row.output_usd:g} USD per million tokens, {row.date}"
+    try:
+        SandboxRunner().check()
+    except SandboxError as error:
+        sandbox_problem = str(error)
+    rules = load_rules(Path(papers.rules_file))
+    return Preflight(
+        provider=papers.provider,
+        model=model,
+        models=models,
+        model_problem=problem,
+        price=price,
+        rules=f"version {rules.version}, {len(rules.rule)} rules",
+        sandbox_problem=sandbox_problem,
+    )
+
+
+STYLES = {
+    StageOutcome.PASSED: "green",
+    StageOutcome.FAILED: "red",
+    StageOutcome.NOT_RUN: "dim",
+}
+STATE_STYLES = {"passed": "green", "failed": "red", "incomplete": "yellow"}
+WORDS = {StageOutcome.NOT_RUN: "not run"}
+
+
+class StageLines:
+    """Prints a line on standard error when a stage of a paper ends; from several threads too."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._console = console(stderr=True)
+        self._since: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, result: StageResult) -> None:
+        if self._quiet:
+            return
+        with self._lock:
+            now = time.monotonic()
+            seconds = now - self._since.get(result.paper, now)
+            self._since[result.paper] = now
+            self._console.print(self._line(result, seconds))
+
+    @staticmethod
+    def _line(result: StageResult, seconds: float) -> Text:
+        text = result.findings[0].evidence if result.findings else result.detail
+        return Text.assemble(
+            plain(f"{result.paper[:28]:28} {result.stage:9} "),
+            plain(f"{_word(result.outcome):8}", STYLES[result.outcome]),
+            plain(f"{seconds:6.1f} s  {text}"),
+        )
+
+
+def _word(outcome: StageOutcome) -> str:
+    return WORDS.get(outcome, outcome.value)
+
+
+def print_found(papers: Sequence[Paper]) -> None:
+    """A table of found papers, or a line that there are none."""
+    if not papers:
+        click.echo("no paper is found", err=True)
+        return
+    table = plain_table("paper", "date", "title", "location", gap=2)
+    for paper in papers:
+        table.add_row(*map(plain, (paper.id, paper.date[:10], paper.title, paper.location)))
+    console().print(table)
+
+
+def print_summaries(
+    summaries: Sequence[PaperSummary],
+    root: Path,
+    *,
+    damaged: Sequence[str] = (),
+    earlier: int | None = None,
+) -> None:
+    """One line for each damaged line of what is stored, one for each paper, and the sums.
+
+    `earlier` requests were sent before the run.
+    """
+    for note in damaged:
+        click.echo(note, err=True)
+    if not summaries:
+        click.echo(f"no papers in {root}: start with `compilewatch papers run`")
+        return
+    table = plain_table("paper", "state", "stages", "repairs", "USD", "what is wrong", gap=2)
+    for one in summaries:
+        passed = sum(stage.outcome is StageOutcome.PASSED for stage in one.stages)
+        table.add_row(
+            plain(one.paper),
+            plain(one.state, STATE_STYLES[one.state]),
+            plain(f"{passed} of {len(one.stages)}"),
+            plain(str(one.repairs)),
+            plain(_usd(one)),
+            plain(_wrong(one)),
+        )
+    console().print(table)
+    usd = sum(one.spent.usd for one in summaries)
+    requests = sum(one.spent.requests for one in summaries)
+    counts = f"{plural(len(summaries), 'paper')}, {plural(requests, 'request')}"
+    if earlier is not None:
+        counts += f" ({requests - earlier} in this run)"
+    click.echo(f"{counts}, ${usd:.4f}; {root}")
+    if any(one.scripted for one in summaries):
+        click.echo("Results marked as scripted come from prepared replies, not from a model.")
+
+
+def _usd(one: PaperSummary) -> str:
+    if one.spent.unpriced:
+        return "unknown"
+    return f"{one.spent.usd:.4f}{' scripted' if one.scripted else ''}"
+
+
+def _wrong(one: PaperSummary) -> str:
+    finding = next(iter(one.findings), None)
+    if finding is not None:
+        return f"{finding.stage}: {finding.kind}: {finding.evidence}"
+    missing = [stage for stage in one.stages if stage.outcome is StageOutcome.NOT_RUN]
+    return f"{missing[0].stage} was not run: {missing[0].detail}" if missing else ""
+
+
+def print_check(summary: PaperSummary, folder: Path) -> None:
+    """Every stage with its outcome and evidence."""
+    out = console()
+    out.print(plain(f"{summary.paper}: {summary.title}"))
+    for stage in summary.stages:
+        line = Text.assemble(
+            plain(f"  {stage.stage:9} "),
+            plain(f"{_word(stage.outcome):8}", STYLES[stage.outcome]),
+            plain(f" {stage.detail}" if stage.detail else ""),
+        )
+        out.print(line)
+        for finding in stage.findings:
+            out.print(plain(f"            {_finding(finding)}"))
+        for name in stage.files:
+            out.print(plain(f"            {folder / name}", "dim"))
+    spent = summary.spent
+    out.print(
+        plain(
+            f"  {summary.state}; {plural(summary.repairs, 'repair')}, "
+            f"{plural(spent.requests, 'request')}, "
+            f"{spent.input_tokens:,} + {spent.output_tokens:,} tokens, {_usd(summary)} USD; "
+            f"model {summary.model or 'none'}, dataset {summary.dataset or 'none'}"
+        )
+    )
+
+
+def _finding(finding: PaperFinding) -> str:
+    line = f" (line {finding.line})" if finding.line else ""
+    return f"{finding.kind}: {finding.evidence}{line}"
+
+
+def print_generation(generation: CodeVersion, findings: Sequence[PaperFinding]) -> None:
+    """The code with its provenance as comments."""
+    scripted = ", scripted" if generation.scripted else ""
+    lines = [
+        f"# {generation.paper}, version {generation.number}, {generation.id}",
+        f"# model {generation.model}{scripted}, paper {generation.paper_sha256[:12]}, "
+        f"prompt {generation.prompt_sha256[:12]}, rules {generation.rules_sha256[:12]}",
+        *(f"# {finding.stage}: {_finding(finding)}" for finding in findings),
+        generation.source,
+    ]
+    console().print(plain("\n".join(lines)))
+
+
+def print_preflight(report: Preflight) -> None:
+    out = console()
+    if report.models:
+        table = plain_table("model", "name", "status", "ends", "usable", gap=2)
+        for one in report.models:
+            usable = "yes" if one.usable else one.why
+            table.add_row(*map(plain, (one.model, one.name, one.status, one.ends[:10], usable)))
+        out.print(table)
+    out.print(plain(f"model:   {report.model_problem or report.model}"))
+    out.print(plain(f"price:   {report.price}"))
+    out.print(plain(f"rules:   {report.rules}"))
+    out.print(plain(f"sandbox: {report.sandbox_problem or 'generated code can be confined here'}"))
+
+
+def exit_status(summaries: Sequence[PaperSummary]) -> int:
+    """1 if something is wrong, 3 if a stage was not run, else 0."""
+    states = {one.state for one in summaries}
+    return 1 if "failed" in states else 3 if "incomplete" in states else 0
 
 
 command = click.Group(

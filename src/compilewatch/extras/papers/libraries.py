@@ -1,0 +1,559 @@
+"""Where papers come from: a folder, or an OpenSearch index with files on S3."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import logging
+import random
+import re
+import sqlite3
+import time
+import unicodedata
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from compilewatch import plugins
+from compilewatch.errors import SourceError, UsageError
+from compilewatch.extras.papers import LIBRARIES, PaperLibrary, PaperQuery
+from compilewatch.extras.papers.records import Paper, PaperText
+from compilewatch.extras.papers.settings import PapersSettings
+
+
+def open_library(settings: PapersSettings, *, cache: Path) -> PaperLibrary:
+    """The library that the settings name; `auto` is OpenSearch if its endpoint is set.
+
+    Raises UsageError for an unknown one.
+    """
+    name = settings.library
+    if name == "auto":
+        name = "opensearch" if settings.opensearch_endpoint else "folder"
+    library: PaperLibrary = plugins.find("library", LIBRARIES, name)(settings, cache=cache)
+    return library
+
+
+CHARACTERS_PER_TOKEN = 3.0
+"""Fewer than the four of English text, so that the estimate is rather too high."""
+
+MAX_BYTES = 64 * 2**20
+"""A larger file is rejected before it is parsed."""
+
+_BINARY = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffd\ufffe\uffff]|%PDF-\d?\.?\d?")
+_BLOCKS = frozenset(
+    "p div section article h1 h2 h3 h4 h5 h6 li tr br pre table ul ol".split()  # noqa: SIM905
+)
+_HIDDEN = frozenset(["script", "style", "noscript", "svg", "head"])
+
+
+class UnreadableError(SourceError):
+    """The file has no text that can be read."""
+
+
+def read_text(data: bytes, *, max_tokens: int) -> PaperText:
+    """Return the text of a paper's file. Raises UnreadableError, with one line."""
+    if len(data) > MAX_BYTES:
+        raise UnreadableError(f"the file has {len(data):,} bytes, and {MAX_BYTES:,} are the limit")
+    limit = int(max_tokens * CHARACTERS_PER_TOKEN)
+    kind = format_of(data)
+    # A PDF is parsed page by page, so pages behind the limit need not be read.
+    text = clean(_pdf(data, limit * 2) if kind == "pdf" else _decoded(data, kind))
+    if len(text) < 200:
+        raise UnreadableError(
+            f"the {kind} file has {len(text)} characters of text: it is empty, or only has images"
+        )
+    kept = text[:limit]
+    return PaperText(
+        text=kept,
+        format=kind,
+        raw_sha256=hashlib.sha256(data).hexdigest(),
+        sha256=hashlib.sha256(kept.encode()).hexdigest(),
+        tokens=estimate_tokens(kept),
+        left_out_characters=len(text) - len(kept),
+    )
+
+
+def estimate_tokens(text: str) -> int:
+    """An estimate that is rather too high; bytes, because a token is rarely shorter than two."""
+    return -(-len(text.encode()) // int(CHARACTERS_PER_TOKEN))
+
+
+def clean(text: str) -> str:
+    """Text without binary data, trailing spaces and runs of empty lines."""
+    plain = re.sub(r"[ \t]+\n", "\n", without_binary(text))
+    return re.sub(r"\n{3,}", "\n\n", plain).strip()
+
+
+def without_binary(text: str) -> str:
+    """Text without control characters, U+FFFD and signatures of files, with normal line ends."""
+    plain = unicodedata.normalize("NFC", text.replace("\r\n", "\n").replace("\r", "\n"))
+    plain = plain.encode("utf-8", "ignore").decode()  # lone surrogates
+    while _BINARY.search(plain):  # what remains may form a new signature
+        plain = _BINARY.sub("", plain)
+    return plain
+
+
+def format_of(data: bytes) -> str:
+    """`pdf`, `html`, `latex` or `text`, by content. Raises UnreadableError for binary data."""
+    head = data[:4096]
+    # Readers accept a header within the first 1,024 bytes; a text with one has no end mark.
+    if head.lstrip().startswith(b"%PDF-") or (b"%PDF-" in head[:1024] and b"%%EOF" in data[-2048:]):
+        return "pdf"
+    if b"\x00" in data[:65536]:
+        raise UnreadableError("the file is binary, and not a PDF: give PDF, LaTeX, HTML or text")
+    lower = head.lower()
+    if b"<html" in lower or b"<!doctype html" in lower:
+        return "html"
+    if b"\\documentclass" in head or b"\\begin{" in head:
+        return "latex"
+    return "text"
+
+
+def _decoded(data: bytes, kind: str) -> str:
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        text = data.decode("cp1252", "ignore")
+    if kind == "html":
+        return html_text(text)
+    return latex_text(text) if kind == "latex" else text
+
+
+def _pdf(data: bytes, limit: int) -> str:
+    import pypdf  # a tenth of a second
+
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # its warnings are for its developers
+    parts: list[str] = []
+    length = 0
+    try:
+        reader = pypdf.PdfReader(io.BytesIO(data))
+        if reader.is_encrypted and not reader.decrypt(""):
+            raise UnreadableError("the PDF is encrypted")
+        for page in reader.pages:
+            parts.append(page.extract_text())
+            length += len(parts[-1])
+            if length > limit:
+                break
+    except UnreadableError:
+        raise
+    except Exception as error:  # noqa: BLE001  (pypdf raises anything on damaged files)
+        if not parts:
+            raise UnreadableError(f"the PDF is damaged ({type(error).__name__})") from None
+    return "\n\n".join(parts)
+
+
+def latex_text(source: str) -> str:
+    """LaTeX without comments and preamble commands; formulas stay as they are."""
+    text = re.sub(r"(?<!\\)%.*", "", source)
+    title = re.search(r"\\title\{((?:[^{}]|\{[^{}]*\})*)\}", text)
+    body = text.partition("\\begin{document}")[2].partition("\\end{document}")[0] or text
+    body = re.sub(r"\\(?:maketitle|label\{[^}]*\}|bibliographystyle\{[^}]*\})", "", body)
+    return f"{title[1]}\n\n{body}" if title else body
+
+
+class _PageText(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.parts: list[str] = []
+        self._hidden = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        del attrs
+        self._hidden += tag in _HIDDEN
+        if tag in _BLOCKS:
+            self.parts.append("\n")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._hidden -= tag in _HIDDEN and self._hidden > 0
+        if tag in _BLOCKS:
+            self.parts.append("\n")
+
+    def handle_data(self, data: str) -> None:
+        if not self._hidden:
+            self.parts.append(data)
+
+
+def html_text(source: str) -> str:
+    """The visible text of a page, one line for each block."""
+    parser = _PageText()
+    parser.feed(source)
+    parser.close()
+    return "".join(parser.parts)
+
+
+SUFFIXES = frozenset({".pdf", ".tex", ".html", ".htm", ".md", ".txt"})
+INDEXED_TOKENS = 60_000
+VERSION = 2
+"""Raised when what is indexed changes; an index of another version is built again."""
+
+_SCHEMA = """
+CREATE TABLE paper(id TEXT PRIMARY KEY, path TEXT, size INTEGER, mtime_ns INTEGER, ingested REAL,
+  record BLOB);
+CREATE VIRTUAL TABLE content USING fts5(id UNINDEXED, title, abstract, authors, body,
+  tokenize = 'porter unicode61');
+"""
+_FIELDS = ("title", "abstract", "authors", "body")
+
+
+class FolderLibrary:
+    """The papers below a folder; the id of a paper is the name of its file without the suffix."""
+
+    name = "folder"
+
+    def __init__(self, settings: PapersSettings, *, cache: Path) -> None:
+        self._folder = Path(settings.folder).absolute()
+        digest = hashlib.sha256(str(self._folder).encode()).hexdigest()[:16]
+        self._index = cache / "papers" / f"{digest}-{VERSION}.sqlite"
+
+    def find(self, query: PaperQuery) -> tuple[Paper, ...]:
+        if not self._folder.is_dir():
+            raise SourceError(
+                f"the folder of papers {self._folder} does not exist: create it, or name another "
+                "with --folder"
+            )
+        with self._opened() as database:
+            self._update(database)
+            condition, values = _condition(query)
+            rows = database.execute(f"SELECT record FROM {condition}", values).fetchall()
+        if query.random:
+            random.shuffle(rows)
+        return tuple(msgspec.json.decode(row[0], type=Paper) for row in rows[: query.max_papers])
+
+    def fetch(self, paper: Paper) -> bytes:
+        try:
+            return Path(paper.location).read_bytes()
+        except OSError as error:
+            raise SourceError(f"{paper.location} cannot be read: {error.strerror}") from None
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        try:
+            self._index.parent.mkdir(parents=True, exist_ok=True)
+            database = sqlite3.connect(self._index, timeout=30.0)
+        except (OSError, sqlite3.Error) as error:
+            raise SourceError(f"the index {self._index} cannot be opened: {error}") from None
+        try:
+            with database:
+                if not database.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
+                    database.executescript(_SCHEMA)
+                yield database
+        except sqlite3.DatabaseError as error:
+            raise SourceError(f"the index {self._index} is damaged ({error}): delete it") from None
+        finally:
+            database.close()
+
+    def _update(self, database: sqlite3.Connection) -> None:
+        """Index files that are new or have changed, and forget those that were deleted."""
+        rows = database.execute("SELECT id, path, size, mtime_ns FROM paper")
+        known = {name: state for name, *state in rows}
+        files = self._files()
+        stats = {name: path.stat() for name, path in files.items()}
+        states = {n: [str(files[n]), s.st_size, s.st_mtime_ns] for n, s in stats.items()}
+        for name in known:
+            if states.get(name) != known[name]:
+                database.execute("DELETE FROM paper WHERE id = ?", (name,))
+                database.execute("DELETE FROM content WHERE id = ?", (name,))
+        for name, path in files.items():
+            if states[name] == known.get(name):
+                continue
+            about = describe(path)
+            paper = Paper(
+                id=name,
+                title=about["title"],
+                library=self.name,
+                location=str(path),
+                abstract=about["abstract"],
+                authors=tuple(author for author in about["authors"].split("; ") if author),
+                date=about["date"],
+                ingested_at=datetime.fromtimestamp(stats[name].st_mtime, UTC).isoformat(),
+                license=about["license"] or None,
+            )
+            record = msgspec.json.encode(paper)
+            database.execute(
+                "INSERT INTO paper VALUES (?, ?, ?, ?, ?, ?)",
+                (name, *states[name], stats[name].st_mtime, record),
+            )
+            content = (about[field] for field in _FIELDS)
+            database.execute("INSERT INTO content VALUES (?, ?, ?, ?, ?)", (name, *content))
+
+    def _files(self) -> dict[str, Path]:
+        files: dict[str, Path] = {}
+        for path in sorted(self._folder.rglob("*")):
+            hidden = any(part.startswith(".") for part in path.relative_to(self._folder).parts)
+            if path.suffix.lower() not in SUFFIXES or hidden or not path.is_file():
+                continue
+            # The source of a paper is easier to read than its PDF.
+            if path.stem in files and files[path.stem].suffix != ".pdf":
+                continue
+            files[path.stem] = path
+        return files
+
+
+def _condition(query: PaperQuery) -> tuple[str, tuple[Any, ...]]:
+    """What follows `FROM` in the query of SQL, with its values. Raises UsageError."""
+    if query.paper_id:
+        return "paper WHERE id = ?", (query.paper_id,)
+    if query.recent_days is not None:
+        since = time.time() - query.recent_days * 86_400
+        return "paper WHERE ingested >= ? ORDER BY ingested DESC, id", (since,)
+    if match := _match(query):
+        joined = "content JOIN paper USING (id) WHERE content MATCH ?"
+        return f"{joined} ORDER BY rank, id", (match,)
+    return "paper ORDER BY ingested DESC, id", ()
+
+
+def _match(query: PaperQuery) -> str:
+    """The FTS5 query. Empty: all papers. Raises UsageError for DSL that this does not know."""
+    if query.dsl is None:
+        return _words(query.text)
+    if len(query.dsl) == 1:
+        ((kind, body),) = query.dsl.items()
+        if kind == "match_all":
+            return ""
+        if kind == "match" and isinstance(body, dict) and len(body) == 1:
+            ((field, value),) = body.items()
+            text = value.get("query", "") if isinstance(value, dict) else value
+            if field in _FIELDS:
+                return _in_field(field, str(text))
+        if kind == "multi_match" and isinstance(body, dict):
+            fields = [str(name).partition("^")[0] for name in body.get("fields", _FIELDS)]
+            if set(fields) <= set(_FIELDS):
+                text = str(body.get("query", ""))
+                return " OR ".join(_in_field(name, text) for name in fields)
+    raise UsageError(
+        "a folder of papers only understands match_all, match and multi_match on title, abstract, "
+        "authors and body: use words, or set OPENSEARCH_ENDPOINT"
+    )
+
+
+def _words(text: str) -> str:
+    words = re.findall(r"\w+", text)
+    if text.strip() and not words:
+        raise UsageError(f"the query {text!r} contains no word")
+    return " OR ".join(f'"{word}"' for word in words)
+
+
+def _in_field(field: str, text: str) -> str:
+    return f"{{{field}}} : ({_words(text)})"
+
+
+def describe(path: Path) -> dict[str, str]:
+    """Title, authors, date, license, abstract and body of a file, as far as they are in it.
+
+    A file that cannot be read is listed with its name, so that reading it can report why.
+    """
+    about = dict.fromkeys(("authors", "date", "license", "abstract", "body"), "")
+    about["title"] = path.stem.replace("-", " ").replace("_", " ")
+    try:
+        data = path.read_bytes()
+        about["body"] = read_text(data, max_tokens=INDEXED_TOKENS).text
+        kind = format_of(data)
+    except (OSError, UnreadableError):
+        return about
+    source = about["body"] if kind == "pdf" else data.decode("utf-8", "ignore")
+    for name, pattern in _PATTERNS.get(kind, _PATTERNS["text"]).items():
+        if passage := re.search(pattern, source, re.DOTALL | re.IGNORECASE | re.MULTILINE):
+            text = re.sub(r"<[^>]+>|\s+", " ", passage[1]).strip()
+            about[name] = " ".join(text.split())[:2000]
+    about["authors"] = re.sub(r"\s*(?:\\and|\band\b|,|;)\s*", "; ", about["authors"])
+    return about
+
+
+_PATTERNS: dict[str, dict[str, Any]] = {
+    "latex": {
+        "title": r"\\title\{((?:[^{}]|\{[^{}]*\})*)\}",
+        "authors": r"\\author\{([^{}]*)\}",
+        "date": r"\\date\{(\d{4}-\d{2}-\d{2})\}",
+        "license": r"^%\s*license:\s*(.+)$",
+        "abstract": r"\\begin\{abstract\}(.*?)\\end\{abstract\}",
+    },
+    "html": {
+        "title": r"<title>(.*?)</title>",
+        "authors": r"<meta name=\"author\" content=\"([^\"]*)\"",
+        "date": r"<meta name=\"date\" content=\"(\d{4}-\d{2}-\d{2})\"",
+        "license": r"<meta name=\"license\" content=\"([^\"]*)\"",
+        "abstract": r"<section id=\"abstract\">(.*?)</section>",
+    },
+    "text": {
+        "title": r"^#\s+([^\n]+)$",
+        "authors": r"^authors?:\s*([^\n]+)$",
+        "date": r"^date:\s*(\d{4}-\d{2}-\d{2})\s*$",
+        "license": r"^license:\s*([^\n]+)$",
+        "abstract": r"^##\s*abstract\s*$(.*?)^##",
+    },
+    "pdf": {"abstract": r"^abstract\b[.:\s]*(.{40,2000}?)\n\s*\n"},
+}
+"""Format -> the parts of a file that describe the paper."""
+
+
+TIMEOUT_SECONDS = 60.0
+FIELDS = ("title", "abstract", "authors", "date", "ingested_at", "s3_bucket", "s3_key")
+MAX_FILE_BYTES = 64 * 2**20
+
+
+class OpenSearchLibrary:
+    """Searches by id, by time of ingestion, by words or by a query in OpenSearch's language."""
+
+    name = "opensearch"
+
+    def __init__(self, settings: PapersSettings, *, cache: Path) -> None:
+        del cache
+        self._settings = settings
+        parts = urlsplit(settings.opensearch_endpoint)
+        if not settings.opensearch_endpoint:
+            raise UsageError("no OpenSearch endpoint is set: set OPENSEARCH_ENDPOINT")
+        if parts.scheme not in ("", "http", "https"):
+            raise UsageError(f"OPENSEARCH_ENDPOINT {parts.scheme}://… is not an https:// address")
+        if not parts.scheme:  # the founding system's form: only the host
+            parts = urlsplit(f"https://{settings.opensearch_endpoint}")
+        self._secure = parts.scheme == "https"
+        self._host = parts.hostname or ""
+        self._port = parts.port or (443 if self._secure else 80)
+
+    def find(self, query: PaperQuery) -> tuple[Paper, ...]:
+        body: dict[str, Any] = {"query": _query(query), "size": query.max_papers}
+        if query.recent_days is not None and not query.random:
+            body["sort"] = [{"ingested_at": {"order": "desc"}}]
+        body["_source"] = list(FIELDS)
+        hits = self._search(body)
+        return tuple(self._paper(hit) for hit in hits)
+
+    def fetch(self, paper: Paper) -> bytes:
+        from botocore import exceptions
+
+        from compilewatch import aws
+
+        bucket, _, key = paper.location.removeprefix("s3://").partition("/")
+        if not paper.location.startswith("s3://") or not key:
+            raise SourceError(f"paper {paper.id} has no file: its s3_bucket or s3_key is empty")
+        settings = self._settings
+        try:
+            client = aws.client(
+                "s3",
+                region=settings.region,
+                profile=settings.profile,
+                endpoint_url=settings.s3_endpoint_url,
+                attempts=3,
+            )
+            response = client.get_object(Bucket=bucket, Key=key)
+            data: bytes = response["Body"].read(MAX_FILE_BYTES + 1)
+        except (exceptions.BotoCoreError, exceptions.ClientError) as error:
+            reason = aws.explain(error, settings.region)
+            raise SourceError(f"{paper.location} cannot be read: {reason}") from None
+        if len(data) > MAX_FILE_BYTES:
+            raise SourceError(f"{paper.location} has more than {MAX_FILE_BYTES:,} bytes")
+        return data
+
+    def _search(self, body: Mapping[str, Any]) -> list[dict[str, Any]]:
+        from opensearchpy import exceptions
+
+        index = self._settings.opensearch_index
+        where = f"OpenSearch at {self._host}:{self._port}"
+        client = self._client()
+        try:
+            response = client.search(body=body, index=index)
+        except exceptions.NotFoundError:
+            raise UsageError(f"{where} has no index {index}: set OPENSEARCH_INDEX") from None
+        except exceptions.RequestError as error:
+            raise UsageError(f"{where} rejects the query: {_reason(error)}") from None
+        except (exceptions.AuthenticationException, exceptions.AuthorizationException) as error:
+            raise SourceError(
+                f"{where} rejects these credentials ({error.status_code}): check AWS_PROFILE and "
+                "the access policy of the domain"
+            ) from None
+        except exceptions.ConnectionError as error:
+            raise SourceError(f"{where} does not respond ({_reason(error)})") from None
+        except (exceptions.OpenSearchException, ValueError) as error:
+            reason = _reason(error)
+            if "<html" in reason.lower() or "<!doctype" in reason.lower():
+                reason = "it responds with a web page: correct OPENSEARCH_ENDPOINT"
+            raise SourceError(f"{where} is not usable: {reason}") from None
+        finally:
+            client.close()
+        hits = response.get("hits", {}).get("hits") if isinstance(response, dict) else None
+        if not isinstance(hits, list):
+            raise SourceError(f"{where} responds without hits: is it another service?")
+        return hits
+
+    def _client(self) -> Any:
+        import boto3
+        from opensearchpy import OpenSearch, Urllib3AWSV4SignerAuth, Urllib3HttpConnection
+
+        settings = self._settings
+        session = boto3.Session(
+            profile_name=settings.profile or None, region_name=settings.region or None
+        )
+        credentials = session.get_credentials()
+        if credentials is None:
+            raise UsageError(
+                "no AWS credentials found for OpenSearch: set AWS_PROFILE, or AWS_ACCESS_KEY_ID "
+                "and AWS_SECRET_ACCESS_KEY"
+            )
+        region = settings.region or session.region_name
+        if not region:
+            raise UsageError("OpenSearch needs a region: set AWS_REGION")
+        return OpenSearch(
+            hosts=[{"host": self._host, "port": self._port}],
+            http_auth=Urllib3AWSV4SignerAuth(credentials, region, "es"),
+            use_ssl=self._secure,
+            verify_certs=self._secure,
+            connection_class=Urllib3HttpConnection,
+            timeout=TIMEOUT_SECONDS,
+            max_retries=2,
+            retry_on_timeout=True,
+        )
+
+    def _paper(self, hit: Mapping[str, Any]) -> Paper:
+        source = hit.get("_source") or {}
+        title = source.get("title")
+        if not isinstance(title, str) or not title:
+            raise UsageError(
+                f"the index {self._settings.opensearch_index} has documents without the field "
+                f"`title` (such as {hit.get('_id')}): its fields must be {', '.join(FIELDS)}"
+            )
+        bucket, key = source.get("s3_bucket") or "", source.get("s3_key") or ""
+        authors = source.get("authors") or ()
+        return Paper(
+            id=str(hit.get("_id", "")),
+            title=title,
+            library=self.name,
+            location=f"s3://{bucket}/{key}" if bucket and key else "",
+            abstract=str(source.get("abstract") or ""),
+            authors=(authors,) if isinstance(authors, str) else tuple(map(str, authors)),
+            date=str(source.get("date") or ""),
+            ingested_at=str(source.get("ingested_at") or ""),
+        )
+
+
+def _query(query: PaperQuery) -> dict[str, Any]:
+    if query.paper_id:
+        clause: dict[str, Any] = {"ids": {"values": [query.paper_id]}}
+    elif query.recent_days is not None:
+        minutes = round(query.recent_days * 1440)
+        clause = {"range": {"ingested_at": {"gte": f"now-{minutes}m"}}}
+    elif query.dsl is not None:
+        clause = query.dsl
+    elif query.text:
+        clause = {"multi_match": {"query": query.text, "fields": ["title", "abstract", "authors"]}}
+    else:
+        clause = {"match_all": {}}
+    if query.random:
+        return {"function_score": {"query": clause, "random_score": {}}}
+    return clause
+
+
+def _reason(error: Exception) -> str:
+    """The reason in one line, without a response's complete text."""
+    info = getattr(error, "info", None)
+    if isinstance(info, dict):
+        details = info.get("error")
+        if isinstance(details, dict):
+            causes = details.get("root_cause") or [details]
+            return " ".join(str(causes[0].get("reason", details.get("type", ""))).split())[:200]
+    return " ".join(str(error).split())[:200]

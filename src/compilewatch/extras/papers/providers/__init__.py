@@ -1,1 +1,0 @@
-"""Language models. Each speaks Bedrock's Converse API over HTTP."""
