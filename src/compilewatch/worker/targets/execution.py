@@ -12,7 +12,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from compilewatch.records import Mode
-from compilewatch.worker.model.state import preserved
+from compilewatch.worker.model.construct import preserved
 from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets import numerics
 from compilewatch.worker.targets.dynamo.calls import loss_of

@@ -26,7 +26,7 @@ from torch._dynamo.utils import counters
 from compilewatch.contract.failures import one_line
 from compilewatch.contract.processes import PeakMemory
 from compilewatch.records import ErrorRecord, Numerics, Performance, Phase, Status, Tier
-from compilewatch.worker.model.state import preserved
+from compilewatch.worker.model.construct import preserved
 from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, TargetOutcome, numerics
 from compilewatch.worker.targets.compiler_errors import Codes, compiler_failure

@@ -260,6 +260,19 @@ class Separates(nn.Module):
         return self.conv(mix)
 
 
+class Spectral(nn.Module):
+    """Sound whose first layer takes a spectrum of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.audio_channels, self.conv = 2, nn.Conv2d(4, 8, 1)
+
+    def forward(self, input: Tensor) -> Tensor:
+        batch, channels, samples = input.shape
+        spectrum = input[..., :1024].reshape(batch, channels, 16, 64)
+        return self.conv(torch.cat([spectrum, spectrum], dim=1)) * samples
+
+
 class Speech(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -287,6 +300,7 @@ class Prompted(nn.Module):
         (Masked(), {"x": (2, 32, 8)}),
         (Captions(), {"image": (2, 3, 64, 64), "text": (2, 32)}),
         (Separates(), {"mix": (2, 2, 44100)}),
+        (Spectral(), {"input": (2, 2, 16000)}),
         (Speech(), {"features": (2, 100, 40), "lengths": (2,)}),
         (
             Prompted(),

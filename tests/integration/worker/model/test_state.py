@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from compilewatch.worker.model.state import preserved
+from compilewatch.worker.model.construct import preserved
 
 pytestmark = pytest.mark.torch
 

@@ -15,7 +15,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -144,7 +144,7 @@ def _search(
         passed = trial.passed and bool(inputs.guessed)
         if passed or trial.code == "missing_package" or (mode is not None and _needs_real(trial)):
             return attempt
-        for correction in _corrections(call, trial, ctx.module, arguments):
+        for correction in _corrections(call, trial, arguments):
             heapq.heappush(corrected, (-trial.calls, next(order), correction))
     return best or FoundInputs(inputs=inputs_of({}), trial=Trial())
 
@@ -233,17 +233,10 @@ def _example(module: nn.Module, attribute: str, names: list[str]) -> dict[str, A
 # --- corrections ----------------------------------------------------------------------------------
 
 
-def _corrections(
-    call: Call, trial: Trial, module: nn.Module, arguments: Mapping[str, Argument]
-) -> list[Call]:
+def _corrections(call: Call, trial: Trial, arguments: Mapping[str, Argument]) -> list[Call]:
     """Return calls to try after one that failed, the most likely first."""
-    layer = dict(module.named_modules()).get(trial.layer) if trial.layer is not None else None
     calls: list[Call] = []
-    for corrected in (
-        _with_missing(call, trial, arguments),
-        _with_sizes(call, trial, layer),
-        _with_types(call, trial, layer),
-    ):
+    for corrected in (_with_missing(call, trial, arguments), _with_sizes(call, trial)):
         for new in islice(corrected, MOST):
             if new not in calls and new != call:
                 calls.append(new)
@@ -265,15 +258,12 @@ def _with_missing(call: Call, trial: Trial, arguments: Mapping[str, Argument]) -
         yield {**call, **{n: arguments[n].first() for n in named}}
 
 
-def _with_sizes(call: Call, trial: Trial, layer: nn.Module | None) -> Iterator[Call]:
-    """Change sizes to those that the layer takes, or that the message names."""
+def _with_sizes(call: Call, trial: Trial) -> Iterator[Call]:
+    """Change sizes to those that the message names."""
     sizes = {size for _, guess in leaves(call) for size in guess.shape[1:]}
     numbers = [int(n) for n in re.findall(r"(?<![\w.])\d{1,5}(?![\w.]\d)", trial.message[:400])]
     numbers += [int(n) for pair in re.findall(r"(\d+)x(\d+)", trial.message[:400]) for n in pair]
-    pairs = [
-        *_of_layer(layer, trial.shapes[0] if trial.shapes else ()),
-        *((h, w) for h in numbers if h in sizes for w in numbers if w not in sizes and w > 0),
-    ]
+    pairs = [(h, w) for h in numbers if h in sizes for w in numbers if w not in sizes and w > 0]
     for have, want in dict.fromkeys(pairs):
         yield _with_all(call, have, want)
         for where, guess in leaves(call):
@@ -292,62 +282,11 @@ def _with_sizes(call: Call, trial: Trial, layer: nn.Module | None) -> Iterator[C
             yield together
 
 
-def _of_layer(layer: nn.Module | None, shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """Yield a size of what a layer got, and the one that it takes."""
-    for name, index in _LAYER_SIZES:
-        want = getattr(layer, name, None)
-        want = want[-1] if isinstance(want, tuple) and want else want
-        there = len(shape) > abs(index) - (index < 0)
-        if isinstance(want, int) and want > 0 and there and shape[index] != want:
-            yield shape[index], want
-
-
-_LAYER_SIZES = (
-    ("in_features", -1),
-    ("in_channels", 1),
-    ("num_features", 1),
-    ("num_channels", 1),
-    ("input_size", -1),
-    ("embed_dim", -1),
-    ("normalized_shape", -1),
-)
-"""Attributes of layers with the size of a dimension of what they take."""
-
-
 def _with_all(call: Call, have: int, want: int) -> Call:
     for where, guess in list(leaves(call)):
         rest = (want if size == have else size for size in guess.shape[1:])
         call = _set(call, where, guess.resized(*guess.shape[:1], *rest))
     return call
-
-
-_WANTS_IDS = re.compile(
-    r"types: Long, Int|scalar type (Long|Int)|dtype int64|must be long|index tensor"
-    r"|Expected dtype int|indices must be|LongTensor|should be of type (long|int)"
-    r"|integer(s)? (tensor|type)|one_hot"
-)
-_WANTS_FLOATS = re.compile(
-    r"same dtype|expected m1 and m2|Input type \(|for '(Long|Int|Bool)'"
-    r"|could not infer output dtype|expected scalar type (Float|Half)|floating point"
-    r"|only Tensors of floating|must be float|result type Float can't be cast"
-)
-_WANTS_MASKS = re.compile(r"boolean masks?|bool tensors?|type bool|must be bool|dtype bool|Boolean")
-
-
-def _with_types(call: Call, trial: Trial, layer: nn.Module | None) -> Iterator[Call]:
-    """Change what a tensor contains: ids, numbers or a mask."""
-    high = int(layer.num_embeddings) if isinstance(layer, nn.Embedding) else 10
-    for pattern, fill in (
-        (_WANTS_IDS, "integers"),
-        (_WANTS_FLOATS, "normal"),
-        (_WANTS_MASKS, "true"),
-    ):
-        if not pattern.search(trial.message):
-            continue
-        others = [(where, guess) for where, guess in leaves(call) if guess.fill != fill]
-        others.sort(key=lambda item: item[1].shape not in trial.shapes[:1])
-        for where, guess in others:
-            yield _set(call, where, replace(guess, fill=fill, high=high))
 
 
 def _set(call: Call, where: tuple[Any, ...], guess: Guess) -> Call:

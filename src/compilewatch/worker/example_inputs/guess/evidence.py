@@ -172,17 +172,6 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
         "in_ch",
         "nc_in",
     ),
-    "width": (
-        "d_model",
-        "input_dim",
-        "in_dim",
-        "in_features",
-        "input_size",
-        "embed_dim",
-        "dim",
-        "hidden_size",
-        "n_features",
-    ),
     "rate": ("sample_rate", "samplerate", "sampling_rate"),
     "configuration": ("default_cfg", "pretrained_cfg", "config", "hparams", "cfg", "args"),
 }
@@ -227,10 +216,6 @@ class Sizes:
         if image is not None and len(image) == 3 and image[0] < 32:
             return image[0]
         return self.number(*ATTRIBUTES["channels"], depth=2) or 3
-
-    @property
-    def width(self) -> int | None:
-        return self.number(*ATTRIBUTES["width"])
 
     def number(self, *names: str, depth: int = 0) -> int | None:
         """Return the first size that the model, or a module within `depth`, names so."""
@@ -463,7 +448,7 @@ def _lengths(arg: Argument) -> Iterator[Guess]:
 def _token_ids(arg: Argument) -> Iterator[Guess]:
     sizes = arg.sizes
     yield _ids(sizes.number("num_tokens", "vocab_size") or 10, sizes.batch, sizes.sequence)
-    yield Guess(shape=(sizes.batch, sizes.sequence, sizes.width or 64))
+    yield Guess(shape=(sizes.batch, sizes.sequence, 64))
 
 
 def _token_features(arg: Argument) -> Iterator[Guess]:
@@ -663,6 +648,14 @@ def _of_name(arg: Argument) -> Iterator[Any]:
         yield replace(value, why="its name") if isinstance(value, Guess) else value
 
 
+def _of_sound(arg: Argument) -> Iterator[Any]:
+    """A second of sound, of as many channels as the model names."""
+    channels = arg.sizes.number("audio_channels", "nb_channels")
+    if arg.sizes.rate is not None and channels is not None and not arg.own.layers:
+        shape = (arg.sizes.batch, channels, arg.sizes.rate)
+        yield Guess(shape=shape, why="its channels of sound")
+
+
 def _of_first_layer(arg: Argument) -> Iterator[Any]:
     """What the first layer of the module takes, if the source does not say where arguments go."""
     if arg.own.layers:
@@ -677,10 +670,7 @@ def _of_first_layer(arg: Argument) -> Iterator[Any]:
 
 def _plain(arg: Argument) -> Iterator[Any]:
     """Tensors of usual shapes, for an argument about which nothing is known."""
-    batch, sequence, width = arg.sizes.batch, arg.sizes.sequence, arg.sizes.width
-    if width is not None:
-        yield Guess(shape=(batch, sequence, width), why="a width of the model")
-        yield Guess(shape=(batch, width), why="a width of the model")
+    batch, sequence = arg.sizes.batch, arg.sizes.sequence
     yield Guess(shape=(batch, sequence), why="a plain tensor")
     yield Guess(shape=(batch, arg.sizes.channels, 64, 64), why="a plain image")
     yield Guess(shape=(batch, sequence), fill="integers", high=10, why="plain ids")
@@ -693,6 +683,7 @@ SOURCES: tuple[Callable[[Argument], Iterator[Any]], ...] = (
     _of_type,
     _of_layers,
     _of_name,
+    _of_sound,
     _of_first_layer,
     _plain,
 )

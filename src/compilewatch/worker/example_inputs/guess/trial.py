@@ -14,13 +14,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from compilewatch.contract.failures import RecordedError, error_code, one_line, type_names
 from compilewatch.records import Record
 from compilewatch.worker import forked
 from compilewatch.worker.example_inputs.files import converted, fake_values
-from compilewatch.worker.example_inputs.guess.evidence import is_known
 from compilewatch.worker.subject import ExampleInputs
 
 MESSAGE = 2000
@@ -33,8 +32,8 @@ SECONDS_ON_REAL = 30
 class Trial(Record, frozen=True, kw_only=True):
     """What became of a call. `calls` counts the modules that had been called when it failed.
 
-    `layer` is the name of the module in which it failed, as `named_modules` has it, `shapes` those
-    of its arguments. `missing` are arguments that were None where the forward used them.
+    `statement` is the line that failed, `missing` are arguments that were None where the forward
+    used them.
     """
 
     passed: bool = False
@@ -43,8 +42,6 @@ class Trial(Record, frozen=True, kw_only=True):
     code: str = ""
     names: tuple[str, ...] = ()
     calls: int = 0
-    layer: str | None = None
-    shapes: tuple[tuple[int, ...], ...] = ()
     statement: str = ""
     missing: tuple[str, ...] = ()
 
@@ -102,21 +99,13 @@ def _too_long(*_: object) -> None:
 
 
 def _called(module: nn.Module, inputs: ExampleInputs, mode: Any, gradients: bool) -> Trial:
-    stack: list[tuple[nn.Module, tuple[tuple[int, ...], ...]]] = []
-    failed: list[tuple[nn.Module, tuple[tuple[int, ...], ...]]] = []
     calls = 0
 
-    def before(called: nn.Module, args: Any) -> None:
+    def count(*_: Any) -> None:
         nonlocal calls
         calls += 1
-        shapes = tuple(tuple(a.shape) for a in args if isinstance(a, torch.Tensor))
-        stack.append((called, shapes))
 
-    def after(called: nn.Module, *_: Any) -> None:
-        while stack and stack.pop()[0] is not called:
-            pass
-
-    hooks = [register_module_forward_pre_hook(before), register_module_forward_hook(after)]
+    hook = register_module_forward_pre_hook(count)
     try:
         args, kwargs = inputs.args, inputs.kwargs
         if mode is not None:
@@ -127,11 +116,9 @@ def _called(module: nn.Module, inputs: ExampleInputs, mode: Any, gradients: bool
             module(*args, **kwargs)
         return Trial(passed=True, calls=calls)
     except Exception as error:  # noqa: BLE001  (whatever the model's code raises)
-        failed = stack[-1:]
-        return _failure(error, module, calls, failed)
+        return _failure(error, module, calls)
     finally:
-        for hook in hooks:
-            hook.remove()
+        hook.remove()
 
 
 def _beside(module: nn.Module, values: Any) -> Any:
@@ -142,9 +129,7 @@ def _beside(module: nn.Module, values: Any) -> Any:
     return converted(values, lambda tensor: tensor.to(device), device)
 
 
-def _failure(error: Exception, module: nn.Module, calls: int, failed: list[Any]) -> Trial:
-    layer, shapes = failed[0] if failed else (None, ())
-    names = {submodule: name for name, submodule in module.named_modules()}
+def _failure(error: Exception, module: nn.Module, calls: int) -> Trial:
     own = [
         (frame, linecache.getline(frame.f_code.co_filename, line).strip())
         for frame, line in traceback.walk_tb(error.__traceback__)
@@ -164,8 +149,6 @@ def _failure(error: Exception, module: nn.Module, calls: int, failed: list[Any])
         code=error_code(error),
         names=tuple(sorted(type_names(error))),
         calls=calls,
-        layer=names.get(layer) if layer is not None and is_known(layer) else None,
-        shapes=shapes,
         statement=own[-1][1][:200] if own else "",
         missing=tuple(dict.fromkeys(missing[0])) if missing else (),
     )

@@ -39,7 +39,7 @@ from compilewatch.records import (
     Phase,
     Status,
 )
-from compilewatch.worker.model.state import preserved
+from compilewatch.worker.model.construct import preserved
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import TargetOutcome, numerics
 from compilewatch.worker.targets.compiler_errors import compiler_failure

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from compilewatch.records import Numerics, Phase, Record
-from compilewatch.worker.model.state import preserved
+from compilewatch.worker.model.construct import preserved
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import numerics
 from compilewatch.worker.targets.execution import (

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch_xla.stablehlo import exported_program_to_stablehlo
 
 from compilewatch.records import ExportVariant
-from compilewatch.worker.model.state import preserved
+from compilewatch.worker.model.construct import preserved
 from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets import numerics
 from compilewatch.worker.targets.export.target import operators, register_containers
