@@ -189,8 +189,12 @@ def _derive(
 def _guess(context: Context, request: Request, fake_mode: FakeTensorMode | None) -> ExampleInputs:
     """Return guessed inputs that the module accepts. Raises WrongGuessError if none are found."""
     best = guessed_inputs(context, fake_mode or context.fake_mode)
+    if best.trial.passed and context.train:
+        context.values = dict(best.inputs.kwargs)
+        add_labels(context)
+        return replace(best.inputs, kwargs=context.values)
     if best.trial.passed:
-        return _with_labels(context, best.inputs)
+        return best.inputs
     if best.trial.code == "missing_package":
         raise missing_package(ImportError(best.trial.message)) or MissingPackageError(
             best.trial.line
@@ -214,22 +218,10 @@ def _confirmed(
     return inputs
 
 
-def _with_labels(context: Context, inputs: ExampleInputs) -> ExampleInputs:
-    """Add the labels that a forward takes, to train it."""
-    if not context.train:
-        return inputs
-    context.values = dict(inputs.kwargs)
-    add_labels(context)
-    return replace(inputs, kwargs=context.values)
-
-
 def summarize(inputs: ExampleInputs) -> tuple[TensorSummary, ...]:
     """Return name, shape and dtype of each tensor, and the value of other arguments."""
     named = {f"args[{i}]": v for i, v in enumerate(inputs.args)} | inputs.kwargs
-    summaries: list[TensorSummary] = []
-    for name, value in named.items():
-        summaries += _summaries(name, value)
-    return tuple(summaries)
+    return tuple(summary for name, value in named.items() for summary in _summaries(name, value))
 
 
 def _summaries(name: str, value: Any) -> list[TensorSummary]:
@@ -284,11 +276,18 @@ def apply_overrides(ctx: Context, overrides: Overrides, request: Request, tier: 
         settings = msgspec.convert(
             {k: v for k, v in tables.items() if k in SETTINGS}, AppliedSettings
         )
-        _apply_settings(ctx, settings)
+        ctx.dropped |= frozenset(settings.drop)
+        ctx.batch = settings.batch or ctx.batch
+        ctx.length = settings.sequence
+        ctx.features = dict(settings.features)
+        if settings.cache is not None:
+            ctx.values["past_key_values"] = filled_cache(ctx, settings.cache)
+        resolve = _resolver(ctx)
+        ctx.tokens = {m: size_of("tokens", t, resolve) for m, t in settings.tokens.items()}
         for name, spec in tables.items():
             usable = name in ctx.signature.parameters and name not in ctx.dropped
             if name not in SETTINGS and usable:
-                ctx.values[name] = from_spec(name, spec, _resolver(ctx), ctx.dtype)
+                ctx.values[name] = from_spec(name, spec, resolve, ctx.dtype)
     except (msgspec.ValidationError, InputsError) as error:
         raise ConfigError(f"overrides: {request.model.name}: {error}") from None
     if len(tables) > len(SETTINGS & set(tables)):
@@ -304,17 +303,6 @@ def check_inputs(table: dict[str, Any]) -> None:
     for name, spec in table.items():
         if name not in SETTINGS:
             from_spec(name, spec, lambda _: 2, torch.float32)
-
-
-def _apply_settings(ctx: Context, settings: AppliedSettings) -> None:
-    ctx.dropped |= frozenset(settings.drop)
-    ctx.batch = settings.batch or ctx.batch
-    ctx.length = settings.sequence
-    ctx.features = dict(settings.features)
-    if settings.cache is not None:
-        ctx.values["past_key_values"] = filled_cache(ctx, settings.cache)
-    resolve = _resolver(ctx)
-    ctx.tokens = {m: size_of("tokens", t, resolve) for m, t in settings.tokens.items()}
 
 
 def _resolver(ctx: Context) -> Any:

@@ -224,48 +224,53 @@ def test_a_small_configuration_is_left_alone() -> None:
 
 def test_the_smallest_factor_that_fits_divides_widths_and_heads_alike() -> None:
     full = transformers.LlamaConfig()
-    made = narrow(full, _squares)
+    narrow_config = narrow(full, _squares)
 
-    factor = full.hidden_size // made.hidden_size
-    assert _squares(made) <= PARAMETER_BUDGET < _squares(full)
-    assert made.num_attention_heads * factor == full.num_attention_heads
-    assert made.head_dim == full.head_dim
-    assert made.vocab_size == full.vocab_size
+    factor = full.hidden_size // narrow_config.hidden_size
+    assert _squares(narrow_config) <= PARAMETER_BUDGET < _squares(full)
+    assert narrow_config.num_attention_heads * factor == full.num_attention_heads
+    assert narrow_config.head_dim == full.head_dim
+    assert narrow_config.vocab_size == full.vocab_size
     assert full.hidden_size == 4096
 
 
 def test_what_cannot_be_built_is_not_chosen() -> None:
     full = transformers.LlamaConfig()
 
-    made = narrow(full, lambda c: None if c.hidden_size == 1024 else _squares(c))
+    narrow_config = narrow(full, lambda c: None if c.hidden_size == 1024 else _squares(c))
 
-    assert made.hidden_size < 1024
+    assert narrow_config.hidden_size < 1024
 
 
 def test_a_tower_whose_heads_do_not_divide_keeps_its_width() -> None:
     full = transformers.LlavaConfig(vision_config={"num_attention_heads": 7, "hidden_size": 448})
-    made = narrow(full, _squares)
+    narrow_config = narrow(full, _squares)
 
-    assert made.text_config.hidden_size < full.text_config.hidden_size
-    assert made.vision_config.hidden_size == 448
-    assert made.vision_config.num_attention_heads == 7
+    assert narrow_config.text_config.hidden_size < full.text_config.hidden_size
+    assert narrow_config.vision_config.hidden_size == 448
+    assert narrow_config.vision_config.num_attention_heads == 7
 
 
 def test_a_tower_of_several_widths_hands_over_the_one_that_its_parent_compares() -> None:
     """The size of CLAP's common space: its text part had half of what its sound part had."""
-    made = narrow(transformers.ClapConfig(), lambda config: config.projection_dim * 200_000)
+    narrow_config = narrow(
+        transformers.ClapConfig(), lambda config: config.projection_dim * 200_000
+    )
 
-    assert made.projection_dim < transformers.ClapConfig().projection_dim
-    assert made.text_config.projection_dim == made.audio_config.projection_dim
+    assert narrow_config.projection_dim < transformers.ClapConfig().projection_dim
+    assert narrow_config.text_config.projection_dim == narrow_config.audio_config.projection_dim
 
 
 def test_experts_go_first_and_routing_still_has_a_choice() -> None:
     full = transformers.DeepseekV3Config()
-    made = narrow(full, lambda c: c.n_routed_experts * 10_000_000)
+    narrow_config = narrow(full, lambda c: c.n_routed_experts * 10_000_000)
 
-    assert made.n_routed_experts == 4
-    assert made.num_experts_per_tok <= made.n_routed_experts // made.n_group * made.topk_group
-    assert made.hidden_size == full.hidden_size
+    assert narrow_config.n_routed_experts == 4
+    assert (
+        narrow_config.num_experts_per_tok
+        <= narrow_config.n_routed_experts // narrow_config.n_group * narrow_config.topk_group
+    )
+    assert narrow_config.hidden_size == full.hidden_size
 
 
 class Block(nn.Module):
@@ -333,16 +338,16 @@ class Parent(Config):
 @pytest.fixture
 def builder(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     """A module with the function of timm's builder that repeats blocks; the multiplier is last."""
-    made: Any = types.ModuleType(TIMM_BUILDER)
-    made._scale_stage_depth = lambda blocks, repeats, *_: [
+    builder_module: Any = types.ModuleType(TIMM_BUILDER)
+    builder_module._scale_stage_depth = lambda blocks, repeats, *_: [
         dict(block) for block, n in zip(blocks, repeats, strict=True) for _ in range(n)
     ]
     timm = types.ModuleType("timm")
     timm.__spec__ = types.SimpleNamespace()  # type: ignore[assignment]
     monkeypatch.setitem(sys.modules, "timm", timm)
     monkeypatch.setitem(sys.modules, "timm.models", types.ModuleType("timm.models"))
-    monkeypatch.setitem(sys.modules, TIMM_BUILDER, made)
-    return made
+    monkeypatch.setitem(sys.modules, TIMM_BUILDER, builder_module)
+    return builder_module
 
 
 def stage(builder: Any) -> list[dict[str, Any]]:

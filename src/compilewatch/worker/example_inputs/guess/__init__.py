@@ -193,7 +193,7 @@ def _first_calls(ctx: Context, arguments: Mapping[str, Argument], fixed: Call) -
             for value in candidates[1:2]:
                 yield {**first, name: value, **fixed}
     for i in range(1, max(map(len, values.values()), default=0)):
-        yield {**{n: each[min(i, len(each) - 1)] for n, each in values.items()}, **fixed}
+        yield {**{n: choices[min(i, len(choices) - 1)] for n, choices in values.items()}, **fixed}
 
 
 def _is_needed(argument: Argument) -> bool:

@@ -243,7 +243,9 @@ class Sizes:
         queue = deque([(self.module, 0)])
         while queue:
             module, level = queue.popleft()
-            configurations = (_attribute(module, each) for each in ATTRIBUTES["configuration"])
+            configurations = (
+                _attribute(module, attribute) for attribute in ATTRIBUTES["configuration"]
+            )
             for holder in (module, *configurations):
                 value = (
                     holder.get(name) if isinstance(holder, Mapping) else _attribute(holder, name)

@@ -96,14 +96,14 @@ class _Reader:
         self.globals: Mapping[str, Any] = {}
         self.returned: Any = None
 
-    def of(self, held: _Held) -> Uses:
-        return self.uses.setdefault(held.path, Uses())
+    def of(self, variable: _Held) -> Uses:
+        return self.uses.setdefault(variable.path, Uses())
 
-    def part(self, held: _Held, part: str) -> _Held:
-        uses = self.of(held)
+    def part(self, variable: _Held, part: str) -> _Held:
+        uses = self.of(variable)
         if part not in uses.parts:
             uses.parts.append(part)
-        return _Held((*held.path, part))
+        return _Held((*variable.path, part))
 
     # --- functions and modules --------------------------------------------------------------------
 
@@ -130,10 +130,10 @@ class _Reader:
     def call(self, target: Any, args: list[Any], kwargs: Mapping[str, Any]) -> Any:
         """What a call returns: the argument itself if the shape stays the same, else None."""
         values = [*args, *kwargs.values()]
-        held = [(i, value) for i, value in enumerate(values) if isinstance(value, _Held)]
-        for _, value in held:
+        tensors = [(i, value) for i, value in enumerate(values) if isinstance(value, _Held)]
+        for _, value in tensors:
             self.of(value).used = True
-        if not held:
+        if not tensors:
             return None
         if not isinstance(target, nn.Module):
             package = str(getattr(target, "__module__", "")).partition(".")[0]
@@ -143,7 +143,7 @@ class _Reader:
         if _keeps_shape(target):
             return values[0]
         if self.is_leaf(target):
-            for position, value in held:
+            for position, value in tensors:
                 self.of(value).layers.append((target, position, value.changes))
             return values[0] if "Norm" in type(target).__name__ else None
         if isinstance(target, nn.Sequential):
@@ -191,9 +191,9 @@ class _Reader:
                 if isinstance(container, _Held) and isinstance(node.left, ast.Constant):
                     self.of(container).optional_parts.add(f"[{node.left.value!s}]")
             elif isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
-                held = self._value(node)
-                if isinstance(held, _Held):
-                    self.of(held).checked = True
+                variable = self._value(node)
+                if isinstance(variable, _Held):
+                    self.of(variable).checked = True
         self._value(test)
 
     def _assign(self, target: ast.expr, source: ast.expr) -> None:
@@ -244,15 +244,15 @@ class _Reader:
             case ast.IfExp():
                 self._check(node.test)
         values = [self._value(c) for c in ast.iter_child_nodes(node) if isinstance(c, ast.expr)]
-        held = [value for value in values if isinstance(value, _Held)]
-        for value in held:
+        tensors = [value for value in values if isinstance(value, _Held)]
+        for value in tensors:
             self.of(value).used = True
         if isinstance(node, ast.BoolOp):  # `x or …`
-            for value in held[:1]:
+            for value in tensors[:1]:
                 self.of(value).checked = True
-        chosen = isinstance(node, ast.BoolOp | ast.IfExp) and held
+        chosen = isinstance(node, ast.BoolOp | ast.IfExp) and tensors
         is_sum = isinstance(node, ast.BinOp) and not isinstance(node.op, ast.MatMult)
-        return held[0] if chosen or (is_sum and len(held) == 1) else None
+        return tensors[0] if chosen or (is_sum and len(tensors) == 1) else None
 
     def _attribute(self, node: ast.Attribute) -> Any:
         base = self._value(node.value)

@@ -142,7 +142,7 @@ def _failure(error: Exception, module: nn.Module, calls: int) -> Trial:
         for frame, line in own
         if frame.f_code is forward
     ]
-    missing = [[*(n for n in given if n in line), *given] for line, given in absent[:1]]
+    missing = [[*(n for n in names if n in line), *names] for line, names in absent[:1]]
     return Trial(
         line=one_line(error),
         message=str(error)[:MESSAGE],
