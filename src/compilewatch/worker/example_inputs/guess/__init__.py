@@ -271,6 +271,14 @@ def _with_sizes(call: Call, trial: Trial) -> Iterator[Call]:
                 if size == have:
                     shape = (*guess.shape[:i], want, *guess.shape[i + 1 :])
                     yield _set(call, where, guess.resized(*shape))
+    # A size of the message may be a multiple of one of the call.
+    for where, guess in leaves(call):
+        for i, size in enumerate(guess.shape[1:], start=1):
+            for have, want in itertools.permutations(dict.fromkeys(numbers), 2):
+                factor = have // size if size > 1 and have % size == 0 else 0
+                if factor > 1 and want % factor == 0:
+                    shape = (*guess.shape[:i], want // factor, *guess.shape[i + 1 :])
+                    yield _set(call, where, guess.resized(*shape))
     # Tensors that the forward concatenates have a size together.
     floating = [(w, g) for w, g in leaves(call) if g.shape and g.fill == "normal"]
     total, count = sum(guess.shape[-1] for _, guess in floating), len(floating)

@@ -674,7 +674,10 @@ def _plain(arg: Argument) -> Iterator[Any]:
     """Tensors of usual shapes, for an argument about which nothing is known."""
     batch, sequence = arg.sizes.batch, arg.sizes.sequence
     yield Guess(shape=(batch, sequence), why="a plain tensor")
-    yield Guess(shape=(batch, arg.sizes.channels, 64, 64), why="a plain image")
+    for side in arg.sizes.spatial(2):
+        yield Guess(shape=(batch, arg.sizes.channels, *side), why="a plain image")
+    if 5 in arg.own.ranks:
+        yield Guess(shape=(batch, 8, arg.sizes.channels, 64, 64), why="a plain video")
     yield Guess(shape=(batch, sequence), fill="integers", high=10, why="plain ids")
     yield Guess(shape=(batch, sequence, 64), why="a plain sequence")
 
