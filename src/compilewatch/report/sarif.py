@@ -25,6 +25,7 @@ from compilewatch.records import (
     Request,
     Result,
     RunView,
+    StackFrame,
     Status,
     reason_label,
     source_line,
@@ -249,49 +250,51 @@ def write_run(path: Path, view: RunView) -> None:
 def results_of(view: RunView) -> tuple[SarifResult, ...]:
     """Return each place of a break once, with the models that have it."""
     by_place: dict[tuple[str, str, int | None], SarifResult] = {}
-    for result in _every(view):
+    for result in _results(view):
         key = (result.fingerprint, result.location.file, result.location.line)
-        known = by_place.get(key)
-        if known is not None:
+        if (known := by_place.get(key)) is not None:
             state = "unchanged" if "unchanged" in (known.state, result.state) else known.state
             checks = tuple(dict.fromkeys((*known.checks, *result.checks)))
-            result = replace(known, state=state, checks=checks)
+            result = replace(result, state=state, checks=checks)
         by_place[key] = result
-    met = {result.fingerprint for result in by_place.values() if result.state != "absent"}
-    return tuple(e for e in by_place.values() if e.state != "absent" or e.fingerprint not in met)
+    present = {r.fingerprint for r in by_place.values() if r.state != "absent"}
+    return tuple(
+        r for r in by_place.values() if r.state != "absent" or r.fingerprint not in present
+    )
 
 
-def _every(view: RunView) -> Iterator[SarifResult]:
+def _results(view: RunView) -> Iterator[SarifResult]:
+    """Yield the breaks of each result, and those that only its baseline has."""
     changed = {(change.model, change.target) for change in view.changes}
     for result in view.results:
-        request = result.request
-        old = view.before.get((request.model.name, request.target))
-        before = (
-            {graph_break.fingerprint for graph_break in old.breaks} if old is not None else set()
-        )
-        same = old is None and (request.model.name, request.target) not in changed
-        folders = _folders(request)
-        for graph_break in result.breaks:
+        identity = result.request.model.name, result.request.target
+        old = view.before.get(identity)
+        before = {b.fingerprint for b in old.breaks} if old is not None else set()
+        same = old is None and identity not in changed
+        folders = _folders(result.request)
+        for b in result.breaks:
             state: State | None = None
             if view.baseline is not None:
-                state = "unchanged" if same or graph_break.fingerprint in before else "new"
-            yield _sarif_result(graph_break, result, folders, state)
-        gone = before - {graph_break.fingerprint for graph_break in result.breaks}
-        for graph_break in old.breaks if old is not None and result.is_verdict else ():
-            if graph_break.fingerprint in gone:
-                yield replace(
-                    _sarif_result(graph_break, result, folders, "absent"), level="none", path=()
-                )
+                state = "unchanged" if same or b.fingerprint in before else "new"
+            yield _result_of(b, result, folders, state)
+        gone = before - {b.fingerprint for b in result.breaks}
+        for b in old.breaks if old is not None and result.is_verdict else ():
+            if b.fingerprint in gone:
+                yield replace(_result_of(b, result, folders, "absent"), level="none", path=())
 
 
-def _sarif_result(
-    graph_break: GraphBreak,
-    result: Result,
-    folders: Sequence[tuple[str, Path]],
-    state: State | None,
+def _result_of(
+    graph_break: GraphBreak, result: Result, folders: Mapping[str, Path], state: State | None
 ) -> SarifResult:
-    place = _location_of(graph_break.file, graph_break.line, graph_break.function, folders)
-    frames = (_location_of(f.file, f.line, f.function, folders) for f in graph_break.user_stack)
+    def located(place: GraphBreak | StackFrame) -> SarifLocation:
+        """A file below the current folder is the repository's; others lie where packages do."""
+        line, function = place.line or None, place.function
+        for prefix, folder in folders.items():
+            if (folder / place.file).is_file():
+                return SarifLocation(file=f"{prefix}{place.file}", line=line, function=function)
+        return SarifLocation(file=place.file, line=line, function=function, installed=True)
+
+    place = located(graph_break)
     return SarifResult(
         code=graph_break.code,
         reason=reason_label(graph_break),
@@ -301,22 +304,12 @@ def _sarif_result(
         state=state,
         explanation=graph_break.explanation,
         hints=graph_break.hints,
-        path=tuple(frames)[-100:],
+        path=tuple(map(located, graph_break.user_stack))[-100:],
         checks=(_name(result.request),),
     )
 
 
-def _location_of(
-    file: str, line: int, function: str, folders: Sequence[tuple[str, Path]]
-) -> SarifLocation:
-    """A file below the current folder is the repository's; others lie where packages do."""
-    for prefix, folder in folders:
-        if (folder / file).is_file():
-            return SarifLocation(file=f"{prefix}{file}", line=line or None, function=function)
-    return SarifLocation(file=file, line=line or None, function=function, installed=True)
-
-
-def _folders(request: Request) -> tuple[tuple[str, Path], ...]:
+def _folders(request: Request) -> dict[str, Path]:
     """The folders below the current one that have a model's code, with their relative paths."""
     build, here = request.model.build, Path.cwd()
     further = map(Path, build.python_path) if isinstance(build, FactoryBuild) else ()
@@ -325,7 +318,7 @@ def _folders(request: Request) -> tuple[tuple[str, Path], ...]:
         if folder.is_relative_to(here):
             inside = folder.relative_to(here).as_posix()
             folders["" if inside == "." else f"{inside}/"] = folder
-    return tuple(folders.items())
+    return folders
 
 
 def _name(request: Request) -> str:

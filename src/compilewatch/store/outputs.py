@@ -25,8 +25,7 @@ from compilewatch.files import (
     write_atomically,
 )
 from compilewatch.records import Plan, Record, Run, new_run_id, now
-from compilewatch.store import index
-from compilewatch.store.index import StoredOutcome, StoredResult
+from compilewatch.store.index import StoredOutcome, StoredResult, find, outcomes
 from compilewatch.store.runs import (
     PLAN_FILE,
     RUN_FILE,
@@ -193,14 +192,14 @@ class Store:
 
     def lookup_many(self, keys: Sequence[str]) -> dict[str, StoredResult]:
         """Return the newest reusable result for each key that has one; see `index.is_reusable`."""
-        return index.find(self.root, keys)
+        return find(self.root, keys)
 
     def outcomes(self, runs: Sequence[str]) -> tuple[list[StoredOutcome], list[str]]:
         """What these runs found, in the order of their ids, and one line for each damaged line.
 
         Raises StoreError.
         """
-        return index.outcomes(self.root, runs)
+        return outcomes(self.root, runs)
 
     # --- writing ---
 

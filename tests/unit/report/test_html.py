@@ -9,9 +9,10 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from compilewatch.analysis.summary import phase_seconds
-from compilewatch.records import FullgraphVerdict, Part, Quantization, Status, Target
+from compilewatch.records import FullgraphVerdict, Part, Quantization, Status, Target, VariantResult
 from compilewatch.report import html
 from compilewatch.report.html import RunReport
+from compilewatch.report.sections import details
 from tests import example_run, factories
 
 VOID = {"meta", "link", "img", "br", "source", "input"}
@@ -562,3 +563,31 @@ def test_a_model_of_the_hub_says_which_part_of_its_repository_it_is() -> None:
     models = " ".join(page.text for path, page in pages.items() if path.startswith("models/"))
     assert "component unet" in models
     assert "repositories:" not in rendered(factories.result())["index.html"].text
+
+
+def test_variants_are_a_table_with_the_worst_marked_and_failures_named() -> None:
+    broken = factories.graph_break()
+    accepted = FullgraphVerdict(accepted=True)
+    variants = (
+        VariantResult(
+            name="text+image", status=Status.GRAPH_BREAK, graphs=2, graph_breaks=1, breaks=(broken,)
+        ),
+        VariantResult(
+            name="text", status=Status.PASS, graphs=1, graph_breaks=0, fullgraph=accepted
+        ),
+        VariantResult(name="text+audio", status=Status.UNSUPPORTED, detail="ValueError: no audio"),
+    )
+    result = factories.result(breaks=(broken,), variant="text+image", variants=variants)
+    (section,) = details(result)
+    (listing,) = section.listings
+    assert [row[:2] for row in listing.rows] == [
+        ("text+image *", "graph break"),
+        ("text", "pass"),
+        ("text+audio", "not evaluated"),
+    ]
+    assert listing.rows[1][4] == "accepted"
+    assert listing.rows[2][5] == "ValueError: no audio"
+
+
+def test_one_variant_needs_no_table() -> None:
+    assert details(factories.result()) == ()

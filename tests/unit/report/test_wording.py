@@ -18,6 +18,7 @@ from compilewatch.records import (
     Part,
     Phase,
     Quantization,
+    Result,
     Status,
     Target,
     Tier,
@@ -279,3 +280,23 @@ def test_a_quantised_checkpoint_says_what_was_evaluated(weights: bool, words: st
     spec = factories.spec("org/m", build=build, quantization=Quantization.AWQ)
     assert wording.quantization_words(spec) == words
     assert wording.quantization_words(factories.spec()) == ""
+
+
+def test_skipped_parts_of_repositories_are_named() -> None:
+    def part(name: str, **fields: Any) -> Result:
+        return factories.result(
+            f"org/pipe#{name}", source="hub", checkpoint="org/pipe", part=Part.COMPONENT, **fields
+        )
+
+    seen = factories.view(part("unet"), part("safety_checker", status=Status.SKIPPED))
+    assert wording.repository_words(seen) == (
+        "repositories: 1 of 1 with a verdict on each evaluated part, 1 of them with skipped parts "
+        "(component 1 of 1)"
+    )
+    remote = factories.result(
+        "org/code", source="hub", checkpoint="org/code", status=Status.SKIPPED
+    )
+    assert wording.repository_words(factories.view(remote)) == (
+        "repositories: 0 of 1 with a verdict on each evaluated part (nothing can be built 0 of 1)"
+    )
+    assert wording.repository_words(factories.view(factories.result())) == ""

@@ -131,7 +131,7 @@ def _summary(st: Any, details: Details) -> None:
             column.metric(name, value)
     for alert in details.alerts:
         draw = {"error": st.error, "warning": st.warning}.get(alert.level, st.info)
-        draw(f"**{_plain(alert.found)}** → {_plain(alert.advice)}")
+        draw(f"**{_plain(alert.text)}** → {_plain(alert.advice)}")
     if not details.alerts and details.figures:
         st.success("Nothing deserves attention.")
     for sentence in details.explanation:

@@ -101,7 +101,7 @@ class Alert(NamedTuple):
     """What deserves attention, in the words of the terminal, and what to do."""
 
     level: str
-    found: str
+    text: str
     advice: str
 
 

@@ -6,9 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compilewatch.errors import UsageError
+from compilewatch.extras.history import cli
 from compilewatch.extras.history.bisect import (
     Evaluated,
     Kind,
+    changed_lines,
     evaluated,
     most_evaluations,
     search,
@@ -126,3 +129,49 @@ def test_the_state_of_a_result_is_its_verdict_and_its_breaks() -> None:
 def test_what_the_machine_caused_is_no_state(status: Status, phase: Phase, kind: Kind) -> None:
     made = factories.result(status=status, phase=phase)
     assert evaluated("1", made, environment="e", run=None, reused=False).kind is kind
+
+
+def test_bisect_rejects_the_setting_for_a_target_without_it() -> None:
+    arguments = ["BertModel", "--good", "5.5.4", "--bad", "5.23.0", "--torch", "2.15.0"]
+    arguments += ["--target", "export", "--nested-graph-breaks", "on"]
+    with pytest.raises(UsageError, match="--nested-graph-breaks is a setting of the target dynamo"):
+        cli.bisect_command.main(arguments, standalone_mode=False)
+
+
+BEFORE = [f"line {number}" for number in range(1, 41)]
+AFTER = [*BEFORE[:4], "changed near the top", *BEFORE[5:34], "new", *BEFORE[34:]]
+
+
+def test_changes_come_with_their_context_in_order() -> None:
+    assert changed_lines(BEFORE, AFTER) == (
+        "@@ -3,5 +3,5 @@",
+        " line 3",
+        " line 4",
+        "-line 5",
+        "+changed near the top",
+        " line 6",
+        " line 7",
+        "@@ -33,4 +33,5 @@",
+        " line 33",
+        " line 34",
+        "+new",
+        " line 35",
+        " line 36",
+    )
+
+
+def test_what_contains_a_marked_line_comes_first_on_either_side() -> None:
+    assert changed_lines(BEFORE, AFTER, marked_before={35})[0] == "@@ -33,4 +33,5 @@"
+    assert changed_lines(BEFORE, AFTER, marked_after={35})[0] == "@@ -33,4 +33,5 @@"
+    assert changed_lines(BEFORE, AFTER, marked_after={20})[0] == "@@ -3,5 +3,5 @@"
+
+
+def test_many_lines_are_cut_and_counted() -> None:
+    found = changed_lines(BEFORE, AFTER, limit=6)
+    assert found[-1] == "… and 7 more lines"
+    assert len(found) == 7
+
+
+def test_equal_files_have_no_changes_and_a_new_one_is_all_new() -> None:
+    assert changed_lines(BEFORE, BEFORE) == ()
+    assert changed_lines([], ["a"]) == ("@@ -1,0 +1,1 @@", "+a")

@@ -68,7 +68,7 @@ def test_the_parts_of_a_call_and_the_lines_of_breaks_are_shown(monitor: Monitor)
 
 def test_notes_and_points_that_failed_are_alerts(monitor: Monitor) -> None:
     folder = stored(monitor.root, notes=("the machine was busy",))
-    assert [alert.found for alert in details(monitor).alerts] == ["the machine was busy"]
+    assert [alert.text for alert in details(monitor).alerts] == ["the machine was busy"]
     made, _ = profiled.profile()
     point = msgspec.structs.replace(
         made.targets[0].points[0],
@@ -82,7 +82,7 @@ def test_notes_and_points_that_failed_are_alerts(monitor: Monitor) -> None:
     (folder / PROFILES_FILE).write_bytes(line + b"\n")
     (alert,) = details(monitor).alerts
     assert alert.level == "error"
-    assert "eager was not measured at batch 1: oom: used 9 GiB" in alert.found
+    assert "eager was not measured at batch 1: oom: used 9 GiB" in alert.text
 
 
 def test_the_profiles_of_a_sweep_are_listed(monitor: Monitor) -> None:
