@@ -203,7 +203,8 @@ got = words(len(graphs), +places, fullgraph)
 def expected_source(result: Result) -> str:
     """The comparison with compilewatch's own capture of the same model and inputs."""
     if not result.is_verdict or result.graphs is None:
-        verdict = f"no verdict, {result.status} in {result.phase}: {one_line_of(result.detail)}"
+        first_line = (result.detail.splitlines() or [""])[0]
+        verdict = f"no verdict, {result.status} in {result.phase}: {first_line}"
         return f'print("expected:", {verdict!r})\nprint("got:     ", got)'
     if result.probed:
         verdict = f"{result.status}, {result.detail}"
@@ -220,10 +221,6 @@ def expected_source(result: Result) -> str:
         'print("expected:", expected)\nprint("got:     ", got)\n'
         "sys.exit(0 if got == expected else 1)"
     )
-
-
-def one_line_of(text: str) -> str:
-    return (text.splitlines() or [""])[0]
 
 
 def captured(request: Request) -> Result:
@@ -370,7 +367,7 @@ def script(request: Request) -> str:
     body = CAPTURE.replace("DYNAMIC", dynamic).replace("BACKEND", repr(backend))
     body = body.replace("TRAIN", str(train))
     move = "move_all()\n" if request.device is not None else ""
-    body = re.sub(r"( *)MOVE\n", lambda found: found[1] + move if move else "", body)
+    body = re.sub(r"( *)MOVE\n", lambda indented: indented[1] + move if move else "", body)
     title = f"{request.model.name} on {target_label(request.target)}"
     lines = [
         f'"""{title}, in plain PyTorch {torch.__version__}."""',

@@ -152,13 +152,13 @@ def _dict_source(value: dict[Any, Any], tensor: TensorSource) -> str:
 def _object_source(value: Any, tensor: TensorSource) -> str:
     """An object by its constructor where that takes its attributes, otherwise by its state."""
     kind: Any = type(value)
-    given = _constructed_from(value)
-    if given is not None:
+    attributes = _constructed_from(value)
+    if attributes is not None:
         arguments = ", ".join(
-            f"{name}={value_source(argument, tensor)}" for name, argument in given.items()
+            f"{name}={value_source(argument, tensor)}" for name, argument in attributes.items()
         )
-        named = all(map(str.isidentifier, given))
-        return f"{_class(kind)}({arguments if named else '**' + _dict_source(given, tensor)})"
+        named = all(map(str.isidentifier, attributes))
+        return f"{_class(kind)}({arguments if named else '**' + _dict_source(attributes, tensor)})"
     if kind.__reduce_ex__ is not object.__reduce_ex__ or kind.__reduce__ is not object.__reduce__:
         raise TypeError(f"a {kind.__name__} cannot be written: it is more than its attributes")
     if not hasattr(value, "__dict__"):

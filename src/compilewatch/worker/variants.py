@@ -50,12 +50,12 @@ def run_variants(
     main = main_variant(subject.inputs) or "prefill"
     evaluated = {
         main: _Evaluated(subject.in_fork(run, TargetOutcome), summarize(subject.inputs)),
-        **{name: _evaluated(subject, each, run, eager) for name, each in others.items()},
+        **{name: _evaluated(subject, variant, run, eager) for name, variant in others.items()},
     }
     worst = max(evaluated, key=lambda name: _WORSE.get(evaluated[name].outcome.status, -1))
     outcome = evaluated[worst].outcome
     detail = outcome.detail if worst == main else f"with {worst}: {outcome.detail}"
-    variants = tuple(_variant(name, each) for name, each in evaluated.items())
+    variants = tuple(_variant(name, variant) for name, variant in evaluated.items())
     outcome = dataclasses.replace(outcome, detail=detail, variant=worst, variants=variants)
     return outcome, evaluated[worst].inputs
 

@@ -553,10 +553,12 @@ def rewritten_lines(breaks: Sequence[GraphBreak], place: Place) -> Iterator[FixC
     caught = {graph_break.fingerprint for graph_break in breaks if _is_caught(graph_break, place)}
     for rule in RULES:
         edits_found: dict[tuple[Edit, ...], None] = {}
-        for each, site in sites:
-            if rule.other_error and each.fingerprint in caught:
+        for located, site in sites:
+            if rule.other_error and located.fingerprint in caught:
                 continue
-            if re.search(rule.when, f"{each.code} {each.reason}") and (edits := rule.apply(site)):
+            if re.search(rule.when, f"{located.code} {located.reason}") and (
+                edits := rule.apply(site)
+            ):
                 edits_found[edits] = None
         if len(edits_found) > 1:
             together = {edit: None for edits in edits_found for edit in edits}
@@ -623,6 +625,11 @@ def proposals(
                 changes.setdefault(proposed.name, proposed)
     return tuple(
         sorted(
-            changes.values(), key=lambda each: (each.removes_check, _ORDER[each.kind], each.once)
+            changes.values(),
+            key=lambda proposed_change: (
+                proposed_change.removes_check,
+                _ORDER[proposed_change.kind],
+                proposed_change.once,
+            ),
         )
     )

@@ -32,12 +32,9 @@ def imports(changes: Sequence[FixChange]) -> list[str]:
     """Return the import statements of a fix, sorted, without repetition."""
     needed = {"import contextlib", "import threading", "import torch", "import torch._dynamo"}
     return sorted(
-        needed | {line for change in changes for line in change.imports}, key=_import_order
+        needed | {line for change in changes for line in change.imports},
+        key=lambda line: (line.startswith("from "), line),
     )
-
-
-def _import_order(line: str) -> tuple[bool, str]:
-    return line.startswith("from "), line
 
 
 def context_manager(changes: Sequence[FixChange], title: str) -> str:

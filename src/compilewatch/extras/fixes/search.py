@@ -158,7 +158,7 @@ class Search:
         ]
         usual = tuple(change for change in offered if not _is_tried_alone(change))
         mild = tuple(change for change in usual if change.kind is not FixKind.USAGE)
-        together = [each for each in dict.fromkeys([mild, usual]) if each]
+        together = [proposed for proposed in dict.fromkeys([mild, usual]) if proposed]
         for attempt in together:
             if _better(self._result((*chosen, *attempt)), result):
                 return attempt

@@ -83,8 +83,8 @@ def fix_panel(fix: Fix, *, verbose: bool = False) -> RenderableType:
 def cost_words(cost: FixCost) -> str:
     """`A call takes 12 ms in eager mode, 9.1 ms compiled without the fix, and 7.2 ms with it.`"""
     eager, without, with_fix = (
-        "no time that could be measured" if each is None else milliseconds(each)
-        for each in (cost.eager, cost.without, cost.with_fix)
+        "no time that could be measured" if seconds is None else milliseconds(seconds)
+        for seconds in (cost.eager, cost.without, cost.with_fix)
     )
     sentence = f"A call takes {eager} in eager mode, {without} compiled without the fix"
     sentence += f", and {with_fix} with it"

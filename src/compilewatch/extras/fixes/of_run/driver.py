@@ -280,8 +280,10 @@ class RunSearch:
             by_key = dict(self._found)
         removed = {place for entry in by_key.values() for place in entry.fix.removed}
         for place in case.places:
-            searched = [by_key.get(each.key) for each in self._samples[place]]
-            in_vain = all(each is not None and each.fix.status in _IN_VAIN for each in searched)
+            searched = [by_key.get(sample.key) for sample in self._samples[place]]
+            in_vain = all(
+                sample is not None and sample.fix.status in _IN_VAIN for sample in searched
+            )
             if place in removed or not in_vain:
                 return True
         return False

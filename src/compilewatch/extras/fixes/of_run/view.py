@@ -135,19 +135,21 @@ def known_changes(case: Case, known: Sequence[RunFix]) -> KnownChanges | None:
     covering = [run_fix for run_fix in known if run_fix.fix.removed >= case.places]
     if covering:
         times = Counter(_change_names(run_fix) for run_fix in covering)
-        best = min(covering, key=lambda each: (len(each.fix.changes), -times[_change_names(each)]))
+        best = min(
+            covering, key=lambda other: (len(other.fix.changes), -times[_change_names(other)])
+        )
         minimal = best.fix.removed == case.places
         return KnownChanges(models=(best.model,), changes=best.fix.changes, minimal=minimal)
     parts: list[RunFix] = []
     for place in sorted(case.places):
         having = [run_fix for run_fix in known if place in run_fix.fix.removed]
         if having:
-            parts.append(min(having, key=lambda each: len(each.fix.changes)))
+            parts.append(min(having, key=lambda other: len(other.fix.changes)))
     changes = {change.name: change for part in parts for change in part.fix.changes}
     if not changes:
         return None
     ranked = sorted(
-        changes.values(), key=lambda each: (each.removes_check, _KINDS.index(each.kind))
+        changes.values(), key=lambda other: (other.removes_check, _KINDS.index(other.kind))
     )
     removed = frozenset().union(*(part.fix.removed for part in parts))
     return KnownChanges(
@@ -192,7 +194,7 @@ class FixJournal:
     def read(self) -> tuple[dict[Key, RunFix], tuple[str, ...]]:
         """Return what is stored by key, and one line for each line that cannot be read."""
         found, damaged = read_records(self._root / FILE, RunFix, FIXES_VERSION)
-        return {key_of(entry): entry for entry in found}, damaged
+        return {(e.key, e.model, e.target.environment): e for e in found}, damaged
 
     def done(self, limits: Limits) -> dict[Key, RunFix]:
         """Return what need not be searched again.
@@ -242,10 +244,6 @@ def adopt_fixes(source: Path, target: Path) -> None:
     """Copy the fixes of one run into another that it is merged into."""
     other = FixJournal(source)
     FixJournal(target).adopt(other, other.read()[0])
-
-
-def key_of(run_fix: RunFix) -> Key:
-    return run_fix.key, run_fix.model, run_fix.target.environment
 
 
 def _is_final(run_fix: RunFix, limits: Limits) -> bool:

@@ -114,12 +114,12 @@ def patch(edits: Sequence[Edit], source_of: SourceOf) -> str:
     for file in dict.fromkeys(edit.file for edit in edits):
         before = (source_of(file) or "").splitlines(keepends=True)
         after = list(before)
-        for each in [edit for edit in edits if edit.file == file]:
-            old = each.old.splitlines(keepends=True)
+        for edit_of_file in [edit for edit in edits if edit.file == file]:
+            old = edit_of_file.old.splitlines(keepends=True)
             places = [i for i in range(len(after)) if after[i : i + len(old)] == old]
             if places:
-                at = min(places, key=lambda i: abs(i + 1 - each.line))
-                after[at : at + len(old)] = each.new.splitlines(keepends=True)
+                at = min(places, key=lambda i: abs(i + 1 - edit_of_file.line))
+                after[at : at + len(old)] = edit_of_file.new.splitlines(keepends=True)
         parts += difflib.unified_diff(before, after, f"a/{file}", f"b/{file}")
     return "".join(parts)
 

@@ -119,7 +119,7 @@ class Site:
     def replaced(self, node: ast.expr, new: str) -> Edit | None:
         """The edit that puts an expression in the place of another, in its lines."""
         first, last = self.span(node)
-        head = _text_until(self.lines[first - 1], node.col_offset)
+        head = self.lines[first - 1].encode()[: node.col_offset].decode()
         tail = self.lines[last - 1].encode()[node.end_col_offset :].decode()
         return self.edit((first, last), f"{head}{new}{tail}")
 
@@ -133,10 +133,6 @@ def with_test(
     text = "\n".join(map(ast.unparse, nodes))
     owner.test = test
     return textwrap.indent(text, site.indent) + "\n"
-
-
-def _text_until(line: str, offset: int) -> str:
-    return line.encode()[:offset].decode()
 
 
 def block_of(owner: ast.stmt, statement: ast.stmt) -> list[ast.stmt]:

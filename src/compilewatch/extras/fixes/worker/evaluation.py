@@ -31,14 +31,14 @@ def evaluate(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
     options: dict[str, Any] = {}
     with ExitStack() as stack:
         with subject.tensors():
-            made = subject.inputs
-            changed = names[NAME](subject.module, made.args, made.kwargs, options)
+            own_inputs = subject.inputs
+            changed = names[NAME](subject.module, own_inputs.args, own_inputs.kwargs, options)
             args, kwargs = stack.enter_context(changed)
         target = subject.request.target
         if "dynamic" in options:
             target = msgspec.structs.replace(target, dynamic=bool(options["dynamic"]))
         request = msgspec.structs.replace(subject.request, target=target)
-        inputs = replace(made, args=args, kwargs=kwargs)
+        inputs = replace(own_inputs, args=args, kwargs=kwargs)
         return DynamoTarget().run(replace(subject, inputs=inputs, request=request))
 
 

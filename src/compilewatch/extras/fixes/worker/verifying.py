@@ -226,7 +226,7 @@ def is_size(path: tuple[Any, ...], value: torch.Tensor) -> bool:
     """Whether an argument holds sizes or positions, by its name, type and number of elements."""
     if value.is_floating_point() or value.dtype is torch.bool or value.numel() > 64:
         return False
-    names = [each.key for each in path if isinstance(each, MappingKey)]
+    names = [key.key for key in path if isinstance(key, MappingKey)]
     if not names:
         return bool(value.dim() < 2)
     return bool(not re.search(r"ids$|mask|labels|token_type", str(names[0])))
@@ -405,7 +405,7 @@ def loss_of(output: Any) -> Any:
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
-    return [each for _, each in leaves(value, "") if isinstance(each, torch.Tensor)]
+    return [leaf for _, leaf in leaves(value, "") if isinstance(leaf, torch.Tensor)]
 
 
 def leaves(
@@ -435,8 +435,8 @@ def leaves(
                 return
             seen.add(id(value))
         yield path, f"<{type(value).__name__}>"
-        for key, each in items:
-            yield from leaves(each, f"{path}.{key}", objects=objects, seen=seen, depth=depth + 1)
+        for key, item in items:
+            yield from leaves(item, f"{path}.{key}", objects=objects, seen=seen, depth=depth + 1)
 
 
 def has_attributes(value: Any) -> bool:
@@ -1452,7 +1452,7 @@ def with_number(eager: ScriptCall, fixed: ScriptCall, numbers: Numbers, value: i
     signal.alarm(NUMBER_SECONDS)
     numbers.value = value
     eager.around = numbers.eager()
-    outcomes = [attempted(partial(each.number, 0, (FIRST, "own"))) for each in (eager, fixed)]
+    outcomes = [attempted(partial(calling.number, 0, (FIRST, "own"))) for calling in (eager, fixed)]
     raised = [outcome.get("raised", "no error").partition(":")[0] for outcome in outcomes]
     if raised == ["no error"] * 2:
         expected, got = outcomes
@@ -1589,13 +1589,13 @@ def verify(
     report("compilations do not grow", not_grown(subject, after, figures, forks))
     if not step("nothing stays changed", forks.result(of_settings)):
         return figures
-    for seed, found in enumerate(after["eager"]):
-        if not step(f"eager results, seed {seed}", found):
+    for seed, of_seed in enumerate(after["eager"]):
+        if not step(f"eager results, seed {seed}", of_seed):
             return figures
     if subject.branches and not step("both branches", forks.result(of_branches)):
         return figures
-    for seed, found in enumerate(after["graph"]):
-        if not step(f"results of the graph, seed {seed}", found):
+    for seed, of_seed in enumerate(after["graph"]):
+        if not step(f"results of the graph, seed {seed}", of_seed):
             return figures
     for kind, passed, detail, condition in after["unusual"]:
         report(f"results for {kind}", (passed, detail))
@@ -1691,7 +1691,7 @@ def warm_up(subject: ScriptSubject) -> int:
     torch.set_num_threads(1)  # a fork has only the thread that forks
     model = subject.build(0)
     tensors = [*model.parameters(), *model.buffers()]
-    size: int = sum(each.numel() * each.element_size() for each in tensors)
+    size: int = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     del model, tensors
     compiled = torch.compile(product, backend="eager")
     for length in (2, 3):

@@ -103,13 +103,13 @@ def _by_segment(statements: list[ast.stmt], splits: str) -> _SegmentCall | None:
     return None
 
 
-def _of_comprehension(each: ast.ListComp, splits: str, **given: Any) -> _SegmentCall | None:
-    match each:
+def _of_comprehension(comprehension: ast.ListComp, splits: str, **data: Any) -> _SegmentCall | None:
+    match comprehension:
         case ast.ListComp(
             elt=ast.Subscript(value=ast.Call() as call, slice=ast.Constant(value=0)),
             generators=[ast.comprehension(target=target, iter=chunks, ifs=[])],
         ) if ast.unparse(chunks) == f"zip(*{splits})":
-            return _call(call, target, **given)
+            return _call(call, target, **data)
     return None
 
 
@@ -154,7 +154,7 @@ def _of_loop(
     )
 
 
-def _call(call: ast.Call, loop: ast.expr, **given: Any) -> _SegmentCall | None:
+def _call(call: ast.Call, loop: ast.expr, **data: Any) -> _SegmentCall | None:
     """The call `function(self, q, k, v, attention_mask=None, ...)`, which uses q, k, v once."""
     names = [name_of(element) for element in loop.elts] if isinstance(loop, ast.Tuple) else []
     mask = keyword(call, "attention_mask")
@@ -175,7 +175,7 @@ def _call(call: ast.Call, loop: ast.expr, **given: Any) -> _SegmentCall | None:
             for each in call.keywords
             if each.arg != "attention_mask"
         ],
-        **given,
+        **data,
     )
 
 

@@ -99,10 +99,10 @@ def _element_of(value: ast.expr) -> str | None:
             inner, number = (right, left) if _is_number(left) else (left, right)
             return _element_of(inner) if _is_number(number) else None
         case ast.Call(func=ast.Attribute(value=owner, attr=attr), args=args, keywords=keywords):
-            given = args if ast.unparse(owner) == "torch" else [owner, *args]
-            numbers = [*given[1:], *(keyword.value for keyword in keywords)]
-            if attr in _ELEMENTWISE and given and all(map(_is_number, numbers)):
-                return _element_of(given[0])
+            arguments = args if ast.unparse(owner) == "torch" else [owner, *args]
+            numbers = [*arguments[1:], *(keyword.value for keyword in keywords)]
+            if attr in _ELEMENTWISE and arguments and all(map(_is_number, numbers)):
+                return _element_of(arguments[0])
     return None
 
 

@@ -257,7 +257,14 @@ def _of_use(node: ast.AST, name: str, site: Site) -> Edit | None:
         case (
             ast.Assign(targets=[ast.Name(id=target)], value=ast.List(elts=elements))
             | ast.AnnAssign(target=ast.Name(id=target), value=ast.List(elts=elements))
-        ) if target == name and elements and all(map(_is_integer, elements)):
+        ) if (
+            target == name
+            and elements
+            and all(
+                isinstance(element, ast.Constant) and type(element.value) is int
+                for element in elements
+            )
+        ):
             text = ", ".join(map(ast.unparse, elements))
             return _line(site, node, f"{name} = torch.tensor([{text}])")
         case ast.Expr(
@@ -277,10 +284,6 @@ def _of_use(node: ast.AST, name: str, site: Site) -> Edit | None:
             given_text = ", ".join(f"{key}={value}" for key, value in arguments.items())
             return _line(site, node, f"{ast.unparse(node.targets[0])} = {name}.to({given_text})")
     return None
-
-
-def _is_integer(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and type(node.value) is int
 
 
 def _line(site: Site, node: ast.stmt, text: str) -> Edit | None:

@@ -73,12 +73,12 @@ def plain_source(value: Any) -> str | None:
     if isinstance(value, range):
         return repr(value)
     if isinstance(value, slice):
-        return repr(value) if all(type(v) in (int, type(None)) for v in _bounds(value)) else None
+        return (
+            repr(value)
+            if all(type(v) in (int, type(None)) for v in (value.start, value.stop, value.step))
+            else None
+        )
     return None
-
-
-def _bounds(value: slice) -> tuple[Any, Any, Any]:
-    return value.start, value.stop, value.step
 
 
 def known_object(value: Any) -> tuple[str, str] | None:
@@ -180,7 +180,8 @@ def torch_module_source(
         source = f"{short}({{{', '.join(f'{k!r}: {v}' for k, v in pairs)}}})"
     else:
         source = f"{short}({', '.join(_arguments(value, expression))})"
-    return f"{source}.eval()" if not value.training and _depends_on_mode(value) else source
+    depends_on_mode = any(isinstance(inner, _OF_MODE) for inner in value.modules())
+    return f"{source}.eval()" if not value.training and depends_on_mode else source
 
 
 def _arguments(value: nn.Module, expression: Callable[[Any, str], str]) -> list[str]:
@@ -191,18 +192,14 @@ def _arguments(value: nn.Module, expression: Callable[[Any, str], str]) -> list[
         (s for s in signatures if "args" not in s), {}
     )  # LSTM passes them on
     for parameter in named.values():
-        given = getattr(value, parameter.name, _UNSET)
-        if given is _UNSET or parameter.name in ("self", "device", "dtype", "mode"):
+        attribute = getattr(value, parameter.name, _UNSET)
+        if attribute is _UNSET or parameter.name in ("self", "device", "dtype", "mode"):
             continue
-        if isinstance(given, torch.Tensor) or (given is None and parameter.name == "bias"):
-            given = given is not None
-        if given is not parameter.default and given != parameter.default:
-            arguments.append(f"{parameter.name}={expression(given, parameter.name)}")
+        if isinstance(attribute, torch.Tensor) or (attribute is None and parameter.name == "bias"):
+            attribute = attribute is not None
+        if attribute is not parameter.default and attribute != parameter.default:
+            arguments.append(f"{parameter.name}={expression(attribute, parameter.name)}")
     return arguments
-
-
-def _depends_on_mode(module: nn.Module) -> bool:
-    return any(isinstance(m, _OF_MODE) for m in module.modules())
 
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -277,9 +274,9 @@ def arguments_of(statement: Statement) -> list[Statement]:
     if not isinstance(statement.value, ast.Call) or not isinstance(statement.value.func, ast.Name):
         return []
     call = statement.value
-    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
     plain = (ast.Name, ast.Constant, ast.Attribute, ast.Starred, ast.JoinedStr, ast.Lambda)
-    return [ast.Expr(value=each) for each in given if not isinstance(each, plain)]
+    return [ast.Expr(value=argument) for argument in arguments if not isinstance(argument, plain)]
 
 
 def header_of(statement: Statement) -> Statement | None:
@@ -477,10 +474,10 @@ class Writer:
             return tensor_source(value.detach(), exact=self._exact)
         if isinstance(value, types.ModuleType):
             return self._module(value, hint)
-        known = known_object(value)
-        if known is not None:
-            self._import(known[0])
-            return self._named(value, hint, known[1])
+        of_library = known_object(value)
+        if of_library is not None:
+            self._import(of_library[0])
+            return self._named(value, hint, of_library[1])
         collection = self._collection(value, hint)
         if collection is not None:
             return collection
@@ -502,8 +499,8 @@ class Writer:
             return f"{owner}.{value.__name__}"
         if isinstance(value, functools.partial):
             self._import("functools")
-            given = [value.func, *value.args]
-            parts = [self.expression(each, hint) for each in given]
+            parts_given = [value.func, *value.args]
+            parts = [self.expression(part_given, hint) for part_given in parts_given]
             parts += [f"{k}={self.expression(v, k)}" for k, v in value.keywords.items()]
             return f"functools.partial({', '.join(parts)})"
         if isinstance(value, types.FunctionType):
@@ -511,8 +508,8 @@ class Writer:
         if hasattr(value, "__wrapped__") and callable(value):  # functools.lru_cache
             return self.expression(value.__wrapped__, hint)
         if isinstance(value, type):
-            made = not self.attributes.isdisjoint({f"{hint}()", f"{value.__name__}()"})
-            return self._class(value, instantiated=made, called=made)
+            instantiated = not self.attributes.isdisjoint({f"{hint}()", f"{value.__name__}()"})
+            return self._class(value, instantiated=instantiated, called=instantiated)
         if isinstance(value, inspect.Signature):
             return self._signature(value)
         return self._object(value, hint)
@@ -638,8 +635,8 @@ class Writer:
 
         `instantiated` means that code calls the class, `called` that it calls an object of it.
         """
-        bases = [each for each in kind.__mro__[1:] if path_of(each) is not None]
-        base = next((each for each in bases if each is not object), None)
+        bases = [base_class for base_class in kind.__mro__[1:] if path_of(base_class) is not None]
+        base = next((base_class for base_class in bases if base_class is not object), None)
         if base is not None and (base.__name__ in _ABSTRACT or inspect.isabstract(base)):
             base = nn.Module if issubclass(kind, nn.Module) else None
         name = self._new_name(kind, kind.__name__)
@@ -648,12 +645,12 @@ class Writer:
             inherited = f"({self.expression(base, base.__name__)})"
         body: list[str] = []
         implicit = () if dataclasses.is_dataclass(kind) else _IMPLICIT
-        wanted = [*sorted(self.attributes), *implicit]
+        names_read = [*sorted(self.attributes), *implicit]
         if called:
-            wanted.append("forward")
+            names_read.append("forward")
         if instantiated:
-            wanted.append("__init__")
-        for attribute in dict.fromkeys(wanted):
+            names_read.append("__init__")
+        for attribute in dict.fromkeys(names_read):
             owner = next((c for c in kind.__mro__ if attribute in vars(c)), None)
             if owner is None or path_of(owner) is not None:
                 continue
@@ -664,7 +661,7 @@ class Writer:
             lines = ["@dataclasses.dataclass", *lines]
             all_read = "fields" in self.attributes
             named = (field.name for field in dataclasses.fields(kind))
-            read = [each for each in named if all_read or each in self.attributes]
+            read = [base_class for base_class in named if all_read or base_class in self.attributes]
             fields = [f"{used_name}: object = None" for used_name in read]
             body = [
                 *fields,
@@ -725,8 +722,8 @@ class Writer:
         if dataclasses.is_dataclass(kind):
             return True
         own = [c for c in kind.__mro__ if path_of(c) is None]
-        wanted = self.attributes | set(_IMPLICIT)
-        members = ((name, vars(c)[name]) for c in own for name in wanted if name in vars(c))
+        names = self.attributes | set(_IMPLICIT)
+        members = ((name, vars(c)[name]) for c in own for name in names if name in vars(c))
         return any(
             isinstance(member, types.FunctionType | classmethod | staticmethod)
             or self._is_reached(member)
@@ -742,7 +739,7 @@ class Writer:
 
     def _read_attributes(self, value: Any) -> list[tuple[str, str]]:
         """The attributes of an object that code reads, and their sources; methods are left out."""
-        found = []
+        pairs = []
         for name in sorted(present(value, self.attributes)):
             static = inspect.getattr_static(type(value), name, None)
             method = isinstance(static, types.FunctionType | classmethod | staticmethod)
@@ -767,8 +764,8 @@ class Writer:
                 and path_of_owner(type(value), name)
             ):
                 continue
-            found.append((name, self.expression(attribute, name)))
-        return found
+            pairs.append((name, self.expression(attribute, name)))
+        return pairs
 
     def _is_reached(self, member: Any) -> bool:
         function = getattr(member, "fget", None) or getattr(member, "func", None)
