@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from compilewatch.analysis.summary import planned, summarise
-from compilewatch.api.view import view
+from compilewatch.api.publish import view
 from compilewatch.records import ChangeKind, Record, Run, RunView
 from compilewatch.report.wording import plural
 from compilewatch.store import Store

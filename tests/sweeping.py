@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from compilewatch.api.run import sweep
+from compilewatch.api.sweep import sweep_models
 from compilewatch.config import Settings, load_settings
 from compilewatch.launchers import Launcher
 from compilewatch.records import (
@@ -50,7 +50,7 @@ def store(tmp_path: Path) -> Store:
 
 def run_sweep(tmp_path: Path, launcher: Launcher | None = None, **given: Any) -> RunView:
     changes = given.pop("settings", {})
-    return sweep(
+    return sweep_models(
         store(tmp_path),
         launcher or FakeLauncher(),
         given.pop("specs", MODELS),

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from compilewatch.api import worker_client
+from compilewatch.api import choose
 from compilewatch.cli import main
 from compilewatch.launchers import LAUNCHERS
 from tests.warm import WarmLauncher, warm
@@ -153,7 +153,7 @@ def run_here(
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setitem(LAUNCHERS, "local", f"{warm.__module__}:{warm.__name__}")
-        patch.setattr(worker_client, "LocalLauncher", warm)
+        patch.setattr(choose, "LocalLauncher", warm)
         program: Any = _Program()
         done = CliRunner().invoke(program, list(arguments), env=variables | more)
     if done.exception is not None and not isinstance(done.exception, SystemExit):

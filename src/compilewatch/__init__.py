@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from compilewatch.api.check import CheckResult, check
-    from compilewatch.api.fixes import fix
-    from compilewatch.api.summary import SweepSummary
+    from compilewatch.api.check import CheckResult, check, fix
+    from compilewatch.api.publish import SweepSummary
     from compilewatch.api.sweep import sweep
     from compilewatch.errors import CompilewatchError
     from compilewatch.records import GraphBreak, Recompilation, Result
@@ -33,9 +32,9 @@ _MODULES = {
     "GraphBreak": "compilewatch.records",
     "Recompilation": "compilewatch.records",
     "Result": "compilewatch.records",
-    "SweepSummary": "compilewatch.api.summary",
+    "SweepSummary": "compilewatch.api.publish",
     "check": "compilewatch.api.check",
-    "fix": "compilewatch.api.fixes",
+    "fix": "compilewatch.api.check",
     "sweep": "compilewatch.api.sweep",
 }
 """Where public names are defined. They are imported when they are used."""

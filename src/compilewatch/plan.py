@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -41,7 +42,6 @@ from compilewatch.records import (
     HARNESS_VERSION,
     ClassBuild,
     ConfigBuild,
-    Depth,
     Dtype,
     Environment,
     ErrorRecord,
@@ -58,8 +58,6 @@ from compilewatch.records import (
     Shard,
     Status,
     Target,
-    Tier,
-    Variants,
     digest,
 )
 
@@ -122,39 +120,29 @@ def overrides_for(spec: ModelSpec, overrides: Iterable[dict[str, Any]]) -> list[
 
 
 def request_key(
-    spec: ModelSpec,
-    target: Target,
-    *,
-    environment: Environment | None,
-    tier: Tier,
-    depth: Depth,
-    variants: Variants = Variants.MAIN,
-    overrides: Iterable[dict[str, Any]] = (),
-    inputs_file: Path | None = None,
-    operators_files: Iterable[Path] = (),
+    request: Request, environment: Environment | None, overrides: Iterable[dict[str, Any]] = ()
 ) -> str:
     """Return the key of a request: a digest of everything that can change its result.
 
     It does not contain the model's name, downloads or licence, nor deadlines and memory limits,
     which can only prevent a result, nor the environment's name: two names of one environment share
     results. `environment` None means that it does not exist, so that the request does not run.
-    Raises ConfigError if `inputs_file` or one of `operators_files` cannot be read.
+    Raises ConfigError if a file of inputs or operators cannot be read.
     """
-    target_options = msgspec.structs.asdict(target)
+    target_options = msgspec.structs.asdict(request.target)
     del target_options["environment"]
-    target_options["device"] = declared(target.device)
+    target_options["device"] = declared(request.target.device)
     return digest(
         {
-            "build": _build_identity(spec),
+            "build": _build_identity(request.model),
             "target": target_options,
-            "tier": tier,
-            "depth": depth,
-            "variants": variants_of(target.name, variants),
+            "tier": request.tier,
+            "depth": request.depth,
+            "variants": request.variants,
             "environment": _environment_identity(environment),
-            "overrides": overrides_for(spec, overrides),
-            "inputs": _file_sha256(inputs_file) if inputs_file is not None else None,
-            "operators": [_file_sha256(path) for path in operators_files],
-            "harness": [HARNESS_VERSION, target_sha256(target.name)],
+            "overrides": overrides_for(request.model, overrides),
+            "files": _digests_of_files(request),
+            "harness": [HARNESS_VERSION, target_sha256(request.target.name)],
         }
     )
 
@@ -229,7 +217,7 @@ def _words(name: str) -> frozenset[str]:
     return frozenset(words) - GENERIC_WORDS
 
 
-def wanted(
+def environments_of_targets(
     targets: Iterable[str], named: Sequence[str], devices: Iterable[str] = ()
 ) -> tuple[str, ...]:
     """Return the names of the environments in which these targets may run.
@@ -249,15 +237,15 @@ def wanted(
     return tuple(dict.fromkeys(environments))
 
 
-def possible(
+def possible_environments(
     targets: Iterable[str], named: Sequence[str], devices: Iterable[str] = ()
 ) -> tuple[str, ...]:
-    """Return `wanted`, and without `named` the environments that have packages for single models.
+    """Return `environments_of_targets`, and those that have packages for single models.
 
-    Which of those a plan needs is known when its models are.
+    The latter only without `named`; which of them a plan needs is known when its models are.
     """
     further = () if named else tuple(PACKAGE_ENVIRONMENTS)
-    return tuple(dict.fromkeys((*wanted(targets, named, devices), *further)))
+    return tuple(dict.fromkeys((*environments_of_targets(targets, named, devices), *further)))
 
 
 def place(
@@ -516,12 +504,11 @@ Own = Mapping[str, Sequence[ModelSpec]]
 """Environment -> its models, where its Transformers has other models than the rest of a plan."""
 
 
-def options_of(settings: Settings, environments: Iterable[Environment]) -> Options:
-    """The options with which a sweep with these settings evaluates its models."""
+def options_of(settings: Settings) -> Options:
+    """The options with which a command with these settings evaluates its models."""
     overrides = Path(settings.overrides_dir)
     operators = Path(settings.neuron_operators_file)
     return Options(
-        environments=tuple(environments),
         tier=settings.tier,
         depth=settings.depth,
         variants=settings.variants,
@@ -536,6 +523,7 @@ def plan(
     specs: Sequence[ModelSpec],
     targets: Sequence[Target],
     options: Options,
+    environments: Iterable[Environment],
     *,
     own: Own | None = None,
     expectations: Expectations | None = None,
@@ -544,46 +532,66 @@ def plan(
 ) -> Plan:
     """Make one request for each model and target, in the order of the models.
 
-    Unless a person `named` the environments, a model that needs further packages is planned for the
-    environment that has them (`placement.place_model`).
-
-    A target in an environment with models of its `own` is planned for those of `specs` that the
-    environment has, as it describes them. A target whose environment does not exist is
-    `unsupported`; the detail says what to type.
+    `environments` are those that exist. A target that names another one is `unsupported`; the
+    detail says what to type. Unless a person `named` the environments, a model that needs further
+    packages is planned for the environment that has them (`place_model`). A target in an
+    environment with models of its `own` is planned for those of `specs` that the environment has,
+    as it describes them.
 
     Raises UsageError for an empty plan, an unknown target or a name that two models share, and
     ConfigError for overrides or inputs that cannot be read.
     """
-    _check(specs, targets)
-    expected = expectations or Expectations()
-    overrides = read_overrides(Path(options.overrides_dir) if options.overrides_dir else None)
-    placing = [override for override in overrides if override.get("packages")]
-    known = {environment.name: environment for environment in options.environments}
+    if not specs:
+        raise UsageError("no models to check: the selection is empty")
+    check_targets(targets)
+    for name, models in Counter(spec.name for spec in specs).items():
+        if models > 1:
+            raise UsageError(f"two models are called {name!r}: rename one or select by source")
+    overrides = _overrides(options)
+    known = {environment.name: environment for environment in environments}
     in_shard = shard.holds(spec.name for spec in specs) if shard is not None else None
     requests: list[Request] = []
     skipped: list[Result] = []
     identity: list[tuple[str, str, bool]] = []
     for spec, target in pairs(specs, targets, own):
-        spec = without_adapter(spec, target, known, named=named)
-        if not named:
-            spec, target = place_model(spec, target, placing, known)
-        environment = known.get(target.environment)
-        key = _key(spec, target, environment, overrides, options)
-        request = _request(spec, target, key, options)
-        result = _result_without_run(request, environment, expected)
+        request = _request(spec, target, options, overrides, known, named=named)
+        environment = known.get(request.target.environment)
+        key = request_key(request, environment, overrides)
+        request = msgspec.structs.replace(request, key=key)
+        result = _result_without_run(request, environment, expectations or Expectations())
         identity.append((spec.name, key, result is None))
-        if in_shard is not None and spec.name not in in_shard:
-            continue
-        if result is None:
-            requests.append(request)
-        else:
-            skipped.append(result)
+        if in_shard is None or spec.name in in_shard:
+            if result is None:
+                requests.append(request)
+            else:
+                skipped.append(result)
     return Plan(
         requests=tuple(requests),
         skipped=tuple(skipped),
         digest=digest(sorted(identity)),
         shard=shard,
     )
+
+
+def single_request(
+    spec: ModelSpec,
+    target: Target,
+    options: Options,
+    environments: Iterable[Environment],
+    *,
+    named: bool,
+) -> Request:
+    """Return the request of a command that stores nothing; it has no key.
+
+    Raises UsageError for a model that is not run, and ConfigError for a file that cannot be read.
+    """
+    known = {environment.name: environment for environment in environments}
+    request = _request(spec, target, options, _overrides(options), known, named=named)
+    result = _result_without_run(request, known.get(request.target.environment), Expectations())
+    if result is not None:
+        raise UsageError(f"{spec.name} is not run: {result.detail}")
+    _digests_of_files(request)  # before a worker starts
+    return request
 
 
 def pairs(
@@ -651,17 +659,6 @@ def parse_shard(text: str) -> Shard:
     return Shard(index=index, count=count)
 
 
-def _check(specs: Sequence[ModelSpec], targets: Sequence[Target]) -> None:
-    if not specs:
-        raise UsageError("no models to check: the selection is empty")
-    check_targets(targets)
-    seen: set[str] = set()
-    for spec in specs:
-        if spec.name in seen:
-            raise UsageError(f"two models are called {spec.name!r}: rename one or select by source")
-        seen.add(spec.name)
-
-
 def check_targets(targets: Sequence[Target]) -> None:
     """Raise UsageError if there is no target, or for a name, backend or device that it lacks."""
     if not targets:
@@ -676,51 +673,41 @@ def check_targets(targets: Sequence[Target]) -> None:
         check_device(target)
 
 
-def _key(
+def _overrides(options: Options) -> Sequence[dict[str, Any]]:
+    return read_overrides(Path(options.overrides_dir) if options.overrides_dir else None)
+
+
+def _request(
     spec: ModelSpec,
     target: Target,
-    environment: Environment | None,
-    overrides: Iterable[dict[str, Any]],
     options: Options,
-) -> str:
-    inputs_file = options.inputs_file or spec.inputs_file
-    return request_key(
-        spec,
-        target,
-        environment=environment,
-        tier=options.tier,
-        depth=options.depth,
-        variants=options.variants,
-        overrides=overrides,
-        inputs_file=Path(inputs_file) if inputs_file else None,
-        operators_files=_operators_files(target, options),
-    )
+    overrides: Iterable[dict[str, Any]],
+    known: Mapping[str, Environment],
+    *,
+    named: bool,
+) -> Request:
+    """Return the request of a model on a target, in the environment that fits, without a key."""
+    spec = without_adapter(spec, target, known, named=named)
+    if not named:
+        placing = [override for override in overrides if override.get("packages")]
+        spec, target = place_model(spec, target, placing, known)
+    fields = msgspec.structs.asdict(options) | {
+        "variants": variants_of(target.name, options.variants),
+        "deadlines": deadlines_of(target.name, options.deadlines),
+        "inputs_file": options.inputs_file or spec.inputs_file,
+    }
+    return Request(model=spec, target=target, key="", device=declared(target.device), **fields)
 
 
-def _request(spec: ModelSpec, target: Target, key: str, options: Options) -> Request:
-    return Request(
-        model=spec,
-        target=target,
-        key=key,
-        device=declared(target.device),
-        tier=options.tier,
-        depth=options.depth,
-        variants=variants_of(target.name, options.variants),
-        deadlines=deadlines_of(target.name, options.deadlines),
-        memory_limit_bytes=options.memory_limit_bytes,
-        inputs_file=options.inputs_file or spec.inputs_file,
-        overrides_dir=options.overrides_dir,
-        neuron_operators=options.neuron_operators,
-        keep_artifacts=options.keep_artifacts,
-    )
+def _digests_of_files(request: Request) -> list[tuple[str, str]]:
+    """Return (kind, digest) of the files besides the model's own that can change a result.
 
-
-def _operators_files(target: Target, options: Options) -> tuple[Path, ...]:
-    """Return the lists of Neuron operators for the one target whose results depend on them."""
-    if not entry(target.name).reads_neuron_operators:
-        return ()
-    own = options.neuron_operators
-    return (Path(own), NEURON_OPERATORS) if own is not None else (NEURON_OPERATORS,)
+    Raises ConfigError for one that cannot be read.
+    """
+    files = [("inputs", request.inputs_file)]
+    if entry(request.target.name).reads_neuron_operators:
+        files += [("operators", request.neuron_operators), ("operators", str(NEURON_OPERATORS))]
+    return [(kind, _file_sha256(Path(name))) for kind, name in files if name]
 
 
 def _result_without_run(

@@ -426,22 +426,14 @@ class Work(Record, frozen=True, kw_only=True):
     options: dict[str, Any]
 
 
-class Request(Record, frozen=True, kw_only=True):
-    """Evaluate this model on this target, in the target's environment.
+class Options(Record, frozen=True, kw_only=True):
+    """How a request is evaluated; all requests of a plan share it. Paths are absolute.
 
-    `key` is a hash of everything that can change the result. Deadlines and the memory limit are not
-    part of it, because they can only prevent a result. `inputs_file` is a file of saved inputs
-    (`.toml` or `.safetensors`), `overrides_dir` the folder of a project's own overrides and
-    `neuron_operators` its file of operators that neuronx-cc is documented to reject, besides those
-    in `data`; all three are absolute paths. `device` describes the declared device of the target;
-    None for the CPU. With `work`, an extra does something else with the model, and the result only
-    says whether that worked.
+    `inputs_file` is a file of saved inputs (`.toml` or `.safetensors`), which replaces that of the
+    model, `overrides_dir` the folder of a project's own overrides and `neuron_operators` its file
+    of operators that neuronx-cc is documented to reject, besides those in `data`.
     """
 
-    model: ModelSpec
-    target: Target
-    key: str
-    device: DeclaredDevice | None = None
     tier: Tier = Tier.AUTO
     depth: Depth = Depth.FULL
     variants: Variants = Variants.MAIN
@@ -451,6 +443,21 @@ class Request(Record, frozen=True, kw_only=True):
     overrides_dir: str | None = None
     neuron_operators: str | None = None
     keep_artifacts: bool = True
+
+
+class Request(Options, frozen=True, kw_only=True):
+    """Evaluate this model on this target, in the target's environment, with these options.
+
+    `key` is a hash of everything that can change the result, empty where nothing is stored.
+    Deadlines and the memory limit are not part of it, because they can only prevent a result.
+    `device` describes the declared device of the target; None for the CPU. With `work`, an extra
+    does something else with the model, and the result only says whether that worked.
+    """
+
+    model: ModelSpec
+    target: Target
+    key: str
+    device: DeclaredDevice | None = None
     work: Work | None = None
 
 
@@ -1047,25 +1054,6 @@ class Shard(Record, frozen=True, kw_only=True):
 
 def _hash(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
-
-
-class Options(Record, frozen=True, kw_only=True):
-    """Options that all requests of a plan share. Paths are absolute.
-
-    `environments` are those that exist; a target that names another one is not evaluated.
-    `inputs_file` replaces the inputs files of the models, which is useful for a plan of one model.
-    """
-
-    environments: tuple[Environment, ...]
-    tier: Tier = Tier.AUTO
-    depth: Depth = Depth.FULL
-    variants: Variants = Variants.MAIN
-    deadlines: Deadlines = Deadlines()
-    memory_limit_bytes: int = 8 * 2**30
-    overrides_dir: str | None = None
-    neuron_operators: str | None = None
-    inputs_file: str | None = None
-    keep_artifacts: bool = True
 
 
 class Plan(Record, frozen=True, kw_only=True):

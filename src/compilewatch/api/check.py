@@ -1,16 +1,20 @@
-"""Check one model: an object of the caller's in their process, or a named model isolated."""
+"""Check one model: an object of the caller's in their process, or a named model isolated.
+
+Also the public `fix`.
+"""
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from compilewatch.api.launching import evaluate_one
-from compilewatch.api.requests import one_request
+from compilewatch import plugins
+from compilewatch.api.choose import evaluate_one, one_request
 from compilewatch.errors import UsageError
 from compilewatch.records import (
     GraphBreak,
@@ -21,6 +25,9 @@ from compilewatch.records import (
     SecondCall,
     Status,
 )
+
+if TYPE_CHECKING:
+    from compilewatch.extras.fixes.records import Fix
 
 _ONE_AT_A_TIME = threading.RLock()
 """Dynamo's state is that of the process."""
@@ -221,4 +228,58 @@ def with_numerics(captured: Result, compiled: Result) -> Result:
         numerics=compiled.numerics,
         status=Status.MISMATCH if differs else captured.status,
         detail=compiled.detail if differs else captured.detail,
+    )
+
+
+def fix(
+    model: str | Callable[[], Any],
+    *,
+    mode: str = "eval",
+    dynamic: bool | None = None,
+    inputs: str | None = None,
+    max_evaluations: int | None = None,
+    max_seconds: float | None = None,
+    rewrites: bool = True,
+) -> Fix:
+    """Search for changes that remove the graph breaks of a model, and verify them.
+
+    `model` is what `compilewatch fix` takes (`BertModel`, `./net.py`, `net:factory`), or a function
+    or class at the top of a file that returns the module when it is called without arguments.
+    `inputs` is what the option `--inputs` of that command takes. Each evaluation, and the script,
+    has a process of its own, so that nothing of this process changes. `max_evaluations` (24) and
+    `max_seconds` (600) limit the search; without `rewrites`, nothing is tried that edits the source
+    of a library.
+
+    Of what it returns, `status` is `verified` (single graph), `improves` (fewer graph breaks),
+    `captured` (a single graph that the script rejected), `nothing`, `no_break` or `no_verdict`,
+    `code` is the context manager to paste, `script` what verified it, and `holds_if` the conditions
+    that no script can try. `print` shows it as `compilewatch fix` does.
+
+    Raises UsageError for arguments that cannot be meant, and MissingExtraError without the extra
+    `fixes`.
+    """
+    name = model if isinstance(model, str) else _name_of(model)
+    if mode not in set(Mode):
+        raise UsageError(f"mode is 'eval' or 'train', not {mode!r}")
+    result: Fix = plugins.provided("fix", "fix")(
+        name,
+        mode=mode,
+        dynamic=dynamic,
+        inputs=inputs,
+        max_evaluations=max_evaluations,
+        max_seconds=max_seconds,
+        rewrites=rewrites,
+    )
+    return result
+
+
+def _name_of(model: Callable[[], Any]) -> str:
+    """Return the name of what builds a model, by which another process can find it."""
+    if inspect.isfunction(model) or inspect.isclass(model):
+        file = inspect.getsourcefile(model)
+        if file is not None and model.__qualname__.isidentifier():
+            return f"{file}:{model.__qualname__}"
+    raise UsageError(
+        "fix takes a model by its name, such as './net.py:build', or a function or class at the "
+        "top of a file, because each evaluation builds it anew in a process of its own"
     )

@@ -1,30 +1,310 @@
-"""Sending stored runs to the sinks, including the runs that wait in the spool."""
+"""Stored runs: their view with changes, what it says as one object, publishing and pruning them.
+
+Sinks see stored runs only; those that a remote sink has not accepted wait in the spool.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 import msgspec
 
-from compilewatch import plugins
-from compilewatch.api.view import view
+from compilewatch import extras, plugins
+from compilewatch.analysis.comparison import (
+    between_devices,
+    between_environments,
+    changed_breaks,
+    compare,
+    default_baseline,
+    may_be_baseline,
+    same_settings,
+    scope,
+)
+from compilewatch.analysis.summary import Summary, summarise
 from compilewatch.config import Settings, value_of, where_to_set
+from compilewatch.contract.targets import target_label
 from compilewatch.errors import (
     CompilewatchError,
     SelectionError,
     SinkError,
+    StoreError,
     UnreachableError,
     UsageError,
 )
-from compilewatch.records import RunView, now
+from compilewatch.plan import Expectations, stale_note
+from compilewatch.records import (
+    AttemptCode,
+    Change,
+    Earlier,
+    ModelFix,
+    Phase,
+    Record,
+    Result,
+    Run,
+    RunPart,
+    RunView,
+    Status,
+    Target,
+    TrendPoint,
+    now,
+)
+from compilewatch.report import wording
 from compilewatch.sinks import ADDRESSES, SINKS, Sink, remote_sinks
-from compilewatch.store import Spool, Spooled, Store, StoredRun
+from compilewatch.store import Spool, Spooled, Store, StoredRun, freed_bytes, run_bytes
+
+RUNS_SHOWN = 20
+"""The number of runs in a history or a trend, including the run itself."""
 
 MAX_REJECTIONS = 5
 """After how many rejections by a sink a run is removed from the spool."""
+
+
+def view(
+    store: Store,
+    stored: StoredRun,
+    *,
+    baseline: str | StoredRun | None = None,
+    expectations: Expectations | None = None,
+) -> RunView:
+    """A stored run with its changes and notes.
+
+    `baseline` is `auto`, `none` or a run; None means the baseline with which the run was compared
+    when it ended. `expectations` are checked for lines that no longer apply.
+    """
+    run = stored.run
+    results = stored.results()
+    notes = list(stored.damaged)
+    if run.missing_shards:
+        missing = ", ".join(run.missing_shards)
+        notes.append(f"this run is incomplete: merge it again with the missing shards {missing}")
+    if len(results) < run.planned:
+        planned = wording.plural(run.planned, "planned request")
+        verb = "has" if 1 in (len(results), run.planned) else "have"
+        notes.append(f"the run is {run.state}: {len(results):,} of {planned} {verb} a result")
+    notes += _lost(results)
+    judged = (expectations or Expectations()).stale(results, run.environments)
+    notes += (stale_note(expected, result) for expected, result in judged)
+    runs = store.runs()
+    other, problem = _baseline(store, stored, baseline, runs)
+    notes += problem
+    try:
+        history, trend, damaged = _past(
+            store, run, results, [earlier_run.run for earlier_run in runs]
+        )
+        notes += (line for line in damaged if line not in notes)
+    except StoreError as error:
+        history, trend = {}, ()
+        notes.append(f"the history of earlier runs cannot be read: {error}")
+    parts, part_notes = _parts(stored, other)
+    notes += part_notes
+    seen = RunView(run=run, results=results, history=history, trend=trend, parts=parts)
+    if other is None:
+        return replace(seen, notes=tuple(notes))
+    compared = compare(other.run, other.results(), run, results)
+    notes += (line for line in other.damaged if line not in notes)
+    return replace(
+        seen,
+        changes=compared.changes,
+        baseline=other.run,
+        differences=compared.differences,
+        notes=tuple(notes),
+        before=_before(other.results(), results, compared.changes),
+    )
+
+
+def _parts(stored: StoredRun, baseline: StoredRun | None) -> tuple[dict[str, RunPart], list[str]]:
+    """What extras stored in the run, by their names, and what they note."""
+    parts: dict[str, RunPart] = {}
+    notes: list[str] = []
+    for name, reference in extras.of_run(stored.path, "view"):
+        try:
+            parts[name], part_notes = plugins.load(reference)(stored, baseline)
+        except StoreError as error:
+            part_notes = [str(error)]  # the results of the run are readable without it
+        notes += part_notes
+    return parts, notes
+
+
+def view_between(
+    base: StoredRun, stored: StoredRun, names: tuple[str, str], *, devices: bool = False
+) -> RunView:
+    """The differences between one environment of `base` and another of `stored`, or two `devices`.
+
+    Both may be the same run. Raises UsageError if a run has no result for its name.
+    """
+    baseline, run, results = base.run, stored.run, stored.results()
+    if devices:
+        compared = between_devices(baseline, base.results(), run, results, names)
+        inside = tuple(r for r in results if r.request.target.device == names[1])
+    else:
+        baseline, run, compared = between_environments(
+            baseline, base.results(), run, results, names
+        )
+        inside = tuple(r for r in results if r.request.target.environment == names[1])
+    return RunView(
+        run=msgspec.structs.replace(run, planned=len(inside)),
+        results=inside,
+        changes=compared.changes,
+        baseline=baseline,
+        differences=compared.differences,
+        notes=tuple(dict.fromkeys([*base.damaged, *stored.damaged])),
+    )
+
+
+def _before(
+    olds: Iterable[Result], news: Iterable[Result], changes: Iterable[Change]
+) -> dict[tuple[str, Target], Result]:
+    """The results of the baseline with a change, or whose breaks are at different code now."""
+    changed = {(change.model, change.target) for change in changes}
+    after = {(r.request.model.name, r.request.target): r for r in news}
+    before = {(r.request.model.name, r.request.target): r for r in olds}
+    return {
+        key: old
+        for key, old in before.items()
+        if key in changed or (key in after and changed_breaks(old, after[key]))
+    }
+
+
+def _past(
+    store: Store, run: Run, results: Sequence[Result], runs: Sequence[Run]
+) -> tuple[Mapping[tuple[str, str], tuple[Earlier, ...]], tuple[TrendPoint, ...], list[str]]:
+    """The history of each model and target, the trend of the run, and the damaged lines of both.
+
+    `runs` come newest first.
+    """
+    earlier = [other for other in runs if other.id < run.id and same_settings(run, other)]
+    alike = [other for other in earlier if may_be_baseline(other) and scope(other) == scope(run)]
+    recent, alike = earlier[: RUNS_SHOWN - 1], alike[: RUNS_SHOWN - 1]
+    outcomes, damaged = store.outcomes(list({other.id for other in (*recent, *alike)}))
+    here = {(r.request.model.name, target_label(r.request.target)) for r in results}
+    history: defaultdict[tuple[str, str], list[Earlier]] = defaultdict(list)
+    ids = {other.id for other in recent}
+    passed: Counter[str] = Counter()
+    for point in outcomes:
+        passed[point.run] += point.status == Status.PASS
+        if point.run in ids and (key := (point.model, point.target)) in here:
+            history[key].append(Earlier(point.run, Status(point.status), Phase(point.phase)))
+    counts = [(other, passed[other.id]) for other in reversed(alike)]
+    counts.append((run, sum(r.status is Status.PASS for r in results)))
+    trend = (
+        TrendPoint(run=point.id, started_at=point.started_at, passed=number, planned=point.planned)
+        for point, number in counts
+    )
+    return {key: tuple(points) for key, points in history.items()}, tuple(trend), damaged
+
+
+def _lost(results: Iterable[Result]) -> list[str]:
+    """Notes on the requests that ran again because a cluster lost a node or its connection."""
+    own = [result for result in results if result.reused_from is None]
+    notes = []
+    losses = {
+        AttemptCode.NODE_LOST: "a node of the cluster",
+        AttemptCode.CONNECTION_LOST: "the connection to the cluster",
+    }
+    for loss, what in losses.items():
+        again = sum(any(a.code is loss for a in r.attempts) for r in own)
+        requests = "1 request was" if again == 1 else f"{again} requests were"
+        notes += [f"{requests} evaluated again because {what} was lost"] if again else []
+    return notes
+
+
+def _baseline(
+    store: Store, stored: StoredRun, reference: str | StoredRun | None, runs: Sequence[StoredRun]
+) -> tuple[StoredRun | None, list[str]]:
+    """The run to compare with, or None, and a note if it cannot be read."""
+    run = stored.run
+    if isinstance(reference, StoredRun):
+        return reference, []
+    if reference == "none" or (reference is None and run.baseline is None):
+        return None, []
+    if reference not in ("auto", None):
+        return store.open(reference), []
+    known = {other.run.id: other for other in runs}
+    if reference is None:
+        assert run.baseline is not None
+        if run.baseline in known:
+            return known[run.baseline], []
+        return None, [
+            f"the baseline {run.baseline} has been deleted from {store.root}: the run is shown and "
+            "published without changes; name another run with --baseline"
+        ]
+    chosen = default_baseline([other.run for other in known.values()], run)
+    if chosen is None:
+        return None, []
+    try:
+        known[chosen.id].results()
+    except StoreError as error:
+        return None, [f"not compared with {chosen.id}: {error}"]
+    return known[chosen.id], []
+
+
+def stored_fixes(stored: StoredRun) -> tuple[tuple[ModelFix, ...], tuple[str, ...]]:
+    """Return what is stored of the fixes of a run, and notes on what cannot be read."""
+    fixes: list[ModelFix] = []
+    notes: list[str] = []
+    for _, reference in extras.of_run(stored.path, "fixes"):
+        try:
+            of_run, problems = plugins.load(reference)(stored)
+        except StoreError as error:
+            of_run, problems = (), [str(error)]  # the results of the run are readable without it
+        fixes += of_run
+        notes += problems
+    return tuple(fixes), tuple(notes)
+
+
+def stored_fix_for(store: Store, result: Result) -> ModelFix | None:
+    """Return a verified fix of the newest run that has one for the graph breaks of a result.
+
+    One of the same model comes first, then the one that removed most of these graph breaks.
+    """
+    places = {candidate.fingerprint for candidate in result.breaks}
+    name = result.request.model.name
+
+    def worth(fix: ModelFix) -> tuple[bool, int, bool, int]:
+        return fix.model == name, len(fix.removed & places), fix.single_graph, -len(fix.changes)
+
+    for stored in store.runs() if places else ():
+        fixes = [candidate for candidate in stored_fixes(stored)[0] if candidate.verified]
+        if helping := [candidate for candidate in fixes if candidate.removed & places]:
+            return replace(max(helping, key=worth), run=stored.run.id)
+    return None
+
+
+class SweepSummary(Record, frozen=True, kw_only=True):
+    """A stored run with its changes; `--json` prints it after a sweep, a merge or a comparison.
+
+    `folder` and `report` are paths, `report` None if the run has no page.
+    """
+
+    run: Run
+    summary: Summary
+    changes: tuple[Change, ...]
+    baseline: str | None
+    differences: tuple[str, ...]
+    notes: tuple[str, ...]
+    folder: str
+    report: str | None
+
+
+def summary_of(store: Store, view: RunView) -> SweepSummary:
+    """Return the summary of a view of a stored run."""
+    folder = store.open(view.run.id).path
+    page = folder / "report" / "index.html"
+    return SweepSummary(
+        run=view.run,
+        summary=summarise(view),
+        changes=view.changes,
+        baseline=view.baseline.id if view.baseline else None,
+        differences=view.differences,
+        notes=view.notes,
+        folder=str(folder),
+        report=str(page) if page.exists() else None,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +331,11 @@ def load_sinks(names: Iterable[str], settings: Settings) -> tuple[Sink, ...]:
             raise UsageError(f"{name} has no address: set {where_to_set(setting)}")
         sinks.append(sink_class(settings))
     return tuple(sinks)
+
+
+def check_sinks(settings: Settings) -> None:
+    """Raises UsageError if a sink of the settings is unknown or has no address."""
+    load_sinks((*settings.sinks, *remote_sinks(settings)), settings)
 
 
 def publish(store: Store, seen: RunView, sinks: Sequence[Sink]) -> Published:
@@ -96,8 +381,7 @@ def report_health(store: Store, settings: Settings, published: Published) -> Non
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Outcome:
+class _Outcome(NamedTuple):
     """The line that a sink returned for a run, or why it did not accept the run."""
 
     line: str
@@ -106,11 +390,11 @@ class _Outcome:
 
 def _hand_over(store: Store, seen: RunView, sink: Sink) -> _Outcome:
     try:
-        return _Outcome(line=sink.publish(seen, store.files(seen.run.id)))
+        return _Outcome(sink.publish(seen, store.files(seen.run.id)))
     except Exception as error:  # noqa: BLE001 -- a plug-in's edge: the run is stored already
         known = isinstance(error, CompilewatchError)
         why = str(error) if known else f"{type(error).__name__}: {error}"
-        return _Outcome(line=" ".join(why.split()), error=error)
+        return _Outcome(" ".join(why.split()), error)
 
 
 def _hand_over_all(store: Store, seen: RunView, sink: Sink) -> Iterator[_Outcome]:
@@ -126,7 +410,7 @@ def _hand_over_all(store: Store, seen: RunView, sink: Sink) -> Iterator[_Outcome
             offered.append(store.open(run_id))
         except CompilewatchError as error:
             spool.drop(sink.name, run_id)
-            yield _Outcome(line=f"run {run_id} (spooled) is no longer stored: {error}", error=error)
+            yield _Outcome(f"run {run_id} (spooled) is no longer stored: {error}", error)
     for stored in sorted(offered, key=lambda stored: stored.run.started_at):
         spooled = waiting[stored.run.id]
         if spooled is mine:
@@ -142,7 +426,7 @@ def _hand_over_all(store: Store, seen: RunView, sink: Sink) -> Iterator[_Outcome
             yield outcome
         else:
             advice = _keep(spool, sink.name, spooled, outcome)
-            yield replace(outcome, line=f"{outcome.line}; {advice}")
+            yield _Outcome(f"{outcome.line}; {advice}", outcome.error)
         if isinstance(outcome.error, UnreachableError):
             return  # the others would wait for the same unavailable server
 
@@ -151,8 +435,8 @@ def _hand_over_waiting(store: Store, stored: StoredRun, sink: Sink) -> _Outcome:
     try:
         outcome = _hand_over(store, view(store, stored), sink)
     except CompilewatchError as error:  # an unreadable run must not stop the others
-        outcome = _Outcome(line=str(error), error=error)
-    return replace(outcome, line=f"run {stored.run.id} (spooled): {outcome.line}")
+        outcome = _Outcome(str(error), error)
+    return _Outcome(f"run {stored.run.id} (spooled): {outcome.line}", outcome.error)
 
 
 def _keep(spool: Spool, sink: str, spooled: Spooled, outcome: _Outcome) -> str:
@@ -166,3 +450,99 @@ def _keep(spool: Spool, sink: str, spooled: Spooled, outcome: _Outcome) -> str:
     kept = msgspec.structs.replace(spooled, attempts=attempts, why=outcome.line)
     spool.put(sink, kept)
     return f"kept in the spool; the next publish sends it, or: {again}"
+
+
+class Candidate(Record, frozen=True, kw_only=True):
+    """A superseded run that may be deleted, or that must be kept, and why."""
+
+    run: str
+    source: str
+    state: str
+    started_at: str
+    bytes: int
+    why: str
+
+
+class Pruning(Record, frozen=True, kw_only=True):
+    """The result of a review. `freed_bytes` does not count files that remaining runs share."""
+
+    superseded: tuple[Candidate, ...]
+    held: tuple[Candidate, ...]
+    kept: int
+    freed_bytes: int
+
+
+def review(store: Store, *, keep: int | None, days: int | None, now: datetime) -> Pruning:
+    """Return which runs may be deleted: those that both rules allow and nothing else needs.
+
+    `keep` allows the deletion of a run that has at least this many newer runs of the same selection
+    (see `comparison.scope`) that are finished and complete; at least 1, so that the newest run of
+    each selection always stays. `days` allows the deletion of a run that started longer ago.
+    Raises StoreError.
+    """
+    stored = store.runs()
+    complete = [one.run for one in stored if may_be_baseline(one.run)]
+    before = now.astimezone(UTC) - timedelta(days=days) if days is not None else None
+    superseded: list[StoredRun] = []
+    candidates: list[Candidate] = []
+    held: list[Candidate] = []
+    for one in stored:
+        run = one.run
+        newer = _newer(run, complete)
+        if newer < (keep or 1) or (before and datetime.fromisoformat(run.started_at) >= before):
+            continue
+        if reason := _held(store, one, stored):
+            held.append(_candidate(one, reason))
+        else:
+            superseded.append(one)
+            candidates.append(_candidate(one, f"{newer} newer of its selection"))
+    return Pruning(
+        superseded=tuple(candidates),
+        held=tuple(held),
+        kept=len(stored) - len(superseded),
+        freed_bytes=freed_bytes(one.path for one in superseded),
+    )
+
+
+def prune(store: Store, pruning: Pruning) -> Iterator[str]:
+    """Delete the runs of a review, oldest first, and yield the id of each deleted run.
+
+    Raises StoreError, also for a run that is now being written.
+    """
+    store.clear_deleted()
+    for candidate in reversed(pruning.superseded):
+        store.delete_run(store.open(candidate.run))
+        yield candidate.run
+
+
+def _newer(run: Run, complete: Sequence[Run]) -> int:
+    return sum(other.id > run.id and scope(other) == scope(run) for other in complete)
+
+
+def _held(store: Store, one: StoredRun, stored: Sequence[StoredRun]) -> str:
+    """Return why a superseded run must be kept, "" if it may be deleted."""
+    run = one.run
+    if one.path.is_symlink():
+        return "a link to another folder"
+    if one.is_being_written:
+        return "being written"
+    if run.id == store.latest_id():
+        return "outputs/latest points to it"
+    if sinks := store.spool.sinks_of(run.id):
+        return f"waits for {', '.join(sinks)}: compilewatch publish {run.id}"
+    for other in stored:
+        if other.run.baseline == run.id and store.spool.sinks_of(other.run.id):
+            return f"the baseline of {other.run.id}, which waits to be published"
+    return ""
+
+
+def _candidate(one: StoredRun, why: str) -> Candidate:
+    run = one.run
+    return Candidate(
+        run=run.id,
+        source=run.source + (f" {run.shard}" if run.shard else ""),
+        state=run.state,
+        started_at=run.started_at,
+        bytes=run_bytes(one.path),
+        why=why,
+    )

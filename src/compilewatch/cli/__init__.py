@@ -1,4 +1,4 @@
-"""The command line: one module per command, imported only when that command is called.
+"""The command line. The module of a command is imported only when that command is called.
 
 Exit statuses: 0 success; 1 a condition of `--fail-on` is met; 2 wrong input or environment, with a
 message of one line; 3 incomplete (results are missing, nothing ran, a pull was cut short, a service
@@ -16,29 +16,50 @@ import click
 from compilewatch import __version__, extras, plugins
 from compilewatch.errors import CompilewatchError, did_you_mean
 
-_CORE: dict[str, str] = {
-    "sweep": "check models on compile targets and report",
-    "explain": "check one model now and show its graph breaks with their source lines",
-    "inputs": "show, or save for editing, the example inputs of a model",
-    "show": "show the stored results of a model",
-    "runs": "list the stored runs",
-    "compare": "show what changed between two runs",
-    "leverage": "show what to fix first, so that most models have no graph break any more",
-    "merge": "join the runs of a sweep's shards into one run",
-    "report": "write the report, junit.xml and metrics of a stored run again",
-    "publish": "send a stored run to the configured Pushgateway, Loki and S3",
-    "prune": "delete stored runs that newer ones have superseded",
-    "reproduce": "print a script of plain PyTorch that shows a model's verdict",
-    "list-targets": "list the compile targets and which of them this machine can run",
-    "list-sources": "list where models come from, the libraries that are here and those missing",
-    "env": "create, list and check the environments that workers run in",
-    "neuron": "compile captured HLO modules with the compiler of the Neuron SDK, if installed",
-    "doctor": "show what this machine can run, what is missing and which command installs it",
-}
+_CORE = (
+    ("sweep", "sweeps", "check models on compile targets and report"),
+    (
+        "explain",
+        "one_model",
+        "check one model now and show its graph breaks with their source lines",
+    ),
+    ("inputs", "one_model", "show, or save for editing, the example inputs of a model"),
+    ("show", "stored_runs", "show the stored results of a model"),
+    ("runs", "stored_runs", "list the stored runs"),
+    ("compare", "stored_runs", "show what changed between two runs"),
+    (
+        "leverage",
+        "stored_runs",
+        "show what to fix first, so that most models have no graph break any more",
+    ),
+    ("merge", "sweeps", "join the runs of a sweep's shards into one run"),
+    ("report", "stored_runs", "write the report, junit.xml and metrics of a stored run again"),
+    ("publish", "stored_runs", "send a stored run to the configured Pushgateway, Loki and S3"),
+    ("prune", "stored_runs", "delete stored runs that newer ones have superseded"),
+    ("reproduce", "one_model", "print a script of plain PyTorch that shows a model's verdict"),
+    ("list-targets", "machine", "list the compile targets and which of them this machine can run"),
+    (
+        "list-sources",
+        "machine",
+        "list where models come from, the libraries that are here and those missing",
+    ),
+    ("env", "machine", "create, list and check the environments that workers run in"),
+    (
+        "neuron",
+        "neuron",
+        "compile captured HLO modules with the compiler of the Neuron SDK, if installed",
+    ),
+    (
+        "doctor",
+        "machine",
+        "show what this machine can run, what is missing and which command installs it",
+    ),
+)
+"""Each command with its module and its line in the list of `--help`."""
 
 COMMANDS: dict[str, extras.Command] = {
-    name: extras.Command(f"compilewatch.cli.verbs.{name.replace('-', '_')}:command", line)
-    for name, line in _CORE.items()
+    name: extras.Command(f"compilewatch.cli.{module}:{name.replace('-', '_')}_command", line)
+    for name, module, line in _CORE
 } | extras.commands()
 """Every command: those of the core, then those of the extras."""
 

@@ -45,7 +45,7 @@ def models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
 
 def _known_models() -> list[str]:
     """The models of the chosen source, without asking a worker for them."""
-    from compilewatch.api.selection import Selection, choose_models
+    from compilewatch.api.choose import Selection, choose_models
     from compilewatch.config import load_settings
     from compilewatch.sources.libraries import KNOWN_ONLY
 

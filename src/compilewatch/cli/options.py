@@ -124,22 +124,18 @@ _ONE_REQUEST: Sequence[Decorator] = (
 )
 
 
-def one_request_options(function: Callable[..., Any]) -> Callable[..., Any]:
+def one_request_options(function: Callable[..., Any], *, optional: bool = False) -> Any:
     """The options that say how a single model is evaluated."""
-    argument = click.argument("model", shell_complete=completion.models)
-    return _decorated(function, (argument, *_ONE_REQUEST))
-
-
-def optional_request_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same for a command that can do without a model, and then uses none of the options."""
-    argument = click.argument("model", required=False, shell_complete=completion.models)
-    return _decorated(function, (argument, *_ONE_REQUEST))
-
-
-def _decorated(function: Callable[..., Any], decorators: Sequence[Decorator]) -> Callable[..., Any]:
+    argument = click.argument("model", required=not optional, shell_complete=completion.models)
+    decorators: Sequence[Decorator] = (argument, *_ONE_REQUEST)
     for decorator in reversed(decorators):
         function = decorator(function)
     return function
+
+
+def optional_request_options(function: Callable[..., Any]) -> Any:
+    """The same for a command that can do without a model, and then uses none of the options."""
+    return one_request_options(function, optional=True)
 
 
 def show_creation(line: str) -> None:

@@ -55,7 +55,7 @@ EXTRAS: dict[str, Extra] = {
         modules=("transformers", "huggingface_hub", "httpx2", "PIL", "scipy", "tenacity"),
         commands={
             "pull": Command(
-                "compilewatch.cli.verbs.pull:command",
+                "compilewatch.cli.machine:pull_command",
                 "fetch the list of the Hub's most used models and pin their revisions",
             ),
         },

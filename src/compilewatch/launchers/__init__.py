@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -98,3 +98,25 @@ class Launcher(Protocol):
     def run(self, requests: Iterable[Request], scratch: Path) -> Iterator[Completed]:
         """Run all requests; `scratch` is an existing folder on the file system of the store."""
         ...
+
+
+class Observer:
+    """Receives the progress of a sweep, in the thread of the sweep. This one ignores everything."""
+
+    def on_launcher(self, launcher: Launcher) -> None:
+        """Called when the launcher that evaluates the requests is open."""
+
+    def on_models(self, lines: Sequence[str]) -> None:
+        """Called for a new run when its models are chosen: lines that say where they come from."""
+
+    def on_plan(self, total: int, reused: int, waiting: Sequence[Request]) -> None:
+        """Called once: there are `total` requests, of which `reused` have a result already.
+
+        `waiting` are the requests that will run.
+        """
+
+    def on_result(self, result: Result, done: int, total: int) -> None:
+        """Called for each request that was run; `done` counts all requests with a result by now."""
+
+    def on_step(self, what: str, done: float) -> None:
+        """Called for each step of a profile, after the results, with its finished share."""

@@ -104,6 +104,41 @@ def plain_table(*headings: str, gap: int = 1) -> Table:
     return table
 
 
+Cell = str | tuple[str, str] | RenderableType
+"""A text, a text with its style, or anything that rich prints."""
+
+
+def table(
+    headings: Sequence[str], rows: Iterable[Sequence[Cell]], *, more: int = 0, gap: int = 1
+) -> Table:
+    """A table of rows, and a last line if `more` of them are left out.
+
+    A heading that begins with `>` is that of numbers, which are aligned at the right.
+    """
+    filled = plain_table(*(heading.removeprefix(">") for heading in headings), gap=gap)
+    for column, heading in zip(filled.columns, headings, strict=True):
+        column.justify = "right" if heading.startswith(">") else "left"
+    for row in rows:
+        filled.add_row(*map(_cell, row))
+    if more > 0:
+        filled.add_row(plain(f"{more:,} more in the report", "dim"))
+    return filled
+
+
+def _cell(cell: Cell) -> RenderableType:
+    if isinstance(cell, str):
+        return plain(cell)
+    return plain(*cell) if isinstance(cell, tuple) else cell
+
+
+def listing(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A table without lines, of what is here and what is missing."""
+    filled = Table(*headings, box=None, pad_edge=False)
+    for row in rows:
+        filled.add_row(*map(Text, row))
+    return filled
+
+
 def spaced(parts: Iterable[RenderableType]) -> RenderableType:
     """The parts with an empty line after each but the last."""
     separated = [piece for part in parts for piece in (part, Text())]

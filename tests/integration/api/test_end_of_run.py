@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from compilewatch import sinks
-from compilewatch.api.evaluation import Silent
-from compilewatch.api.run import resume
+from compilewatch.api.sweep import resume
 from compilewatch.config import Settings
 from compilewatch.errors import UnreachableError, UsageError
+from compilewatch.launchers import Observer
 from compilewatch.records import Result, RunView
 from compilewatch.store import RunFolder, RunWriter, Store, StoredRun
 from tests.fake_launcher import FakeLauncher
@@ -51,7 +51,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(os, name, lambda descriptor: None)
 
 
-class AtLastResult(Silent):
+class AtLastResult(Observer):
     """Calls `then` when the last result is stored."""
 
     def __init__(self, then: Callable[[], object]) -> None:

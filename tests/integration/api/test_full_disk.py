@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.api.run import resume
+from compilewatch.api.sweep import resume
 from compilewatch.errors import CompilewatchError, LauncherError, StoreError
 from compilewatch.launchers.local import batch as local
 from compilewatch.launchers.local.launcher import LocalLauncher

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from compilewatch.api import run as pipeline
-from compilewatch.api.run import resume
+from compilewatch.api import sweep as pipeline
+from compilewatch.api.sweep import resume
 from compilewatch.errors import ConfigError, LauncherError, StoreError, UsageError
 from compilewatch.launchers import Completed
 from compilewatch.records import Mode, Phase, Request, Result, Shard, Status, Target

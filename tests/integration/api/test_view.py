@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from compilewatch.api.view import RUNS_SHOWN, view
+from compilewatch.api.publish import RUNS_SHOWN, view
 from compilewatch.records import Phase, Plan, Result, Status, Target
 from compilewatch.store import Store
 from tests import factories

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from compilewatch import environments
-from compilewatch.api.worker_client import try_environment
-from compilewatch.cli.verbs import doctor
+from compilewatch.api.choose import try_environment
+from compilewatch.cli import machine as doctor
 from compilewatch.environments import Environments, Interpreter
 from compilewatch.errors import InterpreterError
 from tests.integration.launchers.conftest import bare_python

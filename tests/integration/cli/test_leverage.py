@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from compilewatch.cli.verbs.leverage import command
+from compilewatch.cli.stored_runs import leverage_command
 from compilewatch.errors import UsageError
 from tests import factories
 from tests.integration.cli.test_show import add
@@ -28,7 +28,7 @@ def runs(tmp_path: Path) -> tuple[str, str]:
 
 
 def leverage(folder: Path, *arguments: str) -> Result:
-    return CliRunner().invoke(command, [*arguments, "--output", str(folder)])
+    return CliRunner().invoke(leverage_command, [*arguments, "--output", str(folder)])
 
 
 def test_the_latest_run_is_ranked_and_another_one_by_name(

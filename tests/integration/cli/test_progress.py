@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from compilewatch.cli.rendering import progress
-from compilewatch.cli.rendering.progress import ProgressBar, Remaining, known_durations
+from compilewatch.cli import progress
+from compilewatch.cli.progress import ProgressBar, Remaining, known_durations
 from compilewatch.contract.messages import PHASES_FILE
 from compilewatch.launchers import Running
 from compilewatch.launchers.local.task import Task
@@ -42,7 +42,7 @@ def broken(name: str) -> Result:
 @pytest.fixture
 def bar() -> ProgressBar:
     made = ProgressBar()
-    made.watch(Busy())  # type: ignore[arg-type]
+    made.on_launcher(Busy())  # type: ignore[arg-type]
     return made
 
 

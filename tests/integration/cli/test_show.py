@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from compilewatch.cli import completion, group
-from compilewatch.cli.verbs.show import _newest
-from compilewatch.cli.verbs.show import command as show
+from compilewatch.cli.stored_runs import newest_results
+from compilewatch.cli.stored_runs import show_command as show
 from compilewatch.errors import StoreError, UnknownModelError
 from compilewatch.records import FactoryBuild, Result, Status, Target
 from compilewatch.store import Store
@@ -26,7 +26,7 @@ def add(root: Path, *results: Result) -> str:
 
 
 def found(root: Path, model: str) -> tuple[str, list[str]]:
-    stored, results = _newest(model, Store(root).runs())
+    stored, results = newest_results(model, Store(root).runs())
     return stored.run.id, [result.request.model.name for result in results]
 
 
@@ -71,7 +71,7 @@ def test_a_run_whose_results_are_missing_is_passed_over_unless_it_is_named(
     assert found(tmp_path, "A")[0] == older
     assert "results.jsonl is missing" in capsys.readouterr().err
     with pytest.raises(StoreError, match="missing"):
-        _newest("A", (Store(tmp_path).open(newer),), named=True)
+        newest_results("A", (Store(tmp_path).open(newer),), named=True)
 
 
 def _completed(monkeypatch: pytest.MonkeyPatch, root: Path, name: str, text: str) -> list[str]:

@@ -24,7 +24,7 @@ def test_help_imports_no_verb_and_nothing_heavy() -> None:
     code = (
         "import sys; from click.testing import CliRunner; from compilewatch.cli import group;"
         "done = CliRunner().invoke(group, ['--help']); assert done.exit_code == 0;"
-        "heavy = {'torch', 'transformers', 'rich', 'jinja2', 'compilewatch.api.run'};"
+        "heavy = {'torch', 'transformers', 'rich', 'jinja2', 'compilewatch.api.sweep'};"
         "print(done.output, sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

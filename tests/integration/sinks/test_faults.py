@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from compilewatch.api.publish import Published, load_sinks, publish
-from compilewatch.api.view import view
+from compilewatch.api.publish import Published, load_sinks, publish, view
 from tests import aws, factories
 from tests.doubles.misbehaving import (
     FAULTS,

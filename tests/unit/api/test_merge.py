@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from compilewatch.analysis.summary import overhead, reused_share, summarise
-from compilewatch.api.merge import merge
-from compilewatch.api.view import view
+from compilewatch.api.publish import view
+from compilewatch.api.sweep import merge
 from compilewatch.errors import UsageError
 from compilewatch.records import Plan, Request, Result, RunView, Shard, Status
 from tests import factories

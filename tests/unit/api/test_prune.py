@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from compilewatch.api.prune import Pruning, prune, review
+from compilewatch.api.publish import Pruning, prune, review
 from compilewatch.records import Plan, Result, now
 from compilewatch.store import Spooled, Store
 from tests import factories

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from compilewatch import sinks
-from compilewatch.api.publish import load_sinks, publish
-from compilewatch.api.view import view
+from compilewatch.api.publish import load_sinks, publish, view
 from compilewatch.config import Settings
 from compilewatch.errors import SinkError
 from compilewatch.plan import Expectations, load_expectations

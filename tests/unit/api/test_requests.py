@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from compilewatch.api import selection
-from compilewatch.api.requests import one_target
-from compilewatch.api.selection import one_model
+from compilewatch.api import choose
+from compilewatch.api.choose import one_model, one_target
 from compilewatch.config import load_settings
 from compilewatch.errors import UsageError
 from tests import factories
@@ -30,8 +29,8 @@ def test_a_command_about_one_model_names_the_components_of_a_pipeline(
 ) -> None:
     parts = tuple(factories.spec(f"org/pipe#{name}", source="hub") for name in ("unet", "vae"))
     settings = load_settings({})
-    monkeypatch.setattr(selection, "choose_models", lambda *_, **__: (parts, ""))
+    monkeypatch.setattr(choose, "choose_models", lambda *_, **__: (parts, ""))
     with pytest.raises(UsageError, match="name one of org/pipe#unet, org/pipe#vae"):
         one_model(settings, "org/pipe")
-    monkeypatch.setattr(selection, "choose_models", lambda *_, **__: (parts[:1], ""))
+    monkeypatch.setattr(choose, "choose_models", lambda *_, **__: (parts[:1], ""))
     assert one_model(settings, "org/pipe#unet") == parts[0]

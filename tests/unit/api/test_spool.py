@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from compilewatch import sinks
-from compilewatch.api.publish import MAX_REJECTIONS, Published, load_sinks, publish
-from compilewatch.api.view import view
+from compilewatch.api.publish import MAX_REJECTIONS, Published, load_sinks, publish, view
 from compilewatch.config import Settings
 from compilewatch.errors import SelectionError, SinkError, UnreachableError
 from compilewatch.plan import parse_shard

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from compilewatch.cli.verbs.prune import command
+from compilewatch.cli.stored_runs import prune_command
 from compilewatch.errors import UsageError
 from compilewatch.records import Plan
 from compilewatch.store import Store
@@ -28,7 +28,7 @@ def runs(tmp_path: Path) -> list[str]:
 
 
 def pruned(tmp_path: Path, *arguments: str, said: str | None = None) -> Result:
-    done = CliRunner().invoke(command, [*arguments, "--output", str(tmp_path)], input=said)
+    done = CliRunner().invoke(prune_command, [*arguments, "--output", str(tmp_path)], input=said)
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     return done
@@ -60,7 +60,7 @@ def test_yes_deletes_and_again_finds_nothing(tmp_path: Path, runs: list[str]) ->
 def test_on_a_terminal_it_prompts(
     tmp_path: Path, runs: list[str], monkeypatch: pytest.MonkeyPatch, said: str, left: int
 ) -> None:
-    monkeypatch.setattr("compilewatch.cli.verbs.prune._is_interactive", lambda: True)
+    monkeypatch.setattr("compilewatch.cli.stored_runs._is_interactive", lambda: True)
     done = pruned(tmp_path, "--keep", "1", said=said)
     assert "Delete them? [y/N]" in done.output
     assert ("Nothing was deleted." in done.output) == (left == 3)

@@ -23,6 +23,7 @@ from compilewatch.records import (
     FactoryBuild,
     Mode,
     ModelSpec,
+    Request,
     Target,
     Tier,
     canonical_config,
@@ -128,12 +129,10 @@ def test_a_canonical_configuration_stays_as_it_is(config: dict[str, Any]) -> Non
 
 
 def _key(spec: ModelSpec | None = None, target: Target | None = None, **changes: Any) -> str:
-    given: dict[str, Any] = {
-        "environment": factories.environment(),
-        "tier": Tier.AUTO,
-        "depth": Depth.FULL,
-    }
-    return request_key(spec or factories.spec(), target or Target(), **{**given, **changes})
+    environment = changes.pop("environment", factories.environment())
+    overrides = changes.pop("overrides", ())
+    request = Request(model=spec or factories.spec(), target=target or Target(), key="", **changes)
+    return request_key(request, environment, overrides)
 
 
 def test_what_cannot_change_a_result_is_not_in_the_key() -> None:
@@ -170,9 +169,11 @@ def test_everything_that_can_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         _key(environment=factories.environment(digest="", torch="2.15.0")),
         _key(environment=factories.environment(digest="", python="3.12.1")),
         _key(environment=factories.environment(digest="", device="cuda")),
-        _key(inputs_file=inputs),
-        _key(inputs_file=others),
-        _key(operators_files=[inputs]),
+        _key(inputs_file=str(inputs)),
+        _key(inputs_file=str(others)),
+        _key(target=Target(name="xla")),
+        _key(target=Target(name="xla"), neuron_operators=str(inputs)),
+        _key(target=Target(name="xla"), inputs_file=str(inputs)),
         _key(overrides=[{"classes": ["BertModel"], "config": {"a": 1}}]),
     ]
     monkeypatch.setattr(identity, "HARNESS_VERSION", 99)
@@ -336,4 +337,4 @@ def test_malformed_overrides_are_one_line(tmp_path: Path, text: str) -> None:
 
 def test_an_inputs_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
-        _key(inputs_file=tmp_path / "none.toml")
+        _key(inputs_file=str(tmp_path / "none.toml"))

@@ -7,12 +7,12 @@ import pytest
 from compilewatch.contract.targets import target_label
 from compilewatch.errors import UsageError
 from compilewatch.plan import (
+    environments_of_targets,
     missing_package,
     needs,
     place,
     place_model,
-    possible,
-    wanted,
+    possible_environments,
     without_adapter,
 )
 from compilewatch.records import ConfigBuild, Environment, LibraryBuild, Mode, Part, Target
@@ -92,11 +92,11 @@ def test_one_label_never_stands_for_two_environments() -> None:
 
 
 def test_only_what_is_needed_is_looked_at() -> None:
-    assert wanted(["dynamo"], ()) == ("default",)
-    assert wanted(["dynamo", "neuron"], ()) == ("default", "neuron", "xla")
-    assert wanted(["neuron"], ("a", "a")) == ("a",)
-    assert wanted(["dynamo"], (), ["cpu", "cuda"]) == ("default", "cuda")
-    assert wanted(["dynamo"], ("a",), ["cuda"]) == ("a",)
+    assert environments_of_targets(["dynamo"], ()) == ("default",)
+    assert environments_of_targets(["dynamo", "neuron"], ()) == ("default", "neuron", "xla")
+    assert environments_of_targets(["neuron"], ("a", "a")) == ("a",)
+    assert environments_of_targets(["dynamo"], (), ["cpu", "cuda"]) == ("default", "cuda")
+    assert environments_of_targets(["dynamo"], ("a",), ["cuda"]) == ("a",)
 
 
 def test_a_label_names_an_environment_that_is_not_the_default_one() -> None:
@@ -159,8 +159,8 @@ def test_an_environment_with_more_packages_is_not_named_by_the_label() -> None:
 
 
 def test_environments_of_packages_are_looked_at_unless_others_are_named() -> None:
-    assert possible(["dynamo"], ()) == ("default", "vision", "libraries")
-    assert possible(["dynamo"], ("torch-2.9",)) == ("torch-2.9",)
+    assert possible_environments(["dynamo"], ()) == ("default", "vision", "libraries")
+    assert possible_environments(["dynamo"], ("torch-2.9",)) == ("torch-2.9",)
 
 
 VISION = factories.environment(name="vision", packages={"timm": "1"})

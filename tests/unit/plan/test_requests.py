@@ -34,13 +34,15 @@ from compilewatch.records import (
 )
 from tests import factories
 
-OPTIONS = Options(environments=(factories.environment(),))
+OPTIONS = Options()
+HERE = (factories.environment(),)
 SPECS = [factories.spec(f"M{number}") for number in range(200)]
 BOTH = targets_of(["dynamo"], [Mode.EVAL, Mode.TRAIN], dynamic=None)
 
 
 def _plan(specs: list[ModelSpec] = SPECS, **given: Any) -> Plan:
-    return plan(specs, given.pop("targets", BOTH), given.pop("options", OPTIONS), **given)
+    targets, options = given.pop("targets", BOTH), given.pop("options", OPTIONS)
+    return plan(specs, targets, options, given.pop("environments", HERE), **given)
 
 
 def _names(made: Plan) -> set[str]:
@@ -56,13 +58,13 @@ def test_every_model_and_target_is_requested_once_in_order() -> None:
 
 
 def test_requests_carry_how_they_are_evaluated() -> None:
-    options = Options(
-        environments=(factories.environment(name="nightly"),),
-        memory_limit_bytes=5,
-        depth=Depth.REDUCED,
-    )
-    nightly = [Target(environment="nightly")]
-    (request,) = _plan(SPECS[:1], targets=nightly, options=options).requests
+    nightly = factories.environment(name="nightly")
+    (request,) = _plan(
+        SPECS[:1],
+        targets=[Target(environment="nightly")],
+        options=Options(memory_limit_bytes=5, depth=Depth.REDUCED),
+        environments=[nightly],
+    ).requests
     assert (request.target.environment, request.memory_limit_bytes, request.depth) == (
         "nightly",
         5,
@@ -76,7 +78,7 @@ def test_a_models_own_inputs_are_part_of_the_request(tmp_path: Path) -> None:
     given.write_text("given")
     plain = factories.spec("M")
     dressed = factories.spec("M", inputs_file=str(own))
-    over = Options(environments=(factories.environment(),), inputs_file=str(given))
+    over = Options(inputs_file=str(given))
     asked = [
         _plan([spec], targets=[Target()], options=options).requests[0]
         for spec, options in ((plain, OPTIONS), (dressed, OPTIONS), (dressed, over))
@@ -101,7 +103,7 @@ def test_a_model_whose_library_is_missing_is_skipped_and_never_an_error() -> Non
     made = _plan(
         [spec],
         targets=[Target(environment="torch-2.9")],
-        options=Options(environments=(older,)),
+        environments=[older],
         named=True,
     )
     (result,) = made.skipped
@@ -135,13 +137,12 @@ def test_a_model_whose_packages_are_elsewhere_runs_there_or_says_what_to_type(
     )
     vision = factories.environment(name="vision", packages={"timm": "1"})
     default = factories.environment()
-    without = Options(environments=(default,), overrides_dir=str(tmp_path))
-    beside = Options(environments=(default, vision), overrides_dir=str(tmp_path))
+    options = Options(overrides_dir=str(tmp_path))
 
-    made = _plan(SPECS[:2], targets=[Target()], options=beside)
+    made = _plan(SPECS[:2], targets=[Target()], options=options, environments=[default, vision])
     assert [r.target.environment for r in made.requests] == ["default", "vision"]
 
-    made = _plan(SPECS[:2], targets=[Target()], options=without)
+    made = _plan(SPECS[:2], targets=[Target()], options=options, environments=[default])
     assert [r.model.name for r in made.requests] == ["M0"]
     (skipped,) = made.skipped
     assert skipped.status is Status.UNSUPPORTED
@@ -150,16 +151,18 @@ def test_a_model_whose_packages_are_elsewhere_runs_there_or_says_what_to_type(
         "compilewatch env create vision"
     )
 
-    made = _plan(SPECS[:2], targets=[Target()], options=beside, named=True)
+    made = _plan(
+        SPECS[:2], targets=[Target()], options=options, environments=[default, vision], named=True
+    )
     assert [r.target.environment for r in made.requests] == ["default", "default"]
 
 
 def test_two_environments_are_two_requests_and_two_names_of_one_are_one() -> None:
     older = factories.environment(name="older", torch="2.9.0")
     alias = factories.environment(name="alias")
-    options = Options(environments=(factories.environment(), older, alias))
+    environments = [factories.environment(), older, alias]
     targets = [Target(environment=name) for name in ("default", "older", "alias")]
-    made = _plan(SPECS[:1], targets=targets, options=options)
+    made = _plan(SPECS[:1], targets=targets, environments=environments)
     assert made.duplicates == 1
     assert len({r.key for r in made.requests}) == 2
 
@@ -225,7 +228,7 @@ def test_the_digest_follows_every_request() -> None:
         _plan(),
         _plan(SPECS[1:]),
         _plan(targets=[Target()]),
-        _plan(options=Options(environments=(factories.environment(torch="2.14.0"),))),
+        _plan(environments=[factories.environment(torch="2.14.0")]),
         _plan([gated, *SPECS[1:]]),
     ]
     assert len({made.digest for made in plans}) == len(plans)
@@ -310,10 +313,10 @@ def test_a_plan_comes_back_from_json() -> None:
 
 
 def test_neuron_has_a_longer_deadline_for_compiling() -> None:
-    options = Options(
-        environments=(factories.environment(),), deadlines=Deadlines(compile_seconds=60)
+    targets = targets_of(("dynamo", "neuron"), (Mode.EVAL,), None)
+    made = _plan(
+        SPECS[:1], targets=targets, options=Options(deadlines=Deadlines(compile_seconds=60))
     )
-    made = plan(SPECS[:1], targets_of(("dynamo", "neuron"), (Mode.EVAL,), None), options)
     usual, neuron = (request.deadlines for request in made.requests)
     assert (usual.compile_seconds, usual.total_seconds) == (60, 1200)
     assert (neuron.compile_seconds, neuron.total_seconds) == (7200, 1200 + 7140)
@@ -328,7 +331,7 @@ def test_a_backend_that_a_target_has_not_is_rejected(name: str) -> None:
 
 def test_a_model_whose_entry_is_wrong_is_an_error_and_the_others_are_evaluated() -> None:
     wrong = factories.spec("Wrong", error="models.toml: model 'Wrong': there is no folder /x")
-    made = plan([wrong, factories.spec("Good")], [Target()], OPTIONS)
+    made = plan([wrong, factories.spec("Good")], [Target()], OPTIONS, HERE)
     assert [request.model.name for request in made.requests] == ["Good"]
     (refused,) = made.skipped
     assert (refused.status, refused.phase) == (Status.ERROR, Phase.SETUP)
@@ -343,7 +346,7 @@ def test_an_environment_with_models_of_its_own_is_planned_for_those_it_has() -> 
     other = factories.spec("Both", checkpoint="of the old one")
     environments = tuple(factories.environment(name=name) for name in ("old", "new"))
     own = {"old": [other], "new": [both, added]}
-    made = plan([both, added], [old, new], Options(environments=environments), own=own)
+    made = plan([both, added], [old, new], OPTIONS, environments, own=own)
     assert [(r.model, r.target) for r in made.requests] == [(other, old), (both, new), (added, new)]
     assert len(list(pairs([both, added], [old, new], own))) == made.total
     assert len(list(pairs([both, added], [old, new], {"new": [both]}))) == 3

@@ -23,7 +23,7 @@ from compilewatch.errors import (
 from compilewatch.extras.executor.settings import ExecutorSettings
 
 if TYPE_CHECKING:
-    from compilewatch.cli.verbs.doctor import DoctorCheck
+    from compilewatch.cli.machine import DoctorCheck
     from compilewatch.extras.executor.client import ExecutorClient
     from compilewatch.extras.executor.jobs import NeuronInspect, Setup
     from compilewatch.extras.executor.protocol import JobRequest, JobState
@@ -582,7 +582,7 @@ def _money(report: InstanceReport) -> str:
 
 def sandbox_check() -> DoctorCheck:
     """What `compilewatch doctor` says: whether unreviewed code can be confined here."""
-    from compilewatch.cli.verbs.doctor import DoctorCheck
+    from compilewatch.cli.machine import DoctorCheck
     from compilewatch.extras.executor import sandbox
 
     try:

@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 from rich.console import Console
 
-from compilewatch.api.requests import one_request
+from compilewatch.api.choose import one_request
 from compilewatch.cli import completion, options
 from compilewatch.config import load_settings
 from compilewatch.errors import StoreError, UsageError

@@ -14,8 +14,7 @@ from typing import Any
 
 import msgspec
 
-from compilewatch.api.launching import local_launcher
-from compilewatch.api.requests import one_request
+from compilewatch.api.choose import local_launcher, one_request
 from compilewatch.config import Settings
 from compilewatch.environments import Environments, last_line, package_folder, worker_variables
 from compilewatch.errors import UsageError

@@ -11,8 +11,13 @@ from typing import Any
 import click
 
 from compilewatch.api.check import CheckResult, with_numerics
-from compilewatch.api.launching import local_launcher
-from compilewatch.api.selection import Selection, choose_models, described, environments_for
+from compilewatch.api.choose import (
+    Selection,
+    choose_models,
+    described,
+    environments_for,
+    local_launcher,
+)
 from compilewatch.cli import completion, options
 from compilewatch.cli.conditions import FOUND, INCOMPLETE
 from compilewatch.config import Settings, load_settings
@@ -78,7 +83,7 @@ def check_named(
     placed = place(targets, settings.environments, known)
     models = _models(root, names, manifest, settings)
     named = bool(settings.environments)
-    planned = plan(list(models.values()), placed, options_of(settings, known), named=named)
+    planned = plan(list(models.values()), placed, options_of(settings), known, named=named)
     by_model: dict[str, dict[str, Result]] = {}
     for result in _results(planned, settings):
         name = result.request.model.name

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from compilewatch.api.check import CheckResult, check
-from compilewatch.api.stored_fixes import stored_fix_for
+from compilewatch.api.publish import stored_fix_for
 from compilewatch.config import load_settings
 from compilewatch.errors import CompilewatchError, UsageError, did_you_mean
 from compilewatch.extras.gate.baseline import KnownBreak, load

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 from packaging.version import Version
 
-from compilewatch.api.run import sweep
+from compilewatch.api.sweep import sweep_models
 from compilewatch.config import LokiSettings, PushgatewaySettings, S3Settings, Settings
 from compilewatch.environments import SUPPORTED_TRANSFORMERS, Environments, package_folder
 from compilewatch.environments.creation import ensure, releases
@@ -72,8 +72,14 @@ class Evaluator:
         settings = quiet(self.settings, environment.name)
         placed = place([target], settings.environments, [environment])
         expectations = load_expectations(Path(settings.expectations_file))
-        options = options_of(settings, [environment])
-        planned = plan(specs, placed, options, expectations=expectations, named=True)
+        planned = plan(
+            specs,
+            placed,
+            options_of(settings),
+            [environment],
+            expectations=expectations,
+            named=True,
+        )
         answers = {
             skipped.request.model.name: EvaluatedVersion(result=skipped, run="", reused=False)
             for skipped in planned.skipped
@@ -93,7 +99,7 @@ class Evaluator:
                 self.store.latest_kept(),
                 self.launch(settings, [environment.name]) as launcher,
             ):
-                view = sweep(
+                view = sweep_models(
                     self.store,
                     launcher,
                     waiting,

@@ -11,12 +11,15 @@ import click
 from rich.console import RenderableType
 from rich.text import Text
 
-from compilewatch.api.launching import local_launcher
-from compilewatch.api.requests import one_target
-from compilewatch.api.selection import one_model, split
-from compilewatch.api.worker_client import check_nested_graph_breaks
+from compilewatch.api.choose import (
+    check_nested_graph_breaks,
+    local_launcher,
+    one_model,
+    one_target,
+    split,
+)
 from compilewatch.cli import completion, options
-from compilewatch.cli.rendering.tables import changes_table
+from compilewatch.cli.tables import changes_table
 from compilewatch.config import Settings, load_settings
 from compilewatch.contract.targets import target_label
 from compilewatch.environments import Environments

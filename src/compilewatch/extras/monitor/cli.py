@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from compilewatch.cli import options
-from compilewatch.cli.rendering.progress import spinner
+from compilewatch.cli.progress import spinner
 from compilewatch.config import Settings, load_settings
 from compilewatch.environments.creation import Tool, run_tool
 from compilewatch.errors import UsageError

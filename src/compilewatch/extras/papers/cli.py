@@ -14,7 +14,7 @@ import click
 import msgspec
 from rich.text import Text
 
-from compilewatch.api.selection import environments_for, split
+from compilewatch.api.choose import environments_for, split
 from compilewatch.cli import options
 from compilewatch.config import Settings, cache_folder, load_settings
 from compilewatch.errors import CompilewatchError, SandboxError, UsageError

@@ -785,8 +785,8 @@ class Sweeper:
         try:
             known = self.launcher.environments()
             placed = place(targets_of(self.targets, [Mode.EVAL], None), self.named, known)
-            options = options_of(self.settings, known)
-            planned = plan([generated_spec(generation, file)], placed, options)
+            options = options_of(self.settings)
+            planned = plan([generated_spec(generation, file)], placed, options, known)
             results = [
                 *planned.skipped,
                 *(done.result for done in self.launcher.run(planned.requests, folder.path)),

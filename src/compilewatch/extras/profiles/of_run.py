@@ -8,7 +8,6 @@ from pathlib import Path
 
 import msgspec
 
-from compilewatch.api.evaluation import Observer
 from compilewatch.environments import Environments
 from compilewatch.errors import LauncherError
 from compilewatch.extras.profiles.analysis import compare_profiles
@@ -22,6 +21,7 @@ from compilewatch.extras.profiles.records import (
 from compilewatch.extras.profiles.report import PAGE
 from compilewatch.extras.profiles.store import PREFIX, ProfileFolder, read_profiles
 from compilewatch.files import safe_name
+from compilewatch.launchers import Observer
 from compilewatch.records import Depth, Link, Mode, Request, Result, Status, Tier
 from compilewatch.store import StoredRun
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from compilewatch.api.run import sweep
+from compilewatch.api.sweep import sweep_models
 from compilewatch.config import load_settings
 from compilewatch.errors import LauncherError
 from compilewatch.extras.cluster.driver import Driver, Node, _reach, check_equal, load_ray
@@ -76,7 +76,7 @@ def test_a_node_lost_in_mid_sweep_loses_no_result_and_the_run_says_so(
     assert launcher.jobs == 3
     store = Store(tmp_path / "outputs")
     with meanwhile(kill):
-        view = sweep(store, launcher, specs, [Target()], settings, source="library")
+        view = sweep_models(store, launcher, specs, [Target()], settings, source="library")
     assert lost == [True]
     assert Counter(r.request.model.name for r in view.results) == {s.name: 1 for s in specs}
     assert {r.status for r in view.results} == {Status.PASS}

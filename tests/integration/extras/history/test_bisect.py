@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from compilewatch.api.view import view
+from compilewatch.api.publish import view
 from compilewatch.config import Settings
 from compilewatch.errors import InterpreterError, UnknownModelError
 from compilewatch.extras.history.attribute import Attribution, ChangeCause, Side, attribute_changes

@@ -92,6 +92,6 @@ def test_sandboxed_code_is_not_explained_outside_of_the_sandbox(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # The other sources are read before the error, which takes ten seconds.
-    monkeypatch.setattr("compilewatch.api.selection.other_sources", lambda *_: ())
+    monkeypatch.setattr("compilewatch.api.choose.other_sources", lambda *_: ())
     with pytest.raises(CompilewatchError, match="no code of papers is stored"):
         group.main(["explain", "x", "--source", "papers"], standalone_mode=False)

@@ -114,7 +114,7 @@ def swept(tmp_path: Path, source: str, *targets: str) -> StageResult:
         for target in targets_of(targets, [Mode.EVAL], None)
     ]
     requests = plan(
-        [generated_spec(version, folder.path / file)], placed, options_of(settings, known)
+        [generated_spec(version, folder.path / file)], placed, options_of(settings), known
     ).requests
     results = [done.result for done in launcher.run(requests, tmp_path)]
     for result in results:

@@ -348,11 +348,10 @@ def test_what_is_built_of_a_kind_of_repository_or_why_nothing_is(name: str, read
 
 def test_a_reason_survives_the_plan(read: Read) -> None:
     """Whatever is known of the class, and with the reviewed lines for packages of classes."""
-    options = Options(environments=(factories.environment(),))
     for name, (kind, expected) in KINDS.items():
         skipped = [spec for spec in read(kind) if spec.skip_reason is not None]
         if skipped:
-            made = plan(skipped, [Target()], options).skipped
+            made = plan(skipped, [Target()], Options(), [factories.environment()]).skipped
             assert {(r.status, r.detail) for r in made} == {
                 (Status.SKIPPED, spec.skip_reason) for spec in skipped
             }, (name, expected)

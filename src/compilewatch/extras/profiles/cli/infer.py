@@ -15,8 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from compilewatch import plugins
-from compilewatch.api.requests import one_request
-from compilewatch.api.selection import split
+from compilewatch.api.choose import one_request, split
 from compilewatch.cli import completion, options
 from compilewatch.cli.conditions import FOUND, INCOMPLETE
 from compilewatch.cli.options import Decorator

@@ -21,13 +21,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from compilewatch.api.launching import local_launcher
-from compilewatch.api.requests import one_request
-from compilewatch.api.selection import split
-from compilewatch.api.worker_client import call_worker
+from compilewatch.api.choose import call_worker, local_launcher, one_request, split
 from compilewatch.cli import completion, options
 from compilewatch.cli.conditions import INCOMPLETE
-from compilewatch.cli.rendering.progress import spinner
+from compilewatch.cli.progress import spinner
 from compilewatch.config import Settings, load_settings
 from compilewatch.environments import Environments, last_line, oneshot
 from compilewatch.errors import CompilerError, InputsError, StoreError, UsageError

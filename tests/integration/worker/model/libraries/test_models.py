@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from compilewatch.api.worker_client import call_worker
+from compilewatch.api.choose import call_worker
 from compilewatch.config import load_settings
 from compilewatch.contract.messages import Script
 from compilewatch.environments import Environments

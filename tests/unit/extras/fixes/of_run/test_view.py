@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from compilewatch import extras
-from compilewatch.api.stored_fixes import stored_fix_for, stored_fixes
-from compilewatch.api.view import view
+from compilewatch.api.publish import stored_fix_for, stored_fixes, view
 from compilewatch.errors import StoreError
 from compilewatch.extras.fixes.of_run.command import exit_status, summarised, summary_text
 from compilewatch.extras.fixes.of_run.view import (
@@ -32,7 +31,7 @@ from compilewatch.store import Store, StoredRun
 from tests import factories
 from tests.fake_launcher import FakeLauncher
 from tests.sweeping import breaking, run_sweep
-from tests.unit.cli.rendering.test_tables import piped
+from tests.unit.cli.test_tables import piped
 from tests.unit.extras.fixes.of_run.finding import FakeFinder
 from tests.unit.extras.fixes.of_run.test_driver import SCALARS, work
 

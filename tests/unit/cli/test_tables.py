@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from compilewatch.cli.rendering import tables as render
+from compilewatch.cli import tables as render
 from compilewatch.records import (
     Attempt,
     AttemptCode,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
+import click
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar as Bar
@@ -20,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from compilewatch.errors import StoreError
-from compilewatch.launchers import Launcher, Running
+from compilewatch.launchers import Launcher, Observer, Running
 from compilewatch.records import Request, Result, Target, spent
 from compilewatch.report.terminal import STYLES, console, plain
 from compilewatch.report.wording import (
@@ -102,8 +103,8 @@ class Remaining:
         return max(max(work / jobs, longest) + start - waited, 0.0)
 
 
-class ProgressBar:
-    """An `Observer` that prints to standard error; a context manager, so the bar is always removed.
+class ProgressBar(Observer):
+    """Prints to standard error; a context manager, so that the bar is always removed.
 
     `known` returns the durations of earlier runs; it is called when the plan is known.
     """
@@ -129,10 +130,6 @@ class ProgressBar:
                 refresh_per_second=4,
             )
 
-    def watch(self, launcher: Launcher) -> None:
-        """Show the requests that this launcher runs, if it reports them."""
-        self._launcher = launcher
-
     def __enter__(self) -> Self:
         if self._live is not None:
             self._live.start()
@@ -153,6 +150,13 @@ class ProgressBar:
             return "all finished results are"
         verb = "is" if 1 in (self._done, self._total) else "are"
         return f"{self._done:,} of {plural(self._total, 'result')} {verb}"
+
+    def on_launcher(self, launcher: Launcher) -> None:
+        self._launcher = launcher
+
+    def on_models(self, lines: Sequence[str]) -> None:
+        if not self._quiet:
+            click.echo("\n".join(lines), err=True)
 
     def on_plan(self, total: int, reused: int, waiting: Sequence[Request]) -> None:
         self._done, self._total = reused, total

@@ -3,11 +3,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from compilewatch.analysis.leverage import By, leverage, verified_fixes
-from compilewatch.cli.rendering.fixes import fixes_table
-from compilewatch.cli.rendering.stored_fix import stored_fix_text
+from compilewatch.cli.tables import fixes_table, stored_fix_text
 from compilewatch.records import ModelFix, Target
 from tests import factories
-from tests.unit.cli.rendering.test_tables import narrow, piped
+from tests.unit.cli.test_tables import narrow, piped
 
 SHARED = factories.graph_break(
     "helper",

@@ -1,22 +1,24 @@
-"""`compilewatch sweep`: evaluate many models, store the results and report them."""
+"""Commands that write a run: `sweep`, and `merge` for the runs of its shards."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
-from compilewatch.api.launching import launcher_of
-from compilewatch.api.run import resume
-from compilewatch.api.selection import Selection, choose_for_sweep, split
-from compilewatch.api.sweep import SweepPlan, checked_targets, environments_of, new_run
+from compilewatch.api.choose import Selection, choose_for_sweep, split
+from compilewatch.api.sweep import (
+    SweepPlan,
+    checked_targets,
+    environments_of,
+    merge,
+    new_run,
+    resume_run,
+)
 from compilewatch.cli import completion, conditions, options
-from compilewatch.cli.rendering.progress import ProgressBar, known_durations
-from compilewatch.cli.rendering.tables import print_view
+from compilewatch.cli.progress import ProgressBar, known_durations
+from compilewatch.cli.tables import print_view
 from compilewatch.config import Settings, load_settings
 from compilewatch.contract.targets import TARGETS, target_label
 from compilewatch.errors import UsageError
@@ -116,7 +118,7 @@ from compilewatch.store import Store
 @conditions.option
 @options.output
 @options.as_json
-def command(
+def sweep_command(
     *,
     top: int | None,
     every: bool,
@@ -143,7 +145,8 @@ def command(
         flags["depth"] = Depth.REDUCED.value
     for name in ("modes", "environments", "devices"):
         flags[name] = split(flags[name])
-    settings = load_settings(flags | {"targets": _targets(targets)})
+    names = split(targets)
+    settings = load_settings(flags | {"targets": list(TARGETS) if names == ["all"] else names})
     store = Store(Path(settings.output_dir))
     plan = SweepPlan(
         selection=Selection(names=split(models), top=top, every=every, families=split(families)),
@@ -154,20 +157,23 @@ def command(
         fresh=fresh,
         profiled=profiled or 0,
     )
-    names = environments_of(settings) if resumed is None else _environments(store, resumed)
     if dry_run:
-        return _say_plan(settings, plan, resumed)
+        if resumed is not None:
+            raise UsageError("--dry-run says what a new run evaluates: use it without --resume")
+        _print_plan(settings, plan)
+        return 0
     bar = ProgressBar(quiet=as_json, known=lambda: known_durations(store))
     try:
-        with launcher_of(settings, names) as launcher, bar:
-            bar.watch(launcher)
-            settings = msgspec.structs.replace(settings, jobs=launcher.jobs)
+        with bar:
             if resumed is not None:
-                _refuse_selection(top, every, models, families, shard)
-                view = resume(store, launcher, settings, reference=resumed or None, observer=bar)
+                if top or every or models or families or shard:
+                    raise UsageError(
+                        "--resume finishes a run as it was planned: do not select models or shards "
+                        "with it"
+                    )
+                view = resume_run(store, settings, resumed or None, bar)
             else:
-                say = _silent if as_json else partial(click.echo, err=True)
-                view = new_run(store, launcher, settings, plan, observer=bar, say=say)
+                view = new_run(store, settings, plan, bar)
     except KeyboardInterrupt:
         click.echo(
             f"compilewatch: interrupted; {bar.said_done()} kept. "
@@ -181,35 +187,30 @@ def command(
     return conditions.exit_status(view, fail_on)
 
 
-def _say_plan(settings: Settings, plan: SweepPlan, resumed: str | None) -> int:
-    """Choose the models, say what a sweep would evaluate, and return the exit status."""
-    if resumed is not None:
-        raise UsageError("--dry-run says what a new run evaluates: use it without --resume")
-    chosen = choose_for_sweep(settings, plan.selection)
-    lines = [*chosen.lines, "on: " + ", ".join(dict.fromkeys(map(target_label, plan.targets)))]
+def _print_plan(settings: Settings, plan: SweepPlan) -> None:
+    """Choose the models, and say what a sweep would evaluate."""
+    environments_of(settings)  # those that are named exist
+    lines = [*choose_for_sweep(settings, plan.selection).lines]
+    lines.append("on: " + ", ".join(dict.fromkeys(map(target_label, plan.targets))))
     if plan.shard is not None:
         lines.append(f"as part {plan.shard}")
     click.echo("\n".join([*lines, "--dry-run: nothing is evaluated"]))
-    return 0
 
 
-def _environments(store: Store, resumed: str) -> Sequence[str]:
-    """The environments of a run that is resumed, "" for the newest one."""
-    stored = store.open(resumed) if resumed else store.unfinished()
-    return [environment.name for environment in stored.run.environments]
+@click.command("merge")
+@click.argument("runs", nargs=-1, required=True, shell_complete=completion.runs)
+@conditions.option
+@options.output
+@options.as_json
+def merge_command(
+    runs: tuple[str, ...], fail_on: conditions.Conditions, output_dir: str | None, as_json: bool
+) -> int:
+    """Join RUNS of one plan into a new run.
 
-
-def _silent(_: str) -> None:
-    """Say nothing, because only JSON is printed."""
-
-
-def _targets(text: str | None) -> list[str] | None:
-    names = split(text)
-    return list(TARGETS) if names == ["all"] else names
-
-
-def _refuse_selection(*options: object) -> None:
-    if any(options):
-        raise UsageError(
-            "--resume finishes a run as it was planned: do not select models or shards with it"
-        )
+    RUNS are the ids of stored runs, or folders of runs that were copied from other machines.
+    """
+    settings = load_settings({"output_dir": output_dir})
+    store = Store(Path(settings.output_dir))
+    seen = merge(store, [store.open(name) for name in runs], settings)
+    print_view(store, seen, as_json)
+    return conditions.exit_status(seen, fail_on)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compilewatch.cli.rendering.progress import ProgressBar
+from compilewatch.cli.progress import ProgressBar
 
 
 def test_a_line_names_the_model_that_is_profiled(capsys: pytest.CaptureFixture[str]) -> None:

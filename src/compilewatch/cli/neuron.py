@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 from rich import box
@@ -39,17 +40,17 @@ class Compiled(Record, frozen=True, kw_only=True):
     detail: NeuronDetail | None = None
 
 
-class _Job(Record, frozen=True, kw_only=True):
+class _Job(NamedTuple):
     hlo: Path
     folder: Path
 
 
 @click.group("neuron")
-def command() -> None:
+def neuron_command() -> None:
     """Use the AWS Neuron compiler on a machine that has it. This needs no torch."""
 
 
-@command.command("compile")
+@neuron_command.command("compile")
 @click.argument(
     "places",
     metavar="HLO...",
@@ -154,17 +155,18 @@ def _compile_all(
         while waiting or running:
             while waiting and len(running) < parallel:
                 job = waiting.pop()
-                known = _known(job, compiler, target)
-                if known is not None:
-                    yield known
-                    continue
-                running.append((job, _start(job, compiler, target)))
+                earlier = neuronx_cc.earlier_result(job.folder, compiler, job.hlo, target)
+                if earlier is not None:
+                    yield _compiled(job, "already", earlier)
+                else:
+                    running.append((job, _start(job, compiler, target)))
             for job, compilation in list(running):
                 if compilation.seconds > seconds:
                     compilation.end(error_classes.TIMEOUT, f"not finished after {seconds:g} s")
                 if compilation.done():
                     running.remove((job, compilation))
-                    yield _ended(job, compilation.detail())
+                    detail = compilation.detail()
+                    yield _compiled(job, "compiled" if detail.compiled else "failed", detail)
             if running:
                 time.sleep(POLL_SECONDS)
     finally:
@@ -179,25 +181,12 @@ def _start(job: _Job, compiler: Compiler, target: str) -> Compilation:
         raise StoreError(f"{job.folder} cannot be written: {error.strerror}") from None
 
 
-def _known(job: _Job, compiler: Compiler, target: str) -> Compiled | None:
-    """The outcome of an HLO module that need not be compiled, or None."""
-    detail = neuronx_cc.earlier_result(job.folder, compiler, job.hlo, target)
-    if detail is None:
-        return None
-    return _outcome(job, "already", neuronx_cc.described(detail), detail)
-
-
-def _ended(job: _Job, detail: NeuronDetail) -> Compiled:
-    message = neuronx_cc.described(detail)
-    return _outcome(job, "compiled" if detail.compiled else "failed", message, detail)
-
-
-def _outcome(job: _Job, outcome: str, reason: str, detail: NeuronDetail | None) -> Compiled:
+def _compiled(job: _Job, outcome: str, detail: NeuronDetail) -> Compiled:
     return Compiled(
         hlo=str(job.hlo),
         folder=str(job.folder),
         outcome=outcome,
-        reason=reason,
+        reason=neuronx_cc.described(detail),
         detail=detail,
     )
 

@@ -8,17 +8,25 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import click
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from compilewatch.analysis import summary
-from compilewatch.api.summary import summary_of
+from compilewatch.analysis.leverage import FixableCause, Leverage, VerifiedFixes
+from compilewatch.api.publish import summary_of
 from compilewatch.cli import options
 from compilewatch.contract.targets import target_label
-from compilewatch.records import ChangeKind, Result, Run, RunView, Status
+from compilewatch.records import ChangeKind, ModelFix, Result, Run, RunView, Status
 from compilewatch.report import wording
-from compilewatch.report.terminal import STYLES, console, plain, plain_table, spaced
+from compilewatch.report.terminal import (
+    STYLES,
+    code,
+    console,
+    plain,
+    spaced,
+    table,
+)
 from compilewatch.report.wording import OUTCOME_LABELS, ResultGroup, outcome, plural
 from compilewatch.store import Store
 
@@ -100,22 +108,25 @@ def runs_table(runs: Sequence[Run], passed: Mapping[str, int]) -> RenderableType
     """Stored runs, in the order given; `passed` counts the requests that pass, by run id."""
     if not runs:
         return plain("no runs stored yet")
-    table = plain_table("Run", "Source", "State", "Passed", "Time", "torch", "transformers", gap=0)
-    for column in (table.columns[3], table.columns[4]):
-        column.justify = "right"
-    for column in table.columns[:5]:
+    filled = table(
+        ("Run", "Source", "State", ">Passed", ">Time", "torch", "transformers"),
+        (
+            (
+                (run.id, "bold"),
+                run.source + (f" {run.shard}" if run.shard else ""),
+                (run.state, "" if run.state == "finished" else "yellow"),
+                f"{passed.get(run.id, 0):,}/{run.planned:,}",
+                wording.seconds(run.wall_seconds),
+                ", ".join(dict.fromkeys(e.torch for e in run.environments)),
+                ", ".join(dict.fromkeys(str(e.transformers) for e in run.environments)),
+            )
+            for run in runs
+        ),
+        gap=0,
+    )
+    for column in filled.columns[:5]:
         column.no_wrap = True
-    for run in runs:
-        table.add_row(
-            plain(run.id, "bold"),
-            plain(run.source + (f" {run.shard}" if run.shard else "")),
-            plain(run.state, "" if run.state == "finished" else "yellow"),
-            plain(f"{passed.get(run.id, 0):,}/{run.planned:,}"),
-            plain(wording.seconds(run.wall_seconds)),
-            plain(", ".join(dict.fromkeys(e.torch for e in run.environments))),
-            plain(", ".join(dict.fromkeys(str(e.transformers) for e in run.environments))),
-        )
-    return table
+    return filled
 
 
 # --- the summary -------------------------------------------------------------------------------
@@ -135,19 +146,21 @@ def _not_passing(view: RunView) -> list[RenderableType]:
         )
     )
     several = len(summary.targets_in_order(view.results)) > 1
-    table = plain_table("Does not pass", *(["Target"] if several else []), "Result", "Where", "Why")
-    for result in results[:NOT_PASSING_SHOWN]:
-        kind = outcome(result)
-        table.add_row(
-            plain(result.request.model.name),
-            *([plain(target_label(result.request.target))] if several else []),
-            plain(wording.status_words(result), STYLES[kind]),
-            plain(wording.first_place(result)),
-            plain(wording.first_reason(result)),
-        )
-    if len(results) > NOT_PASSING_SHOWN:
-        table.add_row(plain(f"{len(results) - NOT_PASSING_SHOWN:,} more in the report", "dim"))
-    return [table, plain(f"For details, run: {wording.repeat_commands(results[0].request)[1]}")]
+    filled = table(
+        ("Does not pass", *(["Target"] if several else []), "Result", "Where", "Why"),
+        (
+            (
+                result.request.model.name,
+                *([target_label(result.request.target)] if several else []),
+                (wording.status_words(result), STYLES[outcome(result)]),
+                wording.first_place(result),
+                wording.first_reason(result),
+            )
+            for result in results[:NOT_PASSING_SHOWN]
+        ),
+        more=len(results) - NOT_PASSING_SHOWN,
+    )
+    return [filled, plain(f"For details, run: {wording.repeat_commands(results[0].request)[1]}")]
 
 
 def _families(view: RunView) -> list[RenderableType]:
@@ -175,15 +188,15 @@ def _counted(view: RunView, name: Callable[[Result], str]) -> dict[str, Counter[
 
 def _outcome_table(heading: str, lines: Iterable[tuple[str, Counter[ResultGroup], str]]) -> Table:
     """A line for each (name, results by outcome, style), with the outcomes that occur."""
-    rows_shown = list(lines)
-    kinds = [kind for kind in OUTCOME_LABELS if any(counts[kind] for _, counts, _ in rows_shown)]
-    table = plain_table(heading, *(HEADINGS[kind] for kind in kinds))
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for name, counts, style in rows_shown:
-        cells = [plain(f"{counts[k]:,}" if counts[k] else "·", STYLES[k]) for k in kinds]
-        table.add_row(plain(name, style), *cells)
-    return table
+    lines = list(lines)
+    kinds = [kind for kind in OUTCOME_LABELS if any(counts[kind] for _, counts, _ in lines)]
+    return table(
+        (heading, *(f">{HEADINGS[kind]}" for kind in kinds)),
+        (
+            ((name, style), *((f"{counts[k]:,}" if counts[k] else "·", STYLES[k]) for k in kinds))
+            for name, counts, style in lines
+        ),
+    )
 
 
 def _targets(view: RunView) -> list[RenderableType]:
@@ -192,72 +205,52 @@ def _targets(view: RunView) -> list[RenderableType]:
     if len(labels) < 2:
         return []
     counts = _counted(view, lambda result: target_label(result.request.target))
-    parts: list[RenderableType] = [
-        _outcome_table("Target", [(label, counts[label], "") for label in labels])
-    ]
+    parts = [_outcome_table("Target", [(label, counts[label], "") for label in labels])]
     firsts = summary.first_failures(summary.matrix_rows(view.results))
     if any(firsts.values()):
-        table = plain_table("Fails first in", "Mode", "Models")
-        table.columns[2].justify = "right"
-        for (way, layer), models in firsts.items():
-            table.add_row(plain(layer), plain(way.label), plain(f"{models:,}"))
-        parts.append(table)
-    return [*parts, *_reasons_by_target(view)]
-
-
-def _reasons_by_target(view: RunView) -> list[RenderableType]:
-    table = plain_table("Target", "Most frequent reasons", "Models", "Downloads")
-    for column in table.columns[2:]:
-        column.justify = "right"
-    for label, reasons in summary.reasons_by_target(view).items():
-        for number, reason in enumerate(reasons[:REASONS_BY_TARGET_SHOWN]):
-            table.add_row(
-                plain("" if number else label),
-                plain(reason.words),
-                plain(f"{reason.models:,}"),
-                plain(wording.quantity(reason.downloads)),
-            )
-    return [table] if table.rows else []
+        failing = ((layer, way.label, f"{models:,}") for (way, layer), models in firsts.items())
+        parts.append(table(("Fails first in", "Mode", ">Models"), failing))
+    reasons = [
+        (
+            "" if number else label,
+            reason.words,
+            f"{reason.models:,}",
+            wording.quantity(reason.downloads),
+        )
+        for label, reasons in summary.reasons_by_target(view).items()
+        for number, reason in enumerate(reasons[:REASONS_BY_TARGET_SHOWN])
+    ]
+    headings = ("Target", "Most frequent reasons", ">Models", ">Downloads")
+    return [*parts, *([table(headings, reasons)] if reasons else [])]
 
 
 def _reasons(view: RunView) -> list[RenderableType]:
     reasons = summary.top_reasons(view.results)
-    if not reasons:
-        return []
-    table = plain_table("Reasons of graph breaks", "Models", "Downloads", "Breaks")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for reason in reasons[:REASONS_SHOWN]:
-        table.add_row(
-            plain(reason.label),
-            plain(f"{reason.models:,}"),
-            plain(wording.quantity(reason.downloads)),
-            plain(f"{reason.occurrences:,}"),
+    lines = (
+        (
+            reason.label,
+            f"{reason.models:,}",
+            wording.quantity(reason.downloads),
+            f"{reason.occurrences:,}",
         )
-    if len(reasons) > REASONS_SHOWN:
-        table.add_row(plain(f"{len(reasons) - REASONS_SHOWN} more in the report", "dim"))
-    return [table]
+        for reason in reasons[:REASONS_SHOWN]
+    )
+    headings = ("Reasons of graph breaks", ">Models", ">Downloads", ">Breaks")
+    return [table(headings, lines, more=len(reasons) - REASONS_SHOWN)] if reasons else []
 
 
 def _errors(view: RunView) -> list[RenderableType]:
     # Unsupported requests are listed with their reason in `_not_run`.
     errors = [row for row in summary.errors(view) if row[1] != Status.UNSUPPORTED.value]
-    if not errors:
-        return []
-    table = plain_table("Errors", "Phase", "Requests")
-    table.columns[2].justify = "right"
-    for phase, code, requests in errors[:REASONS_SHOWN]:
-        table.add_row(plain(code), plain(phase), plain(f"{requests:,}"))
-    return [table]
+    lines = ((code, phase, f"{requests:,}") for phase, code, requests in errors[:REASONS_SHOWN])
+    return [table(("Errors", "Phase", ">Requests"), lines)] if errors else []
 
 
 def _not_run(view: RunView) -> list[RenderableType]:
     """Why requests were not run, and which command helps."""
     reasons = Counter(r.detail for r in view.results if outcome(r) is ResultGroup.NOT_RUN)
-    table = plain_table("Requests not run", "Why")
-    for reason, requests in reasons.most_common(REASONS_SHOWN):
-        table.add_row(plain(f"{requests:,}"), plain(reason))
-    return [table] if reasons else []
+    lines = ((f"{requests:,}", why) for why, requests in reasons.most_common(REASONS_SHOWN))
+    return [table(("Requests not run", "Why"), lines)] if reasons else []
 
 
 def _changed(view: RunView) -> list[RenderableType]:
@@ -290,20 +283,19 @@ def _change_tables(view: RunView, limits: dict[ChangeKind, int]) -> Iterable[Ren
     for kind, label in wording.CHANGE_LABELS.items():
         changes = [change for change in view.changes if change.kind is kind]
         limit = limits.get(kind, len(changes))
-        if not changes or not limit:
-            continue
-        table = plain_table(label, "Target", "Why")
-        for change in changes[:limit]:
+        if changes and limit:
             # The differences between the runs are printed once, above the tables.
-            causes = [cause for cause in change.causes if cause not in view.differences]
-            table.add_row(
-                plain(change.model, CHANGE_STYLES.get(kind, "")),
-                plain(target_label(change.target)),
-                plain("; ".join((change.reason, *causes))),
+            lines = (
+                (
+                    (change.model, CHANGE_STYLES.get(kind, "")),
+                    target_label(change.target),
+                    "; ".join(
+                        (change.reason, *(c for c in change.causes if c not in view.differences))
+                    ),
+                )
+                for change in changes[:limit]
             )
-        if len(changes) > limit:
-            table.add_row(plain(f"{len(changes) - limit} more in the report", "dim"))
-        yield table
+            yield table((label, "Target", "Why"), lines, more=len(changes) - limit)
 
 
 def _headline(view: RunView) -> Text:
@@ -328,3 +320,69 @@ def _headline(view: RunView) -> Text:
         missing = f"{figures.missing:,} of {planned} {verb} no result"
         line.append_text(plain(f"\n{missing}: not run is not passed", "bold yellow"))
     return line
+
+
+# --- what to fix first, and stored fixes ---------------------------------------------------------
+
+
+def fixes_table(leverage: Leverage, verified: VerifiedFixes | None = None) -> RenderableType:
+    """The steps, best first, between what breaks and what the columns mean.
+
+    With `verified`, another column names the changes that are verified for each step.
+    """
+    heading = plain(wording.leverage_headline(leverage), "bold")
+    if not leverage.broken:
+        return heading
+    columns = ("Verified fix",) if verified is not None else ()
+    steps = table(
+        (">", ">Models", ">Downloads", ">In all", ">At most", "Fix", *columns),
+        (
+            (
+                f"{number}.",
+                (wording.gain(fix), "bold green"),
+                wording.quantity(fix.downloads),
+                f"{fix.total_models:,}",
+                f"{fix.affected:,}",
+                Group(
+                    *(_cause(cause, place > 0) for place, cause in enumerate(fix.causes)),
+                    plain(f"such as {fix.models[0]}", "dim"),
+                ),
+                *_verified(verified, number),
+            )
+            for number, fix in enumerate(leverage.fixes, start=1)
+        ),
+    )
+    lines = [plain(line, "dim") for line in wording.leverage_notes(leverage)]
+    if verified is not None:
+        lines.append(plain(wording.verified_total_words(verified.total), "bold"))
+    return spaced([heading, *([steps] if leverage.fixes else []), Group(*lines)])
+
+
+def _verified(verified: VerifiedFixes | None, number: int) -> list[RenderableType]:
+    if verified is None:
+        return []
+    step = verified.steps[number - 1]
+    return [plain(wording.step_fix_words(step), "green" if step is not None else "dim")]
+
+
+def _cause(cause: FixableCause, further: bool) -> RenderableType:
+    lines = [plain(("and " if further else "") + cause.label, "yellow"), plain(cause.place)]
+    if cause.places > 1:
+        lines.append(plain(f"and {plural(cause.places - 1, 'other place')}"))
+    elif cause.source:
+        lines.append(plain(f"> {cause.source}", "dim"))
+    return Group(*lines)
+
+
+def stored_fix_text(fix: ModelFix, result: Result) -> RenderableType:
+    """A verified fix of a stored run for graph breaks of a result, with a note of its origin."""
+    name = result.request.model.name
+    breaks = {graph_break.fingerprint for graph_break in result.breaks}
+    what = f"{len(fix.removed & breaks)} of {plural(len(breaks), 'graph break')}"
+    origin = f"From run {fix.run}, where it is verified for {fix.model}; it removes {what}."
+    if fix.model != name:
+        _, explain, _ = wording.repeat_commands(result.request)
+        origin += f" For {name} nothing is verified: {explain.replace('explain', 'fix', 1)}"
+    heading = plain("Stored fix: ", "bold")
+    heading.append_text(plain(" and ".join(fix.changes), "bold green"))
+    return Group(heading, plain(origin, "dim"), code(fix.code))

@@ -1,0 +1,661 @@
+"""Commands about this machine: `doctor`, `env`, `list-targets`, `list-sources` and `pull`."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import msgspec
+from packaging.version import Version
+from rich.console import Console
+from rich.progress import Progress, TimeElapsedColumn
+
+from compilewatch import environments as interpreters
+from compilewatch import extras, plugins
+from compilewatch.api.choose import (
+    Working,
+    environments_for,
+    readiness,
+    split,
+    try_environment,
+    working,
+)
+from compilewatch.cli import options
+from compilewatch.config import Places, Settings, load_settings
+from compilewatch.contract.libraries import LIBRARIES
+from compilewatch.contract.messages import Readiness
+from compilewatch.contract.targets import CPU, CUDA, TARGETS
+from compilewatch.data import read_overrides
+from compilewatch.environments import INTERPRETERS, Environments, create_command
+from compilewatch.environments.creation import create, recipe_of, remove, size_of
+from compilewatch.errors import CompilewatchError, ConfigError, InterpreterError
+from compilewatch.launchers.local.launcher import cannot_fork
+from compilewatch.plan import check_targets, load_expectations, needs, place, targets_of
+from compilewatch.records import DEFAULT_ENVIRONMENT, Environment, Record, Target
+from compilewatch.report.terminal import console, listing, plain, spaced, table
+from compilewatch.report.wording import plural
+from compilewatch.sources import choose_source, source_names
+from compilewatch.sources.hub.pulled import SORTS, PullReport
+from compilewatch.sources.libraries import PackageSource
+from compilewatch.sources.own import ManifestSource
+
+ONLINE_SECONDS = 30.0
+"""How long the package index may take to respond."""
+
+
+class DoctorCheck(Record, frozen=True, kw_only=True):
+    """One line of output. `state` is ok, note (optional) or failed (a sweep cannot run)."""
+
+    name: str
+    state: str
+    fact: str
+    advice: str = ""
+
+
+def _judged(
+    name: str, fact: str, ok: bool = True, advice: str = "", *, otherwise: str = "note"
+) -> DoctorCheck:
+    state, advice = ("ok", "") if ok else (otherwise, advice)
+    return DoctorCheck(name=name, state=state, fact=fact, advice=advice)
+
+
+def _interpreter(fresh: bool) -> Iterator[DoctorCheck]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    yield _judged("python", f"{version} at {sys.executable}")
+    try:
+        default = Environments().describe("default", fresh=fresh)
+    except CompilewatchError as error:
+        yield _judged("torch", str(error), False, "pip install torch", otherwise="failed")
+        return
+    facts = f"{default.torch} (git {default.torch_git[:10]}), device {default.device}"
+    yield _judged("torch", facts)
+    yield _judged(
+        "transformers",
+        default.transformers or "not installed: models of your own can be checked",
+        bool(default.transformers),
+        extras.install("transformers"),
+    )
+    yield _worker(fresh=fresh)
+
+
+def _worker(*, fresh: bool = False) -> DoctorCheck:
+    """Whether the first step of a sweep works: a worker starts and compiles a model."""
+    try:
+        measured, checked_at = working(Environments(), DEFAULT_ENVIRONMENT, fresh=fresh)
+    except CompilewatchError as error:
+        advice = (
+            "`make clean setup` installs torch and transformers again; if that does not "
+            "help, report this line with the output of: compilewatch env check default --json"
+        )
+        return _judged("worker", str(error), False, advice, otherwise="failed")
+    return _judged(
+        "worker",
+        f"ready after {measured.start_seconds:.1f} s, compiled a small model within "
+        f"{measured.request_seconds:.1f} s; checked at {checked_at[:19].replace('T', ' ')} UTC",
+        measured.threads == 1,
+        cannot_fork(DEFAULT_ENVIRONMENT, measured.threads),
+    )
+
+
+def _releases() -> Iterator[DoctorCheck]:
+    """Whether the package index has a newer torch or transformers than this environment."""
+    try:
+        here = Environments().describe(DEFAULT_ENVIRONMENT).packages
+    except CompilewatchError:
+        return  # `_interpreter` reports it
+    for package in ("torch", "transformers"):
+        name, installed = f"{package} release", here.get(package)
+        if installed is None:
+            continue
+        newest = _newest(package)
+        if newest is None:
+            unknown = "unknown: the package index does not respond"
+            advice = "check the network, and the index in the configuration of pip"
+            yield _judged(name, unknown, False, advice)
+            continue
+        behind = Version(newest) > Version(installed)
+        yield _judged(
+            name,
+            f"{newest}; {installed} is installed" if behind else newest,
+            not behind,
+            "`make lock` updates torch and transformers to the newest pair that works",
+        )
+
+
+def _newest(package: str) -> str | None:
+    """The newest release of a package on pip's index, or None if the index does not respond."""
+    command = [sys.executable, "-m", "pip", "index", "versions", package]
+    try:
+        listed = subprocess.run(
+            [*command, "--disable-pip-version-check", "--retries", "0", "--timeout", "10"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=ONLINE_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    first = listed.stdout.partition("\n")[0]  # torch (2.15.0)
+    return first.rpartition("(")[2].rstrip(")") if listed.returncode == 0 else None
+
+
+def _machine(settings: Settings) -> Iterator[DoctorCheck]:
+    cores = os.cpu_count() or 1
+    yield _judged("cores", f"{cores}; a sweep runs {plural(settings.jobs, 'job')}")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    each = settings.memory_limit_bytes
+    yield _judged(
+        "memory",
+        f"{memory / 2**30:.0f} GiB; each job may use {each / 2**30:g} GiB",
+        memory >= settings.jobs * each,
+        "lower memory_limit_gib or jobs in compilewatch.toml",
+    )
+
+
+def _inputs(settings: Settings) -> Iterator[DoctorCheck]:
+    """The input of a sweep: targets, models, overrides and expectations."""
+
+    def targets() -> str:
+        check_targets(targets_of(settings.targets, settings.modes, settings.chosen_dynamic))
+        return f"{', '.join(settings.targets)} in {', '.join(settings.modes)}"
+
+    def models() -> str:
+        path = Path(settings.models_file)
+        if not path.exists():
+            return "no models of your own"
+        specs = ManifestSource(path=path).models()
+        if wrong := [model for model in specs if model.error is not None]:
+            raise ConfigError(f"{len(wrong)} of {len(specs)} models: {wrong[0].error}")
+        return f"{path}, {plural(len(specs), 'model')} of your own"
+
+    def overrides() -> str:
+        folder = Path(settings.overrides_dir)
+        own = folder if folder.is_dir() else None
+        return f"{plural(len(read_overrides(own)), 'line')}, {_shipped_and(own)}"
+
+    def expectations() -> str:
+        path = Path(settings.expectations_file)
+        lines = load_expectations(path).expectation
+        return f"{plural(len(lines), 'line')}, {_shipped_and(path if path.exists() else None)}"
+
+    advice = "correct the file or the setting that the message names"
+    for read in (targets, models, overrides, expectations):
+        try:
+            yield _judged(read.__name__, read())
+        except CompilewatchError as error:
+            yield _judged(read.__name__, str(error), False, advice, otherwise="failed")
+
+
+def _shipped_and(own: Path | None) -> str:
+    return "as shipped" if own is None else f"as shipped and in {own}"
+
+
+def _environments(settings: Settings, fresh: bool) -> Iterator[DoctorCheck]:
+    for listed in interpreters.listing(Environments(settings.cache_folder), fresh=fresh):
+        if listed.name in INTERPRETERS:
+            continue  # `_interpreter` reports it
+        environment = listed.environment
+        yield DoctorCheck(
+            name=f"env {listed.name}",
+            state="ok" if environment is not None else "note",
+            fact=f"torch {environment.torch}" if environment else listed.state.replace("_", " "),
+            advice=listed.advice,
+        )
+
+
+def _outputs(settings: Settings) -> DoctorCheck:
+    folder = Path(settings.output_dir).absolute()
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if not os.access(existing, os.W_OK):
+        advice = "choose another folder with --output"
+        return _judged("outputs", f"{existing} is not writable", False, advice, otherwise="failed")
+    free = shutil.disk_usage(existing).free
+    return _judged(
+        "outputs",
+        f"{folder}, {free / 2**30:.0f} GiB free",
+        free > 2**30,
+        "free some space: a run of the complete library with traces takes up to 1 GiB",
+    )
+
+
+def _tools() -> Iterator[DoctorCheck]:
+    beside = Path(sys.executable).with_name("tlparse")
+    tlparse = str(beside) if beside.exists() else shutil.which("tlparse")
+    compiler = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
+    pillow = importlib.util.find_spec("PIL") is not None
+    yield _judged(
+        "tlparse",
+        tlparse or "not found: traces are kept but not rendered",
+        bool(tlparse),
+        "pip install tlparse",
+    )
+    yield _judged(
+        "c++ compiler",
+        compiler or "not found: Inductor needs one, Dynamo does not",
+        bool(compiler),
+        "install g++ (Debian: apt-get install g++)",
+    )
+    yield _judged(
+        "PIL",
+        "installed" if pillow else "not installed",
+        pillow,
+        "models whose code imports PIL are unsupported: pip install pillow",
+    )
+
+
+def _hub(settings: Settings) -> Iterator[DoctorCheck]:
+    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    has_token = bool(os.environ.get("HF_TOKEN"))
+    token = "is set" if has_token else "is not set (only gated models need it)"
+    yield _judged("hub", f"{endpoint}; HF_TOKEN {token}")
+    pulled = sorted(Path(settings.pulled_dir).glob("*"))
+    yield _judged(
+        "pulled list",
+        str(pulled[-1]) if pulled else "none: sweeps use the installed Transformers",
+        bool(pulled),
+        "compilewatch pull --top 50",
+    )
+
+
+@click.command("doctor")
+@click.option("--json", "as_json", is_flag=True, help="Print the checks as one JSON list.")
+@click.option("--online", is_flag=True, help="Also check the package index for newer releases.")
+@options.fresh
+def doctor_command(as_json: bool, online: bool, fresh: bool) -> int:
+    """Show what this machine can run, what is missing, and which command installs it.
+
+    A worker is started and compiles a small model, as in a sweep. The result is kept until the
+    environment changes.
+
+    Exit status 2 if a sweep cannot run.
+    """
+    settings = load_settings()
+    checks = [
+        *_interpreter(fresh),
+        *(_releases() if online else ()),
+        *_inputs(settings),
+        *_environments(settings, fresh),
+        *_machine(settings),
+        _outputs(settings),
+        *_tools(),
+        *(plugins.load(reference)() for reference in extras.providers("doctor")),
+        *_hub(settings),
+    ]
+    if as_json:
+        click.echo(msgspec.json.encode(checks))
+    else:
+        width = max(len(check.name) for check in checks) + 2
+        for check in checks:
+            colour = {"ok": "green", "note": "yellow", "failed": "red"}[check.state]
+            mark = click.style(f"{check.state:8}", fg=colour)
+            click.echo(f"{mark}{check.name:{width}}{check.fact}")
+            if check.advice:
+                click.echo(f"{'':{8 + width}}{check.advice}")
+    return 2 if any(check.state == "failed" for check in checks) else 0
+
+
+STEPS = ("Creating", "Collecting", "Downloading", "Building", "Installing", "Successfully")
+"""The beginnings of those lines of pip's output that are worth showing."""
+
+
+class CheckedEnvironment(Record, frozen=True, kw_only=True):
+    """The output of `check --json`. `problem` is one line, empty if the environment works."""
+
+    name: str
+    works: bool
+    problem: str = ""
+    advice: str = ""
+    environment: Environment | None = None
+    working: Working | None = None
+
+
+@click.group("env")
+def env_command() -> None:
+    """Create, list, check and delete environments: Python interpreters, each with its own torch.
+
+    Workers run in them. They are stored in the user's cache folder and shared by all checkouts.
+    `default` is the interpreter that runs compilewatch.
+    """
+
+
+@env_command.command("create")
+@click.argument("name")
+@click.option(
+    "--torch", metavar="VERSION", help="The version of torch in an environment with another name."
+)
+@click.option("--transformers", metavar="VERSION", help="The version of Transformers, likewise.")
+@click.option(
+    "--with",
+    "further",
+    metavar="A,B",
+    help="Packages that models need besides, such as timm,torchvision, in the releases that fit.",
+)
+@click.option("--python", metavar="PATH", help="The interpreter to create it with.")
+def create_verb(
+    name: str,
+    torch: str | None,
+    transformers: str | None,
+    further: str | None,
+    python: str | None,
+) -> None:
+    """Create the environment NAME: xla, neuron, cuda, vision, libraries, or any other name with
+    --torch, --transformers or --with.
+
+    `vision` has the torch and Transformers of compilewatch itself, and timm and torchvision for the
+    models that need them. `libraries` has diffusers, sentence-transformers and open_clip besides.
+
+    Without --torch or --transformers, that package has the version of compilewatch itself.
+    Packages that another environment has in the same version take no further space. This is
+    fast if the environment exists already. TORCH_INDEX names a package index with CPU builds of
+    torch, from which torch is installed, but for cuda: that has a CUDA build, which is used
+    where this interpreter has a CPU build and a model is trained on a CUDA device.
+    """
+    recipe = recipe_of(name, torch, transformers, split(further) or ())
+    environments = _all_environments()
+
+    def show(line: str) -> None:
+        if line.lstrip().startswith(STEPS):
+            click.echo(click.style(line.strip()[:200], dim=True), err=True)
+
+    environment, anew = create(environments, name, recipe, python=python, observer=show)
+    versions = f"torch {environment.torch}, transformers {environment.transformers or 'none'}"
+    click.echo(f"{name} is ready: {versions}, {environment.python_executable}")
+    if anew:
+        click.echo(f"Check it with: compilewatch env check {name}")
+
+
+@env_command.command("list")
+@options.as_json
+def list_verb(as_json: bool) -> None:
+    """List the environments that exist and those that targets need."""
+    environments = interpreters.listing(_all_environments())
+    if as_json:
+        options.print_json(environments)
+        return
+    lines = []
+    for listed in environments:
+        facts = (listed.advice, "", "")
+        if (described := listed.environment) is not None:
+            facts = (described.torch, described.transformers or "none", described.python_executable)
+        lines.append((listed.name, listed.state.replace("_", " "), *facts))
+    console().print(listing(("Name", "State", "torch", "transformers", "Python"), lines))
+
+
+@env_command.command("describe")
+@click.argument("name")
+@options.as_json
+def describe_verb(name: str, as_json: bool) -> None:
+    """Show the versions and the size of the environment NAME, without starting a worker.
+
+    Files that several environments share take their space once.
+    """
+    environments = _all_environments()
+    environment = environments.describe(name)
+    if as_json:
+        options.print_json(environment)
+        return
+    packages = table(("Package", "Version"), environment.packages.items(), gap=2)
+    lines = [
+        f"{name}: torch {environment.torch} (git {environment.torch_git[:10]}), "
+        f"transformers {environment.transformers or 'none'}, Python {environment.python}, "
+        f"device {environment.device}",
+        environment.python_executable,
+    ]
+    if name not in INTERPRETERS:
+        size = size_of(environments, name)
+        own, shared = size.own_bytes / 2**20, size.shared_bytes / 2**20
+        lines.append(f"{own:,.0f} MiB of its own, {shared:,.0f} MiB shared with others")
+    console().print(spaced([plain("\n".join(lines)), packages]))
+
+
+@env_command.command("remove")
+@click.argument("name")
+def remove_verb(name: str) -> None:
+    """Delete the created environment NAME. What it shares with others stays with them."""
+    remove(_all_environments(), name)
+    click.echo(f"{name} is deleted")
+
+
+@env_command.command("check")
+@click.argument("name")
+@options.as_json
+def check_verb(name: str, as_json: bool) -> int:
+    """Start a worker in the environment NAME, as a sweep does, and compile a small model.
+
+    If that fails, the exit status is 1, and the message says what is wrong and how to fix it.
+    """
+    checked = _tried(name)
+    if as_json:
+        options.print_json(checked)
+    elif checked.environment is None or checked.working is None:
+        click.echo(checked.problem + (f"; {checked.advice}" if checked.advice else ""), err=True)
+    else:
+        click.echo(
+            f"{name} works: torch {checked.environment.torch} "
+            f"(git {checked.environment.torch_git[:10]}), transformers "
+            f"{checked.environment.transformers or 'none'}, worker ready after "
+            f"{checked.working.start_seconds:.1f} s, compiled in "
+            f"{checked.working.request_seconds:.1f} s"
+        )
+        if checked.working.threads > 1:
+            click.echo(f"note: {cannot_fork(name, checked.working.threads)}", err=True)
+    return 0 if checked.works else 1
+
+
+def _all_environments() -> Environments:
+    return Environments(load_settings().cache_folder)
+
+
+def _tried(name: str) -> CheckedEnvironment:
+    environments = _all_environments()
+    advice = ""
+    try:
+        environments.interpreter(name)
+        default = name in INTERPRETERS
+        advice = "make setup" if default else create_command(name)
+        environment = environments.describe(name, fresh=True)
+        working = try_environment(environments, name)
+    except InterpreterError as error:
+        return CheckedEnvironment(name=name, works=False, problem=str(error), advice=advice)
+    return CheckedEnvironment(name=name, works=True, environment=environment, working=working)
+
+
+class ListedTarget(Record, frozen=True, kw_only=True):
+    """One target in the environment that a sweep would use; `why` it cannot run there.
+
+    `dynamo/cuda` is the target for a CUDA device, which need not be present.
+    """
+
+    target: str
+    environment: str
+    runs: bool
+    why: str = ""
+
+
+def listed_targets(settings: Settings, *, fresh: bool = False) -> tuple[ListedTarget, ...]:
+    """Every registered target. Each environment is checked once, or its stored facts are used."""
+    environments = Environments(settings.cache_folder)
+    known: list[Environment] = []
+    ready: dict[str, Readiness] = {}
+    broken: dict[str, str] = {}
+    for name in environments_for(TARGETS, settings):
+        try:
+            known.append(environments.describe(name, fresh=fresh))
+            ready[name] = readiness(environments, name, fresh=fresh)
+        except InterpreterError as error:
+            broken[name] = f"{error}; see: compilewatch env check {name}"
+    named = [name for name in settings.environments if name not in broken]
+    targets = [Target(name=name) for name in TARGETS]
+    devices = [Target(name=n, device=CUDA) for n, e in TARGETS.items() if e.captures_for_devices]
+    listed = []
+    for target in place([*targets, *devices], named, known):
+        name = target.environment
+        why: str | None = broken.get(name) or needs(target)
+        if name in ready:
+            why = ready[name].missing.get(target.name)
+            if target.device == CUDA:
+                why = why or ready[name].no_cuda
+        label = target.name if target.device == CPU else f"{target.name}/{target.device}"
+        listed.append(ListedTarget(target=label, environment=name, runs=not why, why=why or ""))
+    return tuple(listed)
+
+
+@click.command("list-targets")
+@click.option(
+    "--environments",
+    metavar="A,B",
+    help="Check these environments (default: the default of each target).",
+)
+@options.fresh
+@options.as_json
+def list_targets_command(environments: str | None, fresh: bool, as_json: bool) -> None:
+    """List the compile targets, the environment of each, and whether it can run here."""
+    settings = load_settings({"environments": split(environments)})
+    targets = listed_targets(settings, fresh=fresh)
+    if as_json:
+        options.print_json(targets)
+        return
+    lines = ((t.target, t.environment, "yes" if t.runs else "no", t.why) for t in targets)
+    console().print(listing(("Target", "Environment", "Runs here", "Reason"), lines))
+
+
+class ListedSource(Record, frozen=True, kw_only=True):
+    """One source: its package and environment if it is a library, and why it has no models here.
+
+    `models` counts those that are selected by default.
+    """
+
+    source: str
+    package: str = ""
+    version: str = ""
+    environment: str = ""
+    models: int | None = None
+    why: str = ""
+
+
+def listed_sources(settings: Settings) -> tuple[ListedSource, ...]:
+    """Every registered source, libraries first. No model is built or evaluated."""
+    libraries = [row.source for row in LIBRARIES.values()]
+    others = [name for name in source_names() if name not in libraries]
+    return tuple(_listed(name, settings) for name in (*libraries, *others))
+
+
+def _listed(name: str, settings: Settings) -> ListedSource:
+    row = next((row for row in LIBRARIES.values() if row.source == name), None)
+    package = version = environment = ""
+    places = Places(
+        pulled=Path(settings.pulled_dir) / "models.toml",
+        manifest=Path(settings.models_file),
+        cache=settings.cache_folder,
+        outputs=Path(settings.output_dir),
+    )
+    models, why = None, ""
+    try:
+        if row is not None:
+            package, environment = row.distribution, row.environments[0]
+            library = PackageSource(row.name, cache=settings.cache_folder)
+            environment, version = library.installed()
+        models = len(choose_source(name, places=places)[0].models())
+    except CompilewatchError as error:
+        why = str(error)
+    return ListedSource(
+        source=name,
+        package=package,
+        version=version,
+        environment=environment,
+        models=models,
+        why=why,
+    )
+
+
+@click.command("list-sources")
+@options.as_json
+def list_sources_command(as_json: bool) -> None:
+    """List the sources of models, the environment of each library, and what is missing here."""
+    sources = listed_sources(load_settings())
+    if as_json:
+        options.print_json(sources)
+        return
+    lines = (
+        (
+            source.source,
+            source.package,
+            source.version,
+            source.environment,
+            "" if source.models is None else f"{source.models:,}",
+            source.why,
+        )
+        for source in sources
+    )
+    titles = ("Source", "Package", "Version", "Environment", "Models", "Missing")
+    console().print(listing(titles, lines))
+
+
+@click.command("pull")
+@click.option("--top", default=50, show_default=True, type=click.IntRange(min=1))
+@click.option("--sort", type=click.Choice(list(SORTS)), default="downloads", show_default=True)
+@click.option("--task", help="Only models of this pipeline tag, such as text-generation.")
+@click.option("--family", help="Only models of this type, such as llama.")
+@click.option("--library", help="Only models of this library, such as transformers.")
+@options.as_json
+def pull_command(
+    top: int, sort: str, task: str | None, family: str | None, library: str | None, as_json: bool
+) -> int:
+    """Fetch the list of the Hub's most used models and pin their revisions and configurations.
+
+    Only configuration files are fetched, never weights. HF_ENDPOINT and HF_TOKEN are respected. The
+    exit status is 3 if the Hub failed before the end; the models fetched until then are kept.
+    """
+    from compilewatch.sources.hub.pull import pull  # of an extra
+
+    settings = load_settings()
+    stderr = Console(stderr=True, highlight=False)
+    columns = (*Progress.get_default_columns(), TimeElapsedColumn())
+    with Progress(*columns, console=stderr, transient=True, disable=as_json) as bar:
+        task_id = bar.add_task("listing models", total=top)
+
+        def progress(done: int, total: int) -> None:
+            bar.update(task_id, completed=done, total=total, description="pulling")
+
+        def notice(line: str) -> None:
+            bar.update(task_id, description="retrying")
+            if not as_json:
+                stderr.print(line, markup=False)
+
+        report = pull(
+            top=top,
+            sort=sort,
+            task=task,
+            family=family,
+            library=library,
+            output=Path(settings.pulled_dir) / "models.toml",
+            progress=progress,
+            notice=notice,
+        )
+    if as_json:
+        options.print_json(report)
+    else:
+        _print_report(report)
+    return 3 if report.partial else 0
+
+
+def _print_report(report: PullReport) -> None:
+    models = plural(report.models, "model")
+    click.echo(f"{models}, {report.configs:,} with a configuration: {report.path}")
+    for reason, count in sorted(report.problems.items(), key=lambda kv: -kv[1]):
+        click.echo(f"  {count} skipped: {reason}")
+    if report.figures:
+        click.echo(f"Figures by architecture: {report.figures}")
+    if report.partial:
+        click.echo(f"Incomplete: {report.message}", err=True)
+        if report.kept:
+            kept = plural(report.kept, "model")
+            click.echo(f"Kept from the earlier list: {kept}.", err=True)
+    else:
+        click.echo("Check them with: compilewatch sweep")

@@ -1,1 +1,0 @@
-"""One module per command, imported when the command is called; each defines `command`."""
