@@ -159,7 +159,7 @@ def logs_verb(key: str, stderr: bool, follow: bool, as_json: bool, **flags: Any)
     """Show what the job KEY printed. Control characters are replaced."""
     _, client = client_of(flags)
     stream = "stderr" if stderr else "stdout"
-    parts = client.follow(key, stream=stream) if follow else client.parts(key, stream=stream)
+    parts = client.parts(key, stream=stream, follow=follow)
     if as_json:
         text = b"".join(parts).decode(errors="replace")
         options.print_json({"key": key, "stream": stream, "text": text})
@@ -235,7 +235,7 @@ def submit_verb(
         if not (wait or trainium):
             return show(state, as_json)
         if not as_json:
-            for part in client.follow(key):
+            for part in client.parts(key, follow=True):
                 print_output(part)
         return show(client.wait(key), as_json, final=True)
 

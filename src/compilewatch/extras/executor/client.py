@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 from urllib.parse import quote, urlsplit
 
 import httpx2
@@ -124,65 +124,42 @@ class ExecutorClient:
             raise self._foreign() from None
         return LogPart(data=response.content, next_offset=following, ended=ended)
 
-    def parts(self, key: str, *, stream: str = "stdout") -> Iterator[bytes]:
-        """Yield all parts of a log that have been written so far."""
+    def parts(self, key: str, *, stream: str = "stdout", follow: bool = False) -> Iterator[bytes]:
+        """Yield all parts of a log that have been written so far; `follow`: until the job ends."""
         offset = 0
-        while True:
-            part = self.log(key, offset, stream=stream)
-            if part.data:
-                yield part.data
-            if part.ended or not part.data:
-                return
-            offset = part.next_offset
-
-    def whole_log(self, key: str, *, stream: str = "stdout") -> bytes:
-        """All of a log that has been written so far; the limit of the job bounds its size."""
-        return b"".join(self.parts(key, stream=stream))
-
-    def follow(self, key: str, *, stream: str = "stdout", offset: int = 0) -> Iterator[bytes]:
-        """Yield the parts of a log as they are written, until the job has ended."""
-        shortest, longest = POLL_SECONDS
-        wait = shortest
+        wait, longest = POLL_SECONDS
         while True:
             part = self.log(key, offset, stream=stream)
             offset = part.next_offset
             if part.data:
-                wait = shortest
+                wait = POLL_SECONDS[0]
                 yield part.data
-            if part.ended:
+            if part.ended or not (part.data or follow):
                 return
             if not part.data:
                 time.sleep(wait)
                 wait = min(wait * 1.5, longest)
 
-    def wait(
-        self,
-        key: str,
-        *,
-        timeout_seconds: float | None = None,
-        on_change: Callable[[JobState], None] | None = None,
-    ) -> JobState:
+    def whole_log(self, key: str, *, stream: str = "stdout") -> bytes:
+        """All of a log that has been written so far; the limit of the job bounds its size."""
+        return b"".join(self.parts(key, stream=stream))
+
+    def wait(self, key: str, *, timeout_seconds: float | None = None) -> JobState:
         """Wait until the job has ended, and return its final state.
 
         Raises ExecutorUnavailableError if it has not ended after `timeout_seconds`.
         """
         until = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         wait, longest = POLL_SECONDS
-        before: JobState | None = None
-        while True:
-            state = self.status(key)
-            if on_change is not None and state != before:
-                on_change(state)
-            if state.ended:
-                return state
+        while not (state := self.status(key)).ended:
             if until is not None and time.monotonic() > until:
                 raise ExecutorUnavailableError(
                     f"job {key} is still {state.state} after {timeout_seconds:g} s: wait for it "
                     f"with compilewatch executor status {key} --wait"
                 )
-            before = state
             time.sleep(wait)
             wait = min(wait * 1.5, longest)
+        return state
 
     def cancel(self, key: str) -> JobState:
         """Cancel a job that has not ended; the state may still be `running` in the response."""
@@ -270,7 +247,11 @@ class ExecutorClient:
                     f"{self.endpoint} has a certificate that is not trusted: name its authority "
                     "with --certificates FILE"
                 ) from None
-            reason = "does not respond in time" if _is_timeout(error) else f"fails ({error})"
+            reason = (
+                "does not respond in time"
+                if isinstance(error, httpx2.TimeoutException)
+                else f"fails ({error})"
+            )
             raise TransientError(reason) from None
         if response.is_success:
             return response
@@ -314,10 +295,6 @@ def _path(key: str) -> str:
             "underscores, beginning with a letter or digit",
             ErrorCode.INVALID,
         ) from None
-
-
-def _is_timeout(error: Any) -> bool:
-    return isinstance(error, httpx2.TimeoutException)
 
 
 def _retry_after(response: httpx2.Response) -> float | None:

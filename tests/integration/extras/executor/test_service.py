@@ -83,7 +83,7 @@ def test_a_log_can_be_followed_while_the_job_runs(executor: Executor) -> None:
     source = "import time\nfor n in range(3):\n    print(n)\n    time.sleep(0.3)\n"
     client = executor.client()
     client.submit("followed", request(source))
-    parts = list(client.follow("followed"))
+    parts = list(client.parts("followed", follow=True))
     assert b"".join(parts) == b"0\n1\n2\n"
     assert len(parts) > 1
 
