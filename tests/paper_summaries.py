@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from compilewatch.extras.papers.records import (
-    CodeVersion,
     FindingClass,
     PaperFinding,
     PaperSummary,
@@ -15,6 +14,7 @@ from compilewatch.extras.papers.records import (
     StageResult,
 )
 from compilewatch.extras.papers.store import PaperStore, summarise_paper
+from tests import papers
 
 FULL = {
     "training_loss": 1.5,
@@ -67,17 +67,7 @@ def summary(number: int, numbers: Mapping[str, float], *, unfaithful: bool = Fal
 
 def store_code(outputs: Path) -> None:
     """One version of the code of one paper."""
-    version = CodeVersion(
-        id="0" * 64,
-        paper="gated-residual",
-        source="def model(): ...",
-        number=0,
-        model="m",
-        call="c",
-        prompt_sha256="p",
-        rules_sha256="r",
-        paper_sha256="s",
-    )
+    version = papers.version("def model(): ...", "gated-residual", id="0" * 64)
     folder = PaperStore(outputs).folder(version.paper)
     files = (
         folder.write(PipelineStage.GENERATE, version.source.encode(), ".py"),

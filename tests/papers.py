@@ -32,6 +32,13 @@ PRICE = ModelPrice(
 )
 
 
+def version(source: str = "", paper: str = "planted", **fields: Any) -> CodeVersion:
+    """A version of the code of a paper."""
+    known: dict[str, Any] = {"id": "a" * 64, "number": 0, "model": "tested", "call": ""}
+    known |= dict.fromkeys(("prompt_sha256", "rules_sha256", "paper_sha256"), "")
+    return CodeVersion(paper=paper, source=source, **(known | fields))
+
+
 class FakeRunner(SandboxRunner):
     """Says that generated code ran and that its formulas hold; runs nothing."""
 
@@ -113,6 +120,12 @@ def library(folder: Path, cache: Path) -> FolderLibrary:
 
 def papers_of(folder: Path, cache: Path, count: int) -> tuple[Paper, ...]:
     return library(folder, cache).find(PaperQuery(max_papers=count))
+
+
+def some_papers(tmp_path: Path, count: int) -> tuple[Paper, ...]:
+    """So many papers in the folder `papers`, as a library finds them."""
+    write_papers(tmp_path / "papers", count)
+    return papers_of(tmp_path / "papers", tmp_path, count)
 
 
 _RUNS = itertools.count()

@@ -12,7 +12,7 @@ import pytest
 from compilewatch.errors import ProviderError, SandboxError
 from compilewatch.extras.papers import Reply
 from compilewatch.extras.papers.calls import Budget
-from compilewatch.extras.papers.providers import Dropped, ErrorResponse, Response
+from compilewatch.extras.papers.providers import ErrorResponse, Response
 from compilewatch.extras.papers.records import CallState, FindingClass, PipelineStage, StageOutcome
 from compilewatch.extras.papers.store import PaperStore
 from tests import papers as world
@@ -37,29 +37,8 @@ class Faulty:
         return self._faults.get(number) or world.respond(model, body)
 
 
-# In `make test`, test_concurrency.py has the same faults with several papers at a time.
-@pytest.mark.matrix
-def test_twenty_papers_through_faults_every_request_is_in_the_ledger(tmp_path: Path) -> None:
-    """Five throttles, two 503, a dropped connection and a stall; takes the stall's time."""
-    faults: dict[int, Response] = dict.fromkeys((2, 3, 11, 12, 30), THROTTLED)
-    faults |= {7: UNAVAILABLE, 20: UNAVAILABLE, 15: Dropped(), 25: Dropped(seconds=3)}
-    faulty = Faulty(faults)
-    world.write_papers(tmp_path / "papers", 20)
-    papers = world.papers_of(tmp_path / "papers", tmp_path, 20)
-    with world.served(faulty, read_timeout=1.0) as (server, provider):
-        summaries = world.pipeline(tmp_path, provider, tmp_path / "papers", papers).run(papers)
-        entries = PaperStore(tmp_path).ledger.entries()
-        assert len(entries) == len(server.requests) == 20 * 3 + 9
-    assert [one.state for one in summaries] == ["passed"] * 20
-    assert {entry.state for entry in entries} == {CallState.FINISHED, CallState.FAILED}
-    # Whether a request that was dropped or stalled was charged is unknown: it counts as charged.
-    charged = [entry for entry in entries if entry.state is CallState.FAILED and entry.usd]
-    assert len(charged) == 2
-
-
 def test_a_second_run_sends_nothing_and_runs_nothing(tmp_path: Path) -> None:
-    world.write_papers(tmp_path / "papers", 3)
-    papers = world.papers_of(tmp_path / "papers", tmp_path, 3)
+    papers = world.some_papers(tmp_path, 3)
     with world.served() as (server, provider):
         first = world.pipeline(tmp_path, provider, tmp_path / "papers", papers).run(papers)
         sent = len(server.requests)
@@ -82,8 +61,7 @@ def test_a_second_run_sends_nothing_and_runs_nothing(tmp_path: Path) -> None:
 
 
 def test_a_budget_holds_before_a_call(tmp_path: Path) -> None:
-    world.write_papers(tmp_path / "papers", 20)
-    papers = world.papers_of(tmp_path / "papers", tmp_path, 20)
+    papers = world.some_papers(tmp_path, 20)
     budget = Budget(max_usd=0.50)
     with world.served() as (server, provider):
         pipeline = world.pipeline(tmp_path, provider, tmp_path / "papers", papers, budget=budget)
@@ -135,8 +113,7 @@ def _cut(reply: Reply) -> Reply:
 def test_an_incomplete_reply_is_never_run(
     tmp_path: Path, change: Callable[[Reply], Reply], kind: FindingClass
 ) -> None:
-    world.write_papers(tmp_path / "papers", 1)
-    papers = world.papers_of(tmp_path / "papers", tmp_path, 1)
+    papers = world.some_papers(tmp_path, 1)
     runner = FakeRunner()
     with world.served(_code(change)) as (_, provider):
         (one,) = world.pipeline(tmp_path, provider, tmp_path / "papers", papers, runner=runner).run(
@@ -157,8 +134,7 @@ def test_a_review_that_is_not_valid_approves_nothing(tmp_path: Path, text: str) 
             return Reply(text=text, stop_reason="end_turn")
         return world.respond(model, body)
 
-    world.write_papers(tmp_path / "papers", 1)
-    papers = world.papers_of(tmp_path / "papers", tmp_path, 1)
+    papers = world.some_papers(tmp_path, 1)
     runner = FakeRunner()
     with world.served(respond) as (_, provider):
         (one,) = world.pipeline(tmp_path, provider, tmp_path / "papers", papers, runner=runner).run(
@@ -173,8 +149,7 @@ def test_a_model_that_does_not_exist_is_said_in_one_line(tmp_path: Path) -> None
     def respond(model: str, body: dict[str, Any]) -> Response:
         return ErrorResponse(status=404, code="ResourceNotFoundException", message="no such model")
 
-    world.write_papers(tmp_path / "papers", 1)
-    papers = world.papers_of(tmp_path / "papers", tmp_path, 1)
+    papers = world.some_papers(tmp_path, 1)
     with world.served(respond) as (server, provider):
         with pytest.raises(ProviderError, match="papers preflight") as error:
             world.pipeline(tmp_path, provider, tmp_path / "papers", papers).run(papers)
@@ -205,8 +180,7 @@ def test_without_a_sandbox_nothing_runs_and_nothing_is_passed(tmp_path: Path) ->
         def check(self) -> None:
             raise SandboxError("bubblewrap is missing: apt-get install bubblewrap")
 
-    world.write_papers(tmp_path / "papers", 1)
-    papers = world.papers_of(tmp_path / "papers", tmp_path, 1)
+    papers = world.some_papers(tmp_path, 1)
     runner = Unconfined()
     sweeper, executor = map(FakeChecker, (PipelineStage.SWEEP, PipelineStage.EXECUTE))
     with world.served() as (server, provider):

@@ -52,17 +52,7 @@ def training(tmp_path: Path, url: str, token: str = TOKEN) -> Trainer:
 
 def generation() -> CodeVersion:
     source = (world.REPLIES / "gated-residual" / "code.0.py").read_text()
-    return CodeVersion(
-        id="a" * 64,
-        paper="gated-residual",
-        source=source,
-        number=0,
-        model="tested",
-        call="",
-        prompt_sha256="",
-        rules_sha256="",
-        paper_sha256="",
-    )
+    return world.version(source, "gated-residual")
 
 
 @pytest.mark.matrix

@@ -9,7 +9,8 @@ from __future__ import annotations
 import pytest
 
 from compilewatch.extras.papers.execution import SandboxRunner, run_eager
-from compilewatch.extras.papers.records import Binding, Claim, CodeVersion, FindingClass, PaperPlan
+from compilewatch.extras.papers.records import Binding, Claim, FindingClass, PaperPlan
+from tests import papers as world
 from tests.confinement import need_sandbox
 
 pytestmark = [pytest.mark.torch, pytest.mark.matrix, pytest.mark.timeout(600)]
@@ -86,18 +87,8 @@ def unfaithful(results: dict[str, str], attack: str = "") -> list[str]:
         Binding(claim=claim, module=str(number), inputs={"x": (3, 4)}, attributes=attributes)
         for number, claim in enumerate(results)
     )
-    version = CodeVersion(
-        id="a" * 64,
-        paper="planted",
-        source=source.replace("LIST", ", ".join(f"{name}()" for name in results)),
-        number=0,
-        model="tested",
-        call="",
-        prompt_sha256="",
-        rules_sha256="",
-        paper_sha256="",
-        bindings=bindings,
-    )
+    source = source.replace("LIST", ", ".join(f"{name}()" for name in results))
+    version = world.version(source, bindings=bindings)
     claims = tuple(
         Claim(id=claim, statement="", operations=("sigmoid",), formula=FORMULA) for claim in results
     )

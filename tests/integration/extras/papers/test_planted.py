@@ -81,15 +81,10 @@ def loss(output, inputs):
 def generation(
     source: str, paper: str = "planted", bindings: tuple[Binding, ...] = ()
 ) -> CodeVersion:
-    return CodeVersion(
+    return world.version(
+        source,
+        paper,
         id=msgspec.json.encode(source).hex()[:8] + str(hash(source)),
-        paper=paper,
-        source=source,
-        number=0,
-        model="tested",
-        call="c" * 64,
-        prompt_sha256="p" * 64,
-        rules_sha256="r" * 64,
         paper_sha256="d" * 64,
         bindings=bindings,
     )
@@ -195,8 +190,7 @@ def test_sandboxed_code_is_rejected_by_every_other_launcher(tmp_path: Path) -> N
 
 
 def test_the_source_papers_says_why_a_model_is_not_compiled(tmp_path: Path) -> None:
-    world.write_papers(tmp_path / "papers", 1)
-    papers = world.papers_of(tmp_path / "papers", tmp_path, 1)
+    papers = world.some_papers(tmp_path, 1)
 
     class Wrong(world.FakeRunner):
         def run(

@@ -10,23 +10,13 @@ from hypothesis import strategies as st
 
 from compilewatch.extras.executor.sandbox.policy import SandboxEnding, SandboxLimits, SandboxResult
 from compilewatch.extras.papers.execution import run_eager
-from compilewatch.extras.papers.records import Claim, CodeVersion, FindingClass, PaperPlan
+from compilewatch.extras.papers.records import Claim, FindingClass, PaperPlan
 from tests import papers as world
 
 PLAN = PaperPlan(
     contribution="", claims=(Claim(id="C1", statement="", operations=("exp",), formula="exp(x)"),)
 )
-MADE = CodeVersion(
-    id="a" * 64,
-    paper="planted",
-    source="",
-    number=0,
-    model="tested",
-    call="",
-    prompt_sha256="",
-    rules_sha256="",
-    paper_sha256="",
-)
+MADE = world.version()
 
 
 class Returning(world.FakeRunner):
