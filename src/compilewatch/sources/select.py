@@ -118,8 +118,8 @@ def _in_pool(name: str, pool: Sequence[ModelSpec]) -> tuple[ModelSpec, ...]:
     """All models of the repository with this name, else what `in_pool` finds."""
     if parts := tuple(spec for spec in pool if spec.repository == name):
         return parts
-    found = in_pool(name, pool)
-    return () if found is None else (found,)
+    model = in_pool(name, pool)
+    return () if model is None else (model,)
 
 
 def in_pool(name: str, pool: Sequence[ModelSpec]) -> ModelSpec | None:

@@ -126,8 +126,8 @@ def other_library(
     if tagged is not None:
         return tagged
     written_by: dict[str, str] = _TABLES["other_files"]
-    found = (written_by[p] for name in files or () for p in written_by if _is(name, [p]))
-    return next(found, None)
+    libraries = (written_by[p] for name in files or () for p in written_by if _is(name, [p]))
+    return next(libraries, None)
 
 
 def why_no_model(files: Iterable[str] | None) -> str:

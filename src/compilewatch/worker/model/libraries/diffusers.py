@@ -79,8 +79,11 @@ class Diffusers(Library):
             if isinstance(member, type) and issubclass(member, diffusers.ModelMixin):
                 classes[name] = member
         classes.pop("ModelMixin", None)
-        files = {name: Path(inspect.getfile(each)) for name, each in classes.items()}
-        places = {name: list(vars(inspect.getmodule(each))) for name, each in classes.items()}
+        files = {name: Path(inspect.getfile(model_class)) for name, model_class in classes.items()}
+        places = {
+            name: list(vars(inspect.getmodule(model_class)))
+            for name, model_class in classes.items()
+        }
         names = [
             name
             for name in sorted(classes, key=lambda name: (files[name], places[name].index(name)))
@@ -102,10 +105,12 @@ class Diffusers(Library):
         if not (isinstance(chosen, type) and issubclass(chosen, nn.Module)):
             raise ConfigError(f"diffusers {diffusers.__version__} has no class {build.name!r}")
         reviewed = _reviewed(build.name)
-        if (held := reviewed.get("holds")) is not None:
-            part = LibraryBuild(library="diffusers", name=held["model"])
+        if (several := reviewed.get("holds")) is not None:
+            part = LibraryBuild(library="diffusers", name=several["model"])
             inner = self.constructor(part, depth)
-            return lambda: chosen(**{held["argument"]: [inner() for _ in range(held["count"])]})
+            return lambda: chosen(
+                **{several["argument"]: [inner() for _ in range(several["count"])]}
+            )
         values = _arguments(chosen, build, depth)
 
         def construct() -> nn.Module:
@@ -209,10 +214,10 @@ def _call(build: LibraryBuild, depth: Depth) -> str:
     """The source of the call of a class, without defaults that nothing changes."""
     import diffusers
 
-    if (held := _reviewed(build.name).get("holds")) is not None:
-        inner = _call(LibraryBuild(library="diffusers", name=held["model"]), depth)
-        parts = f"[{inner} for _ in range({held['count']})]"
-        return f"diffusers.{build.name}({held['argument']}={parts})"
+    if (several := _reviewed(build.name).get("holds")) is not None:
+        inner = _call(LibraryBuild(library="diffusers", name=several["model"]), depth)
+        parts = f"[{inner} for _ in range({several['count']})]"
+        return f"diffusers.{build.name}({several['argument']}={parts})"
     chosen = getattr(diffusers, build.name)
     parameters = inspect.signature(chosen.__init__).parameters
     values = _arguments(chosen, build, depth)
