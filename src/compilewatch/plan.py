@@ -18,7 +18,6 @@ from compilewatch import data
 from compilewatch.config import Settings
 from compilewatch.contract.libraries import ADAPTERS, LIBRARIES, PACKAGE_ENVIRONMENTS
 from compilewatch.contract.targets import (
-    COMMON_FILES,
     CPU,
     CUDA_BUILD,
     TARGETS,
@@ -71,26 +70,24 @@ GENERIC_WORDS = frozenset({
 """Words of class names and model types that do not show that two models are related."""
 
 
+KEY_FOLDERS = ("contract", "data", "neuron", "worker")
+"""Folders with the code that can change a result: rather too much than too little."""
+
+
 @cache
-def target_sha256(target: str) -> str:
-    """Return the digest of the files that can change a target's results (see its catalogue row).
+def worker_sha256() -> str:
+    """Return the digest of the code of workers, which is part of every result's key.
 
     An edit to any of these files makes results of earlier runs unusable; other edits do not.
     """
     folder = Path(__file__).parent
     total = hashlib.sha256()
-    for path in sorted(_source_files(folder, (*COMMON_FILES, *entry(target).files))):
+    code = [path for name in KEY_FOLDERS for path in (folder / name).rglob("*.py")]
+    # Other data enters a key row by row.
+    for path in sorted((*code, *folder.glob("data/diffusers.toml"))):
         total.update(f"{path.relative_to(folder)}\0".encode())
         total.update(hashlib.sha256(path.read_bytes()).digest())
     return total.hexdigest()
-
-
-def _source_files(folder: Path, names: Iterable[str]) -> set[Path]:
-    files: set[Path] = set()
-    for name in names:
-        path = folder / name
-        files |= {path} if path.is_file() else set(path.rglob("*.py"))
-    return files
 
 
 def class_of(spec: ModelSpec) -> str | None:
@@ -142,7 +139,7 @@ def request_key(
             "environment": _environment_identity(environment),
             "overrides": overrides_for(request.model, overrides),
             "files": _digests_of_files(request),
-            "harness": [HARNESS_VERSION, target_sha256(request.target.name)],
+            "harness": [HARNESS_VERSION, worker_sha256()],
         }
     )
 

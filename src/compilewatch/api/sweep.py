@@ -59,8 +59,8 @@ from compilewatch.plan import (
     plan,
     possible_environments,
     stale_note,
-    target_sha256,
     targets_of,
+    worker_sha256,
 )
 from compilewatch.records import (
     Attempt,
@@ -321,7 +321,7 @@ def _check_unchanged(run: Run, launcher: Launcher) -> None:
 
 
 def _target_digests(targets: Iterable[Target]) -> dict[str, str]:
-    return {name: target_sha256(name) for name in sorted({target.name for target in targets})}
+    return {name: worker_sha256() for name in sorted({target.name for target in targets})}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,9 +58,6 @@ class TargetEntry(Record, frozen=True, kw_only=True):
         captures_for_devices: whether it captures models for a device that is only declared. Such a
             target generates no code.
         evaluates_variants: whether it evaluates each input variant of a model.
-        files: files and folders, relative to the package, that can change a result of this target
-            besides `COMMON_FILES`. Their content is part of the key. A test compares them with the
-            modules that the implementation imports.
         counts_graph_breaks: whether a pass means that there is no graph break. Otherwise a model
             that passes may consist of several graphs.
         nested_graph_breaks: whether the target reads `Target.nested_graph_breaks`.
@@ -81,36 +78,7 @@ class TargetEntry(Record, frozen=True, kw_only=True):
     captures_for_devices: bool = False
     evaluates_variants: bool = False
     counts_graph_breaks: bool = True
-    files: tuple[str, ...] = ()
 
-
-COMMON_FILES = (
-    "contract/failures.py",
-    "contract/libraries.py",
-    "data/__init__.py",
-    "data/diffusers.toml",
-    "worker/device",
-    "worker/example_inputs",
-    "worker/forked.py",
-    "worker/model",
-    "worker/outcome.py",
-    "worker/phases.py",
-    "worker/process/child.py",
-    "worker/process/frame_stack.py",
-    "worker/process/shortcuts.py",
-    "worker/subject.py",
-    "worker/targets/__init__.py",
-    "worker/variants.py",
-)
-"""Files and folders, relative to the package, that can change a result of any target."""
-
-_DYNAMO = "worker/targets/dynamo"
-_EXPORT = (_DYNAMO, "worker/targets/compiler_errors.py", "worker/targets/export")
-_INDUCTOR = (
-    *(_DYNAMO, "contract/processes.py", "worker/targets/compiler_errors.py"),
-    *("worker/targets/execution.py", "worker/targets/inductor.py", "worker/targets/numerics.py"),
-    "worker/targets/outputs.py",
-)
 
 TARGETS: dict[str, TargetEntry] = {
     "dynamo": TargetEntry(
@@ -118,7 +86,6 @@ TARGETS: dict[str, TargetEntry] = {
         nested_graph_breaks=True,
         captures_for_devices=True,
         evaluates_variants=True,
-        files=(_DYNAMO,),
     ),
     "export": TargetEntry(
         implementation="compilewatch.worker.targets.export.target:ExportTarget",
@@ -131,7 +98,6 @@ TARGETS: dict[str, TargetEntry] = {
         ),
         single_graph=True,
         captures_for_devices=True,
-        files=_EXPORT,
     ),
     "inductor": TargetEntry(
         implementation="compilewatch.worker.targets.inductor:InductorTarget",
@@ -141,7 +107,6 @@ TARGETS: dict[str, TargetEntry] = {
             "compilewatch.worker.targets.inductor",
         ),
         counts_graph_breaks=False,
-        files=_INDUCTOR,
     ),
     "xla": TargetEntry(
         implementation="compilewatch.worker.targets.xla.target:XlaTarget",
@@ -153,13 +118,6 @@ TARGETS: dict[str, TargetEntry] = {
         warm_up=("torch_xla", "torch_xla.core.xla_model", "torch_xla.stablehlo"),
         device_of_child=True,
         reads_neuron_operators=True,
-        files=(
-            *_EXPORT,
-            "worker/process/warmup.py",
-            "worker/targets/execution.py",
-            "worker/targets/numerics.py",
-            "worker/targets/xla",
-        ),
     ),
     "neuron": TargetEntry(
         implementation="compilewatch.worker.targets.neuron.target:NeuronTarget",
@@ -172,14 +130,6 @@ TARGETS: dict[str, TargetEntry] = {
         compile_deadline="neuron_compile_seconds",
         single_graph=True,
         device_of_child=True,
-        files=(
-            *_INDUCTOR,
-            *_EXPORT,
-            "neuron",
-            "worker/process/warmup.py",
-            "worker/targets/neuron",
-            "worker/targets/xla",
-        ),
     ),
 }
 """All targets, in the order in which a model has to pass them."""

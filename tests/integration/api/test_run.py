@@ -421,7 +421,7 @@ def test_a_run_is_never_of_two_environments_or_workers(
 
     with pytest.raises(UsageError, match="environment 'default' has changed"):
         resume(store(tmp_path), Newer(), settings(tmp_path))
-    monkeypatch.setattr(pipeline, "target_sha256", lambda name: "edited")
+    monkeypatch.setattr(pipeline, "worker_sha256", lambda: "edited")
     with pytest.raises(UsageError, match="the targets of compilewatch have changed"):
         resume(store(tmp_path), FakeLauncher(), settings(tmp_path))
     assert store(tmp_path).unfinished().run.state == "interrupted"

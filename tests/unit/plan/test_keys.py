@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -10,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compilewatch import plan as identity
-from compilewatch.contract.targets import COMMON_FILES, TARGETS
 from compilewatch.data import read_overrides
 from compilewatch.errors import ConfigError
 from compilewatch.plan import overrides_for, request_key
@@ -179,7 +177,7 @@ def test_everything_that_can_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(identity, "HARNESS_VERSION", 99)
     keys.append(_key())
     monkeypatch.undo()
-    monkeypatch.setattr(identity, "target_sha256", lambda name: "edited")
+    monkeypatch.setattr(identity, "worker_sha256", lambda: "edited")
     keys.append(_key())
     assert len(set(keys)) == len(keys)
 
@@ -225,57 +223,32 @@ def test_factories_and_classes_do_not_meet() -> None:
     assert _key(factory) != _key(factories.spec("x", build=ClassBuild(class_name="BertModel")))
 
 
-@pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder that stands for the package, with a file for every row of the catalogue."""
-    monkeypatch.setattr(identity, "__file__", str(tmp_path / "plan.py"))
-    for name in {*COMMON_FILES, *(file for row in TARGETS.values() for file in row.files)}:
-        path = tmp_path / name if name.endswith(".py") else tmp_path / name / "module.py"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(name)
-    identity.target_sha256.cache_clear()
-    yield tmp_path
-    identity.target_sha256.cache_clear()
-
-
-def digests() -> dict[str, str]:
-    identity.target_sha256.cache_clear()
-    return {name: identity.target_sha256(name) for name in TARGETS}
-
-
-def test_a_targets_digest_follows_its_files(package: Path) -> None:
-    first = digests()
-    (package / "worker/model/__pycache__").mkdir()
-    (package / "worker/model/__pycache__/module.pyc").write_text("compiled")
-    assert digests() == first
-    (package / "worker/model/module.py").write_text("edited")
-    edited = digests()
-    (package / "worker/model/module.py").rename(package / "worker/model/renamed.py")
-    for name, renamed in digests().items():
-        assert len({first[name], edited[name], renamed}) == 3
-
-
 @pytest.mark.parametrize(
-    ("edited", "voided"),
+    ("edited", "voids"),
     [
-        ("worker/targets/xla/module.py", {"xla", "neuron"}),
-        ("worker/targets/inductor.py", {"inductor", "neuron"}),
-        ("worker/targets/export/module.py", {"export", "xla", "neuron"}),
-        ("worker/targets/dynamo/module.py", set(TARGETS)),
-        ("worker/reproduce.py", set()),
-        ("extras/profiles/worker/module.py", set()),
-        ("worker/process/oneshot.py", set()),
-        ("report/html.py", set()),
+        ("worker/targets/xla/module.py", True),
+        ("worker/model/module.py", True),
+        ("neuron/module.py", True),
+        ("extras/profiles/worker/module.py", False),
+        ("report/html.py", False),
+        ("worker/model/__pycache__/module.pyc", False),
     ],
 )
-def test_an_edit_voids_the_results_of_the_targets_that_it_can_change(
-    package: Path, edited: str, voided: set[str]
+def test_an_edit_of_what_can_change_a_result_voids_earlier_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edited: str, voids: bool
 ) -> None:
-    first = digests()
-    (package / edited).parent.mkdir(parents=True, exist_ok=True)
-    (package / edited).write_text("edited")
-    second = digests()
-    assert {name for name in TARGETS if first[name] != second[name]} == voided
+    monkeypatch.setattr(identity, "__file__", str(tmp_path / "plan.py"))
+    digest = identity.worker_sha256.__wrapped__
+    first = digest()
+    file = tmp_path / edited
+    file.parent.mkdir(parents=True)
+    file.write_text("new")
+    second = digest()
+    assert (second != first) is voids
+    file.write_text("edited")
+    third = digest()
+    file.rename(file.with_stem("renamed"))
+    assert len({first, second, third, digest()}) == (4 if voids else 1)
 
 
 OVERRIDES = """

@@ -19,7 +19,7 @@ from compilewatch.analysis.comparison import classify_change
 from compilewatch.environments.creation import release_of
 from compilewatch.errors import InterpreterError, UsageError
 from compilewatch.extras.history.bisect import Evaluator, Prepare
-from compilewatch.plan import target_sha256
+from compilewatch.plan import worker_sha256
 from compilewatch.records import (
     HARNESS_VERSION,
     Change,
@@ -96,9 +96,10 @@ class Side:
     def is_of_today(self, target: Target) -> bool:
         """Whether this version of compilewatch would evaluate the target as the run did."""
         digests = self.run.settings.get("target_sha256", {})
-        return self.run.harness_version == HARNESS_VERSION and digests.get(
-            target.name
-        ) == target_sha256(target.name)
+        return (
+            self.run.harness_version == HARNESS_VERSION
+            and digests.get(target.name) == worker_sha256()
+        )
 
 
 @dataclass(kw_only=True)

@@ -77,7 +77,7 @@ from compilewatch.extras.papers.records import (
 from compilewatch.extras.papers.settings import PapersSettings
 from compilewatch.extras.papers.store import PROFILER_FOLDER, PaperFolder, PaperStore
 from compilewatch.launchers import Completed, by_environment
-from compilewatch.plan import options_of, place, plan, target_sha256, targets_of
+from compilewatch.plan import options_of, place, plan, targets_of, worker_sha256
 from compilewatch.records import (
     Depth,
     Environment,
@@ -777,8 +777,7 @@ class Sweeper:
             known = [environment.digest for environment in self.launcher.environments()]
         except LauncherError as error:
             known = [str(error)]
-        code = {name: target_sha256(name.partition(":")[0]) for name in sorted(self.targets)}
-        return digest([code, known])
+        return digest([sorted(self.targets), worker_sha256(), known])
 
     def run(self, generation: CodeVersion, folder: PaperFolder) -> StageResult:
         file = _file_of(generation, folder)

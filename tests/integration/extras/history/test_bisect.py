@@ -244,8 +244,8 @@ def test_ends_of_another_compilewatch_are_evaluated_again(
 ) -> None:
     """What the two runs found differs, and today both ends pass: compilewatch has changed."""
     world = World(tmp_path, breaking_from("5.6.0"))
-    monkeypatch.setattr("compilewatch.extras.history.attribute.target_sha256", lambda _: "today")
-    monkeypatch.setattr("compilewatch.plan.target_sha256", lambda _: "today")
+    monkeypatch.setattr("compilewatch.extras.history.attribute.worker_sha256", lambda: "today")
+    monkeypatch.setattr("compilewatch.plan.worker_sha256", lambda: "today")
     evaluated = world.evaluated
 
     def passes(versions: str, request: Request) -> Result:
