@@ -28,7 +28,7 @@ from compilewatch.sources.hub.pulled import PulledList, RemoteCode
 from compilewatch.sources.hub.repositories import ReviewedRepositories
 from compilewatch.sources.own import Manifest
 from compilewatch.worker.model.overrides import Overrides
-from compilewatch.worker.targets.xla.operators import NeuronOperators
+from compilewatch.worker.targets.xla.target import NeuronOperators
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

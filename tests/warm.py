@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from compilewatch.contract.targets import TARGETS
-from compilewatch.launchers.local.batch import LocalExecution
-from compilewatch.launchers.local.launcher import LocalLauncher
-from compilewatch.launchers.local.server import ServerProcess
+from compilewatch.launchers.local.launcher import LocalExecution, LocalLauncher
+from compilewatch.launchers.peer import ServerProcess
 from compilewatch.records import DeclaredDevice
 
 Key = tuple[str, str, DeclaredDevice | None, bool]

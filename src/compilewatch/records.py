@@ -671,7 +671,7 @@ class NeffHeader(Record, frozen=True, kw_only=True):
 class NeuronFailure(Record, frozen=True, kw_only=True):
     """Why neuronx-cc produced no NEFF.
 
-    `kind` is a class from `neuron.error_classes`; `code` is the compiler's own (`NCC_…`, or an
+    `kind` is a class from `neuron.neuronx_cc`; `code` is the compiler's own (`NCC_…`, or an
     older `XTP002`, `F137`), None if it printed none. `message` and `advice` are quoted from its
     log. `signal` is the signal that ended it.
     """

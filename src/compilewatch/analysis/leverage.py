@@ -29,7 +29,7 @@ from compilewatch.records import (
 )
 
 UNKNOWN_CAUSE = "unattributed"
-"""The code of breaks without a reason (`worker.targets.dynamo.reasons`): nobody can fix it."""
+"""The code of breaks without a reason (`worker.targets.dynamo.graph_breaks`): nobody can fix it."""
 
 
 class By(StrEnum):

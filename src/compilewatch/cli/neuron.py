@@ -15,7 +15,7 @@ from rich.text import Text
 from compilewatch.cli import options
 from compilewatch.config import load_settings
 from compilewatch.errors import CompilerError, StoreError, UsageError
-from compilewatch.neuron import device, error_classes, neuronx_cc
+from compilewatch.neuron import neuronx_cc
 from compilewatch.neuron.neuronx_cc import HLO_SUFFIX, Compilation, Compiler
 from compilewatch.records import NeuronDetail, Record
 from compilewatch.report import wording
@@ -98,7 +98,7 @@ def compile_command(
             "neuronx-cc is neither on PATH nor beside this Python: install the Neuron SDK "
             "(docs/guide.md, Neuron)"
         )
-    own = device.instance_family()
+    own = neuronx_cc.instance_family()
     chosen = target or (own if own in neuronx_cc.TARGETS else neuronx_cc.DEFAULT_TARGET)
     seconds = timeout or load_settings().deadlines.neuron_compile_seconds
     modules = _found(places, chosen, output)
@@ -162,7 +162,7 @@ def _compile_all(
                     running.append((job, _start(job, compiler, target)))
             for job, compilation in list(running):
                 if compilation.seconds > seconds:
-                    compilation.end(error_classes.TIMEOUT, f"not finished after {seconds:g} s")
+                    compilation.end(neuronx_cc.TIMEOUT, f"not finished after {seconds:g} s")
                 if compilation.done():
                     running.remove((job, compilation))
                     detail = compilation.detail()

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import select
+import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 
-from compilewatch.contract.messages import Lines
-from compilewatch.records import Record
+import msgspec
+
+from compilewatch.contract.messages import Lines, Order, Ping, Ready, Report
+from compilewatch.environments import Interpreter, worker_command, worker_variables
+from compilewatch.errors import LauncherError
+from compilewatch.records import DeclaredDevice, Environment, Record
 
 LOG_TAIL_BYTES = 16 * 1024
 
@@ -78,3 +84,124 @@ class Peer:
         self._lines.channel.close()
         self.exit_status(timeout_seconds)
         self._log.close()
+
+
+START_SECONDS = 180.0
+"""The limit for the imports: a cold disk is slow, but a later start is not to be expected."""
+
+PING_SECONDS = 5.0
+
+_reports = msgspec.json.Decoder(Report)
+
+
+class ServerProcess:
+    """A running server. `environment` is None until it is ready; `alive` never becomes True again.
+
+    `threads` is the number of its threads once it is ready: with more than one it cannot fork, and
+    starts a new process for each request.
+
+    `ping_timeout_seconds` is how long a reply to a ping may take before the server counts as hung.
+    The server imports in advance what `targets` need; with `single`, what one request needs. Its
+    children evaluate for `device` (None: the CPU), which is declared, or present if `real_device`.
+    """
+
+    def __init__(
+        self,
+        environment: str,
+        chosen: Interpreter,
+        jobs: int,
+        ping_timeout_seconds: float,
+        targets: Iterable[str] = (),
+        *,
+        single: bool = False,
+        device: DeclaredDevice | None = None,
+        real_device: bool = False,
+    ) -> None:
+        self.name = environment
+        self.device = device
+        self.real_device = real_device
+        self.ping_timeout_seconds = ping_timeout_seconds
+        self.environment: Environment | None = None
+        self.threads = 1
+        self.alive = True
+        self.end_reason = ""
+        command = worker_command(chosen, "server", "--jobs", str(jobs))
+        command += ["--environment", environment, "--device", chosen.device]
+        command += ["--targets", ",".join(targets), *(["--single"] if single else [])]
+        if real_device:
+            # CUDA cannot be used in a fork of a process that has asked for its devices.
+            command.append("--no-forks")
+        elif device is not None:
+            command += ["--declare", msgspec.json.encode(device).decode()]
+        try:
+            self._peer = Peer(command, worker_variables(chosen, devices=real_device))
+        except OSError as error:
+            raise LauncherError(
+                f"environment {environment!r}: {chosen.path} cannot be started: {error.strerror}"
+            ) from None
+        self._heard_at = self._started_at = time.monotonic()
+        self._pinged_at: float | None = None
+
+    def suits(self, environment: str, device: DeclaredDevice | None, real_device: bool) -> bool:
+        """Whether it is alive and can evaluate requests for this environment and device."""
+        asked = (environment, device, real_device)
+        return self.alive and (self.name, self.device, self.real_device) == asked
+
+    def age_seconds(self) -> float:
+        """The time since its start."""
+        return time.monotonic() - self._started_at
+
+    def send(self, order: Order) -> None:
+        """Send one order. The next `receive` notices it if the server has ended."""
+        self._peer.send(order)
+
+    def receive(self, timeout_seconds: float) -> list[Report]:
+        """Its reports, after waiting up to the timeout for the first; updates `alive`.
+
+        Raises LauncherError if the server ended or hung before it was ready.
+        """
+        lines = self._peer.receive(timeout_seconds)
+        if lines is None:
+            self._lost("ended")
+            return []
+        reports = [_reports.decode(line) for line in lines]
+        if reports:
+            self._heard_at, self._pinged_at = time.monotonic(), None
+        for report in reports:
+            if isinstance(report, Ready):
+                self.environment, self.threads = report.environment, report.threads
+        self._check_responsive()
+        return reports
+
+    def _check_responsive(self) -> None:
+        now = time.monotonic()
+        if self.environment is None:
+            if now - self._started_at > START_SECONDS:
+                self._lost(f"was not ready after {START_SECONDS:g} s")
+        elif self._pinged_at is None:
+            if now - self._heard_at > min(PING_SECONDS, self.ping_timeout_seconds):
+                self._pinged_at = now
+                self.send(Ping())
+        elif now - self._pinged_at > self.ping_timeout_seconds:
+            self._lost(f"did not respond for {self.ping_timeout_seconds:g} s")
+
+    def _lost(self, how: str) -> None:
+        self.kill()
+        code = self._peer.process.returncode
+        end = f" by {signal.Signals(-code).name}" if code < 0 and how == "ended" else ""
+        self.end_reason = f"the worker server {how}{end}"
+        if self.environment is None:
+            raise LauncherError(
+                f"the worker of environment {self.name!r} {how} before it was ready: "
+                f"{self._peer.last_line()} (try: compilewatch env check {self.name})"
+            )
+
+    def kill(self) -> None:
+        """Kill it; the kernel kills its children with it."""
+        self.alive = False
+        self._peer.kill()
+
+    def close(self) -> None:
+        """Let it end its children and itself; kill it if it does not."""
+        self.alive = False
+        self._peer.close(self.ping_timeout_seconds)

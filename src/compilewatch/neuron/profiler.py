@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from compilewatch.errors import CompilerError
-from compilewatch.neuron.device import TOOLS
+from compilewatch.neuron.neuronx_cc import TOOLS
 
 PROGRAMS = ("neuron-explorer", "neuron-profile")
 """The newer program first."""

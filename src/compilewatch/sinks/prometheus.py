@@ -30,7 +30,7 @@ from compilewatch.analysis.leverage import models_of_one_reason
 from compilewatch.analysis.summary import LAYERS
 from compilewatch.config import Settings
 from compilewatch.contract.targets import entry, target_label_value
-from compilewatch.neuron.error_classes import KINDS
+from compilewatch.neuron.neuronx_cc import KINDS
 from compilewatch.records import (
     ChangeKind,
     NeuronDetail,

@@ -35,7 +35,7 @@ from compilewatch.worker.example_inputs import make_inputs
 from compilewatch.worker.model.libraries import library
 from compilewatch.worker.model.overrides import overrides_of
 from compilewatch.worker.model.resolve import adapter_config, base_of, build_model
-from compilewatch.worker.targets.dynamo.settings import has_nested_graph_breaks
+from compilewatch.worker.targets.dynamo.capture import has_nested_graph_breaks
 from compilewatch.worker.value_source import OBJECTS, has_objects, inputs_source
 
 _IMPORTS = ("contextlib", "inspect", "json", "logging", "os", "re", "sys")

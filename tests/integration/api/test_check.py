@@ -29,7 +29,7 @@ from torch.nn.modules import module as module_hooks
 import compilewatch
 from compilewatch.errors import UsageError
 from compilewatch.records import Phase, Status
-from compilewatch.worker.caller import copied, evaluation
+from compilewatch.worker.caller import evaluation
 from compilewatch.worker.targets.inductor import InductorTarget
 from tests.cases.breaks import CASES, Case, line_of
 
@@ -488,7 +488,7 @@ def test_a_model_that_ends_its_process_is_a_crash() -> None:
 
 
 def test_a_copy_that_waits_for_the_parent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copied, "IDLE_SECONDS", 1.0)
+    monkeypatch.setattr(evaluation, "IDLE_SECONDS", 1.0)
     parent = os.getpid()
 
     def waits(x: Tensor) -> Tensor:

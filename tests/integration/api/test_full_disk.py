@@ -13,7 +13,7 @@ import pytest
 
 from compilewatch.api.sweep import resume
 from compilewatch.errors import CompilewatchError, LauncherError, StoreError
-from compilewatch.launchers.local import batch as local
+from compilewatch.launchers.local import launcher as local
 from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.records import Status, Target
 from compilewatch.store import Store

@@ -14,7 +14,7 @@ from compilewatch.cli import progress
 from compilewatch.cli.progress import ProgressBar, Remaining, known_durations
 from compilewatch.contract.messages import PHASES_FILE
 from compilewatch.launchers import Running
-from compilewatch.launchers.local.task import Task
+from compilewatch.launchers.local.launcher import Task
 from compilewatch.records import Result, Target, Tier
 from tests import factories
 from tests.sweeping import run_sweep, store

@@ -1,17 +1,38 @@
-"""A model of the caller's, with the caller's tensors, evaluated on Dynamo in their process."""
+"""A model of the caller's, with the caller's tensors, evaluated on Dynamo in their process.
+
+Whether a caller's model computes the same compiled as in eager mode, in their process.
+
+The comparison, its tolerances and its reference in float64 are those of the target Inductor.
+
+A call in a copy of the caller's process, a fork, which leaves nothing in the process itself.
+
+The caller's process may have threads, which a fork does not have: OpenMP's, those of a notebook.
+The copy therefore computes with one thread, and if it waits for a lock or a thread that does not
+exist in it, it is ended.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import gc
+import importlib
 import inspect
+import json
 import logging
 import os
+import select
+import signal
+import sys
+import time
 import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import msgspec
 import torch
@@ -20,11 +41,15 @@ from torch import nn
 from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch._dynamo.eval_frame import OptimizedModule, innermost_fn
 from torch._dynamo.external_utils import wrap_inline
+from torch._dynamo.utils import get_compilation_metrics
+from torch._logging import structured
+from torch._logging._internal import trace_log
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
 from compilewatch.contract.failures import error_record, one_line
+from compilewatch.contract.messages import encoded
 from compilewatch.contract.targets import default_dtype
 from compilewatch.errors import UsageError
 from compilewatch.records import (
@@ -43,18 +68,300 @@ from compilewatch.records import (
     Target,
     Tier,
 )
-from compilewatch.worker.caller.comparison import INDUCTOR, compared
-from compilewatch.worker.caller.copied import CopyDiedError, CopyIdleError, hindrance, in_copy
-from compilewatch.worker.caller.dynamo_state import apart
-from compilewatch.worker.caller.recompilations import Recompilations
-from compilewatch.worker.caller.snapshot import NOT_RESTORED, kept
+from compilewatch.worker import forked
+from compilewatch.worker.caller.snapshot import NOT_RESTORED, apart, kept
 from compilewatch.worker.example_inputs import summarize
 from compilewatch.worker.subject import ExampleInputs, Subject
-from compilewatch.worker.targets import TargetOutcome
-from compilewatch.worker.targets.dynamo.graph_breaks import PATHS
+from compilewatch.worker.targets import TargetOutcome, numerics
+from compilewatch.worker.targets.dynamo.capture import writes_the_trace
+from compilewatch.worker.targets.dynamo.graph_breaks import PATHS, portable_text, stack_frame
 from compilewatch.worker.targets.dynamo.target import DynamoTarget
+from compilewatch.worker.targets.execution import observed, observed_in_float64, samples
+from compilewatch.worker.targets.inductor import InductorTarget
+from compilewatch.worker.targets.numerics import from_bytes, to_bytes
 
 _Value = TypeVar("_Value")
+
+
+class Recompilations(logging.Handler):
+    """Receives the reasons. `call` is the number of the call that is being made, from 1."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.call = 1
+        self._frames: dict[str, dict[str, Any]] = {}
+        self._reasons: dict[str, tuple[int, tuple[str, ...]]] = {}
+        self._of_fork: tuple[Recompilation, ...] | None = None
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        trace_log.addHandler(self)
+        try:
+            yield
+        finally:
+            trace_log.removeHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if writes_the_trace():
+            return
+        metadata: dict[str, Any] = getattr(record, "metadata", {})
+        compile_id = f"{metadata.get('frame_id')}/{metadata.get('frame_compile_id')}"
+        if "dynamo_start" in metadata:
+            self._frames[compile_id] = metadata["dynamo_start"]["stack"][-1]
+        elif metadata.get("artifact", {}).get("name") == "recompile_reasons":
+            payload = str(getattr(record, "payload", ""))
+            reasons = json.loads(payload) if payload.startswith("[") else [payload]  # if several
+            # The first evaluation counts: others give their frames the same numbers.
+            self._reasons.setdefault(compile_id, (self.call, tuple(map(_guard, reasons))))
+
+    def take(self, of_fork: tuple[Recompilation, ...]) -> None:
+        """Take over what the first evaluation has received in a fork."""
+        if self._of_fork is None:
+            self._of_fork = of_fork
+
+    def reasons(self) -> tuple[Recompilation, ...]:
+        """Return what was compiled again, in order."""
+        if self._of_fork is not None:
+            return self._of_fork
+        files = {number: name for name, number in structured.INTERN_TABLE.items()}
+        recompilations = []
+        for compile_id, (call, guards) in self._reasons.items():
+            frame = self._frames.get(compile_id)
+            if frame is None:
+                continue
+            file = frame["filename"]
+            place = stack_frame(files.get(file, str(file)), frame["line"], frame["name"])
+            recompilations.append(
+                Recompilation(
+                    call=call,
+                    function=place.function,
+                    file=place.file,
+                    line=place.line,
+                    guards=guards,
+                )
+            )
+        return tuple(recompilations)
+
+
+def _guard(reason: str) -> str:
+    """Return Dynamo's description of a guard in one line, without the stack behind it."""
+    text = portable_text(reason.partition("\nUser stack trace:")[0])
+    code, mark, place = text.partition("  # ")
+    return " ".join((code + mark.strip() + " " + place).split()) if mark else " ".join(text.split())
+
+
+INDUCTOR = "inductor"
+
+
+def compared(subject: Subject, backend: str) -> Numerics:
+    """Compare the results of all calls, and in train mode their gradients, with eager mode.
+
+    `backend` compiles the model. Raises UsageError where the comparison is not possible here; what
+    the compiler or the model raises propagates.
+    """
+    if subject.request.tier is Tier.FAKE:
+        raise UsageError("numerics compares values, which fake tensors do not have")
+    for_cpu = backend == INDUCTOR and subject.request.target.device == "cpu"
+    if for_cpu and (missing := InductorTarget().missing()):
+        raise UsageError(f"numerics compiles with Inductor: {missing}, or name a backend")
+    subject.enter(Phase.COMPARE)
+
+    def eager() -> dict[str, Any]:
+        return from_bytes(subject.in_fork(lambda s: _results(s, s.module), bytes))
+
+    def compiled() -> dict[str, Any]:
+        return from_bytes(subject.in_fork(lambda s: _results(s, _compiled(s, backend)), bytes))
+
+    def reference() -> dict[str, Any]:
+        every = subject.in_fork(lambda s: _of_all_calls(s, observed_in_float64), bytes)
+        return from_bytes(every)
+
+    def sample(inputs: ExampleInputs) -> Any:
+        return subject.in_fork(
+            lambda single: observed(replace(single, inputs=inputs), single.module), dict
+        )
+
+    several = subject.later is not None
+    alone = [] if several else [partial(sample, single.inputs) for single in samples(subject)]
+    # A pool of compile workers would stay in the caller's process. Random numbers as in eager mode,
+    # because dropout could not be compared otherwise.
+    with torch._inductor.config.patch(compile_threads=1, fallback_random=True):
+        return numerics.assess(eager, compiled, reference, alone)
+
+
+def _compiled(subject: Subject, backend: str) -> Callable[..., Any]:
+    compiled: Callable[..., Any] = torch.compile(
+        subject.module, backend=backend, dynamic=subject.request.target.dynamic
+    )
+    return compiled
+
+
+def _results(subject: Subject, call: Callable[..., Any]) -> bytes:
+    return _of_all_calls(subject, lambda one_call: observed(one_call, call))
+
+
+def _of_all_calls(subject: Subject, results: Callable[[Subject], dict[str, Any]]) -> bytes:
+    """The results of each call by path; each starts from the state in which the model was given."""
+    if subject.later is None:
+        return to_bytes(results(subject))
+    return to_bytes(
+        {
+            f"call {number}: {path}": value
+            for number, inputs in enumerate((subject.inputs, *subject.later), start=1)
+            for path, value in results(replace(subject, inputs=inputs)).items()
+        }
+    )
+
+
+IDLE_SECONDS = 30.0
+"""A copy that has used no CPU time for so long waits for something that it does not have."""
+
+_ACCELERATORS = ("cuda", "xpu", "mtia", "hpu", "npu")
+
+
+class CopyIdleError(Exception):
+    """The copy waited for a thread or a lock of its parent, and was ended."""
+
+
+class CopyDiedError(Exception):
+    """The copy ended without a value; the message says how."""
+
+
+def hindrance(tensors: list[torch.Tensor]) -> str:
+    """Return why this process cannot be copied for a call that uses `tensors`; "" if it can.
+
+    A driver's state cannot be used in a fork, and macOS ends forks that use its frameworks.
+    """
+    if sys.platform != "linux":
+        return f"{sys.platform} has no safe fork"
+    real = (tensor for tensor in tensors if not isinstance(tensor, FakeTensor))
+    for kind in sorted({tensor.device.type for tensor in real} - {"cpu", "meta"}):
+        return f"tensors are on the device {kind}"
+    for name in _ACCELERATORS:
+        initialized = getattr(getattr(torch, name, None), "is_initialized", None)
+        if initialized is not None and initialized():
+            return f"the process uses the device {name}"
+    return ""
+
+
+def in_copy(function: Callable[[], _Value], kind: type[_Value]) -> _Value:
+    """Call `function` in a copy of this process, and return what it returns.
+
+    `kind` is the type of the value, which msgspec must be able to encode. Modules of torch that the
+    copy imports are imported here too, so that the next copy has them. Raises OSError if there can
+    be no copy, CopyIdleError, and CopyDiedError if the call ended the process or failed.
+    """
+    _start_autograd()
+    read, write = os.pipe()
+    _flush()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+        pid = forked.fork()
+    if pid == 0:
+        _run_in_copy(function, write)
+    os.close(write)
+    try:
+        data = _read(read, pid)
+    finally:
+        os.close(read)
+        with contextlib.suppress(OSError):
+            os.killpg(pid, signal.SIGKILL)  # also what the copy has started
+        code = _reap(pid)
+    if not data:
+        name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        raise CopyDiedError(f"the model ended its process with {name}")
+    written: Any = tuple[kind, list[str]]  # type: ignore[valid-type]
+    value, modules = msgspec.msgpack.decode(data, type=written)
+    for module in modules:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
+    result: _Value = value
+    return result
+
+
+def _run_in_copy(function: Callable[[], object], write: int) -> NoReturn:
+    code = 1
+    try:
+        os.setpgid(0, 0)  # Ctrl-C is for the parent, which then ends this group
+        with contextlib.suppress(ValueError):  # if another thread than the main one has forked
+            signal.set_wakeup_fd(-1)
+        torch.set_num_threads(1)
+        gc.freeze()  # a collection would copy the pages of all objects
+        before = set(sys.modules)
+        value = function()
+        modules = [
+            name
+            for name in sys.modules
+            if name not in before
+            and name.startswith(("torch.", "sympy."))
+            and not name.startswith("torch._inductor")  # which starts processes
+        ]
+        with os.fdopen(write, "wb") as stream:
+            stream.write(encoded((value, modules), msgspec.msgpack.encode))
+        code = 0
+    finally:
+        if code:
+            sys.excepthook(*sys.exc_info())
+        _flush()
+        os._exit(code)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            stream.flush()
+
+
+@functools.cache
+def _start_autograd() -> None:
+    """Run a first backward before a `FakeTensorMode`, so that autograd starts no threads.
+
+    After one, it would start a thread for each device of a guard that reports eight, and could not
+    be used in a fork (see `worker.process.warmup`); then it is left to start in the copy.
+    """
+    was_compiled = bool(get_compilation_metrics())  # which `torch._dynamo.reset` keeps
+    if not was_compiled and not torch._C._len_torch_dispatch_stack():
+        with torch.inference_mode(mode=False):
+            torch.ones((), device="cpu", requires_grad=True).backward()
+
+
+def _read(read: int, pid: int) -> bytes:
+    """Return what the copy writes. Raises CopyIdleError."""
+    poll = select.poll()
+    poll.register(read, select.POLLIN)
+    data = b""
+    used, since = -1.0, time.monotonic()
+    while True:
+        if poll.poll(1000):
+            received = os.read(read, 1 << 20)
+            if not received:
+                return data
+            data += received
+        elif os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            return data  # a process that the copy has started may still hold the pipe
+        elif (now := _cpu_seconds(pid)) != used:
+            used, since = now, time.monotonic()
+        elif time.monotonic() - since > IDLE_SECONDS:
+            raise CopyIdleError(f"a fork of it did nothing for {IDLE_SECONDS:.0f} s")
+
+
+def _cpu_seconds(group: int) -> float:
+    """Return the CPU time of the processes of a group; the time of day where that is hidden."""
+    ticks = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[2]) == group:
+                ticks.append(int(fields[11]) + int(fields[12]))
+    return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else time.monotonic()
+
+
+def _reap(pid: int) -> int:
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except ChildProcessError:  # the caller ignores SIGCHLD
+        return 1
+
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 """The positional and the keyword arguments of one call."""

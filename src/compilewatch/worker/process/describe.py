@@ -20,7 +20,7 @@ import msgspec
 from compilewatch.contract.libraries import LIBRARIES, PACKAGE_ENVIRONMENTS
 from compilewatch.errors import InterpreterError
 from compilewatch.neuron import neuronx_cc
-from compilewatch.neuron.device import core_count
+from compilewatch.neuron.neuronx_cc import core_count
 from compilewatch.records import HARNESS_VERSION, Environment
 
 _DETECTED = {

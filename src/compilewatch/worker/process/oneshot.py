@@ -68,7 +68,7 @@ def readiness() -> Readiness:
     import torch._dynamo
 
     from compilewatch.worker.device import DeviceUnavailableError, declare
-    from compilewatch.worker.targets.dynamo.settings import has_nested_graph_breaks
+    from compilewatch.worker.targets.dynamo.capture import has_nested_graph_breaks
 
     backends = tuple(torch._dynamo.list_backends(exclude_tags=()))
     no_cuda: str | None = None

@@ -15,7 +15,7 @@ from compilewatch.records import Mode
 from compilewatch.worker.model.construct import preserved
 from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets import numerics
-from compilewatch.worker.targets.dynamo.calls import loss_of
+from compilewatch.worker.targets.dynamo.capture import loss_of
 
 Call = Callable[..., Any]
 

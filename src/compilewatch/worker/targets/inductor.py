@@ -29,7 +29,7 @@ from compilewatch.records import ErrorRecord, Numerics, Performance, Phase, Stat
 from compilewatch.worker.model.construct import preserved
 from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, TargetOutcome, numerics
-from compilewatch.worker.targets.compiler_errors import Codes, compiler_failure
+from compilewatch.worker.targets.dynamo.failures import Codes, compiler_failure
 from compilewatch.worker.targets.execution import (
     Call,
     enlarged,
@@ -39,7 +39,7 @@ from compilewatch.worker.targets.execution import (
     observed_in_float64,
     samples,
 )
-from compilewatch.worker.targets.outputs import from_bytes, to_bytes
+from compilewatch.worker.targets.numerics import from_bytes, to_bytes
 
 WARM_UP_RUNS = 3
 LEAST_SAMPLES = 5

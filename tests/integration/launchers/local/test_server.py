@@ -268,7 +268,7 @@ def test_a_child_that_nothing_ends_is_given_up(
     bare_launcher: Make, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in an uninterruptible sleep in the kernel: its slot and its answer must not wait."""
-    monkeypatch.setattr("compilewatch.launchers.local.batch.GRACE_SECONDS", 0.01)
+    monkeypatch.setattr("compilewatch.launchers.local.launcher.GRACE_SECONDS", 0.01)
     stub = StubServer(lambda start: [Started(id=start.id, pid=2**22 + 1, at=time.monotonic())])
     asked = [ask("hang", deadlines=hurried("setup", 0.01))]
     (result,) = _run_on_stub(bare_launcher(), stub, asked, scratch, monkeypatch)
@@ -295,7 +295,7 @@ def test_a_kill_by_a_kernel_out_of_memory_is_oom(
     bare_launcher: Make, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = iter(range(100))
-    monkeypatch.setattr("compilewatch.launchers.local.task.oom_kills", lambda: next(counts))
+    monkeypatch.setattr("compilewatch.launchers.local.launcher.oom_kills", lambda: next(counts))
 
     def script(start: Start) -> list[Any]:
         ended = Exited(id=start.id, at=2.0, peak_memory_bytes=2**30, signal=signal.SIGKILL)

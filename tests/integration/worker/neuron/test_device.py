@@ -6,26 +6,26 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.neuron import device
+from compilewatch.neuron import neuronx_cc
 
 
 def test_cores_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NEURON_DOUBLE_CORES", "2")
-    assert device.core_count() == 2
+    assert neuronx_cc.core_count() == 2
 
 
 def test_without_a_driver_there_are_none() -> None:
-    assert device.core_count() == 0
+    assert neuronx_cc.core_count() == 0
 
 
 def test_without_the_tool_there_are_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(device, "TOOLS", tmp_path)
-    assert device.core_count() == 0
+    monkeypatch.setattr(neuronx_cc, "TOOLS", tmp_path)
+    assert neuronx_cc.core_count() == 0
 
 
 def test_the_family_is_that_of_the_instance_type(tmp_path: Path) -> None:
     product = tmp_path / "product_name"
-    assert device.instance_family(product) is None
+    assert neuronx_cc.instance_family(product) is None
     product.write_text("trn1n.32xlarge\n")
-    assert device.instance_family(product) == "trn1n"
+    assert neuronx_cc.instance_family(product) == "trn1n"

@@ -18,11 +18,11 @@ from compilewatch.errors import UsageError
 from compilewatch.records import ExportDetail, Mode, Phase, Status, Tier
 from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets import FakeUnsupportedError, TargetOutcome
-from compilewatch.worker.targets.export.draft import draft_export
 from compilewatch.worker.targets.export.target import (
     DRAFT_ARTIFACT,
     OPS_ARTIFACT,
     ExportTarget,
+    draft_export,
     operators,
 )
 from tests.integration.worker.targets.conftest import MakeSubject

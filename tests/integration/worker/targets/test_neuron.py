@@ -18,14 +18,13 @@ from torch import Tensor, nn
 
 from compilewatch.contract.targets import TARGETS
 from compilewatch.errors import UsageError
-from compilewatch.neuron import device, neuronx_cc
+from compilewatch.neuron import neuronx_cc
 from compilewatch.records import Mode, NeuronDetail, Phase, Status, Tier
 from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets import FakeUnsupportedError, TargetOutcome
 from compilewatch.worker.targets.export.target import VARIANTS
 from compilewatch.worker.targets.neuron import target as neuron
-from compilewatch.worker.targets.neuron.target import NeuronTarget
-from compilewatch.worker.targets.neuron.trace import support_of
+from compilewatch.worker.targets.neuron.target import NeuronTarget, support_of
 from tests.doubles import FOLDER, neuron_variables
 from tests.integration.worker.targets.conftest import MakeSubject
 
@@ -39,7 +38,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
-    monkeypatch.setattr(device, "TOOLS", tmp_path)
+    monkeypatch.setattr(neuronx_cc, "TOOLS", tmp_path)
     monkeypatch.setattr("compilewatch.worker.targets.inductor.LATENCY_BUDGET_SECONDS", 0.05)
     limits = (resource.RLIMIT_DATA, resource.RLIMIT_FSIZE)
     before = [resource.getrlimit(limit) for limit in limits]
@@ -267,7 +266,7 @@ def test_on_a_device_it_runs_is_compared_and_measured(
     make_subject: MakeSubject, sdk: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NEURON_DOUBLE_CORES", "2")
-    monkeypatch.setattr(device, "instance_family", lambda: "inf2")
+    monkeypatch.setattr(neuronx_cc, "instance_family", lambda: "inf2")
     phases: list[Phase] = []
     outcome = answer(make_subject, phases=phases)
     assert outcome.status is Status.PASS, outcome.detail

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from compilewatch.worker.targets.numerics import compare
-from compilewatch.worker.targets.outputs import from_bytes, to_bytes
+from compilewatch.worker.targets.numerics import compare, from_bytes, to_bytes
 
 pytestmark = pytest.mark.torch
 

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from compilewatch.contract.messages import PHASES_FILE
-from compilewatch.launchers.local import task as watch
-from compilewatch.launchers.local.task import Task, resident_bytes
+from compilewatch.launchers.local import launcher as watch
+from compilewatch.launchers.local.launcher import Task, resident_bytes
 from compilewatch.records import Deadlines, Phase, Status, Tier
 from tests import factories
 

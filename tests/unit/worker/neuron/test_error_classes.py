@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compilewatch.neuron.error_classes import CODES, KINDS, failure
+from compilewatch.neuron.neuronx_cc import CODES, KINDS, failure
 
 PREFIX = "2023-12-26T08:37:54Z USER 26191 [neuronxcc.driver.CommandDriver]: "
 

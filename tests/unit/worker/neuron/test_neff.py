@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.neuron.neff import HEADER, NeffError, read_header
+from compilewatch.neuron.neuronx_cc import HEADER, NeffError, read_header
 
 FIELDS = (
     *(2, 1024, 7, 2, 1),

@@ -3,7 +3,7 @@ from __future__ import annotations
 import resource
 import sys
 
-from compilewatch.worker.process.frame_stack import with_large_frame
+from compilewatch.worker.process.child import with_large_frame
 
 
 def descend(depth: int) -> int:

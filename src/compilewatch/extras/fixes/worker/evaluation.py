@@ -19,7 +19,7 @@ from compilewatch.extras.fixes.records import REGIONS_FILE, FixChange, Region
 from compilewatch.records import Mode, Phase, Status
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import TargetOutcome
-from compilewatch.worker.targets.dynamo.calls import loss_of
+from compilewatch.worker.targets.dynamo.capture import loss_of
 from compilewatch.worker.targets.dynamo.target import DynamoTarget
 
 

@@ -160,7 +160,7 @@ class Xla(Eager):
 
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
-        from compilewatch.worker.targets.xla import device
+        from compilewatch.worker.targets.xla import capture as device
 
         self._device = device
 

@@ -35,7 +35,7 @@ from compilewatch.worker.model.overrides import overrides_of
 from compilewatch.worker.model.resolve import build_model
 from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets import TargetOutcome
-from compilewatch.worker.targets.dynamo.calls import loss_of
+from compilewatch.worker.targets.dynamo.capture import loss_of
 from compilewatch.worker.targets.execution import mapped
 
 EAGER = "eager"
@@ -179,7 +179,7 @@ def _xla_loop(subject: Subject, options: TrainingOptions, profiler: Profiler) ->
     import torch_xla
     import torch_xla.debug.profiler as xp
 
-    from compilewatch.worker.targets.xla.device import on_device
+    from compilewatch.worker.targets.xla.capture import on_device
 
     placed, samples = on_device(subject), rows_of(subject.inputs)
     device = torch_xla.device()

@@ -1,4 +1,34 @@
-"""One capture by Dynamo, with everything that Dynamo reports about it."""
+"""One capture by Dynamo, with everything that Dynamo reports about it.
+
+Counts operators while a compiled model runs: inside its graphs, and eagerly outside of them.
+
+A mode of torch's dispatcher sees every operator that runs. It is torch's own kind of mode that
+compilation ignores (`ignore_compile_internals`): torch takes it off the stack while it compiles,
+which does not skip frames because of it, and puts it back while the compiled code runs. Graphs
+announce themselves, because the backend wraps them. So both counts are of the same call and in the
+same unit, and their sum is what plain PyTorch runs, unless the model takes another path or Dynamo
+removes dead code.
+
+In train mode only the forward is counted. On fake tensors, the joint graph is not run
+(`joint_graph`); its forward operators are counted in the graph instead.
+
+The backends of Dynamo that a capture uses.
+
+`eager` generates Python code for each graph and compiles it, to run it once. Python's compiler
+takes 10 KiB for each operator of a graph, 60 MiB for DeepSeek-V3 at full depth. On fake tensors, a
+graph is therefore run node by node.
+
+AOTAutograd for the fake tier: traces the joint graph of forward and backward without running it.
+
+AOTAutograd captures loss and backward by tracing them with fake tensors. If the inputs are fake
+too, running the result shows nothing that the trace did not, and takes a quarter of the time;
+partitioning it into two graphs and compiling those takes another tenth. The two graphs are
+therefore reduced to their inputs and to outputs of the right size, stride and dtype.
+
+Code between graphs may read the output of a graph if it depends on known values only
+(`worker/model/fake_mode.py`). Only integer and boolean tensors are read in this way, so a graph
+that returns one that does not depend on weights runs unchanged.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +36,34 @@ import logging
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from traceback import FrameSummary
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch._dynamo
 from torch._dynamo import eval_frame, guards
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.backends.debugging import boxed_nop
 from torch._dynamo.exc import get_stack_above_dynamo
 from torch._dynamo.utils import counters
+from torch._functorch.partitioners import default_partition
 from torch._guards import CompileContext, TracingContext
 from torch._logging._internal import LazyTraceHandler, TorchLogsFormatter, trace_log
+from torch._ops import HigherOrderOperator, OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import Graph, GraphModule, Interpreter, Node
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from compilewatch.contract.failures import causes, one_line
-from compilewatch.records import CaptureFigures, StackFrame
+from compilewatch.records import CaptureFigures, Mode, StackFrame
+from compilewatch.worker.subject import ExampleInputs, Subject
+from compilewatch.worker.targets import FakeUnsupportedError
 from compilewatch.worker.targets.dynamo.graph_breaks import (
     BreakLog,
     BreakReport,
@@ -31,8 +71,127 @@ from compilewatch.worker.targets.dynamo.graph_breaks import (
     stack_frame,
     user_stack,
 )
-from compilewatch.worker.targets.dynamo.operators import OperatorCount
-from compilewatch.worker.targets.dynamo.settings import NESTED_GRAPH_BREAKS
+
+FORWARD_OPERATORS = "forward_operators"
+"""An attribute of a compiled graph that does not run its operators: their number."""
+
+_NOT_COUNTED = ("prim",)
+"""The namespace of what asks for a property of a tensor (`prim.device`), and computes nothing."""
+
+_DETACH = torch.ops.aten.detach.default
+"""AOTAutograd and autograd run it on what they keep, and it computes nothing."""
+
+
+class OperatorCount(TorchDispatchMode):  # type: ignore[misc]  # torch leaves it untyped
+    """Counts the operators of all calls made through `counted`; see the module.
+
+    Attributes:
+        captured: calls of operators inside graphs.
+        eager: calls outside of graphs, by operator.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.captured = 0
+        self.eager: Counter[str] = Counter()
+        self._inside = False
+        self._counting = False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+    # torch 2.9 would compile this function, which is called between two graphs.
+    @torch._disable_dynamo  # type: ignore[untyped-decorator]
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if is_operator(func):
+            if self._inside:
+                self.captured += 1
+            else:
+                self.eager[str(func)] += 1
+        return func(*args, **(kwargs or {}))
+
+    def counted(self, module: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a callable that calls `module` and counts."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._counting = True
+            try:
+                with self:
+                    return module(*args, **kwargs)
+            finally:
+                self._counting = False
+
+        return call
+
+    def graph(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a compiled graph whose operators count as captured, whenever it runs."""
+        known: int | None = getattr(compiled, FORWARD_OPERATORS, None)
+
+        def run(*args: Any) -> Any:
+            outer, before = self._inside, self.captured
+            self._inside = True
+            try:
+                return compiled(*args)
+            finally:
+                self._inside = outer
+                if known is not None and self._counting:
+                    self.captured = before + known
+
+        return run
+
+
+def is_operator(func: Any) -> bool:
+    """Whether a dispatched function counts: no query of a device or of a size, no `detach`."""
+    if isinstance(func, OpOverload):
+        named = func.namespace not in _NOT_COUNTED and not func._opname.startswith("sym_")
+        return named and func is not _DETACH
+    return isinstance(func, HigherOrderOperator)
+
+
+def forward_operators(joint: torch.fx.GraphModule, outputs: int) -> int:
+    """Return the number of operators that the first `outputs` outputs of a joint graph depend on.
+
+    The other outputs are gradients. Their operators need not depend on a gradient that comes in:
+    the derivative of `sin` needs a `cos`.
+    """
+    (output,) = joint.graph.find_nodes(op="output")
+    left = [node for node in output.args[0][:outputs] if isinstance(node, torch.fx.Node)]
+    seen: set[torch.fx.Node] = set()
+    while left:
+        node = left.pop()
+        if node not in seen:
+            seen.add(node)
+            left += node.all_input_nodes
+    return sum(node.op == "call_function" and is_operator(node.target) for node in seen)
+
+
+NESTED_GRAPH_BREAKS = "nested_graph_breaks"
+"""Of `torch._dynamo.config`: compile the functions that a graph break interrupts, not the outermost
+one only."""
+
+
+def has_nested_graph_breaks() -> bool:
+    """Whether this torch has the setting."""
+    return hasattr(torch._dynamo.config, NESTED_GRAPH_BREAKS)
+
+
+def nested_graph_breaks(enabled: bool | None) -> AbstractContextManager[Any]:
+    """Return the context in which Dynamo compiles with the setting; None leaves torch's default.
+
+    A torch without the setting does what `False` asks for; `True` is checked before.
+    """
+    if enabled is None or not has_nested_graph_breaks():
+        return nullcontext()
+    context: AbstractContextManager[Any] = torch._dynamo.config.patch(
+        {NESTED_GRAPH_BREAKS: enabled}
+    )
+    return context
+
 
 Backend = Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]
 
@@ -355,3 +514,250 @@ def _frame_given_up(message: str) -> tuple[StackFrame, ...]:
 def type_names(error: BaseException | None) -> tuple[str, ...]:
     """Return the types of an exception and of its causes, outermost first."""
     return tuple(type(cause).__name__ for cause in causes(error)) if error is not None else ()
+
+
+_COPYABLE = (torch.Tensor, bool, int, float, complex, str, bytes, torch.dtype, torch.device)
+
+
+def call_once(subject: Subject, module: Callable[..., Any]) -> None:
+    """Call the (compiled) module once, in train mode also backward through its loss."""
+    if subject.request.target.mode is Mode.EVAL:
+        with torch.no_grad():
+            module(*subject.inputs.args, **subject.inputs.kwargs)
+        return
+    loss = loss_of(module(*subject.inputs.args, **subject.inputs.kwargs))
+    if loss is not None:
+        loss.backward()
+
+
+def loss_of(output: Any) -> torch.Tensor | None:
+    """Return the model's `loss`, or the sum of its float outputs' means; None without gradient."""
+    own = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
+    if isinstance(own, torch.Tensor) and own.requires_grad:
+        return own.mean()
+    means = [
+        leaf.float().mean()
+        for leaf in tree_leaves(output)
+        if isinstance(leaf, torch.Tensor) and leaf.requires_grad and leaf.is_floating_point()
+    ]
+    return torch.stack(means).sum() if means else None
+
+
+def second_call(subject: Subject) -> Callable[[Callable[..., Any]], None] | None:
+    """Return what follows the first call: the later calls, or one more with equal inputs.
+
+    Equal inputs are copied now, because a call may change them. None if an argument holds the state
+    of earlier calls, or anything else that is not known how to copy.
+    """
+    if subject.later is not None:
+        return _later_calls(subject, subject.later)
+    leaves = tree_leaves((subject.inputs.args, subject.inputs.kwargs))
+    if not all(leaf is None or isinstance(leaf, _COPYABLE) for leaf in leaves):
+        return None
+    return _later_calls(subject, (subject.copied_inputs(),))
+
+
+def _later_calls(
+    subject: Subject, inputs: tuple[ExampleInputs, ...]
+) -> Callable[[Callable[..., Any]], None]:
+    def call(module: Callable[..., Any]) -> None:
+        for number, call_inputs in enumerate(inputs, start=2):
+            subject.before_call(number)
+            subject.module.zero_grad(set_to_none=True)
+            call_once(replace(subject, inputs=call_inputs), module)
+
+    return call
+
+
+_STAND_IN = torch.ops.aten.empty_strided.default
+"""Takes no tensor as input. Made from a constant of a fake tensor, its output would be real."""
+
+_TAG = "partitioner_tag"
+
+
+def unexecuted_backend(graph: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    """A backend for `torch.compile` that stops before `aot_eager_default_partitioner` runs.
+
+    What it returns says how many operators its forward would run (`FORWARD_OPERATORS`), where there
+    is a joint graph: without a gradient, the graph runs as it is.
+    """
+    counts: list[int] = []
+
+    def partition(
+        joint: GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any
+    ) -> tuple[GraphModule, GraphModule]:
+        counts.append(forward_operators(joint, num_fwd_outputs))
+        return unexecuted_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
+
+    backend: Callable[..., Any] = aot_autograd(
+        fw_compiler=boxed_nop,
+        bw_compiler=boxed_nop,
+        partition_fn=partition,
+        keep_inference_input_mutations=False,
+    )
+    compiled: Callable[..., Any] = backend(graph, inputs)
+
+    def run(*args: Any) -> Any:
+        return compiled(*args)
+
+    if counts:
+        setattr(run, FORWARD_OPERATORS, counts[-1])
+    return run
+
+
+unexecuted_backend.__name__ = "compiler_fn"  # the name in torch's own messages (AotAutograd)
+
+
+def unexecuted_partition(
+    joint: GraphModule,
+    joint_inputs: Any,
+    *,
+    num_fwd_outputs: int,
+    static_lifetime_input_indices: Sequence[int] | None = None,
+    **options: Any,
+) -> tuple[GraphModule, GraphModule]:
+    """Return the forward and backward graphs, without their operations if that is safe.
+
+    The arguments are those of torch's `default_partition`, which partitions the joint graph.
+    """
+    _cut_down(joint.graph, num_fwd_outputs, static_lifetime_input_indices or ())
+    parts: tuple[GraphModule, GraphModule] = default_partition(
+        joint,
+        joint_inputs,
+        num_fwd_outputs=num_fwd_outputs,
+        static_lifetime_input_indices=static_lifetime_input_indices,
+        **options,
+    )
+    return parts
+
+
+def _cut_down(graph: Graph, forward_outputs: int, weights: Sequence[int]) -> None:
+    """Replace the computation of the outputs; a graph that must run is not changed."""
+    placeholders = graph.find_nodes(op="placeholder")
+    primals = [node for node in placeholders if "tangents" not in str(node.target)]
+    (output,) = graph.find_nodes(op="output")
+    (results,) = output.args
+    forward, backward = results[:forward_outputs], results[forward_outputs:]
+    unknown = {primals[index] for index in weights if index < len(primals)}
+    computed = [node for node in results if isinstance(node, Node) and node.op != "placeholder"]
+    if not all(map(_is_plain_tensor, computed)) or _has_effects(graph):
+        return
+    if any(_may_be_read(node, unknown) for node in forward if node in computed):
+        return
+    stand_ins: dict[Node, Node] = {}
+    with graph.inserting_before(output):
+        for tag, nodes in (("is_forward", forward), ("is_backward", backward)):
+            for node in nodes:
+                if isinstance(node, Node) and node.op != "placeholder" and node not in stand_ins:
+                    stand_ins[node] = _stand_in(graph, node, tag)
+    output.args = (type(results)(stand_ins.get(node, node) for node in results),)
+    graph.eliminate_dead_code()
+
+
+def _stand_in(graph: Graph, node: Node, tag: str) -> Node:
+    value = node.meta["val"]
+    stand_in = graph.call_function(
+        _STAND_IN,
+        (list(value.shape), list(value.stride())),
+        {"dtype": value.dtype, "device": value.device},
+    )
+    stand_in.meta = {"val": value, _TAG: tag}
+    return stand_in
+
+
+def _is_plain_tensor(node: Node) -> bool:
+    """Whether a node is a dense tensor of a fixed size."""
+    value = node.meta.get("val")
+    return (
+        isinstance(value, torch.Tensor)
+        and value.layout is torch.strided
+        and all(isinstance(size, int) for size in (*value.shape, *value.stride()))
+    )
+
+
+def _has_effects(graph: Graph) -> bool:
+    """Whether a graph does anything besides computing its outputs."""
+    return any(
+        node.op not in ("placeholder", "output", "get_attr")
+        and (
+            isinstance(node.target, torch._ops.HigherOrderOperator)
+            or (isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable)
+        )
+        for node in graph.nodes
+    )
+
+
+def _may_be_read(node: Node, unknown: Iterable[Node]) -> bool:
+    """Whether eager code may read the values of a result: known integers or booleans."""
+    value = node.meta["val"]
+    if value.dtype.is_floating_point or value.dtype.is_complex:
+        return False
+    seen: set[Node] = set()
+    left = [node]
+    while left:
+        source = left.pop()
+        if source in unknown:
+            return False
+        if source not in seen:
+            seen.add(source)
+            left += source.all_input_nodes
+    return True
+
+
+def interpreted_backend(graph: GraphModule, _inputs: list[Any]) -> Callable[..., Any]:
+    """A backend for `torch.compile` that runs what `eager` runs, without generating code."""
+    interpreter = Interpreter(graph)
+    interpreter.extra_traceback = False  # messages are those of the operators, as with `eager`
+
+    def run(*args: Any) -> Any:
+        return interpreter.run(*args, enable_io_processing=False)
+
+    return run
+
+
+interpreted_backend.__name__ = "eager"  # the name in torch's own messages
+
+
+def capturing_backend(subject: Subject) -> Backend:
+    """The backend that the request names; by default `eager`, in train mode AOTAutograd."""
+    target = subject.request.target
+    if target.backend is not None:
+        return _named(target.backend)
+    if target.mode is Mode.EVAL:
+        return eager_backend(subject)
+    # The default partitioner: how forward and backward are partitioned changes no verdict, and
+    # the one that saves memory takes an eighth of a capture.
+    fake = subject.fake_mode is not None
+    return unexecuted_backend if fake else _named("aot_eager_default_partitioner")
+
+
+def eager_backend(subject: Subject) -> Backend:
+    """What runs as with `backend="eager"`."""
+    return interpreted_backend if subject.fake_mode is not None else _named("eager")
+
+
+def _named(backend: str) -> Backend:
+    named: Backend = torch._dynamo.lookup_backend(backend)
+    return named
+
+
+@contextmanager
+def rejected_deepcopy() -> Iterator[None]:
+    """Make `copy.deepcopy` of a fake tensor raise FakeUnsupportedError.
+
+    It copies the fake mode with the tensor (torch 2.13 to 2.15), in Python code that Dynamo then
+    compiles, which causes graph breaks that real tensors do not cause.
+    """
+
+    def reject(_self: FakeTensor, _memo: dict[int, Any]) -> NoReturn:
+        raise FakeUnsupportedError("the model copies a tensor with copy.deepcopy")
+
+    own = FakeTensor.__dict__.get("__deepcopy__")
+    FakeTensor.__deepcopy__ = reject
+    try:
+        yield
+    finally:
+        if own is None:
+            del FakeTensor.__deepcopy__
+        else:
+            FakeTensor.__deepcopy__ = own

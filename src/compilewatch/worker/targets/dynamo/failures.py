@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 from torch._dynamo.exc import (
     FailOnRecompileLimitHit,
@@ -19,8 +21,12 @@ from torch.fx.experimental.symbolic_shapes import (
 from compilewatch.contract.failures import causes, error_code, error_record, one_line
 from compilewatch.records import ErrorRecord, Tier
 from compilewatch.worker.subject import Subject
-from compilewatch.worker.targets.dynamo.graph_breaks import place_of, portable_text, user_stack
-from compilewatch.worker.targets.dynamo.reasons import classify
+from compilewatch.worker.targets.dynamo.graph_breaks import (
+    classify,
+    place_of,
+    portable_text,
+    user_stack,
+)
 
 _REJECTIONS = (
     Unsupported,
@@ -108,3 +114,21 @@ def is_by_compiler(error: BaseException) -> bool:
 
 def message_of(error: BaseException) -> str:
     return str(getattr(error, "msg", None) or error)
+
+
+Codes = tuple[tuple[str, str], ...]
+"""(code, pattern of the message): causes specific to a target; the first match counts."""
+
+
+def compiler_failure(error: BaseException, codes: Codes) -> ErrorRecord:
+    """Return the record of a failure, with a code from `codes`, or else from Dynamo's codes.
+
+    Raises the cause if memory ran out, because that says nothing about the model.
+    """
+    inner = getattr(error, "inner_exception", None)
+    for cause in (*causes(error), *(causes(inner) if inner is not None else ())):
+        if error_code(cause) == "out_of_memory":
+            raise cause
+    record = compiler_error(error)
+    own_code = next((code for code, pattern in codes if re.search(pattern, record.message)), None)
+    return msgspec.structs.replace(record, code=own_code) if own_code else record

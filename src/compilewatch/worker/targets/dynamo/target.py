@@ -11,6 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -41,14 +44,18 @@ from compilewatch.worker.targets import (
     TargetOutcome,
     check_device_not_needed,
 )
-from compilewatch.worker.targets.dynamo import trace_log
-from compilewatch.worker.targets.dynamo.backends import capturing_backend, eager_backend
-from compilewatch.worker.targets.dynamo.calls import call_once, second_call
 from compilewatch.worker.targets.dynamo.capture import (
     Backend,
     Capture,
     Stopped,
+    call_once,
     capture,
+    capturing_backend,
+    eager_backend,
+    has_nested_graph_breaks,
+    nested_graph_breaks,
+    rejected_deepcopy,
+    second_call,
     stop,
     type_names,
     unmeasured_guards,
@@ -61,25 +68,63 @@ from compilewatch.worker.targets.dynamo.failures import (
     message_of,
     raise_if_out_of_memory,
 )
-from compilewatch.worker.targets.dynamo.fake_limits import rejected_deepcopy
 from compilewatch.worker.targets.dynamo.graph_breaks import (
+    AOT_AUTOGRAD,
+    SKIPPED_FRAME,
     UNKNOWN,
+    BreakCause,
+    classify,
     graph_break,
     place_of,
     portable_text,
     stack_frame,
     user_stack,
 )
-from compilewatch.worker.targets.dynamo.reasons import (
-    AOT_AUTOGRAD,
-    SKIPPED_FRAME,
-    BreakCause,
-    classify,
-)
-from compilewatch.worker.targets.dynamo.settings import (
-    has_nested_graph_breaks,
-    nested_graph_breaks,
-)
+
+LOG_FOLDER = "torch_trace"
+PAGES_FOLDER = "tlparse"
+_TIMEOUT_SECONDS = 60.0
+
+
+def render(artifacts: Path) -> tuple[tuple[str, ...], str]:
+    """Render the log in `artifacts/torch_trace` into `artifacts/tlparse`.
+
+    Returns the paths to keep, relative to `artifacts` (the log, and the first page if there is
+    one), and what went wrong in one line, or "". Never raises, because an artifact is not a
+    verdict.
+    """
+    logs = sorted((artifacts / LOG_FOLDER).glob("*.log"))
+    if not logs:
+        return (), "torch wrote no structured trace"
+    kept = tuple(str(log.relative_to(artifacts)) for log in logs)
+    program = find_tlparse()
+    if program is None:
+        return kept, "tlparse is not installed: the structured trace is kept, but not rendered"
+    pages = artifacts / PAGES_FOLDER
+    command = [program, "--overwrite", "--no-browser", "-o", str(pages), str(logs[-1])]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return kept, f"tlparse did not run: {type(error).__name__}"
+    index = pages / "index.html"
+    if done.returncode != 0 or not index.is_file():
+        errors = done.stderr.strip().splitlines()
+        return kept, f"tlparse failed ({done.returncode}): {errors[-1] if errors else 'no message'}"
+    return (str(index.relative_to(artifacts)), *kept), ""
+
+
+def discard(artifacts: Path) -> None:
+    """Delete the log of a capture without graph breaks."""
+    shutil.rmtree(artifacts / LOG_FOLDER, ignore_errors=True)
+
+
+def find_tlparse() -> str | None:
+    """Find the binary of the tlparse wheel: next to the interpreter, or else on PATH."""
+    beside = Path(sys.executable).with_name("tlparse")
+    return str(beside) if beside.is_file() else shutil.which("tlparse")
+
 
 GRAPHS_KEPT = 200
 """Of so many graphs a result has the operations and the break behind each."""
@@ -147,7 +192,7 @@ class DynamoTarget(CompileTarget):
                     forget=subject.forget,
                 )
         except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
-            trace_log.discard(subject.artifacts)
+            discard(subject.artifacts)
             return _failed(subject, error)
         return _Captured(outcome=self._outcome(subject, captured, _derived_fullgraph(captured)))
 
@@ -164,7 +209,7 @@ class DynamoTarget(CompileTarget):
         if captured is not None and (captured.log.breaks() or captured.is_single_graph):
             return self._outcome(subject, captured, fullgraph.verdict, probed=True)
         if isinstance(error, TorchRuntimeError):
-            trace_log.discard(subject.artifacts)
+            discard(subject.artifacts)
             check_device_not_needed(subject, "\n".join(map(str, chain_of(error))))
             return _error_outcome(error, fullgraph.verdict, probed=True)
         if not fullgraph.breaks:
@@ -226,7 +271,7 @@ def _tensors(subject: Subject) -> Iterator[None]:
 
 def _trace_folder(subject: Subject) -> Path | None:
     """Where the structured trace of a capture is written, if artifacts are kept."""
-    return subject.artifacts / trace_log.LOG_FOLDER if subject.request.keep_artifacts else None
+    return subject.artifacts / LOG_FOLDER if subject.request.keep_artifacts else None
 
 
 def _second_call_facts(captured: Capture, model: StackFrame) -> SecondCall | None:
@@ -397,10 +442,10 @@ def forward_of(module: torch.nn.Module) -> StackFrame:
 
 def _with_artifacts(subject: Subject, outcome: TargetOutcome) -> TargetOutcome:
     if not outcome.breaks:
-        trace_log.discard(subject.artifacts)
+        discard(subject.artifacts)
         return outcome
     subject.enter(Phase.PROFILE)  # rendering must not count as compile time
-    kept, problem = trace_log.render(subject.artifacts)
+    kept, problem = render(subject.artifacts)
     detail = f"{outcome.detail}; {problem}" if problem else outcome.detail
     return replace(outcome, artifacts=kept, detail=detail)
 

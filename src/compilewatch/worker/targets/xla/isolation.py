@@ -21,7 +21,7 @@ from compilewatch.contract.failures import error_code, one_line
 from compilewatch.contract.messages import encoded
 from compilewatch.records import ErrorRecord, Phase, Record
 from compilewatch.worker.forked import fork
-from compilewatch.worker.targets.compiler_errors import Codes, compiler_failure
+from compilewatch.worker.targets.dynamo.failures import Codes, compiler_failure
 
 StepResult = TypeVar("StepResult", bound=msgspec.Struct)
 Enter = Callable[[Phase], None]

@@ -8,17 +8,21 @@ is known about that compiler is recorded besides the verdict, as a prediction.
 
 from __future__ import annotations
 
+import datetime
 import importlib.util
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from compilewatch.data import NEURON_OPERATORS
+from compilewatch.files import read_toml
 from compilewatch.records import (
+    SCHEMA_VERSION,
     ExportVariant,
     GraphBreak,
     Mode,
@@ -31,8 +35,8 @@ from compilewatch.records import (
 )
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, TargetOutcome
-from compilewatch.worker.targets.compiler_errors import Codes
-from compilewatch.worker.targets.dynamo.reasons import UNATTRIBUTED
+from compilewatch.worker.targets.dynamo.failures import Codes
+from compilewatch.worker.targets.dynamo.graph_breaks import UNATTRIBUTED
 from compilewatch.worker.targets.xla.isolation import (
     OUT_OF_MEMORY,
     Enter,
@@ -43,11 +47,74 @@ from compilewatch.worker.targets.xla.isolation import (
     die_alike,
     isolated,
 )
-from compilewatch.worker.targets.xla.operators import load_neuron_operators
 
 if TYPE_CHECKING:
-    from compilewatch.worker.targets.xla.capture import HloCapture
-    from compilewatch.worker.targets.xla.execution import Execution
+    from compilewatch.worker.targets.xla.capture import Execution, HloCapture
+
+
+class RejectedOperator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One reviewed line: an operator that neuronx-cc is documented to reject, and the source.
+
+    It is named by exactly one of `torch` (`aten::sort`), `hlo` (an opcode), `element_type` (`C64`).
+    """
+
+    reason: str
+    source: str
+    sdk: str
+    date: datetime.date
+    torch: str | None = None
+    hlo: str | None = None
+    element_type: str | None = None
+
+    def __post_init__(self) -> None:
+        if sum(name is not None for name in (self.torch, self.hlo, self.element_type)) != 1:
+            raise ValueError("an operator needs one of `torch`, `hlo` and `element_type`")
+        if not self.source.startswith("https://") or not self.reason.strip():
+            raise ValueError("an operator needs a `reason` and a `source` (https://…)")
+
+    @property
+    def name(self) -> tuple[str | None, str | None, str | None]:
+        """What the line is about."""
+        return self.torch, self.hlo, self.element_type
+
+
+class NeuronOperators(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The contents of the file."""
+
+    schema_version: int = SCHEMA_VERSION
+    operator: tuple[RejectedOperator, ...] = ()
+
+    def concerns(
+        self,
+        *,
+        torch: Mapping[str, int],
+        hlo: Mapping[str, int],
+        element_types: Mapping[str, int],
+    ) -> Iterator[NeuronConcern]:
+        """Return the listed operators that a graph contains, given its counts by name."""
+        for row in self.operator:
+            named = ((row.torch, torch), (row.hlo, hlo), (row.element_type, element_types))
+            for name, counts in named:
+                if name is not None and counts.get(name):
+                    yield NeuronConcern(
+                        operator=name,
+                        count=counts[name],
+                        reason=row.reason,
+                        source=row.source,
+                        sdk=row.sdk,
+                    )
+
+
+def load_neuron_operators(path: Path | None) -> NeuronOperators:
+    """Read a project's own list, if there is one, and the shipped lines on other operators.
+
+    Raises ConfigError that names the file and the key for anything that violates the schema.
+    """
+    own = read_toml(path, NeuronOperators).operator if path is not None else ()
+    named = {row.name for row in own}
+    shipped = read_toml(NEURON_OPERATORS, NeuronOperators).operator
+    return NeuronOperators(operator=(*own, *(row for row in shipped if row.name not in named)))
+
 
 STABLEHLO_ARTIFACT = "graph.stablehlo.mlir"
 DEVICE_VARIABLE = "PJRT_DEVICE"
@@ -136,8 +203,12 @@ class _Evaluation:
 
     def _verdict(self, detail: XlaDetail) -> TargetOutcome:
         """Capture and execute; the first that fails decides the verdict."""
-        from compilewatch.worker.targets.xla.capture import HloCapture, capture_hlo
-        from compilewatch.worker.targets.xla.execution import Execution, execute
+        from compilewatch.worker.targets.xla.capture import (
+            Execution,
+            HloCapture,
+            capture_hlo,
+            execute,
+        )
 
         try:
             captured = self.step(capture_hlo, HloCapture)
@@ -171,7 +242,7 @@ class _Evaluation:
         return _judged(outcome, detail, ran)
 
     def _breaks(self, captured: HloCapture) -> tuple[GraphBreak, ...]:
-        from compilewatch.worker.targets.xla.fallbacks import Watched, settle, watch
+        from compilewatch.worker.targets.xla.capture import Watched, settle, watch
 
         if captured.ready:
             return ()
@@ -190,7 +261,7 @@ class _Evaluation:
         return tuple(concerns)
 
     def _stablehlo(self) -> ExportVariant:
-        from compilewatch.worker.targets.xla.stablehlo import to_stablehlo
+        from compilewatch.worker.targets.xla.capture import to_stablehlo
 
         started = time.perf_counter()
         try:
@@ -205,8 +276,11 @@ class _Evaluation:
 
         It only contains the forward pass, so in train mode it decides nothing.
         """
-        from compilewatch.worker.targets.xla.capture import HloCapture
-        from compilewatch.worker.targets.xla.stablehlo import capture_decomposed, capture_exported
+        from compilewatch.worker.targets.xla.capture import (
+            HloCapture,
+            capture_decomposed,
+            capture_exported,
+        )
 
         if self._subject.request.target.mode is Mode.TRAIN:
             return None
@@ -220,7 +294,7 @@ class _Evaluation:
         return None
 
     def _dynamo(self) -> OpenXla:
-        from compilewatch.worker.targets.xla.dynamo import capture_for_xla
+        from compilewatch.worker.targets.xla.capture import capture_for_xla
 
         self._enter(Phase.PROFILE)  # besides the verdict, with its own deadline
         limit = LAST_SHARE * self._subject.request.deadlines.profile_seconds
@@ -285,7 +359,7 @@ def _broken(outcome: TargetOutcome, breaks: tuple[GraphBreak, ...]) -> TargetOut
 
 
 def _judged(outcome: TargetOutcome, detail: XlaDetail, ran: Execution) -> TargetOutcome:
-    from compilewatch.worker.targets.xla.fallbacks import unattributed
+    from compilewatch.worker.targets.xla.capture import unattributed
 
     if ran.graphs > 1 and not outcome.breaks:
         outcome = _broken(outcome, (unattributed(None, ran.graphs - 1),))

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from compilewatch.records import Tier
-from compilewatch.worker.targets.dynamo import backends
-from compilewatch.worker.targets.dynamo.backends import interpreted_backend
+from compilewatch.worker.targets.dynamo import capture
+from compilewatch.worker.targets.dynamo.capture import interpreted_backend
 from compilewatch.worker.targets.dynamo.target import DynamoTarget
 from tests.integration.worker.targets.conftest import MakeSubject
 from tests.integration.worker.targets.dynamo.test_joint_graph import Plain, ReadsAnInteger
@@ -36,17 +36,17 @@ def test_the_outcome_is_that_of_eager(
         ran.append(type(graph).__name__)
         return interpreted_backend(graph, inputs)
 
-    monkeypatch.setattr(backends, "interpreted_backend", recorded)
+    monkeypatch.setattr(capture, "interpreted_backend", recorded)
     interpreted = DynamoTarget().run(make_subject(build, tier=Tier.FAKE))
     assert ran
-    monkeypatch.setattr(backends, "interpreted_backend", torch._dynamo.lookup_backend("eager"))
+    monkeypatch.setattr(capture, "interpreted_backend", torch._dynamo.lookup_backend("eager"))
     assert interpreted == DynamoTarget().run(make_subject(build, tier=Tier.FAKE))
 
 
 def test_real_tensors_run_as_users_run_them(
     make_subject: MakeSubject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr(backends, "interpreted_backend")
+    monkeypatch.delattr(capture, "interpreted_backend")
     assert DynamoTarget().run(make_subject(Plain, tier=Tier.REAL)).graphs == 1
 
 

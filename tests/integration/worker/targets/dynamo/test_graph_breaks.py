@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from compilewatch.records import StackFrame
 from compilewatch.worker.targets.dynamo.graph_breaks import (
+    BreakCause,
     BreakLog,
     BreakReport,
     fingerprint,
@@ -23,7 +24,6 @@ from compilewatch.worker.targets.dynamo.graph_breaks import (
     stack_frame,
     user_stack,
 )
-from compilewatch.worker.targets.dynamo.reasons import BreakCause
 
 BRANCH = "Data-dependent branching\n  Explanation: It branches.\n  Hint: Do not.\n\n  Developer"
 LOOP = "graph break in loop\n  Explanation: A loop.\n  Hint: No.\n\n  Developer"

@@ -13,7 +13,7 @@ from torch.fx import GraphModule
 
 from compilewatch.records import Mode, Status, Tier
 from compilewatch.worker.targets import TargetOutcome
-from compilewatch.worker.targets.dynamo import joint_graph
+from compilewatch.worker.targets.dynamo import capture
 from compilewatch.worker.targets.dynamo.target import DynamoTarget
 from tests.integration.worker.targets.conftest import MakeSubject
 
@@ -96,13 +96,13 @@ class Huge(nn.Module):
 def operators(monkeypatch: pytest.MonkeyPatch) -> Operators:
     """The operators of each graph that is compiled, forward and backward."""
     seen: Operators = []
-    compile_graph = joint_graph.boxed_nop  # type: ignore[attr-defined]
+    compile_graph = capture.boxed_nop  # type: ignore[attr-defined]
 
     def noting(graph: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         seen.append({str(n.target) for n in graph.graph.nodes if n.op == "call_function"})
         return compile_graph(graph, inputs)
 
-    monkeypatch.setattr(joint_graph, "boxed_nop", noting)
+    monkeypatch.setattr(capture, "boxed_nop", noting)
     return seen
 
 

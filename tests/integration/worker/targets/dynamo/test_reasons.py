@@ -6,7 +6,7 @@ import pytest
 from torch._dynamo import exc
 
 from compilewatch.report.wording import registry_page
-from compilewatch.worker.targets.dynamo.reasons import (
+from compilewatch.worker.targets.dynamo.graph_breaks import (
     CODES,
     classify,
     innermost,

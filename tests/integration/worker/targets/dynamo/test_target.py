@@ -23,9 +23,8 @@ from compilewatch.environments import WORKER_VARIABLES
 from compilewatch.records import Mode, Phase, Status, Tier
 from compilewatch.worker.targets import FakeUnsupportedError, TargetOutcome
 from compilewatch.worker.targets.dynamo import target as dynamo
-from compilewatch.worker.targets.dynamo.calls import loss_of
-from compilewatch.worker.targets.dynamo.capture import Capture
-from compilewatch.worker.targets.dynamo.reasons import CODES, registry
+from compilewatch.worker.targets.dynamo.capture import Capture, loss_of
+from compilewatch.worker.targets.dynamo.graph_breaks import CODES, registry
 from compilewatch.worker.targets.dynamo.target import DynamoTarget
 from tests.integration.worker.targets.conftest import CASES_FOLDER, MakeSubject
 
@@ -449,7 +448,7 @@ def test_a_model_without_breaks_keeps_none(make_subject: MakeSubject, tmp_path: 
 def test_without_tlparse_the_log_is_kept_and_said(
     make_subject: MakeSubject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compilewatch.worker.targets.dynamo.trace_log.find_tlparse", lambda: None)
+    monkeypatch.setattr("compilewatch.worker.targets.dynamo.target.find_tlparse", lambda: None)
     outcome = DynamoTarget().run(make_subject(module_of(explicit), keep_artifacts=True))
     assert len(outcome.artifacts) == 1
     assert "tlparse is not installed" in outcome.detail

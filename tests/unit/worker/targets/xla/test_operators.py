@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from compilewatch.errors import ConfigError
-from compilewatch.worker.targets.xla.operators import NeuronOperators, load_neuron_operators
+from compilewatch.worker.targets.xla.target import NeuronOperators, load_neuron_operators
 
 TAIL = 'reason = "why"\nsource = "https://example.org"\nsdk = "2.32.0"\ndate = 2026-11-21\n'
 

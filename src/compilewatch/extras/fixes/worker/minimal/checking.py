@@ -34,8 +34,7 @@ from compilewatch.extras.fixes.worker.minimal.writing import bound_names
 from compilewatch.records import GraphBreak, Record
 from compilewatch.worker.forked import fork
 from compilewatch.worker.targets.dynamo.capture import capture, unmeasured_guards
-from compilewatch.worker.targets.dynamo.graph_breaks import portable_text
-from compilewatch.worker.targets.dynamo.reasons import classify, innermost
+from compilewatch.worker.targets.dynamo.graph_breaks import classify, innermost, portable_text
 
 CHECK_SECONDS = 30
 """A candidate that does not end by then is rejected."""
