@@ -110,7 +110,8 @@ class Search:
             if not chosen or not _better(self._result(chosen), baseline):
                 return
             chosen = self._minimised(chosen)
-            self._verify(chosen)
+            if self._fix.verification is None or self._result(chosen).status is Status.PASS:
+                self._verify(chosen)  # beside what is kept, only a single graph is better
             if self._fix.status is FixStatus.VERIFIED or any(
                 WITHOUT in rejection.reason for rejection in self._fix.rejections
             ):
