@@ -711,27 +711,19 @@ def _result_without_run(
     request: Request, environment: Environment | None, expectations: Expectations
 ) -> Result | None:
     """Return the result of a request that does not run, or None for one that runs."""
-    reason, expectation = request.model.skip_reason, None
-    status = Status.SKIPPED
-    if request.model.error is not None:
-        return Result(
-            request=request,
-            status=Status.ERROR,
-            phase=Phase.SETUP,
-            tier=request.tier,
-            depth=request.depth,
-            detail=request.model.error,
-            error=ErrorRecord(
-                type="ConfigError", message=request.model.error, code="configuration_error"
-            ),
-            environment_digest=environment.digest if environment is not None else "",
-        )
-    if reason is None and environment is None:
+    model, status = request.model, Status.SKIPPED
+    error: ErrorRecord | None = None
+    expectation: str | None = None
+    if model.error is not None:
+        status, reason = Status.ERROR, model.error
+        error = ErrorRecord(type="ConfigError", message=reason, code="configuration_error")
+    elif model.skip_reason is not None:
+        reason = model.skip_reason
+    elif environment is None:
         status, reason = Status.UNSUPPORTED, needs(request.target)
-    elif reason is None and environment is not None:
-        reason = missing_package(request.model, environment)
-    if reason is None:
-        assert environment is not None
+    elif (missing := missing_package(model, environment)) is not None:
+        reason = missing
+    else:
         expected = expectations.of(request, environment)
         if expected is None or not expected.skip:
             return None
@@ -743,6 +735,7 @@ def _result_without_run(
         tier=request.tier,
         depth=request.depth,
         detail=reason,
+        error=error,
         expectation=expectation,
         environment_digest=environment.digest if environment is not None else "",
     )

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from compilewatch import extras, plugins
+from compilewatch import extras, plugins, records
 from compilewatch.config import Places, Settings, load_settings
 from compilewatch.contract.messages import Readiness
 from compilewatch.contract.targets import TARGETS, entry
@@ -43,18 +43,6 @@ from compilewatch.plan import (
     possible_environments,
     single_request,
     targets_of,
-)
-from compilewatch.records import (
-    Environment,
-    FactoryBuild,
-    Mode,
-    ModelSpec,
-    Record,
-    Request,
-    Result,
-    Status,
-    Target,
-    Tier,
 )
 from compilewatch.sources import choose_source, other_sources, with_parts
 from compilewatch.sources.select import select
@@ -102,7 +90,7 @@ def choose_models(
     *,
     python_path: Sequence[Path] = (),
     environment: str | None = None,
-) -> tuple[tuple[ModelSpec, ...], str]:
+) -> tuple[tuple[records.ModelSpec, ...], str]:
     """The models that the settings and the selection name, and a sentence about their source.
 
     Sources read the Transformers of `environment` (default: the one that runs compilewatch).
@@ -144,7 +132,7 @@ def one_model(
     *,
     python_path: Sequence[Path] = (),
     environment: str | None = None,
-) -> ModelSpec:
+) -> records.ModelSpec:
     """The only model with this name. Raises UsageError for a repository with several components."""
     specs, _ = choose_models(
         settings, Selection(names=[name]), python_path=python_path, environment=environment
@@ -163,8 +151,8 @@ class ModelSelection(NamedTuple):
     `own` has the models of each environment that was named; `lines` say where they come from.
     """
 
-    specs: tuple[ModelSpec, ...]
-    own: dict[str, tuple[ModelSpec, ...]]
+    specs: tuple[records.ModelSpec, ...]
+    own: dict[str, tuple[records.ModelSpec, ...]]
     lines: tuple[str, ...]
 
 
@@ -180,7 +168,7 @@ def choose_for_sweep(settings: Settings, selection: Selection) -> ModelSelection
     if not asked:
         specs, sentence = choose_models(settings, selection)
         return ModelSelection(specs, {}, (sentence,))
-    own: dict[str, tuple[ModelSpec, ...]] = {}
+    own: dict[str, tuple[records.ModelSpec, ...]] = {}
     lines: list[str] = []
     unknown: dict[str, UnknownModelError] = {}
     known: set[str] = set()
@@ -231,14 +219,14 @@ def environments_for(targets: Iterable[str], settings: Settings) -> tuple[str, .
     return tuple(name for name in names if name in available)
 
 
-def described(targets: Iterable[str], settings: Settings) -> tuple[Environment, ...]:
+def described(targets: Iterable[str], settings: Settings) -> tuple[records.Environment, ...]:
     """The descriptions of the environments that a command needs. Raises InterpreterError."""
     names = environments_for(targets, settings)
     environments = Environments(settings.cache_folder)
     return tuple(environments.describe(name) for name in names)
 
 
-def check_backends(targets: Iterable[Target], settings: Settings) -> None:
+def check_backends(targets: Iterable[records.Target], settings: Settings) -> None:
     """Raises UsageError for a backend that the targets' environments do not have."""
     environments = Environments(settings.cache_folder)
     for target in targets:
@@ -255,7 +243,7 @@ def check_backends(targets: Iterable[Target], settings: Settings) -> None:
 
 
 def check_nested_graph_breaks(
-    targets: Sequence[Target], settings: Settings, *, asked: str | None
+    targets: Sequence[records.Target], settings: Settings, *, asked: str | None
 ) -> None:
     """Raises UsageError where the setting `nested_graph_breaks` cannot be applied.
 
@@ -281,7 +269,7 @@ def check_nested_graph_breaks(
 
 def checked_targets(
     settings: Settings, nested_asked: str | None, *, resumed: bool = False
-) -> tuple[Target, ...]:
+) -> tuple[records.Target, ...]:
     """The targets that the settings name. Raises UsageError where a new run cannot have them.
 
     `nested_asked` is the value of `nested_graph_breaks` if it was given. A run that is `resumed`
@@ -304,7 +292,7 @@ def checked_targets(
     return targets
 
 
-def one_target(name: str, *, mode: str, dynamic: bool | None, settings: Settings) -> Target:
+def one_target(name: str, *, mode: str, dynamic: bool | None, settings: Settings) -> records.Target:
     """The target of a command about one target and one device.
 
     Raises UsageError for an unknown target, or for several devices.
@@ -313,7 +301,7 @@ def one_target(name: str, *, mode: str, dynamic: bool | None, settings: Settings
         raise UsageError("this command is about one device: name one with --device")
     (target,) = targets_of(
         [name],
-        [Mode(mode)],
+        [records.Mode(mode)],
         dynamic,
         settings.nested_graph_breaks,
         devices=settings.devices,
@@ -331,7 +319,7 @@ def one_request(
     dynamic: bool | None,
     inputs_file: str | None,
     flags: dict[str, Any],
-) -> tuple[Request, Settings]:
+) -> tuple[records.Request, Settings]:
     """The request of a command about one model. `flags` override settings.
 
     Errors in the choice of the model or in a file of inputs are raised here, before a worker
@@ -350,7 +338,7 @@ def one_request(
             f"{spec.name} is generated code, which only runs in the sandbox: use `compilewatch "
             "sweep --source papers`, `compilewatch papers check` or `compilewatch papers show`"
         )
-    if folders and not isinstance(spec.build, FactoryBuild):
+    if folders and not isinstance(spec.build, records.FactoryBuild):
         raise UsageError("--python-path applies to your own models: ./FILE.py or MODULE:FACTORY")
     known = described([target.partition(":")[0]], settings)
     options = options_of(settings)
@@ -410,12 +398,12 @@ def launcher_of(settings: Settings, names: Sequence[str]) -> Iterator[Launcher]:
 
 
 def evaluate_one(
-    request: Request,
+    request: records.Request,
     settings: Settings,
     *,
     keep: Path | None = None,
     around: Callable[[Launcher], AbstractContextManager[object]] = contextlib.nullcontext,
-) -> Result:
+) -> records.Result:
     """Evaluate one request in a process of its own, and store nothing.
 
     With `keep`, the artifacts are copied to that folder. `around` is entered while it runs.
@@ -439,7 +427,7 @@ def evaluate_one(
     return completed.result
 
 
-class Working(Record, frozen=True, kw_only=True):
+class Working(records.Record, frozen=True, kw_only=True):
     """How long a worker of an environment took to start and to compile a small model.
 
     `threads` is the number of threads of the worker server: with more than one it cannot fork.
@@ -450,7 +438,9 @@ class Working(Record, frozen=True, kw_only=True):
     threads: int
 
 
-def call_worker(environments: Environments, verb: str, request: Request, kind: type[T]) -> T:
+def call_worker(
+    environments: Environments, verb: str, request: records.Request, kind: type[T]
+) -> T:
     """Run a verb of `worker.process.oneshot` and return its result.
 
     Raises InputsError with the message of the model's own error.
@@ -468,9 +458,11 @@ def try_environment(environments: Environments, name: str) -> Working:
     Raises InterpreterError, with a message of one line, if that fails.
     """
     factory = "compilewatch.worker.process.warmup:one_layer"
-    build = FactoryBuild(factory=factory, inputs=f"{factory}_inputs")
-    model = ModelSpec(source="manifest", name="one layer", build=build)
-    request = Request(model=model, target=Target(environment=name), key="check", tier=Tier.FAKE)
+    build = records.FactoryBuild(factory=factory, inputs=f"{factory}_inputs")
+    model = records.ModelSpec(source="manifest", name="one layer", build=build)
+    request = records.Request(
+        model=model, target=records.Target(environment=name), key="check", tier=records.Tier.FAKE
+    )
     began = time.monotonic()
     try:
         with (
@@ -482,7 +474,7 @@ def try_environment(environments: Environments, name: str) -> Working:
     except (LauncherError, OSError) as error:
         raise InterpreterError(str(error)) from None
     result = completed.result
-    if result.status is not Status.PASS:
+    if result.status is not records.Status.PASS:
         raise InterpreterError(
             f"a worker of environment {name!r} starts, but a model of one layer ends with the "
             f"status {result.status} in {result.phase}: {result.detail}"

@@ -9,14 +9,8 @@ from typing import Any
 import click
 import msgspec
 
+from compilewatch import records
 from compilewatch.cli import completion
-from compilewatch.records import (
-    Depth,
-    Dtype,
-    Mode,
-    Tier,
-    Variants,
-)
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -36,23 +30,23 @@ fresh = click.option(
 verbose = click.option("--verbose", is_flag=True, help="Show complete tracebacks.")
 depth = click.option(
     "--depth",
-    type=click.Choice([d.value for d in Depth]),
+    type=click.Choice([d.value for d in records.Depth]),
     help="full: as many layers as in the configuration; reduced: one of each kind of layer.",
 )
 tier = click.option(
     "--tier",
-    type=click.Choice([t.value for t in Tier]),
+    type=click.Choice([t.value for t in records.Tier]),
     help="auto: fake tensors, or real tensors if a model reads values; fake; real.",
 )
 dtype = click.option(
     "--dtype",
-    type=click.Choice([d.value for d in Dtype]),
+    type=click.Choice([d.value for d in records.Dtype]),
     help="The type of weights and inputs (default: float32 on a CPU, config on a GPU, which is "
     "what the configuration says).",
 )
 variants = click.option(
     "--variants",
-    type=click.Choice([v.value for v in Variants]),
+    type=click.Choice([v.value for v in records.Variants]),
     help="Inputs of models of several media, on Dynamo. main: all media at once; all (default): "
     "also text alone, and text with each medium; all+decode: also one token with a cache.",
 )
@@ -99,8 +93,8 @@ _ONE_REQUEST: Sequence[Decorator] = (
     ),
     click.option(
         "--mode",
-        type=click.Choice([m.value for m in Mode]),
-        default=Mode.EVAL.value,
+        type=click.Choice([m.value for m in records.Mode]),
+        default=records.Mode.EVAL.value,
         show_default=True,
     ),
     dynamic,

@@ -17,16 +17,8 @@ from typing import Any
 
 import msgspec
 
+from compilewatch import records
 from compilewatch.files import DamagedError, from_json
-from compilewatch.records import (
-    Environment,
-    Phase,
-    Record,
-    Request,
-    Result,
-    TensorSummary,
-    Tier,
-)
 
 PLAIN_TORCH = "COMPILEWATCH_PLAIN_TORCH"
 """If this variable is set and not `0`, workers replace nothing of torch to save time.
@@ -45,14 +37,14 @@ NO_RESULT = 70
 """The exit status of a child that could not write a result, for example because the disk was full
 (EX_SOFTWARE of sysexits.h)."""
 
-Marks = tuple[tuple[Phase, float], ...]
+Marks = tuple[tuple[records.Phase, float], ...]
 """The phases that a child entered, in order, each with the monotonic time of its beginning."""
 
 
 # --- launcher to server --------------------------------------------------------------------------
 
 
-class Start(Record, frozen=True, kw_only=True, tag="start"):
+class Start(records.Record, frozen=True, kw_only=True, tag="start"):
     """Start a child for `request` in `folder` (existing, absolute) as soon as a slot is free.
 
     A child that is not a fork of the server reads this message from `start.json` in its folder.
@@ -60,24 +52,24 @@ class Start(Record, frozen=True, kw_only=True, tag="start"):
 
     id: int
     folder: str
-    tier: Tier
-    request: Request
+    tier: records.Tier
+    request: records.Request
 
 
-class Kill(Record, frozen=True, kw_only=True, tag="kill"):
+class Kill(records.Record, frozen=True, kw_only=True, tag="kill"):
     """Send a signal to all processes of a child's process group."""
 
     id: int
     signal: int
 
 
-class Abandon(Record, frozen=True, kw_only=True, tag="abandon"):
+class Abandon(records.Record, frozen=True, kw_only=True, tag="abandon"):
     """Free the slot of a child that SIGKILL does not end (it is uninterruptible in the kernel)."""
 
     id: int
 
 
-class Ping(Record, frozen=True, kw_only=True, tag="ping"):
+class Ping(records.Record, frozen=True, kw_only=True, tag="ping"):
     pass
 
 
@@ -87,30 +79,30 @@ Order = Start | Kill | Abandon | Ping
 # --- server to launcher --------------------------------------------------------------------------
 
 
-class Ready(Record, frozen=True, kw_only=True, tag="ready"):
+class Ready(records.Record, frozen=True, kw_only=True, tag="ready"):
     """The imports are done; from now on a fork costs milliseconds.
 
     With more than one of `threads` the server cannot fork, and each child imports torch itself.
     """
 
-    environment: Environment
+    environment: records.Environment
     threads: int = 1
 
 
-class Started(Record, frozen=True, kw_only=True, tag="started"):
+class Started(records.Record, frozen=True, kw_only=True, tag="started"):
     id: int
     pid: int
     at: float
 
 
-class NotStarted(Record, frozen=True, kw_only=True, tag="not_started"):
+class NotStarted(records.Record, frozen=True, kw_only=True, tag="not_started"):
     """No child could be started, because no memory or no process was available."""
 
     id: int
     reason: str
 
 
-class Exited(Record, frozen=True, kw_only=True, tag="exited"):
+class Exited(records.Record, frozen=True, kw_only=True, tag="exited"):
     """A child ended, by exit code or by signal.
 
     `peak_memory_bytes` is its largest resident set. It includes the memory inherited from the
@@ -124,7 +116,7 @@ class Exited(Record, frozen=True, kw_only=True, tag="exited"):
     signal: int | None = None
 
 
-class Pong(Record, frozen=True, kw_only=True, tag="pong"):
+class Pong(records.Record, frozen=True, kw_only=True, tag="pong"):
     pass
 
 
@@ -134,14 +126,14 @@ Report = Ready | Started | NotStarted | Exited | Pong
 # --- the files of a child ------------------------------------------------------------------------
 
 
-class ChildResult(Record, frozen=True, kw_only=True):
+class ChildResult(records.Record, frozen=True, kw_only=True):
     """The result that a child wrote.
 
     `fake_failure` is set if fake tensors are the likely cause of the result, so that a retry with
     real tensors may give a better one.
     """
 
-    result: Result
+    result: records.Result
     fake_failure: str | None = None
 
 
@@ -179,7 +171,7 @@ class Lines:
     def fileno(self) -> int:
         return self.channel.fileno()
 
-    def send(self, message: Record) -> None:
+    def send(self, message: records.Record) -> None:
         """Send a message. Blocks while the other end does not read; raises OSError if it closed."""
         self.channel.sendall(encoded(message) + b"\n")
 
@@ -214,7 +206,7 @@ def read_result(folder: Path) -> ChildResult | None:
 def durations(marks: Marks, end: float) -> dict[str, float]:
     """Seconds by phase; the last phase lasts until `end`."""
     seconds: dict[str, float] = {}
-    for (phase, begin), (_, finish) in pairwise((*marks, (Phase.DONE, end))):
+    for (phase, begin), (_, finish) in pairwise((*marks, (records.Phase.DONE, end))):
         seconds[phase.value] = seconds.get(phase.value, 0.0) + max(0.0, finish - begin)
     return seconds
 
@@ -222,7 +214,7 @@ def durations(marks: Marks, end: float) -> dict[str, float]:
 # --- results of `oneshot` ------------------------------------------------------------------------
 
 
-class MadeInputs(Record, frozen=True, kw_only=True):
+class MadeInputs(records.Record, frozen=True, kw_only=True):
     """Example inputs as they are shown to users.
 
     `toml` is the text of the editable file, for real tensors only. `unknown` are the arguments that
@@ -231,20 +223,20 @@ class MadeInputs(Record, frozen=True, kw_only=True):
     """
 
     strategy: str
-    tier: Tier
-    inputs: tuple[TensorSummary, ...]
+    tier: records.Tier
+    inputs: tuple[records.TensorSummary, ...]
     toml: str = ""
     unknown: tuple[str, ...] = ()
     problem: str = ""
 
 
-class Script(Record, frozen=True, kw_only=True):
+class Script(records.Record, frozen=True, kw_only=True):
     """A program of plain PyTorch."""
 
     text: str
 
 
-class Readiness(Record, frozen=True, kw_only=True):
+class Readiness(records.Record, frozen=True, kw_only=True):
     """What each registered target lacks in an environment, None where it can run.
 
     `backends` are those of `torch.compile` there; `no_cuda` says why no CUDA device can be declared

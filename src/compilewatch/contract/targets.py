@@ -14,20 +14,9 @@ from pathlib import Path
 
 import msgspec
 
+from compilewatch import records
 from compilewatch.contract.libraries import PACKAGE_ENVIRONMENTS
 from compilewatch.errors import UsageError, did_you_mean
-from compilewatch.records import (
-    DEFAULT_ENVIRONMENT,
-    Deadlines,
-    DeclaredDevice,
-    Dtype,
-    FactoryBuild,
-    Mode,
-    Record,
-    Request,
-    Target,
-    Variants,
-)
 
 CPU = "cpu"
 """The device of a target unless another one is named."""
@@ -36,7 +25,7 @@ CUDA_BUILD = "cuda"
 """The environment with compilewatch's own torch as a CUDA build, for what a CPU build cannot do."""
 
 
-class TargetEntry(Record, frozen=True, kw_only=True):
+class TargetEntry(records.Record, frozen=True, kw_only=True):
     """One compile target.
 
     Attributes:
@@ -64,7 +53,7 @@ class TargetEntry(Record, frozen=True, kw_only=True):
     """
 
     implementation: str
-    environment: str = DEFAULT_ENVIRONMENT
+    environment: str = records.DEFAULT_ENVIRONMENT
     packages: tuple[str, ...] = ()
     fallback_packages: tuple[str, ...] = ()
     backends: tuple[str, ...] | None = None
@@ -144,7 +133,7 @@ def entry(name: str) -> TargetEntry:
 
 def default_environment(name: str) -> str:
     """Return the environment in which a target runs unless another one is named."""
-    return TARGETS[name].environment if name in TARGETS else DEFAULT_ENVIRONMENT
+    return TARGETS[name].environment if name in TARGETS else records.DEFAULT_ENVIRONMENT
 
 
 def fallback_environments(name: str) -> tuple[str, ...]:
@@ -159,16 +148,16 @@ def environments() -> tuple[str, ...]:
     These are the default ones of targets, CUDA_BUILD, and those of packages.
     """
     names = (row.environment for row in TARGETS.values())
-    own = dict.fromkeys(name for name in names if name != DEFAULT_ENVIRONMENT)
+    own = dict.fromkeys(name for name in names if name != records.DEFAULT_ENVIRONMENT)
     return (*own, CUDA_BUILD, *PACKAGE_ENVIRONMENTS)
 
 
-def needs_cuda_build(target: Target) -> bool:
+def needs_cuda_build(target: records.Target) -> bool:
     """Whether a CPU build of torch cannot evaluate a target, although its device is declared.
 
     Autograd asks the accelerator for its current stream, which a CPU build does not have.
     """
-    return target.device != CPU and target.mode is Mode.TRAIN
+    return target.device != CPU and target.mode is records.Mode.TRAIN
 
 
 def environment_variables(environment: str) -> Mapping[str, str]:
@@ -177,7 +166,7 @@ def environment_variables(environment: str) -> Mapping[str, str]:
     return {name: value for row in rows for name, value in row.variables.items()}
 
 
-def deadlines_of(target: str, deadlines: Deadlines) -> Deadlines:
+def deadlines_of(target: str, deadlines: records.Deadlines) -> records.Deadlines:
     """Return the deadlines of a request; a longer one for `compile` also raises the total.
 
     Applying it twice changes nothing more.
@@ -192,33 +181,33 @@ def deadlines_of(target: str, deadlines: Deadlines) -> Deadlines:
     )
 
 
-def variants_of(target: str, variants: Variants) -> Variants:
+def variants_of(target: str, variants: records.Variants) -> records.Variants:
     """Return which input variants a target evaluates."""
-    return variants if entry(target).evaluates_variants else Variants.MAIN
+    return variants if entry(target).evaluates_variants else records.Variants.MAIN
 
 
-def in_default_environment(target: Target) -> bool:
+def in_default_environment(target: records.Target) -> bool:
     """Whether a target is in its default environment, or in that one with further packages."""
     default = default_environment(target.name)
-    if default == DEFAULT_ENVIRONMENT and target.environment in PACKAGE_ENVIRONMENTS:
+    if default == records.DEFAULT_ENVIRONMENT and target.environment in PACKAGE_ENVIRONMENTS:
         return True
     return target.environment == default
 
 
-def environment_option(request: Request) -> str:
+def environment_option(request: records.Request) -> str:
     """Return ` --environment NAME` for commands that repeat a request, "" where it is not needed.
 
     A person's own model is placed nowhere by itself, so its environment is always named.
     """
     target = request.target
-    if isinstance(request.model.build, FactoryBuild):
+    if isinstance(request.model.build, records.FactoryBuild):
         by_itself = target.environment == default_environment(target.name)
     else:
         by_itself = in_default_environment(target)
     return "" if by_itself else f" --environment {target.environment}"
 
 
-def target_label(target: Target) -> str:
+def target_label(target: records.Target) -> str:
     """Return the label of a target as it is printed: `dynamo`, `dynamo/train`.
 
     A selected backend follows the name: `neuron:trn2`; `dynamo+nested` is one with
@@ -228,12 +217,12 @@ def target_label(target: Target) -> str:
     `dynamo/eval/dynamic`.
     """
     parts = [_name(target)]
-    if target.mode_label != Mode.EVAL.value:
+    if target.mode_label != records.Mode.EVAL.value:
         parts.append(target.mode_label)
     return "/".join((*parts, *device_parts(target))) + _environment_suffix(target)
 
 
-def target_label_value(target: Target) -> str:
+def target_label_value(target: records.Target) -> str:
     """Return the label `target` of metrics: `dynamo`, `dynamo:inductor`, `dynamo/cuda@nightly`.
 
     A selected backend, a setting of `nested_graph_breaks`, a device other than the CPU and an
@@ -242,29 +231,29 @@ def target_label_value(target: Target) -> str:
     return "/".join((_name(target), *device_parts(target))) + _environment_suffix(target)
 
 
-def _name(target: Target) -> str:
+def _name(target: records.Target) -> str:
     backend = f":{target.backend}" if target.backend else ""
     nested = {None: "", True: "+nested", False: "+not-nested"}[target.nested_graph_breaks]
     return target.name + backend + nested
 
 
-def device_parts(target: Target) -> tuple[str, ...]:
+def device_parts(target: records.Target) -> tuple[str, ...]:
     """Return a device other than the CPU, and a type other than the device's default."""
     device = () if target.device == CPU else (target.device,)
     dtype = () if target.dtype is default_dtype(target.device) else (target.dtype.value,)
     return device + dtype
 
 
-def default_dtype(device: str) -> Dtype:
+def default_dtype(device: str) -> records.Dtype:
     """Return the type of weights on a device unless one is named.
 
     GPUs run models in the type of their configuration; on a CPU, float32 is the type that every
     operator has.
     """
-    return Dtype.FLOAT32 if device == CPU else Dtype.CONFIG
+    return records.Dtype.FLOAT32 if device == CPU else records.Dtype.CONFIG
 
 
-def _environment_suffix(target: Target) -> str:
+def _environment_suffix(target: records.Target) -> str:
     return "" if in_default_environment(target) else f"@{target.environment}"
 
 
@@ -272,11 +261,11 @@ CUDA = "cuda"
 
 
 @cache
-def devices() -> tuple[DeclaredDevice, ...]:
+def devices() -> tuple[records.DeclaredDevice, ...]:
     """Return the rows of `devices.toml`; the first one is what `cuda` without a name means."""
     text = Path(__file__).with_name("devices.toml").read_text(encoding="utf-8")
     return tuple(
-        DeclaredDevice(
+        records.DeclaredDevice(
             name=row["name"],
             product=row["product"],
             capability=(row["capability"][0], row["capability"][1]),
@@ -288,7 +277,7 @@ def devices() -> tuple[DeclaredDevice, ...]:
     )
 
 
-def declared(name: str) -> DeclaredDevice | None:
+def declared(name: str) -> records.DeclaredDevice | None:
     """Return the device that a request names; None for `cpu`. Raises UsageError if unknown."""
     if name == CPU:
         return None
@@ -311,7 +300,7 @@ def canonical(name: str) -> str:
     return CUDA if row == devices()[0] else f"{CUDA}:{row.name}"
 
 
-def check_device(target: Target) -> None:
+def check_device(target: records.Target) -> None:
     """Raise UsageError if a target cannot be evaluated for its device, or the device has no dtype.
 
     A target captures for a declared device if its catalogue row says so.
@@ -324,11 +313,11 @@ def check_device(target: Target) -> None:
         raise UsageError(
             f"{target.name} is not evaluated for {target.device}; targets that are: {able}"
         )
-    if target.dtype is Dtype.BFLOAT16 and not row.bfloat16:
+    if target.dtype is records.Dtype.BFLOAT16 and not row.bfloat16:
         raise UsageError(f"{row.product} has no bfloat16: choose --dtype float16 or float32")
 
 
-def naming_options(request: Request) -> str:
+def naming_options(request: records.Request) -> str:
     """Return ` --environment NAME --python-path DIR` as far as they are needed, otherwise "".
 
     The folder of `./FILE.py` and the current folder are searched without an option, and so are
@@ -336,28 +325,28 @@ def naming_options(request: Request) -> str:
     """
     options = environment_option(request)
     build, alone = request.model.build, _searched_alone(request)
-    if isinstance(build, FactoryBuild) and alone is not None:
+    if isinstance(build, records.FactoryBuild) and alone is not None:
         folders = (folder for folder in build.python_path if folder != alone)
         options += "".join(f" --python-path {shlex.quote(folder)}" for folder in folders)
     return options
 
 
-def inputs_option(request: Request) -> str:
+def inputs_option(request: records.Request) -> str:
     """Return ` --inputs FILE` for a person's own model that was given inputs, otherwise "".
 
     A model of a list has its inputs there.
     """
     build = request.model.build
-    if not isinstance(build, FactoryBuild) or _searched_alone(request) is None:
+    if not isinstance(build, records.FactoryBuild) or _searched_alone(request) is None:
         return ""
     inputs = build.inputs or request.inputs_file
     return f" --inputs {shlex.quote(inputs)}" if inputs else ""
 
 
-def _searched_alone(request: Request) -> str | None:
+def _searched_alone(request: records.Request) -> str | None:
     """The folder that is searched for the model without an option; None for one of a list."""
     name, build = request.model.name, request.model.build
-    if not isinstance(build, FactoryBuild):
+    if not isinstance(build, records.FactoryBuild):
         return None
     module = build.factory.partition(":")[0]
     if name in (build.factory, module, build.factory.replace(":", ".")):
