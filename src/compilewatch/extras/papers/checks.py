@@ -50,6 +50,10 @@ _BUILTINS_BANNED = frozenset(
 _DEVICE_METHODS = frozenset({"cuda", "xpu", "ipu", "mark_step", "xla_device", "optimizer_step"})
 _DEVICES = ("cuda", "xla", "xpu", "mps", "neuron", "hpu")
 _DUNDERS = frozenset({"__init__", "__class__", "__name__", "__version__", "__len__", "__call__"})
+_DECORATORS = frozenset(
+    {"staticmethod", "classmethod", "property", "dataclass", "no_grad", "cache", "lru_cache"}
+    | {"cached_property"}
+)
 REQUIRED = {"model": 0, "inputs": 0, "loss": 2}
 """Function -> the number of its arguments: `loss(output, inputs)` returns a scalar."""
 
@@ -97,6 +101,11 @@ def _missing(tree: ast.Module) -> Iterator[PaperFinding]:
 def _at_import(body: list[ast.stmt]) -> Iterator[PaperFinding]:
     """What would run when the module is imported."""
     for node in body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            for decorator in node.decorator_list:
+                if _name_of_decorator(decorator) not in _DECORATORS:
+                    reason = f"the decorator {ast.unparse(decorator)[:60]} is not allowed"
+                    yield _disallowed(reason, decorator.lineno)
         if isinstance(node, ast.FunctionDef):
             values = [*node.args.defaults, *(d for d in node.args.kw_defaults if d is not None)]
             if any(map(_calls, values)):
@@ -116,6 +125,11 @@ def _at_import(body: list[ast.stmt]) -> Iterator[PaperFinding]:
             yield _disallowed(
                 f"`{type(node).__name__}` at the top level runs at import", node.lineno
             )
+
+
+def _name_of_decorator(decorator: ast.expr) -> str:
+    target = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", "")
 
 
 def _calls(node: ast.AST) -> bool:

@@ -49,6 +49,8 @@ def test_the_shipped_replies_have_no_finding(path: Path) -> None:
         "x = torch.zeros(3)",
         "torch.manual_seed(0)",
         "for i in range(3): pass",
+        "@torch.compiler.disable\ndef f(x): return x",
+        "def f(x): return x\n@f\nclass C: pass",
         "def f(x=torch.zeros(1)): return x",
         "@torch.compile\ndef f(): pass",
         "class A(metaclass=type): pass",
