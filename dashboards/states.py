@@ -34,7 +34,7 @@ STATES = (
     State("mismatch", "≠ mismatch", PURPLE),
     State("error", "✗ error", RED, 'phase=~"compile|compare"'),
 )
-"""From best to worst. An error before the compiler was reached is no verdict, hence grey."""
+"""From best to worst. An error before the compiler was reached is not a verdict, hence grey."""
 
 
 def codes(by: str, *matchers: str) -> str:

@@ -87,7 +87,7 @@ def library_eval_train(output: Path) -> dict[str, Any]:
 
 
 def library_devices(output: Path) -> dict[str, Any]:
-    """Eval on a declared CUDA device and on the CPU, in turns of an eighth: at most 1.15 times."""
+    """Eval on a declared CUDA device and on the CPU, in interleaved eighths: at most 1.15 times."""
     seconds = {"cpu": 0.0, "cuda": 0.0}
     verdicts = {"cpu": 0, "cuda": 0}
     for part in range(1, 9):
@@ -295,7 +295,7 @@ def profile(output: Path) -> dict[str, Any]:
 
 
 def profile_bench(name: str, output: Path) -> dict[str, Any]:
-    """One function of `profile_bench`, in a process of its own."""
+    """One function of `profile_bench`, in a separate process."""
     del output
     command = [sys.executable, "-m", "scripts.profile_bench", name]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)

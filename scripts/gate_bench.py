@@ -74,7 +74,7 @@ def gate_false_alarms(output: Path) -> dict[str, Any]:
 
 
 def gate_cost(output: Path) -> dict[str, Any]:
-    """A check and `torch.compile(backend="eager")` with the same call, in turns, ten models: 1.5.
+    """A check and `torch.compile(backend="eager")` with one call, interleaved, ten models: 1.5.
 
     CPU time, the least of seven turns of each, since other processes only add to it.
     """

@@ -1,6 +1,6 @@
 """What profiles promise, measured: against torch's own timer, against themselves, with a trace.
 
-`scripts/bench.py` runs each function in a process of its own, as torch belongs into workers:
+`scripts/bench.py` runs each function in a separate process, as torch belongs into workers:
 
     python -m scripts.profile_bench timer|itself|traced|option|waits
 """
@@ -63,7 +63,7 @@ def models() -> dict[str, Callable[[int], Call]]:
 
 
 def in_turns(first: Call, second: Call, runs: int = 10) -> tuple[Rounds, Rounds]:
-    """CPU times of two calls in rounds in turns."""
+    """CPU times of two calls in interleaved rounds."""
     taken: tuple[list[tuple[float, ...]], list[tuple[float, ...]]] = ([], [])
     for number in range(ROUNDS):
         pair = ((first, taken[0]), (second, taken[1]))
@@ -73,7 +73,7 @@ def in_turns(first: Call, second: Call, runs: int = 10) -> tuple[Rounds, Rounds]
 
 
 def against_timer() -> dict[str, Any]:
-    """The median of our timer divided by that of torch's, both of CPU time, in turns."""
+    """The median of our timer divided by that of torch's, both of CPU time, alternately."""
     ratios: dict[str, float] = {}
     for name, make in models().items():
         for batch in (1, 8, 64):
@@ -127,7 +127,7 @@ def bert() -> Call:
 
 
 def traced() -> dict[str, Any]:
-    """CPU time of BERT's forward under a profiler divided by that without one, in turns."""
+    """CPU time of BERT's forward under a profiler divided by that without one, alternately."""
     plain = bert()
     ratios = []
     for _ in range(ROUNDS):
@@ -140,9 +140,9 @@ def traced() -> dict[str, Any]:
 
 
 def option() -> dict[str, Any]:
-    """CPU time of BERT after a trace as `--trace` takes it, divided by that without, in turns.
+    """CPU time of BERT after a trace as `--trace` takes it, divided by that without, alternately.
 
-    Each is a process of its own, as subjects are. A trace comes after the last round of its batch
+    Each is a separate process, as subjects are. A trace comes after the last round of its batch
     size, so that this is what it could do to the batch sizes after it, at most.
     """
     context = multiprocessing.get_context("fork")

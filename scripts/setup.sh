@@ -135,7 +135,7 @@ if [ -z "${SHARED:-}" ]; then
   install_locked .venv/bin/python
   rm .venv/.setup-running
 fi
-# The locks have what the extras need, but Ray (of dev) and Streamlit, which has an environment of its own.
+# The locks have what the extras need, but Ray (of dev) and Streamlit, which has a separate environment.
 .venv/bin/python "${pip[@]}" --no-deps --editable '.[all]'
 echo "$digest" >"$stamp"
 echo "setup: ready"

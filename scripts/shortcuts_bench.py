@@ -1,4 +1,4 @@
-"""What each replacement of an attribute of torch saves, measured alone and in turns.
+"""What each replacement of an attribute of torch saves, measured alone and alternately.
 
 `python -m scripts.shortcuts_bench [ROUNDS]`: in each round, a process for each shortcut of
 `worker/process/shortcuts.py`, one without any and one with all evaluates the same classes, each in

@@ -1,4 +1,4 @@
-"""Installations of the wheel in environments of their own, outside the checkout.
+"""Installations of the wheel in separate environments, outside the checkout.
 
 An environment gets hard links to the packages that the wheel requires and to what these require
 (`environments.creation`), and to nothing else: pip could do the same, but would unpack five

@@ -110,7 +110,7 @@ def variables(team: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def program(team: Path, variables: dict[str, str]) -> Compilewatch:
-    """Run the program in the team's folder, in a process of its own, as a person does.
+    """Run the program in the team's folder, in a separate process, as a person does.
 
     It starts a worker with torch of its own: only for what another process can show.
     """

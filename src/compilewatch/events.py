@@ -151,7 +151,7 @@ class ModelEvent(Event, frozen=True, kw_only=True):
 
 
 class ModelChecked(ModelEvent, frozen=True, kw_only=True, tag="model_checked"):
-    """A request has a result; a `warning` if it is no verdict and no expectation covers it."""
+    """A request has a result; a `warning` if it is not a verdict and no expectation covers it."""
 
     status: str
     phase: str

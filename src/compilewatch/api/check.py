@@ -137,7 +137,7 @@ def check(
     both, or a single argument.
 
     `model` as a string is what `compilewatch explain` takes (`BertModel`, `./net.py`,
-    `net:factory`): it is built and evaluated in a process of its own, with example inputs.
+    `net:factory`): it is built and evaluated in a separate process, with example inputs.
 
     `backend` and `dynamic` are those of `torch.compile`. With `numerics`, the results of the model
     are also compared with those of eager mode, compiled with Inductor where `backend` is `eager`.
@@ -246,7 +246,7 @@ def fix(
     `model` is what `compilewatch fix` takes (`BertModel`, `./net.py`, `net:factory`), or a function
     or class at the top of a file that returns the module when it is called without arguments.
     `inputs` is what the option `--inputs` of that command takes. Each evaluation, and the script,
-    has a process of its own, so that nothing of this process changes. `max_evaluations` (24) and
+    has a separate process, so that nothing of this process changes. `max_evaluations` (24) and
     `max_seconds` (600) limit the search; without `rewrites`, nothing is tried that edits the source
     of a library.
 
@@ -281,5 +281,5 @@ def _name_of(model: Callable[[], Any]) -> str:
             return f"{file}:{model.__qualname__}"
     raise UsageError(
         "fix takes a model by its name, such as './net.py:build', or a function or class at the "
-        "top of a file, because each evaluation builds it anew in a process of its own"
+        "top of a file, because each evaluation builds it anew in a separate process"
     )

@@ -404,7 +404,7 @@ def evaluate_one(
     keep: Path | None = None,
     around: Callable[[Launcher], AbstractContextManager[object]] = contextlib.nullcontext,
 ) -> records.Result:
-    """Evaluate one request in a process of its own, and store nothing.
+    """Evaluate one request in a separate process, and store nothing.
 
     With `keep`, the artifacts are copied to that folder. `around` is entered while it runs.
     """

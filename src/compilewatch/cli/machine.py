@@ -469,7 +469,7 @@ def _tried(name: str) -> CheckedEnvironment:
 class ListedTarget(Record, frozen=True, kw_only=True):
     """One target in the environment that a sweep would use; `why` it cannot run there.
 
-    `dynamo/cuda` is the target for a CUDA device, which need not be present.
+    `dynamo/cuda` is the target for a CUDA device, which the machine need not have.
     """
 
     target: str

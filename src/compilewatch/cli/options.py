@@ -101,7 +101,7 @@ _ONE_REQUEST: Sequence[Decorator] = (
     click.option(
         "--device",
         metavar="NAME",
-        help="cpu, or a declared device, which need not be present: cuda, cuda:A100 …",
+        help="cpu, or a declared device, which the machine need not have: cuda, cuda:A100 …",
     ),
     dtype,
     depth,

@@ -60,7 +60,7 @@ from compilewatch.store import Store
     "--device",
     "devices",
     metavar="A,B",
-    help="cpu (default), or declared devices, which need not be present: cuda, cuda:A100 …",
+    help="cpu (default), or declared devices, which the machine need not have: cuda, cuda:A100 …",
 )
 @options.dtype
 @options.depth

@@ -27,7 +27,7 @@ Fact = tuple[str, str]
 OPERATORS_SHOWN = 12
 
 EXPECTATION_NOTE = (
-    "Expected from the documents named here; this is no verdict, since no Neuron compiler ran."
+    "Expected from the documents named here; not a verdict, since no Neuron compiler ran."
 )
 
 

@@ -155,7 +155,7 @@ def test_show_runs_report_and_compare_read_what_is_stored(
 def test_show_writes_a_trace_that_tlparse_reads_and_opens_its_pages(
     program: Compilewatch, swept: dict[str, Any], tmp_path: Path
 ) -> None:
-    """In processes of their own: Python reads BROWSER once in a process."""
+    """In separate processes: Python reads BROWSER once in a process."""
     asked = ("show", "team/broken", "--run", swept["run"]["id"])
     opened = tmp_path / "opened"
     browser = f"""sh -c 'echo "$0" >> {opened}' %s"""

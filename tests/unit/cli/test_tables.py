@@ -357,7 +357,7 @@ def test_a_result_is_shown_with_what_its_target_found() -> None:
     text = "\n".join(piped(panel.model_panel(result)) for result in example_run.row())
     said = " ".join(text.split())
     assert "cold compile 21.5 s" in said
-    assert "Expected from the documents named here; this is no verdict" in said
+    assert "Expected from the documents named here; not a verdict" in said
     assert "sort 2 not lowered 2.32.0 https://awsdocs-neuron.readthedocs-hosted.com" in said
     assert "failure device memory code NCC_EVRF009" in said
 

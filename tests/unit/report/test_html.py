@@ -503,7 +503,7 @@ def test_the_page_of_a_model_has_its_row_disagreements_and_what_each_target_foun
         "graphs recompiled for the same inputs 0",
         "HLO instructions 14",
         "Dynamo with openxla rejected: GB0170; graphs: 2; graph breaks: 1",
-        "Expected to fail on Neuron 1 Expected from the documents named here; this is no verdict",
+        "Expected to fail on Neuron 1 Expected from the documents named here; not a verdict",
         "sort 2 not lowered 2.32.0 source",
         "failure device memory code NCC_EVRF009",
         "suggested fix Use a smaller batch.",

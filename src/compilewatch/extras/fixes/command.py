@@ -106,7 +106,7 @@ def command(
 
     Settings of Dynamo, another use of the model, its documented arguments, replacements of single
     functions and rewrites of source lines are tried, the least intrusive first. What Dynamo accepts
-    is verified by a script of plain PyTorch in a process of its own: single graph, equal results in
+    is verified by a script of plain PyTorch in a separate process: single graph, equal results in
     eager mode, as a graph and with Inductor, for two shapes and two seeds, and for unusual values.
 
     Exit statuses: 0 a single graph, verified (or no graph break); 1 fewer graph breaks, verified;

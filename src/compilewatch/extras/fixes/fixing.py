@@ -60,7 +60,7 @@ def find_fix(
 ) -> Fix:
     """Search for changes that remove the graph breaks of a model, and verify them.
 
-    Each evaluation is a process of its own on this machine; nothing is stored. With `cost`, calls
+    Each evaluation is a separate process on this machine; nothing is stored. With `cost`, calls
     with a verified fix and without it are timed. Raises UsageError for a target or device that the
     verification is not about.
     """
@@ -139,7 +139,7 @@ class Finder:
         return () if written is None else msgspec.json.decode(written, type=tuple[Region, ...])
 
     def evaluate(self, request: Request, changes: Changes) -> Result:
-        """Return what Dynamo does with the model under changes, in a process of its own."""
+        """Return what Dynamo does with the model under changes, in a separate process."""
         request = _reduced(request)
         if request.key in self._read_values:
             request = msgspec.structs.replace(request, tier=Tier.REAL)
@@ -152,7 +152,7 @@ class Finder:
         return completed.result
 
     def verify(self, request: Request, changes: Changes) -> tuple[str, Verification]:
-        """Return the script that verifies changes, and what it found in a process of its own."""
+        """Return the script that verifies changes, and what it found in a separate process."""
         names = " and ".join(change.name for change in changes)
         wanted = WantedVerification(changes=changes, title=f"{request.model.name} with {names}")
         options = msgspec.to_builtins(wanted)

@@ -102,11 +102,11 @@ class VerificationStep(Record, frozen=True, kw_only=True):
 
 
 class Verification(Record, frozen=True, kw_only=True):
-    """What the script of plain PyTorch found, in a process of its own.
+    """What the script of plain PyTorch found, in a separate process.
 
     `breaks`, `graphs`, `operators` (those that graphs run) and `compilations` are counted without
-    and with the fix; the compilations are those of four calls in turns of two shapes, and None
-    without the fix if each shape is compiled once with it.
+    and with the fix; the compilations are those of four calls that alternate between two
+    shapes, and None without the fix if each shape is compiled once with it.
     `single_graph` says that `fullgraph=True` accepted the model for both shapes. `tried` says what
     the script tried, and `holds_if` under which conditions its results hold, a short sentence each.
     """
@@ -142,7 +142,7 @@ class Rejection(Record, frozen=True, kw_only=True):
 class FixCost(Record, frozen=True, kw_only=True):
     """Seconds of a call in eager mode, and compiled by Inductor without the fix and with it.
 
-    Medians of measurements in turns, with one thread, for the first shape of the script; in mode
+    Medians of interleaved measurements, with one thread, for the first shape of the script; in mode
     train with a backward. None where the compiler raises an error.
     """
 
@@ -298,7 +298,7 @@ class MinimalOrder(Record, frozen=True, kw_only=True):
 
 
 class FreshRun(Record, frozen=True, kw_only=True):
-    """What the file did in a process of its own, as a user runs it.
+    """What the file did in a separate process, as a user runs it.
 
     `code` and `reason` are those that torch printed for the graph break that is most like the
     wanted one; `code` is None if torch printed no graph break. `same_reason` is False if only the

@@ -46,10 +46,10 @@ WITHOUT = "without the fix, too"
 
 
 Evaluator = Callable[[Changes], Result]
-"""Says what Dynamo does with the model under changes, in a process of its own."""
+"""Says what Dynamo does with the model under changes, in a separate process."""
 
 Verifier = Callable[[Changes], tuple[str, Verification]]
-"""Writes the script that verifies changes, and runs it in a process of its own."""
+"""Writes the script that verifies changes, and runs it in a separate process."""
 
 
 class LimitReachedError(Exception):

@@ -55,7 +55,7 @@ def check_named(
     environment: str | None = None,
     limits: Mapping[str, object] | None = None,
 ) -> Iterator[NamedCheck]:
-    """Check models by name, each in a process of its own with example inputs; yield as they come.
+    """Check models by name, each in a separate process with example inputs; yield as they come.
 
     Names are those of `compilewatch explain`. With `manifest`, all models of that file are checked,
     too. `environment` names one with another torch (None: that of the target), `limits` are further
@@ -203,7 +203,7 @@ def command(
 
     MODEL is ./FILE.py, ./FILE.py:NAME, MODULE:FACTORY or what else `explain` takes; without one,
     those of `models` and `manifest` in `[tool.compilewatch]` of pyproject.toml are checked. Each is
-    built in a process of its own, with example inputs; the rules are those of the pytest plug-in.
+    built in a separate process, with example inputs; the rules are those of the pytest plug-in.
 
     Exit statuses: 0 nothing new; 1 a check fails, or with --strict a break is resolved; 2 wrong
     input; 3 a model has no verdict.

@@ -83,7 +83,7 @@ class CompileCheck:
         `dynamic={"x": [0]}` fails if the model specialises dimension 0 of its argument `x`, so that
         another size would compile again.
 
-        A model by name (`"mypkg.net:build"`) is built in a process of its own, with example inputs.
+        A model by name (`"mypkg.net:build"`) is built in a separate process, with example inputs.
         """
         kwargs = {**keywords, **(kwargs or {})}
         arguments = (own, third_party, recompilations, captured_share, fullgraph, numerics)
@@ -212,7 +212,7 @@ def code_files(model: Any) -> tuple[str, ...] | None:
 def _named(
     model: str, rules: Rules, *, mode: str, backend: str, dynamic: bool | None
 ) -> tuple[CheckResult, tuple[str, ...] | None]:
-    """Check a model by name, which is built in a process of its own. Raises UsageError."""
+    """Check a model by name, which is built in a separate process. Raises UsageError."""
     if mode not in set(Mode):
         raise UsageError(f"mode is 'eval' or 'train', not {mode!r}")
     (_, checked, code), *others = check_named(
@@ -254,7 +254,7 @@ def _marked(marker: pytest.Mark | None) -> dict[str, Any]:
 def searched_fix(
     model: str, root: Path, *, mode: str, dynamic: bool | None, seconds: float
 ) -> Iterator[str]:
-    """Search for a fix of a model by name, in processes of their own; yield what to say of it."""
+    """Search for a fix of a model by name, in separate processes; yield what to say of it."""
     words = ["fix", model]
     if ":" in model or model.endswith(".py"):
         folders = [folder for folder in source_folders(root) if folder.is_dir()]

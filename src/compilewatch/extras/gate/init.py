@@ -83,7 +83,7 @@ import torch
 
 _TEST = '''"""A change that adds a graph break of torch.compile to this project's code fails here.
 
-Each model is built in a process of its own and called with example inputs. With inputs of your
+Each model is built in a separate process and called with example inputs. With inputs of your
 own: `compile_check(Net(), torch.randn(2, 4))`.
 A missing fixture `compile_check` is that of `pip install compilewatch`.
 """
@@ -442,7 +442,7 @@ def command(*, models: tuple[str, ...], action: str | None, yes: bool) -> int:
         raise UsageError("--model is empty: name MODULE:FACTORY")
     test = _TEST.format(models=_listed(models)) if models else ""
     if not models and not os.path.lexists(root / TEST):
-        click.echo("Models are tried, each in a process of its own …", err=True)
+        click.echo("Models are tried, each in a separate process …", err=True)
         test = examples(root)
         if not test:
             raise UsageError(

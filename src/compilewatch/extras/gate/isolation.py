@@ -1,4 +1,4 @@
-"""Tests with checks, each in a process of its own: a crash of the compiler fails one test.
+"""Tests with checks, each in a separate process: a crash of the compiler fails one test.
 
 A model of a test cannot be sent to another process, and a process whose libraries have started
 threads cannot be forked. So the child is pytest itself: it collects the one test, sets up its

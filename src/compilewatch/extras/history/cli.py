@@ -92,7 +92,9 @@ class BisectReport(Record, frozen=True, kw_only=True):
 @options.dynamic
 @options.nested_graph_breaks
 @click.option(
-    "--device", metavar="NAME", help="cpu, or a declared device, which need not be present: cuda."
+    "--device",
+    metavar="NAME",
+    help="cpu, or a declared device, which the machine need not have: cuda.",
 )
 @options.dtype
 @options.depth
@@ -125,8 +127,8 @@ def bisect_command(
 ) -> int:
     """Find the two adjacent releases between which the result of MODEL changed.
 
-    The result is its verdict and its set of graph breaks. Each release is evaluated in an
-    environment of its own, which is created when it is needed and kept; it shares the files of
+    The result is its verdict and its set of graph breaks. Each release is evaluated in a
+    separate environment, which is created when it is needed and kept; it shares the files of
     torch with others of the same torch. Results are stored, so that a search that was interrupted
     continues where it was. The exit status is 3 if the result of --good or --bad is not known.
     """

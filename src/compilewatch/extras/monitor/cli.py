@@ -54,7 +54,7 @@ def command(*, output_dir: str | None, port: int, no_browser: bool) -> int:
 
     Tabs: Overview, Timing, Memory, Artifacts. A running sweep and a training that runs under the
     profiler are followed live. Unless the extra `monitor` is installed, the first call installs
-    Streamlit into an environment of its own in the user's cache folder (about 470 MB); nothing is
+    Streamlit into a separate environment in the user's cache folder (about 470 MB); nothing is
     sent to other hosts. Ctrl-C ends it.
     """
     settings = load_settings({"output_dir": output_dir})

@@ -1,7 +1,7 @@
 """What measured values of a model say: statistics, the main findings, and which profile is faster.
 
 Two rules keep comparisons honest. Samples of one round share the machine's mood, so comparisons are
-between the medians of rounds, never between single samples. And where the two sides ran in turns,
+between the medians of rounds, never between single samples. And where the two sides alternated
 round by round, they are compared pair by pair, which cancels a load that lasts longer than a round.
 
 Two profiles are measured at different times, so they are compared by CPU time where there is one
@@ -123,7 +123,7 @@ def is_stable(rounds: Rounds) -> bool:
 
 
 def in_turns(before: Rounds, after: Rounds) -> SpeedJudgement:
-    """Compare two sides that were measured in turns, round by round (Wilcoxon's signed ranks)."""
+    """Compare two sides whose rounds were interleaved, pair by pair (Wilcoxon's signed ranks)."""
     from scipy.stats import wilcoxon
 
     pairs = list(zip(medians(before), medians(after), strict=False))
@@ -163,7 +163,7 @@ def apart(before: Rounds, after: Rounds) -> SpeedJudgement:
 
 
 def relative(rounds: Rounds, reference: Rounds) -> list[list[float]]:
-    """Rounds as multiples of a reference that was measured in turns with them."""
+    """Rounds as multiples of a reference that was measured alternately with them."""
     return [[own / other] for own, other in zip(medians(rounds), medians(reference), strict=False)]
 
 

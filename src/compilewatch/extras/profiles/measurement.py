@@ -1,7 +1,7 @@
 """Profiles of inference: one model at a time, its targets interleaved, round by round.
 
 For each batch size there is a subject for each target: a process with its own copy of the model.
-All of them are prepared first, then measured in turns, and only then inspected: what disturbs a
+All of them are prepared first, then measured alternately, and only then inspected: what disturbs a
 time (memory, numbers, traces) comes after the last round.
 """
 
@@ -530,7 +530,7 @@ class Inference:
         )
 
     def _rounds(self, size: int, running: Sequence[RunningSubject], share: float) -> None:
-        """Measure in turns; every other round runs the other way around."""
+        """Measure alternately; every other round runs the other way around."""
         if not running:
             return
         options, began = self.options, time.monotonic()
@@ -540,7 +540,7 @@ class Inference:
             if number >= LEAST_ROUNDS and time.monotonic() - began > options.max_seconds:
                 break
             self.step(
-                f"batch {size}: {names} in turns, round {number + 1} of {options.rounds}",
+                f"batch {size}: {names} interleaved, round {number + 1} of {options.rounds}",
                 share / options.rounds,
             )
             for subject in running if number % 2 == 0 else reversed(running):
@@ -674,7 +674,7 @@ class Inference:
     # --- what is measured once -------------------------------------------------------------------
 
     def _measure_setting_fixes(self, running: Sequence[RunningSubject]) -> None:
-        """Compile once more with each setting that torch suggests; measure it in turns."""
+        """Compile once more with each setting that torch suggests; measure both alternately."""
         for base in running:
             breaks = base.point.breaks
             if not (base.alive and target_kind(base.target) == INDUCTOR and breaks):
@@ -702,7 +702,7 @@ class Inference:
         )
         if not changed.alive:
             return msgspec.structs.replace(fix, detail=changed.point.detail)
-        # The base was measured before; a fair comparison needs new rounds of both, in turns.
+        # The base was measured before; a fair comparison needs new, interleaved rounds of both.
         kept = len(base.wall)
         self._rounds(before.batch_size, [base, changed], 0.0)
         try:
@@ -821,5 +821,5 @@ def busy_note(machine: Machine, seen: float | None) -> str | None:
         return None
     return (
         f"the machine was busy: a load of {seen:.1f} on {machine.cores} cores; "
-        "times include waiting, so trust ratios, which are from rounds in turns"
+        "times include waiting, so trust ratios, which are from interleaved rounds"
     )

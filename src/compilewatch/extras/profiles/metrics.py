@@ -55,8 +55,8 @@ DEFINITIONS: tuple[Definition, ...] = (
     ),
     Definition(
         "compilewatch_profile_speedup_ratio",
-        "Latency in eager mode divided by that of the target, from rounds in turns; absent where "
-        "the numbers differ.",
+        "Latency in eager mode divided by that of the target, from interleaved rounds; absent "
+        "where the numbers differ.",
         (*PROFILED, "batch_size"),
         RUN,
     ),

@@ -159,7 +159,7 @@ class BreakCost(Record, frozen=True, kw_only=True):
 
 
 class SettingFix(Record, frozen=True, kw_only=True):
-    """What a setting of torch.compile that prevents graph breaks saves, measured in turns.
+    """What a setting of torch.compile that prevents graph breaks saves, measured alternately.
 
     `removed` are the fingerprints of the breaks that it prevents. The interval
     is that of the saving for each call, at 95 %; `certain` is whether a signed-rank test confirms
@@ -206,13 +206,13 @@ class BatchPoint(Record, frozen=True, kw_only=True):
     """One target at one batch size.
 
     `status` is `pass` where it was measured; `phase` and `detail` say where it ended otherwise.
-    `speedup` is the time of eager mode divided by this time, from rounds in turns; it is None
+    `speedup` is the time of eager mode divided by this time, from interleaved rounds; it is None
     where the numbers do not match. `tokens_per_second` is None for inputs without tokens.
     `break_even_calls` says after how many calls the compilation has paid, with empty and with
     filled caches; None where it never does. `utilization` is the share of the time in which the
     threads computed; `device_utilization` that in which a CUDA device ran a kernel (NVML).
     `against_first` compares a target in a second environment with the same one in the first
-    environment, from rounds in turns.
+    environment, from interleaved rounds.
     """
 
     batch_size: int
@@ -361,7 +361,7 @@ class PointChange(Record, frozen=True, kw_only=True):
     """One target at one batch size, in two profiles.
 
     `measure` says which time was compared. `relative` is the change relative to eager mode, each
-    measured in turns with it: where it is near 1, eager mode changed as much.
+    measured alternately with it: where it is near 1, eager mode changed as much.
     """
 
     target: str

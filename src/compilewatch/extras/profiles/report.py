@@ -332,7 +332,7 @@ def facts(profile: InferenceProfile) -> list[tuple[str, str]]:
         ),
         ("Threads", str(options.threads)),
         ("Software", "; ".join(_versions(profile))),
-        ("Measured", f"up to {options.rounds} rounds of {options.runs} calls, targets in turns"),
+        ("Measured", f"up to {options.rounds} rounds of {options.runs} calls, targets interleaved"),
     ]
 
 

@@ -1,4 +1,4 @@
-"""A real executor: `compilewatch executor serve` in a process of its own, which can be killed."""
+"""A real executor: `compilewatch executor serve` in a separate process, which can be killed."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ json.dump(found, sys.stdout)
 
 @pytest.fixture(scope="module")
 def enumerated() -> dict[str, str]:
-    """Model type by name of class, from Transformers itself, in a process of its own."""
+    """Model type by name of class, from Transformers itself, in a separate process."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", ENUMERATE],
         capture_output=True,

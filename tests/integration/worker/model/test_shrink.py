@@ -351,7 +351,7 @@ def builder(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
 
 
 def stage(builder: Any) -> list[dict[str, Any]]:
-    """A stage as timm describes it: one block that shrinks, then two kinds in turns."""
+    """A stage as timm describes it: one block that shrinks, then two kinds alternately."""
     blocks = [EXPAND, PLAIN, ATTEND, PLAIN, ATTEND]
     return list(builder._scale_stage_depth(blocks, [1, 2, 1, 3, 1], 1.0))
 

@@ -1,6 +1,6 @@
 """Starts one sandbox, holds it to its limits, and ends it; run with `python -c`.
 
-A process of its own because bubblewrap dies with the thread that started it, and single-threaded
+A separate process because bubblewrap dies with the thread that started it, and single-threaded
 with an empty environment because bubblewrap's own can be read inside. It reads a `SandboxSpec` from
 standard input (4 bytes of length, then msgpack) and writes the `SandboxResult` to standard output.
 The end of standard input cancels the run, so that nothing survives the process that wanted it.

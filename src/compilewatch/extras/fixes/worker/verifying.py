@@ -1480,7 +1480,7 @@ def costs(subject: ScriptSubject) -> dict[str, float | None]:
 
     The compiler is Inductor, the inputs are those of the first shape, and in mode train a backward
     belongs to a call. Each figure is the median of five measurements of
-    `torch.utils.benchmark`, in turns, with one thread. None where the compiler raises an error.
+    `torch.utils.benchmark`, interleaved, with one thread. None where the compiler raises an error.
     """
     with contextlib.ExitStack() as stack:
         calls = {
@@ -1615,7 +1615,7 @@ def tried(subject: ScriptSubject) -> list[str]:
     variants = ", ".join(dict.fromkeys(variant for _, variant in subject.calls))
     eager = ", ".join(variant for _, variant in subject.eager_only)
     texts = [
-        f"{len(subject.calls)} calls of one model in turns of two shapes, inputs: {variants}",
+        f"{len(subject.calls)} calls of one model, two shapes in alternation; inputs: {variants}",
         *([f"in eager mode: {eager}"] if eager else []),
         f"weights of {len(SEEDS)} seeds",
         f"inputs that are {', '.join(unusual_kinds(subject))}",

@@ -76,7 +76,7 @@ def _option(name: str, kind: click.ParamType[Any], text: str | None = None) -> D
     default="eager,inductor",
     show_default=True,
     metavar="A,B",
-    help="eager, inductor and xla, measured in turns; inductor@torch-2.13 names an environment.",
+    help="eager, inductor and xla, measured alternately; inductor@torch-2.13 names an environment.",
 )
 @click.option(
     "--batch-sizes",

@@ -223,7 +223,7 @@ def train_command(
 ) -> int:
     """Train each MODEL for some steps on its example inputs, and measure the stages of each step.
 
-    Each target trains in a process of its own with the same seed: weights of reduced size, one
+    Each target trains in a separate process with the same seed: weights of reduced size, one
     batch, AdamW. The profiles are written to outputs/profiles; `compilewatch profile check` reads
     them. A speed-up is stated only if the losses are those of eager mode. The exit status is 3 if a
     training did not end.

@@ -1,4 +1,4 @@
-"""The supervisor of a sandbox, as a process of its own."""
+"""The supervisor of a sandbox, as a separate process."""
 
 from __future__ import annotations
 

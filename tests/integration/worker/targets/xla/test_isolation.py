@@ -1,4 +1,4 @@
-"""Steps in processes of their own, with real forks."""
+"""Steps in separate processes, with real forks."""
 
 from __future__ import annotations
 
