@@ -392,7 +392,7 @@ def _of_pixels(make: Rule) -> Rule:
     return lambda ctx: None if ctx.value("pixel_values") is None else make(ctx)
 
 
-RULES: dict[str, Rule] = {
+MEDIA_RULES: dict[str, Rule] = {
     "pixel_values": _pixel_values,
     "flattened_patches": _flattened_patches,
     "pixel_values_videos": _pixel_values_videos,
@@ -414,7 +414,7 @@ RULES: dict[str, Rule] = {
     "feature_attention_mask": features_mask,
 }
 
-REQUIRED_RULES: dict[str, Rule] = {
+REQUIRED_MEDIA_RULES: dict[str, Rule] = {
     "hidden_states": _vision_hidden_states,
     "image_sizes": _of_pixels(_image_sizes),
     "padding_mask": _padding_mask,

@@ -13,9 +13,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from compilewatch.worker.example_inputs import media
 from compilewatch.worker.example_inputs.context import Context, Rule
 from compilewatch.worker.example_inputs.files import call
+from compilewatch.worker.example_inputs.media import (
+    MEDIA_RULES,
+    REQUIRED_MEDIA_RULES,
+    features_mask,
+)
 
 ID_LIMIT = 1000
 """Upper limit of ids, so that a reduced vocabulary still contains them."""
@@ -184,7 +188,7 @@ def _count_features(ctx: Context, medium: str) -> int:
 
 def _frames_left(ctx: Context) -> int:
     """Return the frames after the audio encoder's strides and pooling, by its own formula."""
-    mask = media.features_mask(ctx)
+    mask = features_mask(ctx)
     for module in ctx.module.modules():
         formula = getattr(module, "_get_feat_extract_output_lengths", None)
         if formula is not None and mask is not None:
@@ -412,7 +416,7 @@ RULES: dict[str, Rule] = {
     "decoder_input_ids": _decoder_input_ids,
     "qformer_input_ids": _qformer_input_ids,
     "qformer_attention_mask": lambda ctx: torch.ones_like(ctx.value("qformer_input_ids")),
-    **media.RULES,
+    **MEDIA_RULES,
     "bbox": _bbox,
     "past_values": _past_values,
     "past_observed_mask": lambda ctx: torch.ones_like(ctx.value("past_values")),
@@ -432,5 +436,5 @@ RULES: dict[str, Rule] = {
 REQUIRED_RULES: dict[str, Rule] = {
     "past_values_padding": lambda ctx: torch.zeros_like(ctx.value("past_values")),
     "freq": lambda ctx: torch.zeros(ctx.batch, 1, dtype=torch.int64),
-    **media.REQUIRED_RULES,
+    **REQUIRED_MEDIA_RULES,
 }
