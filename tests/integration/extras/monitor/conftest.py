@@ -20,7 +20,7 @@ from compilewatch.extras.profiles.store import ProfileFolder
 from compilewatch.profiling import Profiler
 from tests import profiled
 
-SCRIPT = Path(compilewatch.__file__).parent / "extras" / "monitor" / "__main__.py"
+SCRIPT = Path(compilewatch.__file__).parent / "extras" / "monitor" / "page.py"
 
 Pages = Mapping[str, dict[str, Any]]
 
