@@ -28,7 +28,7 @@ from compilewatch.profiling import Profiler
 
 pytestmark = pytest.mark.torch
 
-EXAMPLE = Path(__file__).parents[5] / "inputs" / "examples" / "train.py"
+EXAMPLE = Path(__file__).parents[4] / "inputs" / "examples" / "train.py"
 
 
 @pytest.fixture
