@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,8 @@ from compilewatch.extras.profiles.records import (
 from compilewatch.extras.profiles.store import ProfileFolder
 from compilewatch.records import Phase, Status
 from tests import factories, profiled
+
+platform.processor()  # a program is asked once in a process, here instead of in a test
 
 OLD = "inductor@torch-2.13"
 SECONDS = {"eager": 0.010, "inductor": 0.008, OLD: 0.016, "xla": 0.020}
