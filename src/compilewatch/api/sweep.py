@@ -18,8 +18,7 @@ from compilewatch import extras, plugins
 from compilewatch.analysis.summary import status_counts, summarise
 from compilewatch.api.choose import (
     Selection,
-    check_backends,
-    check_nested_graph_breaks,
+    checked_targets,
     choose_for_sweep,
     environments_for,
     launcher_of,
@@ -50,7 +49,6 @@ from compilewatch.launchers import Launcher, Observer
 from compilewatch.plan import (
     Expectations,
     Own,
-    check_targets,
     load_expectations,
     options_of,
     pairs,
@@ -59,7 +57,6 @@ from compilewatch.plan import (
     plan,
     possible_environments,
     stale_note,
-    targets_of,
     worker_sha256,
 )
 from compilewatch.records import (
@@ -153,31 +150,6 @@ def new_run(store: Store, settings: Settings, plan: SweepPlan, observer: Observe
             observer=observer,
             profiled=plan.profiled,
         )
-
-
-def checked_targets(
-    settings: Settings, nested_asked: str | None, *, resumed: bool = False
-) -> tuple[Target, ...]:
-    """The targets that the settings name. Raises UsageError where a new run cannot have them.
-
-    `nested_asked` is the value of `nested_graph_breaks` if it was given. A run that is `resumed`
-    has its own targets, so nothing is checked.
-    """
-    targets = targets_of(
-        settings.targets,
-        settings.modes,
-        settings.chosen_dynamic,
-        settings.nested_graph_breaks,
-        devices=settings.devices,
-        dtype=settings.named_dtype,
-    )
-    if resumed:
-        return targets
-    if settings.launcher == "local":
-        check_targets(targets)
-        check_backends(targets, settings)
-    check_nested_graph_breaks(targets, settings, asked=nested_asked)
-    return targets
 
 
 def environments_of(settings: Settings) -> tuple[str, ...]:

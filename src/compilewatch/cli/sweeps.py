@@ -7,10 +7,9 @@ from typing import Any
 
 import click
 
-from compilewatch.api.choose import Selection, choose_for_sweep, split
+from compilewatch.api.choose import Selection, checked_targets, choose_for_sweep, split
 from compilewatch.api.sweep import (
     SweepPlan,
-    checked_targets,
     environments_of,
     merge,
     new_run,
