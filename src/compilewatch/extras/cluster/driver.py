@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import importlib
 import os
+import re
 import select
 import socket
 import sys
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -33,26 +34,13 @@ from compilewatch.contract.targets import default_environment
 from compilewatch.errors import LauncherError
 from compilewatch.extras.cluster.launcher import (
     OUR_OWN_FAULT,
-    ClusterBatch,
-    ClusterFailed,
+    ClusterOrder,
+    ClusterReport,
     Connect,
-    Count,
-    Counted,
-    Describe,
-    Described,
-    Done,
     Flight,
-    Landed,
-    Lost,
-    Order,
-    Pulse,
-    Report,
-    Submitted,
-    lost_result,
 )
 from compilewatch.extras.cluster.node import (
     Content,
-    Description,
     NodeTask,
     Parcel,
     described,
@@ -62,7 +50,13 @@ from compilewatch.extras.cluster.node import (
     shared_files,
     write,
 )
-from compilewatch.records import AttemptCode, Environment, Request, Result
+from compilewatch.records import (
+    AttemptCode,
+    Environment,
+    Request,
+    changed,
+    environment_differences,
+)
 
 REACH_SECONDS = 5.0
 """`ray.init` retries for over a minute and prints; whether a server listens is known sooner."""
@@ -94,8 +88,7 @@ _folders = count(1)
 DESCRIBE_SECONDS = 180.0
 """For all nodes to describe themselves: each starts a worker and reads package metadata."""
 
-_descriptions = msgspec.msgpack.Decoder(Description)
-_orders = msgspec.json.Decoder(Order)
+_orders = msgspec.json.Decoder(ClusterOrder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,37 +113,6 @@ def load_ray() -> ModuleType:
         return importlib.import_module("ray")
     except ImportError:
         raise LauncherError(f"the launcher ray needs Ray: {extras.install('cluster')}") from None
-
-
-def _connect(ray: Any, connect: Connect, address: str) -> None:
-    """Connect to a cluster or, without an address, start one.
-
-    Nodes receive this process's own compilewatch, as a module of the runtime environment;
-    everything else that a worker imports must be installed there.
-    """
-    arguments: dict[str, Any] = {
-        "address": address or "local",
-        "log_to_driver": False,
-        "configure_logging": False,
-        "runtime_env": {"py_modules": [str(Path(compilewatch.__file__).parent)]},
-    }
-    if address:
-        _reach(address)
-    else:
-        arguments |= {
-            "num_cpus": connect.jobs,
-            "include_dashboard": False,
-            "object_store_memory": OBJECT_STORE_BYTES,
-            # Not reserved, as on one machine without Ray.
-            "_memory": connect.jobs * connect.memory_limit_bytes,
-        }
-    try:
-        ray.init(**arguments)
-    except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError, OSError) as error:
-        where = address or "on this machine"
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        advice = "" if os.environ.get("RAY_AUTH_MODE") else TOKEN_ADVICE
-        raise LauncherError(f"no Ray cluster {where}: {lines[0][:300]}{advice}") from None
 
 
 def _reach(address: str) -> None:
@@ -184,12 +146,11 @@ def _speaks(probe: socket.socket) -> bool:
 class ClusterExecution:
     """One run of requests."""
 
-    def __init__(self, driver: Driver, run: ClusterBatch) -> None:
+    def __init__(self, driver: Driver, order: ClusterOrder) -> None:
         self.driver = driver
         self.ray = driver.ray
-        self.waiting = deque(enumerate(run.flights))
-        self.digests = run.digests
-        self.scratch = Path(run.scratch)
+        self.waiting = deque(enumerate(order.flights))
+        self.order = order
         self.flying: dict[Any, tuple[int, Flight]] = {}
         self.shared: dict[tuple[str | None, str | None], Any] = {}
         self.task = self.ray.remote(max_retries=0)(evaluated)
@@ -199,7 +160,7 @@ class ClusterExecution:
         self.fits_at = time.monotonic()
         self.paused_until = float("-inf")
 
-    def run(self) -> Iterator[Report]:
+    def run(self) -> Iterator[ClusterReport]:
         """Yield reports for the launcher, at least one every `POLL_SECONDS`.
 
         Closing the iterator early cancels everything. Raises LauncherError, and ConnectionError if
@@ -208,11 +169,15 @@ class ClusterExecution:
         try:
             while self.waiting or self.flying:
                 self._look()
-                while self._may_submit():
+                while (
+                    self.waiting
+                    and len(self.flying) < self.room
+                    and time.monotonic() >= self.paused_until
+                ):
                     number, flight = self.waiting.popleft()
-                    self._submit(number, flight)
-                    yield Submitted(number=number)
-                yield Pulse()
+                    self.flying[self._submitted(flight.request)] = number, flight
+                    yield ClusterReport(kind="submitted", number=number)
+                yield ClusterReport(kind="pulse")
                 if self.flying:
                     yield from self._landed()
                 else:
@@ -223,10 +188,6 @@ class ClusterExecution:
                 self.ray.cancel(ref, force=True)
             if self.flying and self.ray.is_initialized():
                 self.ray.wait(list(self.flying), num_returns=len(self.flying), timeout=5.0)
-
-    def _may_submit(self) -> bool:
-        free = self.waiting and len(self.flying) < self.room
-        return bool(free) and time.monotonic() >= self.paused_until
 
     def _look(self) -> None:
         """Count the free slots. Raises LauncherError if there have been none for too long."""
@@ -250,74 +211,80 @@ class ClusterExecution:
                 "sweep --resume"
             )
 
-    def _submit(self, number: int, flight: Flight) -> None:
-        request = flight.request
-        on_neuron = self.cores and request.target.name == "neuron"
-        resources = {NEURON_CORES: 1} if on_neuron else {}
-        order = NodeTask(
-            request=request,
-            digest=self.digests[request.target.environment],
-            files={path: read(path) for path in own_files(request)},
-            cache=self.driver.connect.cache,
-        )
-        options = self.task.options(
-            num_cpus=1, memory=request.memory_limit_bytes, resources=resources
-        )
-        self.flying[options.remote(_encode(order), self._shared(request))] = number, flight
-
-    def _shared(self, request: Request) -> Any:
-        """Return a reference to the content that all requests share, stored in the cluster once."""
+    def _submitted(self, request: Request) -> Any:
+        """Return a reference to the task; what all requests share is in the cluster once."""
         key = shared_files(request)
         if key not in self.shared:
             content: dict[str, Content] = {path: read(path) for path in key if path is not None}
             self.shared[key] = self.ray.put(_encode(content))
-        return self.shared[key]
+        task = NodeTask(
+            request=request,
+            digest=self.order.digests[request.target.environment],
+            files={path: read(path) for path in own_files(request)},
+            cache=self.driver.connect.cache,
+        )
+        on_neuron = self.cores and request.target.name == "neuron"
+        options = self.task.options(
+            num_cpus=1,
+            memory=request.memory_limit_bytes,
+            resources={NEURON_CORES: 1} if on_neuron else {},
+        )
+        return options.remote(_encode(task), self.shared[key])
 
-    def _landed(self) -> Iterator[Landed | Lost]:
+    def _landed(self) -> Iterator[ClusterReport]:
         done, rest = self.ray.wait(list(self.flying), num_returns=1, timeout=POLL_SECONDS)
         if done and rest:
             more, _ = self.ray.wait(rest, num_returns=len(rest), timeout=0)
             done += more
         for ref in done:
             # Removed only when it has been processed; the finally of `run` cancels the others.
-            number, flight = self.flying[ref]
-            report = self._taken(ref, number, flight)
+            report = self._taken(ref, *self.flying[ref])
             del self.flying[ref]
             yield report
 
-    def _taken(self, ref: Any, number: int, flight: Flight) -> Landed | Lost:
+    def _taken(self, ref: Any, number: int, flight: Flight) -> ClusterReport:
         """Return the result of a task that ended, or report that its request was lost."""
         try:
             parcel = _parcels.decode(self.ray.get(ref))
         except self.ray.exceptions.RayError as error:
-            lost = flight.lost(error, self.ray.exceptions)
-            if lost is None:
-                raise LauncherError(f"the Ray cluster cannot run it: {line_of(error)}") from None
+            code, why = loss_of(error, self.ray.exceptions)
             ours = isinstance(error, self.ray.exceptions.LocalRayletDiedError)
-            if ours or (self.driver.is_our_own and lost.attempts[-1].code is AttemptCode.NODE_LOST):
+            if ours or (self.driver.is_our_own and code is AttemptCode.NODE_LOST):
                 raise ConnectionError("the node of this machine was lost") from None
+            lost = flight.lost(code, why)
             if lost.may_run_again:
                 self.waiting.appendleft((number, lost))
                 self.paused_until = time.monotonic() + PAUSE_SECONDS * len(lost.attempts)
-                return Lost(number=number, attempts=lost.attempts)
-            digest = self.digests[lost.request.target.environment]
-            return Landed(number=number, result=lost_result(lost, digest), artifacts=None)
+            return ClusterReport(kind="lost", number=number, attempts=lost.attempts)
         if parcel.result is None:
             raise LauncherError(f"node {parcel.node}: {parcel.problem}")
-        return self._with_artifacts(number, flight, parcel.result, parcel.artifacts)
-
-    def _with_artifacts(
-        self, number: int, flight: Flight, result: Result, artifacts: Content
-    ) -> Landed:
-        request = flight.request
-        result = msgspec.structs.replace(
-            result, request=request, attempts=(*flight.attempts, *result.attempts)
+        artifacts = None
+        if parcel.artifacts:
+            name = f"{flight.request.key[:16]}-{os.getpid()}-{next(_folders)}-artifacts"
+            artifacts = str(Path(self.order.scratch, name))
+            write(parcel.artifacts, Path(artifacts))
+        return ClusterReport(
+            kind="landed", number=number, result=parcel.result, artifacts=artifacts
         )
-        if not artifacts:
-            return Landed(number=number, result=result, artifacts=None)
-        folder = self.scratch / f"{request.key[:16]}-{os.getpid()}-{next(_folders)}-artifacts"
-        write(artifacts, folder)
-        return Landed(number=number, result=result, artifacts=str(folder))
+
+
+def loss_of(error: BaseException, kinds: Any) -> tuple[AttemptCode, str]:
+    """Return what a lost task means; `kinds` is `ray.exceptions`.
+
+    Raises LauncherError for an error after which it would fail again.
+    """
+    if isinstance(error, kinds.OutOfMemoryError):
+        # Ray's monitor does this regardless of who uses the memory. A model that exceeds its own
+        # limit is `oom` by the launcher on the node, which knows that it was this model.
+        why = "Ray ended its worker, as the node ran out of memory"
+        return AttemptCode.NODE_OUT_OF_MEMORY, why
+    if isinstance(error, kinds.NodeDiedError | kinds.ObjectLostError):
+        node = re.search(r"Node IP: ([^,\s]+), node ID: (\w{8})", str(error))
+        where = f" {node[1]} ({node[2]})" if node else ""
+        return AttemptCode.NODE_LOST, f"its Ray node{where} was lost"
+    if isinstance(error, kinds.WorkerCrashedError | kinds.LocalRayletDiedError):
+        return AttemptCode.WORKER_LOST, "its Ray worker ended unexpectedly"
+    raise LauncherError(f"the Ray cluster cannot run it: {line_of(error)}") from None
 
 
 def line_of(error: BaseException) -> str:
@@ -336,9 +303,36 @@ class Driver:
 
     @cached_property
     def ray(self) -> Any:
-        """Ray, connected; without an address and without RAY_ADDRESS, to a cluster of its own."""
+        """Ray, connected; without an address and without RAY_ADDRESS, to a cluster of its own.
+
+        Nodes receive this process's own compilewatch, as a module of the runtime environment;
+        everything else that a worker imports must be installed there.
+        """
         ray = load_ray()
-        _connect(ray, self.connect, self.address)
+        arguments: dict[str, Any] = {
+            "address": self.address or "local",
+            "log_to_driver": False,
+            "configure_logging": False,
+            "runtime_env": {"py_modules": [str(Path(compilewatch.__file__).parent)]},
+        }
+        if self.address:
+            _reach(self.address)
+        else:
+            arguments |= {
+                "num_cpus": self.connect.jobs,
+                "include_dashboard": False,
+                "object_store_memory": OBJECT_STORE_BYTES,
+                # Not reserved, as on one machine without Ray.
+                "_memory": self.connect.jobs * self.connect.memory_limit_bytes,
+            }
+        kinds = (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError, OSError)
+        try:
+            ray.init(**arguments)
+        except kinds as error:
+            where = self.address or "on this machine"
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            advice = "" if os.environ.get("RAY_AUTH_MODE") else TOKEN_ADVICE
+            raise LauncherError(f"no Ray cluster {where}: {lines[0][:300]}{advice}") from None
         return ray
 
     def close(self) -> None:
@@ -361,19 +355,20 @@ class Driver:
         )
         return tuple(sorted((n for n in nodes if n.cpus), key=lambda node: node.id))
 
-    def reports(self, order: Order) -> Generator[Report]:
+    def reports(self, order: ClusterOrder) -> Generator[ClusterReport]:
         """Execute an order and yield the reports for the launcher."""
         try:
-            if isinstance(order, Describe):
-                yield Described(environments=self.agreed())
-            elif isinstance(order, Count):
+            if order.verb == "describe":
+                yield ClusterReport(kind="described", environments=self.agreed())
+            elif order.verb == "count":
                 limit = self.connect.memory_limit_bytes
-                yield Counted(jobs=max(1, sum(node.slots(limit) for node in self.nodes())))
-            elif isinstance(order, ClusterBatch):
+                slots = sum(node.slots(limit) for node in self.nodes())
+                yield ClusterReport(kind="counted", jobs=max(1, slots))
+            else:
                 yield from ClusterExecution(self, order).run()
-                yield Done()
+                yield ClusterReport(kind="done")
         except LauncherError as error:
-            yield ClusterFailed(reason=str(error))
+            yield ClusterReport(kind="failed", reason=str(error))
 
     def agreed(self) -> tuple[Environment, ...]:
         """Return the environments of the nodes. Raises LauncherError if nodes differ."""
@@ -409,7 +404,7 @@ class Driver:
             return True
         return not any(other.neuron_cores for other in self.nodes())
 
-    def descriptions(self) -> Iterator[tuple[Node, Description]]:
+    def descriptions(self) -> Iterator[tuple[Node, Parcel]]:
         """Yield the description of each living node; all nodes describe themselves in parallel."""
         ray = self.ray
         task = ray.remote(num_cpus=0, max_retries=0)(described)
@@ -430,69 +425,54 @@ class Driver:
                 raise LauncherError(
                     f"node {node.address} ({node.id[:8]}) cannot describe itself: {line_of(error)}"
                 ) from None
-            yield node, _descriptions.decode(description)
+            yield node, _parcels.decode(description)
 
 
 def check_equal(node: str, known: Environment, other_node: str, other: Environment) -> None:
     """Raise LauncherError unless two nodes have equal environments, which keys depend on."""
     if known.digest == other.digest:
         return
-    names = ("python", "torch", "torch_git", "transformers", "device", "harness_version")
-    facts = [(n, getattr(known, n), getattr(other, n)) for n in names]
-    packages = sorted({*known.packages, *other.packages})
-    facts += [(n, known.packages.get(n), other.packages.get(n)) for n in packages]
-    name, ours, theirs = next(((n, a, b) for n, a, b in facts if a != b), ("digest", "", ""))
+    lines = environment_differences(known, other)
+    lines += changed("compilewatch", known.harness_version, other.harness_version)
+    difference = next(iter(lines), "digest")
     raise LauncherError(
-        f"environment {known.name!r} is not the same on all nodes: {name} {theirs or 'missing'} on "
-        f"{other_node}, {ours or 'missing'} on {node}: make them equal, or remove one of the nodes"
+        f"environment {known.name!r} is not the same on all nodes: {difference} (from {node} to "
+        f"{other_node}): make them equal, or remove one of the nodes"
     )
 
 
-def serve(channel: socket.socket) -> None:
+def serve(channel: socket.socket, driver: Driver) -> None:
     """Execute orders until the other end is closed or the cluster is lost."""
     lines = Lines(channel)
-    driver: Driver | None = None
     try:
         while (received := lines.receive()) is not None:
             for order in map(_orders.decode, received):
-                if driver is None:
-                    assert isinstance(order, Connect)
-                    driver = Driver(order)
-                    continue
                 with contextlib.closing(driver.reports(order)) as reports:
                     for report in reports:
-                        if _closed(channel):
+                        readable, _, _ = select.select([channel], [], [], 0)
+                        if readable and not channel.recv(1, socket.MSG_PEEK):
                             return
                         lines.send(report)
     except ConnectionError:
         return
     finally:
-        if driver is not None:
-            driver.close()
+        driver.close()
 
 
-def _closed(channel: socket.socket) -> bool:
-    readable, _, _ = select.select([channel], [], [], 0)
-    return bool(readable) and not channel.recv(1, socket.MSG_PEEK)
-
-
-def _end_by_our_own_fault(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
-) -> None:
-    traceback.print_exception(kind, error, trace)
-    sys.stderr.flush()
-    os._exit(OUR_OWN_FAULT)
-
-
-def main(arguments: list[str]) -> None:
+def main() -> None:
     parser = argparse.ArgumentParser(prog="compilewatch.extras.cluster.driver")
+    parser.add_argument("--connect", type=str.encode, required=True)
     parser.add_argument("--channel", type=int, required=True)
-    options = parser.parse_args(arguments)
-    sys.excepthook = _end_by_our_own_fault
-    channel = socket.socket(fileno=options.channel)
-    channel.set_inheritable(False)
-    serve(channel)
+    options = parser.parse_args()
+    try:
+        channel = socket.socket(fileno=options.channel)
+        channel.set_inheritable(False)
+        serve(channel, Driver(msgspec.json.decode(options.connect, type=Connect)))
+    except Exception:  # noqa: BLE001  (Ray itself ends this process with another status)
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(OUR_OWN_FAULT)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -13,25 +13,17 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from compilewatch import records
 from compilewatch.contract.processes import is_alive
 from compilewatch.environments import Environments
 from compilewatch.errors import CompilewatchError, LauncherError
 from compilewatch.launchers.local.launcher import LocalLauncher
-from compilewatch.records import (
-    ConfigBuild,
-    Environment,
-    FactoryBuild,
-    LibraryBuild,
-    Record,
-    Request,
-    Result,
-)
 from compilewatch.store import condense
 
 MOST_ARTIFACT_BYTES = 256 * 2**20
@@ -43,33 +35,29 @@ Content = dict[str, bytes]
 """Relative path with slashes -> content of the file."""
 
 
-class NodeTask(Record, frozen=True, kw_only=True):
+class NodeTask(records.Record, frozen=True, kw_only=True):
     """One request for a slot. `files` is the content of the files that only it names, by path.
 
     `digest` is the digest that the environment must have; `cache` is the folder of environments,
     None for that of the user who runs the node.
     """
 
-    request: Request
+    request: records.Request
     digest: str
     files: dict[str, Content] = {}  # noqa: RUF012  (msgspec copies it)
     cache: str | None = None
 
 
-class Parcel(Record, frozen=True, kw_only=True):
-    """The result of a request with its artifacts, or why the node cannot evaluate it."""
+class Parcel(records.Record, frozen=True, kw_only=True):
+    """What a node sends: the result of a request with its artifacts, or its `environments`.
+
+    Those are the requested ones that it has. `problem` says why it cannot do what was asked.
+    """
 
     node: str
-    result: Result | None = None
-    artifacts: Content = {}  # noqa: RUF012
-    problem: str = ""
-
-
-class Description(Record, frozen=True, kw_only=True):
-    """The requested environments that a node has, or the problem with one of them."""
-
-    node: str
-    environments: tuple[Environment, ...] = ()
+    result: records.Result | None = None
+    artifacts: Content = {}  # noqa: RUF012  (msgspec copies it)
+    environments: tuple[records.Environment, ...] = ()
     problem: str = ""
 
 
@@ -79,30 +67,35 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def described(names: tuple[str, ...], cache: str | None) -> bytes:
-    """Return an encoded `Description` of this node."""
-    known = Environments(Path(cache) if cache else None)
-    try:
+    """Return an encoded `Parcel` with the environments of this node."""
+
+    def parcel() -> Parcel:
+        known = Environments(Path(cache) if cache else None)
         there = known.available()
         environments = tuple(known.describe(name) for name in names if name in there)
-    except CompilewatchError as error:
-        return _encode(Description(node=node_name(), problem=str(error)))
-    return _encode(Description(node=node_name(), environments=environments))
+        return Parcel(node=node_name(), environments=environments)
+
+    return _sent(parcel)
 
 
 def evaluated(order: bytes, shared: bytes) -> bytes:
     """Return an encoded `Parcel` for one `NodeTask`.
 
-    `shared` is the content, by path, of the files that all orders share. A problem of the node (no
-    environment, a full disk) is in the parcel.
+    `shared` is the content, by path, of the files that all orders share.
     """
-    decoded = _orders.decode(order)
+    task = _orders.decode(order)
+    return _sent(lambda: _slot(task.cache).evaluate(task, _files(shared) | task.files))
+
+
+def _sent(parcel: Callable[[], Parcel]) -> bytes:
+    """A parcel; a problem of the node (no environment, a full disk) is in it."""
     try:
-        sent = _files(shared) | decoded.files
-        return _encode(_slot(decoded.cache).evaluate(decoded, sent))
+        return _encode(parcel())
     except CompilewatchError as error:
-        return _encode(Parcel(node=node_name(), problem=str(error)))
+        problem = str(error)
     except OSError as error:
-        return _encode(Parcel(node=node_name(), problem=f"{error.filename}: {error.strerror}"))
+        problem = f"{error.filename}: {error.strerror}"
+    return _encode(Parcel(node=node_name(), problem=problem))
 
 
 class _Slot:
@@ -177,16 +170,16 @@ def _own_folder() -> Path:
 # --- files --------------------------------------------------------------------------------------
 
 
-def shared_files(request: Request) -> tuple[str | None, str | None]:
+def shared_files(request: records.Request) -> tuple[str | None, str | None]:
     """Return a project's folder and file of reviewed data, which all requests of a sweep share."""
     return request.overrides_dir, request.neuron_operators
 
 
-def own_files(request: Request) -> tuple[str, ...]:
+def own_files(request: records.Request) -> tuple[str, ...]:
     """Return absolute paths of the files that only this request names."""
     build = request.model.build
-    config = build.configuration if isinstance(build, LibraryBuild) else None
-    if isinstance(build, ConfigBuild) and not _in_place(build):
+    config = build.configuration if isinstance(build, records.LibraryBuild) else None
+    if isinstance(build, records.ConfigBuild) and not _in_place(build):
         config = build.config_file
     spec = request.model.inputs_file
     return tuple(dict.fromkeys(p for p in (config, request.inputs_file, spec) if p is not None))
@@ -216,7 +209,7 @@ def lay_out(content: Mapping[str, bytes], root: Path) -> Path:
     return folder
 
 
-def at_node(request: Request, sent: Mapping[str, Content], root: Path) -> Request:
+def at_node(request: records.Request, sent: Mapping[str, Content], root: Path) -> records.Request:
     """Return the request with the paths that its files have on this node.
 
     `sent` maps paths of the planning machine to content. Raises LauncherError for a file that is
@@ -231,14 +224,14 @@ def at_node(request: Request, sent: Mapping[str, Content], root: Path) -> Reques
         return str(place / Path(path).name if Path(path).name in sent[path] else place)
 
     build = request.model.build
-    if isinstance(build, FactoryBuild):
+    if isinstance(build, records.FactoryBuild):
         for folder in build.python_path:
             _require(folder, request)
-    if isinstance(build, ConfigBuild) and _in_place(build):
+    if isinstance(build, records.ConfigBuild) and _in_place(build):
         _require(build.config_file, request)
-    elif isinstance(build, ConfigBuild):
+    elif isinstance(build, records.ConfigBuild):
         build = msgspec.structs.replace(build, config_file=moved(build.config_file))
-    if isinstance(build, LibraryBuild):
+    if isinstance(build, records.LibraryBuild):
         build = msgspec.structs.replace(build, configuration=moved(build.configuration))
     saved = moved(request.model.inputs_file)
     model = msgspec.structs.replace(request.model, build=build, inputs_file=saved)
@@ -277,12 +270,12 @@ def write(content: Mapping[str, bytes], folder: Path) -> None:
         (folder / relative).write_bytes(data)
 
 
-def _in_place(build: ConfigBuild) -> bool:
+def _in_place(build: records.ConfigBuild) -> bool:
     """Whether weights or code are read from the folder of the configuration."""
     return build.repo is None and (build.weights or build.trust_remote_code)
 
 
-def _require(path: str, request: Request) -> None:
+def _require(path: str, request: records.Request) -> None:
     if not Path(path).exists():
         raise LauncherError(
             f"{request.model.name} needs {path}, which does not exist: your own code and weights "

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
-from compilewatch.extras.cluster.driver import load_ray
-from compilewatch.extras.cluster.launcher import MOST_LOSSES, Flight, lost_result
-from compilewatch.records import Request, Result, Status
+import pytest
+
+from compilewatch.errors import LauncherError
+from compilewatch.extras.cluster.driver import load_ray, loss_of
+from compilewatch.extras.cluster.launcher import MOST_LOSSES, Flight
+from compilewatch.records import AttemptCode, Request, Result, Status
 from tests import factories
 from tests.fake_launcher import FakeLauncher
 from tests.sweeping import ASKED, run_sweep
@@ -15,16 +17,14 @@ from tests.sweeping import ASKED, run_sweep
 
 def test_losses_are_told_apart_and_bounded() -> None:
     kinds = load_ray().exceptions
-    flight: Flight | None = Flight(request=factories.request("A"))
+    flight = Flight(request=factories.request("A"))
     for error in (
         kinds.NodeDiedError("x Node IP: 10.0.0.3, node ID: 0123456789ab. y"),
         kinds.ObjectLostError("0" * 56, None, ""),
         kinds.OutOfMemoryError("memory"),
     ):
-        assert flight is not None
         assert flight.may_run_again
-        flight = flight.lost(error, kinds)
-    assert flight is not None
+        flight = flight.lost(*loss_of(error, kinds))
     assert len(flight.attempts) == MOST_LOSSES
     assert not flight.may_run_again
     assert [f"{a.code}: {a.reason}" for a in flight.attempts] == [
@@ -32,23 +32,19 @@ def test_losses_are_told_apart_and_bounded() -> None:
         "node_lost: its Ray node was lost",
         "node_out_of_memory: Ray ended its worker, as the node ran out of memory",
     ]
-    result = lost_result(flight, "digest")
+    result = flight.result("digest")
     assert (result.status, len(result.attempts)) == (Status.OOM, 2)
     assert result.error is not None
     assert result.error.code == "node_out_of_memory"
-    assert flight.lost(kinds.RuntimeEnvSetupError("no"), kinds) is None
+    with pytest.raises(LauncherError, match="the Ray cluster cannot run it"):
+        loss_of(kinds.RuntimeEnvSetupError("no"), kinds)
 
 
 def test_what_a_cluster_lost_is_said_once_for_each_kind_of_loss(tmp_path: Path) -> None:
     def troubled(request: Request) -> Result:
-        flight = Flight(request=request).cut_off()
+        flight = Flight(request=request).lost(AttemptCode.CONNECTION_LOST, "the connection")
         if request.model.name == "A":
-            kinds = SimpleNamespace(
-                OutOfMemoryError=MemoryError, NodeDiedError=OSError, ObjectLostError=KeyError
-            )
-            again = flight.lost(OSError(), kinds)
-            assert again is not None
-            flight = again
+            flight = flight.lost(AttemptCode.NODE_LOST, "a node")
         return factories.result(request=request, attempts=flight.attempts)
 
     view = run_sweep(tmp_path, FakeLauncher(answers=troubled))
