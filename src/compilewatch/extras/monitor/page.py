@@ -7,14 +7,20 @@ package from its files, and then runs Streamlit in the same process.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from compilewatch.analysis import summary
+from compilewatch.contract.targets import target_label
 from compilewatch.errors import StoreError
-from compilewatch.extras.monitor import view
-from compilewatch.extras.monitor.view import TEXT_BYTES, Details, Monitor, MonitorEntry, Row
-from compilewatch.report.charts import MID_TONES
+from compilewatch.extras.monitor.view import Monitor, MonitorEntry
+from compilewatch.extras.profiles import analysis, report, training
+from compilewatch.extras.profiles.records import BatchPoint, InferenceProfile
+from compilewatch.records import ChangeKind, Result, Status, reason_label, spent
+from compilewatch.report.charts import MID_TONES, PROFILE_TONES, target_tones
+from compilewatch.report.wording import milliseconds, plural
 
 REFRESH_SECONDS = 0.5
 WATCH_SECONDS = 1.0
@@ -22,11 +28,26 @@ WATCH_SECONDS = 1.0
 TABS = ("Overview", "Timing", "Memory", "Artifacts")
 
 ROWS_SHOWN = 500
+STEPS_SHOWN = 300
+EXAMPLES = 5
+LARGEST = 15
+OPERATORS_SHOWN = 15
+BREAKS_SHOWN = 20
 
-BESIDE: dict[str, Any] = {"stack": False}
+SLOW_FACTOR = 3.0
+SLOW_SECONDS = 1.0
+"""The first step is left out of the chart if it takes this many times as long as every other one,
+and at least so long."""
+
+TEXT_BYTES = 256 * 1024
+"""The most of a text file that is shown; it can be downloaded completely."""
 
 PICTURES = (".png", ".jpg", ".jpeg", ".svg")
 TEXTS = (".json", ".jsonl", ".csv", ".txt", ".md", ".log", ".prom", ".xml", ".html", ".py", ".toml")
+
+Row = Mapping[str, Any]
+Alert = tuple[str, str, str]
+"""How grave it is (`error`, `warning`, `info`), what deserves attention, and what to do."""
 
 
 def show(st: Any, monitor: Monitor) -> None:
@@ -46,19 +67,13 @@ def show(st: Any, monitor: Monitor) -> None:
     )
     st.sidebar.caption(str(monitor.root))
     _watch(st, monitor, {entry.key: entry.state for entry in entries})
-    live = known[key].state == "running"
-    overview, timing, memory, artifacts = st.tabs(list(TABS))
-    _live(st, overview, live, lambda: _overview(st, monitor, key))
-    _live(st, timing, live, lambda: _timing(st, _details(st, monitor, key)))
-    _live(st, memory, live, lambda: _memory(st, _details(st, monitor, key)))
-    with artifacts:
-        _artifacts(st, monitor, known[key])
-
-
-def _live(st: Any, tab: Any, live: bool, draw: Any) -> None:
-    """Draw into a tab, again twice a second while the entry is being written."""
-    with tab:
-        st.fragment(draw, run_every=REFRESH_SECONDS if live else None)()
+    live = REFRESH_SECONDS if known[key].state == "running" else None
+    for name, tab in zip(TABS, st.tabs(list(TABS)), strict=True):
+        with tab:
+            if name == "Artifacts":
+                _artifacts(st, monitor, known[key])
+            else:
+                st.fragment(lambda name=name: draw(st, name, monitor, key), run_every=live)()
 
 
 def _watch(st: Any, monitor: Monitor, shown: dict[str, str]) -> None:
@@ -71,31 +86,30 @@ def _watch(st: Any, monitor: Monitor, shown: dict[str, str]) -> None:
     st.fragment(look, run_every=WATCH_SECONDS)()
 
 
-def _details(st: Any, monitor: Monitor, key: str) -> Details | None:
-    """Return the current details of an entry, or show why they cannot be read."""
+def draw(st: Any, tab: str, monitor: Monitor, key: str) -> None:
+    """Draw a tab of an entry with what there is of it now, or say why it cannot be read."""
     entry = next((candidate for candidate in monitor.entries() if candidate.key == key), None)
-    if entry is None:
-        st.error(f"{key} was deleted.")
-        return None
+    kinds = {"sweep": _sweep, "training": _training, "inference": _inference}
     try:
-        return monitor.details(entry)
+        if entry is None:
+            st.error(f"{key} was deleted.")
+        elif not kinds[entry.kind](st, tab, monitor, entry) and tab != "Overview":
+            st.info("No times yet." if tab == "Timing" else "No memory was measured.")
     except StoreError as error:
         st.error(str(error))
-        return None
+    if tab == "Overview":
+        _list(st, monitor.entries())
 
 
-def _overview(st: Any, monitor: Monitor, key: str) -> None:
-    details = _details(st, monitor, key)
-    if details is not None:
-        _summary(st, details)
-    st.subheader("All runs and profiles")
-    entries = monitor.entries()
+def _list(st: Any, entries: Sequence[MonitorEntry]) -> None:
+    """All runs and profiles; one that is selected is opened."""
     rows = entries[:ROWS_SHOWN]
 
     def open_row() -> None:
         for row in st.session_state["rows"]["selection"]["rows"]:
             st.session_state["entry"] = rows[row].key
 
+    st.subheader("All runs and profiles")
     st.caption("Select a row to open it.")
     st.dataframe(
         [
@@ -119,162 +133,343 @@ def _overview(st: Any, monitor: Monitor, key: str) -> None:
         st.caption(f"The newest {ROWS_SHOWN} of {len(entries)}.")
 
 
-def _summary(st: Any, details: Details) -> None:
-    entry = details.entry
+# --- what entries of all kinds have; each part says whether it drew anything ---------------------
+
+
+def _head(
+    st: Any, entry: MonitorEntry, figures: Iterable[tuple[str, str]], alerts: Iterable[Alert]
+) -> bool:
     st.subheader(f"{entry.kind}: {entry.title}")
     st.caption("running; this page follows it" if entry.state == "running" else entry.state)
     if entry.total and entry.done is not None:
         st.progress(min(1.0, entry.done / entry.total), f"{entry.done} of {entry.total}")
-    if details.figures:
-        columns = st.columns(len(details.figures))
-        for column, (name, value) in zip(columns, details.figures, strict=True):
-            column.metric(name, value)
-    for alert in details.alerts:
-        draw = {"error": st.error, "warning": st.warning}.get(alert.level, st.info)
-        draw(f"**{_plain(alert.text)}** → {_plain(alert.advice)}")
-    if not details.alerts and details.figures:
+    shown, found = tuple(figures), tuple(alerts)
+    for column, (name, value) in zip(st.columns(len(shown) or 1), shown, strict=False):
+        column.metric(name, value)
+    for level, text, advice in found:
+        getattr(st, level)(f"**{_plain(text)}** → {_plain(advice)}")
+    if shown and not found:
         st.success("Nothing deserves attention.")
-    for sentence in details.explanation:
-        st.write(_plain(sentence))
-    _table(st, "Changes since the baseline", details.changes)
-    if details.statuses:
-        st.bar_chart(
-            [
-                {"status": name, "requests": count, "colour": _tone(name)}
-                for name, count in details.statuses.items()
-            ],
-            x="status",
-            y="requests",
-            color="colour",
-            horizontal=True,
-        )
+    return True
 
 
-def _table(st: Any, heading: str, rows: Sequence[Row]) -> None:
+def _plain(text: str) -> str:
+    """Return text of which Markdown interprets nothing but code."""
+    return "".join(f"\\{c}" if c in "*_[]<>$#|~" else c for c in text)
+
+
+def _table(st: Any, heading: str, rows: Iterable[Row], **options: Any) -> bool:
+    if content := list(rows):
+        if heading:
+            st.subheader(heading)
+        st.dataframe(content, hide_index=True, width="stretch", **options)
+    return bool(content)
+
+
+def _operators(st: Any, rows: Iterable[tuple[str, int, float]]) -> bool:
+    names = ("operator", "calls", "own CPU ms")
+    return _table(st, "Operators of the trace", (dict(zip(names, r, strict=True)) for r in rows))
+
+
+def _chart(st: Any, widget: str, heading: str, rows: Sequence[Row], **axes: Any) -> bool:
     if rows:
         st.subheader(heading)
-        st.dataframe(list(rows), hide_index=True, width="stretch")
+        getattr(st, widget)(rows, **axes)
+    return bool(rows)
 
 
-def _tone(status: str) -> str:
+# --- sweeps --------------------------------------------------------------------------------------
+
+
+def _sweep(st: Any, tab: str, monitor: Monitor, entry: MonitorEntry) -> bool:
+    results, entry = monitor.results(entry), monitor.counted(entry)
+    if tab == "Timing":
+        seconds = [
+            {"phase": phase, "seconds": value}
+            for phase, value in summary.phase_seconds(results).items()
+            if value > 0
+        ]
+        heading = "Seconds by phase, all requests together"
+        slowest = [(spent(r), _on_target(r)) for r in summary.slowest(results, LARGEST)]
+        drawn = _chart(st, "bar_chart", heading, seconds, x="phase", y="seconds")
+        return _ranked(st, "Slowest requests", slowest, "seconds") or drawn
+    if tab == "Memory":
+        sizes = [(r.peak_memory_bytes / 1e6, _on_target(r)) for r in results if r.peak_memory_bytes]
+        largest = sorted(sizes, reverse=True)[:LARGEST]
+        return _ranked(st, "Largest requests, in megabytes", largest, "megabytes")
+    figures = (
+        ("results", f"{len(results):,} of {entry.total:,}"),
+        ("without graph breaks", f"{entry.passed:,}"),
+        ("graph breaks", f"{sum(r.graph_breaks or 0 for r in results):,}"),
+    )
+    _head(st, entry, figures, _sweep_alerts(entry, results))
+    changes = (
+        {
+            "model": change.model,
+            "target": target_label(change.target),
+            "change": "worse" if change.kind is ChangeKind.REGRESSION else change.kind.value,
+            "before": change.before.value if change.before else "",
+            "after": change.after.value if change.after else "",
+            "why": change.reason,
+        }
+        for change in monitor.changes(entry)
+    )
+    _table(st, "Changes since the baseline", changes)
+    statuses = [
+        {"status": status.value, "requests": count, "colour": _tone(status)}
+        for status, count in summary.status_counts(results).items()
+    ]
+    if statuses:
+        axes = {"x": "status", "y": "requests", "color": "colour"}
+        st.bar_chart(statuses, **axes, horizontal=True)
+    return True
+
+
+def _tone(status: Status) -> str:
     """The colour that a status has in the report."""
-    name = {"error": "compile_error"}.get(status, status)
+    name = "compile_error" if status is Status.ERROR else status.value
     return MID_TONES.get(name, MID_TONES["no_verdict"])
 
 
-def _timing(st: Any, details: Details | None) -> None:
-    if details is None:
-        return
-    if details.batch_rows:
-        _inference_timing(st, details)
-    if details.stage_rows:
-        st.subheader("Stages of each step, in milliseconds")
-        stages = list(details.shares)
-        rows = [
-            {name: row.get(name, 0.0) for name in ("step", *stages)} for row in details.stage_rows
-        ]
-        st.area_chart(rows, x="step", y=stages, stack=True)
-        if details.left_out:
-            st.caption(details.left_out)
-        _bars(st, "Share of the steady steps", ("stage", "share"), details.shares, horizontal=True)
-    _table(st, "Operators of the trace", details.operators)
-    if details.phase_seconds:
-        heading = "Seconds by phase, all requests together"
-        _bars(st, heading, ("phase", "seconds"), details.phase_seconds)
-    _ranked(st, "Slowest requests", details.slowest, "seconds")
-    if not (details.stage_rows or details.phase_seconds or details.batch_rows):
-        st.info("No times yet.")
+def _on_target(result: Result) -> str:
+    return f"{result.request.model.name} on {target_label(result.request.target)}"
 
 
-def _bars(
-    st: Any, heading: str, axes: tuple[str, str], values: dict[str, float], **how: Any
-) -> None:
-    st.subheader(heading)
-    label, figure = axes
-    rows = [{label: name, figure: value} for name, value in values.items()]
-    st.bar_chart(rows, x=label, y=figure, **how)
-
-
-def _ranked(st: Any, heading: str, values: Sequence[tuple[str, float]], what: str) -> None:
+def _ranked(st: Any, heading: str, values: Sequence[tuple[float, str]], what: str) -> bool:
     """A bar in each row of a table, largest first: a chart would sort and cut off the names."""
-    if not values:
+    most = max((value for value, _ in values), default=0.0)
+    bar = st.column_config.ProgressColumn(what, format="%.1f", min_value=0, max_value=most)
+    rows = ({"request": name, what: value} for value, name in values)
+    return _table(st, heading, rows, column_config={what: bar})
+
+
+def _sweep_alerts(entry: MonitorEntry, results: Sequence[Result]) -> Iterator[Alert]:
+    if entry.state == "interrupted":
+        done = f"interrupted after {len(results)} of {entry.total} requests"
+        yield "error", done, "continue it with `compilewatch sweep --resume`"
+    if entry.state == "finished" and entry.total is not None and len(results) < entry.total:
+        missing = f"{entry.total - len(results)} planned requests have no result"
+        yield "error", missing, "see the notes of `compilewatch report`"
+    for status in (Status.CRASHED, Status.TIMEOUT, Status.OOM, Status.MISMATCH, Status.ERROR):
+        names = [result.request.model.name for result in results if result.status is status]
+        if names:
+            text = f"{len(names)} with the status {status}: {', '.join(names[:EXAMPLES])}"
+            yield "warning", text, f"run `compilewatch show {names[0]}`"
+    reasons = Counter(label for r in results for label in set(map(reason_label, r.breaks)))
+    for reason, count in reasons.most_common(3):
+        text = f"graph break in {plural(count, 'result')}: {reason}"
+        yield "info", text, "see the reason's page of the report for models, lines and a fix"
+
+
+# --- training ------------------------------------------------------------------------------------
+
+
+def _training(st: Any, tab: str, monitor: Monitor, entry: MonitorEntry) -> bool:
+    profile = monitor.training(entry)
+    steps = profile.steps[-STEPS_SHOWN:]
+    times = training.times_of(profile)
+    if tab == "Timing":
+        drawn = bool(steps) and _stages(st, steps, times.shares)
+        operators = training.top_operators(profile, OPERATORS_SHOWN)
+        rows = ((row.name, row.calls, row.self_cpu_time_us / 1e3) for row in operators)
+        return _operators(st, rows) or drawn
+    if tab == "Memory":
+        sizes = [
+            {"step": step.index, "resident MB": step.resident_bytes / 1e6}
+            for step in steps
+            if step.resident_bytes is not None
+        ]
+        heading = "Resident memory after each step, in megabytes"
+        return _chart(st, "line_chart", heading, sizes, x="step", y="resident MB")
+    metrics = training.metrics_of(profile)
+    figures = [("steps", f"{steps[-1].index + 1 if steps else 0:,}")]
+    if times.step is not None:
+        figures.append(("median step", f"{times.step.median * 1e3:,.3g} ms"))
+    if metrics.samples_per_second is not None:
+        figures.append(("samples per second", f"{metrics.samples_per_second:,.4g}"))
+    if metrics.last_loss is not None:
+        figures.append(("newest loss", f"{metrics.last_loss:.4g}"))
+    findings = training.findings(profile)
+    alerts = [("warning", f.found, f.advice) for f in findings if f.code != "running"]
+    _head(st, entry, figures, alerts)
+    for sentence in training.explanation(profile):
+        st.write(_plain(sentence))
+    return True
+
+
+def _stages(
+    st: Any, steps: Sequence[training.Step], shares: Mapping[training.Stage, float]
+) -> bool:
+    """Draw the stages of each step, and how they share the steady ones.
+
+    The first step compiles and takes many times as long: the others would be a line at zero.
+    """
+    totals = [sum(step.stages.values()) for step in steps]
+    slow = len(totals) > 2 and totals[0] > max(SLOW_FACTOR * max(totals[1:]), SLOW_SECONDS)
+    rows = [
+        {"step": step.index, **{stage.value: step.stages.get(stage, 0.0) * 1e3 for stage in shares}}
+        for step in steps[slow:]
+    ]
+    names = [stage.value for stage in shares]
+    heading = "Stages of each step, in milliseconds"
+    _chart(st, "area_chart", heading, rows, x="step", y=names, stack=True)
+    if slow:
+        st.caption(f"Step {steps[0].index} took {totals[0]:,.3g} s and is not drawn.")
+    parts = [{"stage": stage.value, "share": share} for stage, share in shares.items()]
+    axes = {"x": "stage", "y": "share", "horizontal": True}
+    return _chart(st, "bar_chart", "Share of the steady steps", parts, **axes) or bool(rows)
+
+
+# --- inference -----------------------------------------------------------------------------------
+
+
+def _inference(st: Any, tab: str, monitor: Monitor, entry: MonitorEntry) -> bool:
+    profile = monitor.inference(entry)
+    if profile is None:
+        ended = (
+            "error",
+            "the process ended before the record was written",
+            "measure the model again with `compilewatch profile infer`",
+        )
+        alerts = [ended] if entry.state == "interrupted" else []
+        return tab == "Overview" and _head(st, entry, (), alerts)
+    if tab == "Memory":
+        return _by_batch(st, profile, _memory_figures)
+    if tab == "Timing":
+        calls = [
+            {"call": f"{target.target}, batch {point.batch_size}"}
+            | {report.PARTS[name]: value * 1e3 for name, value in point.segments.parts.items()}
+            for target, point in profile.points()
+            if point.latency is not None and point.segments is not None
+        ]
+        broken = analysis.broken(profile)
+        breaks = [
+            {
+                "line": f"{cost.file.rpartition('/')[2]}:{cost.line}",
+                report.PARTS["python"]: cost.python_seconds * 1e3,
+                report.PARTS["guard"]: cost.guard_seconds * 1e3,
+                report.PARTS["operators"]: cost.eager_seconds * 1e3,
+                "share of the call": f"{cost.share:.1%}",
+                "reason": cost.reason,
+            }
+            for cost in (broken[1].breaks[:BREAKS_SHOWN] if broken is not None else ())
+        ]
+        operators = sorted(report.operators_of(profile), key=lambda o: -o.self_cpu_seconds)
+        drawn = _by_batch(st, profile, _time_figures)
+        _parts(st, "Where a call goes", "call", calls)
+        _parts(st, "What each graph break costs in a call", "line", breaks)
+        rows = ((o.name, o.calls, o.self_cpu_seconds * 1e3) for o in operators[:OPERATORS_SHOWN])
+        return _operators(st, rows) or drawn
+    _head(st, entry, _inference_figures(profile), _inference_alerts(profile))
+    for name, value in report.answers(profile):
+        st.write(_plain(f"{name}: {value}"))
+    return True
+
+
+def _time_figures(point: BatchPoint) -> dict[str, float | None]:
+    seconds = _latency(point)
+    return {
+        "Latency of a call in ms": seconds * 1e3,
+        "Latency per sample in ms": seconds * 1e3 / point.batch_size,
+        "Samples per second": point.samples_per_second,
+        "Speed-up over eager mode": point.speedup,
+    }
+
+
+def _memory_figures(point: BatchPoint) -> dict[str, float | None]:
+    memory = point.memory
+    return {
+        "Peak of the process, MB": report.in_megabytes(memory.rss_peak_bytes if memory else None),
+        "One call alone, MB": report.in_megabytes(memory.call_peak_bytes if memory else None),
+        "Peak on the GPU, MB": report.in_megabytes(memory.device_peak_bytes if memory else None),
+    }
+
+
+def _latency(point: BatchPoint) -> float:
+    assert point.latency is not None
+    return point.latency.median_seconds
+
+
+def _by_batch(
+    st: Any, profile: InferenceProfile, figures: Callable[[BatchPoint], dict[str, float | None]]
+) -> bool:
+    """Draw one chart for each figure that was measured, two in a row, with a line a target."""
+    charts: dict[str, dict[int, dict[str, float]]] = {}
+    for target, point in profile.points():
+        for heading, value in figures(point).items() if point.latency is not None else ():
+            if value is not None:
+                rows = charts.setdefault(heading, {})
+                row = rows.setdefault(point.batch_size, {"batch size": point.batch_size})
+                row[target.target] = value
+    tones = target_tones(profile.options.targets)
+    for number, (heading, rows) in enumerate(charts.items()):
+        if number % 2 == 0:
+            columns = st.columns(2)
+        targets = [target for target in tones if any(target in row for row in rows.values())]
+        # A line needs two points; of one batch size, bars show more.
+        widget, beside = ("line_chart", {}) if len(rows) > 1 else ("bar_chart", {"stack": False})
+        axes = {"x": "batch size", "y": targets, "color": [tones[target] for target in targets]}
+        points = list(rows.values())
+        _chart(columns[number % 2], widget, heading, points, **axes, y_label="", **beside)
+    return bool(charts)
+
+
+def _parts(st: Any, heading: str, label: str, rows: Sequence[Row]) -> None:
+    """Draw a bar for each row, and the same as a table: an axis cuts long labels off."""
+    if not rows:
         return
-    st.subheader(heading)
-    st.dataframe(
-        [{"request": name, what: value} for name, value in values],
-        hide_index=True,
-        width="stretch",
-        column_config={
-            what: st.column_config.ProgressColumn(
-                what, format="%.1f", min_value=0.0, max_value=max(value for _, value in values)
-            )
-        },
-    )
-
-
-def _inference_timing(st: Any, details: Details) -> None:
-    figures = (view.LATENCY, view.PER_SAMPLE, view.RATE, view.SPEEDUP)
-    _by_batch(st, details, figures)
-    if details.call_rows:
-        st.subheader("Where a call goes")
-        _parts(st, details.call_rows, "call", tuple(view.PARTS))
-    if details.break_rows:
-        st.subheader("What each graph break costs in a call")
-        _parts(st, details.break_rows, "line", view.COSTS)
-
-
-def _parts(st: Any, rows: Sequence[Row], label: str, parts: Sequence[str]) -> None:
-    """A bar for each row, and the same as a table: an axis cuts long labels off."""
-    st.bar_chart(
-        [{name: row[name] for name in (label, *parts)} for row in rows],
+    tones = {words: PROFILE_TONES[part] for part, words in report.PARTS.items()}
+    parts = [name for name in rows[0] if name in tones]
+    _chart(
+        *(
+            st,
+            "bar_chart",
+            heading,
+            [{name: row[name] for name in (label, *parts)} for row in rows],
+        ),
         x=label,
-        y=list(parts),
-        color=[view.PARTS[name] for name in parts],
+        y=parts,
+        color=[tones[name] for name in parts],
         x_label="",  # of the labels: in a horizontal chart, the values are y
         y_label="milliseconds",
         horizontal=True,
         stack=True,
     )
-    st.dataframe(list(rows), hide_index=True, width="stretch")
+    _table(st, "", rows)
 
 
-def _by_batch(st: Any, details: Details, figures: Sequence[str]) -> None:
-    """One chart for each figure that was measured, two in a row, with a line for each target."""
-    shown = [name for name in figures if any(name in row for row in details.batch_rows)]
-    for start in range(0, len(shown), 2):
-        columns = st.columns(2)
-        for column, name in zip(columns, shown[start : start + 2], strict=False):
-            column.subheader(f"{name[0].upper()}{name[1:]}")
-            _chart(column, details, name)
-
-
-def _chart(column: Any, details: Details, name: str) -> None:
-    by_size: dict[str | float, Row] = {}
-    for row in details.batch_rows:
-        if name in row:
-            size = row[view.BATCH]
-            point = by_size.setdefault(size, {view.BATCH: size})
-            point[str(row[view.TARGET])] = row[name]
-    targets = [t for t in details.tones if any(t in point for point in by_size.values())]
-    colours = [details.tones[target] for target in targets]
-    # A line needs two points; of one batch size, bars show more.
-    draw, how = (column.line_chart, {}) if len(by_size) > 1 else (column.bar_chart, BESIDE)
-    rows = list(by_size.values())
-    draw(rows, x=view.BATCH, y=targets, color=colours, y_label="", **how)
-
-
-def _memory(st: Any, details: Details | None) -> None:
-    if details is None:
+def _inference_figures(profile: InferenceProfile) -> Iterator[tuple[str, str]]:
+    best = analysis.fastest(profile)
+    if best is None:
         return
-    if details.batch_rows:
-        _by_batch(st, details, (view.PEAK, view.CALL, view.DEVICE))
-    if details.memory_rows:
-        st.subheader("Resident memory after each step, in megabytes")
-        st.line_chart(list(details.memory_rows), x="step", y="resident MB")
-    _ranked(st, "Largest requests, in megabytes", details.largest, "megabytes")
-    measured = any(view.PEAK in row for row in details.batch_rows)
-    if not (details.memory_rows or details.largest or measured):
-        st.info("No memory was measured.")
+    target, point = best
+    yield "best batch", f"{point.batch_size} on {target.target}"
+    yield "samples per second", report.rate(point.samples_per_second)
+    yield "latency per sample", milliseconds(_latency(point) / point.batch_size)
+    if point.speedup is not None:
+        yield "speed-up", f"{point.speedup:.2f} ×"
+
+
+def _inference_alerts(profile: InferenceProfile) -> Iterator[Alert]:
+    for target in profile.targets:
+        failed = next((point for point in target.points if point.latency is None), None)
+        if failed is not None:
+            where = f"{target.target} was not measured at batch {failed.batch_size}"
+            text = f"{where}: {failed.status}: {failed.detail}"
+            yield "error", text, "the other batch sizes and targets were measured"
+    unstable = [
+        f"{target.target} at batch {point.batch_size}"
+        for target, point in profile.points()
+        if point.latency is not None and not point.latency.stable
+    ]
+    if unstable:
+        text = f"the rounds differ by more than 10 %: {', '.join(unstable)}"
+        yield "warning", text, "measure again on a calm machine, or trust the ratios only"
+    for note in profile.notes:
+        yield "info", note, "see the report of the profile"
+
+
+# --- files ---------------------------------------------------------------------------------------
 
 
 def _artifacts(st: Any, monitor: Monitor, entry: MonitorEntry) -> None:
@@ -313,11 +508,6 @@ def _preview(st: Any, monitor: Monitor, entry: MonitorEntry, name: str, size: in
         st.info("This file has no preview: download it.")
     if name.endswith("trace.json"):
         st.caption("Open the downloaded file at chrome://tracing or in Perfetto.")
-
-
-def _plain(text: str) -> str:
-    """Return text of which Markdown interprets nothing but code."""
-    return "".join(f"\\{c}" if c in "*_[]<>$#|~" else c for c in text)
 
 
 if __name__ == "__main__":

@@ -2,24 +2,95 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import sync_playwright
 
+import compilewatch
+from compilewatch.environments import BOOTSTRAP
+from compilewatch.environments.creation import Tool
+from compilewatch.extras.monitor.cli import VARIABLES
+from compilewatch.extras.profiles.store import ProfileFolder
 from compilewatch.profiling import Profiler
-from tests import services
-from tests.integration.extras.monitor.conftest import Pages
+from tests import profiled, services
 from tests.team import PROGRAM
 
 pytestmark = pytest.mark.monitor
+
+SCRIPT = Path(compilewatch.__file__).parent / "extras" / "monitor" / "page.py"
+
+Pages = Mapping[str, dict[str, Any]]
+
+CLIENT = """
+import json, runpy, sys
+
+bootstrap, script, *roots = sys.argv[1:]
+sys.argv = [bootstrap]
+runpy.run_path(bootstrap)["load_package"]()
+from streamlit.testing.v1 import AppTest
+
+for root in roots:
+    sys.argv = [script, root]
+    page = AppTest.from_file(script, default_timeout=60).run()
+    print(json.dumps({
+        "exceptions": [each.message for each in page.exception],
+        "title": [each.value for each in page.title],
+        "tabs": [each.label for each in page.tabs],
+        "entries": [each.options for each in page.sidebar.selectbox],
+        "metrics": {each.label: each.value for each in page.metric},
+        "warnings": [each.value for each in page.warning],
+        "infos": [each.value for each in page.info],
+        "errors": [each.value for each in page.error],
+    }))
+"""
+
+
+def train(root: Path, steps: int = 12) -> Path:
+    with Profiler(root / "profiles", trace_steps=0, model="Tiny_*model*") as profiler:
+        for _ in range(steps):
+            with profiler.stage("data"):
+                time.sleep(0.002)
+            profiler.step(loss=0.5)
+    assert profiler.folder is not None
+    return profiler.folder
+
+
+@pytest.fixture(scope="session")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Pages:
+    """What the page shows of an empty folder, of profiles, and of a damaged one.
+
+    In one process, as the import of Streamlit takes most of the time.
+    """
+    names = ("empty", "training", "damaged", "inference")
+    roots = {name: tmp_path_factory.mktemp(name) for name in names}
+    train(roots["training"])
+    (train(roots["damaged"]) / "metrics.json").write_text("{")
+    made, _ = profiled.profile()
+    folder = ProfileFolder(roots["inference"] / made.id)
+    folder.finish(made)
+    folder.close()
+    command = [str(Tool("monitor").python), "-c", CLIENT, str(BOOTSTRAP), str(SCRIPT)]
+    done = subprocess.run(
+        [*command, *map(str, roots.values())],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | VARIABLES,
+        timeout=100,
+    )
+    lines = done.stdout.splitlines()[-len(roots) :]
+    return {name: json.loads(line) for name, line in zip(roots, lines, strict=True)}
 
 
 # Only Streamlit's own client runs the script as Streamlit does.
@@ -31,6 +102,18 @@ def test_the_page_shows_a_training_profile(pages: Pages) -> None:
     assert len(page["entries"][0]) == 1
     assert page["metrics"]["steps"] == "12"
     assert any("the stage data takes" in each for each in page["warnings"])
+
+
+# Only Streamlit itself rejects wrong rows, colours and arguments of a chart.
+@pytest.mark.matrix
+def test_the_page_draws_every_chart_of_an_inference_profile(pages: Pages) -> None:
+    page = pages["inference"]
+    assert page["exceptions"] == page["errors"] == []
+    figures = page["metrics"]
+    assert figures["best batch"] == "8 on inductor"
+    assert "samples per second" in figures
+    assert "No times yet." not in page["infos"]
+    assert "No memory was measured." not in page["infos"]
 
 
 def test_the_page_without_anything_says_how_to_start(pages: Pages) -> None:

@@ -1,88 +1,366 @@
-"""What the page asks Streamlit to draw of runs, with a Streamlit that only records it."""
+"""The monitor page on runs and profiles as they grow, with a Streamlit that only records it."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
+import msgspec
 import pytest
 
-from compilewatch.extras.monitor import page
-from compilewatch.extras.monitor.view import Monitor
+from compilewatch.errors import StoreError
+from compilewatch.extras.monitor.page import _list, _stages, draw
+from compilewatch.extras.monitor.view import Monitor, MonitorEntry
+from compilewatch.extras.profiles.store import PROFILES_FILE, ProfileFolder, read_profiles
+from compilewatch.extras.profiles.training import Stage, Step
+from compilewatch.profiling import Profiler
+from compilewatch.records import Phase, Status
 from compilewatch.report.charts import MID_TONES
 from compilewatch.store import Store
-from tests import factories
-from tests.unit.store.conftest import store, stored
+from tests import factories, profiled
+from tests.unit.store.conftest import EMPTY, store, stored
 
 __all__ = ["store", "stored"]  # fixtures
 
 Stored = Callable[..., str]
-Rows = list[dict[str, Any]]
+
+NAME = "profile-20261122-100000-0001"
+
+
+class Page:
+    """A Streamlit that records each call with the heading above it."""
+
+    column_config = MagicMock()
+
+    def __init__(self, calls: list[tuple[str, str, Any, dict[str, Any]]] | None = None) -> None:
+        self.calls = [] if calls is None else calls
+        self.session_state: dict[str, Any] = {}
+        self._heading = ""
+
+    def subheader(self, text: str) -> None:
+        self._heading = text
+
+    def columns(self, count: int) -> list[Page]:
+        return [Page(self.calls) for _ in range(count)]
+
+    def metric(self, name: str, value: str) -> None:
+        self.calls.append((name, "metric", value, {}))
+
+    def __getattr__(self, widget: str) -> Callable[..., None]:
+        return lambda data, *args, **options: self.calls.append(
+            (self._heading, widget, data, options)
+        )
+
+    def of(self, *widgets: str) -> list[Any]:
+        return [data for _, widget, data, _ in self.calls if widget in widgets]
+
+    def under(self, heading: str) -> Any:
+        return next(data for name, _, data, _ in self.calls if name == heading)
+
+    def headings(self) -> set[str]:
+        return {heading for heading, *_ in self.calls}
 
 
 @pytest.fixture
-def monitor(store: Store, stored: Stored) -> Monitor:
-    slow = factories.result("B", breaks=(factories.graph_break(),))
-    stored(factories.result("A"), slow)
+def monitor(store: Store) -> Monitor:
     return Monitor(store.root)
 
 
-def streamlit() -> MagicMock:
-    return MagicMock(session_state={}, columns=lambda count: [MagicMock() for _ in range(count)])
+def tab(monitor: Monitor, name: str = "Overview", number: int = 0) -> Page:
+    page = Page()
+    draw(page, name, monitor, monitor.entries()[number].key)
+    return page
 
 
-def drawn(draw: Callable[..., None], monitor: Monitor) -> MagicMock:
-    st = streamlit()
-    draw(st, monitor, monitor.entries()[0].key)
-    return st
+def train(root: Path, steps: int = 8) -> Path:
+    with Profiler(root / "profiles", trace_steps=0, model="Tiny", target="eager") as profiler:
+        for _ in range(steps):
+            with profiler.stage("forward"):
+                pass
+            profiler.step(loss=0.25, samples=4)
+    assert profiler.folder is not None
+    return profiler.folder
 
 
-def test_a_selected_row_is_opened(monitor: Monitor) -> None:
-    st = drawn(page._overview, monitor)
-    (table,) = (one for one in st.dataframe.call_args_list if one.kwargs.get("key") == "rows")
-    st.session_state["rows"] = {"selection": {"rows": [0]}}
-    table.kwargs["on_select"]()
-    assert st.session_state["entry"] == monitor.entries()[0].key
-    assert table.kwargs["selection_mode"] == "single-row"
-
-
-def test_what_has_no_number_of_done_requests_says_nothing() -> None:
-    st = streamlit()
-    entries = [MagicMock(done=done, started_at="") for done in (1200, None)]
-    page._overview(st, MagicMock(entries=lambda: entries), "none")
-    rows: Rows = st.dataframe.call_args_list[-1].args[0]
+def test_a_selected_row_is_opened_and_an_unknown_count_is_empty() -> None:
+    entry = MonitorEntry(
+        key="a", kind="sweep", title="", state="finished", started_at="", done=1200
+    )
+    entries = [entry, replace(entry, key="b", done=None)]
+    page = Page()
+    _list(page, entries)
+    ((_, _, rows, options),) = [call for call in page.calls if call[1] == "dataframe"]
     assert [row["done"] for row in rows] == ["1,200", ""]
+    assert options["selection_mode"] == "single-row"
+    page.session_state["rows"] = {"selection": {"rows": [1]}}
+    options["on_select"]()
+    assert page.session_state["entry"] == "b"
 
 
-def test_statuses_have_the_colours_of_the_report(monitor: Monitor) -> None:
-    details = page._details(MagicMock(), monitor, monitor.entries()[0].key)
-    assert details is not None
-    st = streamlit()
-    page._summary(st, details)
-    rows: Rows = st.bar_chart.call_args.args[0]
-    assert {row["status"]: row["colour"] for row in rows} == {
-        "pass": MID_TONES["pass"],
-        "graph_break": MID_TONES["graph_break"],
-    }
-    assert page._tone("error") == MID_TONES["compile_error"]
-    assert page._tone("timeout") == MID_TONES["no_verdict"]
+# --- sweeps --------------------------------------------------------------------------------------
 
 
-def test_the_slowest_requests_are_listed_slowest_first_with_their_complete_names(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    st = MagicMock()
-    name = "AVeryLongModelForConditionalGeneration dynamo eval"
-    page._ranked(st, "Slowest", [(name, 9.0), ("A dynamo eval", 1.0)], "seconds")
-    assert st.dataframe.call_args.args[0] == [
-        {"request": name, "seconds": 9.0},
-        {"request": "A dynamo eval", "seconds": 1.0},
+def test_a_run_is_counted(monitor: Monitor, stored: Stored) -> None:
+    assert monitor.entries() == ()
+    stored(
+        factories.result("A"),
+        factories.result("B", status=Status.CRASHED, phase=Phase.COMPILE),
+        factories.result("C", durations={"compile": 7.0}, peak_memory_bytes=3 * 10**9),
+    )
+    page = tab(monitor)
+    assert page.under("results") == "3 of 3"
+    assert page.of("bar_chart") == [
+        [
+            {"status": "pass", "requests": 2, "colour": MID_TONES["pass"]},
+            {"status": "crashed", "requests": 1, "colour": MID_TONES["no_verdict"]},
+        ]
     ]
-    shown: list[str] = []
-    monkeypatch.setattr(page, "_ranked", lambda st, heading, values, what: shown.append(what))
-    details = MagicMock(slowest=((name, 9.0),), largest=((name, 8.0),), batch_rows=())
-    monkeypatch.setattr(page, "_details", lambda *arguments: details)
-    page._timing(MagicMock(), details)
-    page._memory(MagicMock(), details)
-    assert shown == ["seconds", "megabytes"]
+    (alert,) = page.of("warning")
+    assert alert.endswith("→ run `compilewatch show B`")
+    slowest = tab(monitor, "Timing").under("Slowest requests")
+    assert slowest[0] == {"request": "C on dynamo", "seconds": 7.0}
+    assert tab(monitor, "Memory").under("Largest requests, in megabytes") == [
+        {"request": "C on dynamo", "megabytes": 3000.0}
+    ]
+
+
+def test_a_running_sweep_is_followed_and_each_line_is_read_once(
+    monitor: Monitor, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("a line was read twice")
+
+    with store.create_run(factories.run("", state="running", planned=3), EMPTY) as writer:
+        writer.append([factories.result("A")])
+        entry = monitor.entries()[0]
+        assert (entry.state, entry.done, entry.total, entry.passed) == ("running", 1, 3, 1)
+        writer.append([factories.result("B")])
+        assert tab(monitor).under("results") == "2 of 3"
+        monkeypatch.setattr("compilewatch.extras.monitor.view.decode", never)
+        assert tab(monitor).under("results") == "2 of 3"
+        monkeypatch.undo()
+        with (writer.path / "results.jsonl").open("ab") as file:
+            file.write(b'{"half": ')
+        assert tab(monitor).under("results") == "2 of 3"
+        writer.finish("finished")
+    assert monitor.entries()[0].state == "finished"
+
+
+def test_an_interrupted_run_says_how_to_continue(monitor: Monitor, stored: Stored) -> None:
+    stored(factories.result("A"), state="interrupted")
+    assert "continue it with `compilewatch sweep --resume`" in tab(monitor).of("error")[0]
+
+
+def test_a_run_shows_what_changed_since_its_baseline(monitor: Monitor, stored: Stored) -> None:
+    first = stored(factories.result("A"), factories.result("B"))
+    broken = factories.result("A", breaks=(factories.graph_break(),))
+    stored(broken, factories.result("B"), baseline=first)
+    heading = "Changes since the baseline"
+    (change,) = tab(monitor).under(heading)
+    assert (change["model"], change["change"]) == ("A", "worse")
+    assert (change["before"], change["after"]) == ("pass", "graph_break")
+    assert heading not in tab(monitor, number=1).headings()
+
+
+# --- training ------------------------------------------------------------------------------------
+
+
+def test_a_training_profile_is_followed_while_it_is_written(monitor: Monitor) -> None:
+    with Profiler(monitor.root / "profiles", trace_steps=0, model="Tiny") as profiler:
+        profiler.step()
+        assert monitor.entries()[0].state == "running"
+        assert tab(monitor).under("steps") == "1"
+        profiler.step()
+        assert tab(monitor).under("steps") == "2"
+        (sizes,) = tab(monitor, "Memory").of("line_chart")
+        assert len(sizes) == 2
+    assert monitor.entries()[0].state == "finished"
+
+
+def test_the_tabs_of_a_training_profile_have_their_rows(monitor: Monitor) -> None:
+    train(monitor.root)
+    page, timing = tab(monitor), tab(monitor, "Timing")
+    steps = timing.under("Stages of each step, in milliseconds")
+    assert [row["step"] for row in steps] == list(range(8))
+    shares = timing.under("Share of the steady steps")
+    assert sum(row["share"] for row in shares) == pytest.approx(1)
+    assert page.under("newest loss") == "0.25"
+    assert page.of("write")
+    assert monitor.entries()[0].label.endswith("training Tiny on eager (finished)")
+
+
+def test_a_slow_first_step_is_left_out_of_the_chart_and_named() -> None:
+    steps = [
+        Step(
+            index=index,
+            at_seconds=0.0,
+            wall_seconds=seconds,
+            cpu_seconds=0.0,
+            stages={Stage.FORWARD: seconds},
+        )
+        for index, seconds in enumerate((154.0, 0.01, 0.01, 0.01))
+    ]
+    for shown, drawn, left_out in (
+        (steps, [1, 2, 3], ["Step 0 took 154 s and is not drawn."]),
+        (steps[1:], [1, 2, 3], []),
+        (steps[:1], [0], []),
+    ):
+        page = Page()
+        _stages(page, shown, {Stage.FORWARD: 1.0})
+        assert [row["step"] for row in page.of("area_chart")[0]] == drawn
+        assert page.of("caption") == left_out
+
+
+def test_a_damaged_profile_is_an_error_of_its_own_tab_only(
+    monitor: Monitor, stored: Stored
+) -> None:
+    stored(factories.result("A"))
+    (train(monitor.root) / "steps.jsonl").write_bytes(b"{}\n")
+    (train(monitor.root) / "config.json").write_bytes(b"{")
+    assert "sweep" in [entry.kind for entry in monitor.entries()]
+
+
+# --- inference -----------------------------------------------------------------------------------
+
+
+def measured(root: Path, name: str = NAME, place: str = ".", notes: tuple[str, ...] = ()) -> Path:
+    made, samples = profiled.profile(name=name)
+    folder = ProfileFolder(root / name, place)
+    folder.write({"raw_values.json": msgspec.json.encode(samples), "report.html": b"page"})
+    folder.finish(msgspec.structs.replace(made, place=place, notes=notes))
+    folder.close()
+    return folder.path
+
+
+def test_each_figure_of_a_profile_has_a_chart_of_batches_with_a_line_for_each_target(
+    monitor: Monitor,
+) -> None:
+    measured(monitor.root)
+    (entry,) = monitor.entries()
+    assert entry.title == "Net<script> on eager, inductor"
+    assert entry.started_at.startswith("2026-11-22T10:00")
+    timing, memory = tab(monitor, "Timing"), tab(monitor, "Memory")
+    latency = timing.under("Latency of a call in ms")
+    assert [row["batch size"] for row in latency] == list(profiled.SIZES)
+    assert latency[0]["eager"] == pytest.approx(10, rel=0.05)
+    assert memory.under("One call alone, MB")[1]["eager"] == pytest.approx(0.004)
+    assert timing.under("Speed-up over eager mode")[0] == {"batch size": 1, "inductor": 1.25}
+    assert "Peak on the GPU, MB" not in memory.headings()
+
+
+def test_the_parts_of_a_call_and_the_lines_of_breaks_are_shown(monitor: Monitor) -> None:
+    measured(monitor.root)
+    timing = tab(monitor, "Timing")
+    calls = timing.under("Where a call goes")
+    assert [row.pop("call") for row in calls] == [
+        f"inductor, batch {size}" for size in profiled.SIZES
+    ]
+    assert sum(calls[0].values()) == pytest.approx(8.0)
+    (cost,) = timing.under("What each graph break costs in a call")
+    assert cost["line"] == "net.py:8"
+    assert cost["Python between graphs"] == pytest.approx(0.7)
+    assert any(
+        text.startswith("Main bottleneck: graph breaks") for text in tab(monitor).of("write")
+    )
+
+
+def test_notes_and_points_that_failed_are_alerts(monitor: Monitor) -> None:
+    folder = measured(monitor.root, notes=("the machine was busy",))
+    assert "the machine was busy" in tab(monitor).of("info")[0]
+    made, _ = profiled.profile()
+    point = msgspec.structs.replace(
+        made.targets[0].points[0],
+        latency=None,
+        samples_per_second=None,
+        status=Status.OOM,
+        detail="used 9 GiB of 8 GiB",
+    )
+    target = msgspec.structs.replace(made.targets[0], points=(point,))
+    line = msgspec.json.encode(msgspec.structs.replace(made, targets=(target,)))
+    (folder / PROFILES_FILE).write_bytes(line + b"\n")
+    (alert,) = tab(monitor).of("error")
+    assert "eager was not measured at batch 1: oom: used 9 GiB" in alert
+    assert tab(monitor, "Memory").of("info") == ["No memory was measured."]
+
+
+def test_the_profiles_of_a_sweep_are_listed(monitor: Monitor) -> None:
+    measured(monitor.root, "20261122-100000-0001", "profiles/net")
+    (entry,) = monitor.entries()
+    assert entry.key == "20261122-100000-0001/profiles/net"
+    assert tab(monitor, "Timing").of("line_chart")
+    assert [one.name for one in monitor.artifacts(entry)] == ["raw_values.json", "report.html"]
+
+
+@pytest.mark.parametrize(
+    ("pid", "state"),
+    [(os.getpid(), "running"), (2**22 + 1, "interrupted")],
+    ids=["of a process", "of none"],  # Workers of pytest-xdist must agree on the ids.
+)
+def test_a_profile_without_a_record(monitor: Monitor, pid: int, state: str) -> None:
+    """2**22 is the largest id that Linux gives to a process."""
+    (monitor.root / NAME / f".scratch-profile-{pid}").mkdir(parents=True)
+    (entry,) = monitor.entries()
+    assert (entry.state, entry.started_at) == (state, "2026-11-22T10:00:00Z")
+    assert len(tab(monitor).of("error")) == (state == "interrupted")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [(b"{}\n", "damaged line"), (b'{"kind": "inference", "schema_version": 99}\n', "newer")],
+)
+def test_a_profile_that_cannot_be_read_says_why(monitor: Monitor, line: bytes, said: str) -> None:
+    measured(monitor.root, "profile-20261122-100000-0002")
+    (measured(monitor.root) / PROFILES_FILE).write_bytes(line)
+    states = [entry.state for entry in monitor.entries()]
+    assert sorted(states) == ["damaged", "finished"]
+    assert tab(monitor, "Timing", states.index("finished")).of("line_chart")
+    (error,) = tab(monitor, "Timing", states.index("damaged")).of("error")
+    assert said in error
+
+
+def test_many_profiles_are_read_once(monitor: Monitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tab that redraws itself twice a second may look at names, but read no profile again."""
+    made, _ = profiled.profile()
+    for number in range(50):
+        folder = monitor.root / f"profile-20261122-100000-{number:04x}"
+        folder.mkdir(parents=True)
+        (folder / PROFILES_FILE).write_bytes(msgspec.json.encode(made) + b"\n")
+    reads: list[Path] = []
+
+    def counted(root: Path) -> Any:
+        reads.append(root)
+        return read_profiles(root)
+
+    monkeypatch.setattr("compilewatch.extras.monitor.view.read_profiles", counted)
+    first = monitor.entries()
+    assert (len(first), len(reads)) == (50, 50)
+    assert monitor.entries() == first
+    tab(monitor)
+    assert len(reads) == 50
+    (monitor.root / first[7].key / PROFILES_FILE).write_bytes(b"")
+    assert len(monitor.entries()) == 49
+    assert len(reads) == 51
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def test_files_are_listed_and_read_and_none_outside(monitor: Monitor) -> None:
+    folder = train(monitor.root)
+    (folder / ".hidden").write_text("")
+    (entry,) = monitor.entries()
+    names = {one.name for one in monitor.artifacts(entry)}
+    assert {"config.json", "steps.jsonl", "metrics.json"} <= names
+    assert ".hidden" not in names
+    assert monitor.read(entry, "config.json") == (folder / "config.json").read_bytes()
+    assert len(monitor.read(entry, "config.json", 10)) == 10
+    (monitor.root / "secret").write_text("x")
+    for name in ("../../secret", "/etc/hostname"):
+        with pytest.raises(StoreError, match="is outside of"):
+            monitor.read(entry, name)
+    with pytest.raises(StoreError, match="cannot be read"):
+        monitor.read(entry, "none.txt")
