@@ -8,35 +8,21 @@ comparison are of another version of compilewatch, its own two corners are evalu
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
 import msgspec
 
+from compilewatch import records
 from compilewatch.analysis.comparison import classify_change
 from compilewatch.environments.creation import release_of
 from compilewatch.errors import InterpreterError, UsageError
 from compilewatch.extras.history.bisect import Evaluator, Prepare
 from compilewatch.plan import worker_sha256
-from compilewatch.records import (
-    HARNESS_VERSION,
-    Change,
-    ChangeKind,
-    Depth,
-    Environment,
-    ModelSpec,
-    Record,
-    Result,
-    Run,
-    Status,
-    Target,
-    Tier,
-    Variants,
-)
 
-JUDGED = (ChangeKind.REGRESSION, ChangeKind.FIXED)
+JUDGED = (records.ChangeKind.REGRESSION, records.ChangeKind.FIXED)
 """The changes between two verdicts; no other change has a cause in torch or Transformers alone."""
 
 SHARED = frozenset({"torch", "transformers", "tokenizers", "triton", "sympy"})
@@ -63,19 +49,19 @@ class Versions(NamedTuple):
         return f"torch {self.torch} with transformers {self.transformers}"
 
 
-class Attribution(Record, frozen=True, kw_only=True):
+class Attribution(records.Record, frozen=True, kw_only=True):
     """The cause of one change. `detail` is one sentence; `corners` are what was found, in words."""
 
     model: str
-    target: Target
-    before: Status | None
-    after: Status | None
+    target: records.Target
+    before: records.Status | None
+    after: records.Status | None
     cause: ChangeCause
     detail: str
     corners: dict[str, str]
 
 
-Corners = Mapping[Versions, Result | None]
+Corners = Mapping[Versions, records.Result | None]
 """The results of today's compilewatch; None where there is none."""
 
 
@@ -83,21 +69,21 @@ Corners = Mapping[Versions, Result | None]
 class Side:
     """One of the two runs: its environments by name, and its results by model and target."""
 
-    run: Run
-    results: Mapping[tuple[str, Target], Result]
+    run: records.Run
+    results: Mapping[tuple[str, records.Target], records.Result]
 
     @classmethod
-    def of(cls, run: Run, results: Iterable[Result]) -> Side:
+    def of(cls, run: records.Run, results: Iterable[records.Result]) -> Side:
         return cls(run=run, results={(r.request.model.name, r.request.target): r for r in results})
 
-    def environment(self, target: Target) -> Environment | None:
+    def environment(self, target: records.Target) -> records.Environment | None:
         return next((e for e in self.run.environments if e.name == target.environment), None)
 
-    def is_of_today(self, target: Target) -> bool:
+    def is_of_today(self, target: records.Target) -> bool:
         """Whether this version of compilewatch would evaluate the target as the run did."""
         digests = self.run.settings.get("target_sha256", {})
         return (
-            self.run.harness_version == HARNESS_VERSION
+            self.run.harness_version == records.HARNESS_VERSION
             and digests.get(target.name) == worker_sha256()
         )
 
@@ -106,68 +92,70 @@ class Side:
 class _Case:
     """One change: its two ends, the results that are known, and why nothing can be determined."""
 
-    change: Change
-    old: Result
-    new: Result
+    change: records.Change
+    old: records.Result
+    new: records.Result
     ends: tuple[Versions, Versions] | None = None
-    corners: dict[Versions, Result | None] = field(default_factory=dict)
+    corners: dict[Versions, records.Result | None] = field(default_factory=dict)
     missing: set[Versions] = field(default_factory=set)
     problem: str = ""
     others: list[str] = field(default_factory=list)
     """What else differs between the environments, so that their results are not used."""
 
-    def spec(self, corner: Versions) -> ModelSpec:
+    def spec(self, corner: Versions) -> records.ModelSpec:
         """The model as the run with this Transformers described it."""
         assert self.ends is not None
         of_old = corner.transformers == self.ends[0].transformers
         return (self.old if of_old else self.new).request.model
 
 
-@dataclass(frozen=True, kw_only=True)
-class Corner:
-    """What is evaluated together: models on one target under one pair of releases."""
-
-    versions: Versions
-    target: Target
-    depth: Depth
-    tier: Tier
-    variants: Variants
-
-
 def attribute_changes(
     base: Side,
     side: Side,
-    changes: Iterable[Change],
+    changes: Iterable[records.Change],
     evaluator: Evaluator,
     prepare: Prepare,
     *,
     limit: int,
     by_place: bool,
-    report: Callable[[Corner, Sequence[str]], None],
+    report: Callable[[Versions, str, int], None],
 ) -> tuple[Attribution, ...]:
     """Return the cause of every change between two verdicts, in their order.
 
     At most `limit` changes are evaluated in the corners that they lack, at most four each;
-    `report` is called before each corner. Results that are stored already are used. Those of the
-    runs are not if another version of compilewatch made them, or if their environments differ in
-    more than torch and Transformers; then the ends are evaluated again in like environments.
-    `by_place` is how the comparison of the runs compared graph breaks.
+    `report` is called before each corner, with its target and the number of models. Results that
+    are stored already are used. Those of the runs are not if another version of compilewatch made
+    them, or if their environments differ in more than torch and Transformers; then the ends are
+    evaluated again in like environments. `by_place` is how the comparison of the runs compared
+    graph breaks.
     """
     cases = [_case(base, side, change) for change in changes if change.kind in JUDGED]
-    waiting: defaultdict[Corner, list[_Case]] = defaultdict(list)
     open_ = [case for case in cases if case.missing]
     for case in open_[limit:]:
         case.problem = f"not evaluated: more than {limit} changes (--limit)"
+    waiting: defaultdict[tuple[Versions, records.Target, _How], list[_Case]] = defaultdict(list)
     for case in open_[:limit]:
+        # Which of the environments runs it is found by its versions.
+        any_environment = records.Target().environment
+        target = msgspec.structs.replace(case.change.target, environment=any_environment)
         for versions in sorted(case.missing):
-            waiting[_corner(case, versions)].append(case)
-    for corner, members in waiting.items():
-        report(corner, [case.change.model for case in members])
-        _evaluate(corner, members, evaluator, prepare)
+            waiting[versions, target, _how(case.new)].append(case)
+    for (versions, target, how), members in waiting.items():
+        report(versions, target.name, len(members))
+        try:
+            environment = prepare(*versions)
+        except (InterpreterError, UsageError) as error:
+            for case in members:
+                case.problem = str(error)
+            continue
+        specs = [case.spec(versions) for case in members]
+        answers = evaluator.evaluate(specs, target, environment, **how._asdict())
+        for case, spec in zip(members, specs, strict=True):
+            case.corners[versions] = answers[spec.name].result
     return tuple(_attribution(case, by_place) for case in cases)
 
 
-def _case(base: Side, side: Side, change: Change) -> _Case:
+def _case(base: Side, side: Side, change: records.Change) -> _Case:
     identity = (change.model, change.target)
     old, new = base.results[identity], side.results[identity]
     case = _Case(change=change, old=old, new=new)
@@ -179,14 +167,14 @@ def _case(base: Side, side: Side, change: Change) -> _Case:
     elif old.request.model.build != new.request.model.build:
         case.problem = "the model is built otherwise: its configuration or source changed"
     else:
-        old_end, new_end = (
-            Versions(release_of(e.torch), e.transformers or "") for e in (before, after)
+        ends = case.ends = (
+            Versions(release_of(before.torch), before.transformers),
+            Versions(release_of(after.torch), after.transformers),
         )
-        ends = old_end, new_end
-        case.ends, case.others = ends, _other_differences(before, after)
+        case.others = _other_differences(before, after)
         case.corners = {
             versions: result
-            for versions, result, run in ((ends[0], old, base), (ends[1], new, side))
+            for versions, result, run in zip(ends, (old, new), (base, side), strict=True)
             if run.is_of_today(change.target) and not case.others
         }
         every = {Versions(a.torch, b.transformers) for a in ends for b in ends}
@@ -196,48 +184,22 @@ def _case(base: Side, side: Side, change: Change) -> _Case:
     return case
 
 
-def _other_differences(before: Environment, after: Environment) -> list[str]:
-    names = (before.packages.keys() | after.packages.keys()) - SHARED
-    differences = [
-        f"{name} {before.packages.get(name, 'none')} -> {after.packages.get(name, 'none')}"
-        for name in sorted(names)
-        if before.packages.get(name) != after.packages.get(name)
-    ]
-    if before.python != after.python:
-        differences.insert(0, f"python {before.python} -> {after.python}")
-    return differences
+class _How(NamedTuple):
+    depth: records.Depth
+    tier: records.Tier
+    variants: records.Variants
 
 
-def _corner(case: _Case, versions: Versions) -> Corner:
-    request = case.new.request
-    # Which of the environments runs it is found later, from the versions.
-    target = msgspec.structs.replace(request.target, environment=Target().environment)
-    depth, tier, variants = _how(case.new)
-    return Corner(versions=versions, target=target, depth=depth, tier=tier, variants=variants)
-
-
-def _how(result: Result) -> tuple[Depth, Tier, Variants]:
+def _how(result: records.Result) -> _How:
     request = result.request
-    return request.depth, request.tier, request.variants
+    return _How(request.depth, request.tier, request.variants)
 
 
-def _evaluate(
-    corner: Corner, members: Sequence[_Case], evaluator: Evaluator, prepare: Prepare
-) -> None:
-    """Evaluate a corner. Where its environment cannot be created, its cases say why."""
-    try:
-        environment = prepare(*corner.versions)
-    except (InterpreterError, UsageError) as error:
-        for case in members:
-            case.problem = str(error)
-        return
-    settings = msgspec.structs.replace(
-        evaluator.settings, depth=corner.depth, tier=corner.tier, variants=corner.variants
-    )
-    specs = [case.spec(corner.versions) for case in members]
-    answers = replace(evaluator, settings=settings).evaluate(specs, corner.target, environment)
-    for case, spec in zip(members, specs, strict=True):
-        case.corners[corner.versions] = answers[spec.name].result
+def _other_differences(before: records.Environment, after: records.Environment) -> list[str]:
+    lines = records.changed("python", before.python, after.python)
+    for name in sorted((before.packages.keys() | after.packages.keys()) - SHARED):
+        lines += records.changed(name, before.packages.get(name), after.packages.get(name))
+    return lines
 
 
 def _attribution(case: _Case, by_place: bool) -> Attribution:
@@ -302,9 +264,11 @@ def attribute(
         alike = same(torch_only, new) and same(transformers_only, new)
         how = "each of the two alone does it" if alike else "each of the two alone changes it"
         return ChangeCause.INTERACTION, how
-    changed = torch_only if torch_changes else transformers_only
-    name = "torch" if torch_changes else "Transformers"
+    cause, name, changed = (
+        (ChangeCause.TORCH, "torch", torch_only)
+        if torch_changes
+        else (ChangeCause.TRANSFORMERS, "Transformers", transformers_only)
+    )
     if not same(changed, new):
         return ChangeCause.INTERACTION, f"{name} alone changes the result, but to another one"
-    cause = ChangeCause.TORCH if torch_changes else ChangeCause.TRANSFORMERS
     return cause, f"{name} alone changes the result"

@@ -16,41 +16,31 @@ from difflib import SequenceMatcher
 from enum import StrEnum
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from packaging.version import Version
 
+from compilewatch import records
 from compilewatch.api.sweep import sweep_models
 from compilewatch.config import LokiSettings, PushgatewaySettings, S3Settings, Settings
 from compilewatch.environments import SUPPORTED_TRANSFORMERS, Environments, package_folder
-from compilewatch.environments.creation import ensure, releases
+from compilewatch.environments.creation import releases
 from compilewatch.errors import InterpreterError, UnknownModelError, UsageError, did_you_mean
 from compilewatch.launchers import Launcher
 from compilewatch.plan import load_expectations, options_of, place, plan
-from compilewatch.records import (
-    Environment,
-    GraphBreak,
-    ModelSpec,
-    Phase,
-    Record,
-    Result,
-    Status,
-    Target,
-)
 from compilewatch.store import Store
 
 Launch = Callable[[Settings, Sequence[str]], AbstractContextManager[Launcher]]
 """Returns the launcher of these environments; as a context manager, it closes it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class EvaluatedVersion:
+class EvaluatedVersion(NamedTuple):
     """A result, and the run that has it; `reused` if that run was there before."""
 
-    result: Result
-    run: str
-    reused: bool
+    result: records.Result
+    run: str | None = None
+    reused: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,13 +53,27 @@ class Evaluator:
     selection: Mapping[str, Any]
 
     def evaluate(
-        self, specs: Sequence[ModelSpec], target: Target, environment: Environment
+        self,
+        specs: Sequence[records.ModelSpec],
+        target: records.Target,
+        environment: records.Environment,
+        **how: Any,
     ) -> dict[str, EvaluatedVersion]:
         """Return the results by model name, stored ones first; `target` names no environment.
 
-        KeyboardInterrupt, LauncherError and StoreError propagate; all finished results are stored.
+        `how` are settings that count instead of the usual ones. KeyboardInterrupt, LauncherError
+        and StoreError propagate; all finished results are stored.
         """
-        settings = quiet(self.settings, environment.name)
+        settings = msgspec.structs.replace(
+            self.settings,
+            environments=(environment.name,),
+            baseline="none",
+            sinks=(),  # and it is published nowhere
+            pushgateway=PushgatewaySettings(),
+            loki=LokiSettings(),
+            s3=S3Settings(),
+            **how,
+        )
         placed = place([target], settings.environments, [environment])
         expectations = load_expectations(Path(settings.expectations_file))
         planned = plan(
@@ -81,17 +85,14 @@ class Evaluator:
             named=True,
         )
         answers = {
-            skipped.request.model.name: EvaluatedVersion(result=skipped, run="", reused=False)
-            for skipped in planned.skipped
+            skipped.request.model.name: EvaluatedVersion(skipped) for skipped in planned.skipped
         }
         stored = self.store.lookup_many([request.key for request in planned.requests])
         waiting = []
         for request in planned.requests:
             if known := stored.get(request.key):
                 result = msgspec.structs.replace(known.result, request=request)
-                answers[request.model.name] = EvaluatedVersion(
-                    result=result, run=known.run, reused=True
-                )
+                answers[request.model.name] = EvaluatedVersion(result, known.run, reused=True)
             else:
                 waiting.append(request.model)
         if waiting:
@@ -109,37 +110,23 @@ class Evaluator:
                     selection={**self.selection, "names": [spec.name for spec in waiting]},
                 )
             for result in view.results:
-                name = result.request.model.name
-                answers[name] = EvaluatedVersion(result=result, run=view.run.id, reused=False)
+                answers[result.request.model.name] = EvaluatedVersion(result, view.run.id)
         return answers
-
-
-def quiet(settings: Settings, environment: str) -> Settings:
-    """The settings of a run in one environment that is compared and published nowhere."""
-    return msgspec.structs.replace(
-        settings,
-        environments=(environment,),
-        baseline="none",
-        sinks=(),
-        pushgateway=PushgatewaySettings(),
-        loki=LokiSettings(),
-        s3=S3Settings(),
-    )
 
 
 PACKAGES = ("transformers", "torch")
 
-MACHINES = frozenset({Status.TIMEOUT, Status.OOM, Status.CRASHED})
+MACHINES = frozenset({records.Status.TIMEOUT, records.Status.OOM, records.Status.CRASHED})
 """Statuses that say nothing about a release, because the machine may have been the cause."""
 
 CONTEXT_LINES = 2
 
 Group = list[tuple[str, int, int, int, int]]
 
-Choose = Callable[[str, str], ModelSpec]
+Choose = Callable[[str, str], records.ModelSpec]
 """Returns the model with a name in an environment. Raises UnknownModelError."""
 
-Prepare = Callable[[str, str], Environment]
+Prepare = Callable[[str, str], records.Environment]
 """Returns an environment with these releases of torch and Transformers, and creates it if needed.
 """
 
@@ -153,7 +140,7 @@ class Kind(StrEnum):
     UNDETERMINED = "undetermined"
 
 
-class Evaluated(Record, frozen=True, kw_only=True):
+class Evaluated(records.Record, frozen=True, kw_only=True):
     """What one release gave.
 
     `architecture` is the class that was built. `run` is the stored run that has the result, None
@@ -165,11 +152,11 @@ class Evaluated(Record, frozen=True, kw_only=True):
     kind: Kind
     environment: str = ""
     architecture: str | None = None
-    status: Status | None = None
-    phase: Phase | None = None
+    status: records.Status | None = None
+    phase: records.Phase | None = None
     code: str = ""
     fullgraph: bool | None = None
-    breaks: tuple[GraphBreak, ...] = ()
+    breaks: tuple[records.GraphBreak, ...] = ()
     detail: str = ""
     run: str | None = None
     reused: bool = False
@@ -180,7 +167,7 @@ class Evaluated(Record, frozen=True, kw_only=True):
         verdict = (self.kind, self.status, self.phase, self.code, self.fullgraph)
         return (*verdict, frozenset(graph_break.fingerprint for graph_break in self.breaks))
 
-    def lacks(self, other: Evaluated) -> tuple[GraphBreak, ...]:
+    def lacks(self, other: Evaluated) -> tuple[records.GraphBreak, ...]:
         """Return the graph breaks of another release that this one does not have."""
         own = {graph_break.fingerprint for graph_break in self.breaks}
         return tuple(
@@ -188,7 +175,7 @@ class Evaluated(Record, frozen=True, kw_only=True):
         )
 
 
-class Bisection(Record, frozen=True, kw_only=True):
+class Bisection(records.Record, frozen=True, kw_only=True):
     """A finished search, with its evaluations in the order of the releases from good to bad.
 
     `last` is the last release with the state of the good one and `first` the first one known to
@@ -254,12 +241,11 @@ def search(releases: Sequence[str], evaluate: Callable[[str], Evaluated]) -> Bis
     )
 
 
-def evaluated(
-    release: str, result: Result, *, environment: str, run: str | None, reused: bool
-) -> Evaluated:
+def evaluated(release: str, version: EvaluatedVersion, environment: str) -> Evaluated:
     """Return what a result says about a release."""
+    result = version.result
     kind = Kind.VERDICT if result.is_verdict else Kind.FAILED
-    in_setup = result.status is Status.ERROR and result.phase is Phase.SETUP
+    in_setup = result.status is records.Status.ERROR and result.phase is records.Phase.SETUP
     if result.status in MACHINES or in_setup:
         kind = Kind.UNDETERMINED
     return Evaluated(
@@ -273,23 +259,9 @@ def evaluated(
         fullgraph=result.fullgraph.accepted if result.fullgraph is not None else None,
         breaks=result.breaks,
         detail=result.detail,
-        run=run,
-        reused=reused,
+        run=version.run,
+        reused=version.reused,
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Question:
-    """What is searched for. `other` is the release of the package that stays the same."""
-
-    model: str
-    target: Target
-    package: str
-    other: str
-
-    def versions(self, release: str) -> tuple[str, str]:
-        """Return torch and Transformers for a release of the package that is searched."""
-        return (release, self.other) if self.package == "torch" else (self.other, release)
 
 
 def candidates(package: str, good: str, bad: str) -> tuple[str, ...]:
@@ -315,7 +287,10 @@ def candidates(package: str, good: str, bad: str) -> tuple[str, ...]:
 
 
 def bisect(
-    question: Question,
+    model: str,
+    target: records.Target,
+    package: str,
+    other: str,
     versions: Sequence[str],
     evaluator: Evaluator,
     *,
@@ -323,20 +298,21 @@ def bisect(
     prepare: Prepare,
     report: Callable[[Evaluated, int, int], None],
 ) -> Bisection:
-    """Search the releases `versions`; `report` is called after each evaluation, with its number.
+    """Search the releases `versions` of a package; `other` is that of the other one, which stays.
 
-    Environments are kept, and so are results: a search that was interrupted begins again where it
-    was, at no cost.
+    `report` is called after each evaluation, with its number. Environments are kept, and so are
+    results: a search that was interrupted begins again where it was, at no cost.
     """
     limit, numbers = most_evaluations(len(versions)), count(1)
 
     def evaluation(release: str) -> Evaluated:
+        pair = (release, other) if package == "torch" else (other, release)
         try:
-            environment = prepare(*question.versions(release))
+            environment = prepare(*pair)
         except (InterpreterError, UsageError) as error:
             return Evaluated(release=release, kind=Kind.UNDETERMINED, detail=str(error))
         try:
-            spec = choose(question.model, environment.name)
+            spec = choose(model, environment.name)
         except UnknownModelError as error:
             return Evaluated(
                 release=release,
@@ -344,14 +320,8 @@ def bisect(
                 environment=environment.name,
                 detail=f"transformers {environment.transformers}: {error}",
             )
-        version = evaluator.evaluate([spec], question.target, environment)[spec.name]
-        return evaluated(
-            release,
-            version.result,
-            environment=environment.name,
-            run=version.run or None,
-            reused=version.reused,
-        )
+        version = evaluator.evaluate([spec], target, environment)[spec.name]
+        return evaluated(release, version, environment.name)
 
     def evaluate(release: str) -> Evaluated:
         result = evaluation(release)
@@ -361,12 +331,7 @@ def bisect(
     return search(versions, evaluate)
 
 
-def preparing(environments: Environments, observer: Callable[[str], None]) -> Prepare:
-    """Return the usual `Prepare`, which creates environments that are missing."""
-    return lambda torch, transformers: ensure(environments, torch, transformers, observer)
-
-
-class FileChange(Record, frozen=True, kw_only=True):
+class FileChange(records.Record, frozen=True, kw_only=True):
     """The changed lines of one file of Transformers, as a unified diff."""
 
     file: str

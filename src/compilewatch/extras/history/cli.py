@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,49 +12,22 @@ import click
 from rich.console import RenderableType
 from rich.text import Text
 
-from compilewatch.api.choose import (
-    check_nested_graph_breaks,
-    local_launcher,
-    one_model,
-    one_target,
-    split,
-)
+from compilewatch import records
+from compilewatch.api import choose
 from compilewatch.cli import completion, options
 from compilewatch.cli.tables import changes_table
 from compilewatch.config import Settings, load_settings
 from compilewatch.contract.targets import target_label
 from compilewatch.environments import Environments
-from compilewatch.environments.creation import release_of
+from compilewatch.environments.creation import ensure, release_of
 from compilewatch.errors import UnknownModelError, UsageError
+from compilewatch.extras.history import bisect
 from compilewatch.extras.history.attribute import (
     Attribution,
     ChangeCause,
-    Corner,
     Side,
+    Versions,
     attribute_changes,
-)
-from compilewatch.extras.history.bisect import (
-    PACKAGES,
-    Bisection,
-    Evaluated,
-    Evaluator,
-    FileChange,
-    Kind,
-    Question,
-    bisect,
-    candidates,
-    preparing,
-    source_changes,
-)
-from compilewatch.records import (
-    DEFAULT_ENVIRONMENT,
-    Earlier,
-    GraphBreak,
-    Mode,
-    Record,
-    Result,
-    RunView,
-    reason_label,
 )
 from compilewatch.report.terminal import (
     STYLES,
@@ -69,26 +43,30 @@ from compilewatch.store import Store
 INCOMPLETE = 3
 
 
-class BisectReport(Record, frozen=True, kw_only=True):
+class BisectReport(records.Record, frozen=True, kw_only=True):
     """The output of `--json`. `other` is the release of the package that stayed the same."""
 
     model: str
     package: str
     other: str
-    bisection: Bisection
-    changes: tuple[FileChange, ...]
+    bisection: bisect.Bisection
+    changes: tuple[bisect.FileChange, ...]
 
 
 @click.command("bisect")
 @click.argument("model", shell_complete=completion.models)
-@click.option("--package", type=click.Choice(PACKAGES), default="transformers", show_default=True)
+@click.option(
+    "--package", type=click.Choice(bisect.PACKAGES), default="transformers", show_default=True
+)
 @click.option("--good", metavar="VERSION", required=True, help="One end: a release of the package.")
 @click.option("--bad", metavar="VERSION", required=True, help="The other end, newer or older.")
 @click.option("--torch", metavar="VERSION", help="The torch that stays the same (the installed).")
 @click.option("--transformers", metavar="VERSION", help="The Transformers, likewise.")
 @options.source
 @click.option("--target", default="dynamo", show_default=True, help="The compile target.")
-@click.option("--mode", type=click.Choice([m.value for m in Mode]), default=Mode.EVAL.value)
+@click.option(
+    "--mode", type=click.Choice([m.value for m in records.Mode]), default=records.Mode.EVAL.value
+)
 @options.dynamic
 @options.nested_graph_breaks
 @click.option(
@@ -132,40 +110,45 @@ def bisect_command(
     torch with others of the same torch. Results are stored, so that a search that was interrupted
     continues where it was. The exit status is 3 if the result of --good or --bad is not known.
     """
-    settings = load_settings(flags | {"devices": split(device), "jobs": 1})
+    settings = load_settings(flags | {"devices": choose.split(device), "jobs": 1})
     other = _other(settings, package, torch, transformers)
     environments = Environments(settings.cache_folder)
-    asked = one_target(target, mode=mode, dynamic=dynamic, settings=settings)
-    check_nested_graph_breaks([asked], settings, asked=flags["nested_graph_breaks"])
-    versions = candidates(package, good, bad)
-    evaluator = Evaluator(
+    asked = choose.one_target(target, mode=mode, dynamic=dynamic, settings=settings)
+    choose.check_nested_graph_breaks([asked], settings, asked=flags["nested_graph_breaks"])
+    versions = bisect.candidates(package, good, bad)
+    evaluator = bisect.Evaluator(
         store=Store(Path(settings.output_dir)),
         settings=settings,
-        launch=lambda chosen, names: local_launcher(chosen, names, single=True),
+        launch=lambda chosen, names: choose.local_launcher(chosen, names, single=True),
         selection={"bisect": package},
     )
     err = console(stderr=True)
-    bisection = bisect(
-        Question(model=model, target=asked, package=package, other=other),
+    bisection = bisect.bisect(
+        model,
+        asked,
+        package,
+        other,
         versions,
         evaluator,
-        choose=lambda name, environment: one_model(settings, name, environment=environment),
-        prepare=preparing(environments, options.show_creation),
+        choose=lambda name, environment: choose.one_model(settings, name, environment=environment),
+        prepare=partial(ensure, environments, observer=options.show_creation),
         report=lambda *evaluation: err.print(evaluated_line(package, *evaluation)),
     )
     ends = bisection.evaluated[0], bisection.evaluated[-1]
-    if all(end.kind is Kind.ABSENT for end in ends):
+    if all(end.kind is bisect.Kind.ABSENT for end in ends):
         raise UnknownModelError(ends[1].detail, model)
-    changes = source_changes(bisection, environments, lines)
+    report = BisectReport(
+        model=model,
+        package=package,
+        other=other,
+        bisection=bisection,
+        changes=bisect.source_changes(bisection, environments, lines),
+    )
     if as_json:
-        options.print_json(
-            BisectReport(
-                model=model, package=package, other=other, bisection=bisection, changes=changes
-            )
-        )
+        options.print_json(report)
     else:
-        console().print(bisection_table(model, package, other, bisection, changes))
-    return INCOMPLETE if Kind.UNDETERMINED in {end.kind for end in ends} else 0
+        console().print(bisection_table(report))
+    return INCOMPLETE if bisect.Kind.UNDETERMINED in {end.kind for end in ends} else 0
 
 
 def _other(settings: Settings, package: str, torch: str | None, transformers: str | None) -> str:
@@ -176,14 +159,14 @@ def _other(settings: Settings, package: str, torch: str | None, transformers: st
     (name,) = set(named) - {package}
     if (release := named[name]) is not None:
         return release
-    installed = Environments(settings.cache_folder).describe(DEFAULT_ENVIRONMENT)
+    installed = Environments(settings.cache_folder).describe(records.DEFAULT_ENVIRONMENT)
     return release_of(installed.torch if name == "torch" else installed.transformers or "0")
 
 
 DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 
-def evaluated_line(package: str, one: Evaluated, number: int, limit: int) -> Text:
+def evaluated_line(package: str, one: bisect.Evaluated, number: int, limit: int) -> Text:
     """`2 of at most 7: transformers 5.4.0  graph break: GB0170 …  (evaluated in …)`."""
     origin = f"from run {one.run}" if one.reused else f"evaluated in {one.environment}"
     line = plain(f"{number} of at most {limit}: {package} {one.release}  ")
@@ -191,39 +174,37 @@ def evaluated_line(package: str, one: Evaluated, number: int, limit: int) -> Tex
     return line.append(f"  ({origin if one.run else 'not evaluated'})", style="dim")
 
 
-def bisection_table(
-    model: str, package: str, other: str, bisection: Bisection, changes: Sequence[FileChange]
-) -> RenderableType:
+def bisection_table(report: BisectReport) -> RenderableType:
     """Every release that was evaluated, what changed between which two, and the changed lines."""
+    bisection = report.bisection
     table = plain_table("Release", "Result", "Environment", "Run", gap=2)
     for one in bisection.evaluated:
         style = "bold" if one.release in (bisection.last, bisection.first) else ""
         cells = plain(one.environment), plain(one.run or "")
         table.add_row(plain(one.release, style), _result(one), *cells)
-    parts: list[RenderableType] = [table, plain(_conclusion(model, package, other, bisection))]
-    if bisection.first is not None and not changes:
+    parts: list[RenderableType] = [table, plain(_conclusion(report))]
+    if bisection.first is not None and not report.changes:
         parts.append(plain("The model's file and those with graph breaks are the same in both."))
-    for change in changes:
+    for change in report.changes:
         lines = (plain(line, DIFF_STYLES.get(line[:1], "")) for line in change.lines)
         parts += [plain(change.file, "bold"), Indented(Text("\n").join(lines))]
     return spaced(parts)
 
 
-def _conclusion(model: str, package: str, other: str, bisection: Bisection) -> str:
-    fixed = "transformers" if package == "torch" else "torch"
+def _conclusion(report: BisectReport) -> str:
+    model, package, bisection = report.model, report.package, report.bisection
+    stays = f"with {'transformers' if package == 'torch' else 'torch'} {report.other}"
     evaluations = plural(len(bisection.evaluated), "evaluation")
     count = f"{evaluations} of {len(bisection.releases)} releases"
     ends = bisection.evaluated[0], bisection.evaluated[-1]
     last, first = bisection.last, bisection.first
-    unknown = [one.release for one in ends if one.kind is Kind.UNDETERMINED]
+    unknown = [one.release for one in ends if one.kind is bisect.Kind.UNDETERMINED]
     if unknown:
         return f"Not determined: nothing is known of {package} {' and '.join(unknown)}. {count}."
     if last is None or first is None:
         between = f"between {package} {ends[0].release} and {ends[1].release}"
-        return (
-            f"{model} has the same result at both ends, {between}, with {fixed} {other}. {count}."
-        )
-    change = f"{model} changed between {package} {last} and {first}, with {fixed} {other}"
+        return f"{model} has the same result at both ends, {between}, {stays}. {count}."
+    change = f"{model} changed between {package} {last} and {first}, {stays}"
     lines = [f"{change}. {count}."]
     before, after = bisection.of(last), bisection.of(first)
     lines += [f"  only in {last}: {_place(one)}" for one in after.lacks(before)]
@@ -238,18 +219,18 @@ def _conclusion(model: str, package: str, other: str, bisection: Bisection) -> s
     return "\n".join(lines)
 
 
-def _place(graph_break: GraphBreak) -> str:
+def _place(graph_break: records.GraphBreak) -> str:
     where = f"{graph_break.file}:{graph_break.line} in {graph_break.function}"
-    return f"{reason_label(graph_break)} at {where}"
+    return f"{records.reason_label(graph_break)} at {where}"
 
 
-def _result(one: Evaluated) -> Text:
-    if one.kind is Kind.ABSENT:
+def _result(one: bisect.Evaluated) -> Text:
+    if one.kind is bisect.Kind.ABSENT:
         return plain("no such model", "dim")
     if one.status is None or one.phase is None:
         return plain(f"not known: {one.detail}", STYLES[ResultGroup.NO_VERDICT])
-    group = outcome(Earlier("", one.status, one.phase))
-    why = "; ".join(sorted(set(map(reason_label, one.breaks)))) or one.code
+    group = outcome(records.Earlier("", one.status, one.phase))
+    why = "; ".join(sorted(set(map(records.reason_label, one.breaks)))) or one.code
     if group is ResultGroup.PASS:
         why = "" if one.fullgraph is not False else "fullgraph=True rejected"
     elif group in (ResultGroup.NO_VERDICT, ResultGroup.NOT_RUN):
@@ -260,8 +241,8 @@ def _result(one: Evaluated) -> Text:
 def print_attributions(
     store: Store,
     settings: Settings,
-    seen: RunView,
-    olds: Iterable[Result],
+    seen: records.RunView,
+    olds: Iterable[records.Result],
     *,
     limit: int,
     by_place: bool,
@@ -272,16 +253,15 @@ def print_attributions(
     `olds` are the results that the run is compared with. `limit` is how many changes are evaluated.
     With `by_place`, both sides are environments of this machine.
     """
-    evaluator = Evaluator(
+    evaluator = bisect.Evaluator(
         store=store,
         settings=settings,
-        launch=lambda chosen, names: local_launcher(chosen, names),
+        launch=lambda chosen, names: choose.local_launcher(chosen, names),
         selection={"attribute": seen.run.id},
     )
 
-    def report(corner: Corner, models: Sequence[str]) -> None:
-        count = plural(len(models), "model")
-        click.echo(f"{corner.versions}: evaluating {count} on {corner.target.name}", err=True)
+    def report(versions: Versions, target: str, models: int) -> None:
+        click.echo(f"{versions}: evaluating {plural(models, 'model')} on {target}", err=True)
 
     assert seen.baseline is not None
     attributions = attribute_changes(
@@ -289,7 +269,7 @@ def print_attributions(
         Side.of(seen.run, seen.results),
         seen.changes,
         evaluator,
-        preparing(Environments(settings.cache_folder), options.show_creation),
+        partial(ensure, Environments(settings.cache_folder), observer=options.show_creation),
         limit=limit,
         by_place=by_place,
         report=report,

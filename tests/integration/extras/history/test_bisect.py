@@ -7,21 +7,13 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from compilewatch.api.publish import view
 from compilewatch.config import Settings
 from compilewatch.errors import InterpreterError, UnknownModelError
 from compilewatch.extras.history.attribute import Attribution, ChangeCause, Side, attribute_changes
-from compilewatch.extras.history.bisect import (
-    Bisection,
-    Evaluated,
-    Evaluator,
-    Kind,
-    Question,
-    bisect,
-)
+from compilewatch.extras.history.bisect import Bisection, Evaluated, Evaluator, Kind, bisect
 from compilewatch.launchers import Launcher
 from compilewatch.records import Environment, ModelSpec, Phase, Request, Result, Status, Target
 from compilewatch.store import Store
@@ -81,50 +73,80 @@ class World:
         return sweeping.store(self.folder)
 
     def evaluator(self) -> Evaluator:
+        settings, selection = sweeping.settings(self.folder), {"bisect": "transformers"}
         return Evaluator(
-            store=self.store(),
-            settings=sweeping.settings(self.folder),
-            launch=self.launch,
-            selection={"bisect": "transformers"},
+            store=self.store(), settings=settings, launch=self.launch, selection=selection
         )
 
     def search(self) -> tuple[Bisection, list[Evaluated]]:
         seen: list[Evaluated] = []
         found = bisect(
-            Question(model="A", target=Target(), package="transformers", other="2.15.0"),
+            "A",
+            Target(),
+            "transformers",
+            "2.15.0",
             RELEASES,
             self.evaluator(),
             choose=self.choose,
             prepare=self.prepare,
-            report=lambda each, number, limit: seen.append(each),
+            report=lambda one, number, limit: seen.append(one),
         )
         return found, seen
+
+    def attribute(
+        self, ends: tuple[tuple[str, str], tuple[str, str]], limit: int = 9
+    ) -> Attribution:
+        """The change between a run of each of two ends, in environments of one name."""
+        store = self.store()
+        runs = []
+        for torch, transformers in ends:
+            environment = factories.environment(
+                name="default", torch=f"{torch}+cpu", transformers=transformers, packages={}
+            )
+
+            def answer(request: Request, versions: str = f"{torch}/{transformers}") -> Result:
+                return self.answer(versions, request)
+
+            launcher = In(environment, answer)
+            run = sweeping.run_sweep(self.folder, launcher, specs=sweeping.MODELS[:1]).run
+            runs.append(store.open(run.id))
+        base, stored = runs
+        (found,) = attribute_changes(
+            Side.of(base.run, base.results()),
+            Side.of(stored.run, stored.results()),
+            view(store, stored, baseline=base).changes,
+            self.evaluator(),
+            self.prepare,
+            limit=limit,
+            by_place=False,
+            report=lambda *_: None,
+        )
+        return found
 
 
 def breaking_from(release: str) -> Answer:
     def answer(versions: str, request: Request) -> Result:
-        if versions.partition("/")[2] < release:
-            return passing(request)
-        return broken(request)
+        return passing(request) if versions.partition("/")[2] < release else broken(request)
 
     return answer
 
 
 def broken(request: Request) -> Result:
-    made = factories.result(breaks=(factories.graph_break(),))
-    return msgspec.structs.replace(made, request=request)
+    return factories.result(request=request, breaks=(factories.graph_break(),))
 
 
 def test_the_release_is_found_and_each_result_is_stored_once(tmp_path: Path) -> None:
+    latest = sweeping.run_sweep(tmp_path).run.id
     world = World(tmp_path, breaking_from("5.4.0"))
     found, seen = world.search()
     assert (found.last, found.first, found.between) == ("5.3.0", "5.4.0", ())
     assert len(world.evaluated) == len(seen) <= 7
-    assert len(world.store().runs()) == len(seen)
+    assert len(world.store().runs()) == len(seen) + 1
+    assert world.store().latest_id() == latest  # that people look at
     again, seen = world.search()
     assert (again.last, again.first) == ("5.3.0", "5.4.0")
     assert len(world.evaluated) == len(seen)  # nothing ran again
-    assert all(each.reused for each in seen)
+    assert all(one.reused for one in seen)
 
 
 def test_an_interrupted_search_evaluates_only_what_is_left(tmp_path: Path) -> None:
@@ -142,7 +164,7 @@ def test_an_interrupted_search_evaluates_only_what_is_left(tmp_path: Path) -> No
     world.answer = steady
     found, seen = world.search()
     assert found.first == "5.4.0"
-    assert [each.release for each in seen if each.reused] == ["5.1.0", "5.7.0"]
+    assert [one.release for one in seen if one.reused] == ["5.1.0", "5.7.0"]
     assert len(world.evaluated) == before + len(seen) - 2
 
 
@@ -150,74 +172,27 @@ def test_releases_that_lack_the_model_or_have_no_environment(tmp_path: Path) -> 
     world = World(tmp_path, breaking_from("5.9"), lacking=("5.1.0", "5.2.0"), broken=("5.4.0",))
     found, seen = world.search()
     assert (found.last, found.first) == ("5.2.0", "5.3.0")
-    kinds = {each.release: each.kind for each in seen}
+    kinds = {one.release: one.kind for one in seen}
     assert kinds["5.1.0"] is Kind.ABSENT
     assert kinds["5.4.0"] is Kind.UNDETERMINED
     assert ("A", "2.15.0-5.1.0") not in world.evaluated
 
 
-def test_the_latest_run_stays_the_one_that_people_look_at(tmp_path: Path) -> None:
-    made = sweeping.run_sweep(tmp_path)
-    World(tmp_path, breaking_from("5.4.0")).search()
-    assert sweeping.store(tmp_path).latest_id() == made.run.id
+ENDS = ("2.13.0", "5.5.4"), ("2.15.0", "5.6.0")
 
 
-OLD, NEW = ("2.13.0", "5.5.4"), ("2.15.0", "5.6.0")
-
-
-def _attribute(
-    world: World, ends: tuple[tuple[str, str], tuple[str, str]] = (OLD, NEW), limit: int = 9
-) -> tuple[Attribution, ...]:
-    """The changes between a run of each of two ends, in environments of one name."""
-    store = world.store()
-    runs = []
-    for torch, transformers in ends:
-        environment = factories.environment(
-            name="default", torch=f"{torch}+cpu", transformers=transformers, packages={}
-        )
-
-        def answer(request: Request, versions: str = f"{torch}/{transformers}") -> Result:
-            return world.answer(versions, request)
-
-        launcher = In(environment, answer)
-        runs.append(sweeping.run_sweep(world.folder, launcher, specs=sweeping.MODELS[:1]).run)
-    base, stored = (store.open(each.id) for each in runs)
-    seen = view(store, stored, baseline=base)
-    return attribute_changes(
-        Side.of(base.run, base.results()),
-        Side.of(stored.run, stored.results()),
-        seen.changes,
-        world.evaluator(),
-        world.prepare,
-        limit=limit,
-        by_place=False,
-        report=lambda corner, models: None,
-    )
-
-
-@pytest.mark.parametrize(
-    ("breaks", "cause"),
-    [
-        (("2.15.0/5.5.4", "2.15.0/5.6.0"), ChangeCause.TORCH),
-        (("2.13.0/5.6.0", "2.15.0/5.6.0"), ChangeCause.TRANSFORMERS),
-        (("2.15.0/5.6.0",), ChangeCause.INTERACTION),
-    ],
-)
-def test_only_the_missing_corners_are_evaluated(
-    tmp_path: Path, breaks: tuple[str, ...], cause: ChangeCause
-) -> None:
-    world = World(tmp_path, lambda v, r: broken(r) if v in breaks else passing(r))
-    (found,) = _attribute(world)
-    assert found.cause is cause
+def test_only_the_missing_corners_are_evaluated(tmp_path: Path) -> None:
+    world = World(tmp_path, lambda v, r: broken(r) if v.startswith("2.15.0") else passing(r))
+    found = world.attribute(ENDS)
+    assert found.cause is ChangeCause.TORCH
     assert sorted(world.evaluated) == [("A", "2.13.0-5.6.0"), ("A", "2.15.0-5.5.4")]
-    (again,) = _attribute(world)
-    assert again == found
+    assert world.attribute(ENDS) == found
     assert len(world.evaluated) == 2
 
 
 def test_one_package_that_differs_needs_no_evaluation(tmp_path: Path) -> None:
     world = World(tmp_path, breaking_from("5.6.0"))
-    (found,) = _attribute(world, (OLD, ("2.13.0", "5.6.0")))
+    found = world.attribute((ENDS[0], ("2.13.0", "5.6.0")))
     assert found.cause is ChangeCause.TRANSFORMERS
     assert world.evaluated == []
 
@@ -225,18 +200,17 @@ def test_one_package_that_differs_needs_no_evaluation(tmp_path: Path) -> None:
 def test_a_corner_without_a_verdict_or_environment_is_not_determined(tmp_path: Path) -> None:
     def answer(versions: str, request: Request) -> Result:
         if versions == "2.15.0/5.5.4":
-            late = factories.result(status=Status.TIMEOUT, phase=Phase.COMPILE)
-            return msgspec.structs.replace(late, request=request)
-        return broken(request) if versions == "2.15.0/5.6.0" else passing(request)
+            return factories.result(request=request, status=Status.TIMEOUT, phase=Phase.COMPILE)
+        return breaking_from("5.6.0")(versions, request)
 
-    world = World(tmp_path, answer)
-    (found,) = _attribute(world)
-    assert found.cause is ChangeCause.NOT_DETERMINED
-    assert "timeout in compile" in found.detail
-    world = World(tmp_path / "two", breaking_from("5.6.0"), broken=("5.5.4",))
-    (found,) = _attribute(world)
-    assert found.cause is ChangeCause.NOT_DETERMINED
-    assert "no environment with transformers 5.5.4" in found.detail
+    for world, limit, why in (
+        (World(tmp_path / "1", answer), 9, "timeout in compile"),
+        (World(tmp_path / "2", answer, broken=("5.5.4",)), 9, "no environment with transformers"),
+        (World(tmp_path / "3", answer), 0, "--limit"),
+    ):
+        found = world.attribute(ENDS, limit)
+        assert found.cause is ChangeCause.NOT_DETERMINED
+        assert why in found.detail
 
 
 def test_ends_of_another_compilewatch_are_evaluated_again(
@@ -246,19 +220,11 @@ def test_ends_of_another_compilewatch_are_evaluated_again(
     world = World(tmp_path, breaking_from("5.6.0"))
     monkeypatch.setattr("compilewatch.extras.history.attribute.worker_sha256", lambda: "today")
     monkeypatch.setattr("compilewatch.plan.worker_sha256", lambda: "today")
-    evaluated = world.evaluated
 
     def passes(versions: str, request: Request) -> Result:
-        return breaking_from("5.6.0")(versions, request) if not evaluated else passing(request)
+        again = bool(world.evaluated)
+        return passing(request) if again else breaking_from("5.6.0")(versions, request)
 
     world.answer = passes
-    (found,) = _attribute(world)
-    assert found.cause is ChangeCause.HARNESS
+    assert world.attribute(ENDS).cause is ChangeCause.HARNESS
     assert len(world.evaluated) == 4
-
-
-def test_what_is_beyond_the_limit_is_not_determined(tmp_path: Path) -> None:
-    world = World(tmp_path, breaking_from("5.6.0"))
-    (found,) = _attribute(world, limit=0)
-    assert found.cause is ChangeCause.NOT_DETERMINED
-    assert "--limit" in found.detail

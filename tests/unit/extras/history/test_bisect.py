@@ -10,6 +10,7 @@ from compilewatch.errors import UsageError
 from compilewatch.extras.history import cli
 from compilewatch.extras.history.bisect import (
     Evaluated,
+    EvaluatedVersion,
     Kind,
     changed_lines,
     evaluated,
@@ -87,11 +88,6 @@ def test_ends_that_do_not_differ_or_are_unknown_need_no_search() -> None:
         assert calls == ["0", "2"]
 
 
-def test_a_model_that_is_not_there_yet_is_a_state() -> None:
-    releases, evaluate, _ = asked([ABSENT, ABSENT, PASS, PASS])
-    assert search(releases, evaluate).first == "2"
-
-
 def test_a_further_change_is_said() -> None:
     releases, evaluate, _ = asked([PASS, PASS, ABSENT, ABSENT, BREAKS])
     found = search(releases, evaluate)
@@ -103,7 +99,7 @@ def test_a_further_change_is_said() -> None:
 def test_the_state_of_a_result_is_its_verdict_and_its_breaks() -> None:
     def state(**given: object) -> tuple[object, ...]:
         made = factories.result(**given)  # type: ignore[arg-type]
-        return evaluated("1", made, environment="e", run="r", reused=False).state
+        return evaluated("1", EvaluatedVersion(made), "e").state
 
     one = graph_break("forward", line=1)
     assert state(breaks=(one,)) == state(breaks=(graph_break("forward", line=99),))
@@ -127,8 +123,8 @@ def test_the_state_of_a_result_is_its_verdict_and_its_breaks() -> None:
     ],
 )
 def test_what_the_machine_caused_is_no_state(status: Status, phase: Phase, kind: Kind) -> None:
-    made = factories.result(status=status, phase=phase)
-    assert evaluated("1", made, environment="e", run=None, reused=False).kind is kind
+    made = EvaluatedVersion(factories.result(status=status, phase=phase))
+    assert evaluated("1", made, "e").kind is kind
 
 
 def test_bisect_rejects_the_setting_for_a_target_without_it() -> None:
@@ -166,12 +162,9 @@ def test_what_contains_a_marked_line_comes_first_on_either_side() -> None:
     assert changed_lines(BEFORE, AFTER, marked_after={20})[0] == "@@ -3,5 +3,5 @@"
 
 
-def test_many_lines_are_cut_and_counted() -> None:
+def test_many_lines_are_cut_and_equal_files_have_no_changes() -> None:
     found = changed_lines(BEFORE, AFTER, limit=6)
     assert found[-1] == "… and 7 more lines"
     assert len(found) == 7
-
-
-def test_equal_files_have_no_changes_and_a_new_one_is_all_new() -> None:
     assert changed_lines(BEFORE, BEFORE) == ()
     assert changed_lines([], ["a"]) == ("@@ -1,0 +1,1 @@", "+a")
