@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import itertools
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import unquote
 
 import msgspec
 
 from compilewatch.extras.executor.sandbox.policy import SandboxEnding, SandboxLimits, SandboxResult
-from compilewatch.extras.papers import PaperQuery, Reply
+from compilewatch.extras.papers import PaperQuery, Prompt, Reply
 from compilewatch.extras.papers.calls import Budget, Caller, ModelPrice, load_rules
 from compilewatch.extras.papers.execution import SandboxRunner
 from compilewatch.extras.papers.libraries import FolderLibrary
 from compilewatch.extras.papers.pipeline import Observer, Pipeline
-from compilewatch.extras.papers.providers import BedrockProvider, ConverseServer, Response, _reply
+from compilewatch.extras.papers.providers import BedrockProvider, ScriptedProvider
 from compilewatch.extras.papers.records import CodeVersion, Paper, PipelineStage, StageResult
 from compilewatch.extras.papers.settings import PapersSettings
 from compilewatch.extras.papers.store import PaperFolder, PaperStore
+from tests.serving import serving
 
 INPUTS = Path(__file__).parents[1] / "inputs" / "papers"
 REPLIES = INPUTS / "replies"
@@ -27,7 +33,7 @@ PRICE = ModelPrice(
     model="tested",
     input_usd=3.0,
     output_usd=15.0,
-    date=__import__("datetime").date(2026, 1, 1),
+    date=datetime.date(2026, 1, 1),
     source="a test",
 )
 
@@ -83,35 +89,104 @@ def write_papers(folder: Path, count: int) -> None:
         (folder / f"paper-{number:02}.md").write_text(text)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """An error response; without a status, the connection ends after `seconds` and without one."""
+
+    status: int = 0
+    code: str = ""
+    message: str = ""
+    seconds: float = 0.0
+
+
+Response = Reply | Fault
+NO_MODEL = Fault(status=404, code="ResourceNotFoundException", message="no such model")
+
+
 def reply(role: str, number: int = 0, paper: str = "gated-residual", tokens: int = 500) -> Reply:
     """A prepared reply of one of the shipped papers."""
-    text = _reply(REPLIES / paper, role, number)
-    assert text is not None
-    return Reply(text=text, stop_reason="end_turn", input_tokens=tokens, output_tokens=tokens)
+    labels = {"paper": paper, "role": role, "number": str(number)}
+    prompt = Prompt(system="", text="", schema={}, schema_name=role, max_tokens=1, labels=labels)
+    prepared = ScriptedProvider(REPLIES).converse(prompt)
+    return msgspec.structs.replace(prepared, input_tokens=tokens, output_tokens=tokens)
 
 
-def respond(model: str, body: dict[str, Any]) -> Response:
+def respond(body: dict[str, Any]) -> Response:
     """Reply to every request as if it were about the paper gated-residual."""
     labels = body["requestMetadata"]
     return reply(labels["role"], int(labels["number"]))
 
 
-@contextmanager
+def _body_of(reply: Reply) -> dict[str, Any]:
+    return {
+        "output": {"message": {"role": "assistant", "content": [{"text": reply.text}]}},
+        "stopReason": reply.stop_reason,
+        "usage": {
+            "inputTokens": reply.input_tokens,
+            "outputTokens": reply.output_tokens,
+            "totalTokens": reply.input_tokens + reply.output_tokens,
+        },
+        "metrics": {"latencyMs": 1},
+    }
+
+
+@contextlib.contextmanager
 def served(
-    respond: Callable[[str, dict[str, Any]], Response] = respond, *, read_timeout: float = 5.0
-) -> Iterator[tuple[ConverseServer, BedrockProvider]]:
-    """A server with the wire format of Bedrock, and the real client of it."""
-    server = ConverseServer(respond)
-    provider = BedrockProvider(
-        "tested",
-        region="us-east-1",
-        endpoint_url=server.url,
-        credentials=("a", "b"),
-        read_timeout_seconds=read_timeout,
-    )
-    yield server, provider
-    provider.close()
-    server.close()
+    respond: Callable[[dict[str, Any]], Response] = respond,
+    *,
+    models: Mapping[str, dict[str, Any]] = {},
+    model: str = "tested",
+    read_timeout: float = 5.0,
+) -> Iterator[tuple[list[dict[str, Any]], BedrockProvider]]:
+    """The requests to a server with the wire format of Bedrock, and the real client of it."""
+    requests: list[dict[str, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = msgspec.json.decode(self.rfile.read(int(self.headers["Content-Length"])))
+            requests.append(body)
+            response = respond(body)
+            if isinstance(response, Reply):
+                self.reply(200, _body_of(response))
+            elif response.status:
+                self.reply(response.status, {"message": response.message}, response.code)
+            else:
+                threading.Event().wait(response.seconds)
+                self.close_connection = True
+
+        def do_GET(self) -> None:
+            details = models.get(unquote(self.path.rpartition("/")[2]))
+            if details is None:
+                self.reply(404, {"message": "The model is invalid."}, NO_MODEL.code)
+            else:
+                self.reply(200, {"modelDetails": details})
+
+        def reply(self, status: int, body: dict[str, Any], error: str = "") -> None:
+            data = msgspec.json.encode(body)
+            headers = {"Content-Type": "application/json", "Content-Length": str(len(data))}
+            headers |= {"x-amzn-ErrorType": error} if error else {}
+            with contextlib.suppress(OSError):
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(data)
+
+        def log_message(self, format: str, *args: object) -> None:
+            del format, args
+
+    with serving(Handler) as url:
+        provider = BedrockProvider(
+            model,
+            region="us-east-1",
+            endpoint_url=url,
+            credentials=("a", "b"),
+            read_timeout_seconds=read_timeout,
+        )
+        yield requests, provider
+        provider.close()
 
 
 def library(folder: Path, cache: Path) -> FolderLibrary:
@@ -134,7 +209,6 @@ _RUNS = itertools.count()
 def pipeline(
     outputs: Path,
     provider: Any,
-    folder: Path,
     papers: tuple[Paper, ...],
     *,
     budget: Budget = Budget(),  # noqa: B008  (it is immutable)
@@ -157,7 +231,7 @@ def pipeline(
     )
     return Pipeline(
         store=store,
-        library=library(folder, outputs / "cache"),
+        library=library(outputs, outputs / "cache"),
         caller=caller,
         runner=runner or FakeRunner(),
         sweeper=sweeper or cast(Any, FakeChecker(PipelineStage.SWEEP)),

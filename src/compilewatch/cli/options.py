@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,12 @@ from compilewatch import records
 from compilewatch.cli import completion
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def together(*decorators: Decorator) -> Decorator:
+    """One decorator that adds several options, which `--help` shows in this order."""
+    return lambda function: functools.reduce(lambda f, add: add(f), reversed(decorators), function)
+
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 output = click.option(
@@ -121,10 +128,7 @@ _ONE_REQUEST: Sequence[Decorator] = (
 def one_request_options(function: Callable[..., Any], *, optional: bool = False) -> Any:
     """The options that say how a single model is evaluated."""
     argument = click.argument("model", required=not optional, shell_complete=completion.models)
-    decorators: Sequence[Decorator] = (argument, *_ONE_REQUEST)
-    for decorator in reversed(decorators):
-        function = decorator(function)
-    return function
+    return together(argument, *_ONE_REQUEST)(function)
 
 
 def optional_request_options(function: Callable[..., Any]) -> Any:

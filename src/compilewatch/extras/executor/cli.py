@@ -1,4 +1,4 @@
-"""`compilewatch executor`: the service that runs submitted code in sandboxes, and its client."""
+"""`compilewatch executor` and `compilewatch trainium`, and what `doctor` says of the sandbox."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,12 +30,58 @@ if TYPE_CHECKING:
     from compilewatch.extras.executor.protocol import JobRequest, JobState
     from compilewatch.extras.executor.trainium import InstanceReport, Operation
 
+RETRY_SECONDS = 10.0
+"""How long a command waits for a service that cannot be reached; a workflow waits longer."""
+
+TRUE = ("1", "true", "yes", "on")
+
+say = partial(click.echo, err=True)
+
+token_file = click.option(
+    "--token-file",
+    "executor_token_file",
+    metavar="FILE",
+    help="The file with the token (or the variable COMPILEWATCH_EXECUTOR_TOKEN).",
+)
+
+client_options = options.together(
+    click.option(
+        "--endpoint",
+        "executor_endpoint",
+        metavar="URL",
+        help="The service's address (default: the variable TRAINIUM_ENDPOINT).",
+    ),
+    token_file,
+    click.option(
+        "--certificates",
+        "executor_certificates",
+        metavar="FILE",
+        help="Trust the certificates in this file.",
+    ),
+    options.as_json,
+)
+
+
+def client_of(flags: dict[str, Any]) -> tuple[Settings, ExecutorClient]:
+    """The settings with the options of a command, and the client that they name."""
+    from compilewatch.extras.executor.client import open_client
+
+    known = {name: value for name, value in flags.items() if name.startswith("executor_")}
+    settings = load_settings(known)
+    if not (settings.of(ExecutorSettings).endpoint or os.environ.get("TRAINIUM_ENDPOINT")):
+        raise ExecutorError(
+            "no executor is named: set TRAINIUM_ENDPOINT, use --endpoint, or set "
+            f"{where_to_set('executor.endpoint')}"
+        )
+    client = open_client(settings, retry_seconds=RETRY_SECONDS)
+    click.get_current_context().call_on_close(client.close)
+    return settings, client
+
 
 def print_output(data: bytes) -> None:
     """Print untrusted text: no escape sequence may reach the terminal."""
     text = data.decode(errors="replace")
-    safe = "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
-    sys.stdout.write(safe)
+    sys.stdout.write("".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text))
     sys.stdout.flush()
 
 
@@ -43,8 +90,7 @@ def line_of(state: JobState) -> str:
     words = [f"{state.key}: {state.state}"]
     if state.failure is not None and state.failure.value != state.state.value:
         words.append(f"({state.failure})")
-    result = state.result
-    if result is not None:
+    if (result := state.result) is not None:
         if result.exit_code:
             words.append(f"exit status {result.exit_code},")
         words.append(f"{result.duration_seconds:.1f} s")
@@ -55,65 +101,6 @@ def line_of(state: JobState) -> str:
     if state.message:
         words.append(f"- {state.message}")
     return " ".join(words)
-
-
-RETRY_SECONDS = 10.0
-"""How long a command waits for a service that cannot be reached; a workflow waits longer."""
-
-token_file = click.option(
-    "--token-file",
-    "executor_token_file",
-    metavar="FILE",
-    help="The file with the token (or the variable COMPILEWATCH_EXECUTOR_TOKEN).",
-)
-
-
-def client_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    for decorator in (
-        options.as_json,
-        click.option(
-            "--certificates",
-            "executor_certificates",
-            metavar="FILE",
-            help="Trust the certificates in this file.",
-        ),
-        token_file,
-        click.option(
-            "--endpoint",
-            "executor_endpoint",
-            metavar="URL",
-            help="The service's address (default: the variable TRAINIUM_ENDPOINT).",
-        ),
-    ):
-        function = decorator(function)
-    return function
-
-
-def token_of(settings: Settings) -> str:
-    from compilewatch.extras.executor.service import read_token
-
-    own = settings.of(ExecutorSettings)
-    return read_token(Path(own.token_file)) if own.token_file else own.token
-
-
-def client_of(flags: dict[str, Any]) -> tuple[Settings, ExecutorClient]:
-    from compilewatch.extras.executor.client import ExecutorClient
-
-    known = {name: value for name, value in flags.items() if name.startswith("executor_")}
-    settings = load_settings(known)
-    own = settings.of(ExecutorSettings)
-    endpoint = own.endpoint or os.environ.get("TRAINIUM_ENDPOINT", "")
-    if not endpoint:
-        raise ExecutorError(
-            "no executor is named: set TRAINIUM_ENDPOINT, use --endpoint, or set "
-            f"{where_to_set('executor.endpoint')}"
-        )
-    certificates = Path(own.certificates) if own.certificates else None
-    client = ExecutorClient(
-        endpoint, token_of(settings), retry_seconds=RETRY_SECONDS, certificates=certificates
-    )
-    click.get_current_context().call_on_close(client.close)
-    return settings, client
 
 
 def show(state: JobState, as_json: bool, *, final: bool = False) -> int:
@@ -135,8 +122,7 @@ def status_verb(key: str | None, wait: bool, as_json: bool, **flags: Any) -> int
     """
     _, client = client_of(flags)
     if key is not None:
-        state = client.wait(key) if wait else client.status(key)
-        return show(state, as_json, final=True)
+        return show(client.wait(key) if wait else client.status(key), as_json, final=True)
     health, jobs = client.health(), client.jobs()
     if as_json:
         options.print_json({"health": health, "jobs": jobs})
@@ -188,11 +174,11 @@ def cancel_verb(key: str, as_json: bool, **flags: Any) -> int:
 def fetch_verb(key: str, folder: Path, as_json: bool, **flags: Any) -> int:
     """Write the files that the job KEY left in /job/out into a folder."""
     _, client = client_of(flags)
-    written = client.fetch(key, folder)
+    written = [str(path) for path in client.fetch(key, folder)]
     if as_json:
-        options.print_json([str(path) for path in written])
+        options.print_json(written)
     else:
-        click.echo("\n".join(map(str, written)) or f"{key} left no files.")
+        click.echo("\n".join(written) or f"{key} left no files.")
     return 0
 
 
@@ -230,24 +216,19 @@ def submit_verb(
     request = _request(paths, flags)
     key = key or f"job-{request_digest(request)[:24]}"
     settings, client = client_of(flags)
-    with _instance(settings, client, start=trainium):
+    with contextlib.ExitStack() as stack:
+        if trainium:
+            from compilewatch.extras.executor import trainium as instances
+
+            place = instances.state_file(settings)
+            operation = instances.Operation(settings, place, say)
+            stack.enter_context(instances.running(operation, client, say))
         state = client.submit(key, request)
         if not (wait or trainium):
             return show(state, as_json)
-        if not as_json:
-            for part in client.parts(key, follow=True):
-                print_output(part)
+        for part in () if as_json else client.parts(key, follow=True):
+            print_output(part)
         return show(client.wait(key), as_json, final=True)
-
-
-def _instance(
-    settings: Settings, client: ExecutorClient, *, start: bool
-) -> contextlib.AbstractContextManager[None]:
-    if not start:
-        return contextlib.nullcontext()
-    from compilewatch.extras.executor.trainium import instance_of
-
-    return instance_of(settings, client, lambda line: click.echo(line, err=True))
 
 
 def _request(paths: tuple[Path, ...], flags: dict[str, Any]) -> JobRequest:
@@ -256,26 +237,19 @@ def _request(paths: tuple[Path, ...], flags: dict[str, Any]) -> JobRequest:
     from compilewatch.extras.executor.protocol import JobRequest
 
     files: dict[str, str] = {}
-    for path in paths:
-        for name, file in _files(path):
-            try:
-                files[name] = file.read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-                raise UsageError(f"{file} cannot be submitted: {reason}") from None
+    for name, file in (named for path in paths for named in _files(path)):
+        try:
+            files[name] = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+            raise UsageError(f"{file} cannot be submitted: {reason}") from None
     limits: dict[str, Any] = {}
     if flags["seconds"] is not None:
         limits["deadline_seconds"] = flags["seconds"]
     if flags["memory_gib"] is not None:
         limits["memory_bytes"] = int(flags["memory_gib"] * 2**30)
-    fields = {
-        "files": files,
-        "entry": flags["entry"] or next(iter(files), "main.py"),
-        "arguments": flags["arguments"],
-        "limits": limits,
-        "profile": flags["profile"],
-        "paper_id": flags["paper_id"],
-    }
+    fields = {name: flags[name] for name in ("arguments", "profile", "paper_id")}
+    fields |= {"files": files, "entry": flags["entry"] or next(iter(files)), "limits": limits}
     try:
         return msgspec.convert(fields, JobRequest)
     except msgspec.ValidationError as error:
@@ -283,16 +257,13 @@ def _request(paths: tuple[Path, ...], flags: dict[str, Any]) -> JobRequest:
 
 
 def _files(path: Path) -> Iterator[tuple[str, Path]]:
-    if path.is_dir():
-        scripts = sorted(path.rglob("*.py"))
-        if not scripts:
-            raise UsageError(f"{path} has no Python file")
-        yield from ((file.relative_to(path).as_posix(), file) for file in scripts)
-    else:
+    if not path.is_dir():
         yield path.name, path
-
-
-TRUE = ("1", "true", "yes", "on")
+        return
+    scripts = sorted(path.rglob("*.py"))
+    if not scripts:
+        raise UsageError(f"{path} has no Python file")
+    yield from ((file.relative_to(path).as_posix(), file) for file in scripts)
 
 
 @click.command("serve")
@@ -335,7 +306,7 @@ def serve_verb(
     it cannot confine what it is to run, and says which command changes that. MAX_EXECUTION_TIME,
     NEURON_PROFILER_ENABLED and PROFILER_OUTPUT_DIR are read as well.
     """
-    from compilewatch.extras.executor.service import ServiceOptions, serve
+    from compilewatch.extras.executor.service import serve
 
     if (certificate is None) != (key is None):
         raise UsageError("TLS needs both --certificate and --key")
@@ -343,31 +314,12 @@ def serve_verb(
     own = settings.of(ExecutorSettings)
     if devices and own.concurrency > 1:
         raise UsageError("jobs that get a device run one at a time: use --jobs 1")
-    setup = _setup(settings, devices)
-    service = ServiceOptions(
-        host=own.host,
-        port=own.port,
-        certificate=certificate,
-        key=key,
-        token=token_of(settings),
-        state=_state(settings),
-        setup=setup,
-    )
-
-    def say(port: int) -> None:
-        click.echo(
-            f"The executor listens on {own.host}:{port} and keeps its jobs in {service.state}. It "
-            f"runs {setup.concurrency} at a time with {setup.python}.",
-            err=True,
-        )
-
-    def say_wait() -> None:
-        click.echo(f"Another executor uses {service.state}: waiting for it to end.", err=True)
-
-    serve(service, say, say_wait)
+    folder = Path(own.state or (settings.cache_folder or cache_folder()) / "executor")
+    setup = _setup(settings, devices, _profiler(folder))
+    serve(own, setup, folder, certificate=certificate, key=key, say=say)
 
 
-def _setup(settings: Settings, devices: tuple[str, ...]) -> Setup:
+def _setup(settings: Settings, devices: tuple[str, ...], profiler: NeuronInspect | None) -> Setup:
     from compilewatch.environments import Environments
     from compilewatch.extras.executor.jobs import Setup
     from compilewatch.extras.executor.sandbox.policy import SandboxLimits
@@ -375,14 +327,11 @@ def _setup(settings: Settings, devices: tuple[str, ...]) -> Setup:
     own = settings.of(ExecutorSettings)
     chosen = Environments(settings.cache_folder).interpreter(own.environment)
     memory = int(own.max_memory_gib * 2**30)
-    seconds = own.max_seconds
-    if longest := os.environ.get("MAX_EXECUTION_TIME"):
-        try:
-            seconds = float(longest)
-        except ValueError:
-            raise UsageError(
-                f"MAX_EXECUTION_TIME: {longest!r} is not a number of seconds"
-            ) from None
+    longest = os.environ.get("MAX_EXECUTION_TIME")
+    try:
+        seconds = float(longest) if longest else own.max_seconds
+    except ValueError:
+        raise UsageError(f"MAX_EXECUTION_TIME: {longest!r} is not a number of seconds") from None
     return Setup(
         python=chosen.path,
         visible=own.visible,
@@ -401,11 +350,11 @@ def _setup(settings: Settings, devices: tuple[str, ...]) -> Setup:
             output_bytes=256 * 2**20,
             output_files=2000,
         ),
-        profiler=_profiler(settings),
+        profiler=profiler,
     )
 
 
-def _profiler(settings: Settings) -> NeuronInspect | None:
+def _profiler(state: Path) -> NeuronInspect | None:
     from compilewatch.extras.executor.jobs import NeuronInspect
 
     if os.environ.get("NEURON_PROFILER_ENABLED", "").lower() not in TRUE:
@@ -417,13 +366,8 @@ def _profiler(settings: Settings) -> NeuronInspect | None:
             "NEURON_PROFILER_ENABLED is set, but neuron-profile is not installed: install "
             "aws-neuronx-tools, or unset it"
         )
-    folder = os.environ.get("PROFILER_OUTPUT_DIR") or str(_state(settings) / "profiles")
-    return NeuronInspect(program=Path(program).absolute(), folder=Path(folder).absolute())
-
-
-def _state(settings: Settings) -> Path:
-    folder = settings.of(ExecutorSettings).state
-    return Path(folder) if folder else (settings.cache_folder or cache_folder()) / "executor"
+    folder = Path(os.environ.get("PROFILER_OUTPUT_DIR") or state / "profiles")
+    return NeuronInspect(program=Path(program).absolute(), folder=folder.absolute())
 
 
 command = click.Group(
@@ -435,38 +379,19 @@ command = click.Group(
     commands=[serve_verb, submit_verb, status_verb, logs_verb, cancel_verb, fetch_verb],
 )
 
-
-def reason_to_keep_running() -> str | None:
-    """Why the instance of the executor must not be stopped; None if it may, or there is none."""
-    if not (load_settings().of(ExecutorSettings).endpoint or os.environ.get("TRAINIUM_ENDPOINT")):
-        return None
-    from compilewatch.extras.executor.trainium import hold
-
-    _, client = client_of({})
-    with client:
-        return hold(client)
-
-
-def _which(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that select the instance and identify the run that uses it."""
-    for decorator in (
-        options.as_json,
-        click.option(
-            "--state",
-            type=click.Path(dir_okay=False, path_type=Path),
-            metavar="FILE",
-            help="The file that records what this run started (default: in the cache folder).",
-        ),
-        click.option("--region", "trainium_region", metavar="NAME", help="The AWS region."),
-        click.option(
-            "--tag", "trainium_tag", metavar="NAME=VALUE", help="The tag of the instance."
-        ),
-        click.option(
-            "--instance", "trainium_instance", metavar="ID", help="The id of the instance."
-        ),
-    ):
-        function = decorator(function)
-    return function
+_which = options.together(
+    click.option("--instance", "trainium_instance", metavar="ID", help="The id of the instance."),
+    click.option("--tag", "trainium_tag", metavar="NAME=VALUE", help="The tag of the instance."),
+    click.option("--region", "trainium_region", metavar="NAME", help="The AWS region."),
+    click.option(
+        "--state",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="The file that records what this run started (default: in the cache folder).",
+    ),
+    options.as_json,
+)
+"""The options that select the instance and identify the run that uses it."""
 
 
 @click.group("trainium")
@@ -500,9 +425,11 @@ def down_verb(state: Path | None, as_json: bool, force: bool, wait: bool, **flag
     does not respond (exit status 1); --force stops it nevertheless.
     """
     operation = _operation(state, flags)
-    if not force and operation.started_here():
-        reason = reason_to_keep_running()
-        if reason is not None:
+    named = load_settings().of(ExecutorSettings).endpoint or os.environ.get("TRAINIUM_ENDPOINT")
+    if not force and named and operation.started_here():
+        from compilewatch.extras.executor.trainium import hold
+
+        if (reason := hold(client_of({})[1])) is not None:
             raise TrainiumUnavailableError(
                 f"the instance keeps running, because {reason}; --force stops it"
             )
@@ -523,49 +450,45 @@ def trainium_status(state: Path | None, as_json: bool, **flags: Any) -> int:
 
 def _operation(state: Path | None, flags: dict[str, Any]) -> Operation:
     # Importing boto3 takes a quarter of a second, which --help should not cost.
-    from compilewatch.extras.executor.trainium import Operation
+    from compilewatch.extras.executor.trainium import Operation, state_file
 
     # A tag on the command line takes precedence over an instance id in the file of settings.
     if flags.get("trainium_tag") and not flags.get("trainium_instance"):
         flags["trainium_instance"] = ""
     settings = load_settings(flags)
-    place = state or (settings.cache_folder or cache_folder()) / "trainium.json"
-    return Operation(settings, place, lambda line: click.echo(line, err=True))
+    return Operation(settings, state or state_file(settings), say)
 
 
 def _show(report: InstanceReport, as_json: bool) -> int:
     if as_json:
         options.print_json(report)
-        return 0
-    click.echo(" ".join(_sentences(report)))
+    else:
+        click.echo(" ".join(_sentences(report)))
     return 0
 
 
-def _sentences(report: InstanceReport) -> list[str]:
-    if report.action == "nothing" and not report.instance:
-        return ["This run started no instance, so there is nothing to stop. (--force stops it.)"]
-    if report.action == "left":
-        return [f"{report.instance} keeps running: this run did not start it. (--force stops it.)"]
+def _sentences(report: InstanceReport) -> Iterator[str]:
     name = f"{report.instance} ({report.type}, {report.region})"
+    where = f"{report.host}:{report.port}"
+    if report.action == "nothing" and not report.instance:
+        yield "This run started no instance, so there is nothing to stop. (--force stops it.)"
+        return
+    if report.action == "left":
+        yield f"{report.instance} keeps running: this run did not start it. (--force stops it.)"
+        return
     if report.action == "was stopped":
-        sentences = [f"{name} was {report.state} already."]
-    elif report.action == "stopped":
-        sentences = [f"{name} is {report.state}."]
-    elif report.problem == "":
-        sentences = [f"{name} is running and responds on {report.host}:{report.port}."]
-    elif report.problem is not None:
-        where = f"{report.host}:{report.port}"
-        sentences = [f"{name} is running (checks: {report.checks}), but {where}: {report.problem}."]
+        yield f"{name} was {report.state} already."
+    elif report.action == "stopped" or report.problem is None:
+        yield f"{name} is {report.state}."
+    elif report.problem:
+        yield f"{name} is running (checks: {report.checks}), but {where}: {report.problem}."
     else:
-        sentences = [f"{name} is {report.state}."]
-    sentences.append(_money(report))
+        yield f"{name} is running and responds on {where}."
+    yield _money(report)
     if report.action in ("started", "joined"):
-        sentences.append(
-            "Stop it with: compilewatch trainium down."
-            if report.started_by_run
-            else "This run did not start it, so `down` leaves it running."
-        )
-    return sentences
+        down = "Stop it with: compilewatch trainium down."
+        left = "This run did not start it, so `down` leaves it running."
+        yield down if report.started_by_run else left
 
 
 def _money(report: InstanceReport) -> str:

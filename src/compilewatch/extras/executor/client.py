@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import quote, urlsplit
 
 import httpx2
 import msgspec
 
+from compilewatch.config import Settings
 from compilewatch.errors import ExecutorError, ExecutorUnavailableError
 from compilewatch.extras.executor.protocol import (
     PROTOCOL_VERSION,
@@ -25,6 +27,7 @@ from compilewatch.extras.executor.protocol import (
     Problem,
     ServiceHealth,
 )
+from compilewatch.extras.executor.settings import ExecutorSettings
 from compilewatch.files import write_atomically
 from compilewatch.retry import TransientError, retrying
 
@@ -140,10 +143,6 @@ class ExecutorClient:
                 time.sleep(wait)
                 wait = min(wait * 1.5, longest)
 
-    def whole_log(self, key: str, *, stream: str = "stdout") -> bytes:
-        """All of a log that has been written so far; the limit of the job bounds its size."""
-        return b"".join(self.parts(key, stream=stream))
-
     def wait(self, key: str, *, timeout_seconds: float | None = None) -> JobState:
         """Wait until the job has ended, and return its final state.
 
@@ -169,27 +168,19 @@ class ExecutorClient:
         """What the job left in `/job/out`."""
         return self._decoded(self._call("GET", f"{_path(key)}/artifacts"), tuple[Artifact, ...])
 
-    def artifact(self, key: str, name: str) -> bytes:
+    def artifact(self, key: str, artifact: Artifact) -> bytes:
         """The content of one artifact, verified against its digest."""
-        for artifact in self.artifacts(key):
-            if artifact.name == name:
-                return self._content(key, artifact)
-        raise ExecutorError(f"job {key} left no file {name!r}", ErrorCode.NOT_FOUND)
-
-    def fetch(self, key: str, folder: Path) -> tuple[Path, ...]:
-        """Write all artifacts below a folder and return their paths."""
-        written = []
-        for artifact in self.artifacts(key):
-            path = folder / artifact.name
-            write_atomically(path, self._content(key, artifact))
-            written.append(path)
-        return tuple(written)
-
-    def _content(self, key: str, artifact: Artifact) -> bytes:
         content = self._call("GET", f"{_path(key)}/artifacts/{quote(artifact.name)}").content
         if hashlib.sha256(content).hexdigest() != artifact.sha256:
             raise ExecutorError(f"{artifact.name} of job {key} arrived damaged: fetch it again")
         return content
+
+    def fetch(self, key: str, folder: Path) -> tuple[Path, ...]:
+        """Write all artifacts below a folder and return their paths."""
+        artifacts = self.artifacts(key)
+        for artifact in artifacts:
+            write_atomically(folder / artifact.name, self.artifact(key, artifact))
+        return tuple(folder / artifact.name for artifact in artifacts)
 
     def drain(self) -> ServiceHealth:
         """Let the service take no more jobs. Raises ExecutorError (`code` conflict) if any is left.
@@ -300,3 +291,14 @@ def _path(key: str) -> str:
 def _retry_after(response: httpx2.Response) -> float | None:
     text = response.headers.get("retry-after", "")
     return float(text) if text.isascii() and text.isdecimal() else None
+
+
+def open_client(settings: Settings, **options: Any) -> ExecutorClient:
+    """The client of the executor that the settings or TRAINIUM_ENDPOINT name.
+
+    `options` are further arguments of `ExecutorClient`. Raises ExecutorError.
+    """
+    own = settings.of(ExecutorSettings)
+    endpoint = own.endpoint or os.environ.get("TRAINIUM_ENDPOINT", "")
+    certificates = Path(own.certificates) if own.certificates else None
+    return ExecutorClient(endpoint, own.secret(), certificates=certificates, **options)

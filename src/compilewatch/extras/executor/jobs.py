@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -109,8 +110,7 @@ class JobStore:
     def _prepare(self) -> None:
         self._base.execute("PRAGMA journal_mode=WAL")
         self._base.execute("PRAGMA synchronous=FULL")
-        version = self._base.execute("PRAGMA user_version").fetchone()[0]
-        if version > SCHEMA_VERSION:
+        if self._base.execute("PRAGMA user_version").fetchone()[0] > SCHEMA_VERSION:
             raise ExecutorError(
                 f"{self.folder} was written by a newer compilewatch: upgrade, or use another "
                 "--state"
@@ -129,7 +129,6 @@ class JobStore:
 
     def submit(self, key: str, request: JobRequest) -> tuple[JobState, bool]:
         """Store a job durably; False if it was stored before. Raises JobRejectedError."""
-        encoded = msgspec.json.encode(request, order="deterministic")
         digest = request_digest(request)
         with self._transaction() as base:
             row = base.execute("SELECT digest, value FROM jobs WHERE key = ?", (key,)).fetchone()
@@ -139,7 +138,7 @@ class JobStore:
                         ErrorCode.CONFLICT, f"job {key} is another request: choose another key"
                     )
                 return msgspec.json.decode(row[1], type=JobState), False
-            queued = self._count(JobStatus.QUEUED)
+            _, queued = self.counts()
             if queued >= MOST_QUEUED:
                 raise JobRejectedError(
                     ErrorCode.BUSY, f"{queued} jobs are waiting: try again later"
@@ -149,47 +148,39 @@ class JobStore:
             )
             base.execute(
                 "INSERT INTO jobs (key, digest, state, request, value) VALUES (?, ?, ?, ?, ?)",
-                (key, digest, state.state, encoded, msgspec.json.encode(state)),
+                (key, digest, state.state, *map(msgspec.json.encode, (request, state))),
             )
             return state, True
 
     def get(self, key: str) -> JobState:
         """A job. Raises JobRejectedError if there is none."""
-        with self._lock:
-            row = self._base.execute("SELECT value FROM jobs WHERE key = ?", (key,)).fetchone()
-        if row is None:
-            raise JobRejectedError(ErrorCode.NOT_FOUND, f"no job {key!r}")
-        return msgspec.json.decode(row[0], type=JobState)
+        for state in self._states("WHERE key = ?", key):
+            return state
+        raise JobRejectedError(ErrorCode.NOT_FOUND, f"no job {key!r}")
 
     def newest(self, most: int) -> tuple[JobState, ...]:
         """The jobs that were submitted last, the newest first."""
+        return self._states("ORDER BY number DESC LIMIT ?", most)
+
+    def running(self) -> tuple[JobState, ...]:
+        """The jobs that are marked as running."""
+        return self._states("WHERE state = ? ORDER BY number", JobStatus.RUNNING)
+
+    def counts(self) -> tuple[int, int]:
+        """How many jobs run and how many wait."""
         with self._lock:
-            rows = self._base.execute(
-                "SELECT value FROM jobs ORDER BY number DESC LIMIT ?", (most,)
-            ).fetchall()
-        return tuple(msgspec.json.decode(row[0], type=JobState) for row in rows)
+            rows = self._base.execute("SELECT state, count(*) FROM jobs GROUP BY state").fetchall()
+        return dict(rows).get(JobStatus.RUNNING, 0), dict(rows).get(JobStatus.QUEUED, 0)
 
     def prune(self, ended_before: str) -> tuple[str, ...]:
         """Forget the jobs that ended before a time, with what they left; returns their keys."""
-        old = [
-            state.key
-            for state in self._all(*ENDED)
-            if state.ended_at is not None and state.ended_at < ended_before
-        ]
+        ended = (state for state in self._states("ORDER BY number") if state.ended)
+        old = [state.key for state in ended if (state.ended_at or ended_before) < ended_before]
         for key in old:
             shutil.rmtree(self.folder / "jobs" / key, ignore_errors=True)
             with self._transaction() as base:
                 base.execute("DELETE FROM jobs WHERE key = ?", (key,))
         return tuple(old)
-
-    def counts(self) -> tuple[int, int]:
-        """How many jobs run and how many wait."""
-        with self._lock:
-            return self._count(JobStatus.RUNNING), self._count(JobStatus.QUEUED)
-
-    def running(self) -> tuple[JobState, ...]:
-        """The jobs that are marked as running."""
-        return self._all(JobStatus.RUNNING)
 
     def claim(self) -> tuple[JobState, JobRequest] | None:
         """Mark the oldest waiting job as running, as its next attempt; None if none waits."""
@@ -201,10 +192,8 @@ class JobStore:
             if row is None:
                 return None
             state = msgspec.json.decode(row[0], type=JobState)
-            state = msgspec.structs.replace(
-                state, state=JobStatus.RUNNING, attempt=state.attempt + 1, started_at=now()
-            )
-            self._put(state)
+            attempt = state.attempt + 1
+            state = self._put(state, state=JobStatus.RUNNING, attempt=attempt, started_at=now())
             return state, msgspec.json.decode(row[1], type=JobRequest)
 
     def cancel(self, key: str) -> JobState:
@@ -212,9 +201,10 @@ class JobStore:
         with self._transaction() as base:
             state = self.get(key)
             if state.state is JobStatus.QUEUED:
-                state = _ended(state, JobStatus.CANCELLED, FailureCode.CANCELLED, "before it began")
-                self._put(state)
-            elif state.state is JobStatus.RUNNING:
+                return self._end(
+                    state, JobStatus.CANCELLED, FailureCode.CANCELLED, "before it began"
+                )
+            if state.state is JobStatus.RUNNING:
                 base.execute("UPDATE jobs SET cancel = 1 WHERE key = ?", (key,))
             return state
 
@@ -236,11 +226,7 @@ class JobStore:
             known = self.get(state.key)
             if known.state in ENDED or known.attempt != state.attempt:
                 return known
-            message = result.detail if result is not None else ""
-            ended = _ended(known, final, failure, message)
-            ended = msgspec.structs.replace(ended, result=result)
-            self._put(ended)
-            return ended
+            return self._end(known, final, failure, result.detail if result else "", result)
 
     def interrupted(self, state: JobState) -> JobState:
         """Let a job wait again whose sandbox ended with the service, or give it up as lost."""
@@ -249,39 +235,40 @@ class JobStore:
             if known.state is not JobStatus.RUNNING or known.attempt != state.attempt:
                 return known
             if self.cancelled(state.key):
-                again = _ended(known, JobStatus.CANCELLED, FailureCode.CANCELLED, "while it ran")
-            elif known.attempt >= MOST_ATTEMPTS:
+                return self._end(known, JobStatus.CANCELLED, FailureCode.CANCELLED, "while it ran")
+            if known.attempt >= MOST_ATTEMPTS:
                 message = f"the service ended during each of its {known.attempt} attempts"
-                again = _ended(known, JobStatus.LOST, FailureCode.INTERRUPTED, message)
-            else:
-                again = msgspec.structs.replace(known, state=JobStatus.QUEUED, started_at=None)
-            self._put(again)
-            return again
+                return self._end(known, JobStatus.LOST, FailureCode.INTERRUPTED, message)
+            return self._put(known, state=JobStatus.QUEUED, started_at=None)
 
-    def _all(self, *states: JobStatus) -> tuple[JobState, ...]:
-        marks = ", ".join("?" * len(states))
-        query = f"SELECT value FROM jobs WHERE state IN ({marks}) ORDER BY number"
+    def _states(self, condition: str, *values: Any) -> tuple[JobState, ...]:
         with self._lock:
-            rows = self._base.execute(query, states).fetchall()
+            rows = self._base.execute(f"SELECT value FROM jobs {condition}", values).fetchall()
         return tuple(msgspec.json.decode(row[0], type=JobState) for row in rows)
 
-    def _count(self, state: JobStatus) -> int:
-        row = self._base.execute("SELECT count(*) FROM jobs WHERE state = ?", (state,))
-        return int(row.fetchone()[0])
+    def _end(
+        self,
+        state: JobState,
+        final: JobStatus,
+        failure: FailureCode | None,
+        message: str,
+        result: JobResult | None = None,
+    ) -> JobState:
+        ended: dict[str, Any] = {"failure": failure, "message": message, "result": result}
+        return self._put(state, state=final, ended_at=now(), **ended)
 
-    def _put(self, state: JobState) -> None:
+    def _put(self, known: JobState, /, **changes: Any) -> JobState:
+        state = msgspec.structs.replace(known, **changes)
         self._base.execute(
             "UPDATE jobs SET state = ?, value = ? WHERE key = ?",
             (state.state, msgspec.json.encode(state), state.key),
         )
+        return state
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """Commit durably at the end, nested ones with the outermost. Raises ExecutorError."""
+        """Commit durably at the end. Raises ExecutorError."""
         with self._lock:
-            if self._base.in_transaction:
-                yield self._base
-                return
             try:
                 self._base.execute("BEGIN IMMEDIATE")
                 yield self._base
@@ -290,14 +277,6 @@ class JobStore:
                 raise ExecutorError(f"{self.folder} cannot be written: {error}") from None
             finally:
                 self._base.rollback()
-
-
-def _ended(
-    state: JobState, final: JobStatus, failure: FailureCode | None, message: str
-) -> JobState:
-    return msgspec.structs.replace(
-        state, state=final, failure=failure, message=message, ended_at=now()
-    )
 
 
 OUTPUT = "out"
@@ -399,7 +378,9 @@ class JobRunner:
             except (CompilewatchError, OSError) as error:
                 # If even this cannot be stored, the next service settles the job.
                 with contextlib.suppress(ExecutorError):
-                    self._not_started(state, str(error))
+                    self._settle(
+                        state, SandboxResult(ending=SandboxEnding.NOT_STARTED, detail=str(error))
+                    )
 
     def _prune(self) -> None:
         """Forget the jobs that ended too long ago."""
@@ -470,25 +451,19 @@ class JobRunner:
             self._store.interrupted(state)
             return
         folder = self._store.attempt_folder(state)
-        outcome = msgspec.structs.replace(
-            self._result(result), artifacts=self._kept(state.key, folder, result.files)
-        )
-        final, failure = verdict(result)
-        self._store.finish(state, final, failure, outcome)
-        with contextlib.suppress(OSError):
-            (folder / RESULT_FILE).unlink()
-
-    @staticmethod
-    def _result(result: SandboxResult) -> JobResult:
         points, left_out = read_points(result.stdout)
-        return JobResult(
+        outcome = JobResult(
             **{name: getattr(result, name) for name in SandboxOutcome.__struct_fields__},
             stdout_bytes=len(result.stdout),
             stderr_bytes=len(result.stderr),
             metrics=points,
             metrics_left_out=left_out,
+            artifacts=self._kept(state.key, folder, result.files),
             artifacts_left_out=result.files_left_out,
         )
+        self._store.finish(state, *verdict(result), outcome)
+        with contextlib.suppress(OSError):
+            (folder / RESULT_FILE).unlink()
 
     def _kept(self, key: str, folder: Path, files: dict[str, bytes]) -> tuple[Artifact, ...]:
         """Write the artifacts of a job below its folder, and its profile where profiles go."""
@@ -504,10 +479,6 @@ class JobRunner:
             digest = hashlib.sha256(content).hexdigest()
             kept.append(Artifact(name=name, size_bytes=len(content), sha256=digest))
         return tuple(kept)
-
-    def _not_started(self, state: JobState, message: str) -> None:
-        result = SandboxResult(ending=SandboxEnding.NOT_STARTED, detail=message)
-        self._store.finish(state, JobStatus.FAILED, FailureCode.NOT_STARTED, self._result(result))
 
 
 def verdict(result: SandboxResult) -> tuple[JobStatus, FailureCode | None]:

@@ -11,7 +11,6 @@ import os
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -26,33 +25,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from compilewatch import __version__
 from compilewatch.errors import ExecutorError
-from compilewatch.extras.executor import sandbox
+from compilewatch.extras.executor import protocol, sandbox
 from compilewatch.extras.executor.jobs import (
     OUTPUT,
     PROFILE,
     JobRejectedError,
     JobRunner,
     JobStore,
-    NeuronInspect,
     Setup,
 )
-from compilewatch.extras.executor.protocol import (
-    MAX_BODY_BYTES,
-    PROTOCOL_VERSION,
-    SERVICE,
-    STATUSES,
-    ErrorCode,
-    FailureCode,
-    JobRequest,
-    JobResult,
-    JobState,
-    JobStatus,
-    Key,
-    Problem,
-    ServiceHealth,
-    request_digest,
-    summary,
-)
+from compilewatch.extras.executor.protocol import ErrorCode, JobRequest, JobState
 from compilewatch.extras.executor.sandbox.policy import (
     JOB_FOLDER,
     STDERR,
@@ -60,9 +42,16 @@ from compilewatch.extras.executor.sandbox.policy import (
     SandboxEnding,
     SandboxLimits,
 )
+from compilewatch.extras.executor.settings import ExecutorSettings
 from compilewatch.records import Record, now
 
+T = TypeVar("T")
+
 DEFAULT_TIMEOUT_SECONDS = 1800.0
+BODY_SECONDS = 60.0
+LOG_BYTES = 2**20
+MOST_LISTED = 1000
+POLL_SECONDS = 0.1
 
 
 class Execute(Record, frozen=True, kw_only=True):
@@ -81,78 +70,6 @@ class ExecuteBatch(Record, frozen=True, kw_only=True):
     timeout: Annotated[float, Meta(gt=0)] | None = None
 
 
-def job_of(
-    script: Execute, timeout: float | None, ceiling: SandboxLimits
-) -> tuple[str, JobRequest]:
-    """The key and the request of a script."""
-    default = SandboxLimits()
-    limits = {
-        name: min(getattr(default, name), getattr(ceiling, name))
-        for name in SandboxLimits.__struct_fields__
-    }
-    limits["deadline_seconds"] = min(timeout or DEFAULT_TIMEOUT_SECONDS, ceiling.deadline_seconds)
-    request = JobRequest(
-        files={"main.py": script.code},
-        limits=SandboxLimits(**limits),
-        paper_id=script.paper_id,
-        title=script.paper_title or "",
-        profile=True,
-    )
-    return f"execute-{request_digest(request)[:40]}", request
-
-
-def answer(
-    script: Execute, state: JobState, stdout: bytes, stderr: bytes, profiler: NeuronInspect | None
-) -> dict[str, Any]:
-    """The response for one script that has ended.
-
-    `return_code` is negative for a signal, and -1 where something else ended the script.
-    """
-    result = state.result or JobResult(ending=SandboxEnding.NOT_STARTED)
-    code = result.exit_code
-    if code is None:
-        code = -(result.signal or 1)
-    peak = result.peak_memory_bytes
-    names = [artifact.name for artifact in result.artifacts]
-    profile = [name for name in names if name.startswith(f"{PROFILE}/")]
-    timed_out = state.failure is FailureCode.DEADLINE
-    response: dict[str, Any] = {
-        "success": state.state is JobStatus.DONE,
-        "paper_id": script.paper_id,
-        "job": state.key,
-        "execution_time": result.duration_seconds,
-        "return_code": code,
-        "stdout": stdout.decode(errors="replace"),
-        "stderr": stderr.decode(errors="replace"),
-        "timeout": timed_out,
-        "peak_memory_mb": peak / 2**20 if peak is not None else None,
-        "detailed_metrics": summary(result.metrics),
-        "profiler": {
-            "profiler_enabled": profiler is not None,
-            "profiler_output_dir": str(profiler.folder / state.key) if profiler else None,
-            "profiler_files": profile,
-            "profiler_subdirs": sorted({name.rpartition("/")[0] for name in profile}),
-            "total_files": len(profile),
-        },
-        "lines_of_code": sum(1 for line in script.code.splitlines() if line.strip()),
-        "has_training_loop": ".backward(" in script.code,
-        "has_evaluation": ".eval(" in script.code,
-        "uses_distributed_training": "torch.distributed" in script.code,
-    }
-    if not response["success"]:
-        response["error_type"] = "timeout" if timed_out else "execution_error"
-        response["error_message"] = state.message or (state.failure or state.state).value
-    return response
-
-
-T = TypeVar("T")
-
-BODY_SECONDS = 60.0
-LOG_BYTES = 2**20
-MOST_LISTED = 1000
-POLL_SECONDS = 0.1
-
-
 class Service:
     """The responses to all calls. One service owns one store and one runner."""
 
@@ -162,13 +79,13 @@ class Service:
         self.draining = False
         self._accepting = threading.Lock()
 
-    async def health(self, _: Request) -> Response:
+    def health(self, _: Request) -> Response:
         """`GET /health`: the state of the service, without a token."""
-        running, queued = await run_in_threadpool(self.store.counts)
-        return _answer(
-            ServiceHealth(
-                service=SERVICE,
-                protocol=PROTOCOL_VERSION,
+        running, queued = self.store.counts()
+        return _json(
+            protocol.ServiceHealth(
+                service=protocol.SERVICE,
+                protocol=protocol.PROTOCOL_VERSION,
                 version=__version__,
                 status="draining" if self.draining else "ok",
                 timestamp=now(),
@@ -188,7 +105,7 @@ class Service:
         key = _key(request)
         job = await _body(request, JobRequest)
         state, new = await run_in_threadpool(self.accept, key, job)
-        return _answer(state, 201 if new else 200)
+        return _json(state, 201 if new else 200)
 
     def accept(self, key: str, job: JobRequest) -> tuple[JobState, bool]:
         """Store a job if the service takes it. Raises JobRejectedError."""
@@ -203,77 +120,73 @@ class Service:
             self.runner.wake()
         return state, new
 
-    async def listed(self, _: Request) -> Response:
+    def listed(self, _: Request) -> Response:
         """`GET /jobs`: the newest jobs."""
-        return _answer(await run_in_threadpool(self.store.newest, MOST_LISTED))
+        return _json(self.store.newest(MOST_LISTED))
 
-    async def status(self, request: Request) -> Response:
+    def status(self, request: Request) -> Response:
         """`GET /jobs/{key}`."""
-        return _answer(await run_in_threadpool(self.store.get, _key(request)))
+        return _json(self.store.get(_key(request)))
 
-    async def cancel(self, request: Request) -> Response:
+    def cancel(self, request: Request) -> Response:
         """`DELETE /jobs/{key}`: 202 while the job still runs, 200 once it has ended."""
-        key = _key(request)
-        state = await run_in_threadpool(self.store.cancel, key)
-        await run_in_threadpool(self.runner.cancel, key)
-        return _answer(state, 200 if state.ended else 202)
+        state = self.store.cancel(_key(request))
+        self.runner.cancel(state.key)
+        return _json(state, 200 if state.ended else 202)
 
-    async def log(self, request: Request) -> Response:
+    def log(self, request: Request) -> Response:
         """`GET /jobs/{key}/log?stream=stdout&offset=0`: bytes; the headers say how to go on."""
         key = _key(request)
         stream = request.query_params.get("stream", "stdout")
         offset = request.query_params.get("offset", "0")
         if stream not in ("stdout", "stderr") or not offset.isascii() or not offset.isdecimal():
-            raise JobRejectedError(
-                ErrorCode.INVALID, "stream must be stdout or stderr, and offset a number of bytes"
-            )
+            raise _invalid("stream must be stdout or stderr, and offset a number of bytes")
         # The state first: what is written after it is read next time.
-        state = await run_in_threadpool(self.store.get, key)
-        file = self.store.attempt_folder(state) / (STDOUT if stream == "stdout" else STDERR)
-        data = await run_in_threadpool(_part, file, min(int(offset), 2**60))
+        state = self.store.get(key)
+        data = self._logged(state, STDOUT if stream == "stdout" else STDERR, int(offset), LOG_BYTES)
         ended = state.ended and len(data) < LOG_BYTES
         headers = {"X-Next-Offset": str(int(offset) + len(data)), "X-Ended": str(int(ended))}
         return _bytes(data, headers)
 
-    async def artifacts(self, request: Request) -> Response:
-        """`GET /jobs/{key}/artifacts`: names, sizes and digests."""
-        state = await run_in_threadpool(self.store.get, _key(request))
-        return _answer(state.result.artifacts if state.result is not None else ())
+    def _logged(self, state: JobState, name: str, offset: int, most: int) -> bytes:
+        file = self.store.attempt_folder(state) / name
+        with contextlib.suppress(FileNotFoundError), file.open("rb") as opened:
+            opened.seek(min(offset, 2**60))
+            return opened.read(most)
+        return b""
 
-    async def artifact(self, request: Request) -> Response:
+    def artifacts(self, request: Request) -> Response:
+        """`GET /jobs/{key}/artifacts`: names, sizes and digests."""
+        state = self.store.get(_key(request))
+        return _json(state.result.artifacts if state.result is not None else ())
+
+    def artifact(self, request: Request) -> Response:
         """`GET /jobs/{key}/artifacts/{name}`: the content."""
-        state = await run_in_threadpool(self.store.get, _key(request))
+        state = self.store.get(_key(request))
         name = request.path_params["name"]
         known = state.result.artifacts if state.result is not None else ()
         if name not in {artifact.name for artifact in known}:
             raise JobRejectedError(
                 ErrorCode.NOT_FOUND, f"job {state.key} left no file {name[:100]!r}"
             )
-        file = self.store.attempt_folder(state) / OUTPUT / name
-        return _bytes(await run_in_threadpool(file.read_bytes), {})
+        return _bytes((self.store.attempt_folder(state) / OUTPUT / name).read_bytes(), {})
 
-    async def drain(self, request: Request) -> Response:
+    def drain(self, request: Request) -> Response:
         """`PUT /drain`: take no more jobs, if none runs or waits. `DELETE /drain`: take them again.
 
         It lets the instance be stopped without a job being submitted in between.
         """
-        if request.method == "DELETE":
-            self.draining = False
-        else:
-            await run_in_threadpool(self._drain)
-        return await self.health(request)
-
-    def _drain(self) -> None:
         with self._accepting:
             running, queued = self.store.counts()
-            if running or queued:
+            if request.method == "PUT" and (running or queued):
                 raise JobRejectedError(ErrorCode.CONFLICT, f"{running} jobs run and {queued} wait")
-            self.draining = True
+            self.draining = request.method == "PUT"
+        return self.health(request)
 
     async def execute(self, request: Request) -> Response:
         """`POST /execute` of the founding system: one script, with the response at its end."""
         script = await _body(request, Execute)
-        return _answer(await self._executed(script, script.timeout))
+        return _json(await self._executed(script, script.timeout))
 
     async def execute_batch(self, request: Request) -> Response:
         """`POST /execute_batch` of the founding system: several scripts.
@@ -284,7 +197,7 @@ class Service:
         runs = [self._executed(script, asked.timeout) for script in asked.batch]
         answers = await asyncio.gather(*runs)
         successful = sum(1 for result in answers if result["success"])
-        return _answer(
+        return _json(
             {
                 "success": successful == len(answers),
                 "batch_size": len(answers),
@@ -295,17 +208,68 @@ class Service:
         )
 
     async def _executed(self, script: Execute, timeout: float | None) -> dict[str, Any]:
-        key, job = job_of(script, timeout, self.setup.ceiling)
-        state, _ = await run_in_threadpool(self.accept, key, job)
+        ceiling, default = self.setup.ceiling, SandboxLimits()
+        limits = {
+            name: min(getattr(default, name), getattr(ceiling, name))
+            for name in SandboxLimits.__struct_fields__
+        }
+        seconds = min(timeout or DEFAULT_TIMEOUT_SECONDS, ceiling.deadline_seconds)
+        request = JobRequest(
+            files={"main.py": script.code},
+            limits=SandboxLimits(**{**limits, "deadline_seconds": seconds}),
+            paper_id=script.paper_id,
+            title=script.paper_title or "",
+            profile=True,
+        )
+        key = f"execute-{protocol.request_digest(request)[:40]}"
+        state, _ = await run_in_threadpool(self.accept, key, request)
         while not state.ended:
             await asyncio.sleep(POLL_SECONDS)
             state = await run_in_threadpool(self.store.get, key)
-        folder = self.store.attempt_folder(state)
-        most = self.setup.ceiling.log_bytes
-        stdout, stderr = [
-            await run_in_threadpool(_part, folder / n, 0, most) for n in (STDOUT, STDERR)
-        ]
-        return answer(script, state, stdout, stderr, self.setup.profiler)
+        return await run_in_threadpool(self._founding_answer, script, state)
+
+    def _founding_answer(self, script: Execute, state: JobState) -> dict[str, Any]:
+        """The response for one script that has ended.
+
+        `return_code` is negative for a signal, and -1 where something else ended the script.
+        """
+        result = state.result or protocol.JobResult(ending=SandboxEnding.NOT_STARTED)
+        profiler, peak = self.setup.profiler, result.peak_memory_bytes
+        names = [artifact.name for artifact in result.artifacts]
+        profile = [name for name in names if name.startswith(f"{PROFILE}/")]
+        timed_out = state.failure is protocol.FailureCode.DEADLINE
+        exit_code = result.exit_code
+        stdout, stderr = (
+            self._logged(state, name, 0, self.setup.ceiling.log_bytes).decode(errors="replace")
+            for name in (STDOUT, STDERR)
+        )
+        response: dict[str, Any] = {
+            "success": state.state is protocol.JobStatus.DONE,
+            "paper_id": script.paper_id,
+            "job": state.key,
+            "execution_time": result.duration_seconds,
+            "return_code": -(result.signal or 1) if exit_code is None else exit_code,
+            "stdout": stdout,
+            "stderr": stderr,
+            "timeout": timed_out,
+            "peak_memory_mb": peak / 2**20 if peak is not None else None,
+            "detailed_metrics": protocol.summary(result.metrics),
+            "profiler": {
+                "profiler_enabled": profiler is not None,
+                "profiler_output_dir": str(profiler.folder / state.key) if profiler else None,
+                "profiler_files": profile,
+                "profiler_subdirs": sorted({name.rpartition("/")[0] for name in profile}),
+                "total_files": len(profile),
+            },
+            "lines_of_code": sum(1 for line in script.code.splitlines() if line.strip()),
+            "has_training_loop": ".backward(" in script.code,
+            "has_evaluation": ".eval(" in script.code,
+            "uses_distributed_training": "torch.distributed" in script.code,
+        }
+        if not response["success"]:
+            response["error_type"] = "timeout" if timed_out else "execution_error"
+            response["error_message"] = state.message or (state.failure or state.state).value
+        return response
 
 
 class Gate:
@@ -336,8 +300,8 @@ class Gate:
             if host not in (b"127.0.0.1", b"localhost", b"[::1]"):
                 return ErrorCode.UNAUTHORIZED, "without a token, call it as 127.0.0.1 or localhost"
         length = headers.get(b"content-length", b"0")
-        if not length.isdigit() or int(length) > MAX_BODY_BYTES:
-            return ErrorCode.TOO_LARGE, f"a request may have {MAX_BODY_BYTES} bytes"
+        if not length.isdigit() or int(length) > protocol.MAX_BODY_BYTES:
+            return ErrorCode.TOO_LARGE, f"a request may have {protocol.MAX_BODY_BYTES} bytes"
         return None
 
 
@@ -351,36 +315,46 @@ def application(store: JobStore, setup: Setup, token: str) -> Starlette:
         yield
         await run_in_threadpool(service.runner.stop)
 
-    routes = [
-        Route("/health", service.health),
-        Route("/jobs", service.listed),
-        Route("/jobs/{key}/log", service.log),
-        Route("/jobs/{key}/artifacts", service.artifacts),
-        Route("/jobs/{key}/artifacts/{name:path}", service.artifact),
-        Route("/jobs/{key:path}", service.submit, methods=["PUT"]),
-        Route("/jobs/{key:path}", service.status, methods=["GET"]),
-        Route("/jobs/{key:path}", service.cancel, methods=["DELETE"]),
-        Route("/drain", service.drain, methods=["PUT", "DELETE"]),
-        Route("/execute", service.execute, methods=["POST"]),
-        Route("/execute_batch", service.execute_batch, methods=["POST"]),
-    ]
+    def rejected(_: Request, error: Exception) -> Response:
+        assert isinstance(error, JobRejectedError)
+        return _problem_response(error.code, str(error))
+
+    def unknown(request: Request, _: Exception) -> Response:
+        message = f"this executor has no {request.method} {request.url.path}"
+        return _problem_response(ErrorCode.NOT_FOUND, message)
+
     app = Starlette(
-        routes=routes,
+        routes=[
+            Route("/health", service.health),
+            Route("/jobs", service.listed),
+            Route("/jobs/{key}/log", service.log),
+            Route("/jobs/{key}/artifacts", service.artifacts),
+            Route("/jobs/{key}/artifacts/{name:path}", service.artifact),
+            Route("/jobs/{key:path}", service.submit, methods=["PUT"]),
+            Route("/jobs/{key:path}", service.status, methods=["GET"]),
+            Route("/jobs/{key:path}", service.cancel, methods=["DELETE"]),
+            Route("/drain", service.drain, methods=["PUT", "DELETE"]),
+            Route("/execute", service.execute, methods=["POST"]),
+            Route("/execute_batch", service.execute_batch, methods=["POST"]),
+        ],
         lifespan=lifespan,
-        exception_handlers={JobRejectedError: _rejected, 404: _unknown, 405: _unknown},
+        exception_handlers={JobRejectedError: rejected, 404: unknown, 405: unknown},
     )
     app.add_middleware(Gate, token=token)
     return app
 
 
+def _invalid(message: str) -> JobRejectedError:
+    return JobRejectedError(ErrorCode.INVALID, message)
+
+
 def _key(request: Request) -> str:
     try:
-        return msgspec.convert(request.path_params["key"], Key)
+        return msgspec.convert(request.path_params["key"], protocol.Key)
     except msgspec.ValidationError:
-        raise JobRejectedError(
-            ErrorCode.INVALID,
+        raise _invalid(
             "a key has 1 to 128 letters, digits, dots, dashes and underscores, and begins with a "
-            "letter or digit",
+            "letter or digit"
         ) from None
 
 
@@ -390,51 +364,36 @@ async def _body(request: Request, kind: type[T]) -> T:
     if media != "application/json":
         raise JobRejectedError(ErrorCode.MEDIA_TYPE, "the body must be application/json")
     data = bytearray()
+    most = protocol.MAX_BODY_BYTES
     try:
         async with asyncio.timeout(BODY_SECONDS):
             async for part in request.stream():
                 data += part
-                if len(data) > MAX_BODY_BYTES:
-                    raise JobRejectedError(
-                        ErrorCode.TOO_LARGE, f"a request may have {MAX_BODY_BYTES} bytes"
-                    )
+                if len(data) > most:
+                    raise JobRejectedError(ErrorCode.TOO_LARGE, f"a request may have {most} bytes")
         return msgspec.json.decode(data, type=kind)
     except TimeoutError:
-        raise JobRejectedError(
-            ErrorCode.INVALID, f"the body did not arrive within {BODY_SECONDS:g} s"
-        ) from None
+        raise _invalid(f"the body did not arrive within {BODY_SECONDS:g} s") from None
     except ClientDisconnect:
-        raise JobRejectedError(ErrorCode.INVALID, "the caller ended") from None
+        raise _invalid("the caller ended") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise JobRejectedError(ErrorCode.INVALID, f"not a valid request: {error}") from None
+        raise _invalid(f"not a valid request: {error}") from None
 
 
 def _verify(job: JobRequest, ceiling: SandboxLimits) -> None:
     """Raise JobRejectedError for a request that contradicts itself or wants too much."""
     if job.entry not in job.files:
-        raise JobRejectedError(ErrorCode.INVALID, f"files has no {job.entry!r}, which is the entry")
+        raise _invalid(f"files has no {job.entry!r}, which is the entry")
     for name in job.files:
-        above = name.rpartition("/")[0]
-        while above:
-            if above in job.files:
-                raise JobRejectedError(ErrorCode.INVALID, f"{above!r} is a file and a folder")
-            above = above.rpartition("/")[0]
-    for limit in msgspec.structs.fields(SandboxLimits):
-        most = getattr(ceiling, limit.name)
-        if getattr(job.limits, limit.name) > most:
-            raise JobRejectedError(
-                ErrorCode.INVALID, f"limits.{limit.name} may be at most {most} here"
-            )
+        for folder in Path(name).parents:
+            if str(folder) in job.files:
+                raise _invalid(f"{str(folder)!r} is a file and a folder")
+    for limit in SandboxLimits.__struct_fields__:
+        if getattr(job.limits, limit) > (most := getattr(ceiling, limit)):
+            raise _invalid(f"limits.{limit} may be at most {most} here")
 
 
-def _part(file: Path, offset: int, most: int = LOG_BYTES) -> bytes:
-    with contextlib.suppress(FileNotFoundError), file.open("rb") as opened:
-        opened.seek(offset)
-        return opened.read(most)
-    return b""
-
-
-def _answer(value: Any, status: int = 200) -> Response:
+def _json(value: Any, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status, media_type="application/json")
 
 
@@ -445,7 +404,7 @@ def _bytes(data: bytes, headers: dict[str, str]) -> Response:
 
 
 def _problem_response(code: ErrorCode, message: str) -> Response:
-    response = _answer(Problem(code=code, message=message), STATUSES[code])
+    response = _json(protocol.Problem(code=code, message=message), protocol.STATUSES[code])
     if code is ErrorCode.UNAUTHORIZED:
         response.headers["WWW-Authenticate"] = "Bearer"
     if code in (ErrorCode.BUSY, ErrorCode.DRAINING):
@@ -455,67 +414,59 @@ def _problem_response(code: ErrorCode, message: str) -> Response:
     return response
 
 
-def _rejected(_: Request, error: Exception) -> Response:
-    assert isinstance(error, JobRejectedError)
-    return _problem_response(error.code, str(error))
-
-
-def _unknown(request: Request, _: Exception) -> Response:
-    return _problem_response(
-        ErrorCode.NOT_FOUND, f"this executor has no {request.method} {request.url.path}"
-    )
-
-
-TOKEN_VARIABLE = "COMPILEWATCH_EXECUTOR_TOKEN"
 FEWEST_TOKEN_CHARACTERS = 16
 
 _PR_SET_DUMPABLE = 4
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServiceOptions:
-    """One service: where it listens, with the files of its certificate, if any; its token (empty:
-    none), the folder of its state, and how it runs jobs.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 8000
-    certificate: Path | None = None
-    key: Path | None = None
-    token: str = ""
-    state: Path
-    setup: Setup = field(default_factory=Setup)
-
-
 def serve(
-    service: ServiceOptions, on_listening: Callable[[int], None], on_wait: Callable[[], None]
+    own: ExecutorSettings,
+    setup: Setup,
+    state: Path,
+    *,
+    certificate: Path | None,
+    key: Path | None,
+    say: Callable[[str], None],
 ) -> None:
     """Serve until SIGTERM or Ctrl-C. Raises ExecutorError or SandboxError before it listens.
 
-    `on_listening` is called with the port once the service accepts connections, `on_wait` before it
-    waits for another service that holds the same folder.
+    Args:
+        own: where it listens, and its token.
+        setup: how it runs jobs.
+        state: the folder of its jobs.
+        certificate: the file of its certificate; None: it speaks HTTP.
+        key: the file of the certificate's key.
+        say: prints a line once it accepts connections, and before it waits for another service.
     """
     import uvicorn
 
-    _verify_server(service)
-    sandbox.check(service.setup.python, service.setup.visible)
+    token = own.secret()
+    _verify_token(own.host, token)
+    for path in (certificate, key):
+        if path is not None and not path.is_file():
+            raise ExecutorError(f"{path} does not exist")
+    sandbox.check(setup.python, setup.visible)
     # Other processes of the same user must not read this one's variables and memory.
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     os.umask(0o077)
-    listening = _listen(service.host, service.port)
-    store = JobStore(service.state, on_wait=on_wait)
-    on_listening(listening.getsockname()[1])
+    listening = _listen(own.host, own.port)
+    waiting = f"Another executor uses {state}: waiting for it to end."
+    store = JobStore(state, on_wait=lambda: say(waiting))
+    say(
+        f"The executor listens on {own.host}:{listening.getsockname()[1]} and keeps its jobs in "
+        f"{state}. It runs {setup.concurrency} at a time with {setup.python}."
+    )
     try:
         config = uvicorn.Config(
-            application(store, service.setup, service.token),
+            application(store, setup, token),
             log_level="warning",
             access_log=False,
             server_header=False,
             timeout_keep_alive=15,
             timeout_graceful_shutdown=10,
             limit_concurrency=256,
-            ssl_certfile=service.certificate,
-            ssl_keyfile=service.key,
+            ssl_certfile=certificate,
+            ssl_keyfile=key,
         )
         with contextlib.suppress(KeyboardInterrupt):  # uvicorn has ended everything in order
             uvicorn.Server(config).run(sockets=[listening])
@@ -524,42 +475,22 @@ def serve(
         listening.close()
 
 
-def read_token(file: Path | None) -> str:
-    """The token of a file, or of the variable; empty if there is none. Raises ExecutorError."""
-    if file is None:
-        return os.environ.pop(TOKEN_VARIABLE, "").strip()
+def _verify_token(host: str, token: str) -> None:
     try:
-        return file.read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise ExecutorError(f"{file} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ExecutorError(f"{file} is not text: it must hold the token only") from None
-
-
-def _verify_server(service: ServiceOptions) -> None:
-    host, token = service.host, service.token
-    if not token and not _is_loopback(host):
+        is_loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_loopback = False
+    if not token and not is_loopback:
         raise ExecutorError(
             f"{host} is reachable from other machines, and there is no token: write one with "
-            f"`openssl rand -hex 32 > FILE` and add --token-file FILE, or set {TOKEN_VARIABLE}"
+            "`openssl rand -hex 32 > FILE` and add --token-file FILE, or set "
+            "COMPILEWATCH_EXECUTOR_TOKEN"
         )
     if token and (len(token) < FEWEST_TOKEN_CHARACTERS or not token.isascii() or " " in token):
         raise ExecutorError(
             f"the token must have at least {FEWEST_TOKEN_CHARACTERS} ASCII characters and no "
             "space: make one with `openssl rand -hex 32`"
         )
-    for path in (service.certificate, service.key):
-        if path is not None and not path.is_file():
-            raise ExecutorError(f"{path} does not exist")
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated
 
 from msgspec import Meta
 
 from compilewatch.config import ExtraSettings
+from compilewatch.errors import ExecutorError
 
 
 class TrainiumSettings(ExtraSettings, frozen=True, kw_only=True):
@@ -45,3 +47,16 @@ class ExecutorSettings(ExtraSettings, frozen=True, kw_only=True):
     max_memory_gib: Annotated[float, Meta(gt=0)] = 8.0
     keep_days: Annotated[float, Meta(gt=0)] = 30.0
     visible: tuple[str, ...] = ()
+
+    def secret(self) -> str:
+        """The token: of its file, if one is named; empty: none. Raises ExecutorError."""
+        if not self.token_file:
+            return self.token
+        try:
+            return Path(self.token_file).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise ExecutorError(f"{self.token_file} cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise ExecutorError(
+                f"{self.token_file} is not text: it must hold the token only"
+            ) from None

@@ -1,8 +1,8 @@
 """The Trainium instance: started for a run, stopped after it, and its cost.
 
-`Ec2` makes every call of AWS, `Agent` checks whether the instance can be used, an `InstanceSession`
-stores what a run has started, and `Operation` combines them to up, down and status. `OnDemand`
-starts the instance of an executor with the first work and stops it when nobody has any.
+`Ec2` makes every call of AWS, an `InstanceSession` is what a run has started, and `Operation`
+combines them to up, down and status. `OnDemand` starts the instance of an executor with the first
+work and stops it when nobody has any.
 """
 
 from __future__ import annotations
@@ -22,17 +22,9 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 import msgspec
+import tenacity
 from botocore.exceptions import BotoCoreError, EndpointConnectionError, WaiterError
 from msgspec import Meta
-from tenacity import (
-    Retrying,
-    retry_if_exception,
-    retry_if_result,
-    stop_after_attempt,
-    stop_after_delay,
-    wait_exponential,
-    wait_fixed,
-)
 
 from compilewatch import aws, data
 from compilewatch.config import Settings, cache_folder
@@ -52,6 +44,13 @@ from compilewatch.records import Record
 
 CAPACITY = ("InsufficientInstanceCapacity", "InsufficientHostCapacity")
 WRONG_STATE = "IncorrectInstanceState"
+GONE = ("shutting-down", "terminated")
+
+LONGEST_WAIT_SECONDS = 120.0
+FIRST_WAIT_SECONDS = 1.0
+"""Wait before a throttled call is repeated; a lack of capacity lasts longer."""
+
+Say = Callable[[str], None]
 
 _NOT_FOUND = "{region} has no such instance ({message}): see trainium.instance and trainium.region"
 _QUOTA = (
@@ -61,8 +60,8 @@ _QUOTA = (
 _MESSAGES = {
     **dict.fromkeys(
         aws.DENIED,
-        "these credentials may not {action}: ask your administrator to allow it (docs/trainium.md, "
-        "Rights)",
+        "these credentials may not ec2:{operation}: ask your administrator to allow it "
+        "(docs/trainium.md, Rights)",
     ),
     **dict.fromkeys(
         aws.REJECTED_CREDENTIALS,
@@ -86,12 +85,7 @@ def passes(error: BaseException, known_region: bool) -> bool:
     return isinstance(error, aws.CONNECTION) or aws.error_details(error).code in aws.BUSY
 
 
-def leaves_doubt(error: BaseException) -> bool:
-    """Whether EC2 may have executed the call although it failed."""
-    return isinstance(error, aws.CONNECTION) or aws.error_details(error).code in aws.FAULTS
-
-
-def of(error: BaseException, region: str, attempts: int = 1) -> TrainiumError | None:
+def explained(error: BaseException, region: str, attempts: int = 1) -> TrainiumError | None:
     """Convert an error of boto3; None for errors of neither AWS nor botocore."""
     code, message, operation = aws.error_details(error)
     if code in aws.BUSY:
@@ -103,9 +97,7 @@ def of(error: BaseException, region: str, attempts: int = 1) -> TrainiumError | 
         template = _MESSAGES.get(code, "EC2 rejects {operation}: {code}: {message}")
         # The message of a denied permission contains an encoded text of several kilobytes.
         first = message.splitlines()[0][:300].rstrip(".") if message else code
-        text = template.format(
-            action=f"ec2:{operation}", code=code, message=first, operation=operation, region=region
-        )
+        text = template.format(code=code, message=first, operation=operation, region=region)
         return TrainiumError(text, code)
     if isinstance(error, WaiterError) or not isinstance(error, BotoCoreError | ValueError):
         return None
@@ -113,15 +105,6 @@ def of(error: BaseException, region: str, attempts: int = 1) -> TrainiumError | 
         return TrainiumUnavailableError(f"EC2 in {region} cannot be reached: {error}")
     hint = "; see trainium.profile and trainium.region" if not region else ""
     return TrainiumError(f"{aws.explain(error, region)}{hint}")
-
-
-LONGEST_WAIT_SECONDS = 120.0
-FIRST_WAIT_SECONDS = 1.0
-"""Wait before a throttled call is repeated; a lack of capacity lasts longer."""
-
-GONE = ("shutting-down", "terminated")
-
-Say = Callable[[str], None]
 
 
 class Instance(Record, frozen=True, kw_only=True):
@@ -150,7 +133,7 @@ class Ec2:
                 "ec2", region=region, profile=settings.profile, connect_timeout=10, read_timeout=30
             )
         except (BotoCoreError, ValueError) as error:
-            raise of(error, region) or error from None
+            raise explained(error, region) or error from None
         self.region = str(self._client.meta.region_name)
         self._known_region = aws.is_known(self.region)
 
@@ -187,17 +170,17 @@ class Ec2:
         If two calls start it at once, EC2 reports to one that it was stopped and to the other that
         it is starting.
         """
-        retrying = Retrying(
-            retry=retry_if_exception(lambda error: _code(error) in (*CAPACITY, WRONG_STATE)),
-            stop=stop_after_attempt(self._settings.attempts),
-            wait=wait_exponential(self._settings.poll_seconds, max=LONGEST_WAIT_SECONDS),
+        repeat = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(lambda e: _code(e) in (*CAPACITY, WRONG_STATE)),
+            stop=tenacity.stop_after_attempt(self._settings.attempts),
+            wait=tenacity.wait_exponential(self._settings.poll_seconds, max=LONGEST_WAIT_SECONDS),
             before_sleep=lambda state: self._say(
                 f"{state.outcome and state.outcome.exception()}; trying again"
             ),
             reraise=True,
         )
         try:
-            return bool(retrying(self._start_once, instance))
+            return bool(repeat(self._start_once, instance))
         except TrainiumError as error:
             if error.code not in CAPACITY:
                 raise
@@ -216,24 +199,20 @@ class Ec2:
 
     def stop(self, instance: str) -> None:
         """Request the stop, and repeat the request while the instance is only starting."""
-        Retrying(
-            retry=retry_if_exception(lambda error: _code(error) == WRONG_STATE),
-            stop=stop_after_delay(self._settings.stop_seconds),
-            wait=wait_fixed(self._settings.poll_seconds),
+        tenacity.Retrying(
+            retry=tenacity.retry_if_exception(lambda error: _code(error) == WRONG_STATE),
+            stop=tenacity.stop_after_delay(self._settings.stop_seconds),
+            wait=tenacity.wait_fixed(self._settings.poll_seconds),
             reraise=True,
-        )(self._call, lambda: self._client.stop_instances(InstanceIds=[instance]))
+        )(self._call, partial(self._client.stop_instances, InstanceIds=[instance]))
 
     def wait_stopped(self, instance: str) -> None:
         self._wait("instance_stopped", instance, self._settings.stop_seconds, "stop")
 
     def checks(self, instance: str) -> str:
         """Return the states of the two status checks that are not `ok`, or `ok`."""
-        response = self._call(
-            lambda: self._client.describe_instance_status(
-                InstanceIds=[instance], IncludeAllInstances=True
-            )
-        )
-        for status in response["InstanceStatuses"]:
+        ask = partial(self._client.describe_instance_status, IncludeAllInstances=True)
+        for status in self._call(partial(ask, InstanceIds=[instance]))["InstanceStatuses"]:
             states = {status["SystemStatus"]["Status"], status["InstanceStatus"]["Status"]}
             return ", ".join(sorted(states - {"ok"})) or "ok"
         return "unknown"
@@ -242,21 +221,23 @@ class Ec2:
         if self.by_id(instance.id).state == "stopping":
             self._say(f"waiting until {instance.id} has stopped")
             self.wait_stopped(instance.id)
-        doubts: list[BaseException] = []
+        in_doubt = False
 
         def request() -> Any:
+            nonlocal in_doubt
             try:
                 return self._client.start_instances(InstanceIds=[instance.id])
             except Exception as error:
-                if leaves_doubt(error):
-                    doubts.append(error)
+                # EC2 may have executed the call although it failed.
+                in_doubt = in_doubt or isinstance(error, aws.CONNECTION)
+                in_doubt = in_doubt or aws.error_details(error).code in aws.FAULTS
                 raise
 
         (change,) = self._call(request)["StartingInstances"]
         # If the response was lost, EC2 reports `pending`, which may be due to this call. Stopping
         # an instance that another run started is better than leaving one running that nothing
         # stops.
-        return bool(doubts) or change["PreviousState"]["Name"] == "stopped"
+        return in_doubt or change["PreviousState"]["Name"] == "stopped"
 
     def _describe(self, **chosen: Any) -> list[Instance]:
         pages = self._client.get_paginator("describe_instances")
@@ -270,10 +251,8 @@ class Ec2:
 
     def _wait(self, waiter: str, instance: str, seconds: float, what: str) -> None:
         """Use one of boto3's waiters, with our own polling interval and time limit."""
-        config = {
-            "Delay": self._settings.poll_seconds,
-            "MaxAttempts": max(1, math.ceil(seconds / self._settings.poll_seconds)),
-        }
+        poll = self._settings.poll_seconds
+        config = {"Delay": poll, "MaxAttempts": max(1, math.ceil(seconds / poll))}
         wait = self._client.get_waiter(waiter).wait
         try:
             self._call(lambda: wait(InstanceIds=[instance], WaiterConfig=config))
@@ -291,17 +270,16 @@ class Ec2:
         A WaiterError without an error of EC2 is left to the caller.
         """
         first = min(FIRST_WAIT_SECONDS, self._settings.poll_seconds)
-        retrying = Retrying(
-            retry=retry_if_exception(lambda error: passes(error, self._known_region)),
-            stop=stop_after_attempt(self._settings.attempts),
-            wait=wait_exponential(first, max=LONGEST_WAIT_SECONDS),
+        repeat = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(lambda error: passes(error, self._known_region)),
+            stop=tenacity.stop_after_attempt(self._settings.attempts),
+            wait=tenacity.wait_exponential(first, max=LONGEST_WAIT_SECONDS),
             reraise=True,
         )
         try:
-            return retrying(call)
+            return repeat(call)
         except Exception as error:
-            mapped = of(error, self.region, self._settings.attempts)
-            if mapped is None:
+            if (mapped := explained(error, self.region, self._settings.attempts)) is None:
                 raise
             raise mapped from None
 
@@ -353,13 +331,11 @@ def price_of(file: Path, instance_type: str, region: str) -> Price | None:
 
     None without a row. Raises ConfigError for a malformed file.
     """
-
-    def fits(row: Price) -> bool:
-        return row.instance_type == instance_type and region in row.regions
-
-    files = data.read(file, data.TRAINIUM_PRICES, Prices)
-    fitting = next((f for f in (list(filter(fits, file.price)) for file in files) if f), [])
-    return max(fitting, key=lambda row: row.date, default=None)
+    rows = (
+        [r for r in f.price if r.instance_type == instance_type and region in r.regions]
+        for f in data.read(file, data.TRAINIUM_PRICES, Prices)
+    )
+    return max(next(filter(None, rows), []), key=lambda row: row.date, default=None)
 
 
 class InstanceSession(Record, frozen=True, kw_only=True):
@@ -379,10 +355,6 @@ class InstanceSession(Record, frozen=True, kw_only=True):
     launched: datetime.datetime | None = None
     schema_version: Annotated[int, Meta(ge=1, le=1)] = 1
 
-    def seconds(self) -> float:
-        """Return the age of the session in seconds."""
-        return (datetime.datetime.now(datetime.UTC) - self.since).total_seconds()
-
 
 def read(file: Path) -> InstanceSession | None:
     """Return the stored session, if any. Raises TrainiumError for a file of another format."""
@@ -399,24 +371,19 @@ def read(file: Path) -> InstanceSession | None:
         ) from None
 
 
-def write(file: Path, session: InstanceSession) -> None:
-    """Replace the file atomically. Raises TrainiumError."""
+def write(file: Path, session: InstanceSession) -> InstanceSession:
+    """Replace the file atomically, and return the session. Raises TrainiumError."""
     try:
         new = file.with_name(f"{file.name}.new")
         new.write_bytes(msgspec.json.encode(session) + b"\n")
         new.replace(file)
     except OSError as error:
         raise TrainiumError(f"{file} cannot be written: {error.strerror}") from None
-
-
-def end(file: Path, session: InstanceSession | None) -> None:
-    """Delete the session's file, if it is that of this session."""
-    if session is not None:
-        file.unlink(missing_ok=True)
+    return session
 
 
 @contextlib.contextmanager
-def locked(file: Path, seconds: float, say: Callable[[str], None]) -> Iterator[None]:
+def locked(file: Path, seconds: float, say: Say) -> Iterator[None]:
     """Lock a session's file, so that `up` and `down` of one run do not overlap.
 
     Raises TrainiumUnavailableError if another process holds the lock for longer than `seconds`.
@@ -434,73 +401,6 @@ def locked(file: Path, seconds: float, say: Callable[[str], None]) -> Iterator[N
                 "or end it"
             )
         yield
-
-
-CONNECT_SECONDS = 10.0
-COMMAND_SECONDS = 60.0
-
-
-class Agent(Record, frozen=True, kw_only=True):
-    """The address of the agent's SSH server, and a shell command that must succeed, if any."""
-
-    instance: str
-    host: str
-    port: int
-    command: str = ""
-
-    def problem(self) -> str:
-        """Return why the agent is not ready, in a few words; empty if it is."""
-        return self._no_banner() or self._command_fails()
-
-    def wait(self, seconds: float, poll_seconds: float) -> None:
-        """Wait until the agent is ready. Raises TrainiumUnavailableError after `seconds`."""
-        problem = Retrying(
-            retry=retry_if_result(bool),
-            stop=stop_after_delay(seconds),
-            wait=wait_fixed(poll_seconds),
-            retry_error_callback=lambda state: state.outcome and state.outcome.result(),
-        )(self.problem)
-        if problem:
-            raise TrainiumUnavailableError(
-                f"{self.instance} runs, but its agent did not respond on {self.host}:{self.port} "
-                f"within {seconds:g} s: {problem}; check that its security group admits this "
-                "machine, and check trainium.host"
-            )
-
-    def _no_banner(self) -> str:
-        # An SSH server sends first (RFC 4253, 4.2), so an open port alone is not sufficient.
-        try:
-            with socket.create_connection((self.host, self.port), CONNECT_SECONDS) as connection:
-                banner = connection.recv(4)
-        except OSError as error:
-            return (error.strerror or str(error)).lower()
-        return "" if banner == b"SSH-" else "not an SSH server"
-
-    def _command_fails(self) -> str:
-        if not self.command:
-            return ""
-        variables: dict[str, Any] = {
-            "TRAINIUM_HOST": self.host,
-            "TRAINIUM_PORT": str(self.port),
-            "TRAINIUM_INSTANCE": self.instance,
-        }
-        try:
-            done = subprocess.run(
-                ["sh", "-c", self.command],
-                env={**os.environ, **variables},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=COMMAND_SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return f"trainium_ready_command took more than {COMMAND_SECONDS:g} s"
-        if done.returncode == 0:
-            return ""
-        output = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
-        return f"trainium_ready_command ended with {done.returncode}: {output}"
 
 
 class InstanceReport(Record, frozen=True, kw_only=True):
@@ -532,6 +432,10 @@ class InstanceReport(Record, frozen=True, kw_only=True):
         return self.state == "running" and self.problem == ""
 
 
+CONNECT_SECONDS = 10.0
+COMMAND_SECONDS = 60.0
+
+
 class Operation:
     """The verbs, for the state file of one run. `say` prints lines of progress."""
 
@@ -548,15 +452,22 @@ class Operation:
         with self._locked():
             ec2 = self._ec2(self._settings.region)
             current = self._find(ec2)
-            known = self._other_than(current, read(self._state))
-            if current.state in ("running", "pending"):
-                known = known or InstanceSession(
-                    instance=current.id, region=current.region, started=False
+            known = read(self._state)
+            if known is None or not known.started:
+                known = None
+            elif known.instance != current.id:
+                raise UsageError(
+                    f"this run has started {known.instance} and not stopped it: run compilewatch "
+                    "trainium down first, or use another --state"
                 )
-                write(self._state, known)
-                self._say(f"{current.id} is {current.state} already")
-                return self._ready(ec2, current, known, "joined")
-            return self._started(ec2, current)
+            elif known.launched not in (None, current.launched):
+                known = None  # about an earlier start of this instance
+            new = InstanceSession(instance=current.id, region=current.region, started=False)
+            if current.state not in ("running", "pending"):
+                return self._started(ec2, current, msgspec.structs.replace(new, started=True))
+            known = write(self._state, known or new)
+            self._say(f"{current.id} is {current.state} already")
+            return self._ready(ec2, current, known, "joined")
 
     def down(self, *, force: bool = False, wait: bool = True) -> InstanceReport:
         """Stop what this run started, or with `force` the instance regardless of who started it."""
@@ -567,24 +478,26 @@ class Operation:
             if known is not None and not known.started and not force:
                 self._state.unlink(missing_ok=True)
                 return InstanceReport(action="left", instance=known.instance, region=known.region)
-            ec2, current = self._meant(known, force=force)
+            ec2, current = self._to_stop(None if force else known)
             if known is not None and known.instance != current.id:
                 known = None
+            action = "stopped"
             if current.state in ("stopped", *GONE):
-                end(self._state, known)
-                return self._report("was stopped", current, known)
-            if known and known.launched not in (None, current.launched) and not force:
-                end(self._state, known)
+                action = "was stopped"
+            elif known and known.launched not in (None, current.launched) and not force:
+                action = "left"
                 self._say(f"{current.id} was stopped and started by another user in the meantime")
-                return self._report("left", current, None)
-            self._say(f"stopping {current.id}")
-            ec2.stop(current.id)
-            end(self._state, known)
-            report = self._report("stopped", current, known)
+            else:
+                self._say(f"stopping {current.id}")
+                ec2.stop(current.id)
+            if known is not None:
+                self._state.unlink(missing_ok=True)
+            report = self._report(action, current, None if action == "left" else known)
+            if action != "stopped":
+                return report
             if wait:
                 ec2.wait_stopped(current.id)
-            state = "stopped" if wait else "stopping"
-            return msgspec.structs.replace(report, state=state)
+            return msgspec.structs.replace(report, state="stopped" if wait else "stopping")
 
     def started_here(self) -> bool:
         """Whether this run has started an instance and not stopped it."""
@@ -601,18 +514,15 @@ class Operation:
         report = self._report("nothing", current, known)
         if current.state != "running":
             return report
-        if known is None or not known.started:
-            now = datetime.datetime.now(datetime.UTC)
-            ran = (now - current.launched).total_seconds()
+        if not report.started_by_run:
+            ran = _seconds_since(current.launched)
             usd = report.price.cost(ran) if report.price else None
             report = msgspec.structs.replace(report, seconds=ran, usd=usd)
-        agent = self._agent(current)
-        problem = agent.problem() if agent.host else "no address: set trainium.host"
+        problem = self._problem(report) if report.host else "no address: set trainium.host"
         return msgspec.structs.replace(report, checks=ec2.checks(current.id), problem=problem)
 
-    def _started(self, ec2: Ec2, current: Instance) -> InstanceReport:
+    def _started(self, ec2: Ec2, current: Instance, known: InstanceSession) -> InstanceReport:
         # Written first, so that `down` finds the instance of a killed `up`.
-        known = InstanceSession(instance=current.id, region=current.region, started=True)
         write(self._state, known)
         try:
             try:
@@ -621,8 +531,7 @@ class Operation:
                 # An error code of EC2 means that the call had no effect.
                 known = msgspec.structs.replace(known, started=not error.code)
                 raise
-            known = msgspec.structs.replace(known, started=ours)
-            write(self._state, known)
+            known = write(self._state, msgspec.structs.replace(known, started=ours))
             self._say(f"{current.id} is starting: waiting for its status checks")
             return self._ready(ec2, current, known, "started" if ours else "joined")
         except BaseException:
@@ -640,13 +549,64 @@ class Operation:
         if known.started and known.launched is None:
             known = msgspec.structs.replace(known, launched=current.launched)
             write(self._state, known)
-        agent = self._agent(current)
-        if not agent.host:
+        if not (self._settings.host or current.address):
             raise TrainiumError(f"{current.id} has no address: set trainium.host")
-        self._say(f"waiting for the agent on {agent.host}:{agent.port}")
-        agent.wait(self._settings.ready_seconds, self._settings.poll_seconds)
+        self._await_agent(self._report(action, current, known))
         report = self._report(action, current, known)
         return msgspec.structs.replace(report, checks="ok", problem="")
+
+    def _await_agent(self, report: InstanceReport) -> None:
+        """Wait until the agent is ready. Raises TrainiumUnavailableError."""
+        seconds = self._settings.ready_seconds
+        self._say(f"waiting for the agent on {report.host}:{report.port}")
+        problem = tenacity.Retrying(
+            retry=tenacity.retry_if_result(bool),
+            stop=tenacity.stop_after_delay(seconds),
+            wait=tenacity.wait_fixed(self._settings.poll_seconds),
+            retry_error_callback=lambda state: state.outcome and state.outcome.result(),
+        )(self._problem, report)
+        if problem:
+            raise TrainiumUnavailableError(
+                f"{report.instance} runs, but its agent did not respond on "
+                f"{report.host}:{report.port} within {seconds:g} s: {problem}; check that its "
+                "security group admits this machine, and check trainium.host"
+            )
+
+    def _problem(self, report: InstanceReport) -> str:
+        """Why the agent is not ready: its SSH server, or a command that must succeed, if any."""
+        # An SSH server sends first (RFC 4253, 4.2), so an open port alone is not sufficient.
+        try:
+            address = (report.host, report.port)
+            with socket.create_connection(address, CONNECT_SECONDS) as connection:
+                banner = connection.recv(4)
+        except OSError as error:
+            return (error.strerror or str(error)).lower()
+        if banner != b"SSH-":
+            return "not an SSH server"
+        if not self._settings.ready_command:
+            return ""
+        variables = {
+            "TRAINIUM_HOST": report.host,
+            "TRAINIUM_PORT": str(report.port),
+            "TRAINIUM_INSTANCE": report.instance,
+        }
+        try:
+            done = subprocess.run(
+                ["sh", "-c", self._settings.ready_command],
+                env={**os.environ, **variables},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=COMMAND_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return f"trainium_ready_command took more than {COMMAND_SECONDS:g} s"
+        if done.returncode == 0:
+            return ""
+        output = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
+        return f"trainium_ready_command ended with {done.returncode}: {output}"
 
     def _stop_again(self, ec2: Ec2, instance: str) -> None:
         with _undisturbed():
@@ -658,33 +618,16 @@ class Operation:
                 return
             self._state.unlink(missing_ok=True)
 
-    def _other_than(
-        self, current: Instance, known: InstanceSession | None
-    ) -> InstanceSession | None:
-        """Return the existing session if it is about this start of this instance.
-
-        Raises UsageError if this run has started another instance and not stopped it.
-        """
-        if known is None or not known.started:
-            return None
-        if known.instance != current.id:
-            raise UsageError(
-                f"this run has started {known.instance} and not stopped it: run compilewatch "
-                "trainium down first, or use another --state"
-            )
-        return known if known.launched in (None, current.launched) else None
-
-    def _meant(self, known: InstanceSession | None, *, force: bool) -> tuple[Ec2, Instance]:
-        """Return the instance for `down`: this run's, or with `force` that of the settings."""
-        if known is None or force:
-            ec2 = self._ec2(self._settings.region)
+    def _to_stop(self, known: InstanceSession | None) -> tuple[Ec2, Instance]:
+        """Return the instance of this run; without one, that of the settings."""
+        ec2 = self._ec2(known.region if known else self._settings.region)
+        if known is None:
             return ec2, self._find(ec2)
-        ec2 = self._ec2(known.region)
         try:
             return ec2, ec2.by_id(known.instance)
         except TrainiumError as error:
             if error.code == "InvalidInstanceID.NotFound":
-                end(self._state, known)
+                self._state.unlink(missing_ok=True)
             raise
 
     def _find(self, ec2: Ec2) -> Instance:
@@ -694,30 +637,20 @@ class Operation:
             raise TrainiumError(f"{current.id} is terminated: create another and name it")
         return current
 
-    def _agent(self, current: Instance) -> Agent:
-        return Agent(
-            instance=current.id,
-            host=self._settings.host or current.address,
-            port=self._settings.ssh_port,
-            command=self._settings.ready_command,
-        )
-
     def _report(
         self, action: str, current: Instance, known: InstanceSession | None
     ) -> InstanceReport:
-        prices = Path(self._settings.prices_file)
-        price = price_of(prices, current.type, current.region)
+        price = price_of(Path(self._settings.prices_file), current.type, current.region)
         ours = known is not None and known.started
-        seconds = known.seconds() if known else None
-        agent = self._agent(current)
+        seconds = _seconds_since(known.since) if known else None
         return InstanceReport(
             action=action,
             instance=current.id,
             type=current.type,
             region=current.region,
             state=current.state,
-            host=agent.host,
-            port=agent.port,
+            host=self._settings.host or current.address,
+            port=self._settings.ssh_port,
             started_by_run=ours,
             price=price,
             seconds=seconds,
@@ -733,20 +666,23 @@ class Operation:
         return locked(self._state, seconds, self._say)
 
 
+def _seconds_since(moment: datetime.datetime) -> float:
+    return (datetime.datetime.now(datetime.UTC) - moment).total_seconds()
+
+
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
     """Ignore SIGINT and SIGTERM: Ctrl-C often comes twice, and the end of a build adds SIGTERM."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    signals = (signal.SIGINT, signal.SIGTERM)
-    before: list[Callable[..., object] | int | None] = [
-        signal.signal(number, signal.SIG_IGN) for number in signals
-    ]
+    before: dict[signal.Signals, Any] = {
+        number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:
-        for number, handler in zip(signals, before, strict=True):
+        for number, handler in before.items():
             signal.signal(number, handler)
 
 
@@ -766,22 +702,21 @@ class OnDemand:
         self._make = make
         self._held = contextlib.ExitStack()
         self._lock = threading.Lock()
-        self._started = False
         self._error: CompilewatchError | None = None
+        self._started = False
 
     def start(self) -> None:
         """Start the instance unless this has been done. Raises TrainiumError or ExecutorError."""
         with self._lock:
             if self._error is not None:
                 raise self._error
-            if self._started:
-                return
-            try:
-                self._held.enter_context(self._make())
-            except CompilewatchError as error:
-                self._error = error
-                raise
-            self._started = True
+            if not self._started:
+                try:
+                    self._held.enter_context(self._make())
+                except CompilewatchError as error:
+                    self._error = error
+                    raise
+                self._started = True
 
     def __enter__(self) -> Self:
         return self
@@ -791,25 +726,16 @@ class OnDemand:
             self._held.close()
 
 
-def instance_of(
-    settings: Settings,
-    client: ExecutorClient,
-    say: Callable[[str], None],
-    state: Path | None = None,
-) -> contextlib.AbstractContextManager[None]:
-    """The context in which the instance of the settings runs; `say` prints lines of progress.
-
-    `state` is the file that says who has started it; None: the one in the cache folder.
-    """
-    place = state or (settings.cache_folder or cache_folder()) / "trainium.json"
-    return running(Operation(settings, place, say), client, say)
+def state_file(settings: Settings) -> Path:
+    """The file that says who has started the instance, unless a command names another one."""
+    return (settings.cache_folder or cache_folder()) / "trainium.json"
 
 
 @contextlib.contextmanager
 def running(
     operation: Operation,
     client: ExecutorClient,
-    say: Callable[[str], None],
+    say: Say,
     *,
     wait_seconds: float = WAIT_SECONDS,
     poll_seconds: float = POLL_SECONDS,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
@@ -23,7 +24,6 @@ from compilewatch.extras.papers import Availability, CallError, PaperLibrary, Pa
 from compilewatch.extras.papers.records import (
     CodeVersion,
     FindingClass,
-    Paper,
     PaperFinding,
     PaperSummary,
     PipelineStage,
@@ -32,16 +32,8 @@ from compilewatch.extras.papers.records import (
 )
 from compilewatch.extras.papers.settings import PapersSettings
 from compilewatch.extras.papers.store import PaperStore
-from compilewatch.records import Record
-from compilewatch.report.terminal import console, plain, plain_table
+from compilewatch.report.terminal import console, plain, table
 from compilewatch.report.wording import plural
-
-if TYPE_CHECKING:
-    from compilewatch.extras.papers.calls import Budget
-    from compilewatch.extras.papers.pipeline import PaperOptions
-    from compilewatch.extras.papers.providers import BedrockProvider
-
-Function = Callable[..., Any]
 
 VARIABLES = {
     "opensearch_endpoint": "OPENSEARCH_ENDPOINT",
@@ -51,17 +43,14 @@ VARIABLES = {
 }
 """Settings of [papers] that are also read from these variables; the settings have precedence."""
 
+_POSITIVE, _TOKENS = click.FloatRange(min=0, min_open=True), click.IntRange(min=1)
+_JOBS, _MOST_PAPERS = click.IntRange(min=1, max=64), click.IntRange(min=1, max=1000)
 
-def _together(*options_: Function) -> Function:
-    """One decorator that adds several options, which `--help` shows in this order."""
-    return lambda function: functools.reduce(lambda f, add: add(f), reversed(options_), function)
-
-
-selection = _together(
+selection = options.together(
     click.option("--paper-id", metavar="ID", help="One paper."),
     click.option(
         "--recent-days",
-        type=click.FloatRange(min=0, min_open=True),
+        type=_POSITIVE,
         metavar="N",
         help="Papers of the last N days, newest first.",
     ),
@@ -74,7 +63,7 @@ selection = _together(
     click.option("--random", "draw", is_flag=True, help="Draw papers at random."),
     click.option(
         "--max-papers",
-        type=click.IntRange(min=1, max=1000),
+        type=_MOST_PAPERS,
         default=1,
         show_default=True,
         help="How many papers at most.",
@@ -83,7 +72,7 @@ selection = _together(
 )
 """The options that select papers."""
 
-provider_options = _together(
+provider_options = options.together(
     click.option(
         "--provider",
         type=click.Choice(["bedrock", "scripted"]),
@@ -95,90 +84,55 @@ provider_options = _together(
 )
 """The options that name the language model."""
 
-_DOLLARS, _TOKENS = click.FloatRange(min=0, min_open=True), click.IntRange(min=1)
-BUDGET: dict[str, tuple[click.FloatRange | click.IntRange, str]] = {
-    "max_usd": (
-        _DOLLARS,
-        "The most that the selected papers may cost, with what they have cost before.",
+budget_options = options.together(
+    click.option(
+        "--max-usd",
+        type=_POSITIVE,
+        help="The most that the selected papers may cost, with what they have cost before.",
     ),
-    "max_usd_per_paper": (
-        _DOLLARS,
-        "The most that each paper may cost, with what it has cost before.",
+    click.option(
+        "--max-usd-per-paper",
+        type=_POSITIVE,
+        help="The most that each paper may cost, with what it has cost before.",
     ),
-    "max_tokens": (
-        _TOKENS,
-        "The most tokens that the selected papers may use, with earlier runs.",
+    click.option(
+        "--max-tokens",
+        type=_TOKENS,
+        help="The most tokens that the selected papers may use, with earlier runs.",
     ),
-    "max_tokens_per_paper": (
-        _TOKENS,
-        "The most tokens that each paper may use, with earlier runs.",
+    click.option(
+        "--max-tokens-per-paper",
+        type=_TOKENS,
+        help="The most tokens that each paper may use, with earlier runs.",
     ),
-}
+)
 """The limits of what may be paid, which hold before each request."""
 
-budget_options = _together(
-    *(
-        click.option(f"--{name.replace('_', '-')}", type=kind, help=text)
-        for name, (kind, text) in BUDGET.items()
-    )
-)
-
-jobs = click.option(
-    "--jobs",
-    type=click.IntRange(min=1, max=64),
-    default=1,
-    show_default=True,
-    help="How many papers at a time; each may take the memory of a model.",
+run_options = options.together(
+    click.option(
+        "--jobs",
+        type=_JOBS,
+        default=1,
+        show_default=True,
+        help="How many papers at a time; each may take the memory of a model.",
+    ),
+    options.output,
+    options.as_json,
 )
 
 
-def budget_of(flags: dict[str, Any], settings: Settings) -> tuple[Budget, dict[str, Any]]:
-    """The budget of the options, and the other options."""
-    from compilewatch.extras.papers.calls import Budget
+def settings_of(flags: dict[str, Any]) -> Settings:
+    """The settings with the options of a command, which are taken out of `flags`.
 
-    limits = {name: flags[name] for name in BUDGET}
-    budget = Budget(**limits, max_repairs=settings.of(PapersSettings).max_repairs)
-    return budget, {name: value for name, value in flags.items() if name not in BUDGET}
-
-
-def process(
-    settings: Settings, query: PaperQuery, chosen: PaperOptions, *, as_json: bool
-) -> tuple[PaperSummary, ...]:
-    """Find papers, process them and print what became of them. Raises UsageError."""
-    from compilewatch.extras.papers.pipeline import run_papers
-
-    library = library_of(settings)
-    papers = library.find(query)
-    if not papers:
-        raise UsageError("no paper is selected; `compilewatch papers find` shows what there is")
-
-    def say(line: str) -> None:
-        click.echo(line, err=True)
-
-    store = PaperStore(Path(settings.output_dir))
-    names = {paper.id for paper in papers}
-    earlier = sum(entry.paper in names for entry in store.ledger.entries())
-    lines = StageLines(quiet=as_json)
-    summaries = run_papers(
-        settings, library, provider_of(settings), papers, chosen, observer=lines, say=say
-    )
-    if as_json:
-        options.print_json(summaries)
-    else:
-        print_summaries(summaries, store.root, damaged=store.damaged(), earlier=earlier)
-    if all(one.findings and one.findings[0].kind is FindingClass.UNREADABLE for one in summaries):
-        raise UsageError(f"no selected paper can be read: {summaries[0].findings[0].evidence}")
-    return summaries
-
-
-def settings_of(output_dir: str | None = None, **overrides: Any) -> Settings:
-    """The settings with options of these commands, and the variables of the founding system."""
-    settings = load_settings({"output_dir": output_dir})
-    changes = {name: value for name, value in overrides.items() if value is not None}
+    With the variables of the founding system.
+    """
+    settings = load_settings({"output_dir": flags.pop("output_dir", None)})
+    papers, executor = settings.of(PapersSettings), settings.of(ExecutorSettings)
+    named = [name for name in PapersSettings.__struct_fields__ if name in flags]
+    changes = {name: value for name in named if (value := flags.pop(name)) is not None}
     if "folder" in changes:
         changes["folder"] = str(Path(changes["folder"]).absolute())
         changes.setdefault("library", "folder")
-    papers, executor = settings.of(PapersSettings), settings.of(ExecutorSettings)
     for name, variable in VARIABLES.items():
         default = getattr(PapersSettings(), name)
         if name not in changes and getattr(papers, name) == default:
@@ -190,16 +144,10 @@ def settings_of(output_dir: str | None = None, **overrides: Any) -> Settings:
     )
 
 
-def query_of(
-    *,
-    paper_id: str | None,
-    recent_days: float | None,
-    text: str | None,
-    draw: bool,
-    max_papers: int,
-    required: bool = True,
-) -> PaperQuery:
-    """The query that the options describe. Raises UsageError."""
+def query_of(flags: dict[str, Any], *, required: bool = True) -> PaperQuery:
+    """The query that the options describe, which are taken out of `flags`. Raises UsageError."""
+    names = ("paper_id", "recent_days", "text", "draw", "max_papers")
+    paper_id, recent_days, text, draw, max_papers = map(flags.pop, names)
     selections = sum(value is not None for value in (paper_id, recent_days, text))
     if selections > 1:
         raise UsageError("use one of --paper-id, --recent-days and --query")
@@ -234,24 +182,17 @@ def library_of(settings: Settings) -> PaperLibrary:
     return open_library(own, cache=settings.cache_folder or cache_folder())
 
 
-def provider_of(settings: Settings) -> Provider:
-    """The language model that the settings name. Raises UsageError if none is named."""
-    papers = settings.of(PapersSettings)
-    if papers.provider == "scripted":
-        from compilewatch.extras.papers.providers import ScriptedProvider
+def provider_of(papers: PapersSettings, *, required: bool = True) -> Provider:
+    """The language model that the settings name. Raises UsageError if one is required."""
+    from compilewatch.extras.papers.providers import BedrockProvider, ScriptedProvider
 
+    if papers.provider == "scripted":
         return ScriptedProvider(Path(papers.replies_dir))
-    if not papers.model:
+    if required and not papers.model:
         raise UsageError(
             "no model is chosen: set BEDROCK_MODEL_ID to one that `compilewatch papers preflight` "
             "lists, or use --provider scripted with the papers in inputs/papers"
         )
-    return _bedrock(papers)
-
-
-def _bedrock(papers: PapersSettings) -> BedrockProvider:
-    from compilewatch.extras.papers.providers import BedrockProvider
-
     return BedrockProvider(
         papers.model,
         region=papers.region,
@@ -260,27 +201,64 @@ def _bedrock(papers: PapersSettings) -> BedrockProvider:
     )
 
 
+def process(
+    settings: Settings, query: PaperQuery, flags: dict[str, Any], *, as_json: bool
+) -> tuple[PaperSummary, ...]:
+    """Find papers, process them and print what became of them. Raises UsageError.
+
+    `flags` are the limits of the budget and other arguments of `run_papers`.
+    """
+    from compilewatch.extras.papers.calls import Budget
+    from compilewatch.extras.papers.pipeline import run_papers
+
+    papers = settings.of(PapersSettings)
+    named = [field.name for field in fields(Budget) if field.name in flags]
+    limits = {name: flags.pop(name) for name in named}
+    budget = Budget(**limits, max_repairs=papers.max_repairs)
+    library = library_of(settings)
+    selected = library.find(query)
+    if not selected:
+        raise UsageError("no paper is selected; `compilewatch papers find` shows what there is")
+    store = PaperStore(Path(settings.output_dir))
+    names = {paper.id for paper in selected}
+    earlier = sum(entry.paper in names for entry in store.ledger.entries())
+    summaries = run_papers(
+        settings,
+        library,
+        provider_of(papers),
+        selected,
+        budget,
+        observer=StageLines(quiet=as_json),
+        say=partial(click.echo, err=True),
+        **flags,
+    )
+    if as_json:
+        options.print_json(summaries)
+    else:
+        print_summaries(summaries, store, earlier=earlier)
+    if all(one.findings and one.findings[0].kind is FindingClass.UNREADABLE for one in summaries):
+        raise UsageError(f"no selected paper can be read: {summaries[0].findings[0].evidence}")
+    return summaries
+
+
 @click.command("find")
 @selection
 @options.as_json
-def find_verb(
-    *,
-    folder: str | None,
-    as_json: bool,
-    **query: Any,
-) -> int:
+def find_verb(*, as_json: bool, **flags: Any) -> int:
     """List the papers that a query selects, without reading or paying anything.
 
     Without OPENSEARCH_ENDPOINT, papers are searched in the folder inputs/papers/library. The exit
     status is 3 if no paper is found.
     """
-    settings = settings_of(folder=folder)
-    papers = library_of(settings).find(query_of(**query, required=False))
+    settings = settings_of(flags)
+    papers = library_of(settings).find(query_of(flags, required=False))
     if as_json:
         options.print_json(papers)
-        return 0 if papers else 3
-
-    print_found(papers)
+    elif papers:
+        rows = [(paper.id, paper.date[:10], paper.title, paper.location) for paper in papers]
+        console().print(table(("paper", "date", "title", "location"), rows, gap=2))
+    else:
+        click.echo("no paper is found", err=True)
     return 0 if papers else 3
 
 
@@ -288,31 +266,17 @@ def find_verb(
 @selection
 @provider_options
 @budget_options
-@jobs
-@options.output
-@options.as_json
-def generate_verb(
-    *,
-    folder: str | None,
-    provider: str | None,
-    model: str | None,
-    jobs: int,
-    output_dir: str | None,
-    as_json: bool,
-    **flags: Any,
-) -> int:
+@run_options
+def generate_verb(*, as_json: bool, **flags: Any) -> int:
     """Let the model plan and write the code for papers; nothing is reviewed or run.
 
     `papers show` prints the code, and `papers run` continues from here without repeating a call.
     The exit status is 1 if there is no code for a paper.
     """
-    settings = settings_of(output_dir, folder=folder, provider=provider, model=model)
-    budget, query = budget_of(flags, settings)
-    paper_query = query_of(**query)
-    from compilewatch.extras.papers.pipeline import PaperOptions
-
-    chosen = PaperOptions(budget=budget, jobs=jobs, until=PipelineStage.GENERATE)
-    summaries = process(settings, paper_query, chosen, as_json=as_json)
+    settings = settings_of(flags)
+    query = query_of(flags)
+    flags["until"] = PipelineStage.GENERATE
+    summaries = process(settings, query, flags, as_json=as_json)
     return int(any(one.generation is None for one in summaries))
 
 
@@ -346,59 +310,25 @@ def generate_verb(
 @click.option(
     "--state",
     metavar="FILE",
+    type=click.Path(path_type=Path),
     help="What `trainium down --state` needs to stop the instance if this run is killed.",
 )
-@jobs
-@options.output
-@options.as_json
-def run_verb(
-    *,
-    folder: str | None,
-    provider: str | None,
-    model: str | None,
-    max_repairs: int | None,
-    device_seconds: float | None,
-    max_device_seconds: float | None,
-    targets: str | None,
-    trainium: bool,
-    state: str | None,
-    jobs: int,
-    output_dir: str | None,
-    as_json: bool,
-    **flags: Any,
-) -> int:
+@run_options
+def run_verb(*, targets: str | None, as_json: bool, **flags: Any) -> int:
     """Read papers, let the model write code for them, check it, compile it and execute it.
 
     Stages that have a result are not repeated, and calls that have a reply are not sent again:
     running the same command again continues where it was. The exit status is 1 if something is
     wrong with a paper's code, and 3 if a stage was not run.
     """
-    settings = settings_of(
-        output_dir,
-        folder=folder,
-        provider=provider,
-        model=model,
-        max_repairs=max_repairs,
-        device_seconds=device_seconds,
-    )
-    budget, query = budget_of(flags, settings)
-    paper_query = query_of(**query)
-    from compilewatch.extras.papers.pipeline import PaperOptions
-
+    settings = settings_of(flags)
+    query = query_of(flags)
     names = tuple(split(targets) or ("dynamo", "export"))
     environment = settings.of(PapersSettings).environment
     named = (environment,) if environment else ()
-    chosen = PaperOptions(
-        targets=names,
-        environments=named or environments_for(names, settings),
-        named=named,
-        budget=budget,
-        max_device_seconds=max_device_seconds,
-        jobs=jobs,
-        trainium=trainium,
-        state=Path(state) if state else None,
-    )
-    return exit_status(process(settings, paper_query, chosen, as_json=as_json))
+    flags |= {"targets": names, "named": named}
+    flags["environments"] = named or environments_for(names, settings)
+    return exit_status(process(settings, query, flags, as_json=as_json))
 
 
 @click.command("check")
@@ -410,9 +340,7 @@ def check_verb(*, paper: str, output_dir: str | None, as_json: bool) -> int:
 
     The exit status is 1 if something is wrong, and 3 if a stage was not run.
     """
-    settings = settings_of(output_dir)
-
-    store = PaperStore(Path(settings.output_dir))
+    store = store_of(output_dir)
     folder = store.known(paper).path
     summary = store.summary(paper)
     if as_json:
@@ -427,14 +355,11 @@ def check_verb(*, paper: str, output_dir: str | None, as_json: bool) -> int:
 @options.as_json
 def list_verb(*, output_dir: str | None, as_json: bool) -> int:
     """List the stored papers with what became of them and what they cost."""
-    settings = settings_of(output_dir)
-
-    store = PaperStore(Path(settings.output_dir))
-    summaries = store.summaries()
+    store = store_of(output_dir)
     if as_json:
-        options.print_json(summaries)
+        options.print_json(store.summaries())
     else:
-        print_summaries(summaries, Path(settings.output_dir) / "papers", damaged=store.damaged())
+        print_summaries(store.summaries(), store)
     return 0
 
 
@@ -445,16 +370,17 @@ def list_verb(*, output_dir: str | None, as_json: bool) -> int:
 @options.as_json
 def show_verb(*, paper: str, number: int | None, output_dir: str | None, as_json: bool) -> int:
     """Print the code of a paper, with the findings about it and its provenance."""
-    settings = settings_of(output_dir)
-
-    folder = PaperStore(Path(settings.output_dir)).known(paper)
+    folder = store_of(output_dir).known(paper)
     generation, _ = folder.version(number)
-    findings = folder.findings(generation)
     if as_json:
         options.print_json(generation)
     else:
-        print_generation(generation, findings)
+        print_generation(generation, folder.findings(generation))
     return 0
+
+
+def store_of(output_dir: str | None) -> PaperStore:
+    return PaperStore(Path(load_settings({"output_dir": output_dir}).output_dir))
 
 
 @click.command("publish")
@@ -466,9 +392,9 @@ def publish_verb(*, output_dir: str | None, as_json: bool) -> int:
     The services are the Pushgateway, Loki and CloudWatch (`cloudwatch.enabled`). Publishing again
     changes nothing. The exit status is 3 if a service did not accept the metrics.
     """
-    settings = settings_of(output_dir)
     from compilewatch.extras.papers.publication import publish_papers
 
+    settings = load_settings({"output_dir": output_dir})
     published = publish_papers(Path(settings.output_dir), settings)
     if as_json:
         options.print_json({"lines": published.lines, "failures": published.failures})
@@ -483,58 +409,39 @@ def publish_verb(*, output_dir: str | None, as_json: bool) -> int:
 @click.command("preflight")
 @provider_options
 @options.as_json
-def preflight_verb(*, provider: str | None, model: str | None, as_json: bool) -> int:
+def preflight_verb(*, as_json: bool, **flags: Any) -> int:
     """Show which models can be used, and whether generated code can be confined here.
 
     With BEDROCK_MODEL_ID or --model, only that model is looked up; nothing is paid. The exit status
     is 1 if something is missing.
     """
-    settings = settings_of(provider=provider, model=model)
-
-    report = preflight(settings)
+    report = preflight(settings_of(flags).of(PapersSettings))
     if as_json:
         options.print_json(report)
     else:
         print_preflight(report)
-    return 0 if report.ready else 1
+    return 1 if report["model_problem"] or report["sandbox_problem"] else 0
 
 
-class Preflight(Record, frozen=True, kw_only=True):
-    """What a run needs. An empty `problem` means that it is there."""
+def preflight(papers: PapersSettings) -> dict[str, Any]:
+    """Look up models, prices, rules and the sandbox; nothing is paid.
 
-    provider: str
-    model: str
-    models: tuple[Availability, ...] = ()
-    model_problem: str = ""
-    price: str = ""
-    rules: str = ""
-    sandbox_problem: str = ""
-
-    @property
-    def ready(self) -> bool:
-        return not self.model_problem and not self.sandbox_problem
-
-
-def preflight(settings: Settings) -> Preflight:
-    """Look up models, prices, rules and the sandbox; nothing is paid."""
+    A problem that is empty means that what a run needs is there.
+    """
     from compilewatch.extras.papers.calls import load_rules, price_of
     from compilewatch.extras.papers.execution import SandboxRunner
 
-    papers = settings.of(PapersSettings)
     models: tuple[Availability, ...] = ()
     model, problem, sandbox_problem = papers.model, "", ""
-    if papers.provider == "scripted":
-        model = "scripted"
-        models = (Availability(model="scripted", name="prepared replies", status="ACTIVE"),)
-    else:
-        try:
-            models = _bedrock(papers).available()
-            if not model:
-                problem = "no model is chosen: set BEDROCK_MODEL_ID to one of these"
-            elif models and not models[0].usable:
-                problem = models[0].why
-        except (CallError, CompilewatchError) as error:
-            problem = str(error)
+    try:
+        provider = provider_of(papers, required=False)
+        model, models = provider.model, provider.available()
+        if not model:
+            problem = "no model is chosen: set BEDROCK_MODEL_ID to one of these"
+        elif models and not models[0].usable:
+            problem = models[0].why
+    except (CallError, CompilewatchError) as error:
+        problem = str(error)
     row = price_of(Path(papers.prices_file), model) if model else None
     price = "unknown: --max-usd cannot be used"
     if row is not None:
@@ -544,15 +451,15 @@ def preflight(settings: Settings) -> Preflight:
     except SandboxError as error:
         sandbox_problem = str(error)
     rules = load_rules(Path(papers.rules_file))
-    return Preflight(
-        provider=papers.provider,
-        model=model,
-        models=models,
-        model_problem=problem,
-        price=price,
-        rules=f"version {rules.version}, {len(rules.rule)} rules",
-        sandbox_problem=sandbox_problem,
-    )
+    return {
+        "provider": papers.provider,
+        "model": model,
+        "models": models,
+        "model_problem": problem,
+        "price": price,
+        "rules": f"version {rules.version}, {len(rules.rule)} rules",
+        "sandbox_problem": sandbox_problem,
+    }
 
 
 STYLES = {
@@ -561,7 +468,6 @@ STYLES = {
     StageOutcome.NOT_RUN: "dim",
 }
 STATE_STYLES = {"passed": "green", "failed": "red", "incomplete": "yellow"}
-WORDS = {StageOutcome.NOT_RUN: "not run"}
 
 
 class StageLines:
@@ -574,73 +480,52 @@ class StageLines:
         self._lock = threading.Lock()
 
     def __call__(self, result: StageResult) -> None:
-        if self._quiet:
-            return
         with self._lock:
             now = time.monotonic()
             seconds = now - self._since.get(result.paper, now)
             self._since[result.paper] = now
-            self._console.print(self._line(result, seconds))
-
-    @staticmethod
-    def _line(result: StageResult, seconds: float) -> Text:
-        text = result.findings[0].evidence if result.findings else result.detail
-        return Text.assemble(
-            plain(f"{result.paper[:28]:28} {result.stage:9} "),
-            plain(f"{_word(result.outcome):8}", STYLES[result.outcome]),
-            plain(f"{seconds:6.1f} s  {text}"),
-        )
+            text = result.findings[0].evidence if result.findings else result.detail
+            if not self._quiet:
+                self._console.print(
+                    _stage_line(f"{result.paper[:28]:28} ", result, f"{seconds:6.1f} s  {text}")
+                )
 
 
-def _word(outcome: StageOutcome) -> str:
-    return WORDS.get(outcome, outcome.value)
-
-
-def print_found(papers: Sequence[Paper]) -> None:
-    """A table of found papers, or a line that there are none."""
-    if not papers:
-        click.echo("no paper is found", err=True)
-        return
-    table = plain_table("paper", "date", "title", "location", gap=2)
-    for paper in papers:
-        table.add_row(*map(plain, (paper.id, paper.date[:10], paper.title, paper.location)))
-    console().print(table)
+def _stage_line(before: str, result: StageResult, after: str) -> Text:
+    outcome = result.outcome.value.replace("_", " ")
+    return Text.assemble(
+        plain(f"{before}{result.stage:9} "),
+        plain(f"{outcome:8}", STYLES[result.outcome]),
+        plain(after),
+    )
 
 
 def print_summaries(
-    summaries: Sequence[PaperSummary],
-    root: Path,
-    *,
-    damaged: Sequence[str] = (),
-    earlier: int | None = None,
+    summaries: Sequence[PaperSummary], store: PaperStore, *, earlier: int | None = None
 ) -> None:
     """One line for each damaged line of what is stored, one for each paper, and the sums.
 
     `earlier` requests were sent before the run.
     """
-    for note in damaged:
+    for note in store.damaged():
         click.echo(note, err=True)
     if not summaries:
-        click.echo(f"no papers in {root}: start with `compilewatch papers run`")
+        click.echo(f"no papers in {store.root}: start with `compilewatch papers run`")
         return
-    table = plain_table("paper", "state", "stages", "repairs", "USD", "what is wrong", gap=2)
+    rows = []
     for one in summaries:
         passed = sum(stage.outcome is StageOutcome.PASSED for stage in one.stages)
-        table.add_row(
-            plain(one.paper),
-            plain(one.state, STATE_STYLES[one.state]),
-            plain(f"{passed} of {len(one.stages)}"),
-            plain(str(one.repairs)),
-            plain(_usd(one)),
-            plain(_wrong(one)),
-        )
-    console().print(table)
+        state = (one.state, STATE_STYLES[one.state])
+        of = f"{passed} of {len(one.stages)}"
+        rows.append((one.paper, state, of, str(one.repairs), _usd(one), _wrong(one)))
+    headings = ("paper", "state", "stages", "repairs", "USD", "what is wrong")
+    console().print(table(headings, rows, gap=2))
     usd = sum(one.spent.usd for one in summaries)
     requests = sum(one.spent.requests for one in summaries)
     counts = f"{plural(len(summaries), 'paper')}, {plural(requests, 'request')}"
     if earlier is not None:
         counts += f" ({requests - earlier} in this run)"
-    click.echo(f"{counts}, ${usd:.4f}; {root}")
+    click.echo(f"{counts}, ${usd:.4f}; {store.root}")
     if any(one.scripted for one in summaries):
         click.echo("Results marked as scripted come from prepared replies, not from a model.")
 
@@ -652,11 +537,12 @@ def _usd(one: PaperSummary) -> str:
 
 
 def _wrong(one: PaperSummary) -> str:
-    finding = next(iter(one.findings), None)
-    if finding is not None:
+    for finding in one.findings:
         return f"{finding.stage}: {finding.kind}: {finding.evidence}"
-    missing = [stage for stage in one.stages if stage.outcome is StageOutcome.NOT_RUN]
-    return f"{missing[0].stage} was not run: {missing[0].detail}" if missing else ""
+    for stage in one.stages:
+        if stage.outcome is StageOutcome.NOT_RUN:
+            return f"{stage.stage} was not run: {stage.detail}"
+    return ""
 
 
 def print_check(summary: PaperSummary, folder: Path) -> None:
@@ -664,12 +550,7 @@ def print_check(summary: PaperSummary, folder: Path) -> None:
     out = console()
     out.print(plain(f"{summary.paper}: {summary.title}"))
     for stage in summary.stages:
-        line = Text.assemble(
-            plain(f"  {stage.stage:9} "),
-            plain(f"{_word(stage.outcome):8}", STYLES[stage.outcome]),
-            plain(f" {stage.detail}" if stage.detail else ""),
-        )
-        out.print(line)
+        out.print(_stage_line("  ", stage, f" {stage.detail}" if stage.detail else ""))
         for finding in stage.findings:
             out.print(plain(f"            {_finding(finding)}"))
         for name in stage.files:
@@ -703,18 +584,19 @@ def print_generation(generation: CodeVersion, findings: Sequence[PaperFinding]) 
     console().print(plain("\n".join(lines)))
 
 
-def print_preflight(report: Preflight) -> None:
+def print_preflight(report: dict[str, Any]) -> None:
     out = console()
-    if report.models:
-        table = plain_table("model", "name", "status", "ends", "usable", gap=2)
-        for one in report.models:
-            usable = "yes" if one.usable else one.why
-            table.add_row(*map(plain, (one.model, one.name, one.status, one.ends[:10], usable)))
-        out.print(table)
-    out.print(plain(f"model:   {report.model_problem or report.model}"))
-    out.print(plain(f"price:   {report.price}"))
-    out.print(plain(f"rules:   {report.rules}"))
-    out.print(plain(f"sandbox: {report.sandbox_problem or 'generated code can be confined here'}"))
+    if report["models"]:
+        rows = [
+            (one.model, one.name, one.status, one.ends[:10], "yes" if one.usable else one.why)
+            for one in report["models"]
+        ]
+        out.print(table(("model", "name", "status", "ends", "usable"), rows, gap=2))
+    confined = report["sandbox_problem"] or "generated code can be confined here"
+    out.print(plain(f"model:   {report['model_problem'] or report['model']}"))
+    out.print(plain(f"price:   {report['price']}"))
+    out.print(plain(f"rules:   {report['rules']}"))
+    out.print(plain(f"sandbox: {confined}"))
 
 
 def exit_status(summaries: Sequence[PaperSummary]) -> int:

@@ -16,21 +16,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 import compilewatch
+from compilewatch import records
 from compilewatch.config import Settings
-from compilewatch.contract.messages import (
-    PHASES_FILE,
-    RESULT_FILE,
-    START_FILE,
-    ChildResult,
-    Marks,
-    Start,
-)
+from compilewatch.contract import messages
 from compilewatch.environments import Environments, Interpreter, module_command
 from compilewatch.errors import (
     ExecutorError,
@@ -40,24 +34,10 @@ from compilewatch.errors import (
     TrainiumError,
     UsageError,
 )
-from compilewatch.extras.executor import sandbox
-from compilewatch.extras.executor.protocol import (
-    FailureCode,
-    JobRequest,
-    JobState,
-    JobStatus,
-    read_points,
-    summary,
-)
-from compilewatch.extras.executor.sandbox.policy import (
-    JOB_FOLDER,
-    MIB,
-    OUTPUT_FOLDER,
-    SandboxEnding,
-    SandboxLimits,
-    SandboxOutcome,
-    SandboxResult,
-)
+from compilewatch.extras.executor import protocol, sandbox
+from compilewatch.extras.executor.protocol import FailureCode
+from compilewatch.extras.executor.sandbox import SandboxEnding, SandboxLimits, SandboxResult
+from compilewatch.extras.executor.sandbox.policy import JOB_FOLDER, MIB, SandboxOutcome
 from compilewatch.extras.executor.settings import ExecutorSettings
 from compilewatch.extras.papers.records import (
     GENERATED_MODULE,
@@ -78,26 +58,12 @@ from compilewatch.extras.papers.settings import PapersSettings
 from compilewatch.extras.papers.store import PROFILER_FOLDER, PaperFolder, PaperStore
 from compilewatch.launchers import Completed, by_environment
 from compilewatch.plan import options_of, place, plan, targets_of, worker_sha256
-from compilewatch.records import (
-    Depth,
-    Environment,
-    ErrorRecord,
-    FactoryBuild,
-    Mode,
-    ModelSpec,
-    Phase,
-    Request,
-    Result,
-    Status,
-    Tier,
-    digest,
-    reason_label,
-    source_line,
-)
+from compilewatch.records import Status, digest
 
 if TYPE_CHECKING:
-    from compilewatch.extras.executor.client import ExecutorClient
     from compilewatch.extras.executor.trainium import OnDemand
+
+Kind = TypeVar("Kind")
 
 SCRIPT = "main.py"
 SOURCE_MODULE = f"{GENERATED_MODULE}.py"
@@ -217,9 +183,7 @@ def run_eager(
     try:
         runner.check()
         result = runner.run(_files("eager", generation, **asked), limits)
-        if result.ending is SandboxEnding.NOT_STARTED:
-            raise SandboxError(result.detail)
-        state = _decoded(result)
+        state = _state_of(result)
         eager = StageResult(
             stage=eager_stage,
             findings=tuple(_eager_findings(result, state)),
@@ -235,8 +199,6 @@ def run_eager(
         returned = {name: data for name, data in result.files.items() if name != "result.json"}
         files = _files("compare", **asked, formulas=formulas, returned=state.returned)
         compared = runner.run({**returned, **files}, limits)
-        if compared.ending is SandboxEnding.NOT_STARTED:
-            return eager, not_run(formula_stage, compared.detail)
         return eager, StageResult(
             stage=formula_stage,
             findings=tuple(_formula_findings(compared, formulas)),
@@ -247,11 +209,16 @@ def run_eager(
         return not_run(eager_stage, str(error)), not_run(formula_stage, str(error))
 
 
-def _decoded(result: SandboxResult) -> _State:
+def _untrusted(result: SandboxResult, name: str, kind: type[Kind]) -> Kind | None:
+    """A file that code left in its sandbox, decoded as a type; None if it is none of that type."""
     try:
-        return msgspec.json.decode(result.files.get("result.json", b"{}"), type=_State)
+        return msgspec.json.decode(result.files.get(name, b""), type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return _State()
+        return None
+
+
+def _state_of(result: SandboxResult) -> _State:
+    return _untrusted(result, "result.json", _State) or _State()
 
 
 def _eager_findings(result: SandboxResult, state: _State) -> Iterator[PaperFinding]:
@@ -271,7 +238,7 @@ def _eager_findings(result: SandboxResult, state: _State) -> Iterator[PaperFindi
 
 def _formula_findings(result: SandboxResult, formulas: Mapping[str, str]) -> Iterator[PaperFinding]:
     """Each formula needs a check that holds; what was not compared does not count as held."""
-    checks = _decoded(result).checks
+    checks = _state_of(result).checks
     ended = "it was not compared" if result.succeeded else f"not compared: {result.ending}"
     for claim in formulas:
         of_claim = [check for check in checks if check.claim == claim]
@@ -315,40 +282,6 @@ WAIT_SECONDS = 1800.0
 """How long a job may wait in the executor's queue, beside the time that it runs."""
 
 
-@dataclass(kw_only=True)
-class DeviceTime:
-    """The time of training that all papers of a run may use; safe to use from several threads.
-
-    A training is counted with its deadline before it begins, and with its duration after it.
-    `used` is what earlier runs have used. `most` None: no limit.
-    """
-
-    most: float | None = None
-    used: float = 0.0
-    reserved: float = field(default=0.0, init=False)
-    _settled: threading.Condition = field(default_factory=threading.Condition, init=False)
-
-    def reserve(self, seconds: float) -> str:
-        """Count the deadline of a training. Returns why it must not begin, else nothing."""
-        with self._settled:
-            while self.most is not None and self.used + self.reserved + seconds > self.most:
-                if not self.reserved or self.used + seconds > self.most:
-                    return (
-                        f"{self.used:.0f} of {self.most:g} s of training are used, and this may "
-                        f"take {seconds:g} s"
-                    )
-                self._settled.wait()  # a training may take less than was reserved for it
-            self.reserved += seconds
-            return ""
-
-    def settle(self, reserved: float, used: float) -> None:
-        """Count what a training took in place of its deadline."""
-        with self._settled:
-            self.reserved -= reserved
-            self.used += used
-            self._settled.notify_all()
-
-
 def seconds_of(results: Iterable[StageResult]) -> float:
     """The time of all trainings in a journal."""
     executed = (result for result in results if result.stage is PipelineStage.EXECUTE)
@@ -358,17 +291,22 @@ def seconds_of(results: Iterable[StageResult]) -> float:
 @dataclass(kw_only=True)
 class Trainer:
     """Trains versions briefly: as a job of the executor that the settings name, such as one on a
-    Trainium instance, else on the CPU in the sandbox of this machine.
+    Trainium instance, else on the CPU in the sandbox of this machine. Safe to use from several
+    threads.
 
-    A training begins only if the time of the run is sufficient for its deadline. `instance` is
-    started before the first job; None: it is not ours to start.
+    A training begins only if the time of the run is sufficient for its deadline: `used_seconds` is
+    what earlier ones have used of `max_seconds` (None: no limit). `instance` is started before the
+    first job; None: it is not ours to start.
     """
 
     settings: Settings
     limits: SandboxLimits
     runner: SandboxRunner = field(default_factory=SandboxRunner)
     instance: OnDemand | None = None
-    time: DeviceTime = field(default_factory=DeviceTime)
+    max_seconds: float | None = None
+    used_seconds: float = 0.0
+    _reserved: float = field(default=0.0, init=False)
+    _settled: threading.Condition = field(default_factory=threading.Condition, init=False)
 
     @property
     def identity(self) -> str:
@@ -380,7 +318,7 @@ class Trainer:
     def run(self, generation: CodeVersion, folder: PaperFolder) -> StageResult:
         """Train a version and store what it showed in a file of its own."""
         deadline = self.limits.deadline_seconds
-        if reason := self.time.reserve(deadline):
+        if reason := self._reserve(deadline):
             finding = finding_of(FindingClass.BUDGET, PipelineStage.EXECUTE, reason)
             return StageResult(stage=PipelineStage.EXECUTE, findings=(finding,))
         used = deadline  # if it is interrupted
@@ -391,7 +329,10 @@ class Trainer:
             used = 0.0
             return not_run(PipelineStage.EXECUTE, str(error))
         finally:
-            self.time.settle(deadline, used)
+            with self._settled:
+                self._reserved -= deadline
+                self.used_seconds += used
+                self._settled.notify_all()
         about = {
             "schema_version": 1,
             "detail": result.detail,
@@ -402,70 +343,64 @@ class Trainer:
         name = folder.write(PipelineStage.EXECUTE, data, ".json", what="execution")
         return msgspec.structs.replace(result, files=(*result.files, name))
 
+    def _reserve(self, seconds: float) -> str:
+        """Count the deadline of a training. Returns why it must not begin, else nothing."""
+        most = float("inf") if self.max_seconds is None else self.max_seconds
+        with self._settled:
+            while self.used_seconds + self._reserved + seconds > most:
+                if not self._reserved or self.used_seconds + seconds > most:
+                    return (
+                        f"{self.used_seconds:.0f} of {most:g} s of training are used, and this may "
+                        f"take {seconds:g} s"
+                    )
+                self._settled.wait()  # a training may take less than was reserved for it
+            self._reserved += seconds
+            return ""
+
     def train(self, generation: CodeVersion, folder: PaperFolder) -> StageResult:
         """Train a version. Raises SandboxError, ExecutorError or TrainiumError: it was not run."""
         if self.settings.of(ExecutorSettings).endpoint:
             return self._train_remotely(generation, folder)
         self.runner.check()
-        result = self.runner.run(training_files(generation), self.limits)
-        if result.ending is SandboxEnding.NOT_STARTED:
-            raise SandboxError(result.detail)
-        return trained(result)
+        return trained(self.runner.run(training_files(generation), self.limits))
 
     def _train_remotely(self, generation: CodeVersion, folder: PaperFolder) -> StageResult:
-        request = JobRequest(
+        from compilewatch.extras.executor.client import open_client
+
+        request = protocol.JobRequest(
             files=training_files(generation),
             limits=self.limits,
             profile=True,
             paper_id=generation.paper[:200],
         )
-        key = f"paper-{digest([generation.id, request, _attempts(generation, folder)])[:40]}"
+        # An executor never runs a job again that has ended: after a limit or a fault it is another.
+        lines = [r for r in folder.journal() if r.stage is PipelineStage.EXECUTE and r.findings]
+        failed = sum(r.generation == generation.id and not r.is_lasting for r in lines)
+        key = f"paper-{digest([generation.id, request, failed])[:40]}"
         if self.instance is not None:
             self.instance.start()
-        with client_of(self.settings) as client:
+        with open_client(self.settings) as client:
             client.submit(key, request)
             wait = self.limits.deadline_seconds + WAIT_SECONDS
             state = client.wait(key, timeout_seconds=wait)
-            stdout, stderr = client.whole_log(key), client.whole_log(key, stream="stderr")
+            logs = {name: b"".join(client.parts(key, stream=name)) for name in ("stdout", "stderr")}
             left = state.result.artifacts if state.result is not None else ()
-            names = [(f"{PROFILER_FOLDER}/{key}/{one.name}", one.name) for one in left]
+            names = {f"{PROFILER_FOLDER}/{key}/{one.name}": one for one in left}
             files = [
                 folder.write_named(name, client.artifact(key, artifact))
-                for name, artifact in names
+                for name, artifact in names.items()
                 if not (folder.path / name).exists()
             ]
-        result = job_ran(state, stdout, stderr)
+        result = job_ran(state, logs["stdout"], logs["stderr"])
         if usd_per_hour := self.settings.of(PapersSettings).usd_per_hour:
             hours = result.numbers.get("execution_time_seconds", 0.0) / 3600
             result.numbers["estimated_cost_usd"] = hours * usd_per_hour
-        for what, data in (("stdout", stdout), ("stderr", stderr)):
-            if data:
-                files.append(folder.write(PipelineStage.EXECUTE, data, ".log", what=what))
+        files += [
+            folder.write(PipelineStage.EXECUTE, data, ".log", what=what)
+            for what, data in logs.items()
+            if data
+        ]
         return msgspec.structs.replace(result, files=tuple(files))
-
-
-def _attempts(generation: CodeVersion, folder: PaperFolder) -> int:
-    """How often a limit or a fault has ended the training of this version.
-
-    Each time is a new job: an executor never runs a job again that has ended.
-    """
-    lines = [r for r in folder.journal() if r.stage is PipelineStage.EXECUTE and r.findings]
-    return sum(line.generation == generation.id and not line.is_lasting for line in lines)
-
-
-def client_of(settings: Settings) -> ExecutorClient:
-    """The client of the executor that the settings name. Raises ExecutorError."""
-    from compilewatch.extras.executor.client import ExecutorClient
-
-    own = settings.of(ExecutorSettings)
-    token = own.token
-    if not token and own.token_file:
-        try:
-            token = Path(own.token_file).read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise ExecutorError(f"{own.token_file} cannot be read: {error.strerror}") from None
-    certificates = Path(own.certificates) if own.certificates else None
-    return ExecutorClient(own.endpoint, token, certificates=certificates)
 
 
 def training_files(generation: CodeVersion) -> dict[str, str]:
@@ -479,66 +414,54 @@ def trained(result: SandboxResult) -> StageResult:
     if finding is None and result.exit_code != 0:
         evidence = last_line(result.stderr)
         finding = finding_of(FindingClass.WRONG_IN_EAGER, PipelineStage.EXECUTE, evidence)
-    return _shown(
-        result.stdout,
-        finding or "it ended with status 0 and reported no training_loss",
-        result,
-        StageResult(
-            stage=PipelineStage.EXECUTE,
-            detail="trained on synthetic data in the sandbox of this machine (CPU)",
-            labels={"where": "sandbox"},
-        ),
-    )
+    detail = "trained on synthetic data in the sandbox of this machine (CPU)"
+    silent = "it ended with status 0 and reported no training_loss"
+    return _shown("sandbox", detail, result.stdout, finding, silent, result)
 
 
-def job_ran(state: JobState, stdout: bytes, stderr: bytes) -> StageResult:
+def job_ran(state: protocol.JobState, stdout: bytes, stderr: bytes) -> StageResult:
     """What an ended job showed."""
     finding = None
-    if state.state is not JobStatus.DONE:
+    if state.state is not protocol.JobStatus.DONE:
         kinds = {
             FailureCode.DEADLINE: FindingClass.TIMED_OUT,
             FailureCode.MEMORY: FindingClass.OOM,
             FailureCode.EXIT_STATUS: FindingClass.WRONG_IN_EAGER,
-            FailureCode.CANCELLED: FindingClass.LOST,
-            FailureCode.INTERRUPTED: FindingClass.LOST,
-            FailureCode.NOT_STARTED: FindingClass.LOST,
-            None: FindingClass.LOST,
+            FailureCode.SIGNAL: FindingClass.CRASHED,
+            FailureCode.DISK_FILES: FindingClass.CRASHED,
         }
-        kind = kinds.get(state.failure, FindingClass.CRASHED)
+        kind = kinds.get(state.failure, FindingClass.LOST) if state.failure else FindingClass.LOST
         evidence = f"{state.state}: {state.message or last_line(stderr)}"
         finding = finding_of(kind, PipelineStage.EXECUTE, evidence)
-    return _shown(
-        stdout,
-        finding or "the job is done and reported no training_loss",
-        state.result,
-        StageResult(
-            stage=PipelineStage.EXECUTE,
-            detail=f"job {state.key}, attempt {state.attempt}, {state.state}; synthetic data",
-            labels={"where": "executor"},
-        ),
-    )
+    detail = f"job {state.key}, attempt {state.attempt}, {state.state}; synthetic data"
+    silent = "the job is done and reported no training_loss"
+    return _shown("executor", detail, stdout, finding, silent, state.result)
 
 
 def _shown(
+    where: str,
+    detail: str,
     stdout: bytes,
-    finding: PaperFinding | str,
+    finding: PaperFinding | None,
+    silent: str,
     outcome: SandboxOutcome | None,
-    result: StageResult,
 ) -> StageResult:
-    """The result with the numbers and the finding of a training.
-
-    A success without numbers is none: `finding` says so, where nothing else was found.
-    """
+    """What a training showed: a success without numbers is none, and `silent` says so."""
     numbers = trained_numbers(stdout)
-    if isinstance(finding, str) and "training_loss" not in numbers:
-        finding = finding_of(FindingClass.CRASHED, PipelineStage.EXECUTE, finding)
-    findings = (finding,) if isinstance(finding, PaperFinding) else ()
-    numbers["execution_success"] = float(not findings)
+    if finding is None and "training_loss" not in numbers:
+        finding = finding_of(FindingClass.CRASHED, PipelineStage.EXECUTE, silent)
+    numbers["execution_success"] = float(finding is None)
     if outcome is not None:
         numbers["execution_time_seconds"] = outcome.duration_seconds
         if outcome.peak_memory_bytes is not None:
             numbers["peak_memory_mb"] = outcome.peak_memory_bytes / MIB
-    return msgspec.structs.replace(result, findings=findings, numbers=numbers)
+    return StageResult(
+        stage=PipelineStage.EXECUTE,
+        detail=detail,
+        labels={"where": where},
+        findings=(finding,) if finding else (),
+        numbers=numbers,
+    )
 
 
 def trained_numbers(stdout: bytes) -> dict[str, float]:
@@ -546,8 +469,9 @@ def trained_numbers(stdout: bytes) -> dict[str, float]:
 
     They are claims of the code: names of what is measured from outside are left out.
     """
-    points, _ = read_points(stdout)
-    numbers = {name: value for name, value in summary(points).items() if name not in MEASURED}
+    points, _ = protocol.read_points(stdout)
+    last = protocol.summary(points)
+    numbers = {name: value for name, value in last.items() if name not in MEASURED}
     losses = [p.values["training_loss"] for p in points if "training_loss" in p.values]
     if losses:
         numbers |= {"initial_training_loss": losses[0], "final_training_loss": losses[-1]}
@@ -559,13 +483,8 @@ def trained_numbers(stdout: bytes) -> dict[str, float]:
 MOST_RESULT_BYTES = 8 * MIB
 """Of what a request returns: a result is stored, and read by every page about it."""
 
-_STATUSES: dict[SandboxEnding, Status] = {
-    SandboxEnding.DEADLINE: Status.TIMEOUT,
-    SandboxEnding.MEMORY: Status.OOM,
-    SandboxEnding.EXITED: Status.CRASHED,
-    SandboxEnding.DISK_FILES: Status.CRASHED,
-    SandboxEnding.CANCELLED: Status.CRASHED,
-}
+_STATUSES = {SandboxEnding.DEADLINE: Status.TIMEOUT, SandboxEnding.MEMORY: Status.OOM}
+"""The others are `crashed`."""
 
 
 class SandboxLauncher:
@@ -586,10 +505,10 @@ class SandboxLauncher:
         """The launcher for these environments."""
         return cls(1, names, cache=settings.cache_folder)
 
-    def environments(self) -> tuple[Environment, ...]:
+    def environments(self) -> tuple[records.Environment, ...]:
         return tuple(self._known.describe(name) for name in self._names)
 
-    def run(self, requests: Iterable[Request], scratch: Path) -> Iterator[Completed]:
+    def run(self, requests: Iterable[records.Request], scratch: Path) -> Iterator[Completed]:
         """See `Launcher.run`. Artifacts are not kept."""
         del scratch
         by_name = by_environment(requests, self._names, "this launcher has", sandboxed=True)
@@ -607,13 +526,13 @@ class SandboxLauncher:
         """Do nothing: no process outlives its request."""
 
 
-def evaluate(request: Request, used: Interpreter) -> Result:
+def evaluate(request: records.Request, used: Interpreter) -> records.Result:
     """Evaluate one request.
 
     With the tier `auto`, tensors are real: generated models are small and bring their own inputs,
     and a second attempt would import torch again.
     """
-    tier = Tier.REAL if request.tier is Tier.AUTO else request.tier
+    tier = records.Tier.REAL if request.tier is records.Tier.AUTO else request.tier
     started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
     # The sandbox sees no path of this machine, but what the worker reads: its own package and the
     # project's reviewed data.
@@ -621,11 +540,11 @@ def evaluate(request: Request, used: Interpreter) -> Result:
     named = (request.overrides_dir, request.neuron_operators)
     package = Path(compilewatch.__file__).parent.resolve()
     inner = msgspec.structs.replace(request, keep_artifacts=False, model=model)
-    start = Start(id=1, folder=OUTPUT_FOLDER, tier=tier, request=inner)
+    start = messages.Start(id=1, folder=sandbox.OUTPUT_FOLDER, tier=tier, request=inner)
     ran = sandbox.run(
         module_command("python", "compilewatch.extras.papers.worker.script", "request"),
         files={
-            START_FILE: msgspec.json.encode(start),
+            messages.START_FILE: msgspec.json.encode(start),
             SOURCE_MODULE: Path(request.model.provenance[SOURCE_FILE]).read_bytes(),
         },
         limits=SandboxLimits(
@@ -638,11 +557,9 @@ def evaluate(request: Request, used: Interpreter) -> Result:
         variables=dict(used.variables),
         python=used.path,
     )
-    if ran.ending is SandboxEnding.NOT_STARTED:
-        raise LauncherError(f"the sandbox could not start a worker: {ran.detail}")
-    child_result = _child_result(ran)
+    returned = _untrusted(ran, messages.RESULT_FILE, messages.ChildResult)
     return msgspec.structs.replace(
-        child_result.result if child_result is not None else _without_result(request, tier, ran),
+        returned.result if returned is not None else _without_result(request, tier, ran),
         request=request,
         started_at=started_at,
         peak_memory_bytes=ran.peak_memory_bytes,
@@ -651,34 +568,25 @@ def evaluate(request: Request, used: Interpreter) -> Result:
     )
 
 
-def _child_result(ran: SandboxResult) -> ChildResult | None:
-    try:
-        return msgspec.json.decode(ran.files.get(RESULT_FILE, b""), type=ChildResult)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return None
-
-
-def _without_result(request: Request, tier: Tier, ran: SandboxResult) -> Result:
-    phase = Phase.SETUP
-    with contextlib.suppress(msgspec.MsgspecError, UnicodeError, RecursionError):
-        marks = msgspec.json.decode(ran.files.get(PHASES_FILE, b"[]"), type=Marks)
-        phase = marks[-1][0] if marks else phase
+def _without_result(
+    request: records.Request, tier: records.Tier, ran: SandboxResult
+) -> records.Result:
+    marks = _untrusted(ran, messages.PHASES_FILE, messages.Marks)
+    phase = marks[-1][0] if marks else records.Phase.SETUP
     lines = [line for line in ran.stderr.decode("utf-8", "replace").splitlines() if line.strip()]
     message = ran.detail or f"it ended with status {ran.exit_code}, signal {ran.signal}"
     last = "".join(c for c in (lines or [""])[-1] if c.isprintable())[:300]
-    return Result(
+    return records.Result(
         request=request,
-        status=_STATUSES[ran.ending],
+        status=_STATUSES.get(ran.ending, Status.CRASHED),
         phase=phase,
         tier=tier,
-        depth=Depth.FULL,
+        depth=records.Depth.FULL,
         detail=f"{message}, in {phase}" + (f": {last}" if last else ""),
-        error=ErrorRecord(type=ran.ending.value, message=last or message, code=ran.ending.value),
+        error=records.ErrorRecord(
+            type=ran.ending.value, message=last or message, code=ran.ending.value
+        ),
     )
-
-
-CHECKED = (PipelineStage.STATIC, PipelineStage.REVIEW, PipelineStage.EAGER, PipelineStage.FAITHFUL)
-"""The stages that a version must have passed before it is compiled."""
 
 
 class PapersSource:
@@ -689,36 +597,34 @@ class PapersSource:
     def __init__(self, *, outputs: Path | None = None) -> None:
         self._store = PaperStore(outputs or Path("outputs"))
 
-    def models(self) -> tuple[ModelSpec, ...]:
-        candidates = [spec_of(self._store.folder(name)) for name in self._store.ids()]
-        specs = tuple(spec for spec in candidates if spec is not None)
+    def models(self) -> tuple[records.ModelSpec, ...]:
+        specs = []
+        for folder in map(self._store.folder, self._store.ids()):
+            with contextlib.suppress(UsageError):  # no code was written
+                generation, file = folder.version()
+                last = {r.stage: r for r in folder.journal() if r.generation == generation.id}
+                specs.append(generated_spec(generation, file, skip_reason=_why_not(last)))
         if not specs:
             raise SourceError(
                 f"no code of papers is stored in {self._store.root}: start with `compilewatch "
                 "papers run`"
             )
-        return specs
+        return tuple(specs)
 
 
-def spec_of(folder: PaperFolder) -> ModelSpec | None:
-    """The model of a paper's last version of the code; None if none was written."""
-    try:
-        generation, file = folder.version()
-    except UsageError:
-        return None
-    last = {r.stage: r for r in folder.journal() if r.generation == generation.id}
-    return generated_spec(generation, file, skip_reason=_why_not(last))
+CHECKED = (PipelineStage.STATIC, PipelineStage.REVIEW, PipelineStage.EAGER, PipelineStage.FAITHFUL)
+"""The stages that a version must have passed before it is compiled."""
 
 
 def generated_spec(
     generation: CodeVersion, file: Path, *, skip_reason: str | None = None
-) -> ModelSpec:
+) -> records.ModelSpec:
     """The model of a version of the code, with its provenance."""
-    return ModelSpec(
+    return records.ModelSpec(
         source=UNREVIEWED,
         name=generation.paper,
         # The module exists inside of the sandbox only.
-        build=FactoryBuild(
+        build=records.FactoryBuild(
             factory=f"{GENERATED_MODULE}:model",
             inputs=f"{GENERATED_MODULE}:inputs",
             path=JOB_FOLDER,
@@ -783,7 +689,7 @@ class Sweeper:
         file = _file_of(generation, folder)
         try:
             known = self.launcher.environments()
-            placed = place(targets_of(self.targets, [Mode.EVAL], None), self.named, known)
+            placed = place(targets_of(self.targets, [records.Mode.EVAL], None), self.named, known)
             options = options_of(self.settings)
             planned = plan([generated_spec(generation, file)], placed, options, known)
             results = [
@@ -828,7 +734,7 @@ MOST_FINDINGS = 20
 """Of one result: they go into a prompt, and generated code decides how many breaks it has."""
 
 
-def findings_of(result: Result) -> list[PaperFinding]:
+def findings_of(result: records.Result) -> list[PaperFinding]:
     """What a result of the sweep says about the code, the first findings if there are many."""
     target = result.request.target.name
     if result.status is Status.GRAPH_BREAK:
@@ -836,8 +742,8 @@ def findings_of(result: Result) -> list[PaperFinding]:
             finding_of(
                 FindingClass.GRAPH_BREAK,
                 PipelineStage.SWEEP,
-                f"{target}: {reason_label(b)} at {b.file}:{b.line}: {source_line(b).strip()} "
-                f"{b.explanation}",
+                f"{target}: {records.reason_label(b)} at {b.file}:{b.line}: "
+                f"{records.source_line(b).strip()} {b.explanation}",
                 b.line or None,
             )
             for b in result.breaks[:MOST_FINDINGS]
@@ -850,7 +756,7 @@ def findings_of(result: Result) -> list[PaperFinding]:
     }
     kind = kinds.get(result.status)
     if result.status is Status.ERROR:
-        compiler = result.phase in (Phase.COMPILE, Phase.COMPARE)
+        compiler = result.phase in (records.Phase.COMPILE, records.Phase.COMPARE)
         kind = FindingClass.COMPILER_CANNOT if compiler else FindingClass.WRONG_IN_EAGER
     if kind is None:
         return []

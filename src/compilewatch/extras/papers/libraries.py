@@ -251,17 +251,14 @@ class FolderLibrary:
     def _update(self, database: sqlite3.Connection) -> None:
         """Index files that are new or have changed, and forget those that were deleted."""
         rows = database.execute("SELECT id, path, size, mtime_ns FROM paper")
-        known = {name: state for name, *state in rows}
-        files = self._files()
-        stats = {name: path.stat() for name, path in files.items()}
-        states = {n: [str(files[n]), s.st_size, s.st_mtime_ns] for n, s in stats.items()}
-        for name in known:
-            if states.get(name) != known[name]:
-                database.execute("DELETE FROM paper WHERE id = ?", (name,))
-                database.execute("DELETE FROM content WHERE id = ?", (name,))
-        for name, path in files.items():
-            if states[name] == known.get(name):
-                continue
+        known = {name: tuple(state) for name, *state in rows}
+        stats = {name: (path, path.stat()) for name, path in self._files().items()}
+        files = {n: (str(path), s.st_size, s.st_mtime_ns) for n, (path, s) in stats.items()}
+        for name in [name for name, state in known.items() if files.get(name) != state]:
+            database.execute("DELETE FROM paper WHERE id = ?", (name,))
+            database.execute("DELETE FROM content WHERE id = ?", (name,))
+        for name in [name for name, state in files.items() if known.get(name) != state]:
+            path, stat = stats[name]
             about = describe(path)
             paper = Paper(
                 id=name,
@@ -271,16 +268,13 @@ class FolderLibrary:
                 abstract=about["abstract"],
                 authors=tuple(author for author in about["authors"].split("; ") if author),
                 date=about["date"],
-                ingested_at=datetime.fromtimestamp(stats[name].st_mtime, UTC).isoformat(),
+                ingested_at=datetime.fromtimestamp(stat.st_mtime, UTC).isoformat(),
                 license=about["license"] or None,
             )
-            record = msgspec.json.encode(paper)
-            database.execute(
-                "INSERT INTO paper VALUES (?, ?, ?, ?, ?, ?)",
-                (name, *states[name], stats[name].st_mtime, record),
-            )
-            content = (about[field] for field in _FIELDS)
-            database.execute("INSERT INTO content VALUES (?, ?, ?, ?, ?)", (name, *content))
+            row = (name, *files[name], stat.st_mtime, msgspec.json.encode(paper))
+            database.execute("INSERT INTO paper VALUES (?, ?, ?, ?, ?, ?)", row)
+            content = (name, *(about[field] for field in _FIELDS))
+            database.execute("INSERT INTO content VALUES (?, ?, ?, ?, ?)", content)
 
     def _files(self) -> dict[str, Path]:
         files: dict[str, Path] = {}
@@ -312,24 +306,21 @@ def _match(query: PaperQuery) -> str:
     """The FTS5 query. Empty: all papers. Raises UsageError for DSL that this does not know."""
     if query.dsl is None:
         return _words(query.text)
-    if len(query.dsl) == 1:
-        ((kind, body),) = query.dsl.items()
-        if kind == "match_all":
-            return ""
-        if kind == "match" and isinstance(body, dict) and len(body) == 1:
-            ((field, value),) = body.items()
-            text = value.get("query", "") if isinstance(value, dict) else value
-            if field in _FIELDS:
-                return _in_field(field, str(text))
-        if kind == "multi_match" and isinstance(body, dict):
-            fields = [str(name).partition("^")[0] for name in body.get("fields", _FIELDS)]
-            if set(fields) <= set(_FIELDS):
-                text = str(body.get("query", ""))
-                return " OR ".join(_in_field(name, text) for name in fields)
-    raise UsageError(
-        "a folder of papers only understands match_all, match and multi_match on title, abstract, "
-        "authors and body: use words, or set OPENSEARCH_ENDPOINT"
-    )
+    dsl = query.dsl if len(query.dsl) == 1 else {}
+    if "match_all" in dsl:
+        return ""
+    fields: dict[str, Any] = {}
+    if isinstance(match := dsl.get("match"), dict) and len(match) == 1:
+        fields = {n: v.get("query", "") if isinstance(v, dict) else v for n, v in match.items()}
+    elif isinstance(several := dsl.get("multi_match"), dict):
+        named = [str(name).partition("^")[0] for name in several.get("fields", _FIELDS)]
+        fields = dict.fromkeys(named, several.get("query", ""))
+    if not fields or not set(fields) <= set(_FIELDS):
+        raise UsageError(
+            "a folder of papers only understands match_all, match and multi_match on title, "
+            "abstract, authors and body: use words, or set OPENSEARCH_ENDPOINT"
+        )
+    return " OR ".join(f"{{{field}}} : ({_words(str(text))})" for field, text in fields.items())
 
 
 def _words(text: str) -> str:
@@ -337,10 +328,6 @@ def _words(text: str) -> str:
     if text.strip() and not words:
         raise UsageError(f"the query {text!r} contains no word")
     return " OR ".join(f'"{word}"' for word in words)
-
-
-def _in_field(field: str, text: str) -> str:
-    return f"{{{field}}} : ({_words(text)})"
 
 
 def describe(path: Path) -> dict[str, str]:
@@ -462,18 +449,18 @@ class OpenSearchLibrary:
             raise UsageError(f"{where} has no index {index}: set OPENSEARCH_INDEX") from None
         except exceptions.RequestError as error:
             raise UsageError(f"{where} rejects the query: {_reason(error)}") from None
-        except (exceptions.AuthenticationException, exceptions.AuthorizationException) as error:
-            raise SourceError(
-                f"{where} rejects these credentials ({error.status_code}): check AWS_PROFILE and "
-                "the access policy of the domain"
-            ) from None
-        except exceptions.ConnectionError as error:
-            raise SourceError(f"{where} does not respond ({_reason(error)})") from None
         except (exceptions.OpenSearchException, ValueError) as error:
-            reason = _reason(error)
-            if "<html" in reason.lower() or "<!doctype" in reason.lower():
-                reason = "it responds with a web page: correct OPENSEARCH_ENDPOINT"
-            raise SourceError(f"{where} is not usable: {reason}") from None
+            problem = f"is not usable: {_reason(error)}"
+            if isinstance(error, exceptions.TransportError) and error.status_code in (401, 403):
+                problem = (
+                    f"rejects these credentials ({error.status_code}): check AWS_PROFILE and the "
+                    "access policy of the domain"
+                )
+            elif isinstance(error, exceptions.ConnectionError):
+                problem = f"does not respond ({_reason(error)})"
+            elif "<html" in problem.lower() or "<!doctype" in problem.lower():
+                problem = "is not usable: it responds with a web page: correct OPENSEARCH_ENDPOINT"
+            raise SourceError(f"{where} {problem}") from None
         finally:
             client.close()
         hits = response.get("hits", {}).get("hits") if isinstance(response, dict) else None

@@ -10,11 +10,8 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,18 +21,7 @@ from compilewatch.config import Settings
 from compilewatch.errors import SourceError, UsageError
 from compilewatch.extras.executor.sandbox.policy import MIB, SandboxLimits
 from compilewatch.extras.executor.settings import ExecutorSettings
-from compilewatch.extras.papers import PaperLibrary, Prompt, Provider, calls, checks
-from compilewatch.extras.papers.calls import Budget, Caller
-from compilewatch.extras.papers.execution import (
-    DeviceTime,
-    SandboxLauncher,
-    SandboxRunner,
-    Sweeper,
-    Trainer,
-    client_of,
-    run_eager,
-    seconds_of,
-)
+from compilewatch.extras.papers import PaperLibrary, Prompt, Provider, calls, checks, execution
 from compilewatch.extras.papers.libraries import read_text
 from compilewatch.extras.papers.records import (
     REPAIRABLE,
@@ -65,6 +51,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 Content = TypeVar("Content")
 
+Observer = Callable[[StageResult], None]
+
 
 def in_threads(
     work: Callable[[Item], Result], items: Sequence[Item], jobs: int
@@ -76,94 +64,28 @@ def in_threads(
     is done.
     """
     if jobs <= 1 or len(items) <= 1:
-        return tuple(work(item) for item in items)
-    futures: list[Future[Result]] = [Future() for _ in items]
-    waiting = list(zip(futures, items, strict=True))[::-1]
-    lock = threading.Lock()
+        return tuple(map(work, items))
+    results: dict[int, Result] = {}
+    errors: list[BaseException] = []
+    waiting = iter(list(enumerate(items)))  # a step of it is one step of the interpreter
 
     def loop() -> None:
-        while True:
-            with lock:
-                if not waiting:
-                    return
-                future, item = waiting.pop()
+        for number, item in waiting:
+            if errors:
+                return
             try:
-                future.set_result(work(item))
+                results[number] = work(item)
             except BaseException as error:  # noqa: BLE001  (raised again below)
-                with lock:
-                    waiting.clear()
-                future.set_exception(error)
+                errors.append(error)
 
     threads = [threading.Thread(target=loop, daemon=True) for _ in range(min(jobs, len(items)))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for future in futures:
-        if future.done() and (error := future.exception()) is not None:
-            raise error
-    return tuple(future.result() for future in futures)
-
-
-Observer = Callable[[StageResult], None]
-
-
-@dataclass(kw_only=True)
-class Journal:
-    """The stage results of one paper. `version` is the version of the code that is at work."""
-
-    paper: str
-    folder: PaperFolder
-    observer: Observer
-    lines: list[StageResult]
-    version: CodeVersion | None = None
-
-    def known(self, stage: PipelineStage, key: str) -> StageResult | None:
-        """The lasting result of a stage, which becomes its newest here: the newest counts."""
-        for line in reversed(self.lines):
-            if line.stage is stage and line.key == key and line.is_lasting:
-                if self.lines[-1] is not line:
-                    self.lines.append(line)
-                return line
-        return None
-
-    def add(self, key: str, result: StageResult) -> StageResult:
-        """Store what a stage showed, unless its newest line says the same."""
-        of_code = result.stage not in (PipelineStage.FIND, PipelineStage.READ, PipelineStage.PLAN)
-        version = self.version if of_code else None
-        result = msgspec.structs.replace(
-            result,
-            paper=self.paper,
-            key=key,
-            outcome=StageOutcome.FAILED if result.findings else result.outcome,
-            at=now(),
-            generation=version.id if version else None,
-            # JSON has no NaN: one would make the line unreadable.
-            numbers={n: value for n, value in result.numbers.items() if math.isfinite(value)},
-            scripted=result.scripted or (version.scripted if version else False),
-        )
-        last = next((line for line in reversed(self.lines) if line.stage is result.stage), None)
-        if last is not None and not result.is_lasting and _says_the_same(last, result):
-            result = last
-        else:
-            self.folder.append(result)
-        self.lines.append(result)
-        self.observer(result)
-        return result
-
-    def fail(self, key: str, finding: PaperFinding) -> StageResult:
-        """Store that a stage failed."""
-        result = self.known(finding.stage, key)
-        return result or self.add(key, StageResult(stage=finding.stage, findings=(finding,)))
-
-    def skip(self, stage: PipelineStage, generation: CodeVersion, why: str) -> None:
-        """Store why a stage of a version was not run."""
-        self.add(f"{generation.id}-not-run", not_run(stage, why))
-
-
-def _says_the_same(last: StageResult, result: StageResult) -> bool:
-    same = msgspec.structs.replace(last, at=result.at, files=result.files, numbers=result.numbers)
-    return same == result
+    if errors:
+        raise errors[0]
+    return tuple(results[number] for number in range(len(items)))
 
 
 class _StoppedError(Exception):
@@ -176,10 +98,10 @@ class Pipeline:
 
     store: PaperStore
     library: PaperLibrary
-    caller: Caller
-    runner: SandboxRunner
-    sweeper: Sweeper
-    trainer: Trainer
+    caller: calls.Caller
+    runner: execution.SandboxRunner
+    sweeper: execution.Sweeper
+    trainer: execution.Trainer
     max_paper_tokens: int
     observer: Observer = lambda _: None
     until: PipelineStage = PipelineStage.EXECUTE
@@ -190,25 +112,25 @@ class Pipeline:
 
     def process(self, paper: Paper) -> PaperSummary:
         """Process one paper. What is wrong with it is in its summary."""
-        folder = self.store.folder(paper.id)
-        journal = Journal(
-            paper=paper.id, folder=folder, observer=self.observer, lines=list(folder.journal())
-        )
+        work = PaperWork(self, paper, self.store.folder(paper.id))
         with contextlib.suppress(_StoppedError):
-            _Work(self, paper, folder, journal).run()
-        return summarise_paper(journal.lines, self.caller.ledger.entries())
+            work.run()
+        return summarise_paper(work.lines, self.caller.ledger.entries())
 
 
-@dataclass
-class _Work:
-    """One paper on its way through the stages."""
+class PaperWork:
+    """One paper on its way through the stages, and the lines of its journal.
 
-    pipeline: Pipeline
-    paper: Paper
-    folder: PaperFolder
-    journal: Journal
+    `version` is the version of the code that is at work.
+    """
+
+    def __init__(self, pipeline: Pipeline, paper: Paper, folder: PaperFolder) -> None:
+        self.pipeline, self.paper, self.folder = pipeline, paper, folder
+        self.lines = list(folder.journal())
+        self.version: CodeVersion | None = None
 
     def run(self) -> None:
+        """Run the stages. Raises _StoppedError where no later one can."""
         self._find()
         text = self._read()
         plan = self._plan(text)
@@ -231,17 +153,59 @@ class _Work:
         if all(finding.stage is PipelineStage.SWEEP for finding in findings):
             self._execute(generation)
 
+    # --- the journal ---
+
+    def known(self, stage: PipelineStage, key: str) -> StageResult | None:
+        """The lasting result of a stage, which becomes its newest here: the newest counts."""
+        for line in reversed(self.lines):
+            if line.stage is stage and line.key == key and line.is_lasting:
+                if self.lines[-1] is not line:
+                    self.lines.append(line)
+                return line
+        return None
+
+    def add(self, key: str, result: StageResult) -> StageResult:
+        """Store what a stage showed, unless its newest line says the same."""
+        of_code = result.stage not in (PipelineStage.FIND, PipelineStage.READ, PipelineStage.PLAN)
+        version = self.version if of_code else None
+        result = msgspec.structs.replace(
+            result,
+            paper=self.paper.id,
+            key=key,
+            outcome=StageOutcome.FAILED if result.findings else result.outcome,
+            at=now(),
+            generation=version.id if version else None,
+            # JSON has no NaN: one would make the line unreadable.
+            numbers={n: value for n, value in result.numbers.items() if math.isfinite(value)},
+            scripted=result.scripted or (version.scripted if version else False),
+        )
+        last = next((line for line in reversed(self.lines) if line.stage is result.stage), None)
+        if last is not None and not result.is_lasting and _says_the_same(last, result):
+            result = last
+        else:
+            self.folder.append(result)
+        self.lines.append(result)
+        self.pipeline.observer(result)
+        return result
+
+    def _fail(self, key: str, finding: PaperFinding) -> StageResult:
+        result = self.known(finding.stage, key)
+        return result or self.add(key, StageResult(stage=finding.stage, findings=(finding,)))
+
+    def _skip(self, stage: PipelineStage, generation: CodeVersion, why: str) -> None:
+        self.add(f"{generation.id}-not-run", not_run(stage, why))
+
     # --- stages without generated code ---
 
     def _find(self) -> None:
         key = digest(msgspec.structs.replace(self.paper, ingested_at=""))
-        if self.journal.known(PipelineStage.FIND, key) is None:
+        if self.known(PipelineStage.FIND, key) is None:
             name = self.folder.write_record(PipelineStage.FIND, self.paper, what="paper")
             labels = {"title": self.paper.title[:200], "library": self.paper.library}
             result = StageResult(
                 stage=PipelineStage.FIND, files=(name,), labels=labels, detail=self.paper.location
             )
-            self.journal.add(key, result)
+            self.add(key, result)
 
     def _read(self) -> PaperText:
         limit = self.pipeline.max_paper_tokens
@@ -249,10 +213,10 @@ class _Work:
             text = read_text(self.pipeline.library.fetch(self.paper), max_tokens=limit)
         except SourceError as error:
             finding = finding_of(FindingClass.UNREADABLE, PipelineStage.READ, str(error))
-            self.journal.fail(digest([self.paper.location, str(error)]), finding)
+            self._fail(digest([self.paper.location, str(error)]), finding)
             raise _StoppedError from None
         key = digest([text.raw_sha256, text.sha256])
-        if self.journal.known(PipelineStage.READ, key) is None:
+        if self.known(PipelineStage.READ, key) is None:
             name = self.folder.write(PipelineStage.READ, text.text.encode(), ".txt", what="text")
             left = text.left_out_characters
             detail = f"{text.format}, {text.tokens:,} tokens"
@@ -261,19 +225,15 @@ class _Work:
                 files=(name,),
                 detail=detail + (f", {left:,} characters left out" if left else ""),
                 numbers={"tokens": float(text.tokens), "left_out_characters": float(left)},
-                labels={
-                    "format": text.format,
-                    "raw_sha256": text.raw_sha256,
-                    "sha256": text.sha256,
-                },
+                labels={n: getattr(text, n) for n in ("format", "raw_sha256", "sha256")},
             )
-            self.journal.add(key, result)
+            self.add(key, result)
         return text
 
     def _plan(self, text: PaperText) -> PaperPlan:
         prompt = calls.plan_prompt(self.paper, text, self.pipeline.caller.rules)
         plan, call, key = self._reply(calls.plan_of, prompt, PipelineStage.PLAN, text.raw_sha256)
-        if self.journal.known(PipelineStage.PLAN, key) is None:
+        if self.known(PipelineStage.PLAN, key) is None:
             name = self.folder.write_record(PipelineStage.PLAN, plan, what="plan")
             used, sentence = calls.offline(plan.dataset)
             result = StageResult(
@@ -283,17 +243,18 @@ class _Work:
                 labels={"dataset": used, "recommended_dataset": plan.dataset},
                 scripted=call.scripted,
             )
-            self.journal.add(key, result)
+            self.add(key, result)
         return plan
 
     def _generate(
         self, prompt: Prompt, text: PaperText, parent: str, earlier: CodeVersion | None
     ) -> CodeVersion:
-        code, call, key = self._reply(calls.code_of, prompt, PipelineStage.GENERATE, parent)
+        stage = PipelineStage.GENERATE
+        (source, bindings), call, key = self._reply(calls.code_of, prompt, stage, parent)
         generation = CodeVersion(
-            id=digest(code.source),
+            id=digest(source),
             paper=self.paper.id,
-            source=code.source,
+            source=source,
             number=earlier.number + 1 if earlier else 0,
             model=call.model,
             call=call.key,
@@ -301,24 +262,23 @@ class _Work:
             rules_sha256=self.pipeline.caller.rules.sha256,
             paper_sha256=text.raw_sha256,
             parent=earlier.id if earlier else None,
-            bindings=code.bindings,
+            bindings=bindings,
             scripted=call.scripted,
             created_at=call.at,
         )
-        self.journal.version = generation
-        stage = PipelineStage.GENERATE
-        if self.journal.known(stage, key) is None:
+        self.version = generation
+        if self.known(stage, key) is None:
             short = f"v{generation.number}_{generation.id[:12]}"
-            module = self.folder.write(stage, code.source.encode(), ".py", what=short)
+            module = self.folder.write(stage, source.encode(), ".py", what=short)
             about = self.folder.write_record(stage, generation, what=short)
-            lines = len(code.source.splitlines())
+            lines = len(source.splitlines())
             result = StageResult(
                 stage=stage,
                 files=(module, about),
                 detail=f"version {generation.number}, {lines} lines, {generation.id[:12]}",
                 numbers={"version": float(generation.number), "lines": float(lines)},
             )
-            self.journal.add(key, result)
+            self.add(key, result)
         return generation
 
     # --- the checks of one version ---
@@ -326,12 +286,12 @@ class _Work:
     def _check(self, generation: CodeVersion, plan: PaperPlan) -> tuple[PaperFinding, ...]:
         """The findings of a version. A stage that fails keeps the later ones from running."""
         key = digest([generation.id, checks.SOURCE_VERSION])
-        result = self.journal.known(PipelineStage.STATIC, key)
+        result = self.known(PipelineStage.STATIC, key)
         if result is None:
             findings = checks.check_source(generation.source)
             detail = "" if findings else "no finding"
             result = StageResult(stage=PipelineStage.STATIC, findings=findings, detail=detail)
-            result = self.journal.add(key, result)
+            result = self.add(key, result)
         if result.findings:
             return result.findings
         review, result = self._review(generation, plan)
@@ -343,10 +303,9 @@ class _Work:
         faithful = self._compare(generation, plan, review, formulas)
         if faithful.findings or eager.not_run:
             if eager.not_run:
-                self.journal.skip(PipelineStage.SWEEP, generation, eager.not_run)
+                self._skip(PipelineStage.SWEEP, generation, eager.not_run)
             return faithful.findings
-        sweeper = self.pipeline.sweeper
-        return self._checked(PipelineStage.SWEEP, sweeper, generation).findings
+        return self._checked(PipelineStage.SWEEP, self.pipeline.sweeper, generation).findings
 
     def _review(
         self, generation: CodeVersion, plan: PaperPlan
@@ -358,8 +317,8 @@ class _Work:
         try:
             review = calls.review_of(call)
         except FoundError as error:
-            return None, self.journal.fail(key, error.finding)
-        if (known := self.journal.known(stage, key)) is not None:
+            return None, self._fail(key, error.finding)
+        if (known := self.known(stage, key)) is not None:
             return review, known
         name = self.folder.write_record(stage, review, what="review")
         serious = [issue for issue in review.issues if issue.severity != "minor"]
@@ -377,7 +336,7 @@ class _Work:
             files=(name,),
             detail="" if findings else f"approved, {plural(minor, 'minor issue')}",
         )
-        return review, self.journal.add(key, result)
+        return review, self.add(key, result)
 
     def _run_eager(
         self, generation: CodeVersion, plan: PaperPlan
@@ -385,15 +344,15 @@ class _Work:
         """Run the code, which the formulas need too, unless both results are in the journal."""
         stage = PipelineStage.EAGER
         key = digest([generation.id, digest(plan), "eager", 3])
-        if (known := self.journal.known(stage, key)) is not None:
+        if (known := self.known(stage, key)) is not None:
             stored = msgspec.json.decode(self.folder.read(known.files[0]), type=_EagerFile)
             return known, stored.formulas
-        eager, formulas = run_eager(self.pipeline.runner, generation, plan)
+        eager, formulas = execution.run_eager(self.pipeline.runner, generation, plan)
         if not eager.not_run:
             both = _EagerFile(eager=eager, formulas=formulas)
             name = self.folder.write_record(stage, both, what="eager")
             eager = msgspec.structs.replace(eager, files=(name,))
-        return self.journal.add(key, eager), formulas
+        return self.add(key, eager), formulas
 
     def _compare(
         self, generation: CodeVersion, plan: PaperPlan, review: Review, formulas: StageResult
@@ -401,7 +360,7 @@ class _Work:
         """Whether the code contains the paper's contribution."""
         stage = PipelineStage.FAITHFUL
         key = digest([generation.id, digest(plan), digest(review), checks.FAITHFUL_VERSION])
-        if (known := self.journal.known(stage, key)) is not None:
+        if (known := self.known(stage, key)) is not None:
             return known
         findings = (
             *checks.check_structure(generation.source, plan),
@@ -411,29 +370,31 @@ class _Work:
         claims = f"{plural(len(plan.claims), 'claim')} in structure and review"
         if formulas.not_run and not findings:
             why = f"{claims}; formulas were not computed: {formulas.not_run}"
-            return self.journal.add(key, not_run(stage, why))
+            return self.add(key, not_run(stage, why))
         detail = f"{claims}; {'' if formulas.not_run else formulas.detail}"
         result = StageResult(
             stage=stage, findings=findings, detail=detail, numbers=formulas.numbers
         )
-        return self.journal.add(key, result)
+        return self.add(key, result)
 
     def _execute(self, generation: CodeVersion) -> None:
-        last = {result.stage: result for result in self.journal.lines}
+        last = {result.stage: result for result in self.lines}
         eager = last.get(PipelineStage.EAGER)
         if eager is None or eager.outcome is not StageOutcome.PASSED:
             why = eager.detail if eager is not None else "the code was not run in eager mode"
-            self.journal.skip(PipelineStage.EXECUTE, generation, why)
+            self._skip(PipelineStage.EXECUTE, generation, why)
             return
         self._checked(PipelineStage.EXECUTE, self.pipeline.trainer, generation)
 
     def _checked(
-        self, stage: PipelineStage, checker: Sweeper | Trainer, generation: CodeVersion
+        self,
+        stage: PipelineStage,
+        checker: execution.Sweeper | execution.Trainer,
+        generation: CodeVersion,
     ) -> StageResult:
         """The result of a stage that runs generated code in the sandbox."""
         key = digest([generation.id, checker.identity])
-        known = self.journal.known(stage, key)
-        return known or self.journal.add(key, checker.run(generation, self.folder))
+        return self.known(stage, key) or self.add(key, checker.run(generation, self.folder))
 
     # --- calls ---
 
@@ -443,7 +404,7 @@ class _Work:
         try:
             return caller.call(prompt, stage=stage, parent=parent), key
         except FoundError as error:
-            self.journal.fail(key, error.finding)
+            self._fail(key, error.finding)
             raise _StoppedError from None
 
     def _reply(
@@ -458,8 +419,13 @@ class _Work:
         try:
             return read(call), call, key
         except FoundError as error:
-            self.journal.fail(key, error.finding)
+            self._fail(key, error.finding)
             raise _StoppedError from None
+
+
+def _says_the_same(last: StageResult, result: StageResult) -> bool:
+    same = msgspec.structs.replace(last, at=result.at, files=result.files, numbers=result.numbers)
+    return same == result
 
 
 class _EagerFile(Record, frozen=True, kw_only=True):
@@ -467,98 +433,97 @@ class _EagerFile(Record, frozen=True, kw_only=True):
     formulas: StageResult
 
 
-@dataclass(frozen=True, kw_only=True)
-class PaperOptions:
-    """How a run processes its papers.
-
-    `environments` are those that exist for the targets; with `named`, every target runs in each of
-    them. `max_device_seconds` limits the training of all papers together, with earlier runs.
-    `trainium`: start the instance of the executor when there is work, and stop it afterwards;
-    `state` is the file that says so to `compilewatch trainium down`.
-    `until` is `generate` or the last stage.
-    """
-
-    targets: tuple[str, ...] = ("dynamo", "export")
-    environments: tuple[str, ...] = ("default",)
-    named: tuple[str, ...] = ()
-    budget: Budget = field(default_factory=Budget)
-    max_device_seconds: float | None = None
-    jobs: int = 1
-    trainium: bool = False
-    state: Path | None = None
-    until: PipelineStage = PipelineStage.EXECUTE
-
-
 def run_papers(
     settings: Settings,
     library: PaperLibrary,
     provider: Provider,
     papers: Sequence[Paper],
-    options: PaperOptions = PaperOptions(),
+    budget: calls.Budget,
     *,
+    targets: tuple[str, ...] = ("dynamo", "export"),
+    environments: tuple[str, ...] = ("default",),
+    named: tuple[str, ...] = (),
+    max_device_seconds: float | None = None,
+    jobs: int = 1,
+    trainium: bool = False,
+    state: Path | None = None,
+    until: PipelineStage = PipelineStage.EXECUTE,
     observer: Observer = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
-    runner: SandboxRunner | None = None,
-    sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[PaperSummary, ...]:
     """Process papers and return their summaries. Only one run writes to a folder at a time.
 
-    Raises UsageError for options that contradict the settings. `say` prints about the instance.
+    Args:
+        targets: compile targets of the sweep.
+        environments: those that exist for the targets.
+        named: environments in each of which every target runs; empty: each target's default one.
+        max_device_seconds: the most time of all trainings together, with earlier runs.
+        jobs: papers at a time.
+        trainium: start the instance of the executor when there is work, and stop it afterwards.
+        state: the file that says so to `compilewatch trainium down`; None: the one in the cache.
+        until: `generate` or the last stage.
+        observer: gets the result of each stage.
+        say: prints lines about the instance.
+
+    Raises UsageError for options that contradict the settings.
     """
-    check_targets(targets_of(options.targets, [Mode.EVAL], None))
-    if options.trainium and not settings.of(ExecutorSettings).endpoint:
+    check_targets(targets_of(targets, [Mode.EVAL], None))
+    if trainium and not settings.of(ExecutorSettings).endpoint:
         raise UsageError("--trainium needs the address of its executor: set TRAINIUM_ENDPOINT")
     own = settings.of(PapersSettings)
     store = PaperStore(Path(settings.output_dir))
-    runner = runner or SandboxRunner()
+    runner = execution.SandboxRunner()
     seconds = own.device_seconds
-    if options.max_device_seconds is not None:
-        seconds = min(seconds, options.max_device_seconds)
+    if max_device_seconds is not None:
+        seconds = min(seconds, max_device_seconds)
     with contextlib.ExitStack() as stack:
         stack.callback(provider.close)
         stack.enter_context(store.locked())
-        used = sum(seconds_of(store.folder(paper.id).journal()) for paper in papers)
-        caller = Caller(
+        used = sum(execution.seconds_of(store.folder(paper.id).journal()) for paper in papers)
+        caller = calls.Caller(
             ledger=store.ledger,
             provider=provider,
             rules=calls.load_rules(Path(own.rules_file)),
             price=calls.price_of(Path(own.prices_file), provider.model),
-            budget=options.budget,
+            budget=budget,
             papers=frozenset(paper.id for paper in papers),
             run=now(),
-            sleep=sleep,
         )
         instance = None
-        if options.trainium:
-            from compilewatch.extras.executor.trainium import OnDemand, instance_of
+        if trainium:
+            from compilewatch.extras.executor import trainium as instances
+            from compilewatch.extras.executor.client import open_client
 
-            client = stack.enter_context(client_of(settings))
-            make = partial(instance_of, settings, client, say, options.state)
-            instance = stack.enter_context(OnDemand(make))
+            client = stack.enter_context(open_client(settings))
+            place = state or instances.state_file(settings)
+            operation = instances.Operation(settings, place, say)
+            instance = stack.enter_context(
+                instances.OnDemand(lambda: instances.running(operation, client, say))
+            )
+        launcher = execution.SandboxLauncher(1, environments, cache=settings.cache_folder)
+        limits = SandboxLimits(
+            deadline_seconds=seconds,
+            memory_bytes=settings.memory_limit_bytes,
+            disk_bytes=256 * MIB,
+        )
         pipeline = Pipeline(
             store=store,
             library=library,
             caller=caller,
             runner=runner,
-            sweeper=Sweeper(
-                settings=settings,
-                targets=options.targets,
-                launcher=SandboxLauncher(1, options.environments, cache=settings.cache_folder),
-                named=options.named,
+            sweeper=execution.Sweeper(
+                settings=settings, targets=targets, launcher=launcher, named=named
             ),
-            trainer=Trainer(
+            trainer=execution.Trainer(
                 settings=settings,
-                limits=SandboxLimits(
-                    deadline_seconds=seconds,
-                    memory_bytes=settings.memory_limit_bytes,
-                    disk_bytes=256 * MIB,
-                ),
+                limits=limits,
                 runner=runner,
                 instance=instance,
-                time=DeviceTime(most=options.max_device_seconds, used=used),
+                max_seconds=max_device_seconds,
+                used_seconds=used,
             ),
             max_paper_tokens=own.max_paper_tokens,
             observer=observer,
-            until=options.until,
+            until=until,
         )
-        return pipeline.run(papers, options.jobs)
+        return pipeline.run(papers, jobs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,12 +23,13 @@ from compilewatch.extras.papers.records import (
     ModelCall,
     PaperSummary,
     PipelineStage,
+    Spent,
     StageOutcome,
     StageResult,
 )
 from compilewatch.extras.papers.settings import CloudWatchSettings
 from compilewatch.extras.papers.store import PaperStore, funnel, summarise_paper
-from compilewatch.records import Record, digest
+from compilewatch.records import digest
 from compilewatch.report.wording import plural, printable
 from compilewatch.sinks.prometheus import Definition, MetricGroup, Sample
 
@@ -43,59 +43,45 @@ TITLE_CHARACTERS = 120
 
 def paper_groups(summaries: Sequence[PaperSummary]) -> dict[str, list[Sample]]:
     """Samples by the origin of the code: prepared replies never count as those of a model."""
-    of_model = [one for one in summaries if not one.scripted]
-    scripted = [one for one in summaries if one.scripted]
-    return {MODEL: _samples(MODEL, of_model), SCRIPTED: _samples(SCRIPTED, scripted)}
+    return {
+        replies: list(_samples(replies, [one for one in summaries if one.scripted is scripted]))
+        for replies, scripted in ((MODEL, False), (SCRIPTED, True))
+    }
 
 
-def _samples(replies: str, summaries: Sequence[PaperSummary]) -> list[Sample]:
-    stages = Counter((s.stage, s.outcome) for one in summaries for s in one.stages)
+def _samples(replies: str, summaries: Sequence[PaperSummary]) -> Iterator[Sample]:
+    def sample(name: str, value: float, *labels: str) -> Sample:
+        return f"compilewatch_{name}", (replies, *labels), float(value)
+
+    stages = Counter((s.stage.value, s.outcome.value) for one in summaries for s in one.stages)
     total = funnel(summaries)
+    spent: Spent = total["spent"]
     verdicts = Counter(
-        (target, status)
+        verdict
         for one in summaries
         for stage in one.stages
         if stage.stage is PipelineStage.SWEEP
-        for target, status in stage.labels.items()
+        for verdict in stage.labels.items()
     )
     repairs = Counter(str(one.repairs) for one in summaries)
-    return [
-        *(_one("stages", replies, n, s.value, o.value) for (s, o), n in sorted(stages.items())),
-        *(
-            ("compilewatch_papers", (replies, state), float(n))
-            for state, n in sorted(total.states.items())
-        ),
-        *(_one("info", replies, 1, *_about(one)) for one in _newest(summaries)),
-        *(_one("findings", replies, n, kind) for kind, n in total.findings.items()),
-        *(_one("verdicts", replies, n, *labels) for labels, n in sorted(verdicts.items())),
-        *(_one("repairs", replies, n, text) for text, n in sorted(repairs.items())),
-        _one("requests", replies, total.spent.requests),
-        _one("tokens", replies, total.spent.input_tokens, "input"),
-        _one("tokens", replies, total.spent.output_tokens, "output"),
-        *([] if total.spent.unpriced else [_one("usd", replies, total.spent.usd)]),
-        *(
-            []
-            if total.spent.unpriced or total.usd_per_success is None
-            else [_one("success_usd", replies, total.usd_per_success)]
-        ),
-    ]
-
-
-def _newest(summaries: Sequence[PaperSummary]) -> list[PaperSummary]:
-    """The papers with a series of their own: those worked on last."""
+    yield from (sample("paper_stages", n, *labels) for labels, n in sorted(stages.items()))
+    yield from (sample("papers", n, state) for state, n in total["states"].items())
     at = {one.paper: max((s.at for s in one.stages), default="") for one in summaries}
-    return sorted(summaries, key=lambda one: (at[one.paper], one.paper), reverse=True)[
-        :PAPERS_SHOWN
-    ]
-
-
-def _about(one: PaperSummary) -> tuple[str, str, str, str]:
-    stopped = (s.stage.value for s in one.stages if s.outcome is not StageOutcome.PASSED)
-    return one.paper, one.title[:TITLE_CHARACTERS], one.state, next(stopped, "")
-
-
-def _one(name: str, replies: str, value: float, *labels: str) -> Sample:
-    return f"compilewatch_paper_{name}", (replies, *labels), float(value)
+    newest = sorted(summaries, key=lambda one: (at[one.paper], one.paper), reverse=True)
+    for one in newest[:PAPERS_SHOWN]:
+        stopped = (s.stage.value for s in one.stages if s.outcome is not StageOutcome.PASSED)
+        about = (one.paper, one.title[:TITLE_CHARACTERS], one.state, next(stopped, ""))
+        yield sample("paper_info", 1, *about)
+    yield from (sample("paper_findings", n, kind) for kind, n in total["findings"].items())
+    yield from (sample("paper_verdicts", n, *labels) for labels, n in sorted(verdicts.items()))
+    yield from (sample("paper_repairs", n, text) for text, n in sorted(repairs.items()))
+    yield sample("paper_requests", spent.requests)
+    yield sample("paper_tokens", spent.input_tokens, "input")
+    yield sample("paper_tokens", spent.output_tokens, "output")
+    if not spent.unpriced:
+        yield sample("paper_usd", spent.usd)
+        if total["usd_per_success"] is not None:
+            yield sample("paper_success_usd", total["usd_per_success"])
 
 
 # --- CloudWatch ---
@@ -119,34 +105,15 @@ EXECUTIONS = 150
 """
 
 
-class Datum(Record, frozen=True, kw_only=True):
-    """Values of one metric at one time, with the dimensions in order."""
-
-    name: str
-    unit: str
-    dimensions: tuple[tuple[str, str], ...]
-    at: str
-    values: tuple[float, ...]
-
-    def request(self) -> dict[str, Any]:
-        """As PutMetricData takes it."""
-        return {
-            "MetricName": self.name,
-            "Dimensions": [{"Name": name, "Value": value} for name, value in self.dimensions],
-            "Timestamp": datetime.fromisoformat(self.at),
-            "Values": list(self.values),
-            "Unit": self.unit,
-        }
-
-
 def execution_data(
     summaries: Iterable[PaperSummary], instance_type: str, known: frozenset[str] = frozenset()
-) -> tuple[list[Datum], list[str]]:
-    """The data of executions that are not `known` yet, and the keys of these executions.
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """The data of executions that are not `known` yet, as PutMetricData takes them, and the keys of
+    these executions.
 
     A value that is not a number is left out, and no other value with it.
     """
-    values: dict[tuple[str, tuple[tuple[str, str], ...], str], list[float]] = {}
+    values: dict[tuple[str, str, str, str], list[float]] = {}
     keys = []
     for one in summaries:
         stage = next(s for s in one.stages if s.stage is PipelineStage.EXECUTE)
@@ -154,20 +121,27 @@ def execution_data(
         if stage.outcome is StageOutcome.NOT_RUN or key in known:
             continue
         keys.append(key)
-        dimensions = (
-            ("InstanceType", instance_type if stage.labels.get("where") == "executor" else "local"),
-            ("Replies", SCRIPTED if one.scripted else MODEL),
-        )
+        place = instance_type if stage.labels.get("where") == "executor" else "local"
+        replies = SCRIPTED if one.scripted else MODEL
+        # One minute is its resolution, so executions of a minute share a datum.
+        minute = f"{stage.at[:16]}:00+00:00"
         for name in EXECUTION:
             value = stage.numbers.get(name, math.nan)
             # CloudWatch rejects a whole request for one value that it does not take.
             if value == 0.0 or (math.isfinite(value) and SMALLEST <= abs(value) <= LARGEST):
-                # One minute is its resolution, so executions of a minute share a datum.
-                minute = f"{stage.at[:16]}:00+00:00"
-                values.setdefault((name, dimensions, minute), []).append(value)
+                values.setdefault((name, place, replies, minute), []).append(value)
     data = [
-        Datum(name=name, unit=EXECUTION[name], dimensions=dimensions, at=at, values=tuple(numbers))
-        for (name, dimensions, at), numbers in values.items()
+        {
+            "MetricName": name,
+            "Dimensions": [
+                {"Name": "InstanceType", "Value": place},
+                {"Name": "Replies", "Value": replies},
+            ],
+            "Timestamp": datetime.fromisoformat(minute),
+            "Values": numbers,
+            "Unit": EXECUTION[name],
+        }
+        for (name, place, replies, minute), numbers in values.items()
     ]
     return data, keys
 
@@ -325,18 +299,20 @@ def publish_papers(outputs: Path, settings: Settings) -> Published:
     for name, data in render(summaries, entries):
         store.write_report(name, data)
     lines.append(f"report: {store.root / 'report' / 'index.html'}")
-    steps: dict[str, Callable[[], str]] = {}
-    if settings.pushgateway.url:
-        steps["pushgateway"] = functools.partial(push_papers, settings, summaries)
-    if settings.loki.url:
-        results = [result for journal in journals.values() for result in journal]
-        steps["loki"] = functools.partial(_log, settings, store, results)
-    if settings.of(CloudWatchSettings).enabled:
-        steps["cloudwatch"] = functools.partial(_watch, settings, store, summaries)
+    results = [result for journal in journals.values() for result in journal]
+    steps: dict[str, tuple[object, Callable[[], str]]] = {
+        "pushgateway": (settings.pushgateway.url, lambda: push_papers(settings, summaries)),
+        "loki": (settings.loki.url, lambda: _log(settings, store, results)),
+        "cloudwatch": (
+            settings.of(CloudWatchSettings).enabled,
+            lambda: _watch(settings, store, summaries),
+        ),
+    }
     failures = []
-    for name, step in steps.items():
+    for name, (wanted, send) in steps.items():
         try:
-            lines.append(step())
+            if wanted:
+                lines.append(send())
         except SinkError as error:
             failures.append((name, str(error)))
     return Published(lines=tuple(lines), failures=tuple(failures))
@@ -350,8 +326,7 @@ def push_papers(settings: Settings, summaries: Sequence[PaperSummary]) -> str:
     gateway = Gateway(settings)
     groups = paper_groups(summaries)
     for replies, samples in groups.items():
-        key = dict(zip(PAPERS.labels, (replies,), strict=True))
-        gateway.replace(PAPERS_JOB, key, registry(samples, DEFINITIONS))
+        gateway.replace(PAPERS_JOB, {"replies": replies}, registry(samples, DEFINITIONS))
     series = sum(map(len, groups.values()))
     return f"pushgateway: {series:,} series in {len(groups)} groups at {gateway.address}"
 
@@ -389,7 +364,7 @@ def _watch(settings: Settings, store: PaperStore, summaries: list[PaperSummary])
     return f"cloudwatch: {plural(sent, 'execution')} in {own.namespace}"
 
 
-def put(settings: CloudWatchSettings, data: Sequence[Datum]) -> None:
+def put(settings: CloudWatchSettings, data: Sequence[dict[str, Any]]) -> None:
     """Send data in one request. Raises SinkError, or UnreachableError."""
     from botocore import exceptions
 
@@ -403,9 +378,7 @@ def put(settings: CloudWatchSettings, data: Sequence[Datum]) -> None:
             endpoint_url=settings.endpoint_url,
             attempts=3,
         )
-        client.put_metric_data(
-            Namespace=settings.namespace, MetricData=[datum.request() for datum in data]
-        )
+        client.put_metric_data(Namespace=settings.namespace, MetricData=data)
     except (exceptions.BotoCoreError, exceptions.ClientError) as error:
         message = f"CloudWatch: {aws.explain(error, settings.region)}"
         transient = aws.error_details(error).code in aws.BUSY or isinstance(error, aws.CONNECTION)

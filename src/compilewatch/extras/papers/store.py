@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import re
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -33,7 +31,7 @@ from compilewatch.extras.papers.records import (
     StageResult,
     not_run,
 )
-from compilewatch.files import failed, lock, safe_name, sync, sync_folder, write_atomically
+from compilewatch.files import failed, lock, safe_name, sync_folder, write_atomically
 from compilewatch.records import SCHEMA_VERSION, Record
 from compilewatch.store.journal import append_record, read_records
 
@@ -134,18 +132,16 @@ class PaperStore:
         path = self.root / ".lock"
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            file = path.open("ab")
         except OSError as error:
             raise failed("write", path, error) from None
-        try:
-            if not lock(descriptor, seconds=0.0):
+        with file:
+            if not lock(file.fileno(), seconds=0.0):
                 raise StoreError(
                     f"another `papers run` writes to {self.root}: wait for it, or choose another "
                     "folder with --output"
                 )
             yield
-        finally:
-            os.close(descriptor)
 
 
 class PaperFolder:
@@ -156,32 +152,26 @@ class PaperFolder:
         self.paper = paper
 
     def write(self, stage: PipelineStage, data: bytes, suffix: str, *, what: str = "") -> str:
-        """Write a new file of a stage and return its path relative to the folder.
+        """Write a new file of a stage and return its path relative to the folder."""
+        stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
+        part = f"_{what}" if what else ""
+        name = f"{safe_name(self.paper)}_{stamp}{part}{suffix}"
+        return self.write_named(f"{FOLDERS[stage]}/{name}", data)
+
+    def write_named(self, name: str, data: bytes) -> str:
+        """Write a new file by its relative path. Raises StoreError if it exists.
 
         The file is complete and on disk before the name exists, and is read-only.
         """
-        name = safe_name(self.paper)
-        part = f"_{what}" if what else ""
-        return self.write_named(f"{FOLDERS[stage]}/{name}_{_stamp()}{part}{suffix}", data)
-
-    def write_named(self, name: str, data: bytes) -> str:
-        """Write a new file by its relative path. Raises StoreError if it exists."""
         path = self.path / name
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        if path.exists():
+            raise StoreError(f"{path} exists: what is stored of a paper is never changed")
+        write_atomically(path, data)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as file:
-                file.write(data)
-                file.flush()
-                sync(file.fileno())
-            temporary.chmod(0o444)
-            os.link(temporary, path)
+            path.chmod(0o444)
             sync_folder(path.parent)
         except OSError as error:
             raise failed("write", path, error) from None
-        finally:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
         return name
 
     def write_record(self, stage: PipelineStage, record: Record, *, what: str = "") -> str:
@@ -230,11 +220,6 @@ class PaperFolder:
         newest = {r.stage: r for r in self.journal() if r.generation == version.id}
         return tuple(finding for result in newest.values() for finding in result.findings)
 
-    def last(self) -> dict[PipelineStage, StageResult]:
-        """The newest result of each stage, in the order of the stages."""
-        newest = {result.stage: result for result in self.journal()}
-        return {stage: newest[stage] for stage in PipelineStage if stage in newest}
-
 
 class Ledger:
     """The ledger: two lines for each request to a model, one before it and one after it.
@@ -275,12 +260,6 @@ class Ledger:
         _append(self.path, call)
         self._lines.append(call)
         return call
-
-
-def _stamp() -> str:
-    """The time for a file name: `20260131T120000.000000Z`."""
-    moment = datetime.fromtimestamp(time.time(), UTC)
-    return moment.strftime("%Y%m%dT%H%M%S.%fZ")
 
 
 def _append(path: Path, record: Record) -> None:
@@ -351,37 +330,25 @@ def summarise_paper(journal: Sequence[StageResult], entries: Iterable[ModelCall]
     )
 
 
-class Funnel(Record, frozen=True, kw_only=True):
-    """How many papers passed each stage, and what was wrong with the others.
+def funnel(summaries: Sequence[PaperSummary]) -> dict[str, Any]:
+    """How many papers passed each stage, what was wrong with the others, and the sums.
 
     `usd_per_success` is US dollars per paper that passed every stage; None if none did.
     """
-
-    papers: int
-    passed: dict[PipelineStage, int]
-    findings: dict[str, int]
-    states: dict[str, int]
-    spent: Spent
-    scripted: bool
-    usd_per_success: float | None
-
-
-def funnel(summaries: Sequence[PaperSummary]) -> Funnel:
-    """The funnel from found to executed."""
     kinds = Counter(kind for one in summaries for kind in {f.kind.value for f in one.findings})
     states = Counter(one.state for one in summaries)
     sums: dict[str, Any] = {
         name: sum(getattr(one.spent, name) for one in summaries) for name in Spent.__struct_fields__
     }
-    return Funnel(
-        papers=len(summaries),
-        passed={
+    return {
+        "papers": len(summaries),
+        "passed": {
             stage: sum(one.stages[number].outcome is StageOutcome.PASSED for one in summaries)
             for number, stage in enumerate(PipelineStage)
         },
-        findings=dict(sorted(kinds.items())),
-        states=dict(states),
-        spent=Spent(**sums),
-        scripted=any(one.scripted for one in summaries),
-        usd_per_success=sums["usd"] / states["passed"] if states["passed"] else None,
-    )
+        "findings": dict(sorted(kinds.items())),
+        "states": dict(sorted(states.items())),
+        "spent": Spent(**sums),
+        "scripted": any(one.scripted for one in summaries),
+        "usd_per_success": sums["usd"] / states["passed"] if states["passed"] else None,
+    }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -44,37 +42,15 @@ def drained(executor: Executor) -> Iterator[Callable[[], bool]]:
     executor.client().undrain()
 
 
-def test_it_is_stopped_after_the_work_and_takes_no_job_while_it_stops(
-    executor: Executor, drained: Callable[[], bool]
+@pytest.mark.parametrize("ours", [True, False])
+def test_what_this_started_is_stopped_after_the_work_and_takes_no_job_meanwhile(
+    executor: Executor, drained: Callable[[], bool], ours: bool
 ) -> None:
-    instance = Instance()
+    instance = Instance(ours=ours)
     with running(instance, executor.client(), print):
         assert instance.calls == ["up"]
     assert instance.calls == ["up", "down"]
-    assert drained()
-
-
-def test_it_is_not_stopped_while_a_job_of_another_runs(
-    executor: Executor, drained: Callable[[], bool]
-) -> None:
-    client, lines = executor.client(), list[str]()
-    client.submit("of-another", SLOW)
-    instance = Instance()
-
-    def end_it() -> None:
-        while not lines:
-            time.sleep(0.02)
-        assert instance.calls == ["up"]
-        client.cancel("of-another")
-
-    other = threading.Thread(target=end_it)
-    other.start()
-    with running(instance, executor.client(), lines.append, poll_seconds=0.2):
-        pass
-    other.join()
-    assert "later, because" in lines[0]
-    assert instance.calls == ["up", "down"]
-    assert client.status("of-another").ended
+    assert drained() is ours
 
 
 def test_after_a_long_wait_it_is_left_to_its_own_timer(
@@ -92,23 +68,12 @@ def test_after_a_long_wait_it_is_left_to_its_own_timer(
     assert not drained()
 
 
-def test_what_another_started_is_left_and_takes_jobs(
-    executor: Executor, drained: Callable[[], bool]
-) -> None:
-    with running(Instance(ours=False), executor.client(), print):
-        pass
-    assert not drained()
-
-
 def test_a_service_takes_jobs_again_if_its_instance_cannot_be_stopped(
     executor: Executor, drained: Callable[[], bool]
 ) -> None:
-    def use() -> None:
-        with running(Instance(fails=True), executor.client(), print):
-            pass
-
-    with pytest.raises(TrainiumError):
-        use()
+    failing = running(Instance(fails=True), executor.client(), print)
+    with pytest.raises(TrainiumError), failing:
+        pass
     assert not drained()
 
 

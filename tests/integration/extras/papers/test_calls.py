@@ -1,176 +1,250 @@
-"""The real client of boto3 and a server with Bedrock's wire format: faults, budgets, a rerun."""
+"""The real client of boto3 and a server with Bedrock's wire format: faults, budgets, a rerun.
+
+Several papers at a time: the ledger stays equal to the requests, and budgets hold exactly.
+"""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from compilewatch import plugins
+from compilewatch.config import load_settings
 from compilewatch.errors import ProviderError, SandboxError
-from compilewatch.extras.papers import Reply
-from compilewatch.extras.papers.calls import Budget
-from compilewatch.extras.papers.providers import ErrorResponse, Response
-from compilewatch.extras.papers.records import CallState, FindingClass, PipelineStage, StageOutcome
-from compilewatch.extras.papers.store import PaperStore
+from compilewatch.extras.executor.sandbox.policy import SandboxLimits
+from compilewatch.extras.papers import LIBRARIES, PROVIDERS, CallError, Reply
+from compilewatch.extras.papers.calls import Budget, load_rules, plan_prompt
+from compilewatch.extras.papers.execution import Trainer, seconds_of
+from compilewatch.extras.papers.libraries import read_text
+from compilewatch.extras.papers.providers import foundation_model
+from compilewatch.extras.papers.records import (
+    CallState,
+    CodeVersion,
+    FindingClass,
+    Paper,
+    PaperSummary,
+    PipelineStage,
+    StageOutcome,
+    StageResult,
+)
+from compilewatch.extras.papers.store import PaperFolder, PaperStore
 from tests import papers as world
-from tests.papers import FakeChecker, FakeRunner
+from tests.papers import FakeChecker, FakeRunner, Fault, Response
 
-THROTTLED = ErrorResponse(status=429, code="ThrottlingException", message="Too many requests")
-UNAVAILABLE = ErrorResponse(status=503, code="ServiceUnavailableException")
+JOBS = 5
+THROTTLED = Fault(status=429, code="ThrottlingException", message="Too many requests")
+UNAVAILABLE = Fault(status=503, code="ServiceUnavailableException")
 
 
 class Faulty:
-    """Replies, but to the requests whose numbers are in `faults` with a fault."""
+    """Replies after a moment, so that requests overlap, but to some, by their numbers, with a
+    fault.
+    """
+
+    most = now = count = 0
 
     def __init__(self, faults: dict[int, Response]) -> None:
         self._faults = faults
         self._lock = threading.Lock()
-        self.count = 0
 
-    def __call__(self, model: str, body: dict[str, Any]) -> Response:
+    def __call__(self, body: dict[str, Any]) -> Response:
         with self._lock:
             self.count += 1
             number = self.count
-        return self._faults.get(number) or world.respond(model, body)
+            self.now += 1
+            self.most = max(self.most, self.now)
+        time.sleep(0.02)
+        with self._lock:
+            self.now -= 1
+        return self._faults.get(number) or world.respond(body)
 
 
-def test_a_second_run_sends_nothing_and_runs_nothing(tmp_path: Path) -> None:
-    papers = world.some_papers(tmp_path, 3)
-    with world.served() as (server, provider):
-        first = world.pipeline(tmp_path, provider, tmp_path / "papers", papers).run(papers)
-        sent = len(server.requests)
-        files = {p: p.read_bytes() for p in (tmp_path / "papers").rglob("*") if p.is_file()}
-        runner = FakeRunner()
-        sweeper, executor = map(FakeChecker, (PipelineStage.SWEEP, PipelineStage.EXECUTE))
-        again = world.pipeline(
-            tmp_path,
-            provider,
-            tmp_path / "papers",
-            papers,
-            runner=runner,
-            sweeper=sweeper,
-            trainer=executor,
-        ).run(papers)
-        assert len(server.requests) == sent == 9
-    assert (runner.runs, sweeper.runs, executor.runs) == (0, 0, 0)
-    assert again == first
-    assert {p: p.read_bytes() for p in (tmp_path / "papers").rglob("*") if p.is_file()} == files
+def of_role(role: str, change: Callable[[Reply], Reply]) -> Callable[[dict[str, Any]], Response]:
+    """Replies, of which those of one role are changed."""
 
-
-def test_a_budget_holds_before_a_call(tmp_path: Path) -> None:
-    papers = world.some_papers(tmp_path, 20)
-    budget = Budget(max_usd=0.50)
-    with world.served() as (server, provider):
-        pipeline = world.pipeline(tmp_path, provider, tmp_path / "papers", papers, budget=budget)
-        summaries = pipeline.run(papers)
-        sent = len(server.requests)
-        # Running again with the same limit spends nothing more.
-        pipeline = world.pipeline(tmp_path, provider, tmp_path / "papers", papers, budget=budget)
-        assert [one.state for one in pipeline.run(papers)] == [one.state for one in summaries]
-        assert len(server.requests) == sent
-    entries = PaperStore(tmp_path).ledger.entries()
-    assert 0 < sum(entry.usd or 0.0 for entry in entries) <= 0.50
-    states = [one.state for one in summaries]
-    assert "passed" in states
-    assert "failed" in states
-    for one in summaries:
-        if one.state == "failed":
-            assert [finding.kind for finding in one.findings] == [FindingClass.BUDGET]
-
-
-def _code(change: Callable[[Reply], Reply]) -> Callable[[str, dict[str, Any]], Response]:
-    def respond(model: str, body: dict[str, Any]) -> Response:
-        reply = world.respond(model, body)
-        assert isinstance(reply, Reply)
-        return change(reply) if body["requestMetadata"]["role"] == "generate" else reply
+    def respond(body: dict[str, Any]) -> Response:
+        response = world.respond(body)
+        assert isinstance(response, Reply)
+        return change(response) if body["requestMetadata"]["role"] == role else response
 
     return respond
 
 
-def _cut(reply: Reply) -> Reply:
-    # Valid JSON with complete code, so that only the reason of the end says that it is cut.
-    return Reply(text=reply.text, stop_reason="max_tokens")
+def kinds(one: PaperSummary) -> list[FindingClass]:
+    return [finding.kind for finding in one.findings]
+
+
+def test_a_second_run_sends_nothing_and_runs_nothing(tmp_path: Path) -> None:
+    papers = world.some_papers(tmp_path, 3)
+    with world.served() as (requests, provider):
+        first = world.pipeline(tmp_path, provider, papers).run(papers)
+        sent = len(requests)
+        files = {p: p.read_bytes() for p in (tmp_path / "papers").rglob("*") if p.is_file()}
+        runner = FakeRunner()
+        sweeper, trainer = map(FakeChecker, (PipelineStage.SWEEP, PipelineStage.EXECUTE))
+        checkers: dict[str, Any] = {"runner": runner, "sweeper": sweeper, "trainer": trainer}
+        again = world.pipeline(tmp_path, provider, papers, **checkers).run(papers)
+        assert len(requests) == sent == 9
+    assert (runner.runs, sweeper.runs, trainer.runs) == (0, 0, 0)
+    assert again == first
+    assert {p: p.read_bytes() for p in (tmp_path / "papers").rglob("*") if p.is_file()} == files
+
+
+@pytest.mark.matrix
+def test_twenty_papers_at_a_time_every_request_is_in_the_ledger(tmp_path: Path) -> None:
+    """Five throttles, two 503, a dropped connection and a stall; takes the stall's time."""
+    faults: dict[int, Response] = dict.fromkeys((2, 3, 11, 12, 30), THROTTLED)
+    faults |= {7: UNAVAILABLE, 20: UNAVAILABLE, 15: Fault(), 25: Fault(seconds=3)}
+    faulty = Faulty(faults)
+    papers = world.some_papers(tmp_path, 20)
+    with world.served(faulty, read_timeout=1.0) as (requests, provider):
+        pipeline = world.pipeline(tmp_path, provider, papers)
+        summaries = pipeline.run(papers, JOBS)
+        entries = PaperStore(tmp_path).ledger.entries()
+        # On a busy machine more requests can take longer than a second.
+        assert len(entries) == len(requests) == pipeline.caller.requests >= 20 * 3 + 9
+    assert faulty.most > 1
+    assert [one.paper for one in summaries] == [paper.id for paper in papers]
+    assert [one.state for one in summaries] == ["passed"] * 20
+    assert [entry.entry for entry in entries] == list(range(1, len(entries) + 1))
+    assert {entry.state for entry in entries} == {CallState.FINISHED, CallState.FAILED}
+    # Whether a request that was dropped or stalled was charged is unknown: it counts as charged.
+    charged = [entry for entry in entries if entry.state is CallState.FAILED and entry.usd]
+    assert len(charged) >= 2
+
+
+@pytest.mark.parametrize(
+    ("budget", "usd", "tokens", "jobs"),
+    [
+        (Budget(max_usd=0.50), 0.50, 10**9, 1),
+        (Budget(max_usd=0.50), 0.50, 10**9, JOBS),
+        (Budget(max_tokens=60_000), 10**9, 60_000, JOBS),
+    ],
+)
+def test_a_budget_holds_before_a_call(
+    tmp_path: Path, budget: Budget, usd: float, tokens: int, jobs: int
+) -> None:
+    papers = world.some_papers(tmp_path, 20)
+    highest = [0.0, 0]
+
+    def respond(body: dict[str, Any]) -> Response:
+        # What the ledger has reserved and spent while requests are on their way.
+        entries = PaperStore(tmp_path).ledger.entries()
+        highest[0] = max(highest[0], sum(entry.usd or 0.0 for entry in entries))
+        highest[1] = max(highest[1], sum(e.input_tokens + e.output_tokens for e in entries))
+        return world.respond(body)
+
+    with world.served(respond) as (requests, provider):
+        summaries = world.pipeline(tmp_path, provider, papers, budget=budget).run(papers, jobs)
+        states = [one.state for one in summaries]
+        sent = len(requests)
+        if jobs == 1:  # running again with the same limit spends nothing more
+            again = world.pipeline(tmp_path, provider, papers, budget=budget).run(papers)
+            assert ([one.state for one in again], len(requests)) == (states, sent)
+    assert 0 < highest[0] <= usd
+    assert 0 < highest[1] <= tokens
+    assert {"passed", "failed"} == set(states)
+    assert all(kinds(o) == [FindingClass.BUDGET] for o in summaries if o.state == "failed")
+
+
+def test_a_budget_of_each_paper_holds_before_a_call(tmp_path: Path) -> None:
+    papers = world.some_papers(tmp_path, 2)
+    budget = Budget(max_tokens_per_paper=12_000)
+    with world.served() as (requests, provider):
+        summaries = world.pipeline(tmp_path, provider, papers, budget=budget).run(papers, JOBS)
+        assert 0 < len(requests) < 6
+    for one in summaries:
+        assert kinds(one) == [FindingClass.BUDGET]
+        assert "for this paper" in one.findings[0].evidence
+
+
+def test_a_request_whose_process_was_killed_counts_with_all_its_tokens(tmp_path: Path) -> None:
+    papers = world.some_papers(tmp_path, 1)
+    with world.served() as (_, provider):
+        world.pipeline(tmp_path, provider, papers).run(papers)
+    ledger = PaperStore(tmp_path).ledger
+    lines = ledger.path.read_bytes().splitlines(keepends=True)
+    ledger.path.write_bytes(lines[0])  # `started`, and no end
+    (entry,) = PaperStore(tmp_path).ledger.entries()
+    assert entry.state is CallState.STARTED
+    budget = Budget(max_tokens=entry.input_tokens + entry.output_tokens)
+    (tmp_path / "papers" / papers[0].id / "journal.jsonl").unlink()
+    with world.served() as (requests, provider):
+        (one,) = world.pipeline(tmp_path, provider, papers, budget=budget).run(papers)
+        assert requests == []
+    assert kinds(one) == [FindingClass.BUDGET]
+
+
+DECLINED = '{"source": "", "bindings": [], "declined": "It is unclear."}'
 
 
 @pytest.mark.parametrize(
     ("change", "kind"),
     [
-        (_cut, FindingClass.TRUNCATED),
-        (lambda r: Reply(text=r.text, stop_reason="guardrail_intervened"), FindingClass.GUARDRAIL),
-        (lambda r: Reply(text=r.text[:300], stop_reason="end_turn"), FindingClass.MALFORMED),
-        (
-            lambda _: Reply(
-                text='{"source": "", "bindings": [], "declined": "It is unclear."}',
-                stop_reason="end_turn",
-            ),
-            FindingClass.DECLINED,
-        ),
+        # Valid JSON with complete code, so that only the reason of the end says that it is cut.
+        ({"stop_reason": "max_tokens"}, FindingClass.TRUNCATED),
+        ({"stop_reason": "guardrail_intervened"}, FindingClass.GUARDRAIL),
+        ({"text": '{"source": "import torch'}, FindingClass.MALFORMED),
+        ({"text": DECLINED}, FindingClass.DECLINED),
     ],
 )
 def test_an_incomplete_reply_is_never_run(
-    tmp_path: Path, change: Callable[[Reply], Reply], kind: FindingClass
+    tmp_path: Path, change: dict[str, str], kind: FindingClass
 ) -> None:
     papers = world.some_papers(tmp_path, 1)
     runner = FakeRunner()
-    with world.served(_code(change)) as (_, provider):
-        (one,) = world.pipeline(tmp_path, provider, tmp_path / "papers", papers, runner=runner).run(
-            papers
-        )
+    respond = of_role("generate", lambda reply: msgspec.structs.replace(reply, **change))
+    with world.served(respond) as (_, provider):
+        (one,) = world.pipeline(tmp_path, provider, papers, runner=runner).run(papers)
     assert runner.runs == 0
-    assert [finding.kind for finding in one.findings] == [kind]
-    assert (
-        one.stages[list(PipelineStage).index(PipelineStage.EAGER)].outcome is StageOutcome.NOT_RUN
-    )
+    assert kinds(one) == [kind]
+    stages = {stage.stage: stage.outcome for stage in one.stages}
+    assert stages[PipelineStage.EAGER] is StageOutcome.NOT_RUN
     assert list((tmp_path / "papers").rglob("*.py")) == []
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"approved": true}', "approved"])
 def test_a_review_that_is_not_valid_approves_nothing(tmp_path: Path, text: str) -> None:
-    def respond(model: str, body: dict[str, Any]) -> Response:
-        if body["requestMetadata"]["role"] == "review":
-            return Reply(text=text, stop_reason="end_turn")
-        return world.respond(model, body)
-
     papers = world.some_papers(tmp_path, 1)
     runner = FakeRunner()
+    respond = of_role("review", lambda reply: msgspec.structs.replace(reply, text=text))
     with world.served(respond) as (_, provider):
-        (one,) = world.pipeline(tmp_path, provider, tmp_path / "papers", papers, runner=runner).run(
-            papers
-        )
+        (one,) = world.pipeline(tmp_path, provider, papers, runner=runner).run(papers)
     assert runner.runs == 0
     assert one.state == "failed"
     assert one.findings[0].stage is PipelineStage.REVIEW
 
 
-def test_a_model_that_does_not_exist_is_said_in_one_line(tmp_path: Path) -> None:
-    def respond(model: str, body: dict[str, Any]) -> Response:
-        return ErrorResponse(status=404, code="ResourceNotFoundException", message="no such model")
-
-    papers = world.some_papers(tmp_path, 1)
-    with world.served(respond) as (server, provider):
+@pytest.mark.parametrize(("count", "jobs"), [(1, 1), (20, JOBS)])
+def test_a_model_that_does_not_exist_ends_the_run_in_one_line(
+    tmp_path: Path, count: int, jobs: int
+) -> None:
+    papers = world.some_papers(tmp_path, count)
+    with world.served(lambda _: world.NO_MODEL) as (requests, provider):
         with pytest.raises(ProviderError, match="papers preflight") as error:
-            world.pipeline(tmp_path, provider, tmp_path / "papers", papers).run(papers)
-        assert len(server.requests) == 1
+            world.pipeline(tmp_path, provider, papers).run(papers, jobs)
+        assert len(requests) <= jobs
     assert "\n" not in str(error.value)
     assert error.value.exit_status == 2
-    (entry,) = PaperStore(tmp_path).ledger.entries()
-    assert (entry.state, entry.error_code) == (CallState.FAILED, "ResourceNotFoundException")
+    entry, *_ = PaperStore(tmp_path).ledger.entries()
+    assert (entry.state, entry.error_code) == (CallState.FAILED, world.NO_MODEL.code)
 
 
 def test_no_prompt_contains_binary_data(tmp_path: Path) -> None:
     folder = tmp_path / "papers"
     folder.mkdir()
-    noise = "A text. Gates \ufffd\x00\x07 %PDF-1.7 and %PD%PDF-F-1.4 weigh \ud800 branches. "
-    (folder / "noisy.txt").write_bytes(
-        noise.encode("utf-8", "surrogatepass").replace(b"\0", b"") * 20
-    )
+    noise = "A text. Gates \ufffd\x07 %PDF-1.7 and %PD%PDF-F-1.4 weigh \ud800 branches. "
+    (folder / "noisy.txt").write_bytes(noise.encode("utf-8", "surrogatepass") * 20)
     papers = world.papers_of(folder, tmp_path, 1)
-    with world.served() as (server, provider):
-        world.pipeline(tmp_path, provider, folder, papers).run(papers)
-        texts = [str(body["messages"]) + str(body["system"]) for body in server.requests]
+    with world.served() as (requests, provider):
+        world.pipeline(tmp_path, provider, papers).run(papers)
+        texts = [str(body["messages"]) + str(body["system"]) for body in requests]
     assert texts
     assert not [text for text in texts if "%PDF-" in text or "\ufffd" in text]
 
@@ -182,29 +256,132 @@ def test_without_a_sandbox_nothing_runs_and_nothing_is_passed(tmp_path: Path) ->
 
     papers = world.some_papers(tmp_path, 1)
     runner = Unconfined()
-    sweeper, executor = map(FakeChecker, (PipelineStage.SWEEP, PipelineStage.EXECUTE))
-    with world.served() as (server, provider):
-        (one,) = world.pipeline(
-            tmp_path,
-            provider,
-            tmp_path / "papers",
-            papers,
-            runner=runner,
-            sweeper=sweeper,
-            trainer=executor,
-        ).run(papers)
-        assert (runner.runs, sweeper.runs, executor.runs) == (0, 0, 0)
+    sweeper, trainer = map(FakeChecker, (PipelineStage.SWEEP, PipelineStage.EXECUTE))
+    checkers: dict[str, Any] = {"runner": runner, "sweeper": sweeper, "trainer": trainer}
+    with world.served() as (requests, provider):
+        (one,) = world.pipeline(tmp_path, provider, papers, **checkers).run(papers)
+        assert (runner.runs, sweeper.runs, trainer.runs) == (0, 0, 0)
         assert (one.state, one.findings) == ("incomplete", ())
-        outcomes = {stage.stage: stage for stage in one.stages}
-        for stage in (
-            PipelineStage.EAGER,
-            PipelineStage.FAITHFUL,
-            PipelineStage.SWEEP,
-            PipelineStage.EXECUTE,
-        ):
-            assert outcomes[stage].outcome is StageOutcome.NOT_RUN
-            assert "bubblewrap" in outcomes[stage].detail
+        for stage in one.stages[list(PipelineStage).index(PipelineStage.EAGER) :]:
+            assert stage.outcome is StageOutcome.NOT_RUN
+            assert "bubblewrap" in stage.detail
         # Once the machine can confine code, the run continues without a request.
-        sent = len(server.requests)
-        (again,) = world.pipeline(tmp_path, provider, tmp_path / "papers", papers).run(papers)
-        assert (again.state, len(server.requests)) == ("passed", sent)
+        sent = len(requests)
+        (again,) = world.pipeline(tmp_path, provider, papers).run(papers)
+        assert (again.state, len(requests)) == ("passed", sent)
+
+
+class Training(Trainer):
+    """A training that takes some of its deadline, by its own account."""
+
+    def __init__(self, seconds: float, time_used: float) -> None:
+        limits = SandboxLimits(deadline_seconds=100.0)
+        super().__init__(
+            settings=load_settings(), limits=limits, max_seconds=320.0, used_seconds=time_used
+        )
+        self.seconds = seconds
+        self.runs = 0
+
+    def train(self, generation: CodeVersion, folder: PaperFolder) -> StageResult:
+        self.runs += 1
+        time.sleep(0.01)
+        numbers = {"execution_time_seconds": self.seconds, "training_loss": 1.0}
+        return StageResult(stage=PipelineStage.EXECUTE, numbers=numbers)
+
+
+@pytest.mark.parametrize(("seconds", "runs"), [(100.0, 3), (40.0, 6), (0.0, 9)])
+def test_the_time_of_training_holds_before_a_training(
+    tmp_path: Path, seconds: float, runs: int
+) -> None:
+    """320 s: three trainings of 100 s; of 40 s, six end before less than 100 s are left."""
+    papers = world.some_papers(tmp_path, 9)
+    total_runs = 0
+    with world.served() as (_, provider):
+        for _ in range(2):
+            training = Training(seconds, total_runs * seconds)
+            pipeline = world.pipeline(tmp_path, provider, papers, trainer=training)
+            summaries = pipeline.run(papers, JOBS)
+            total_runs += training.runs
+    assert total_runs == runs
+    found = {kind for one in summaries for kind in kinds(one)}
+    assert found == (set() if runs == 9 else {FindingClass.BUDGET})
+    store = PaperStore(tmp_path)
+    total = sum(seconds_of(store.folder(paper.id).journal()) for paper in papers)
+    assert total == runs * seconds <= 320.0
+
+
+# --- the provider for Bedrock, and the tables of plug-ins ---
+
+MODEL = "anthropic.some-model-v1:0"
+DESCRIBED = {
+    "modelArn": "arn:aws:bedrock:us-east-1::foundation-model/x",
+    "modelId": MODEL,
+    "modelName": "Some Model",
+    "inferenceTypesSupported": ["INFERENCE_PROFILE"],
+    "modelLifecycle": {"status": "ACTIVE", "endOfLifeTime": "2027-01-31T00:00:00Z"},
+}
+
+
+@pytest.mark.parametrize(("model", "usable"), [(MODEL, False), (f"us.{MODEL}", True)])
+def test_a_model_is_looked_up_with_its_life_cycle(model: str, usable: bool) -> None:
+    with world.served(models={MODEL: DESCRIBED}, model=model) as (_, provider):
+        (found,) = provider.available()
+    assert (found.status, found.ends[:10], found.usable) == ("ACTIVE", "2027-01-31", usable)
+    assert usable or f"us.{MODEL}" in found.why
+
+
+def test_a_model_that_is_not_there_is_said_in_one_line() -> None:
+    with (
+        world.served(model="another.model") as (_, provider),
+        pytest.raises(CallError, match="papers preflight") as error,
+    ):
+        provider.available()
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("profile", "base"),
+    [
+        (MODEL, MODEL),
+        (f"us.{MODEL}", MODEL),
+        (f"global.{MODEL}", MODEL),
+        (f"arn:aws:bedrock:us-east-1:1:inference-profile/eu.{MODEL}", MODEL),
+        ("amazon.titan-text", "amazon.titan-text"),
+    ],
+)
+def test_the_model_behind_a_profile(profile: str, base: str) -> None:
+    assert foundation_model(profile) == base
+
+
+def test_a_request_has_a_schema_that_structured_output_accepts() -> None:
+    paper = Paper(id="p", title="T", library="folder", location="x")
+    text = read_text(b"Words of </paper> a paper. " * 20, max_tokens=1000)
+    with world.served() as (requests, provider):
+        provider.converse(plan_prompt(paper, text, load_rules()))
+    (body,) = requests
+    assert body["messages"][0]["content"][0]["text"].count("</paper") == 1
+    assert body["requestMetadata"] == {"paper": "p", "role": "plan", "number": "0"}
+    assert set(body["inferenceConfig"]) == {"maxTokens"}
+    schema = body["outputConfig"]["textFormat"]["structure"]["jsonSchema"]["schema"]
+    objects = 0
+
+    def check(node: Any) -> None:
+        nonlocal objects
+        if isinstance(node, dict) and node.get("type") == "object":
+            objects += 1
+            assert node["additionalProperties"] is False
+            assert node["required"] == list(node["properties"])
+        for inner in node.values() if isinstance(node, dict) else ():
+            check(inner)
+
+    check(msgspec.json.decode(schema))
+    assert objects == 3
+
+
+@pytest.mark.parametrize(
+    ("table", "name"), [(t, name) for t in (LIBRARIES, PROVIDERS) for name in t]
+)
+def test_every_row_of_a_table_resolves_to_what_it_is_named_after(
+    table: dict[str, str], name: str
+) -> None:
+    assert plugins.load(table[name]).name == name

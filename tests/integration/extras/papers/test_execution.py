@@ -1,58 +1,77 @@
-"""Training as a job of a real executor, and the metrics of all papers in Prometheus' own checker.
+"""Training by a real executor, and the Trainium instance of a run: EC2 as moto serves it.
 
-The job imports torch in a sandbox, which takes seconds; only a real service shows that what it
-reports is understood.
+Takes seconds: only a real service shows that what it reports is understood, and that the instance
+is started with the first training and stopped after the last, never under a job of anybody.
 """
 
 from __future__ import annotations
 
-import subprocess
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
-from prometheus_client import generate_latest
 
-from compilewatch.config import load_settings
-from compilewatch.extras.executor.protocol import FailureCode, JobState, JobStatus
+from compilewatch.config import Settings, load_settings
+from compilewatch.extras.executor.client import ExecutorClient
+from compilewatch.extras.executor.protocol import JobRequest
 from compilewatch.extras.executor.sandbox.policy import MIB, SandboxLimits
 from compilewatch.extras.executor.settings import ExecutorSettings
-from compilewatch.extras.papers.execution import Trainer, job_ran
-from compilewatch.extras.papers.publication import paper_groups
-from compilewatch.extras.papers.records import CodeVersion, FindingClass
+from compilewatch.extras.executor.trainium import OnDemand, running
+from compilewatch.extras.papers import execution
+from compilewatch.extras.papers.execution import SCRIPT, Trainer
+from compilewatch.extras.papers.records import PaperSummary, PipelineStage, StageResult
 from compilewatch.extras.papers.store import PaperStore
-from compilewatch.sinks.prometheus import registry
-from tests import papers as world
-from tests import services
-from tests.confinement import need_sandbox
-from tests.integration.extras.executor.conftest import TOKEN, Executor, _often
-from tests.unit.extras.papers.test_publishing import PAPERS
+from tests import papers
+from tests.integration.extras.executor.conftest import TOKEN, Executor, _confining, _often
+from tests.integration.extras.executor.trainium.conftest import (
+    World,
+    client,
+    moto_endpoint,
+    sshd,
+    world,
+)
 
-__all__ = ["_often"]
+__all__ = ["_confining", "_often", "client", "moto_endpoint", "sshd", "world"]
 
-LIMITS = SandboxLimits(deadline_seconds=200.0, memory_bytes=4 * 2**30, disk_bytes=256 * MIB)
+SHORT = SandboxLimits(deadline_seconds=60.0, memory_bytes=2**29)
+SLOW = JobRequest(files={"main.py": "import time; time.sleep(60)"}, limits=SHORT)
 
 
 @pytest.fixture
 def executor(tmp_path: Path) -> Iterator[Executor]:
-    need_sandbox()
-    service = Executor(tmp_path)
+    service = Executor(tmp_path, "--jobs", "2")
     service.start()
     yield service
-    service.kill()
+    service.end()
 
 
-def training(tmp_path: Path, url: str, token: str = TOKEN) -> Trainer:
+@pytest.fixture
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainings that import no torch."""
+    trained = """print('METRICS: {"training_loss": 0.5}')"""
+    monkeypatch.setattr(
+        execution, "training_files", lambda generation: {SCRIPT: f"{trained}  # {generation.paper}"}
+    )
+
+
+def trainer(settings: Settings, executor: Executor, token: str = TOKEN, **fields: Any) -> Trainer:
+    own = settings.of(ExecutorSettings)
+    own = msgspec.structs.replace(own, endpoint=executor.url, token=token)
+    return Trainer(settings=settings.replaced(own), **{"limits": SHORT, **fields})
+
+
+def trained(tmp_path: Path, executor: Executor, token: str = TOKEN) -> StageResult:
+    """What the training of a shipped version showed."""
+    source = (papers.REPLIES / "gated-residual" / "code.0.py").read_text()
     settings = load_settings({"output_dir": str(tmp_path)})
-    own = msgspec.structs.replace(settings.of(ExecutorSettings), endpoint=url, token=token)
-    changed = settings.replaced(own)
-    return Trainer(settings=changed, limits=LIMITS)
-
-
-def generation() -> CodeVersion:
-    source = (world.REPLIES / "gated-residual" / "code.0.py").read_text()
-    return world.version(source, "gated-residual")
+    limits = SandboxLimits(deadline_seconds=200.0, memory_bytes=4 * 2**30, disk_bytes=256 * MIB)
+    return trainer(settings, executor, token, limits=limits).run(
+        papers.version(source, "gated-residual"), PaperStore(tmp_path).folder("gated-residual")
+    )
 
 
 @pytest.mark.matrix
@@ -61,54 +80,81 @@ def generation() -> CodeVersion:
 def test_a_version_is_trained_by_an_executor_and_its_job_runs_once(
     tmp_path: Path, executor: Executor
 ) -> None:
-    folder = PaperStore(tmp_path).folder("gated-residual")
-    first = training(tmp_path, executor.url).run(generation(), folder)
+    first = trained(tmp_path, executor)
     assert first.findings == ()
     assert first.numbers["execution_success"] == 1.0
     assert first.numbers["training_loss"] > 0
     assert first.numbers["execution_time_seconds"] > 0
-    again = training(tmp_path, executor.url).run(generation(), folder)
-    assert again.numbers == first.numbers  # the same job, not a second one
+    assert trained(tmp_path, executor).numbers == first.numbers  # the same job, not a second one
 
 
 def test_an_executor_that_rejects_the_token_means_not_run(
     tmp_path: Path, executor: Executor
 ) -> None:
-    folder = PaperStore(tmp_path).folder("gated-residual")
-    ran = training(tmp_path, executor.url, "wrong").run(generation(), folder)
+    ran = trained(tmp_path, executor, "wrong")
     assert ran.not_run
     assert "\n" not in ran.not_run
 
 
-@pytest.mark.parametrize(
-    ("state", "failure", "kind"),
-    [
-        (JobStatus.FAILED, FailureCode.DEADLINE, FindingClass.TIMED_OUT),
-        (JobStatus.FAILED, FailureCode.MEMORY, FindingClass.OOM),
-        (JobStatus.FAILED, FailureCode.EXIT_STATUS, FindingClass.WRONG_IN_EAGER),
-        (JobStatus.FAILED, FailureCode.SIGNAL, FindingClass.CRASHED),
-        (JobStatus.LOST, FailureCode.INTERRUPTED, FindingClass.LOST),
-        (JobStatus.CANCELLED, FailureCode.CANCELLED, FindingClass.LOST),
-        (JobStatus.DONE, None, FindingClass.CRASHED),
-    ],
-)
-def test_a_job_without_numbers_is_no_success(
-    state: JobStatus, failure: FailureCode | None, kind: FindingClass
+def run(
+    tmp_path: Path, world: World, executor: Executor, lines: list[str]
+) -> tuple[PaperSummary, ...]:
+    """Two papers at a time, each trained by the executor of the instance."""
+    some = papers.some_papers(tmp_path, 2)
+    with ExecutorClient(executor.url, TOKEN) as mine, papers.served() as (_, provider):
+
+        def make() -> Any:
+            return running(world.operation(), mine, lines.append, poll_seconds=0.1)
+
+        with OnDemand(make) as instance:
+            training = trainer(world.settings(), executor, instance=instance)
+            return papers.pipeline(tmp_path, provider, some, trainer=training).run(some, 2)
+
+
+@pytest.mark.usefixtures("_quick")
+def test_the_instance_runs_for_the_trainings_and_never_for_nothing(
+    tmp_path: Path, world: World, executor: Executor
 ) -> None:
-    job = JobState(key="k", state=state, submitted_at="", failure=failure)
-    ran = job_ran(job, b"done\n", b"ValueError: no")
-    assert [finding.kind for finding in ran.findings] == [kind]
-    assert ran.numbers == {"execution_success": 0.0}
+    summaries = run(tmp_path, world, executor, [])
+    assert [one.state for one in summaries] == ["passed"] * 2
+    assert [one.stages[-1].stage for one in summaries] == [PipelineStage.EXECUTE] * 2
+    assert world.state() == "stopped"
+    assert sum("is starting" in line for line in world.said) == 1
+    # The same papers again: nothing is to be trained, so nothing is started.
+    world.said.clear()
+    assert run(tmp_path, world, executor, []) == summaries
+    assert (world.state(), world.said) == ("stopped", [])
 
 
-@pytest.mark.services
-def test_the_metrics_of_papers_are_clean(tmp_path: Path) -> None:
-    for samples in paper_groups(PAPERS).values():
-        text = generate_latest(registry(samples))
-        checked = subprocess.run(
-            [services.program("promtool", package="prometheus"), "check", "metrics"],
-            input=text,
-            capture_output=True,
-            check=False,
-        )
-        assert (checked.returncode, checked.stderr) == (0, b""), checked.stderr.decode()
+@pytest.mark.usefixtures("_quick")
+def test_the_instance_is_not_stopped_under_the_job_of_another(
+    tmp_path: Path, world: World, executor: Executor
+) -> None:
+    other, lines, states = executor.client(), list[str](), list[str]()
+    other.submit("of-another", SLOW)
+
+    def end_it() -> None:
+        while not any("later, because" in line for line in lines):
+            time.sleep(0.02)
+        states.append(world.state())
+        other.cancel("of-another")
+
+    watcher = threading.Thread(target=end_it)
+    watcher.start()
+    summaries = run(tmp_path, world, executor, lines)
+    watcher.join()
+    assert [one.state for one in summaries] == ["passed"] * 2
+    assert states == ["running"]
+    assert world.state() == "stopped"
+
+
+@pytest.mark.usefixtures("_quick")
+def test_an_instance_that_cannot_be_started_is_asked_for_once(
+    tmp_path: Path, world: World, executor: Executor
+) -> None:
+    world.put("terminated")
+    summaries = run(tmp_path, world, executor, [])
+    assert [one.state for one in summaries] == ["incomplete"] * 2
+    for one in summaries:
+        assert "terminated" in one.stages[-1].detail
+        assert "\n" not in one.stages[-1].detail

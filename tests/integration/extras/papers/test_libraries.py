@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from compilewatch.errors import CompilewatchError, SourceError, UsageError
+from compilewatch.errors import SourceError, UsageError
 from compilewatch.extras.papers import LIBRARIES, PaperLibrary, PaperQuery
 from compilewatch.extras.papers.libraries import open_library
 from compilewatch.extras.papers.settings import PapersSettings
 from tests.aws import no_configuration
 from tests.integration.extras.papers import opensearch_server
 from tests.papers import INPUTS
+from tests.serving import serving
 
 DAY = 86_400
 
@@ -70,31 +74,27 @@ def test_a_paper_is_found_by_its_id_with_all_that_is_known_of_it(library: PaperL
     assert paper.date == "2026-11-02"
     assert "rank r" in paper.abstract
     assert paper.library == library.name
+    (other,) = library.find(PaperQuery(paper_id="gated-residual"))
+    assert library.fetch(other) == (INPUTS / "library" / "gated-residual.tex").read_bytes()
 
 
-def test_an_unknown_id_finds_nothing(library: PaperLibrary) -> None:
-    assert ids(library, paper_id="unknown") == []
+def test_papers_are_found_by_time_by_words_and_in_the_language_of_opensearch(
+    library: PaperLibrary,
+) -> None:
+    def found(**query: object) -> list[str]:
+        return ids(library, max_papers=9, **query)
 
-
-def test_recent_papers_come_newest_first(library: PaperLibrary) -> None:
-    assert ids(library, recent_days=7.0, max_papers=9) == ["gated-residual", "low-rank-mixing"]
-    assert ids(library, recent_days=0.5, max_papers=9) == ["gated-residual"]
-
-
-def test_words_are_searched_in_title_abstract_and_authors(library: PaperLibrary) -> None:
-    assert ids(library, text="temperature", max_papers=9) == ["cosine-attention"]
-    assert sorted(ids(library, text="bottleneck gates", max_papers=9)) == [
-        "gated-residual",
-        "low-rank-mixing",
-    ]
-    assert ids(library, text="compilewatch", max_papers=2) != []
-
-
-def test_a_query_in_the_language_of_opensearch(library: PaperLibrary) -> None:
-    assert ids(library, dsl={"match": {"title": "bottleneck"}}, max_papers=9) == ["low-rank-mixing"]
+    assert found(paper_id="unknown") == []
+    assert found(recent_days=7.0) == ["gated-residual", "low-rank-mixing"]
+    assert found(recent_days=0.5) == ["gated-residual"]
+    assert found(text="temperature") == ["cosine-attention"]
+    assert sorted(found(text="bottleneck gates")) == ["gated-residual", "low-rank-mixing"]
+    assert found(text="compilewatch") != []
+    assert found(dsl={"match": {"title": "bottleneck"}}) == ["low-rank-mixing"]
     multi = {"multi_match": {"query": "temperature", "fields": ["title", "abstract"]}}
-    assert ids(library, dsl=multi, max_papers=9) == ["cosine-attention"]
-    assert len(ids(library, dsl={"match_all": {}}, max_papers=9)) == 3
+    assert found(dsl=multi) == ["cosine-attention"]
+    assert len(found(dsl={"match_all": {}})) == len(found(random=True)) == 3
+    assert len(ids(library, random=True, max_papers=2)) == 2
 
 
 def test_a_query_that_is_not_known_is_rejected_in_one_line(library: PaperLibrary) -> None:
@@ -103,50 +103,44 @@ def test_a_query_that_is_not_known_is_rejected_in_one_line(library: PaperLibrary
     assert "\n" not in str(error.value)
 
 
-def test_at_most_so_many_and_at_random(library: PaperLibrary) -> None:
-    assert len(ids(library, random=True, max_papers=2)) == 2
-    assert sorted(ids(library, random=True, max_papers=9)) == [
-        "cosine-attention",
-        "gated-residual",
-        "low-rank-mixing",
-    ]
-
-
-def test_the_file_of_a_paper_is_fetched(library: PaperLibrary) -> None:
-    (paper,) = library.find(PaperQuery(paper_id="gated-residual"))
-    assert library.fetch(paper) == (INPUTS / "library" / "gated-residual.tex").read_bytes()
-
-
 # --- what only one of them can get wrong ---
 
 
+class Page(BaseHTTPRequestHandler):
+    """A web server at the address of OpenSearch."""
+
+    def do_POST(self) -> None:
+        self.send_error(501)
+
+    def log_message(self, format: str, *args: object) -> None:
+        del format, args
+
+
 @pytest.mark.parametrize(
-    ("documents", "index", "kind", "message"),
+    ("service", "index", "kind", "message"),
     [
-        ({}, "another", UsageError, "no index another"),
+        (None, "another", UsageError, "no index another"),
         ({"1": {"name": "x"}}, opensearch_server.INDEX, UsageError, "without the field `title`"),
+        ("a page", opensearch_server.INDEX, SourceError, "correct OPENSEARCH_ENDPOINT"),
+        ("nobody", opensearch_server.INDEX, SourceError, "does not respond"),
     ],
 )
-def test_an_index_that_does_not_fit(
-    tmp_path: Path,
-    credentials: None,
-    documents: dict[str, dict[str, str]],
-    index: str,
-    kind: type[CompilewatchError],
-    message: str,
+def test_an_endpoint_that_does_not_fit_is_said_in_one_line(
+    tmp_path: Path, credentials: None, service: Any, index: str, kind: type[Exception], message: str
 ) -> None:
-    with opensearch_server.served(documents, {}) as (url, _):
+    with contextlib.ExitStack() as stack:
+        url = "http://127.0.0.1:9"
+        if service == "a page":
+            url = stack.enter_context(serving(Page))
+        elif service != "nobody":
+            url, _ = stack.enter_context(opensearch_server.served(service or {}, {}))
         settings = PapersSettings(
             opensearch_endpoint=url, opensearch_index=index, region="us-east-1"
         )
-        with pytest.raises(kind, match=message):
+        with pytest.raises(kind, match=message) as error:
             open_library(settings, cache=tmp_path).find(PaperQuery(dsl={"match_all": {}}))
-
-
-def test_an_endpoint_that_does_not_respond(tmp_path: Path, credentials: None) -> None:
-    settings = PapersSettings(opensearch_endpoint="http://127.0.0.1:9", region="us-east-1")
-    with pytest.raises(SourceError, match="does not respond"):
-        open_library(settings, cache=tmp_path).find(PaperQuery(text="x"))
+    assert "<" not in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def test_opensearch_without_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

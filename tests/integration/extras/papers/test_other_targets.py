@@ -15,21 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.config import load_settings
 from compilewatch.environments import Environments
-from compilewatch.extras.papers.execution import SandboxLauncher, Sweeper
-from compilewatch.extras.papers.records import (
-    CodeVersion,
-    FindingClass,
-    PipelineStage,
-    StageOutcome,
-    StageResult,
-)
-from compilewatch.extras.papers.store import PaperFolder, PaperStore
-from compilewatch.records import now
+from compilewatch.extras.papers.records import FindingClass
 from tests.confinement import need_sandbox
 from tests.doubles import BIN
-from tests.integration.extras.papers.test_planted import generation, module
+from tests.integration.extras.papers.test_planted import module, swept
 
 pytestmark = [pytest.mark.torch, pytest.mark.xla, pytest.mark.timeout(900)]
 
@@ -57,27 +47,6 @@ def cache() -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
-def swept(tmp_path: Path, cache: Path, source: str, target: str) -> StageResult:
-    """The sweep of a stored version, as `papers run --targets` does it."""
-    version: CodeVersion = generation(source)
-    folder: PaperFolder = PaperStore(tmp_path).folder(version.paper)
-    name = folder.write(PipelineStage.GENERATE, source.encode(), ".py")
-    folder.append(
-        StageResult(
-            paper=version.paper,
-            stage=PipelineStage.GENERATE,
-            key="k",
-            outcome=StageOutcome.PASSED,
-            at=now(),
-            generation=version.id,
-            files=(name,),
-        )
-    )
-    settings = load_settings({"output_dir": str(tmp_path), "cache": str(cache)})
-    launcher = SandboxLauncher(1, ("default", "xla"), cache=cache)
-    return Sweeper(settings=settings, targets=(target,), launcher=launcher).run(version, folder)
-
-
 @pytest.mark.parametrize(
     ("forward", "status", "kinds"),
     [
@@ -89,14 +58,14 @@ def swept(tmp_path: Path, cache: Path, source: str, target: str) -> StageResult:
 def test_xla_compiles_inside_of_the_sandbox(
     tmp_path: Path, cache: Path, forward: str, status: str, kinds: set[FindingClass]
 ) -> None:
-    ran = swept(tmp_path, cache, module(forward), "xla")
+    ran = swept(tmp_path, module(forward), "xla", cache)
     assert (ran.not_run, ran.labels) == ("", {"xla": status}), ran
     assert {finding.kind for finding in ran.findings} == kinds
 
 
 @pytest.mark.matrix  # in `make test`, the compiler is reached by the next test
 def test_neuron_compiles_inside_of_the_sandbox(tmp_path: Path, cache: Path) -> None:
-    ran = swept(tmp_path, cache, module("return torch.relu(self.f(x))"), "neuron")
+    ran = swept(tmp_path, module("return torch.relu(self.f(x))"), "neuron", cache)
     assert (ran.not_run, ran.labels) == ("", {"neuron": "pass"}), ran
     assert ran.findings == ()
 
@@ -108,7 +77,7 @@ def test_what_neuronx_cc_rejects_is_the_compilers(tmp_path: Path, cache: Path) -
     assert changed != text
     compiler.write_text(changed)
     try:
-        ran = swept(tmp_path, cache, module("return torch.relu(self.f(x))"), "neuron")
+        ran = swept(tmp_path, module("return torch.relu(self.f(x))"), "neuron", cache)
     finally:
         compiler.write_text(text)
     assert {finding.kind for finding in ran.findings} == {FindingClass.COMPILER_CANNOT}

@@ -6,14 +6,20 @@ ends in the class of this fault and of no other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib.util
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from compilewatch.config import load_settings
-from compilewatch.errors import LauncherError
+from compilewatch.errors import LauncherError, SandboxError
 from compilewatch.extras.executor import sandbox
 from compilewatch.extras.executor.sandbox.policy import MIB, SandboxLimits
 from compilewatch.extras.papers.checks import check_source
@@ -22,14 +28,13 @@ from compilewatch.extras.papers.execution import (
     PapersSource,
     SandboxLauncher,
     SandboxRunner,
-    findings_of,
+    Sweeper,
     generated_spec,
     run_eager,
     trained,
     training_files,
 )
 from compilewatch.extras.papers.records import (
-    Binding,
     Claim,
     CodeVersion,
     FindingClass,
@@ -39,8 +44,7 @@ from compilewatch.extras.papers.records import (
 )
 from compilewatch.extras.papers.store import PaperStore
 from compilewatch.launchers import by_environment
-from compilewatch.plan import options_of, plan, targets_of
-from compilewatch.records import Mode, Request, Target
+from compilewatch.records import Request, Target, digest
 from tests import papers as world
 from tests.confinement import need_sandbox
 
@@ -78,16 +82,8 @@ def loss(output, inputs):
 """
 
 
-def generation(
-    source: str, paper: str = "planted", bindings: tuple[Binding, ...] = ()
-) -> CodeVersion:
-    return world.version(
-        source,
-        paper,
-        id=msgspec.json.encode(source).hex()[:8] + str(hash(source)),
-        paper_sha256="d" * 64,
-        bindings=bindings,
-    )
+def generation(source: str) -> CodeVersion:
+    return world.version(source, id=digest(source), paper_sha256="d" * 64)
 
 
 PLAN = PaperPlan(contribution="", claims=(Claim(id="C1", statement="", operations=("relu",)),))
@@ -97,27 +93,21 @@ def eager(source: str, limits: SandboxLimits = EAGER_LIMITS) -> StageResult:
     return run_eager(SandboxRunner(), generation(source), PLAN, limits)[0]
 
 
-def swept(tmp_path: Path, source: str, *targets: str) -> StageResult:
+def swept(tmp_path: Path, source: str, target: str, cache: Path | None = None) -> StageResult:
+    """The sweep of a stored version, as `papers run --targets` does it."""
     version = generation(source)
     folder = PaperStore(tmp_path).folder(version.paper)
-    file = folder.write(PipelineStage.GENERATE, source.encode(), ".py")
-    settings = load_settings({"output_dir": str(tmp_path)})
-    launcher = SandboxLauncher(1)
-    known = launcher.environments()
-    placed = [
-        msgspec.structs.replace(target, environment="default")
-        for target in targets_of(targets, [Mode.EVAL], None)
-    ]
-    requests = plan(
-        [generated_spec(version, folder.path / file)], placed, options_of(settings), known
-    ).requests
-    results = [done.result for done in launcher.run(requests, tmp_path)]
-    for result in results:
-        assert result.request.model.provenance["paper_sha256"] == "d" * 64
-    return StageResult(
-        stage=PipelineStage.SWEEP,
-        findings=tuple(f for result in results for f in findings_of(result)),
-    )
+    name = folder.write(PipelineStage.GENERATE, source.encode(), ".py")
+    of_version: dict[str, Any] = {"generation": version.id, "files": (name,)}
+    folder.append(StageResult(paper=version.paper, stage=PipelineStage.GENERATE, **of_version))
+    flags = {"output_dir": str(tmp_path), "cache": str(cache) if cache else None}
+    environments = ("default", "xla") if cache else ("default",)
+    launcher = SandboxLauncher(1, environments, cache=cache)
+    sweeper = Sweeper(settings=load_settings(flags), targets=(target,), launcher=launcher)
+    ran = sweeper.run(version, folder)
+    for result in msgspec.json.decode(folder.read(ran.files[0])):
+        assert result["request"]["model"]["provenance"]["paper_sha256"] == "d" * 64
+    return ran
 
 
 def kinds(ran: StageResult) -> set[FindingClass]:
@@ -202,7 +192,44 @@ def test_the_source_papers_says_why_a_model_is_not_compiled(tmp_path: Path) -> N
             return msgspec.structs.replace(done, exit_code=1, files=found)
 
     with world.served() as (_, provider):
-        world.pipeline(tmp_path, provider, tmp_path / "papers", papers, runner=Wrong()).run(papers)
+        world.pipeline(tmp_path, provider, papers, runner=Wrong()).run(papers)
     (spec,) = PapersSource(outputs=tmp_path).models()
     assert spec.skip_reason == "wrong in eager: eager: ValueError: no"
     assert spec.provenance["scripted"] == "false"
+
+
+# --- the torch that generated code finds, however the environment was set up ---
+
+
+@pytest.fixture
+def workspace() -> Iterator[Path]:
+    """An environment without packages, below a folder that the sandbox's user can read."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        venv = Path(folder) / ".venv"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+        yield venv
+
+
+def test_an_environment_without_torch_is_never_blamed_on_a_paper(workspace: Path) -> None:
+    runner = SandboxRunner(str(workspace / "bin" / "python"))
+    with pytest.raises(SandboxError, match="torch cannot be imported in the sandbox"):
+        runner.check()
+    for ran in run_eager(runner, generation("import torch"), PLAN):
+        assert "torch cannot be imported in the sandbox" in ran.not_run
+        assert ran.findings == ()
+
+
+@pytest.mark.matrix
+def test_torch_of_a_shared_environment_is_there(workspace: Path) -> None:
+    """As scripts/setup.sh shares it between the workspaces of an agent."""
+    torch = importlib.util.find_spec("torch")
+    assert torch is not None
+    assert torch.origin is not None
+    packages = Path(torch.origin).parents[1]
+    own = sysconfig.get_path("purelib", vars={"base": str(workspace)})
+    Path(own, "shared.pth").write_text(f"import site; site.addsitedir({str(packages)!r})\n")
+    (workspace / "shared").symlink_to(packages.parents[2])
+    runner = SandboxRunner(str(workspace / "bin" / "python"))
+    runner.check()
+    assert runner.run({"main.py": "import torch"}, EAGER_LIMITS).succeeded

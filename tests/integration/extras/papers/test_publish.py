@@ -5,7 +5,6 @@ Takes some seconds: only real services show what they hold after a second public
 
 from __future__ import annotations
 
-import math
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from compilewatch.config import Settings, load_settings
 from compilewatch.errors import SinkError
 from compilewatch.extras.papers import publication
 from compilewatch.extras.papers.publication import EXECUTIONS, publish_papers
-from compilewatch.extras.papers.records import PipelineStage, StageOutcome, StageResult
+from compilewatch.extras.papers.records import PipelineStage
 from compilewatch.extras.papers.store import JOURNAL, PaperStore
 from compilewatch.sinks.loki import BATCH_LINES
 from tests import aws, services
@@ -178,15 +177,3 @@ def test_a_service_that_fails_between_two_requests_gets_nothing_twice(
     for name in FULL:
         counts = [count for (metric, _), (count, _) in metrics.items() if metric == name]
         assert sum(counts) == 50
-
-
-def test_a_number_that_is_none_spoils_neither_the_journal_nor_other_numbers(tmp_path: Path) -> None:
-    from compilewatch.extras.papers.pipeline import Journal
-
-    folder = PaperStore(tmp_path).folder("nan")
-    journal = Journal(paper="nan", folder=folder, observer=lambda _: None, lines=[])
-    numbers = FULL | {"training_loss": math.nan, "peak_memory_mb": math.inf}
-    journal.add("key", StageResult(stage=PipelineStage.EXECUTE, numbers=numbers))
-    (line,) = folder.journal()
-    assert line.outcome is StageOutcome.PASSED
-    assert line.numbers.keys() == FULL.keys() - {"training_loss", "peak_memory_mb"}

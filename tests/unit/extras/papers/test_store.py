@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from compilewatch.extras.papers.records import (
-    CallState,
-    ModelCall,
-    PipelineStage,
-    StageOutcome,
-    StageResult,
-)
+from compilewatch.extras.papers.records import CallState, ModelCall, PipelineStage, StageResult
 from compilewatch.extras.papers.store import JOURNAL, PaperStore
 
 TORN = b'{"paper": "2401'
 
 
 def stage(name: PipelineStage) -> StageResult:
-    return StageResult(paper="2401.1", stage=name, key="k", outcome=StageOutcome.PASSED, at="")
+    return StageResult(paper="2401.1", stage=name)
 
 
 def call(key: str) -> ModelCall:
-    return ModelCall(
-        entry=0,
-        key=key,
-        state=CallState.STARTED,
-        paper="2401.1",
-        role="plan",
-        provider="scripted",
-        model="m",
-        at="",
-    )
+    empty: dict[str, Any] = dict.fromkeys(("role", "provider", "model", "at"), "")
+    return ModelCall(entry=0, key=key, state=CallState.STARTED, paper="2401.1", **empty)
 
 
 def test_a_torn_line_of_a_journal_is_left_out_and_the_next_is_kept(tmp_path: Path) -> None:
@@ -40,10 +27,10 @@ def test_a_torn_line_of_a_journal_is_left_out_and_the_next_is_kept(tmp_path: Pat
     assert store.damaged() == ()
     path = folder.path / JOURNAL
     path.write_bytes(path.read_bytes() + TORN)
-    assert list(folder.last()) == [PipelineStage.FIND]
+    assert [line.stage for line in folder.journal()] == [PipelineStage.FIND]
     assert store.damaged() == (f"{path}:2: incomplete last line left out",)
     folder.append(stage(PipelineStage.READ))
-    assert list(folder.last()) == [PipelineStage.FIND, PipelineStage.READ]
+    assert [line.stage for line in folder.journal()] == [PipelineStage.FIND, PipelineStage.READ]
     (note,) = store.damaged()
     assert note.startswith(f"{path}:2: damaged line left out")
 

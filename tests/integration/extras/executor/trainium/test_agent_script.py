@@ -45,42 +45,33 @@ class Instance:
     """A fresh machine in a folder."""
 
     def __init__(self, folder: Path) -> None:
-        self.root = folder / "root"
-        self.bin = folder / "bin"
-        self.log = folder / "log"
+        self.root, self.bin = folder / "root", folder / "bin"
+        self.source, self.log = folder / "source", folder / "log"
         self.home = self.root / "home" / "jenkins"
-        self.source = folder / "source"
-        for place in (self.root / "etc", self.bin, self.source / "scripts"):
+        self.tools = self.root / "opt" / "aws" / "neuron" / "bin"
+        for place in (self.root / "etc", self.bin, self.tools, self.source / "scripts"):
             place.mkdir(parents=True)
         os_release = "ID=ubuntu\nVERSION_CODENAME=noble\nPRETTY_NAME='Ubuntu 24.04'\n"
         (self.root / "etc" / "os-release").write_text(os_release)
+        program(self.tools / "neuron-ls", "")
         for name, body in DOUBLES.items():
-            double = self.bin / name
-            double.write_text(f'#!/bin/sh\necho "{name} $*" >>"{self.log}"\n{body}\n')
-            double.chmod(0o755)
-        self._commit("first")
+            program(self.bin / name, f'echo "{name} $*" >>"{self.log}"\n{body}')
+        subprocess.run(["git", "init", "-q", self.source], check=True)
+        self.commit("first")
 
-    def _commit(self, text: str) -> None:
-        setup = self.source / "scripts" / "setup.sh"
-        setup.write_text(
-            "#!/bin/sh\n"
+    def commit(self, text: str) -> None:
+        """A version of the checkout whose setup makes a `compilewatch` that notes its call."""
+        program(
+            self.source / "scripts" / "setup.sh",
             f"# {text}\n"
             'cd "$(dirname "$0")/.." && mkdir -p .venv/bin\n'
             'echo "index $TORCH_INDEX" >"$HOME/setup"\n'
             'printf \'#!/bin/sh\\necho "$*" >"$HOME/called"\\n\' >.venv/bin/compilewatch\n'
-            "chmod +x .venv/bin/compilewatch\n"
+            "chmod +x .venv/bin/compilewatch",
         )
-        setup.chmod(0o755)
         git = ["git", "-C", str(self.source), "-c", "user.name=a", "-c", "user.email=a@b"]
-        subprocess.run([*git, "init", "-q"], check=True)
         subprocess.run([*git, "add", "-A"], check=True)
         subprocess.run([*git, "commit", "-qm", text], check=True)
-
-    def has_sdk(self) -> None:
-        tools = self.root / "opt" / "aws" / "neuron" / "bin"
-        tools.mkdir(parents=True)
-        (tools / "neuron-ls").write_text("#!/bin/sh\n")
-        (tools / "neuron-ls").chmod(0o755)
 
     def run(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         environ = {"PATH": f"{self.bin}:/usr/bin:/bin", "ROOT": str(self.root), "HOME": "/nowhere"}
@@ -96,8 +87,13 @@ class Instance:
     def make(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         return self.run("--key", KEY, "--source", str(self.source), *arguments, **variables)
 
-    def calls(self) -> list[str]:
-        return self.log.read_text().splitlines()
+    def calls(self, program: str = "") -> list[str]:
+        return [row for row in self.log.read_text().splitlines() if row.startswith(program)]
+
+
+def program(path: Path, body: str) -> None:
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
 
 
 @pytest.fixture
@@ -110,6 +106,7 @@ def files_below(folder: Path) -> set[str]:
 
 
 def test_a_dry_run_says_all_and_does_nothing(instance: Instance) -> None:
+    (instance.tools / "neuron-ls").unlink()
     before = files_below(instance.root)
     done = instance.make("--dry-run", "--idle-minutes", "45")
     assert done.returncode == 0, done.stderr
@@ -139,9 +136,9 @@ def test_a_dry_run_needs_no_ubuntu_and_no_root(tmp_path: Path) -> None:
     assert files_below(tmp_path) == set()
 
 
-def test_a_fresh_instance_becomes_an_agent(instance: Instance) -> None:
-    instance.has_sdk()
-    done = instance.make()
+def test_a_fresh_instance_becomes_an_agent(instance: Instance, tmp_path: Path) -> None:
+    (tmp_path / "key.pub").write_text(f"{KEY}\n")
+    done = instance.make("--key", str(tmp_path / "key.pub"))
     assert done.returncode == 0, done.stderr
     keys = instance.home / ".ssh" / "authorized_keys"
     assert keys.read_text() == f"restrict {KEY}\n"
@@ -157,27 +154,27 @@ def test_a_fresh_instance_becomes_an_agent(instance: Instance) -> None:
     assert "ExecStart=/usr/local/sbin/compilewatch-idle\n" in service
     assert "Environment=IDLE_MINUTES=60 IDLE_USER=jenkins\n" in service
     assert "systemctl enable --now compilewatch-idle.timer" in instance.calls()
-    assert not [call for call in instance.calls() if call.startswith("apt-get")], "all was there"
+    assert instance.calls("apt-get") == [], "all was there"
 
 
 def test_again_it_changes_only_what_differs(instance: Instance) -> None:
-    instance.has_sdk()
     assert instance.make().returncode == 0
     timer = instance.root / "etc/systemd/system/compilewatch-idle.timer"
     before = timer.stat().st_mtime_ns
     instance.log.unlink()
-    instance._commit("second")
+    instance.commit("second")
     again = instance.make("--idle-minutes", "30")
     assert again.returncode == 0, again.stderr
     assert "/usr/local/sbin/compilewatch-idle is up to date" in again.stdout
     assert "writing /etc/systemd/system/compilewatch-idle.service" in again.stdout
     assert timer.stat().st_mtime_ns == before
-    assert not [call for call in instance.calls() if call.startswith("useradd")]
+    assert instance.calls("useradd") == []
     setup = instance.home / "compilewatch" / "scripts" / "setup.sh"
     assert "# second" in setup.read_text(), "the checkout follows its source"
 
 
 def test_without_the_sdk_it_is_installed_first(instance: Instance) -> None:
+    (instance.tools / "neuron-ls").unlink()
     offline = instance.make(OFFLINE="yes")
     assert offline.returncode != 0
     assert "== done" not in offline.stdout
@@ -185,37 +182,34 @@ def test_without_the_sdk_it_is_installed_first(instance: Instance) -> None:
     assert instance.make().returncode == 0
     sources = instance.root / "etc/apt/sources.list.d/neuron.list"
     assert sources.read_text().endswith("repos.neuron.amazonaws.com noble main\n")
-    (installed,) = [call for call in instance.calls() if call.startswith("apt-get install")]
+    (installed,) = instance.calls("apt-get install")
     assert installed.endswith("aws-neuronx-dkms aws-neuronx-runtime-lib aws-neuronx-tools")
 
 
 def test_the_executor_is_installed_as_a_unit_with_secrets_of_its_own(instance: Instance) -> None:
-    instance.has_sdk()
     done = instance.make("--executor-port", "8443")
     assert done.returncode == 0, done.stderr
     unit = instance.root / "etc" / "systemd" / "system" / "compilewatch-executor.service"
-    text = unit.read_text()
     for expected in (
         "User=jenkins",
         "--port 8443 --environment neuron",
         "--token-file %d/token",
         "IPAddressDeny=169.254.169.254",
     ):
-        assert expected in text
+        assert expected in unit.read_text()
     secrets = instance.root / "etc" / "compilewatch"
-    token = secrets / "executor.token"
-    assert len(token.read_text().strip()) == 64
+    token = (secrets / "executor.token").read_text()
+    assert len(token.strip()) == 64
     for name in ("token", "key"):
         assert (secrets / f"executor.{name}").stat().st_mode & 0o077 == 0
-    assert any(call.startswith("apparmor_parser -r") for call in instance.calls())
+    assert instance.calls("apparmor_parser -r")
     again = instance.make("--executor-port", "8443")
     assert "compilewatch-executor.service is up to date" in again.stdout
-    assert len(token.read_text().strip()) == 64
+    assert (secrets / "executor.token").read_text() == token
     assert instance.make("--executor-port", "80").returncode == 2
 
 
 def test_a_user_with_privileges_is_rejected(instance: Instance) -> None:
-    instance.has_sdk()
     done = instance.make(GROUPS_OF_USER="sudo")
     assert done.returncode == 2
     assert "is in the privileged group sudo" in done.stderr
@@ -249,10 +243,3 @@ def test_it_rejects_what_is_no_ubuntu(instance: Instance) -> None:
     done = instance.make()
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "needs Ubuntu 24.04, not Amazon Linux 2023" in done.stderr
-
-
-def test_a_key_can_be_a_file(instance: Instance, tmp_path: Path) -> None:
-    instance.has_sdk()
-    (tmp_path / "key.pub").write_text(f"{KEY}\n")
-    assert instance.make("--key", str(tmp_path / "key.pub")).returncode == 0
-    assert (instance.home / ".ssh/authorized_keys").read_text() == f"restrict {KEY}\n"

@@ -40,24 +40,27 @@ class Machine:
         self, processes: str = PLUMBING, *, uptime: int = 2 * HOUR, **variables: str
     ) -> subprocess.CompletedProcess[str]:
         (self.folder / "ps").write_text(processes)
-        return subprocess.run(
-            ["sh", str(SCRIPT)],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={
-                "PATH": "/usr/bin:/bin",
-                "IDLE_LAST": str(self.last),
-                "IDLE_PS": f"cat {shlex.quote(str(self.folder / 'ps'))}",
-                "IDLE_UPTIME": f"echo {uptime}",
-                "IDLE_SHUTDOWN": f"touch {shlex.quote(str(self.folder / 'down'))}",
-                **variables,
-            },
-        )
+        doubles = {
+            "IDLE_LAST": str(self.last),
+            "IDLE_PS": f"cat {shlex.quote(str(self.folder / 'ps'))}",
+            "IDLE_UPTIME": f"echo {uptime}",
+            "IDLE_SHUTDOWN": f"touch {shlex.quote(str(self.folder / 'down'))}",
+        }
+        return look(**doubles | variables)
 
     @property
     def is_down(self) -> bool:
         return (self.folder / "down").exists()
+
+
+def look(**variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["sh", str(SCRIPT)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": "/usr/bin:/bin", **variables},
+    )
 
 
 @pytest.fixture
@@ -96,12 +99,13 @@ def test_work_keeps_it_up_and_begins_the_wait_anew(machine: Machine, work: str) 
     assert machine.is_down
 
 
-def test_what_cannot_be_seen_is_not_idle(machine: Machine) -> None:
+def test_what_cannot_be_seen_or_noted_is_not_idle(machine: Machine) -> None:
     for broken in ("false", "true"):
         done = machine.look(uptime=9 * HOUR, IDLE_PS=broken)
         assert done.returncode == 1
         assert "it is unknown" in done.stderr
     assert machine.look(uptime=9 * HOUR, IDLE_UPTIME="false").returncode == 1
+    assert machine.look("jenkins  make\n", IDLE_LAST="/nowhere/last").returncode == 1
     assert not machine.is_down
 
 
@@ -124,20 +128,9 @@ def test_its_settings(machine: Machine) -> None:
     assert machine.is_down
 
 
-def test_work_that_cannot_be_noted_is_an_error(machine: Machine) -> None:
-    assert machine.look("jenkins  make\n", IDLE_LAST="/nowhere/last").returncode == 1
-
-
 def test_it_reads_this_machine(machine: Machine) -> None:
     """The real ps and the real uptime: whatever it finds, it must find it."""
-    variables = {"IDLE_LAST": str(machine.last), "IDLE_SHUTDOWN": "true", "IDLE_MINUTES": "9999999"}
     program("ps", package="procps")
-    done = subprocess.run(
-        ["sh", str(SCRIPT)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={"PATH": "/usr/bin:/bin", **variables},
-    )
+    done = look(IDLE_LAST=str(machine.last), IDLE_SHUTDOWN="true", IDLE_MINUTES="9999999")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(("at work: ", "idle for "))

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import datetime
 import threading
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
 import pytest
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, EndpointConnectionError
 from moto.ec2.models.instances import StateReason
 
 from compilewatch import data
-from compilewatch.errors import ConfigError, TrainiumError, TrainiumUnavailableError, UsageError
+from compilewatch.errors import TrainiumError, TrainiumUnavailableError, UsageError
 from compilewatch.extras.executor import trainium
-from compilewatch.extras.executor.trainium import InstanceReport
-from tests.integration.extras.executor.trainium.conftest import REGION, Refuse, World
+from compilewatch.extras.executor.trainium import InstanceReport, Operation
+from tests.integration.extras.executor.trainium.conftest import ACCESS, REGION, Refuse, World
+from tests.sharing import free_port
 
 
 def test_what_up_starts_down_stops(world: World) -> None:
@@ -52,13 +53,6 @@ def test_an_unknown_price_is_none(world: World, monkeypatch: pytest.MonkeyPatch)
     assert (up.price, up.usd) == (None, None)
 
 
-def test_a_malformed_price_table_is_named(world: World) -> None:
-    broken = world.folder / "broken.toml"
-    broken.write_text("schema_version = 1\n[[price]]\nusd_per_hour = -1\n")
-    with pytest.raises(ConfigError, match=r"broken\.toml: "):
-        world.operation(trainium_prices_file=str(broken)).status()
-
-
 def test_what_ran_before_is_left_running(world: World) -> None:
     world.put("running")
     up = world.operation().up()
@@ -78,56 +72,41 @@ def test_down_needs_no_aws_where_nothing_was_started(
     assert world.operation().down() == InstanceReport(action="nothing")
 
 
-def test_up_again_is_the_same_session(world: World) -> None:
+def test_up_again_is_the_same_session_and_another_run_joins(world: World) -> None:
+    other = world.folder / "other.json"
     world.operation().up()
     first = trainium.read(world.file)
     assert world.operation().up().started_by_run
     assert trainium.read(world.file) == first
-    assert world.operation().down().action == "stopped"
-
-
-def test_another_run_joins_and_does_not_stop(world: World) -> None:
-    other = world.folder / "other.json"
-    world.operation().up()
     assert world.operation(other).up().action == "joined"
     assert world.operation(other).down().action == "left"
     assert world.state() == "running"
     assert world.operation().down().action == "stopped"
 
 
+def both(*operations: Operation) -> list[InstanceReport]:
+    """What two `up` at once report."""
+    with ThreadPoolExecutor(2) as pool:
+        reports = list(pool.map(Operation.up, operations))
+    assert sorted(report.action for report in reports) == ["joined", "started"]
+    return reports
+
+
 def test_of_two_at_once_one_has_started_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both saw it stopped; EC2's answer to StartInstances tells them apart."""
     barrier = threading.Barrier(2)
-    real, reports = world.backend.start_instances, []
+    real = world.backend.start_instances
 
     def together(*arguments: Any) -> Any:
         barrier.wait(timeout=30)
         return real(*arguments)
 
     monkeypatch.setattr(world.backend, "start_instances", together)
-
-    def up(file: Path) -> None:
-        reports.append(world.operation(file).up())
-
-    threads = [threading.Thread(target=up, args=(world.folder / f"{name}.json",)) for name in "ab"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(report.action for report in reports) == ["joined", "started"]
+    both(*(world.operation(world.folder / f"{name}.json") for name in "ab"))
 
 
 def test_two_of_one_run_take_turns(world: World) -> None:
-    reports: list[InstanceReport] = []
-    threads = [
-        threading.Thread(target=lambda: reports.append(world.operation().up())) for _ in range(2)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(report.action for report in reports) == ["joined", "started"]
-    assert all(report.started_by_run for report in reports)
+    assert all(report.started_by_run for report in both(world.operation(), world.operation()))
 
 
 def test_a_turn_that_does_not_come_is_said(world: World) -> None:
@@ -155,86 +134,64 @@ def test_one_that_is_stopping_is_awaited(world: World, monkeypatch: pytest.Monke
     assert f"waiting until {world.instance} has stopped" in world.said
 
 
-def test_one_that_begins_to_stop_meanwhile_is_started_after(world: World, refuse: Refuse) -> None:
-    calls = refuse("start_instances", "IncorrectInstanceState", times=1)
+@pytest.mark.parametrize(
+    ("action", "code", "times"),
+    [
+        ("start_instances", "IncorrectInstanceState", 1),
+        ("start_instances", "InsufficientInstanceCapacity", 2),
+        ("start_instances", "RequestLimitExceeded", 2),
+        ("describe_instance_status", "RequestLimitExceeded", 2),
+        ("stop_instances", "IncorrectInstanceState", 2),
+    ],
+)
+def test_what_passes_is_ridden_out(
+    world: World, refuse: Refuse, action: str, code: str, times: int
+) -> None:
+    calls = refuse(action, code, times=times)
     assert world.operation().up().action == "started"
-    assert len(calls) == 2
-    assert any("IncorrectInstanceState" in line and "trying again" in line for line in world.said)
-
-
-def test_one_that_is_only_starting_is_stopped_when_it_can_be(world: World, refuse: Refuse) -> None:
-    world.operation().up()
-    calls = refuse("stop_instances", "IncorrectInstanceState", times=2)
     assert world.operation().down().action == "stopped"
-    assert len(calls) == 3
-
-
-def test_capacity_is_asked_for_a_few_times(world: World, refuse: Refuse) -> None:
-    calls = refuse("start_instances", "InsufficientInstanceCapacity")
-    with pytest.raises(TrainiumUnavailableError) as caught:
-        world.operation().up()
-    zone = world.client.describe_instances()["Reservations"][0]["Instances"][0]["Placement"]
-    assert str(caught.value) == (
-        f"EC2 has no capacity for trn1.2xlarge in {zone['AvailabilityZone']} now (tried 3 times): "
-        "try later, or move it to another zone"
-    )
-    assert caught.value.exit_status == 1
-    assert len(calls) == 3
-    assert world.state() == "stopped"
-    assert not world.file.exists()
-
-
-def test_capacity_that_comes_back_is_taken(world: World, refuse: Refuse) -> None:
-    calls = refuse("start_instances", "InsufficientInstanceCapacity", times=2)
-    assert world.operation().up().action == "started"
-    assert len(calls) == 3
+    assert len(calls) > times
+    again = any(code in line and "trying again" in line for line in world.said)
+    assert again is (action == "start_instances" and code != "RequestLimitExceeded")
 
 
 @pytest.mark.parametrize(
-    ("code", "message"),
+    ("code", "count", "message"),
     [
-        ("UnauthorizedOperation", r"may not ec2:StartInstances: .*docs/trainium\.md"),
-        ("VcpuLimitExceeded", "quota forbids it .*Service Quotas"),
-        ("UnsupportedOperation", "EC2 rejects StartInstances: UnsupportedOperation: as the test"),
-        ("AuthFailure", r"AWS rejects these credentials in us-east-1 \(AuthFailure\)"),
+        ("UnauthorizedOperation", 1, r"may not ec2:StartInstances: .*docs/trainium\.md"),
+        ("VcpuLimitExceeded", 1, "quota forbids it .*Service Quotas"),
+        (
+            "UnsupportedOperation",
+            1,
+            "EC2 rejects StartInstances: UnsupportedOperation: as the test",
+        ),
+        ("AuthFailure", 1, r"AWS rejects these credentials in us-east-1 \(AuthFailure\)"),
+        (
+            "InsufficientInstanceCapacity",
+            3,
+            r"EC2 has no capacity for trn1\.2xlarge in us-east-1\w now \(tried 3 times\): try",
+        ),
+        ("RequestLimitExceeded", 3, r"failed 3 times to respond to StartInstances \(RequestLimit"),
     ],
 )
-def test_what_no_retry_helps_is_called_once(
-    world: World, refuse: Refuse, code: str, message: str
+def test_what_does_not_pass_is_said_in_one_line(
+    world: World, refuse: Refuse, code: str, count: int, message: str
 ) -> None:
     calls = refuse("start_instances", code)
     with pytest.raises(TrainiumError, match=message) as caught:
         world.operation().up()
-    assert caught.value.exit_status == 2
+    assert caught.value.exit_status == (2 if count == 1 else 1)
     assert "\n" not in str(caught.value)
-    assert len(calls) == 1
+    assert len(calls) == count
+    assert world.state() == "stopped"
+    # After a throttled call it is not known whether it had an effect: then it is stopped again.
     assert not world.file.exists(), "nothing was started, so nothing is left to stop"
-
-
-@pytest.mark.parametrize("action", ["start_instances", "describe_instance_status"])
-def test_throttling_is_ridden_out(world: World, refuse: Refuse, action: str) -> None:
-    calls = refuse(action, "RequestLimitExceeded", times=2)
-    assert world.operation().up().action == "started"
-    assert len(calls) >= 3
-
-
-def test_throttling_without_end_ends(world: World, refuse: Refuse) -> None:
-    calls = refuse("start_instances", "RequestLimitExceeded")
-    with pytest.raises(
-        TrainiumUnavailableError,
-        match=r"failed 3 times to respond to StartInstances \(RequestLimit",
-    ):
-        world.operation().up()
-    assert len(calls) == 3
 
 
 def test_a_start_whose_response_was_lost_is_ours(world: World, refuse: Refuse) -> None:
     refuse("start_instances", "InternalError", times=1, after=True)
     assert world.operation().up().started_by_run
     assert world.operation().down().action == "stopped"
-
-
-def test_an_error_that_hides_a_start_is_cleaned_up(world: World, refuse: Refuse) -> None:
     refuse("start_instances", "InternalError", after=True)
     with pytest.raises(TrainiumUnavailableError):
         world.operation().up()
@@ -335,7 +292,7 @@ def test_an_interruption_stops_what_was_started(
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("compilewatch.extras.executor.trainium.Agent.wait", interrupted)
+    monkeypatch.setattr("compilewatch.extras.executor.trainium.Operation._await_agent", interrupted)
     with pytest.raises(KeyboardInterrupt):
         world.operation().up()
     assert world.state() == "stopped"
@@ -482,3 +439,61 @@ def test_moto_rejects_with_what_the_tests_inject(world: World, refuse: Refuse) -
     with pytest.raises(ClientError) as caught:
         world.client.stop_instances(InstanceIds=[world.instance])
     assert caught.value.response["Error"]["Code"] == "SomeCode"
+
+
+# --- what botocore says before EC2 says anything ---
+
+
+@pytest.mark.parametrize("gone", [["AWS_SECRET_ACCESS_KEY"], list(ACCESS)])
+def test_without_credentials(
+    world: World, monkeypatch: pytest.MonkeyPatch, gone: list[str]
+) -> None:
+    for name in gone:
+        monkeypatch.delenv(name)
+    with pytest.raises(TrainiumError, match="no AWS credentials found: set AWS_PROFILE"):
+        world.operation().up()
+    assert not world.file.exists()
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "message"),
+    [
+        ("region", "", r"set AWS_REGION; see .*trainium.region"),
+        ("profile", "nobody", r"nobody.* could not be found: check AWS_PROFILE"),
+        ("region", "us east 1", r"no AWS region 'us east 1'.*did you mean 'us-east-1'"),
+    ],
+)
+def test_a_setting_that_aws_does_not_know(
+    world: World, setting: str, value: str, message: str
+) -> None:
+    with pytest.raises(TrainiumError, match=message):
+        world.operation(None, **{f"trainium_{setting}": value}).up()
+
+
+def test_a_misspelt_region_has_no_address(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name resolves to nothing; that is told at once, not after retries."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(
+        TrainiumError, match=r"no AWS region 'us-esat-1'.*did you mean .*us-east-1.*\?"
+    ) as caught:
+        world.operation(trainium_region="us-esat-1").up()
+    assert caught.value.exit_status == 2
+
+
+def test_only_a_region_that_exists_is_worth_another_try() -> None:
+    error = EndpointConnectionError(endpoint_url="https://ec2.us-esat-1.amazonaws.com/")
+    assert trainium.passes(error, known_region=True)
+    assert not trainium.passes(error, known_region=False)
+
+
+def test_a_region_of_others_has_no_such_instance(world: World) -> None:
+    with pytest.raises(TrainiumError, match="no instance in eu-west-1 has the tag compilewatch="):
+        world.operation(trainium_region="eu-west-1").up()
+    with pytest.raises(TrainiumError, match=r"eu-west-1 has no such instance .*trainium.region"):
+        world.operation(trainium_region="eu-west-1", trainium_instance=world.instance).up()
+
+
+def test_a_network_that_is_down(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(TrainiumUnavailableError, match="EC2 in us-east-1 cannot be reached"):
+        world.operation().up()

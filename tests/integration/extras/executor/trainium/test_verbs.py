@@ -1,4 +1,4 @@
-"""`compilewatch trainium`, run as a person runs it, against moto's EC2."""
+"""`compilewatch trainium` against moto's EC2; what ends it needs a process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.integration.extras.executor.trainium.conftest import REGION, World
-from tests.team import PROGRAM
+from tests.team import PROGRAM, run_here
 
 
 def environ(world: World, **variables: str) -> dict[str, str]:
@@ -31,14 +31,7 @@ def environ(world: World, **variables: str) -> dict[str, str]:
 
 
 def run(world: World, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(PROGRAM), "trainium", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environ(world, **variables),
-        timeout=120,
-    )
+    return run_here(world.folder, environ(world, **variables), "trainium", *arguments)
 
 
 def test_up_status_down(world: World) -> None:

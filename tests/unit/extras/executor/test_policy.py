@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from compilewatch.errors import SandboxError, UsageError
 from compilewatch.extras.executor import sandbox
 from compilewatch.extras.executor.sandbox import policy
-from compilewatch.extras.executor.sandbox.supervisor import is_name, parsed
+from compilewatch.extras.executor.sandbox.supervisor import folder_use, is_name, parsed
 
 PYTHON = "/opt/venv/bin/python"
 
@@ -99,8 +101,6 @@ def test_packages_that_environments_share_are_visible(tmp_path: Path) -> None:
 
 
 def test_a_device_is_mounted_before_its_folder_becomes_read_only() -> None:
-    import msgspec
-
     run = msgspec.structs.replace(sandbox.planned(["x"]), devices=("/dev/neuron0",))
     options = policy.arguments(run, ["true"], seccomp_fd=3, info_fd=4, block_fd=5)
     at = options.index("--dev-bind")
@@ -166,3 +166,8 @@ def test_a_missing_libseccomp_is_said_with_the_command(monkeypatch: pytest.Monke
     monkeypatch.setattr(policy, "LIBRARY", "libnothing.so.9")
     with pytest.raises(SandboxError, match="sudo apt install libseccomp2"):
         policy.load()
+
+
+def test_a_folder_of_this_machine_is_no_folder_of_a_sandbox() -> None:
+    """As /proc shows it until bubblewrap has mounted the sandbox's own."""
+    assert list(folder_use(os.getpid())) == []

@@ -1,1 +1,0 @@
-"""The parts of the sandbox that need no process."""
