@@ -15,7 +15,7 @@ WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup setup-dev sweep papers profile profile-clean pipeline test test-all coverage
-.PHONY: core-alone test-pythons mutants quality format
+.PHONY: test-pythons mutants quality format
 .PHONY: generate docs bench lock clean profile-train profile-check profile-dashboard
 
 help: ## show this list
@@ -61,9 +61,6 @@ test-all: setup-dev ## also run the long lists of models, Ray and other environm
 
 coverage: setup-dev ## measure what the unit tests cover; fails below the floor in pyproject.toml
 	@$(BIN)/python -m pytest tests/unit --cov -q $(ARGS)
-
-core-alone: setup-dev ## the tests of the core, and a sweep, in a copy without extras (EXTRA=NAME: without one)
-	@scripts/core_alone.sh $(EXTRA)
 
 test-pythons: setup-dev ## what needs no torch, on each supported Python that is found
 	@scripts/test_pythons.sh $(ARGS)

@@ -17,7 +17,7 @@ import msgspec
 
 from compilewatch import extras, records
 from compilewatch.cli import COMMANDS, group
-from compilewatch.config import FILE, Settings, all_sections, all_types
+from compilewatch.config import FILE, SECTIONS, Settings, all_types, value_of
 from compilewatch.events import LABELS, all_events, all_meanings
 from compilewatch.extras.executor.trainium import Prices
 from compilewatch.extras.papers.calls import ModelPrices, PaperRules
@@ -51,6 +51,15 @@ SCHEMAS: dict[str, tuple[type[msgspec.Struct], str]] = {
     "trainium_prices": (Prices, "trainium_prices.toml"),
 }
 """Name of the schema -> the struct that reads the file, and the file."""
+
+RECORDS_OF_EXTRAS = (
+    "compilewatch.extras.profiles.records",
+    "compilewatch.extras.profiles.training",
+    "compilewatch.extras.gate.of_run",
+    "compilewatch.extras.fixes.records",
+    "compilewatch.extras.papers.records",
+)
+"""The modules that define what extras store."""
 
 
 def cli_page() -> str:
@@ -98,8 +107,7 @@ def struct_section(
 
 def _in_order() -> Iterator[type]:
     """Every public class of the records, by module and in the order of its source."""
-    of_extras = (module for extra in extras.EXTRAS.values() for module in extra.records)
-    for name in (records.__name__, *of_extras):
+    for name in (records.__name__, *RECORDS_OF_EXTRAS):
         module = importlib.import_module(name)
         for record in vars(module).values():
             own = inspect.isclass(record) and record.__module__ == module.__name__
@@ -162,7 +170,6 @@ def setting_comments() -> dict[str, str]:
 
 def settings_page() -> str:
     """Every setting with its variable, default and meaning."""
-    owners = {name: struct() for name, struct in all_sections().items()}
     comments = setting_comments()
     if set(comments) != set(all_types()):
         raise SystemExit(f"{FILE} lacks, or invents: {set(comments) ^ set(all_types())}")
@@ -178,36 +185,15 @@ def settings_page() -> str:
         "|---|---|---|",
     ]
     for name, comment in comments.items():
-        table, _, field = name.rpartition(".")
-        value = getattr(owners[table] if table else Settings(), field)
+        value = value_of(Settings(), name)
         meaning = comment.replace("|", "\\|")
         lines.append(f"| `{name}` | `{msgspec.json.encode(value).decode()}` | {meaning} |")
     return "\n".join(lines)
 
 
-def every_setting() -> type[msgspec.Struct]:
-    """The settings with the tables of all extras, in the order of compilewatch.toml."""
-    sections = all_sections()
-    tables = list(dict.fromkeys(name.partition(".")[0] for name in setting_comments()))
-    fields = [
-        (name, sections[name], sections[name]())
-        if name in sections
-        else (name, all_types()[name], getattr(Settings(), name))
-        for name in tables
-    ]
-    return msgspec.defstruct(
-        Settings.__name__,
-        fields,
-        kw_only=True,
-        forbid_unknown_fields=True,
-        namespace={"__doc__": (Settings.__doc__ or "").partition("\n")[0]},
-    )
-
-
 def schema(name: str) -> str:
     """The JSON schema of one TOML file."""
     struct, file = SCHEMAS[name]
-    struct = every_setting() if struct is Settings else struct
     built: dict[str, Any] = msgspec.json.schema(struct)
     built["$defs"][struct.__name__].pop("title", None)  # may be the name of a private class
     head = {
@@ -215,12 +201,11 @@ def schema(name: str) -> str:
         "title": f"compilewatch: {file}",
     }
     if name == "settings":
-        sections = all_sections()
         for key, meaning in setting_comments().items():
             table, _, field = key.rpartition(".")
-            owner = built["$defs"][(sections[table] if table else Settings).__name__]
+            owner = built["$defs"][(SECTIONS[table] if table else Settings).__name__]
             owner["properties"][field]["description"] = meaning
-        for section in sections.values():
+        for section in SECTIONS.values():
             built["$defs"][section.__name__]["additionalProperties"] = False
     return json.dumps(head | built, indent=2, ensure_ascii=False) + "\n"
 
@@ -233,8 +218,8 @@ def readme() -> str:
     if not begin or not end:
         raise SystemExit("README.md lacks the markers of the extras' table")
     rows = ["| extra | verified against | not yet |", "|---|---|---|"]
-    for name in extras.folders():
-        own = (Path(extras.__file__).parent / name / "README.md").read_text(encoding="utf-8")
+    for path in [ROOT / f"src/compilewatch/extras/{name}/README.md" for name in extras.EXTRAS]:
+        own = path.read_text(encoding="utf-8") if path.exists() else ""
         _, _, verified = own.partition("\n## Verified\n")
         rows += [line for line in verified.splitlines() if line.startswith("| ")][1:]
     table = "\n".join(rows)

@@ -5,40 +5,29 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from compilewatch import records
 from compilewatch.config import Settings, load_settings
-from compilewatch.records import (
-    ClassBuild,
-    Depth,
-    Environment,
-    ErrorRecord,
-    FactoryBuild,
-    FullgraphVerdict,
-    GraphBreak,
-    ModelSpec,
-    Phase,
-    Request,
-    Result,
-    Run,
-    RunView,
-    Status,
-    Target,
-    Tier,
-)
 
 
-def spec(name: str = "BertModel", **fields: Any) -> ModelSpec:
-    given = {"source": "library", "build": ClassBuild(class_name=name), "architecture": name}
-    return ModelSpec(name=name, **{**given, **fields})
+def spec(name: str = "BertModel", **fields: Any) -> records.ModelSpec:
+    given = {
+        "source": "library",
+        "build": records.ClassBuild(class_name=name),
+        "architecture": name,
+    }
+    return records.ModelSpec(name=name, **{**given, **fields})
 
 
-def request(name: str = "BertModel", **fields: Any) -> Request:
+def request(name: str = "BertModel", **fields: Any) -> records.Request:
     """Fields that `ModelSpec` has go to the model, the others to the request."""
-    of_model = {k: fields.pop(k) for k in list(fields) if k in ModelSpec.__struct_fields__}
-    given = {"model": spec(name, **of_model), "target": Target(), "key": f"key of {name}"}
-    return Request(**{**given, **fields})
+    of_model = {k: fields.pop(k) for k in list(fields) if k in records.ModelSpec.__struct_fields__}
+    given = {"model": spec(name, **of_model), "target": records.Target(), "key": f"key of {name}"}
+    return records.Request(**{**given, **fields})
 
 
-def graph_break(place: str = "forward", gb_id: str | None = "GB0170", **fields: Any) -> GraphBreak:
+def graph_break(
+    place: str = "forward", gb_id: str | None = "GB0170", **fields: Any
+) -> records.GraphBreak:
     """A break whose fingerprint follows from its code and place, as the real one does."""
     given: dict[str, Any] = {
         "code": gb_id or "unbacked_symint",
@@ -50,51 +39,53 @@ def graph_break(place: str = "forward", gb_id: str | None = "GB0170", **fields: 
         "line": 12,
         "function": place,
     }
-    return GraphBreak(**{**given, **fields})
+    return records.GraphBreak(**{**given, **fields})
 
 
 def result(
     name: str = "BertModel",
-    status: Status = Status.PASS,
-    breaks: tuple[GraphBreak, ...] = (),
+    status: records.Status = records.Status.PASS,
+    breaks: tuple[records.GraphBreak, ...] = (),
     **fields: Any,
-) -> Result:
+) -> records.Result:
     """`breaks` make it a graph_break. Fields of a model or request are passed on to them."""
     inner = {
         k: fields.pop(k)
         for k in list(fields)
-        if k in {*ModelSpec.__struct_fields__, *Request.__struct_fields__}
-        and k not in Result.__struct_fields__
+        if k in {*records.ModelSpec.__struct_fields__, *records.Request.__struct_fields__}
+        and k not in records.Result.__struct_fields__
     }
     if breaks:
-        status = Status.GRAPH_BREAK
-    ran = status in (Status.PASS, Status.GRAPH_BREAK)
+        status = records.Status.GRAPH_BREAK
+    ran = status in (records.Status.PASS, records.Status.GRAPH_BREAK)
     given: dict[str, Any] = {
         "request": request(name, **inner),
         "status": status,
-        "phase": Phase.DONE if ran else Phase.COMPILE,
-        "tier": Tier.FAKE,
-        "depth": Depth.FULL,
+        "phase": records.Phase.DONE if ran else records.Phase.COMPILE,
+        "tier": records.Tier.FAKE,
+        "depth": records.Depth.FULL,
         "breaks": breaks,
         "graph_breaks": sum(b.occurrences for b in breaks) if ran else None,
         "distinct_breaks": len(breaks) if ran else None,
-        "fullgraph": FullgraphVerdict(accepted=not breaks) if ran else None,
-        "durations": {"create": 0.5, "compile": 1.5} if status is not Status.SKIPPED else {},
+        "fullgraph": records.FullgraphVerdict(accepted=not breaks) if ran else None,
+        "durations": {"create": 0.5, "compile": 1.5}
+        if status is not records.Status.SKIPPED
+        else {},
         "started_at": "2026-01-02T03:04:05.000000000Z",
     }
-    if status is Status.ERROR:
+    if status is records.Status.ERROR:
         given["error"] = error()
-    return Result(**{**given, **fields})
+    return records.Result(**{**given, **fields})
 
 
 def error(
     code: str = "backend_error", type: str = "builtins.ValueError", **fields: Any
-) -> ErrorRecord:
+) -> records.ErrorRecord:
     given = {"message": "it failed", "head": "Traceback", **fields}
-    return ErrorRecord(type=type, code=code, **given)
+    return records.ErrorRecord(type=type, code=code, **given)
 
 
-def environment(**fields: Any) -> Environment:
+def environment(**fields: Any) -> records.Environment:
     given: dict[str, Any] = {
         "name": "default",
         "python_executable": "python",
@@ -107,10 +98,10 @@ def environment(**fields: Any) -> Environment:
     }
     made = {**given, **fields}
     made.setdefault("digest", f"{made['torch']}/{made['torch_git']}/{made['transformers']}")
-    return Environment(**made)
+    return records.Environment(**made)
 
 
-def run(id: str = "20260102-030405-0001", **fields: Any) -> Run:
+def run(id: str = "20260102-030405-0001", **fields: Any) -> records.Run:
     given: dict[str, Any] = {
         "started_at": "2026-01-02T03:04:05.000000000Z",
         "source": "library",
@@ -122,14 +113,14 @@ def run(id: str = "20260102-030405-0001", **fields: Any) -> Run:
         "wall_seconds": 60.0,
         "settings": {"targets": ["dynamo"], "depth": "full", "tier": "auto"},
     }
-    return Run(id=id, **{**given, **fields})
+    return records.Run(id=id, **{**given, **fields})
 
 
-def view(*results: Result, **fields: Any) -> RunView:
+def view(*results: records.Result, **fields: Any) -> records.RunView:
     """A view of results; fields of `RunView` are its own, the others its run's."""
-    own = {k: fields.pop(k) for k in list(fields) if k in RunView.__dataclass_fields__}
+    own = {k: fields.pop(k) for k in list(fields) if k in records.RunView.__dataclass_fields__}
     made = run(**{"planned": len(results), **fields})
-    return RunView(**{"run": made, "results": results, **own})
+    return records.RunView(**{"run": made, "results": results, **own})
 
 
 def settings(**changes: Any) -> Settings:
@@ -137,11 +128,11 @@ def settings(**changes: Any) -> Settings:
     return load_settings(changes, folder=Path("/"), environ={})
 
 
-def chaos(behaviour: str) -> ModelSpec:
+def chaos(behaviour: str) -> records.ModelSpec:
     """A model of `tests.chaos`, which any process of this checkout can build."""
-    build = FactoryBuild(
+    build = records.FactoryBuild(
         factory=f"tests.chaos:{behaviour}",
         path=str(Path(__file__).parents[1]),
         inputs=f"tests.chaos:inputs_of_{behaviour}",
     )
-    return ModelSpec(source="manifest", name=behaviour, build=build)
+    return records.ModelSpec(source="manifest", name=behaviour, build=build)

@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from compilewatch.config import PapersSettings
 from compilewatch.extras.executor.sandbox.policy import SandboxEnding, SandboxLimits, SandboxResult
 from compilewatch.extras.papers import PaperQuery, Prompt, Reply
 from compilewatch.extras.papers.calls import Budget, Caller, ModelPrice, load_rules
@@ -23,7 +24,6 @@ from compilewatch.extras.papers.libraries import FolderLibrary
 from compilewatch.extras.papers.pipeline import Observer, Pipeline
 from compilewatch.extras.papers.providers import BedrockProvider, ScriptedProvider
 from compilewatch.extras.papers.records import CodeVersion, Paper, PipelineStage, StageResult
-from compilewatch.extras.papers.settings import PapersSettings
 from compilewatch.extras.papers.store import PaperFolder, PaperStore
 from tests.serving import serving
 

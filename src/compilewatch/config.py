@@ -1,8 +1,7 @@
 """Settings: defaults, then compilewatch.toml, COMPILEWATCH_* variables and options; the last wins.
 
 `compilewatch.toml` in the checkout documents each setting. An invalid name or value raises
-ConfigError, which names the file (or variable) and the setting. The struct of a table of an extra
-is in the extra's folder; the row of the extra names it.
+ConfigError, which names the file (or variable) and the setting.
 """
 
 from __future__ import annotations
@@ -10,19 +9,18 @@ from __future__ import annotations
 import functools
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
 
-from compilewatch import extras, plugins
 from compilewatch.contract.messages import PLAIN_TORCH
-from compilewatch.errors import ConfigError, did_you_mean
+from compilewatch.errors import ConfigError, ExecutorError, did_you_mean
 from compilewatch.records import Deadlines, Depth, Dtype, Mode, Tier, Variants
 
 FILE = "compilewatch.toml"
@@ -39,13 +37,20 @@ PATHS = {
     "overrides_dir": "overrides",
     "neuron_operators_file": "neuron_operators.toml",
     "expectations_file": "expectations.toml",
+    "trainium.prices_file": "trainium_prices.toml",
+    "papers.folder": "papers/library",
+    "papers.rules_file": "papers/rules.toml",
+    "papers.prices_file": "papers/prices.toml",
+    "papers.replies_dir": "papers/replies",
+    "executor.token_file": "",
+    "executor.certificates": "",
+    "executor.state": "",
 }
-"""Settings of the core that are paths, and their default names in the folder `inputs`."""
+"""Settings that are paths, and their default names in the folder `inputs`."""
 
 PULLED = Path("pulled/models.toml")
 """The list that `compilewatch pull` writes, in the folder of inputs."""
 
-Table = TypeVar("Table", bound="ExtraSettings")
 Shapes = bool | Literal["default"]
 
 
@@ -97,16 +102,6 @@ class SettingsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Base of all tables of compilewatch.toml: each groups the settings of one component."""
 
 
-class ExtraSettings(SettingsSection, frozen=True, kw_only=True):
-    """Base of the tables of extras.
-
-    `paths` are the settings that are paths, and their default names in the folder `inputs`.
-    """
-
-    table: ClassVar[str]
-    paths: ClassVar[Mapping[str, str]] = MappingProxyType({})
-
-
 class PushgatewaySettings(SettingsSection, frozen=True, kw_only=True):
     url: str = ""
     username: str = ""
@@ -130,11 +125,82 @@ class PublishSettings(SettingsSection, frozen=True, kw_only=True):
     retry_seconds: Annotated[float, Meta(ge=0)] = 30.0
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """See compilewatch.toml. As returned by `load_settings`, paths are absolute and `jobs` >= 1.
+class TrainiumSettings(SettingsSection, frozen=True, kw_only=True):
+    instance: str = ""
+    tag: str = "compilewatch=trainium"
+    region: str = ""
+    profile: str = ""
+    host: str = ""
+    ssh_port: Annotated[int, Meta(ge=1, le=65535)] = 22
+    ready_command: str = ""
+    ready_seconds: Annotated[float, Meta(gt=0)] = 900.0
+    stop_seconds: Annotated[float, Meta(gt=0)] = 600.0
+    poll_seconds: Annotated[float, Meta(gt=0)] = 15.0
+    attempts: Annotated[int, Meta(ge=1)] = 5
+    prices_file: str = ""
 
-    `of_extras` are the tables of extras that are set, by name; `of` returns them.
-    """
+
+class ExecutorSettings(SettingsSection, frozen=True, kw_only=True):
+    endpoint: str = ""
+    token: str = ""
+    token_file: str = ""
+    certificates: str = ""
+    host: str = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535)] = 8000
+    state: str = ""
+    environment: str = "default"
+    concurrency: Annotated[int, Meta(ge=1, le=64)] = 1
+    max_seconds: Annotated[float, Meta(gt=0, le=86_400)] = 3600.0
+    max_memory_gib: Annotated[float, Meta(gt=0)] = 8.0
+    keep_days: Annotated[float, Meta(gt=0)] = 30.0
+    visible: tuple[str, ...] = ()
+
+    def secret(self) -> str:
+        """The token: of its file, if one is named; empty: none. Raises ExecutorError."""
+        if not self.token_file:
+            return self.token
+        try:
+            return Path(self.token_file).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise ExecutorError(f"{self.token_file} cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise ExecutorError(
+                f"{self.token_file} is not text: it must hold the token only"
+            ) from None
+
+
+class PapersSettings(SettingsSection, frozen=True, kw_only=True):
+    library: Literal["auto", "folder", "opensearch"] = "auto"
+    folder: str = ""
+    opensearch_endpoint: str = ""
+    opensearch_index: str = "research-papers-v2"
+    region: str = ""
+    profile: str = ""
+    s3_endpoint_url: str = ""
+    provider: Literal["bedrock", "scripted"] = "bedrock"
+    model: str = ""
+    endpoint_url: str = ""
+    rules_file: str = ""
+    prices_file: str = ""
+    replies_dir: str = ""
+    max_paper_tokens: Annotated[int, Meta(ge=500)] = 40_000
+    max_repairs: Annotated[int, Meta(ge=0, le=3)] = 3
+    device_seconds: Annotated[float, Meta(gt=0)] = 1800.0
+    environment: str = ""
+    usd_per_hour: Annotated[float, Meta(ge=0)] = 0.0
+
+
+class CloudWatchSettings(SettingsSection, frozen=True, kw_only=True):
+    enabled: bool = False
+    namespace: str = "Trainium/Training"
+    region: str = ""
+    profile: str = ""
+    endpoint_url: str = ""
+    instance_type: str = "trn1.2xlarge"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """See compilewatch.toml. As returned by `load_settings`, paths are absolute and `jobs` >= 1."""
 
     output_dir: str = "outputs"
     cache: str = ""
@@ -168,24 +234,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     loki: LokiSettings = LokiSettings()
     s3: S3Settings = S3Settings()
     publish: PublishSettings = PublishSettings()
+    trainium: TrainiumSettings = TrainiumSettings()
+    papers: PapersSettings = PapersSettings()
+    cloudwatch: CloudWatchSettings = CloudWatchSettings()
+    executor: ExecutorSettings = ExecutorSettings()
     deadlines: Deadlines = Deadlines()
-    of_extras: Mapping[str, ExtraSettings] = msgspec.field(default_factory=dict)
-
-    def of(self, table: type[Table]) -> Table:
-        """Return the settings of an extra, in which unset paths are in the folder `inputs`."""
-        stored = self.of_extras.get(table.table)
-        values = stored if isinstance(stored, table) else table()
-        unset = {
-            field: str(Path(self.inputs) / default)
-            for field, default in table.paths.items()
-            if default and not getattr(values, field)
-        }
-        return msgspec.structs.replace(values, **unset)
-
-    def replaced(self, *tables: ExtraSettings) -> Settings:
-        """Return these settings with other tables of extras."""
-        changed = {**self.of_extras, **{section.table: section for section in tables}}
-        return msgspec.structs.replace(self, of_extras=changed)
 
     @property
     def cache_folder(self) -> Path | None:
@@ -207,6 +260,29 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return int(self.memory_limit_gib * 2**30)
 
 
+SECTIONS: dict[str, type[msgspec.Struct]] = {
+    field.name: field.type
+    for field in msgspec.structs.fields(Settings)
+    if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct)
+}
+"""Table of compilewatch.toml -> its struct."""
+
+
+@functools.cache
+def all_types() -> dict[str, Any]:
+    """Setting, by dotted name (`jobs`, `loki.url`), -> the type of its value."""
+    types = {
+        field.name: field.type
+        for field in msgspec.structs.fields(Settings)
+        if field.name not in SECTIONS
+    }
+    for name, struct in SECTIONS.items():
+        for field in msgspec.structs.fields(struct):
+            kind = Annotated[field.type, Meta(gt=0)] if struct is Deadlines else field.type
+            types[f"{name}.{field.name}"] = kind
+    return types
+
+
 def load_settings(
     overrides: Mapping[str, Any] | None = None,
     *,
@@ -226,46 +302,36 @@ def load_settings(
     values: dict[str, Any] = {name: _rooted(value_of(Settings(), name), home) for name in PATHS}
 
     def put(name: str, value: Any, origin: str, home: Path, *, strict: bool = True) -> None:
-        table, _, field = name.rpartition(".")
         value = _checked(name, value, origin, strict=strict)
-        is_path = name in PATHS or (table and field in getattr(_struct(table), "paths", ()))
-        values[name] = _rooted(value, home) if is_path else value
+        values[name] = _rooted(value, home) if name in PATHS else value
 
-    if path is not None:
-        for name, value in _flat(_from_file(path), str(path)).items():
-            put(name, value, str(path), home)
+    for name, value in _from_file(path) if path is not None else ():
+        put(name, value, str(path), home)
     for variable, text in sorted((os.environ if environ is None else environ).items()):
-        setting = variable.removeprefix(PREFIX).lower()
-        if variable.startswith(PREFIX) and variable != PLAIN_TORCH and not _of_missing(setting):
-            name = _dotted(setting, variable)
+        if variable.startswith(PREFIX) and variable != PLAIN_TORCH:
+            name = _dotted(variable.removeprefix(PREFIX).lower(), variable)
+            kind = all_types()[name]
+            is_list = get_origin(get_args(kind)[0] if get_origin(kind) is Annotated else kind)
             parts = [part.strip() for part in text.split(",") if part.strip()]
-            is_list = get_origin(_plain(_type_of(name))) is tuple
-            put(name, parts if is_list else text, variable, folder, strict=False)
+            put(name, parts if is_list is tuple else text, variable, folder, strict=False)
     origin = "the command line"
     for name, value in (overrides or {}).items():
-        if value is not None:
-            tables = {name: msgspec.to_builtins(value)} if _struct(name) else {}
-            for flag, given in (_flat(tables, origin) or {_dotted(name, origin): value}).items():
-                put(flag, given, origin, folder)
+        if name in SECTIONS and value is not None:
+            for field, inner in msgspec.to_builtins(value).items():
+                put(f"{name}.{field}", inner, origin, folder)
+        elif value is not None:
+            put(_dotted(name, origin), value, origin, folder)
     for name, default in PATHS.items():
-        if not values.get(name) and default:
+        if not values[name] and default:
             values[name] = str(Path(values["inputs"]) / default)
     values["jobs"] = values.get("jobs") or len(os.sched_getaffinity(0))
-    return _built(values)
-
-
-def _built(values: Mapping[str, Any]) -> Settings:
-    """The settings of values by dotted name."""
-    tables: dict[str, dict[str, Any]] = {}
+    tables: defaultdict[str, dict[str, Any]] = defaultdict(dict)
     for name, value in values.items():
         table, _, field = name.rpartition(".")
-        tables.setdefault(table, {})[field] = value
-    fields = tables.pop("", {})
-    structs: dict[str, Any] = {
-        name: struct(**table) for name, table in tables.items() if (struct := _struct(name))
-    }
-    fields |= {name: structs.pop(name) for name in SECTIONS if name in structs}
-    return Settings(**fields, of_extras=structs)
+        tables[table][field] = value
+    fields = tables.pop("")
+    fields |= {name: SECTIONS[name](**table) for name, table in tables.items()}
+    return Settings(**fields)
 
 
 def value_of(settings: Settings, name: str) -> Any:
@@ -288,55 +354,45 @@ def find_file(folder: Path) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
-def _from_file(path: Path) -> dict[str, Any]:
+def _from_file(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the settings of a file by dotted name: `jobs`, `loki.url`."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
-
-
-def _flat(values: Mapping[str, Any], origin: str) -> dict[str, Any]:
-    """The settings of a file by dotted names: `jobs`, `loki.url`."""
-    settings: dict[str, Any] = {}
     for name, value in values.items():
-        if _of_missing(name):
+        if (struct := SECTIONS.get(name)) is None:
+            section, _, field = _dotted(name, str(path)).rpartition(".")
+            if section:
+                raise ConfigError(
+                    f"{path}: {name}: write it as `{field}` in the table [{section}], below all "
+                    "settings that belong to no table"
+                )
+            yield name, value
             continue
-        if (struct := _struct(name)) is not None:
-            if not isinstance(value, Mapping):
-                raise ConfigError(f"{origin}: {name}: expected a table, such as [{name}]")
-            for field, inner in value.items():
-                if field not in struct.__struct_fields__:
-                    known = struct.__struct_fields__
-                    raise ConfigError(f"{origin}: {name}: {_unknown(field, known)}")
-                settings[f"{name}.{field}"] = inner
-        elif _type_of(name) is not None:
-            settings[name] = value
-        else:
-            section, _, field = _dotted(name, origin).partition(".")
-            raise ConfigError(
-                f"{origin}: {name}: write it as `{field}` in the table [{section}], below all "
-                "settings that belong to no table"
-            )
-    return settings
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{path}: {name}: expected a table, such as [{name}]")
+        known = struct.__struct_fields__
+        for field, inner in value.items():
+            if field not in known:
+                hint = did_you_mean(field, known)
+                raise ConfigError(f"{path}: {name}: unknown setting {field!r}{hint}")
+            yield f"{name}.{field}", inner
 
 
 def _dotted(name: str, origin: str) -> str:
     """`loki.url` for `loki_url`, the name in variables and options. Raises ConfigError."""
-    if _type_of(name) is not None:
-        return name
-    for section in (*SECTIONS, *extras.rows("settings")):
-        dotted = f"{section}.{name.removeprefix(section + '_')}"
-        if name.startswith(f"{section}_") and _type_of(dotted) is not None:
-            return dotted
-    known = [setting.replace(".", "_") for setting in all_types()]
-    raise ConfigError(f"{origin}: {_unknown(name, known)}")
+    known = {setting.replace(".", "_"): setting for setting in all_types()}
+    if name not in known:
+        raise ConfigError(f"{origin}: unknown setting {name!r}{did_you_mean(name, known)}")
+    return known[name]
 
 
 def _checked(name: str, value: Any, origin: str, *, strict: bool) -> Any:
     """The value of a setting; unless `strict`, texts are numbers and booleans too."""
-    kind = _type_of(name)
+    kind = all_types()[name]
     try:
         return msgspec.convert(value, kind, strict=strict)
     except msgspec.ValidationError as error:
@@ -358,68 +414,3 @@ def _rooted(text: str, home: Path) -> str:
     if not text:
         return text
     return os.path.normpath(home / Path(text).expanduser())
-
-
-def _unknown(name: str, known: Iterable[str]) -> str:
-    return f"unknown setting {name!r}{did_you_mean(name, known)}"
-
-
-def _plain(kind: Any) -> Any:
-    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
-
-
-def all_sections() -> dict[str, type[msgspec.Struct]]:
-    """Table of compilewatch.toml -> its struct, of the core and of the extras that are here."""
-    references = extras.rows("settings").items()
-    return SECTIONS | {name: plugins.load(reference) for name, reference in references}
-
-
-def all_types() -> dict[str, Any]:
-    """Setting, by dotted name, -> the type of its value, of the core and of the extras here."""
-    tables = {f"{name}.": struct for name, struct in all_sections().items()}
-    return {
-        f"{table}{field}": kind
-        for table, struct in {"": Settings, **tables}.items()
-        for field, kind in _types(struct).items()
-    }
-
-
-def _struct(name: str) -> type[msgspec.Struct] | None:
-    """The struct of a table, which is imported if it is of an extra; None for no table."""
-    if name in SECTIONS:
-        return SECTIONS[name]
-    reference = extras.rows("settings").get(name)
-    return plugins.load(reference) if reference else None
-
-
-def _type_of(name: str) -> Any:
-    """The type of a setting's value by its dotted name; None for an unknown setting."""
-    table, _, field = name.rpartition(".")
-    struct = _struct(table) if table else Settings
-    return _types(struct).get(field) if struct else None
-
-
-def _of_missing(name: str) -> bool:
-    """Whether a table, or a setting as variables name it, is of an extra that is not here."""
-    here = extras.rows("settings")
-    tables = (table for extra in extras.EXTRAS.values() for table in extra.settings)
-    return any(f"{name}_".startswith(f"{table}_") for table in tables if table not in here)
-
-
-SECTIONS: dict[str, type[msgspec.Struct]] = {
-    name: kind
-    for name, kind in get_type_hints(Settings).items()
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
-}
-"""Table of compilewatch.toml -> its struct, those of the core."""
-
-
-@functools.cache
-def _types(struct: type[msgspec.Struct]) -> Mapping[str, Any]:
-    """Field -> type of a table, or of the settings without a table."""
-    hints = get_type_hints(struct, include_extras=True)
-    return {
-        field: Annotated[hints[field], Meta(gt=0)] if struct is Deadlines else hints[field]
-        for field in struct.__struct_fields__
-        if field != "of_extras" and (struct is not Settings or field not in SECTIONS)
-    }

@@ -251,15 +251,15 @@ EVENTS: tuple[type[Event], ...] = (
 
 
 def all_events() -> tuple[type[Event], ...]:
-    """Return the events of the core, then those of the extras of this installation."""
-    return (*EVENTS, *(kind for ref in extras.providers("events") for kind in plugins.load(ref)))
+    """Return the events of the core, then those of the extras."""
+    return (*EVENTS, *(e for module in extras.EVENTS for e in plugins.load(f"{module}:EVENTS")))
 
 
 def all_meanings() -> dict[str, str]:
     """Return what every field of every event means."""
     meanings = dict(MEANINGS)
-    for reference in extras.providers("event_meanings"):
-        meanings |= plugins.load(reference)
+    for module in extras.EVENTS:
+        meanings |= plugins.load(f"{module}:MEANINGS")
     return meanings
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from compilewatch import data
+from compilewatch import data, records
 from compilewatch.config import Settings
 from compilewatch.contract.libraries import ADAPTERS, LIBRARIES, PACKAGE_ENVIRONMENTS
 from compilewatch.contract.targets import (
@@ -36,29 +36,7 @@ from compilewatch.contract.targets import (
 from compilewatch.data import NEURON_OPERATORS, read_overrides
 from compilewatch.environments import create_command
 from compilewatch.errors import ConfigError, UsageError
-from compilewatch.records import (
-    DEFAULT_ENVIRONMENT,
-    HARNESS_VERSION,
-    ClassBuild,
-    ConfigBuild,
-    Dtype,
-    Environment,
-    ErrorRecord,
-    FactoryBuild,
-    LibraryBuild,
-    Mode,
-    ModelSpec,
-    Options,
-    Part,
-    Phase,
-    Plan,
-    Request,
-    Result,
-    Shard,
-    Status,
-    Target,
-    digest,
-)
+from compilewatch.records import Environment, ModelSpec, Options, Request, Result, Target
 
 # fmt: off
 GENERIC_WORDS = frozenset({
@@ -93,7 +71,9 @@ def worker_sha256() -> str:
 def class_of(spec: ModelSpec) -> str | None:
     """Return the class that a model is built from, None if only the worker knows it."""
     build = spec.build
-    named = build.class_name if isinstance(build, ClassBuild | ConfigBuild) else None
+    named = (
+        build.class_name if isinstance(build, records.ClassBuild | records.ConfigBuild) else None
+    )
     return named or spec.architecture
 
 
@@ -129,7 +109,7 @@ def request_key(
     target_options = msgspec.structs.asdict(request.target)
     del target_options["environment"]
     target_options["device"] = declared(request.target.device)
-    return digest(
+    return records.digest(
         {
             "build": _build_identity(request.model),
             "target": target_options,
@@ -139,7 +119,7 @@ def request_key(
             "environment": _environment_identity(environment),
             "overrides": overrides_for(request.model, overrides),
             "files": _digests_of_files(request),
-            "harness": [HARNESS_VERSION, worker_sha256()],
+            "harness": [records.HARNESS_VERSION, worker_sha256()],
         }
     )
 
@@ -159,19 +139,19 @@ def _environment_identity(environment: Environment | None) -> list[str | None]:
 
 def _build_identity(spec: ModelSpec) -> dict[str, Any]:
     build = spec.build
-    if isinstance(build, ClassBuild):
+    if isinstance(build, records.ClassBuild):
         return {"class": build.class_name}
-    if isinstance(build, FactoryBuild):
+    if isinstance(build, records.FactoryBuild):
         identity = {"factory": build.factory, "inputs": build.inputs, "source": build.source_sha256}
         # Without the digest of the source, only the folder distinguishes two factories.
         return identity if build.source_sha256 else {**identity, "path": build.path}
-    if isinstance(build, LibraryBuild):
+    if isinstance(build, records.LibraryBuild):
         return {
             "library": build.library,
             "name": build.name,
             "configuration": build.configuration_sha256,
         }
-    assert isinstance(build, ConfigBuild)  # an object of a caller is never planned
+    assert isinstance(build, records.ConfigBuild)  # an object of a caller is never planned
     pinned = [build.repo, spec.revision]
     adapter = {"adapter": build.adapter_sha256} if build.adapter_file is not None else {}
     return adapter | {
@@ -225,7 +205,7 @@ def environments_of_targets(
     """
     if named:
         return tuple(dict.fromkeys(named))
-    environments = [DEFAULT_ENVIRONMENT]
+    environments = [records.DEFAULT_ENVIRONMENT]
     for text in targets:
         target = text.partition(":")[0]
         environments += [default_environment(target), *fallback_environments(target)]
@@ -258,7 +238,9 @@ def place(
     models are placed there, so that each result would exist twice under one label.
     """
     known = {environment.name: environment for environment in environments}
-    if both := [name for name in PACKAGE_ENVIRONMENTS if {name, DEFAULT_ENVIRONMENT} <= set(named)]:
+    if both := [
+        name for name in PACKAGE_ENVIRONMENTS if {name, records.DEFAULT_ENVIRONMENT} <= set(named)
+    ]:
         raise UsageError(
             f"environments default and {both[0]} cannot be named together: without a name, the "
             f"models that need {both[0]} run there and the others in default"
@@ -298,10 +280,10 @@ def place_model(
     or else the first one. A reason to skip a class of a library is about packages that the default
     environment lacks, and is dropped; any other reason is valid in every environment.
     """
-    default = known.get(DEFAULT_ENVIRONMENT)
-    if target.environment != DEFAULT_ENVIRONMENT or default is None:
+    default = known.get(records.DEFAULT_ENVIRONMENT)
+    if target.environment != records.DEFAULT_ENVIRONMENT or default is None:
         return spec, target
-    if spec.skip_reason is not None and not isinstance(spec.build, ClassBuild):
+    if spec.skip_reason is not None and not isinstance(spec.build, records.ClassBuild):
         return spec, target
     missing = _packages_of(spec, overrides, default) - default.packages.keys()
     fit = [name for name, offered in PACKAGE_ENVIRONMENTS.items() if missing <= set(offered)]
@@ -321,15 +303,17 @@ def without_adapter(
     that have packages for single models. The result then says that it is about the base alone.
     """
     build = spec.build
-    if not isinstance(build, ConfigBuild) or build.adapter_file is None:
+    if not isinstance(build, records.ConfigBuild) or build.adapter_file is None:
         return spec
-    further = () if named or target.environment != DEFAULT_ENVIRONMENT else PACKAGE_ENVIRONMENTS
+    further = (
+        () if named or target.environment != records.DEFAULT_ENVIRONMENT else PACKAGE_ENVIRONMENTS
+    )
     places = (known[name] for name in (target.environment, *further) if name in known)
     if any(ADAPTERS in place.packages for place in places):
         return spec
     packages = tuple(package for package in build.packages if package != ADAPTERS)
     alone = msgspec.structs.replace(build, adapter_file=None, adapter_sha256="", packages=packages)
-    return msgspec.structs.replace(spec, build=alone, part=Part.BASE)
+    return msgspec.structs.replace(spec, build=alone, part=records.Part.BASE)
 
 
 def missing_package(spec: ModelSpec, environment: Environment) -> str | None:
@@ -348,9 +332,9 @@ def missing_package(spec: ModelSpec, environment: Environment) -> str | None:
 def _own_packages(spec: ModelSpec) -> set[str]:
     """Return the packages besides Transformers that a model's own build names."""
     build = spec.build
-    if isinstance(build, LibraryBuild):
+    if isinstance(build, records.LibraryBuild):
         return {LIBRARIES[build.library].distribution} if build.library in LIBRARIES else set()
-    return set(build.packages) if isinstance(build, ConfigBuild) else set()
+    return set(build.packages) if isinstance(build, records.ConfigBuild) else set()
 
 
 def _packages_of(
@@ -399,11 +383,11 @@ class Expectation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """
 
     model: str
-    status: Status
+    status: records.Status
     reason: str
     date: datetime.date
     target: str | None = None
-    phase: Phase | None = None
+    phase: records.Phase | None = None
     torch: str | None = None
     transformers: str | None = None
     skip: bool = False
@@ -458,7 +442,7 @@ class Expectations(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         failed = []
         for result in results:
             environment = known.get(result.request.target.environment)
-            if environment is None or result.status is Status.SKIPPED:
+            if environment is None or result.status is records.Status.SKIPPED:
                 continue
             expected = self.of(result.request, environment)
             if expected is not None and not expected.holds(result):
@@ -487,7 +471,9 @@ def stale_note(expected: Expectation, result: Result) -> str:
 
 def _class_name(request: Request) -> str | None:
     build = request.model.build
-    class_name = build.class_name if isinstance(build, ClassBuild | ConfigBuild) else None
+    class_name = (
+        build.class_name if isinstance(build, records.ClassBuild | records.ConfigBuild) else None
+    )
     return class_name or request.model.architecture
 
 
@@ -524,9 +510,9 @@ def plan(
     *,
     own: Own | None = None,
     expectations: Expectations | None = None,
-    shard: Shard | None = None,
+    shard: records.Shard | None = None,
     named: bool = False,
-) -> Plan:
+) -> records.Plan:
     """Make one request for each model and target, in the order of the models.
 
     `environments` are those that exist. A target that names another one is `unsupported`; the
@@ -562,10 +548,10 @@ def plan(
                 requests.append(request)
             else:
                 skipped.append(result)
-    return Plan(
+    return records.Plan(
         requests=tuple(requests),
         skipped=tuple(skipped),
-        digest=digest(sorted(identity)),
+        digest=records.digest(sorted(identity)),
         shard=shard,
     )
 
@@ -609,12 +595,12 @@ NESTED_GRAPH_BREAKS = {"default": None, "on": True, "off": False}
 
 def targets_of(
     names: Iterable[str],
-    modes: Iterable[Mode],
+    modes: Iterable[records.Mode],
     dynamic: bool | None,
     nested: str = "default",
     *,
     devices: Iterable[str] = (CPU,),
-    dtype: Dtype | None = None,
+    dtype: records.Dtype | None = None,
 ) -> tuple[Target, ...]:
     """Return every target in every mode for every device, without duplicates.
 
@@ -644,7 +630,7 @@ def _nested(name: str, nested: str) -> bool | None:
     return NESTED_GRAPH_BREAKS[nested] if has_it else None
 
 
-def parse_shard(text: str) -> Shard:
+def parse_shard(text: str) -> records.Shard:
     """Parse a shard such as `2/5`. Raises UsageError if it is malformed or out of range."""
     matched = re.fullmatch(r"(\d+)/(\d+)", text.strip())
     if matched is None:
@@ -653,7 +639,7 @@ def parse_shard(text: str) -> Shard:
     if not 1 <= index <= count:
         example = f"1/{count} to {count}/{count}" if count else "1/N to N/N"
         raise UsageError(f"there is no shard {text}: shards are numbered {example}")
-    return Shard(index=index, count=count)
+    return records.Shard(index=index, count=count)
 
 
 def check_targets(targets: Sequence[Target]) -> None:
@@ -711,16 +697,16 @@ def _result_without_run(
     request: Request, environment: Environment | None, expectations: Expectations
 ) -> Result | None:
     """Return the result of a request that does not run, or None for one that runs."""
-    model, status = request.model, Status.SKIPPED
-    error: ErrorRecord | None = None
+    model, status = request.model, records.Status.SKIPPED
+    error: records.ErrorRecord | None = None
     expectation: str | None = None
     if model.error is not None:
-        status, reason = Status.ERROR, model.error
-        error = ErrorRecord(type="ConfigError", message=reason, code="configuration_error")
+        status, reason = records.Status.ERROR, model.error
+        error = records.ErrorRecord(type="ConfigError", message=reason, code="configuration_error")
     elif model.skip_reason is not None:
         reason = model.skip_reason
     elif environment is None:
-        status, reason = Status.UNSUPPORTED, needs(request.target)
+        status, reason = records.Status.UNSUPPORTED, needs(request.target)
     elif (missing := missing_package(model, environment)) is not None:
         reason = missing
     else:
@@ -731,7 +717,7 @@ def _result_without_run(
     return Result(
         request=request,
         status=status,
-        phase=Phase.SETUP,
+        phase=records.Phase.SETUP,
         tier=request.tier,
         depth=request.depth,
         detail=reason,

@@ -24,38 +24,17 @@ def load(reference: str, command: str = "") -> Any:
         raise missing(error, command) or error from None
 
 
-def provided(place: str, command: str) -> Any:
-    """Return what an extra has for a place of the core where there is one.
-
-    Raises MissingExtraError, in which `command` is named, if the extra is not here.
-    """
-    for reference in extras.providers(place):
-        return load(reference, command)
-    name = next(name for name, extra in extras.EXTRAS.items() if place in extra.provides)
-    raise _without(name, command)
-
-
 def missing(error: ModuleNotFoundError, command: str = "") -> MissingExtraError | None:
     """Return the error that says what to install, or None if no extra has the module.
 
     `command` is the command that needs it, as it is typed after `compilewatch`.
     """
-    name = error.name or ""
-    if (folder := extras.extra_of(name)) is not None and not extras.is_here(name):
-        return _without(folder, command)
-    module = name.partition(".")[0]
+    module = (error.name or "").partition(".")[0]
     extra = extras.extra_with(module, command)
     if extra is None:
         return None
     return MissingExtraError(
         f"{module} is not installed, which {command or 'this'} needs: {extras.install(extra)}"
-    )
-
-
-def _without(extra: str, command: str) -> MissingExtraError:
-    return MissingExtraError(
-        f"the extra {extra} is not installed, which {command or 'this'} needs: "
-        f"{extras.install(extra)}"
     )
 
 

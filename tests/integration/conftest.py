@@ -6,12 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from compilewatch import extras
+from tests.ray_nodes import bare_cache, bare_ray, ray_cluster, warm_ray  # noqa: F401
 from tests.warm import WarmLauncher, warm
-
-if extras.is_here("compilewatch.extras.cluster"):
-    # The contract of launchers covers all that are registered.
-    from tests.ray_nodes import bare_cache, bare_ray, ray_cluster, warm_ray  # noqa: F401
 
 
 @pytest.fixture(scope="session")

@@ -3,14 +3,13 @@ from __future__ import annotations
 import itertools
 import tomllib
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import pytest
 
-from compilewatch import config, extras
-from compilewatch.config import FILE, ExtraSettings, Settings, load_settings
+from compilewatch import config
+from compilewatch.config import FILE, Settings, load_settings
 from compilewatch.errors import ConfigError
 from compilewatch.records import Deadlines, Depth, Mode
 
@@ -32,15 +31,9 @@ def no_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_documented_file_has_every_setting_with_its_default() -> None:
     """compilewatch.toml is documentation that can drift: hold it to the code."""
     documented = tomllib.loads((CHECKOUT / FILE).read_text())
-    tables = extras.rows("settings")
-    missing = {name for extra in extras.EXTRAS.values() for name in extra.settings} - set(tables)
-    documented = {name: value for name, value in documented.items() if name not in missing}
-    structs = {name: config.all_sections()[name]() for name in tables}
     defaults = msgspec.json.decode(msgspec.json.encode(Settings()))
-    del defaults["of_extras"]
-    assert documented == defaults | msgspec.json.decode(msgspec.json.encode(structs))
-    own = [name for name in documented if name not in tables]
-    assert own == list(defaults), "in the same order, to be compared by eye"
+    assert documented == defaults
+    assert list(documented) == list(defaults), "in the same order, to be compared by eye"
 
 
 def test_every_documented_setting_is_explained() -> None:
@@ -105,6 +98,7 @@ def test_paths_are_relative_to_where_they_are_written(tmp_path: Path) -> None:
     assert settings.pulled_dir == str(tmp_path / "data" / "pulled")
     flagged = load_settings({"output_dir": "mine"}, folder=inner, environ={})
     assert flagged.output_dir == str(inner / "mine")
+    assert settings.papers.rules_file == str(tmp_path / "data" / "papers" / "rules.toml")
     variable = load_settings(folder=inner, environ={"COMPILEWATCH_INPUTS": "theirs"})
     assert variable.overrides_dir == str(inner / "theirs" / "overrides")
 
@@ -209,80 +203,3 @@ def test_tables_variables_and_flags_name_the_same_settings(tmp_path: Path) -> No
     assert (settings.loki.url, settings.loki.username) == ("http://loki:3100", "me")
     assert (settings.s3.url, settings.s3.endpoint_url) == ("s3://a/b", "http://minio")
     assert settings.deadlines == Deadlines(eager_seconds=9.0)
-
-
-class TradeSettings(ExtraSettings, frozen=True, kw_only=True):
-    """The table of an extra that only these tests have."""
-
-    table = "trade"
-    paths = MappingProxyType({"ledger": "trade/ledger.csv", "key": ""})
-
-    ledger: str = ""
-    key: str = ""
-    attempts: Annotated[int, msgspec.Meta(ge=1)] = 5
-
-
-@pytest.fixture(name="trade")
-def _trade(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = extras.Extra(settings={TradeSettings.table: f"{__name__}:TradeSettings"})
-    monkeypatch.setitem(extras.EXTRAS, "trade", row)
-
-
-@pytest.mark.usefixtures("trade")
-def test_the_table_of_an_extra_is_set_like_others(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text("[trade]\nkey = 'k'\nattempts = 2")
-    environ = {"COMPILEWATCH_TRADE_ATTEMPTS": "3"}
-    settings = load_settings({"trade_attempts": 4}, folder=tmp_path, environ=environ)
-    own = settings.of(TradeSettings)
-    assert (own.key, own.attempts) == (str(tmp_path / "k"), 4)
-    assert own.ledger == str(tmp_path / "inputs/trade/ledger.csv")
-    assert settings.replaced(TradeSettings(ledger="/mine")).of(TradeSettings).ledger == "/mine"
-
-
-@pytest.mark.usefixtures("trade")
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("[trade]\natempts = 2", "trade: unknown setting 'atempts'; did you mean 'attempts'?"),
-        ("[trade]\nattempts = 0", "trade.attempts: expected `int` >= 1"),
-        ("trade = 3", "trade: expected a table"),
-        ("trade_attempts = 2", r"write it as `attempts` in the table \[trade\]"),
-        ("tradeattempts = 2", "unknown setting 'tradeattempts'; did you mean 'trade_attempts'?"),
-    ],
-)
-def test_a_mistake_in_the_table_of_an_extra_is_named(
-    tmp_path: Path, text: str, message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        _load(tmp_path, text)
-
-
-def test_the_tables_of_an_extra_that_is_not_here_are_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    row = extras.Extra(settings={"trade": "compilewatch.extras.no_such_folder.settings:Settings"})
-    monkeypatch.setitem(extras.EXTRAS, "trade", row)
-    settings = _load(tmp_path, "top = 4\n[trade]\nanything = 1", COMPILEWATCH_TRADE_KEY="k")
-    assert (settings.top, settings.of_extras) == (4, {})
-    with pytest.raises(ConfigError, match="unknown setting 'trader'"):
-        _load(tmp_path, "trader = 1")
-
-
-def test_a_row_names_the_table_of_its_struct() -> None:
-    for name, struct in config.all_sections().items():
-        if name in extras.rows("settings"):
-            assert issubclass(struct, ExtraSettings)
-            assert (name, set(struct.paths) - set(struct.__struct_fields__)) == (
-                struct.table,
-                set(),
-            )
-
-
-def test_a_table_that_nothing_sets_is_not_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    row = extras.Extra(settings={"trade": "compilewatch.no_such_module:Settings"})
-    monkeypatch.setitem(extras.EXTRAS, "trade", row)
-    assert _load(tmp_path, "top = 4", COMPILEWATCH_JOBS="2").top == 4
-    with pytest.raises(ModuleNotFoundError):
-        _load(tmp_path, "[trade]\nkey = 'k'")

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch import extras
 from scripts.check_links import anchors, broken, documents
 
 
@@ -40,11 +39,3 @@ def test_broken_links_are_found(tmp_path: Path, link: str, is_broken: bool) -> N
     page = tmp_path / "page.md"
     page.write_text(f"# Here\n\n[a link]({link}) ![a picture]({link})\n")
     assert set(broken(page)) == ({link} if is_broken else set())
-
-
-def test_this_checkout_has_every_extra_of_the_table() -> None:
-    """Elsewhere a missing folder is skipped, so that it would not be noticed here."""
-    root = Path(extras.__file__).parent
-    assert {path.name for path in root.iterdir() if (path / "__init__.py").exists()} == set(
-        extras.folders()
-    )

@@ -13,18 +13,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from compilewatch import plugins
+from compilewatch import plugins, records
 from compilewatch.api.choose import evaluate_one, one_request
 from compilewatch.errors import UsageError
-from compilewatch.records import (
-    GraphBreak,
-    Mode,
-    Numerics,
-    Recompilation,
-    Result,
-    SecondCall,
-    Status,
-)
+from compilewatch.records import Result
 
 if TYPE_CHECKING:
     from compilewatch.extras.fixes.records import Fix
@@ -45,12 +37,12 @@ class CheckResult:
     """
 
     result: Result
-    recompilations: tuple[Recompilation, ...] = ()
+    recompilations: tuple[records.Recompilation, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
     left: tuple[str, ...] = ()
 
     @property
-    def status(self) -> Status:
+    def status(self) -> records.Status:
         """`pass`, `graph_break`, or why there is no capture: `error`, `oom`, `unsupported` …"""
         return self.result.status
 
@@ -60,7 +52,7 @@ class CheckResult:
         return self.result.detail
 
     @property
-    def breaks(self) -> tuple[GraphBreak, ...]:
+    def breaks(self) -> tuple[records.GraphBreak, ...]:
         """The graph breaks: code, reason, file, line, function, source and stack of each."""
         return self.result.breaks
 
@@ -80,12 +72,12 @@ class CheckResult:
         return self.result.fullgraph.accepted if self.result.fullgraph is not None else None
 
     @property
-    def numerics(self) -> Numerics | None:
+    def numerics(self) -> records.Numerics | None:
         """How the compiled results compare with those of eager mode; None without `numerics`."""
         return self.result.numerics
 
     @property
-    def second_call(self) -> SecondCall | None:
+    def second_call(self) -> records.SecondCall | None:
         """What one more call with equal inputs met, where it differs from the first."""
         return self.result.second_call
 
@@ -145,7 +137,7 @@ def check(
     An exception of the model or the compiler is the result. Raises UsageError for arguments that
     cannot be meant.
     """
-    if mode not in set(Mode):
+    if mode not in set(records.Mode):
         raise UsageError(f"mode is 'eval' or 'train', not {mode!r}")
     if isinstance(model, str):
         if args or kwargs or keywords or calls is not None:
@@ -167,7 +159,7 @@ def check(
         evaluation = evaluate(
             model,
             invocations,
-            mode=Mode(mode),
+            mode=records.Mode(mode),
             backend=None if backend == "eager" else backend,
             dynamic=dynamic,
             numerics=numerics,
@@ -197,7 +189,7 @@ def _isolated(
 ) -> CheckResult:
     suffix = "" if backend == "eager" else f":{backend}"
     result = _named(model, f"dynamo{suffix}", mode, dynamic)
-    if numerics and result.status in (Status.PASS, Status.GRAPH_BREAK):
+    if numerics and result.status in (records.Status.PASS, records.Status.GRAPH_BREAK):
         result = with_numerics(result, _named(model, f"inductor{suffix}", mode, dynamic))
     return CheckResult(result=result)
 
@@ -222,11 +214,11 @@ def with_numerics(captured: Result, compiled: Result) -> Result:
             detail=f"with the target inductor: {compiled.detail}",
             error=compiled.error,
         )
-    differs = compiled.status is Status.MISMATCH and captured.status is Status.PASS
+    differs = compiled.status is records.Status.MISMATCH and captured.status is records.Status.PASS
     return msgspec.structs.replace(
         captured,
         numerics=compiled.numerics,
-        status=Status.MISMATCH if differs else captured.status,
+        status=records.Status.MISMATCH if differs else captured.status,
         detail=compiled.detail if differs else captured.detail,
     )
 
@@ -255,13 +247,12 @@ def fix(
     `code` is the context manager to paste, `script` what verified it, and `holds_if` the conditions
     that no script can try. `print` shows it as `compilewatch fix` does.
 
-    Raises UsageError for arguments that cannot be meant, and MissingExtraError without the extra
-    `fixes`.
+    Raises UsageError for arguments that cannot be meant.
     """
     name = model if isinstance(model, str) else _name_of(model)
-    if mode not in set(Mode):
+    if mode not in set(records.Mode):
         raise UsageError(f"mode is 'eval' or 'train', not {mode!r}")
-    result: Fix = plugins.provided("fix", "fix")(
+    result: Fix = plugins.load("compilewatch.extras.fixes.fixing:fix_named", "fix")(
         name,
         mode=mode,
         dynamic=dynamic,

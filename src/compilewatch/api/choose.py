@@ -20,30 +20,14 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from compilewatch import extras, plugins, records
+from compilewatch import errors, extras, plan, plugins, records
 from compilewatch.config import Places, Settings, load_settings
 from compilewatch.contract.messages import Readiness
 from compilewatch.contract.targets import TARGETS, entry
 from compilewatch.environments import Environments, Interpreter, last_line, oneshot
-from compilewatch.errors import (
-    InputsError,
-    InterpreterError,
-    LauncherError,
-    UnknownModelError,
-    UsageError,
-)
 from compilewatch.files import temporary_folder
 from compilewatch.launchers import LAUNCHERS, Launcher
 from compilewatch.launchers.local.launcher import LocalLauncher
-from compilewatch.plan import (
-    check_targets,
-    environments_of_targets,
-    options_of,
-    place,
-    possible_environments,
-    single_request,
-    targets_of,
-)
 from compilewatch.sources import choose_source, other_sources, with_parts
 from compilewatch.sources.select import select
 
@@ -139,7 +123,7 @@ def one_model(
     )
     if len(specs) > 1:
         named = ", ".join(spec.name for spec in specs)
-        raise UsageError(
+        raise errors.UsageError(
             f"{name} has {len(specs)} components, which are models: name one of {named}"
         )
     return specs[0]
@@ -170,7 +154,7 @@ def choose_for_sweep(settings: Settings, selection: Selection) -> ModelSelection
         return ModelSelection(specs, {}, (sentence,))
     own: dict[str, tuple[records.ModelSpec, ...]] = {}
     lines: list[str] = []
-    unknown: dict[str, UnknownModelError] = {}
+    unknown: dict[str, errors.UnknownModelError] = {}
     known: set[str] = set()
     for environment in asked:
         left = selection
@@ -178,7 +162,7 @@ def choose_for_sweep(settings: Settings, selection: Selection) -> ModelSelection
             try:
                 own[environment], sentence = choose_models(settings, left, environment=environment)
                 lines.append(f"{environment}: {sentence}")
-            except UnknownModelError as error:
+            except errors.UnknownModelError as error:
                 unknown[error.name] = error
                 left = _without(left, error.name)
                 lines.append(f"{environment}: no {error.name}")
@@ -209,7 +193,7 @@ def environments_for(targets: Iterable[str], settings: Settings) -> tuple[str, .
     Default environments are left out if they do not exist. Raises InterpreterError if an
     environment was named and does not exist.
     """
-    names = possible_environments(targets, settings.environments, settings.devices)
+    names = plan.possible_environments(targets, settings.environments, settings.devices)
     environments = Environments(settings.cache_folder)
     if settings.environments:
         for name in names:
@@ -232,11 +216,11 @@ def check_backends(targets: Iterable[records.Target], settings: Settings) -> Non
     for target in targets:
         if target.backend is None or entry(target.name).backends is not None:
             continue
-        for name in environments_of_targets([target.name], settings.environments):
+        for name in plan.environments_of_targets([target.name], settings.environments):
             known = readiness(environments, name).backends
             if target.backend not in known:
                 meant = (backend for backend in known if not _FOR_TORCHS_TESTS.search(backend))
-                raise UsageError(
+                raise errors.UsageError(
                     f"{target.name} has no backend {target.backend!r} in environment {name!r}; "
                     f"known: {', '.join(meant)}"
                 )
@@ -252,16 +236,18 @@ def check_nested_graph_breaks(
     """
     if asked in ("on", "off") and all(t.nested_graph_breaks is None for t in targets):
         able = " or ".join(name for name, row in TARGETS.items() if row.nested_graph_breaks)
-        raise UsageError(f"--nested-graph-breaks is a setting of the target {able}: name it too")
+        raise errors.UsageError(
+            f"--nested-graph-breaks is a setting of the target {able}: name it too"
+        )
     local = settings.launcher == "local"  # the nodes of a cluster know what they have
     if not local or not any(target.nested_graph_breaks for target in targets):
         return
     environments = Environments(settings.cache_folder)
-    for name in environments_of_targets(
+    for name in plan.environments_of_targets(
         [t.name for t in targets if t.nested_graph_breaks], settings.environments
     ):
         if not readiness(environments, name).nested_graph_breaks:
-            raise UsageError(
+            raise errors.UsageError(
                 f"the torch of environment {name!r} has no setting nested_graph_breaks: "
                 "leave out --nested-graph-breaks on"
             )
@@ -275,7 +261,7 @@ def checked_targets(
     `nested_asked` is the value of `nested_graph_breaks` if it was given. A run that is `resumed`
     has its own targets, so nothing is checked.
     """
-    targets = targets_of(
+    targets = plan.targets_of(
         settings.targets,
         settings.modes,
         settings.chosen_dynamic,
@@ -286,7 +272,7 @@ def checked_targets(
     if resumed:
         return targets
     if settings.launcher == "local":
-        check_targets(targets)
+        plan.check_targets(targets)
         check_backends(targets, settings)
     check_nested_graph_breaks(targets, settings, asked=nested_asked)
     return targets
@@ -298,8 +284,8 @@ def one_target(name: str, *, mode: str, dynamic: bool | None, settings: Settings
     Raises UsageError for an unknown target, or for several devices.
     """
     if len(settings.devices) > 1:
-        raise UsageError("this command is about one device: name one with --device")
-    (target,) = targets_of(
+        raise errors.UsageError("this command is about one device: name one with --device")
+    (target,) = plan.targets_of(
         [name],
         [records.Mode(mode)],
         dynamic,
@@ -307,7 +293,7 @@ def one_target(name: str, *, mode: str, dynamic: bool | None, settings: Settings
         devices=settings.devices,
         dtype=settings.named_dtype,
     )
-    check_targets([target])
+    plan.check_targets([target])
     return target
 
 
@@ -327,21 +313,23 @@ def one_request(
     """
     folders = tuple(flags.pop("python_path", ()))
     if missing := [folder for folder in folders if not folder.is_dir()]:
-        raise UsageError(f"--python-path: the folder {missing[0]} does not exist")
+        raise errors.UsageError(f"--python-path: the folder {missing[0]} does not exist")
     flags["devices"] = split(flags.pop("device", None))
     settings = load_settings(flags | {"environments": split(flags.get("environments"))})
     targets = [one_target(target, mode=mode, dynamic=dynamic, settings=settings)]
     named = settings.environments[0] if len(settings.environments) == 1 else None
     spec = one_model(settings, model, python_path=folders, environment=named)
     if spec.source in extras.SANDBOXED:
-        raise UsageError(
+        raise errors.UsageError(
             f"{spec.name} is generated code, which only runs in the sandbox: use `compilewatch "
             "sweep --source papers`, `compilewatch papers check` or `compilewatch papers show`"
         )
     if folders and not isinstance(spec.build, records.FactoryBuild):
-        raise UsageError("--python-path applies to your own models: ./FILE.py or MODULE:FACTORY")
+        raise errors.UsageError(
+            "--python-path applies to your own models: ./FILE.py or MODULE:FACTORY"
+        )
     known = described([target.partition(":")[0]], settings)
-    options = options_of(settings)
+    options = plan.options_of(settings)
     if inputs_file is not None and ":" in inputs_file and not Path(inputs_file).exists():
         from compilewatch.sources.own import with_inputs
 
@@ -355,25 +343,25 @@ def one_request(
         options = msgspec.structs.replace(options, inputs_file=path)
     check_backends(targets, settings)
     check_nested_graph_breaks(targets, settings, asked=flags.get("nested_graph_breaks"))
-    placed = place(targets, settings.environments, known)
+    placed = plan.place(targets, settings.environments, known)
     if len(placed) > 1:
-        raise UsageError("this command uses one environment: name one with --environment")
+        raise errors.UsageError("this command uses one environment: name one with --environment")
     named_by_user = bool(settings.environments)
-    return single_request(spec, placed[0], options, known, named=named_by_user), settings
+    return plan.single_request(spec, placed[0], options, known, named=named_by_user), settings
 
 
 def _check_inputs(path: Path) -> None:
     """Raises InputsError if the file is missing, of another type, or not valid TOML."""
     if path.suffix not in (".toml", ".safetensors"):
-        raise InputsError(f"{path}: a file of inputs must be a .toml or .safetensors file")
+        raise errors.InputsError(f"{path}: a file of inputs must be a .toml or .safetensors file")
     try:
         data = path.read_bytes()
         if path.suffix == ".toml":
             tomllib.loads(data.decode())
     except OSError as error:
-        raise InputsError(f"{path}: cannot be read: {error.strerror}") from None
+        raise errors.InputsError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise InputsError(f"{path}: not a valid file of inputs: {error}") from None
+        raise errors.InputsError(f"{path}: not a valid file of inputs: {error}") from None
 
 
 def local_launcher(
@@ -448,7 +436,7 @@ def call_worker(
     chosen = environments.interpreter(request.target.environment)
     done = oneshot(chosen, verb, msgspec.json.encode(request), request.deadlines.total_seconds)
     if done.returncode != 0:
-        raise InputsError(f"{request.model.name}: {last_line(done.stderr)}")
+        raise errors.InputsError(f"{request.model.name}: {last_line(done.stderr)}")
     return msgspec.json.decode(done.stdout, type=kind)
 
 
@@ -471,11 +459,11 @@ def try_environment(environments: Environments, name: str) -> Working:
         ):
             (completed,) = launcher.run([request], Path(scratch))
             threads = launcher.server(name).threads
-    except (LauncherError, OSError) as error:
-        raise InterpreterError(str(error)) from None
+    except (errors.LauncherError, OSError) as error:
+        raise errors.InterpreterError(str(error)) from None
     result = completed.result
     if result.status is not records.Status.PASS:
-        raise InterpreterError(
+        raise errors.InterpreterError(
             f"a worker of environment {name!r} starts, but a model of one layer ends with the "
             f"status {result.status} in {result.phase}: {result.detail}"
         )
@@ -501,9 +489,9 @@ def _check_readiness(name: str, chosen: Interpreter) -> Readiness:
     try:
         done = oneshot(chosen, "targets", b"", CHECK_SECONDS)
     except subprocess.TimeoutExpired:
-        raise InterpreterError(
+        raise errors.InterpreterError(
             f"environment {name!r} did not respond within {CHECK_SECONDS:g} s"
         ) from None
     if done.returncode != 0:
-        raise InterpreterError(f"environment {name!r} is broken: {last_line(done.stderr)}")
+        raise errors.InterpreterError(f"environment {name!r} is broken: {last_line(done.stderr)}")
     return msgspec.json.decode(done.stdout, type=Readiness)

@@ -14,45 +14,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from compilewatch import extras, plugins
-from compilewatch.analysis.comparison import (
-    between_devices,
-    between_environments,
-    changed_breaks,
-    compare,
-    default_baseline,
-    may_be_baseline,
-    same_settings,
-    scope,
-)
+from compilewatch import errors, extras, plugins, records
+from compilewatch.analysis import comparison
 from compilewatch.analysis.summary import Summary, summarise
 from compilewatch.config import Settings, value_of, where_to_set
 from compilewatch.contract.targets import target_label
-from compilewatch.errors import (
-    CompilewatchError,
-    SelectionError,
-    SinkError,
-    StoreError,
-    UnreachableError,
-    UsageError,
-)
 from compilewatch.plan import Expectations, stale_note
-from compilewatch.records import (
-    AttemptCode,
-    Change,
-    Earlier,
-    ModelFix,
-    Phase,
-    Record,
-    Result,
-    Run,
-    RunPart,
-    RunView,
-    Status,
-    Target,
-    TrendPoint,
-    now,
-)
+from compilewatch.records import now
 from compilewatch.report import wording
 from compilewatch.sinks import ADDRESSES, SINKS, Sink, remote_sinks
 from compilewatch.store import Spool, Spooled, Store, StoredRun, freed_bytes, run_bytes
@@ -70,7 +38,7 @@ def view(
     *,
     baseline: str | StoredRun | None = None,
     expectations: Expectations | None = None,
-) -> RunView:
+) -> records.RunView:
     """A stored run with its changes and notes.
 
     `baseline` is `auto`, `none` or a run; None means the baseline with which the run was compared
@@ -97,15 +65,15 @@ def view(
             store, run, results, [earlier_run.run for earlier_run in runs]
         )
         notes += (line for line in damaged if line not in notes)
-    except StoreError as error:
+    except errors.StoreError as error:
         history, trend = {}, ()
         notes.append(f"the history of earlier runs cannot be read: {error}")
     parts, part_notes = _parts(stored, other)
     notes += part_notes
-    seen = RunView(run=run, results=results, history=history, trend=trend, parts=parts)
+    seen = records.RunView(run=run, results=results, history=history, trend=trend, parts=parts)
     if other is None:
         return replace(seen, notes=tuple(notes))
-    compared = compare(other.run, other.results(), run, results)
+    compared = comparison.compare(other.run, other.results(), run, results)
     notes += (line for line in other.damaged if line not in notes)
     return replace(
         seen,
@@ -117,14 +85,18 @@ def view(
     )
 
 
-def _parts(stored: StoredRun, baseline: StoredRun | None) -> tuple[dict[str, RunPart], list[str]]:
+def _parts(
+    stored: StoredRun, baseline: StoredRun | None
+) -> tuple[dict[str, records.RunPart], list[str]]:
     """What extras stored in the run, by their names, and what they note."""
-    parts: dict[str, RunPart] = {}
+    parts: dict[str, records.RunPart] = {}
     notes: list[str] = []
-    for name, reference in extras.of_run(stored.path, "view"):
+    for name, part in extras.PARTS.items():
+        if not (stored.path / part.file).exists():
+            continue
         try:
-            parts[name], part_notes = plugins.load(reference)(stored, baseline)
-        except StoreError as error:
+            parts[name], part_notes = plugins.load(part.view)(stored, baseline)
+        except errors.StoreError as error:
             part_notes = [str(error)]  # the results of the run are readable without it
         notes += part_notes
     return parts, notes
@@ -132,21 +104,21 @@ def _parts(stored: StoredRun, baseline: StoredRun | None) -> tuple[dict[str, Run
 
 def view_between(
     base: StoredRun, stored: StoredRun, names: tuple[str, str], *, devices: bool = False
-) -> RunView:
+) -> records.RunView:
     """The differences between one environment of `base` and another of `stored`, or two `devices`.
 
     Both may be the same run. Raises UsageError if a run has no result for its name.
     """
     baseline, run, results = base.run, stored.run, stored.results()
     if devices:
-        compared = between_devices(baseline, base.results(), run, results, names)
+        compared = comparison.between_devices(baseline, base.results(), run, results, names)
         inside = tuple(r for r in results if r.request.target.device == names[1])
     else:
-        baseline, run, compared = between_environments(
+        baseline, run, compared = comparison.between_environments(
             baseline, base.results(), run, results, names
         )
         inside = tuple(r for r in results if r.request.target.environment == names[1])
-    return RunView(
+    return records.RunView(
         run=msgspec.structs.replace(run, planned=len(inside)),
         results=inside,
         changes=compared.changes,
@@ -157,8 +129,10 @@ def view_between(
 
 
 def _before(
-    olds: Iterable[Result], news: Iterable[Result], changes: Iterable[Change]
-) -> dict[tuple[str, Target], Result]:
+    olds: Iterable[records.Result],
+    news: Iterable[records.Result],
+    changes: Iterable[records.Change],
+) -> dict[tuple[str, records.Target], records.Result]:
     """The results of the baseline with a change, or whose breaks are at different code now."""
     changed = {(change.model, change.target) for change in changes}
     after = {(r.request.model.name, r.request.target): r for r in news}
@@ -166,45 +140,57 @@ def _before(
     return {
         key: old
         for key, old in before.items()
-        if key in changed or (key in after and changed_breaks(old, after[key]))
+        if key in changed or (key in after and comparison.changed_breaks(old, after[key]))
     }
 
 
 def _past(
-    store: Store, run: Run, results: Sequence[Result], runs: Sequence[Run]
-) -> tuple[Mapping[tuple[str, str], tuple[Earlier, ...]], tuple[TrendPoint, ...], list[str]]:
+    store: Store, run: records.Run, results: Sequence[records.Result], runs: Sequence[records.Run]
+) -> tuple[
+    Mapping[tuple[str, str], tuple[records.Earlier, ...]], tuple[records.TrendPoint, ...], list[str]
+]:
     """The history of each model and target, the trend of the run, and the damaged lines of both.
 
     `runs` come newest first.
     """
-    earlier = [other for other in runs if other.id < run.id and same_settings(run, other)]
-    alike = [other for other in earlier if may_be_baseline(other) and scope(other) == scope(run)]
+    earlier = [
+        other for other in runs if other.id < run.id and comparison.same_settings(run, other)
+    ]
+    alike = [
+        other
+        for other in earlier
+        if comparison.may_be_baseline(other) and comparison.scope(other) == comparison.scope(run)
+    ]
     recent, alike = earlier[: RUNS_SHOWN - 1], alike[: RUNS_SHOWN - 1]
     outcomes, damaged = store.outcomes(list({other.id for other in (*recent, *alike)}))
     here = {(r.request.model.name, target_label(r.request.target)) for r in results}
-    history: defaultdict[tuple[str, str], list[Earlier]] = defaultdict(list)
+    history: defaultdict[tuple[str, str], list[records.Earlier]] = defaultdict(list)
     ids = {other.id for other in recent}
     passed: Counter[str] = Counter()
     for point in outcomes:
-        passed[point.run] += point.status == Status.PASS
+        passed[point.run] += point.status == records.Status.PASS
         if point.run in ids and (key := (point.model, point.target)) in here:
-            history[key].append(Earlier(point.run, Status(point.status), Phase(point.phase)))
+            history[key].append(
+                records.Earlier(point.run, records.Status(point.status), records.Phase(point.phase))
+            )
     counts = [(other, passed[other.id]) for other in reversed(alike)]
-    counts.append((run, sum(r.status is Status.PASS for r in results)))
+    counts.append((run, sum(r.status is records.Status.PASS for r in results)))
     trend = (
-        TrendPoint(run=point.id, started_at=point.started_at, passed=number, planned=point.planned)
+        records.TrendPoint(
+            run=point.id, started_at=point.started_at, passed=number, planned=point.planned
+        )
         for point, number in counts
     )
     return {key: tuple(points) for key, points in history.items()}, tuple(trend), damaged
 
 
-def _lost(results: Iterable[Result]) -> list[str]:
+def _lost(results: Iterable[records.Result]) -> list[str]:
     """Notes on the requests that ran again because a cluster lost a node or its connection."""
     own = [result for result in results if result.reused_from is None]
     notes = []
     losses = {
-        AttemptCode.NODE_LOST: "a node of the cluster",
-        AttemptCode.CONNECTION_LOST: "the connection to the cluster",
+        records.AttemptCode.NODE_LOST: "a node of the cluster",
+        records.AttemptCode.CONNECTION_LOST: "the connection to the cluster",
     }
     for loss, what in losses.items():
         again = sum(any(a.code is loss for a in r.attempts) for r in own)
@@ -233,31 +219,28 @@ def _baseline(
             f"the baseline {run.baseline} has been deleted from {store.root}: the run is shown and "
             "published without changes; name another run with --baseline"
         ]
-    chosen = default_baseline([other.run for other in known.values()], run)
+    chosen = comparison.default_baseline([other.run for other in known.values()], run)
     if chosen is None:
         return None, []
     try:
         known[chosen.id].results()
-    except StoreError as error:
+    except errors.StoreError as error:
         return None, [f"not compared with {chosen.id}: {error}"]
     return known[chosen.id], []
 
 
-def stored_fixes(stored: StoredRun) -> tuple[tuple[ModelFix, ...], tuple[str, ...]]:
+def stored_fixes(stored: StoredRun) -> tuple[tuple[records.ModelFix, ...], tuple[str, ...]]:
     """Return what is stored of the fixes of a run, and notes on what cannot be read."""
-    fixes: list[ModelFix] = []
-    notes: list[str] = []
-    for _, reference in extras.of_run(stored.path, "fixes"):
-        try:
-            of_run, problems = plugins.load(reference)(stored)
-        except StoreError as error:
-            of_run, problems = (), [str(error)]  # the results of the run are readable without it
-        fixes += of_run
-        notes += problems
+    if not (stored.path / extras.PARTS["fixes"].file).exists():
+        return (), ()
+    try:
+        fixes, notes = plugins.load("compilewatch.extras.fixes.of_run.view:fixes_of_run")(stored)
+    except errors.StoreError as error:
+        return (), (str(error),)  # the results of the run are readable without it
     return tuple(fixes), tuple(notes)
 
 
-def stored_fix_for(store: Store, result: Result) -> ModelFix | None:
+def stored_fix_for(store: Store, result: records.Result) -> records.ModelFix | None:
     """Return a verified fix of the newest run that has one for the graph breaks of a result.
 
     One of the same model comes first, then the one that removed most of these graph breaks.
@@ -265,7 +248,7 @@ def stored_fix_for(store: Store, result: Result) -> ModelFix | None:
     places = {candidate.fingerprint for candidate in result.breaks}
     name = result.request.model.name
 
-    def worth(fix: ModelFix) -> tuple[bool, int, bool, int]:
+    def worth(fix: records.ModelFix) -> tuple[bool, int, bool, int]:
         return fix.model == name, len(fix.removed & places), fix.single_graph, -len(fix.changes)
 
     for stored in store.runs() if places else ():
@@ -275,15 +258,15 @@ def stored_fix_for(store: Store, result: Result) -> ModelFix | None:
     return None
 
 
-class SweepSummary(Record, frozen=True, kw_only=True):
+class SweepSummary(records.Record, frozen=True, kw_only=True):
     """A stored run with its changes; `--json` prints it after a sweep, a merge or a comparison.
 
     `folder` and `report` are paths, `report` None if the run has no page.
     """
 
-    run: Run
+    run: records.Run
     summary: Summary
-    changes: tuple[Change, ...]
+    changes: tuple[records.Change, ...]
     baseline: str | None
     differences: tuple[str, ...]
     notes: tuple[str, ...]
@@ -291,7 +274,7 @@ class SweepSummary(Record, frozen=True, kw_only=True):
     report: str | None
 
 
-def summary_of(store: Store, view: RunView) -> SweepSummary:
+def summary_of(store: Store, view: records.RunView) -> SweepSummary:
     """Return the summary of a view of a stored run."""
     folder = store.open(view.run.id).path
     page = folder / "report" / "index.html"
@@ -328,7 +311,7 @@ def load_sinks(names: Iterable[str], settings: Settings) -> tuple[Sink, ...]:
     for name in names:
         sink_class = plugins.find("sink", SINKS, name)
         if (setting := ADDRESSES.get(name)) and not value_of(settings, setting):
-            raise UsageError(f"{name} has no address: set {where_to_set(setting)}")
+            raise errors.UsageError(f"{name} has no address: set {where_to_set(setting)}")
         sinks.append(sink_class(settings))
     return tuple(sinks)
 
@@ -338,7 +321,7 @@ def check_sinks(settings: Settings) -> None:
     load_sinks((*settings.sinks, *remote_sinks(settings)), settings)
 
 
-def publish(store: Store, seen: RunView, sinks: Sequence[Sink]) -> Published:
+def publish(store: Store, seen: records.RunView, sinks: Sequence[Sink]) -> Published:
     """Send a run to each sink. A sink that fails does not affect the others.
 
     Remote sinks also get the runs that wait in the spool, oldest first, so that the Pushgateway
@@ -367,7 +350,7 @@ def report_health(store: Store, settings: Settings, published: Published) -> Non
 
     failed = Counter(sink for sink, _ in published.failures)
     spool = store.spool
-    with contextlib.suppress(SinkError):
+    with contextlib.suppress(errors.SinkError):
         push_health(
             settings,
             {
@@ -388,16 +371,16 @@ class _Outcome(NamedTuple):
     error: Exception | None = None
 
 
-def _hand_over(store: Store, seen: RunView, sink: Sink) -> _Outcome:
+def _hand_over(store: Store, seen: records.RunView, sink: Sink) -> _Outcome:
     try:
         return _Outcome(sink.publish(seen, store.files(seen.run.id)))
     except Exception as error:  # noqa: BLE001 -- a plug-in's edge: the run is stored already
-        known = isinstance(error, CompilewatchError)
+        known = isinstance(error, errors.CompilewatchError)
         why = str(error) if known else f"{type(error).__name__}: {error}"
         return _Outcome(" ".join(why.split()), error)
 
 
-def _hand_over_all(store: Store, seen: RunView, sink: Sink) -> Iterator[_Outcome]:
+def _hand_over_all(store: Store, seen: records.RunView, sink: Sink) -> Iterator[_Outcome]:
     """Send a run and those in the spool to a remote sink, in the order in which they started."""
     spool = store.spool
     waiting = {spooled.run: spooled for spooled in spool.waiting(sink.name)}
@@ -408,7 +391,7 @@ def _hand_over_all(store: Store, seen: RunView, sink: Sink) -> Iterator[_Outcome
     for run_id in waiting:
         try:
             offered.append(store.open(run_id))
-        except CompilewatchError as error:
+        except errors.CompilewatchError as error:
             spool.drop(sink.name, run_id)
             yield _Outcome(f"run {run_id} (spooled) is no longer stored: {error}", error)
     for stored in sorted(offered, key=lambda stored: stored.run.started_at):
@@ -420,28 +403,28 @@ def _hand_over_all(store: Store, seen: RunView, sink: Sink) -> Iterator[_Outcome
         if outcome.error is None:
             spool.delivered(sink.name, spooled.run)
             yield outcome
-        elif isinstance(outcome.error, SelectionError):
+        elif isinstance(outcome.error, errors.SelectionError):
             # Waiting would not change it, and nobody shall replace the models by a retry.
             spool.drop(sink.name, spooled.run)
             yield outcome
         else:
             advice = _keep(spool, sink.name, spooled, outcome)
             yield _Outcome(f"{outcome.line}; {advice}", outcome.error)
-        if isinstance(outcome.error, UnreachableError):
+        if isinstance(outcome.error, errors.UnreachableError):
             return  # the others would wait for the same unavailable server
 
 
 def _hand_over_waiting(store: Store, stored: StoredRun, sink: Sink) -> _Outcome:
     try:
         outcome = _hand_over(store, view(store, stored), sink)
-    except CompilewatchError as error:  # an unreadable run must not stop the others
+    except errors.CompilewatchError as error:  # an unreadable run must not stop the others
         outcome = _Outcome(str(error), error)
     return _Outcome(f"run {stored.run.id} (spooled): {outcome.line}", outcome.error)
 
 
 def _keep(spool: Spool, sink: str, spooled: Spooled, outcome: _Outcome) -> str:
     """Keep a run in the spool, unless it was rejected too often; return what to do about it."""
-    rejected = not isinstance(outcome.error, UnreachableError)
+    rejected = not isinstance(outcome.error, errors.UnreachableError)
     attempts = spooled.attempts + rejected
     again = f"compilewatch publish {spooled.run} --to {sink}"
     if attempts >= MAX_REJECTIONS:
@@ -452,7 +435,7 @@ def _keep(spool: Spool, sink: str, spooled: Spooled, outcome: _Outcome) -> str:
     return f"kept in the spool; the next publish sends it, or: {again}"
 
 
-class Candidate(Record, frozen=True, kw_only=True):
+class Candidate(records.Record, frozen=True, kw_only=True):
     """A superseded run that may be deleted, or that must be kept, and why."""
 
     run: str
@@ -463,7 +446,7 @@ class Candidate(Record, frozen=True, kw_only=True):
     why: str
 
 
-class Pruning(Record, frozen=True, kw_only=True):
+class Pruning(records.Record, frozen=True, kw_only=True):
     """The result of a review. `freed_bytes` does not count files that remaining runs share."""
 
     superseded: tuple[Candidate, ...]
@@ -481,7 +464,7 @@ def review(store: Store, *, keep: int | None, days: int | None, now: datetime) -
     Raises StoreError.
     """
     stored = store.runs()
-    complete = [one.run for one in stored if may_be_baseline(one.run)]
+    complete = [one.run for one in stored if comparison.may_be_baseline(one.run)]
     before = now.astimezone(UTC) - timedelta(days=days) if days is not None else None
     superseded: list[StoredRun] = []
     candidates: list[Candidate] = []
@@ -515,8 +498,10 @@ def prune(store: Store, pruning: Pruning) -> Iterator[str]:
         yield candidate.run
 
 
-def _newer(run: Run, complete: Sequence[Run]) -> int:
-    return sum(other.id > run.id and scope(other) == scope(run) for other in complete)
+def _newer(run: records.Run, complete: Sequence[records.Run]) -> int:
+    return sum(
+        other.id > run.id and comparison.scope(other) == comparison.scope(run) for other in complete
+    )
 
 
 def _held(store: Store, one: StoredRun, stored: Sequence[StoredRun]) -> str:

@@ -330,7 +330,9 @@ class RunInProgress:
         notes: tuple[str, ...] = ()
         seconds = self.writer.wall_seconds()  # profiles are no overhead of the evaluation
         if most := self.writer.run.settings.get("profiled"):
-            notes = plugins.provided("profiles of a run", "sweep --profile")(
+            notes = plugins.load(
+                "compilewatch.extras.profiles.of_run:profile_run", "sweep --profile"
+            )(
                 self.writer.path,
                 self.writer.run.id,
                 StoredRun(self.writer.path).results(),
@@ -348,8 +350,8 @@ class RunInProgress:
         wait in the spool: `--resume` does all of it again for a run that is killed before. A shard
         is stored but not sent to any service; only the merged run is sent.
         """
-        for reference in extras.providers(f"after a run of {self.writer.run.source}"):
-            plugins.load(reference)(self.writer)
+        if self.writer.run.source == "manifest":
+            plugins.load("compilewatch.extras.gate.of_run:judge_run")(self.writer)
         stored = self.store.open(self.writer.run.id)
         stored.run = self.writer.ended(state, wall_seconds)
         seen = view(
@@ -577,8 +579,9 @@ def merge(store: Store, runs: Sequence[StoredRun], settings: Settings) -> RunVie
         )
         results = writer.adopt(list(newest.values()))
         for stored in parts:
-            for _, reference in extras.of_run(stored.path, "merge"):
-                plugins.load(reference)(stored.path, writer.path)
+            for part in extras.PARTS.values():
+                if part.adopt and (stored.path / part.file).exists():
+                    plugins.load(part.adopt)(stored.path, writer.path)
         skipped = sum(r.status is Status.SKIPPED for r in results)
         writer.events([progress.author.started(reused=0, skipped=skipped, duplicates=0)])
         progress.log_results(results)

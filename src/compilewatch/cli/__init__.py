@@ -60,7 +60,7 @@ _CORE = (
 COMMANDS: dict[str, extras.Command] = {
     name: extras.Command(f"compilewatch.cli.{module}:{name.replace('-', '_')}_command", line)
     for name, module, line in _CORE
-} | extras.commands()
+} | extras.COMMANDS
 """Every command: those of the core, then those of the extras."""
 
 
@@ -94,10 +94,9 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        of_extras = extras.commands()
         for title, names in (
-            ("Commands", [name for name in self.table if name not in of_extras]),
-            ("Commands of extras", [name for name in of_extras if name in self.table]),
+            ("Commands", [name for name in self.table if name not in extras.COMMANDS]),
+            ("Commands of extras", [name for name in extras.COMMANDS if name in self.table]),
         ):
             if names:
                 with formatter.section(title):

@@ -18,14 +18,8 @@ from rich.progress import Progress, TimeElapsedColumn
 
 from compilewatch import environments as interpreters
 from compilewatch import extras, plugins
-from compilewatch.api.choose import (
-    Working,
-    environments_for,
-    readiness,
-    split,
-    try_environment,
-    working,
-)
+from compilewatch.api import choose
+from compilewatch.api.choose import working
 from compilewatch.cli import options
 from compilewatch.config import Places, Settings, load_settings
 from compilewatch.contract.libraries import LIBRARIES
@@ -284,7 +278,7 @@ def doctor_command(as_json: bool, online: bool, fresh: bool) -> int:
         *_machine(settings),
         _outputs(settings),
         *_tools(),
-        *(plugins.load(reference)() for reference in extras.providers("doctor")),
+        plugins.load("compilewatch.extras.executor.cli:sandbox_check")(),
         *_hub(settings),
     ]
     if as_json:
@@ -312,7 +306,7 @@ class CheckedEnvironment(Record, frozen=True, kw_only=True):
     problem: str = ""
     advice: str = ""
     environment: Environment | None = None
-    working: Working | None = None
+    working: choose.Working | None = None
 
 
 @click.group("env")
@@ -356,7 +350,7 @@ def create_verb(
     torch, from which torch is installed, but for cuda: that has a CUDA build, which is used
     where this interpreter has a CPU build and a model is trained on a CUDA device.
     """
-    recipe = recipe_of(name, torch, transformers, split(further) or ())
+    recipe = recipe_of(name, torch, transformers, choose.split(further) or ())
     environments = _all_environments()
 
     def show(line: str) -> None:
@@ -460,7 +454,7 @@ def _tried(name: str) -> CheckedEnvironment:
         default = name in INTERPRETERS
         advice = "make setup" if default else create_command(name)
         environment = environments.describe(name, fresh=True)
-        working = try_environment(environments, name)
+        working = choose.try_environment(environments, name)
     except InterpreterError as error:
         return CheckedEnvironment(name=name, works=False, problem=str(error), advice=advice)
     return CheckedEnvironment(name=name, works=True, environment=environment, working=working)
@@ -484,10 +478,10 @@ def listed_targets(settings: Settings, *, fresh: bool = False) -> tuple[ListedTa
     known: list[Environment] = []
     ready: dict[str, Readiness] = {}
     broken: dict[str, str] = {}
-    for name in environments_for(TARGETS, settings):
+    for name in choose.environments_for(TARGETS, settings):
         try:
             known.append(environments.describe(name, fresh=fresh))
-            ready[name] = readiness(environments, name, fresh=fresh)
+            ready[name] = choose.readiness(environments, name, fresh=fresh)
         except InterpreterError as error:
             broken[name] = f"{error}; see: compilewatch env check {name}"
     named = [name for name in settings.environments if name not in broken]
@@ -516,7 +510,7 @@ def listed_targets(settings: Settings, *, fresh: bool = False) -> tuple[ListedTa
 @options.as_json
 def list_targets_command(environments: str | None, fresh: bool, as_json: bool) -> None:
     """List the compile targets, the environment of each, and whether it can run here."""
-    settings = load_settings({"environments": split(environments)})
+    settings = load_settings({"environments": choose.split(environments)})
     targets = listed_targets(settings, fresh=fresh)
     if as_json:
         options.print_json(targets)

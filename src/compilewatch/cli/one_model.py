@@ -183,7 +183,9 @@ def reproduce_command(
     request = msgspec.structs.replace(request, tier=Tier.REAL, depth=Depth.REDUCED)
     environments = Environments(settings.cache_folder)
     if minimal or issue:
-        write = plugins.provided("minimal reproducer", "reproduce --minimal")
+        write = plugins.load(
+            "compilewatch.extras.fixes.minimal_reproducer:write", "reproduce --minimal"
+        )
         with spinner(f"looking for a minimal reproducer of {request.model.name}"):
             script, note = write(
                 environments, request, at=at, issue=issue, outputs=Path(settings.output_dir)

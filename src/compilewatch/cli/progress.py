@@ -23,16 +23,9 @@ from rich.text import Text
 from compilewatch.errors import StoreError
 from compilewatch.launchers import Launcher, Observer, Running
 from compilewatch.records import Request, Result, Target, spent
+from compilewatch.report import wording
 from compilewatch.report.terminal import STYLES, console, plain
-from compilewatch.report.wording import (
-    OUTCOME_LABELS,
-    ResultGroup,
-    first_place,
-    first_reason,
-    outcome,
-    plural,
-    status_words,
-)
+from compilewatch.report.wording import OUTCOME_LABELS, first_place, plural, status_words
 
 if TYPE_CHECKING:
     from compilewatch.store import Store
@@ -113,7 +106,7 @@ class ProgressBar(Observer):
         self._console = console(stderr=True)
         self._quiet = quiet
         self._known = known
-        self._counts: Counter[ResultGroup] = Counter()
+        self._counts: Counter[wording.ResultGroup] = Counter()
         self._started = time.monotonic()
         self._done = self._total = 0
         self._remaining = Remaining((), {})
@@ -167,15 +160,19 @@ class ProgressBar(Observer):
         self._print(plain(f"{plural(total, 'request')}{known}."))
 
     def on_result(self, result: Result, done: int, total: int) -> None:
-        kind = outcome(result)
+        kind = wording.outcome(result)
         self._counts[kind] += 1
         self._done, self._total = done, total
         self._remaining.done(result)
-        if self._quiet or kind in (ResultGroup.PASS, ResultGroup.NOT_RUN) or result.expectation:
+        if (
+            self._quiet
+            or kind in (wording.ResultGroup.PASS, wording.ResultGroup.NOT_RUN)
+            or result.expectation
+        ):
             return
         line = plain(f"{status_words(result)}  ", STYLES[kind])
         line.append_text(plain(f"{result.request.model.name}  {first_place(result)}  "))
-        line.append_text(plain(first_reason(result).partition("\n")[0], "dim"))
+        line.append_text(plain(wording.first_reason(result).partition("\n")[0], "dim"))
         self._print(line)
 
     def on_step(self, what: str, done: float) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from compilewatch import plugins
+from compilewatch import errors, plugins
 from compilewatch.analysis.comparison import as_on
 from compilewatch.analysis.leverage import By, FixOrder, leverage, verified_fixes
 from compilewatch.analysis.summary import target_order, targets_in_order
@@ -35,14 +35,7 @@ from compilewatch.cli import completion, conditions, options
 from compilewatch.cli.tables import changes_table, fixes_table, print_view, runs_table
 from compilewatch.config import Settings, load_settings
 from compilewatch.contract.targets import canonical
-from compilewatch.errors import (
-    ConfigError,
-    SinkError,
-    StoreError,
-    UnknownModelError,
-    UsageError,
-    did_you_mean,
-)
+from compilewatch.errors import UsageError
 from compilewatch.plan import load_expectations
 from compilewatch.records import Build, ConfigBuild, FactoryBuild, ModelSpec, Result, Status
 from compilewatch.report.terminal import console, excerpt_of, model_panel, row_panel, table
@@ -166,7 +159,7 @@ def newest_results(
     for stored in runs:
         try:
             results = stored.results()
-        except StoreError as error:
+        except errors.StoreError as error:
             if named:
                 raise
             click.echo(f"compilewatch: {error}; reading older runs instead", err=True)
@@ -189,14 +182,14 @@ def newest_results(
     near = difflib.get_close_matches(model.lower(), names, n=4, cutoff=0.5)
     explain = "`compilewatch explain` checks any model"
     hint = f"similar names: {', '.join(names[name] for name in near)}" if near else explain
-    raise UnknownModelError(f"no stored result of {model!r}; {hint}")
+    raise errors.UnknownModelError(f"no stored result of {model!r}; {hint}")
 
 
 def _meant(model: str, stored: Sequence[ModelSpec]) -> ModelSpec | None:
     """The stored model that `explain` would choose for this name (also for a path or module)."""
     if (stored_spec := in_pool(model, stored)) is not None:
         return stored_spec
-    with contextlib.suppress(ConfigError):
+    with contextlib.suppress(errors.ConfigError):
         own = own_model(model) or dotted_model(model)
         if own is not None:
             return next((spec for spec in stored if _same(spec.build, own.build)), None)
@@ -282,7 +275,7 @@ def compare_command(
         if names is not None:
             inside = [r for r in olds if r.request.target.environment == names[0]]
             olds = as_on(inside, environment=names[1])
-        print_attributions = plugins.provided("attribution", "compare --attribute")
+        print_attributions = plugins.load("compilewatch.extras.history.cli:print_attributions")
         print_attributions(
             store, settings, seen, olds, limit=limit, by_place=names is not None, as_json=as_json
         )
@@ -348,7 +341,9 @@ def leverage_command(
     if label is not None:
         known = targets_in_order(results)
         if label not in known:
-            hint = did_you_mean(label, known) or f"; it has {', '.join(known) or 'no results'}"
+            hint = (
+                errors.did_you_mean(label, known) or f"; it has {', '.join(known) or 'no results'}"
+            )
             raise UsageError(f"run {stored.run.id} has no target {label!r}{hint}")
     steps = leverage(results, by=By(by), order=FixOrder(order), top=top, target=label)
     fixes, notes = stored_fixes(stored)
@@ -383,7 +378,7 @@ def report_command(run: str, baseline: str | None, output_dir: str | None, as_js
             path = stored.path / line
             click.echo(path if path.is_file() else line)
     if published.failures:
-        raise SinkError("; ".join(published.notes))
+        raise errors.SinkError("; ".join(published.notes))
 
 
 @click.command("publish")

@@ -18,15 +18,8 @@ from compilewatch.api.publish import summary_of
 from compilewatch.cli import options
 from compilewatch.contract.targets import target_label
 from compilewatch.records import ChangeKind, ModelFix, Result, Run, RunView, Status
-from compilewatch.report import wording
-from compilewatch.report.terminal import (
-    STYLES,
-    code,
-    console,
-    plain,
-    spaced,
-    table,
-)
+from compilewatch.report import terminal, wording
+from compilewatch.report.terminal import STYLES, code, plain, spaced, table
 from compilewatch.report.wording import OUTCOME_LABELS, ResultGroup, outcome, plural
 from compilewatch.store import Store
 
@@ -48,7 +41,7 @@ def print_view(store: Store, view: RunView, as_json: bool) -> None:
     if as_json:
         options.print_json(summary_of(store, view))
         return
-    console().print(summary_table(view))
+    terminal.console().print(summary_table(view))
     folder = store.open(view.run.id).path
     page = folder / "report" / "index.html"
     if page.exists():

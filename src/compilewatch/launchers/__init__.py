@@ -13,7 +13,7 @@ from compilewatch.records import Environment, Request, Result, Tier
 
 LAUNCHERS: dict[str, str] = {
     "local": "compilewatch.launchers.local.launcher:LocalLauncher",
-    **extras.rows("launchers"),
+    "ray": "compilewatch.extras.cluster.launcher:RayLauncher",
 }
 
 

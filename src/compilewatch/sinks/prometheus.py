@@ -615,8 +615,13 @@ DEFINITIONS: tuple[Definition, ...] = (
 
 
 def all_definitions() -> tuple[Definition, ...]:
-    """Return the metrics of the core, then those of the extras of this installation."""
-    return (*DEFINITIONS, *(d for ref in extras.providers("metrics") for d in plugins.load(ref)))
+    """Return the metrics of the core, then those of the extras."""
+    return _with_extras(extras.METRICS)
+
+
+def _with_extras(names: Iterable[str]) -> tuple[Definition, ...]:
+    loaded = (plugins.load(f"{extras.METRICS[name]}:DEFINITIONS") for name in names)
+    return (*DEFINITIONS, *(definition for definitions in loaded for definition in definitions))
 
 
 class MetricsFileSink:
@@ -640,11 +645,7 @@ def exposition(view: RunView) -> bytes:
 
 def definitions_of(view: RunView) -> tuple[Definition, ...]:
     """Return the metrics that a run can have: those of the core and of the extras in it."""
-    references = (extras.EXTRAS[name].provides.get("metrics") for name in view.parts)
-    return (
-        *DEFINITIONS,
-        *(definition for ref in references if ref for definition in plugins.load(ref)),
-    )
+    return _with_extras(view.parts)
 
 
 def registry(
@@ -681,9 +682,8 @@ def _samples(key: Key, group: MetricGroup, part: RunSlice) -> list[Sample]:
     }
     if group is RUN:
         for name, stored in part.view.parts.items():
-            if reference := extras.EXTRAS[name].provides.get("run_samples"):
-                samples = plugins.load(reference)(stored)
-                values |= {(name, (*key, *labels)): value for name, labels, value in samples}
+            samples = plugins.load(f"{extras.METRICS[name]}:samples")(stored)
+            values |= {(name, (*key, *labels)): value for name, labels, value in samples}
     return [(name, labels, value) for (name, labels), value in values.items()]
 
 
@@ -769,8 +769,8 @@ LABELS: dict[str, str] = {
 def all_labels() -> dict[str, str]:
     """Return the labels of the core's metrics and of those of the extras, with their values."""
     labels = dict(LABELS)
-    for reference in extras.providers("metric_labels"):
-        labels |= plugins.load(reference)
+    for module in extras.METRICS.values():
+        labels |= plugins.load(f"{module}:LABELS")
     return labels
 
 

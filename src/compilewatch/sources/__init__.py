@@ -34,7 +34,7 @@ SOURCES: dict[str, str] = {
     ALL: "compilewatch.sources.libraries:AllLibraries",
     "hub": "compilewatch.sources.hub.pulled:HubSource",
     "manifest": "compilewatch.sources.own:ManifestSource",
-    **extras.rows("sources"),
+    "papers": "compilewatch.extras.papers.execution:PapersSource",
 }
 
 
@@ -67,7 +67,7 @@ def make_source(name: str, heads: str = "default", places: Places | None = None)
         ALL: {"makers": [partial(make_source, s, heads, places) for s in ("library", *PACKAGES)]},
         "hub": {"path": places.pulled, "transformers": root},
         "manifest": {"path": places.manifest, "transformers": root},
-        **{source: {"outputs": places.outputs} for source in extras.rows("sources")},
+        "papers": {"outputs": places.outputs},
     }
     if name in PACKAGES:
         arguments[name] = {

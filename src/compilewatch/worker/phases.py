@@ -240,7 +240,7 @@ def _run(
     _call_once(subject)
     if request.work is not None:
         # Loaded by name, because no result of a target depends on it.
-        reference = extras.rows("work")[request.work.name]
+        reference = extras.WORK[request.work.name]
         done: TargetOutcome = plugins.load(reference)(subject, request.work.options)
         return done
     enter(Phase.COMPILE)

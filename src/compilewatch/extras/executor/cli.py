@@ -14,14 +14,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from compilewatch.cli import options
-from compilewatch.config import Settings, cache_folder, load_settings, where_to_set
+from compilewatch.config import (
+    Settings,
+    cache_folder,
+    load_settings,
+    where_to_set,
+)
 from compilewatch.errors import (
     CompilewatchError,
     ExecutorError,
     TrainiumUnavailableError,
     UsageError,
 )
-from compilewatch.extras.executor.settings import ExecutorSettings
 
 if TYPE_CHECKING:
     from compilewatch.cli.machine import DoctorCheck
@@ -68,7 +72,7 @@ def client_of(flags: dict[str, Any]) -> tuple[Settings, ExecutorClient]:
 
     known = {name: value for name, value in flags.items() if name.startswith("executor_")}
     settings = load_settings(known)
-    if not (settings.of(ExecutorSettings).endpoint or os.environ.get("TRAINIUM_ENDPOINT")):
+    if not (settings.executor.endpoint or os.environ.get("TRAINIUM_ENDPOINT")):
         raise ExecutorError(
             "no executor is named: set TRAINIUM_ENDPOINT, use --endpoint, or set "
             f"{where_to_set('executor.endpoint')}"
@@ -311,7 +315,7 @@ def serve_verb(
     if (certificate is None) != (key is None):
         raise UsageError("TLS needs both --certificate and --key")
     settings = load_settings({**flags, "executor_visible": list(visible) or None})
-    own = settings.of(ExecutorSettings)
+    own = settings.executor
     if devices and own.concurrency > 1:
         raise UsageError("jobs that get a device run one at a time: use --jobs 1")
     folder = Path(own.state or (settings.cache_folder or cache_folder()) / "executor")
@@ -324,7 +328,7 @@ def _setup(settings: Settings, devices: tuple[str, ...], profiler: NeuronInspect
     from compilewatch.extras.executor.jobs import Setup
     from compilewatch.extras.executor.sandbox.policy import SandboxLimits
 
-    own = settings.of(ExecutorSettings)
+    own = settings.executor
     chosen = Environments(settings.cache_folder).interpreter(own.environment)
     memory = int(own.max_memory_gib * 2**30)
     longest = os.environ.get("MAX_EXECUTION_TIME")
@@ -425,7 +429,7 @@ def down_verb(state: Path | None, as_json: bool, force: bool, wait: bool, **flag
     does not respond (exit status 1); --force stops it nevertheless.
     """
     operation = _operation(state, flags)
-    named = load_settings().of(ExecutorSettings).endpoint or os.environ.get("TRAINIUM_ENDPOINT")
+    named = load_settings().executor.endpoint or os.environ.get("TRAINIUM_ENDPOINT")
     if not force and named and operation.started_here():
         from compilewatch.extras.executor.trainium import hold
 

@@ -27,7 +27,6 @@ from compilewatch.extras.executor.protocol import (
     Problem,
     ServiceHealth,
 )
-from compilewatch.extras.executor.settings import ExecutorSettings
 from compilewatch.files import write_atomically
 from compilewatch.retry import TransientError, retrying
 
@@ -298,7 +297,7 @@ def open_client(settings: Settings, **options: Any) -> ExecutorClient:
 
     `options` are further arguments of `ExecutorClient`. Raises ExecutorError.
     """
-    own = settings.of(ExecutorSettings)
+    own = settings.executor
     endpoint = own.endpoint or os.environ.get("TRAINIUM_ENDPOINT", "")
     certificates = Path(own.certificates) if own.certificates else None
     return ExecutorClient(endpoint, own.secret(), certificates=certificates, **options)

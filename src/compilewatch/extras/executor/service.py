@@ -24,6 +24,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from compilewatch import __version__
+from compilewatch.config import ExecutorSettings
 from compilewatch.errors import ExecutorError
 from compilewatch.extras.executor import protocol, sandbox
 from compilewatch.extras.executor.jobs import (
@@ -42,7 +43,6 @@ from compilewatch.extras.executor.sandbox.policy import (
     SandboxEnding,
     SandboxLimits,
 )
-from compilewatch.extras.executor.settings import ExecutorSettings
 from compilewatch.records import Record, now
 
 T = TypeVar("T")

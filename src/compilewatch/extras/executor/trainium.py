@@ -27,7 +27,7 @@ from botocore.exceptions import BotoCoreError, EndpointConnectionError, WaiterEr
 from msgspec import Meta
 
 from compilewatch import aws, data
-from compilewatch.config import Settings, cache_folder
+from compilewatch.config import Settings, TrainiumSettings, cache_folder
 from compilewatch.errors import (
     CompilewatchError,
     ExecutorError,
@@ -38,7 +38,6 @@ from compilewatch.errors import (
 )
 from compilewatch.extras.executor.client import ExecutorClient
 from compilewatch.extras.executor.protocol import ErrorCode
-from compilewatch.extras.executor.settings import TrainiumSettings
 from compilewatch.files import lock
 from compilewatch.records import Record
 
@@ -440,7 +439,7 @@ class Operation:
     """The verbs, for the state file of one run. `say` prints lines of progress."""
 
     def __init__(self, settings: Settings, state: Path, say: Say) -> None:
-        self._settings = settings.of(TrainiumSettings)
+        self._settings = settings.trainium
         self._state = state
         self._say = say
 

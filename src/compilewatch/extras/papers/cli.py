@@ -17,9 +17,13 @@ from rich.text import Text
 
 from compilewatch.api.choose import environments_for, split
 from compilewatch.cli import options
-from compilewatch.config import Settings, cache_folder, load_settings
+from compilewatch.config import (
+    PapersSettings,
+    Settings,
+    cache_folder,
+    load_settings,
+)
 from compilewatch.errors import CompilewatchError, SandboxError, UsageError
-from compilewatch.extras.executor.settings import ExecutorSettings
 from compilewatch.extras.papers import Availability, CallError, PaperLibrary, PaperQuery, Provider
 from compilewatch.extras.papers.records import (
     CodeVersion,
@@ -30,7 +34,6 @@ from compilewatch.extras.papers.records import (
     StageOutcome,
     StageResult,
 )
-from compilewatch.extras.papers.settings import PapersSettings
 from compilewatch.extras.papers.store import PaperStore
 from compilewatch.report.terminal import console, plain, table
 from compilewatch.report.wording import plural
@@ -127,7 +130,7 @@ def settings_of(flags: dict[str, Any]) -> Settings:
     With the variables of the founding system.
     """
     settings = load_settings({"output_dir": flags.pop("output_dir", None)})
-    papers, executor = settings.of(PapersSettings), settings.of(ExecutorSettings)
+    papers, executor = settings.papers, settings.executor
     named = [name for name in PapersSettings.__struct_fields__ if name in flags]
     changes = {name: value for name in named if (value := flags.pop(name)) is not None}
     if "folder" in changes:
@@ -138,9 +141,10 @@ def settings_of(flags: dict[str, Any]) -> Settings:
         if name not in changes and getattr(papers, name) == default:
             changes[name] = os.environ.get(variable) or default
     endpoint = executor.endpoint or os.environ.get("TRAINIUM_ENDPOINT", "")
-    return settings.replaced(
-        msgspec.structs.replace(papers, **changes),
-        msgspec.structs.replace(executor, endpoint=endpoint),
+    return msgspec.structs.replace(
+        settings,
+        papers=msgspec.structs.replace(papers, **changes),
+        executor=msgspec.structs.replace(executor, endpoint=endpoint),
     )
 
 
@@ -178,7 +182,7 @@ def query_of(flags: dict[str, Any], *, required: bool = True) -> PaperQuery:
 def library_of(settings: Settings) -> PaperLibrary:
     from compilewatch.extras.papers.libraries import open_library
 
-    own = settings.of(PapersSettings)
+    own = settings.papers
     return open_library(own, cache=settings.cache_folder or cache_folder())
 
 
@@ -211,7 +215,7 @@ def process(
     from compilewatch.extras.papers.calls import Budget
     from compilewatch.extras.papers.pipeline import run_papers
 
-    papers = settings.of(PapersSettings)
+    papers = settings.papers
     named = [field.name for field in fields(Budget) if field.name in flags]
     limits = {name: flags.pop(name) for name in named}
     budget = Budget(**limits, max_repairs=papers.max_repairs)
@@ -324,7 +328,7 @@ def run_verb(*, targets: str | None, as_json: bool, **flags: Any) -> int:
     settings = settings_of(flags)
     query = query_of(flags)
     names = tuple(split(targets) or ("dynamo", "export"))
-    environment = settings.of(PapersSettings).environment
+    environment = settings.papers.environment
     named = (environment,) if environment else ()
     flags |= {"targets": names, "named": named}
     flags["environments"] = named or environments_for(names, settings)
@@ -415,7 +419,7 @@ def preflight_verb(*, as_json: bool, **flags: Any) -> int:
     With BEDROCK_MODEL_ID or --model, only that model is looked up; nothing is paid. The exit status
     is 1 if something is missing.
     """
-    report = preflight(settings_of(flags).of(PapersSettings))
+    report = preflight(settings_of(flags).papers)
     if as_json:
         options.print_json(report)
     else:

@@ -38,7 +38,6 @@ from compilewatch.extras.executor import protocol, sandbox
 from compilewatch.extras.executor.protocol import FailureCode
 from compilewatch.extras.executor.sandbox import SandboxEnding, SandboxLimits, SandboxResult
 from compilewatch.extras.executor.sandbox.policy import JOB_FOLDER, MIB, SandboxOutcome
-from compilewatch.extras.executor.settings import ExecutorSettings
 from compilewatch.extras.papers.records import (
     GENERATED_MODULE,
     SOURCE_FILE,
@@ -54,7 +53,6 @@ from compilewatch.extras.papers.records import (
     not_run,
     one_line,
 )
-from compilewatch.extras.papers.settings import PapersSettings
 from compilewatch.extras.papers.store import PROFILER_FOLDER, PaperFolder, PaperStore
 from compilewatch.launchers import Completed, by_environment
 from compilewatch.plan import options_of, place, plan, targets_of, worker_sha256
@@ -311,7 +309,7 @@ class Trainer:
     @property
     def identity(self) -> str:
         """What can change the outcome beside the code."""
-        if endpoint := self.settings.of(ExecutorSettings).endpoint:
+        if endpoint := self.settings.executor.endpoint:
             return digest([endpoint, self.limits, 1])
         return digest(["local", self.limits.deadline_seconds, 1])
 
@@ -359,7 +357,7 @@ class Trainer:
 
     def train(self, generation: CodeVersion, folder: PaperFolder) -> StageResult:
         """Train a version. Raises SandboxError, ExecutorError or TrainiumError: it was not run."""
-        if self.settings.of(ExecutorSettings).endpoint:
+        if self.settings.executor.endpoint:
             return self._train_remotely(generation, folder)
         self.runner.check()
         return trained(self.runner.run(training_files(generation), self.limits))
@@ -392,7 +390,7 @@ class Trainer:
                 if not (folder.path / name).exists()
             ]
         result = job_ran(state, logs["stdout"], logs["stderr"])
-        if usd_per_hour := self.settings.of(PapersSettings).usd_per_hour:
+        if usd_per_hour := self.settings.papers.usd_per_hour:
             hours = result.numbers.get("execution_time_seconds", 0.0) / 3600
             result.numbers["estimated_cost_usd"] = hours * usd_per_hour
         files += [

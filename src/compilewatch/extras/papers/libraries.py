@@ -21,10 +21,10 @@ from urllib.parse import urlsplit
 import msgspec
 
 from compilewatch import plugins
+from compilewatch.config import PapersSettings
 from compilewatch.errors import SourceError, UsageError
 from compilewatch.extras.papers import LIBRARIES, PaperLibrary, PaperQuery
 from compilewatch.extras.papers.records import Paper, PaperText
-from compilewatch.extras.papers.settings import PapersSettings
 
 
 def open_library(settings: PapersSettings, *, cache: Path) -> PaperLibrary:

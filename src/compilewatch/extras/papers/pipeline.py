@@ -20,7 +20,6 @@ import msgspec
 from compilewatch.config import Settings
 from compilewatch.errors import SourceError, UsageError
 from compilewatch.extras.executor.sandbox.policy import MIB, SandboxLimits
-from compilewatch.extras.executor.settings import ExecutorSettings
 from compilewatch.extras.papers import PaperLibrary, Prompt, Provider, calls, checks, execution
 from compilewatch.extras.papers.libraries import read_text
 from compilewatch.extras.papers.records import (
@@ -41,7 +40,6 @@ from compilewatch.extras.papers.records import (
     finding_of,
     not_run,
 )
-from compilewatch.extras.papers.settings import PapersSettings
 from compilewatch.extras.papers.store import PaperFolder, PaperStore, summarise_paper
 from compilewatch.plan import check_targets, targets_of
 from compilewatch.records import Mode, Record, digest, now
@@ -468,9 +466,9 @@ def run_papers(
     Raises UsageError for options that contradict the settings.
     """
     check_targets(targets_of(targets, [Mode.EVAL], None))
-    if trainium and not settings.of(ExecutorSettings).endpoint:
+    if trainium and not settings.executor.endpoint:
         raise UsageError("--trainium needs the address of its executor: set TRAINIUM_ENDPOINT")
-    own = settings.of(PapersSettings)
+    own = settings.papers
     store = PaperStore(Path(settings.output_dir))
     runner = execution.SandboxRunner()
     seconds = own.device_seconds

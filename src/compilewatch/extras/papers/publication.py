@@ -15,7 +15,7 @@ import msgspec
 
 import compilewatch
 from compilewatch.api.publish import Published
-from compilewatch.config import Settings
+from compilewatch.config import CloudWatchSettings, Settings
 from compilewatch.errors import SinkError, UnreachableError
 from compilewatch.events import Event
 from compilewatch.extras.papers.records import (
@@ -27,7 +27,6 @@ from compilewatch.extras.papers.records import (
     StageOutcome,
     StageResult,
 )
-from compilewatch.extras.papers.settings import CloudWatchSettings
 from compilewatch.extras.papers.store import PaperStore, funnel, summarise_paper
 from compilewatch.records import digest
 from compilewatch.report.wording import plural, printable
@@ -304,7 +303,7 @@ def publish_papers(outputs: Path, settings: Settings) -> Published:
         "pushgateway": (settings.pushgateway.url, lambda: push_papers(settings, summaries)),
         "loki": (settings.loki.url, lambda: _log(settings, store, results)),
         "cloudwatch": (
-            settings.of(CloudWatchSettings).enabled,
+            settings.cloudwatch.enabled,
             lambda: _watch(settings, store, summaries),
         ),
     }
@@ -349,7 +348,7 @@ def _log(settings: Settings, store: PaperStore, results: list[StageResult]) -> s
 def _watch(settings: Settings, store: PaperStore, summaries: list[PaperSummary]) -> str:
     """Send the executions that CloudWatch does not have, a request at a time."""
 
-    own = settings.of(CloudWatchSettings)
+    own = settings.cloudwatch
     sent = 0
     for start in range(0, len(summaries), EXECUTIONS):
         part = summaries[start : start + EXECUTIONS]

@@ -93,7 +93,7 @@ def call(verb: str) -> Record:
 
         return list_models()
     content = sys.stdin.buffer.read()
-    if (reference := extras.rows("calls").get(verb)) is not None:
+    if (reference := extras.CALLS.get(verb)) is not None:
         answer = plugins.load(reference)(content)
         assert isinstance(answer, Record)
         return answer

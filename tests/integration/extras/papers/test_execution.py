@@ -19,7 +19,6 @@ from compilewatch.config import Settings, load_settings
 from compilewatch.extras.executor.client import ExecutorClient
 from compilewatch.extras.executor.protocol import JobRequest
 from compilewatch.extras.executor.sandbox.policy import MIB, SandboxLimits
-from compilewatch.extras.executor.settings import ExecutorSettings
 from compilewatch.extras.executor.trainium import OnDemand, running
 from compilewatch.extras.papers import execution
 from compilewatch.extras.papers.execution import SCRIPT, Trainer
@@ -59,9 +58,10 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def trainer(settings: Settings, executor: Executor, token: str = TOKEN, **fields: Any) -> Trainer:
-    own = settings.of(ExecutorSettings)
+    own = settings.executor
     own = msgspec.structs.replace(own, endpoint=executor.url, token=token)
-    return Trainer(settings=settings.replaced(own), **{"limits": SHORT, **fields})
+    settings = msgspec.structs.replace(settings, executor=own)
+    return Trainer(settings=settings, **{"limits": SHORT, **fields})
 
 
 def trained(tmp_path: Path, executor: Executor, token: str = TOKEN) -> StageResult:

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from compilewatch.config import PapersSettings
 from compilewatch.errors import SourceError, UsageError
 from compilewatch.extras.papers import LIBRARIES, PaperLibrary, PaperQuery
 from compilewatch.extras.papers.libraries import open_library
-from compilewatch.extras.papers.settings import PapersSettings
 from tests.aws import no_configuration
 from tests.integration.extras.papers import opensearch_server
 from tests.papers import INPUTS

@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from compilewatch import extras
 from compilewatch.api.publish import stored_fix_for, stored_fixes, view
 from compilewatch.errors import StoreError
 from compilewatch.extras.fixes.of_run.command import exit_status, summarised, summary_text
@@ -230,12 +229,3 @@ def test_a_stored_fix_is_found_for_the_same_graph_breaks(tmp_path: Path) -> None
     assert found("Other", ITEM, HOPELESS) in {f"{stored.run.id} {n}" for n in "AB"}
     assert found("C", HOPELESS) is None
     assert found("C") is None
-
-
-def test_without_the_extra_nothing_is_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stored = searched(tmp_path)
-    monkeypatch.setattr(extras, "is_here", lambda _: False)
-    assert stored_fixes(stored) == ((), ())
-    assert view(Store(tmp_path / "outputs"), stored).fixes == ()
