@@ -8,25 +8,17 @@ from typing import Any
 
 import msgspec
 
+from compilewatch import records
 from compilewatch.api.sweep import sweep_models
 from compilewatch.config import Settings, load_settings
 from compilewatch.launchers import Launcher
-from compilewatch.records import (
-    ConfigBuild,
-    GraphBreak,
-    ModelSpec,
-    Request,
-    Result,
-    RunView,
-    Target,
-)
 from compilewatch.store import Store
 from tests import factories
 from tests.fake_launcher import FakeLauncher, passing
 
-SHARED = ConfigBuild(config_file="/c", config_sha256="shared", class_name="BertModel")
+SHARED = records.ConfigBuild(config_file="/c", config_sha256="shared", class_name="BertModel")
 
-MODELS: tuple[ModelSpec, ...] = (
+MODELS: tuple[records.ModelSpec, ...] = (
     factories.spec("A"),
     factories.spec("org/one", build=SHARED),
     factories.spec("B"),
@@ -48,23 +40,25 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "outputs")
 
 
-def run_sweep(tmp_path: Path, launcher: Launcher | None = None, **given: Any) -> RunView:
+def run_sweep(tmp_path: Path, launcher: Launcher | None = None, **given: Any) -> records.RunView:
     changes = given.pop("settings", {})
     return sweep_models(
         store(tmp_path),
         launcher or FakeLauncher(),
         given.pop("specs", MODELS),
-        given.pop("targets", [Target()]),
+        given.pop("targets", [records.Target()]),
         settings(tmp_path, **changes),
         source=given.pop("source", "library"),
         **given,
     )
 
 
-def breaking(breaks: dict[str, Sequence[GraphBreak]]) -> Callable[[Request], Result]:
+def breaking(
+    breaks: dict[str, Sequence[records.GraphBreak]],
+) -> Callable[[records.Request], records.Result]:
     """Answers: these models break so, all others pass."""
 
-    def answer(request: Request) -> Result:
+    def answer(request: records.Request) -> records.Result:
         found = tuple(breaks.get(request.model.name, ()))
         if not found:
             return passing(request)
@@ -73,7 +67,7 @@ def breaking(breaks: dict[str, Sequence[GraphBreak]]) -> Callable[[Request], Res
     return answer
 
 
-def names(results: Sequence[Result]) -> list[str]:
+def names(results: Sequence[records.Result]) -> list[str]:
     return [result.request.model.name for result in results]
 
 
@@ -81,7 +75,7 @@ def seen(launcher: FakeLauncher) -> list[str]:
     return [request.model.name for request in launcher.seen]
 
 
-def events(view: RunView, tmp_path: Path) -> list[dict[str, Any]]:
+def events(view: records.RunView, tmp_path: Path) -> list[dict[str, Any]]:
     """The log of a run, in order."""
     path = tmp_path / "outputs" / view.run.id / "logs" / f"{view.run.id}.jsonl"
     return [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]

@@ -7,25 +7,14 @@ labels of a log store; the other fields with a single value become its structure
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 
-from compilewatch import extras, plugins
+from compilewatch import extras, plugins, records
 from compilewatch.contract.targets import target_label_value
-from compilewatch.records import (
-    SCHEMA_VERSION,
-    Change,
-    ChangeKind,
-    ModelSpec,
-    Record,
-    Result,
-    Run,
-    Target,
-    now,
-    reason_label,
-)
 
 LABELS = ("event", "level", "source", "device", "target", "mode")
 
@@ -88,7 +77,9 @@ MEANINGS: dict[str, str] = {
     "after": "status in this run; null: not evaluated here",
     "causes": "other differences that may be the cause, such as `torch 2.12 -> 2.13`",
     "baseline": "the run that this run was compared with; null: none",
-    "kind": ", ".join(f"`{kind}`" for kind in ChangeKind if kind is not ChangeKind.REGRESSION),
+    "kind": ", ".join(
+        f"`{kind}`" for kind in records.ChangeKind if kind is not records.ChangeKind.REGRESSION
+    ),
     "sink": "the sink that did not accept the run",
     "wall_seconds": "wall-clock time of the run",
     "statuses": "number of results by status",
@@ -97,7 +88,7 @@ MEANINGS: dict[str, str] = {
 }
 
 
-class Event(Record, frozen=True, kw_only=True, tag_field="event"):
+class Event(records.Record, frozen=True, kw_only=True, tag_field="event"):
     """The fields of every line."""
 
     ts: str
@@ -105,7 +96,7 @@ class Event(Record, frozen=True, kw_only=True, tag_field="event"):
     run: str
     source: str
     device: str
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = records.SCHEMA_VERSION
 
     def __post_init__(self) -> None:
         """Shorten a `detail` that exceeds `TEXT_LENGTH`."""
@@ -271,7 +262,7 @@ def metadata_of(fields: Iterable[str]) -> tuple[str, ...]:
 class EventFactory:
     """Makes the events of one run, with the time and the fields that they share."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: records.Run) -> None:
         self._run = run
         devices = sorted({environment.device for environment in run.environments})
         self._device = "+".join(devices) or "unknown"
@@ -279,7 +270,7 @@ class EventFactory:
     def stamp(self, level: str = "info") -> dict[str, Any]:
         """Return the fields of `Event` itself."""
         return {
-            "ts": now(),
+            "ts": records.now(),
             "level": level,
             "run": self._run.id,
             "source": self._run.source,
@@ -305,7 +296,7 @@ class EventFactory:
             shard=run.shard,
         )
 
-    def checked(self, result: Result) -> Iterator[Event]:
+    def checked(self, result: records.Result) -> Iterator[Event]:
         """Yield one `model_checked`, then one `graph_break` for each distinct graph break.
 
         The graph breaks of a reused result were logged by the run that found them.
@@ -332,7 +323,7 @@ class EventFactory:
         for graph_break in result.breaks if result.reused_from is None else ():
             yield BreakFound(
                 **self._about(request.model, request.target),
-                reason=reason_label(graph_break),
+                reason=records.reason_label(graph_break),
                 fingerprint=graph_break.fingerprint,
                 file=graph_break.file,
                 line=graph_break.line,
@@ -341,9 +332,9 @@ class EventFactory:
                 detail=graph_break.reason,
             )
 
-    def changed(self, change: Change, baseline: str) -> Event:
+    def changed(self, change: records.Change, baseline: str) -> Event:
         """Return a `regression`, or a `change` for every other kind."""
-        regressed = change.kind is ChangeKind.REGRESSION
+        regressed = change.kind is records.ChangeKind.REGRESSION
         fields: dict[str, Any] = {
             **self.stamp("error" if regressed else "info"),
             "model": change.model,
@@ -362,14 +353,34 @@ class EventFactory:
             return Regression(**fields)
         return Changed(kind=change.kind.value, **fields)
 
-    def stale(self, note: str, result: Result) -> ExpectationStale:
+    def failed(self, failures: Iterable[tuple[str, str]]) -> list[SinkFailed]:
+        """Return an event for each (sink, why)."""
+        return [SinkFailed(**self.stamp("error"), sink=sink, detail=why) for sink, why in failures]
+
+    def finished(self, view: records.RunView, reused: int) -> RunFinished:
+        kinds = Counter(change.kind for change in view.changes)
+        counts = Counter(result.status for result in view.results)
+        return RunFinished(
+            **self.stamp(),
+            planned=view.run.planned,
+            reused=reused,
+            wall_seconds=round(view.run.wall_seconds or 0.0, 3),
+            statuses={status.value: counts[status] for status in records.Status if counts[status]},
+            regressions=kinds[records.ChangeKind.REGRESSION],
+            fixed=kinds[records.ChangeKind.FIXED],
+            baseline=view.baseline.id if view.baseline else None,
+        )
+
+    def stale(self, note: str, result: records.Result) -> ExpectationStale:
         return ExpectationStale(
             **self._about(result.request.model, result.request.target, "warning"),
             status=result.status.value,
             detail=note,
         )
 
-    def _about(self, model: ModelSpec, target: Target, level: str = "info") -> dict[str, Any]:
+    def _about(
+        self, model: records.ModelSpec, target: records.Target, level: str = "info"
+    ) -> dict[str, Any]:
         return {
             **self.stamp(level),
             "model": model.name,

@@ -8,43 +8,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from compilewatch import extras, plugins
-from compilewatch.analysis.summary import status_counts, summarise
-from compilewatch.api.choose import (
-    Selection,
-    checked_targets,
-    choose_for_sweep,
-    environments_for,
-    launcher_of,
-)
-from compilewatch.api.publish import (
-    Published,
-    SweepSummary,
-    check_sinks,
-    load_sinks,
-    publish,
-    report_health,
-    summary_of,
-    view,
-)
+from compilewatch import events, extras, plugins, records
+from compilewatch.analysis.summary import summarise
+from compilewatch.api import choose, publish
 from compilewatch.config import Settings, load_settings
 from compilewatch.contract.targets import target_label
 from compilewatch.environments import Environments
 from compilewatch.errors import LauncherError, StoreError, UsageError
-from compilewatch.events import (
-    Event,
-    EventFactory,
-    RunFinished,
-    RunInterrupted,
-    RunResumed,
-    SinkFailed,
-)
 from compilewatch.launchers import Launcher, Observer
 from compilewatch.plan import (
     Expectations,
@@ -59,22 +35,7 @@ from compilewatch.plan import (
     stale_note,
     worker_sha256,
 )
-from compilewatch.records import (
-    Attempt,
-    AttemptCode,
-    ChangeKind,
-    Depth,
-    ModelSpec,
-    Plan,
-    Request,
-    Result,
-    Run,
-    RunView,
-    Shard,
-    Status,
-    Target,
-    now,
-)
+from compilewatch.records import Request, Result, Run, RunView, Status, Target
 from compilewatch.report.wording import plural
 from compilewatch.sinks import remote_sinks
 from compilewatch.sources import ALL
@@ -82,17 +43,6 @@ from compilewatch.store import RunWriter, Spooled, Store, StoredRun
 
 EVALUATED_AGAIN = frozenset({Status.CRASHED, Status.TIMEOUT, Status.OOM})
 """Statuses that a resumed run evaluates again, because the machine may have been the cause."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SweepPlan:
-    """What a new run evaluates; see `sweep_models`."""
-
-    selection: Selection
-    targets: tuple[Target, ...]
-    shard: Shard | None = None
-    fresh: bool = False
-    profiled: int = 0
 
 
 def sweep(
@@ -106,7 +56,7 @@ def sweep(
     profiled: int = 0,
     observer: Observer | None = None,
     **settings: Any,
-) -> SweepSummary:
+) -> publish.SweepSummary:
     """Evaluate models, store the run, write its report, and return what it says.
 
     The models are those of the source with these names or `families`, the `top` most used ones or
@@ -117,38 +67,51 @@ def sweep(
     profile. Raises a CompilewatchError that says in one line what is wrong.
     """
     if every:
-        settings.setdefault("depth", Depth.REDUCED.value)
+        settings.setdefault("depth", records.Depth.REDUCED.value)
     loaded = load_settings(settings)
     store = Store(Path(loaded.output_dir))
-    plan = SweepPlan(
-        selection=Selection(names=models, top=top, every=every, families=families),
-        targets=checked_targets(loaded, settings.get("nested_graph_breaks")),
+    seen = new_run(
+        store,
+        loaded,
+        choose.Selection(names=models, top=top, every=every, families=families),
+        choose.checked_targets(loaded, settings.get("nested_graph_breaks")),
+        observer or Observer(),
         shard=parse_shard(shard) if shard else None,
         fresh=fresh,
         profiled=profiled,
     )
-    return summary_of(store, new_run(store, loaded, plan, observer or Observer()))
+    return publish.summary_of(store, seen)
 
 
-def new_run(store: Store, settings: Settings, plan: SweepPlan, observer: Observer) -> RunView:
+def new_run(
+    store: Store,
+    settings: Settings,
+    selection: choose.Selection,
+    targets: Sequence[Target],
+    observer: Observer,
+    *,
+    shard: records.Shard | None,
+    fresh: bool,
+    profiled: int,
+) -> RunView:
     """Choose the models, and evaluate them on the launcher that the settings name."""
-    with launcher_of(settings, environments_of(settings)) as launcher:
+    with choose.launcher_of(settings, environments_of(settings)) as launcher:
         observer.on_launcher(launcher)
-        chosen = choose_for_sweep(settings, plan.selection)
+        chosen = choose.choose_for_sweep(settings, selection)
         observer.on_models(chosen.lines)
         return sweep_models(
             store,
             launcher,
             chosen.specs,
-            plan.targets,
+            targets,
             msgspec.structs.replace(settings, jobs=launcher.jobs),
             source=ALL if settings.source == ALL else chosen.specs[0].source,
-            selection=plan.selection.stored() | {"heads": settings.heads},
-            shard=plan.shard,
-            fresh=plan.fresh,
+            selection=selection.stored() | {"heads": settings.heads},
+            shard=shard,
+            fresh=fresh,
             own=chosen.own,
             observer=observer,
-            profiled=plan.profiled,
+            profiled=profiled,
         )
 
 
@@ -156,19 +119,19 @@ def environments_of(settings: Settings) -> tuple[str, ...]:
     """The environments that the targets need. The nodes of a cluster know which exist."""
     if settings.launcher == "ray":
         return possible_environments(settings.targets, settings.environments, settings.devices)
-    return environments_for(settings.targets, settings)
+    return choose.environments_for(settings.targets, settings)
 
 
 def sweep_models(
     store: Store,
     launcher: Launcher,
-    specs: Sequence[ModelSpec],
+    specs: Sequence[records.ModelSpec],
     targets: Sequence[Target],
     settings: Settings,
     *,
     source: str,
     selection: Mapping[str, Any] | None = None,
-    shard: Shard | None = None,
+    shard: records.Shard | None = None,
     fresh: bool = False,
     own: Own | None = None,
     observer: Observer | None = None,
@@ -185,7 +148,7 @@ def sweep_models(
     environment) raise before anything runs. KeyboardInterrupt, LauncherError and StoreError leave
     an interrupted run in the store and propagate.
     """
-    check_sinks(settings)
+    publish.check_sinks(settings)
     if settings.baseline not in ("auto", "none"):
         store.open(settings.baseline)
     known = launcher.environments()
@@ -206,7 +169,7 @@ def sweep_models(
     used = {target.environment for target in (*placed, *(r.target for r in requests))}
     run = Run(
         id="",
-        started_at=now(),
+        started_at=records.now(),
         source=source,
         environments=tuple(e for e in known if e.name in used),
         planned=planned.total,
@@ -227,10 +190,8 @@ def sweep_models(
         plan_total=sum(1 for _ in pairs(specs, placed, own)),
     )
     with store.create_run(run, planned) as writer:
-        progress = RunInProgress(
-            store=store, writer=writer, settings=settings, expectations=expectations
-        )
-        return progress.evaluate(planned, launcher, observer or Observer())
+        open_run = OpenRun(store, writer, settings, expectations)
+        return open_run.evaluate(planned, launcher, observer or Observer())
 
 
 def resume_run(
@@ -239,7 +200,7 @@ def resume_run(
     """Resume a run, the newest unfinished one by default, on the launcher of the settings."""
     stored = store.open(reference) if reference else store.unfinished()
     names = [environment.name for environment in stored.run.environments]
-    with launcher_of(settings, names) as launcher:
+    with choose.launcher_of(settings, names) as launcher:
         observer.on_launcher(launcher)
         settings = msgspec.structs.replace(settings, jobs=launcher.jobs)
         return resume(store, launcher, settings, reference=reference, observer=observer)
@@ -257,38 +218,38 @@ def resume(
 
     Requests with a result are not evaluated again, except those that timed out, crashed or ran out
     of memory, because the machine may have been the cause. Their old results are kept as attempts.
-    Raises UsageError if there is no run to resume, or if the environment or compilewatch itself has
-    changed, so that a run never mixes results of two versions.
+    Raises UsageError if there is no run to resume, or if requests are left and the environment or
+    compilewatch itself has changed, so that a run never mixes results of two versions.
     """
-    check_sinks(settings)
+    publish.check_sinks(settings)
     stored = store.unfinished() if reference is None else store.open(reference)
     with store.resume_run(stored) as writer:
         planned = stored.plan()
-        _check_unchanged(writer.run, launcher)
         expectations = load_expectations(Path(settings.expectations_file))
         # Read after the writer was opened, which repairs the end of the file.
         results = StoredRun(stored.path).results()
-        stamp = EventFactory(writer.run).stamp()
-        writer.events([RunResumed(**stamp, planned=planned.total, answered=len(results))])
-        progress = RunInProgress(
-            store=store, writer=writer, settings=settings, expectations=expectations
-        )
-        return progress.evaluate(planned, launcher, observer or Observer(), results)
+        if _waiting(planned, results) or writer.run.settings.get("profiled"):
+            _check_unchanged(writer.run, launcher)
+        open_run = OpenRun(store, writer, settings, expectations)
+        stamp = open_run.author.stamp()
+        writer.events([events.RunResumed(**stamp, planned=planned.total, answered=len(results))])
+        return open_run.evaluate(planned, launcher, observer or Observer(), results)
 
 
 def _check_unchanged(run: Run, launcher: Launcher) -> None:
     """Raises UsageError if new results would not be comparable with those of the run."""
     now_known = {environment.name: environment.digest for environment in launcher.environments()}
-    for environment in run.environments:
-        if now_known.get(environment.name) != environment.digest:
-            raise UsageError(
-                f"environment {environment.name!r} has changed since run {run.id} was started: "
-                "start a new sweep instead of using --resume"
-            )
+    changed = [
+        f"environment {environment.name!r} has"
+        for environment in run.environments
+        if now_known.get(environment.name) != environment.digest
+    ]
     if run.settings.get("target_sha256") != _target_digests(run.targets):
+        changed.append("the targets of compilewatch have")
+    if changed:
         raise UsageError(
-            f"the targets of compilewatch have changed since run {run.id} was started: start a new "
-            "sweep instead of using --resume"
+            f"{changed[0]} changed since run {run.id} was started: start a new sweep instead of "
+            "using --resume"
         )
 
 
@@ -296,52 +257,178 @@ def _target_digests(targets: Iterable[Target]) -> dict[str, str]:
     return {name: worker_sha256() for name in sorted({target.name for target in targets})}
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunInProgress:
-    """A run whose writer is open, with the objects that every step needs."""
+def _waiting(planned: records.Plan, stored: Iterable[Result]) -> dict[str, list[Request]]:
+    """The requests of a plan that have no result to keep, by key."""
+    known = {_identity(r.request) for r in stored if r.status not in EVALUATED_AGAIN}
+    waiting: dict[str, list[Request]] = {}
+    for request in planned.requests:
+        if _identity(request) not in known:
+            waiting.setdefault(request.key, []).append(request)
+    return waiting
 
-    store: Store
-    writer: RunWriter
-    settings: Settings
-    expectations: Expectations
 
-    @property
-    def author(self) -> EventFactory:
-        """The author of the events of this run."""
-        return EventFactory(self.writer.run)
+class OpenRun:
+    """A run whose writer is open: evaluates the requests that are left, and ends the run."""
 
-    def log_results(self, results: Iterable[Result]) -> None:
-        """Append the events of stored results."""
-        author = self.author
-        self.writer.events([event for result in results for event in author.checked(result)])
+    def __init__(
+        self, store: Store, writer: RunWriter, settings: Settings, expectations: Expectations
+    ) -> None:
+        self.author = events.EventFactory(writer.run)
+        self._store, self._writer = store, writer
+        self._settings, self._expectations = settings, expectations
+        self._environments = {e.name: e for e in writer.run.environments}
+        self._done, self._evaluated = 0, False
 
     def evaluate(
         self,
-        planned: Plan,
+        planned: records.Plan,
         launcher: Launcher,
         observer: Observer,
         stored: Sequence[Result] = (),
     ) -> RunView:
-        """Evaluate the open requests of a plan, profile what the run asks for, and end the run.
+        """Evaluate what is left of a plan, profile what the run asks for, and end the run.
 
-        `stored` are the results of the run from before it was interrupted.
+        `stored` are the results of the run from before it was interrupted. After an exception, the
+        run is marked as interrupted.
         """
-        Evaluation(self, planned, launcher, observer, stored).run()
+        self._done = sum(result.status not in EVALUATED_AGAIN for result in stored)
+        self._evaluated = bool(stored)
+        try:
+            waiting = self._reuse(planned, stored, observer)
+            if waiting:
+                again = {_identity(r.request): r for r in stored if r.status in EVALUATED_AGAIN}
+                self._run(planned.total, waiting, again, launcher, observer)
+        except BaseException as error:
+            self._give_up(planned.total, error)
+            raise
         notes: tuple[str, ...] = ()
-        seconds = self.writer.wall_seconds()  # profiles are no overhead of the evaluation
-        if most := self.writer.run.settings.get("profiled"):
-            notes = plugins.load(
-                "compilewatch.extras.profiles.of_run:profile_run", "sweep --profile"
-            )(
-                self.writer.path,
-                self.writer.run.id,
-                StoredRun(self.writer.path).results(),
+        seconds = self._writer.wall_seconds()  # profiles are no overhead of the evaluation
+        if most := self._writer.run.settings.get("profiled"):
+            profile_run = "compilewatch.extras.profiles.of_run:profile_run"
+            notes = plugins.load(profile_run, "sweep --profile")(
+                self._writer.path,
+                self._writer.run.id,
+                StoredRun(self._writer.path).results(),
                 most,
                 observer,
-                Environments(self.settings.cache_folder),
+                Environments(self._settings.cache_folder),
             )
         seen = self.finish(wall_seconds=seconds)
         return replace(seen, notes=(*seen.notes, *notes))
+
+    def log_results(self, results: Iterable[Result]) -> None:
+        """Append the events of stored results."""
+        self._writer.events([event for result in results for event in self.author.checked(result)])
+
+    def _reuse(
+        self, planned: records.Plan, stored: Sequence[Result], observer: Observer
+    ) -> dict[str, list[Request]]:
+        """Store the results that need no run: skipped models, results of this or earlier runs.
+
+        Returns the requests that are left, by key.
+        """
+        waiting = _waiting(planned, stored)
+        kept = [result for result in stored if result.status not in EVALUATED_AGAIN]
+        known = {_identity(result.request) for result in kept}
+        skipped = [r for r in planned.skipped if _identity(r.request) not in known]
+        self._writer.append(skipped)
+        by_key = {r.request.key: r for r in kept if r.status is not Status.SKIPPED}
+        shared: list[Result] = []
+        for key in waiting.keys() & by_key.keys():
+            shared += self._reused_for(by_key[key], waiting.pop(key), self._writer.run.id)
+        self._writer.append(shared)
+        reused: list[tuple[Result, Path]] = []
+        if not self._writer.run.settings.get("fresh"):
+            for key, earlier in self._store.lookup_many(list(waiting)).items():
+                origin = earlier.result.reused_from or earlier.run
+                results = self._reused_for(earlier.result, waiting.pop(key), origin)
+                reused += [(result, self._store.root / earlier.run) for result in results]
+        if not stored:
+            self.log_started(len(reused), len(skipped), planned.duplicates)
+        self.log_results(skipped)
+        self.log_results(self._writer.adopt(reused))
+        self._done += len(skipped) + len(shared) + len(reused)
+        observer.on_plan(planned.total, len(reused), [requests[0] for requests in waiting.values()])
+        return waiting
+
+    def log_started(self, reused: int, skipped: int, duplicates: int) -> None:
+        """Append the first event of the run."""
+        started = self.author.started(reused=reused, skipped=skipped, duplicates=duplicates)
+        self._writer.events([started])
+
+    def _run(
+        self,
+        total: int,
+        waiting: dict[str, list[Request]],
+        again: Mapping[tuple[str, Target], Result],
+        launcher: Launcher,
+        observer: Observer,
+    ) -> None:
+        """Run one request per key and store its result for all requests with that key.
+
+        What is evaluated `again` has its result from before the interruption as an attempt.
+        """
+        launched = launcher.run(
+            [requests[0] for requests in waiting.values()], self._writer.make_scratch()
+        )
+        try:
+            for completed in launched:
+                result = completed.result
+                requests = waiting.pop(result.request.key)
+                if (earlier := again.get(_identity(result.request))) is not None:
+                    attempt = records.Attempt(
+                        tier=earlier.tier,
+                        status=earlier.status,
+                        phase=earlier.phase,
+                        code=records.AttemptCode.RESUMED,
+                        reason=earlier.detail,
+                        durations=earlier.durations,
+                    )
+                    attempts = (*earlier.attempts, attempt, *result.attempts)
+                    result = msgspec.structs.replace(result, attempts=attempts)
+                result = self._judged(result)
+                others = self._reused_for(result, requests[1:], self._writer.run.id)
+                stored = self._writer.append([result, *others], completed.artifacts)
+                self._evaluated = True
+                self.log_results(stored)
+                for one in stored:
+                    self._done += 1
+                    observer.on_result(one, self._done, total)
+        finally:
+            # An unfinished generator ends its children here and not when it is garbage-collected.
+            with contextlib.suppress(AttributeError):
+                launched.close()  # type: ignore[attr-defined]
+        if waiting:
+            left = sum(map(len, waiting.values()))
+            raise LauncherError(
+                f"the launcher ended while {plural(left, 'request')} had no result: use --resume"
+            )
+
+    def _reused_for(self, result: Result, requests: Iterable[Request], origin: str) -> list[Result]:
+        """A result of the run `origin`, for other requests with the same key."""
+        return [
+            self._judged(msgspec.structs.replace(result, request=request, reused_from=origin))
+            for request in requests
+        ]
+
+    def _judged(self, result: Result) -> Result:
+        environment = self._environments[result.request.target.environment]
+        return self._expectations.judge(result, environment)
+
+    def _give_up(self, total: int, error: BaseException) -> None:
+        if isinstance(error, StoreError) and not self._evaluated:
+            self._writer.discard()  # nothing was evaluated, so no result is lost
+            return
+        # On a full disk this fails too, but such a run is also read as interrupted.
+        with contextlib.suppress(StoreError):
+            self._writer.finish("interrupted")
+            event = events.RunInterrupted(
+                **self.author.stamp("warning"),
+                planned=total,
+                answered=self._done,
+                detail=str(error) or type(error).__name__,
+            )
+            self._writer.events([event])
 
     def finish(self, *, state: str = "finished", wall_seconds: float | None = None) -> RunView:
         """End the run: compare it, log the changes, and publish it.
@@ -350,199 +437,42 @@ class RunInProgress:
         wait in the spool: `--resume` does all of it again for a run that is killed before. A shard
         is stored but not sent to any service; only the merged run is sent.
         """
-        if self.writer.run.source == "manifest":
-            plugins.load("compilewatch.extras.gate.of_run:judge_run")(self.writer)
-        stored = self.store.open(self.writer.run.id)
-        stored.run = self.writer.ended(state, wall_seconds)
-        seen = view(
-            self.store, stored, baseline=self.settings.baseline, expectations=self.expectations
+        if self._writer.run.source == "manifest":
+            plugins.load("compilewatch.extras.gate.of_run:judge_run")(self._writer)
+        stored = self._store.open(self._writer.run.id)
+        stored.run = self._writer.ended(state, wall_seconds)
+        settings, expectations = self._settings, self._expectations
+        seen = publish.view(
+            self._store, stored, baseline=settings.baseline, expectations=expectations
         )
         baseline = seen.baseline.id if seen.baseline is not None else None
         run = msgspec.structs.replace(stored.run, baseline=baseline)
         seen = replace(seen, run=run)
-        author = EventFactory(run)
-        events: list[Event] = []
+        author = events.EventFactory(run)
+        log: list[events.Event] = []
         if baseline is not None:
-            events += (author.changed(change, baseline) for change in seen.changes)
-        for expected, result in self.expectations.stale(seen.results, run.environments):
-            events.append(author.stale(stale_note(expected, result), result))
-        written = publish(self.store, seen, load_sinks(self.settings.sinks, self.settings))
-        services = remote_sinks(self.settings) if run.shard is None else ()
+            log += (author.changed(change, baseline) for change in seen.changes)
+        for expected, result in expectations.stale(seen.results, run.environments):
+            log.append(author.stale(stale_note(expected, result), result))
+        written = publish.publish(self._store, seen, publish.load_sinks(settings.sinks, settings))
+        services = remote_sinks(settings) if run.shard is None else ()
         for service in services:
-            self.store.spool.put(service, Spooled(run=run.id, since=now()))
-        self.writer.events([*events, *_failed(author, written), _finished(author, seen)])
-        self.writer.record(run)
+            self._store.spool.put(service, Spooled(run=run.id, since=records.now()))
+        log += [*author.failed(written.failures), author.finished(seen, summarise(seen).reused)]
+        self._writer.events(log)
+        self._writer.record(run)
         if run.shard is not None:
             return replace(seen, notes=(*seen.notes, *written.notes))
-        sent = publish(self.store, seen, load_sinks(services, self.settings))
-        report_health(self.store, self.settings, sent)
-        self.writer.events(_failed(author, sent))
+        try:
+            sent = publish.publish(self._store, seen, publish.load_sinks(services, settings))
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f"run {run.id} is finished. What was not sent waits for the next publication, or: "
+                f"compilewatch publish {run.id}"
+            ) from None
+        publish.report_health(self._store, settings, sent)
+        self._writer.events(author.failed(sent.failures))
         return replace(seen, notes=(*seen.notes, *written.notes, *sent.notes))
-
-
-def _failed(author: EventFactory, published: Published) -> list[SinkFailed]:
-    return [
-        SinkFailed(**author.stamp("error"), sink=sink, detail=why)
-        for sink, why in published.failures
-    ]
-
-
-def _finished(author: EventFactory, seen: RunView) -> RunFinished:
-    kinds = [change.kind for change in seen.changes]
-    return RunFinished(
-        **author.stamp(),
-        planned=seen.run.planned,
-        reused=summarise(seen).reused,
-        wall_seconds=round(seen.run.wall_seconds or 0.0, 3),
-        statuses={s.value: n for s, n in status_counts(seen.results).items()},
-        regressions=kinds.count(ChangeKind.REGRESSION),
-        fixed=kinds.count(ChangeKind.FIXED),
-        baseline=seen.baseline.id if seen.baseline else None,
-    )
-
-
-class Evaluation:
-    """The open requests of a plan, and their evaluation."""
-
-    def __init__(
-        self,
-        progress: RunInProgress,
-        plan: Plan,
-        launcher: Launcher,
-        observer: Observer,
-        stored: Sequence[Result],
-    ) -> None:
-        self._progress = progress
-        self._store, self._writer = progress.store, progress.writer
-        self._plan = plan
-        self._launcher = launcher
-        self._observer = observer
-        self._author = progress.author
-        self._environments = {e.name: e for e in progress.writer.run.environments}
-        self._resumed = bool(stored)
-        self._evaluated = False
-        self._earlier = {_identity(r.request): r for r in stored if r.status in EVALUATED_AGAIN}
-        kept = [result for result in stored if result.status not in EVALUATED_AGAIN]
-        self._done = len(kept)
-        self._results = {r.request.key: r for r in kept if r.status is not Status.SKIPPED}
-        answered = {_identity(result.request) for result in kept}
-        self._skipped = [r for r in plan.skipped if _identity(r.request) not in answered]
-        self._open: dict[str, list[Request]] = {}
-        for request in plan.requests:
-            if _identity(request) not in answered:
-                self._open.setdefault(request.key, []).append(request)
-
-    def run(self) -> None:
-        """Evaluate all open requests. After an exception, the run is marked as interrupted."""
-        try:
-            self._reuse()
-            self._evaluate()
-        except BaseException as error:
-            self._give_up(error)
-            raise
-
-    def _reuse(self) -> None:
-        """Store the results that need no run: skipped models, results of this or earlier runs."""
-        skipped = self._store_all([(r, None) for r in self._skipped])
-        known: list[tuple[Result, Path | None]] = []
-        for key in self._open.keys() & self._results.keys():
-            known += self._shared(self._results[key], self._open.pop(key))
-        self._store_all(known)
-        reused: list[tuple[Result, Path | None]] = []
-        if not self._writer.run.settings.get("fresh"):
-            for key, earlier in self._store.lookup_many(list(self._open)).items():
-                origin = earlier.result.reused_from or earlier.run
-                folder = self._store.root / earlier.run
-                reused += [
-                    (self._reused_for(earlier.result, request, origin), folder)
-                    for request in self._open.pop(key)
-                ]
-        if not self._resumed:
-            started = self._author.started(
-                reused=len(reused), skipped=len(skipped), duplicates=self._plan.duplicates
-            )
-            self._writer.events([started])
-        self._progress.log_results(skipped)
-        self._progress.log_results(self._store_all(reused))
-        waiting = [requests[0] for requests in self._open.values()]
-        self._observer.on_plan(self._plan.total, len(reused), waiting)
-
-    def _evaluate(self) -> None:
-        """Run one request per key and store its result for all requests with that key."""
-        if not self._open:
-            return
-        launched = self._launcher.run(
-            [r[0] for r in self._open.values()], self._writer.make_scratch()
-        )
-        try:
-            for completed in launched:
-                requests = self._open.pop(completed.result.request.key)
-                result = self._judged(self._with_earlier(completed.result))
-                results = [result, *(r for r, _ in self._shared(result, requests[1:]))]
-                stored = self._writer.append(results, completed.artifacts)
-                self._evaluated = True
-                self._progress.log_results(stored)
-                for one in stored:
-                    self._done += 1
-                    self._observer.on_result(one, self._done, self._plan.total)
-        finally:
-            # An unfinished generator ends its children here and not when it is garbage-collected.
-            with contextlib.suppress(AttributeError):
-                launched.close()  # type: ignore[attr-defined]
-        if self._open:
-            left = sum(map(len, self._open.values()))
-            raise LauncherError(
-                f"the launcher ended while {plural(left, 'request')} had no result: use --resume"
-            )
-
-    def _with_earlier(self, result: Result) -> Result:
-        """A result with the result from before the interruption, if any, as an attempt."""
-        earlier = self._earlier.get(_identity(result.request))
-        if earlier is None:
-            return result
-        attempt = Attempt(
-            tier=earlier.tier,
-            status=earlier.status,
-            phase=earlier.phase,
-            code=AttemptCode.RESUMED,
-            reason=earlier.detail,
-            durations=earlier.durations,
-        )
-        attempts = (*earlier.attempts, attempt, *result.attempts)
-        return msgspec.structs.replace(result, attempts=attempts)
-
-    def _shared(self, result: Result, requests: Sequence[Request]) -> list[tuple[Result, None]]:
-        """A result of this run, for other requests with the same key."""
-        return [(self._reused_for(result, r, self._writer.run.id), None) for r in requests]
-
-    def _reused_for(self, result: Result, request: Request, origin: str) -> Result:
-        return self._judged(msgspec.structs.replace(result, request=request, reused_from=origin))
-
-    def _judged(self, result: Result) -> Result:
-        return self._progress.expectations.judge(
-            result, self._environments[result.request.target.environment]
-        )
-
-    def _store_all(self, results: Sequence[tuple[Result, Path | None]]) -> list[Result]:
-        self._done += len(results)
-        foreign = [(r, folder) for r, folder in results if folder is not None]
-        own = [r for r, folder in results if folder is None]
-        return [*self._writer.append(own), *self._writer.adopt(foreign)]
-
-    def _give_up(self, error: BaseException) -> None:
-        if isinstance(error, StoreError) and not self._evaluated and not self._resumed:
-            self._writer.discard()  # nothing was evaluated, so no result is lost
-            return
-        # On a full disk this fails too, but such a run is also read as interrupted.
-        with contextlib.suppress(StoreError):
-            self._writer.finish("interrupted")
-            event = RunInterrupted(
-                **self._author.stamp("warning"),
-                planned=self._plan.total,
-                answered=self._done,
-                detail=str(error) or type(error).__name__,
-            )
-            self._writer.events([event])
 
 
 def _identity(request: Request) -> tuple[str, Target]:
@@ -557,7 +487,7 @@ def merge(store: Store, runs: Sequence[StoredRun], settings: Settings) -> RunVie
     Raises UsageError, before anything is written, for runs of different plans or splits, a run that
     is still being written, and a baseline that does not exist.
     """
-    check_sinks(settings)
+    publish.check_sinks(settings)
     parts = sorted(runs, key=lambda stored: stored.run.id)
     _check_shards([stored.run for stored in parts])
     if settings.baseline not in ("auto", "none"):
@@ -565,27 +495,23 @@ def merge(store: Store, runs: Sequence[StoredRun], settings: Settings) -> RunVie
     newest: dict[tuple[str, Target], tuple[Result, Path]] = {}
     for stored in parts:
         for result in stored.results():
-            identity = result.request.model.name, result.request.target
-            other = newest.get(identity)
+            other = newest.get(_identity(result.request))
             if other is None or _age(result) >= _age(other[0]):
-                newest[identity] = result, stored.path
+                newest[_identity(result.request)] = result, stored.path
     run = _joined([stored.run for stored in parts])
-    with store.create_run(run, Plan(requests=(), skipped=(), digest=run.plan_digest)) as writer:
-        progress = RunInProgress(
-            store=store,
-            writer=writer,
-            settings=settings,
-            expectations=load_expectations(Path(settings.expectations_file)),
-        )
+    nothing_open = records.Plan(requests=(), skipped=(), digest=run.plan_digest)
+    expectations = load_expectations(Path(settings.expectations_file))
+    with store.create_run(run, nothing_open) as writer:
+        merged = OpenRun(store, writer, settings, expectations)
         results = writer.adopt(list(newest.values()))
         for stored in parts:
             for part in extras.PARTS.values():
                 if part.adopt and (stored.path / part.file).exists():
                     plugins.load(part.adopt)(stored.path, writer.path)
         skipped = sum(r.status is Status.SKIPPED for r in results)
-        writer.events([progress.author.started(reused=0, skipped=skipped, duplicates=0)])
-        progress.log_results(results)
-        seen = progress.finish(
+        merged.log_started(0, skipped, 0)
+        merged.log_results(results)
+        seen = merged.finish(
             state="incomplete" if run.missing_shards else "finished",
             wall_seconds=run.wall_seconds,
         )
@@ -626,7 +552,7 @@ def _joined(runs: Sequence[Run]) -> Run:
     return msgspec.structs.replace(
         runs[-1],
         id="",
-        started_at=now(),
+        started_at=records.now(),
         finished_at=None,
         state="running",
         environments=tuple(environments.values()),

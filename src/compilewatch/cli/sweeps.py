@@ -8,17 +8,11 @@ from typing import Any
 import click
 
 from compilewatch.api.choose import Selection, checked_targets, choose_for_sweep, split
-from compilewatch.api.sweep import (
-    SweepPlan,
-    environments_of,
-    merge,
-    new_run,
-    resume_run,
-)
+from compilewatch.api.sweep import environments_of, merge, new_run, resume_run
 from compilewatch.cli import completion, conditions, options
 from compilewatch.cli.progress import ProgressBar, known_durations
 from compilewatch.cli.tables import print_view
-from compilewatch.config import Settings, load_settings
+from compilewatch.config import load_settings
 from compilewatch.contract.targets import TARGETS, target_label
 from compilewatch.errors import UsageError
 from compilewatch.plan import parse_shard
@@ -147,19 +141,17 @@ def sweep_command(
     names = split(targets)
     settings = load_settings(flags | {"targets": list(TARGETS) if names == ["all"] else names})
     store = Store(Path(settings.output_dir))
-    plan = SweepPlan(
-        selection=Selection(names=split(models), top=top, every=every, families=split(families)),
-        shard=parse_shard(shard) if shard else None,
-        targets=checked_targets(
-            settings, flags["nested_graph_breaks"], resumed=resumed is not None
-        ),
-        fresh=fresh,
-        profiled=profiled or 0,
-    )
+    selection = Selection(names=split(models), top=top, every=every, families=split(families))
+    part = parse_shard(shard) if shard else None
+    chosen = checked_targets(settings, flags["nested_graph_breaks"], resumed=resumed is not None)
     if dry_run:
         if resumed is not None:
             raise UsageError("--dry-run says what a new run evaluates: use it without --resume")
-        _print_plan(settings, plan)
+        environments_of(settings)  # those that are named exist
+        lines = [*choose_for_sweep(settings, selection).lines]
+        lines.append("on: " + ", ".join(dict.fromkeys(map(target_label, chosen))))
+        lines += [f"as part {part}"] if part is not None else []
+        click.echo("\n".join([*lines, "--dry-run: nothing is evaluated"]))
         return 0
     bar = ProgressBar(quiet=as_json, known=lambda: known_durations(store))
     try:
@@ -172,28 +164,24 @@ def sweep_command(
                     )
                 view = resume_run(store, settings, resumed or None, bar)
             else:
-                view = new_run(store, settings, plan, bar)
-    except KeyboardInterrupt:
-        click.echo(
-            f"compilewatch: interrupted; {bar.said_done()} kept. "
-            "Finish it with: compilewatch sweep --resume",
-            err=True,
-        )
+                view = new_run(
+                    store,
+                    settings,
+                    selection,
+                    chosen,
+                    bar,
+                    shard=part,
+                    fresh=fresh,
+                    profiled=profiled or 0,
+                )
+    except KeyboardInterrupt as error:
+        resume = f"{bar.said_done()} kept. Finish it with: compilewatch sweep --resume"
+        click.echo(f"compilewatch: interrupted; {error if str(error) else resume}", err=True)
         return 130
     if sarif is not None:
         write_run(sarif, view)
     print_view(store, view, as_json)
     return conditions.exit_status(view, fail_on)
-
-
-def _print_plan(settings: Settings, plan: SweepPlan) -> None:
-    """Choose the models, and say what a sweep would evaluate."""
-    environments_of(settings)  # those that are named exist
-    lines = [*choose_for_sweep(settings, plan.selection).lines]
-    lines.append("on: " + ", ".join(dict.fromkeys(map(target_label, plan.targets))))
-    if plan.shard is not None:
-        lines.append(f"as part {plan.shard}")
-    click.echo("\n".join([*lines, "--dry-run: nothing is evaluated"]))
 
 
 @click.command("merge")

@@ -6,18 +6,20 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from compilewatch import records
 from compilewatch.api import sweep as pipeline
 from compilewatch.api.sweep import resume
 from compilewatch.errors import ConfigError, LauncherError, StoreError, UsageError
-from compilewatch.launchers import Completed
-from compilewatch.records import Mode, Phase, Request, Result, Shard, Status, Target
+from compilewatch.launchers import Completed, Observer
+from compilewatch.records import Mode, Phase, Request, Result, Status
+from compilewatch.store import StoredRun
 from tests import factories, sweeping
 from tests.fake_launcher import FakeLauncher, passing
 from tests.killing import die_at, in_child
@@ -45,25 +47,66 @@ class Interrupted(FakeLauncher):
             self.closed = True
 
 
-class Watcher:
-    def __init__(self, on_result: Callable[[Result], None] = lambda result: None) -> None:
+class Watcher(Observer):
+    """Notes what it is told; looks up that a result is on disk before it is counted."""
+
+    def __init__(self, folder: Path) -> None:
         self.said: list[Any] = []
-        self._on_result = on_result
+        self._store = store(folder)
 
     def on_plan(self, total: int, reused: int, waiting: Sequence[Request]) -> None:
         self.said.append((total, reused))
 
     def on_result(self, result: Result, done: int, total: int) -> None:
+        assert result in self._store.open().results()
         self.said.append((result.request.model.name, done, total))
-        self._on_result(result)
+
+
+def failing(status: Status, *names: str, phase: Phase = Phase.CREATE) -> FakeLauncher:
+    """A launcher on which these models end with a status."""
+
+    def answer(request: Request) -> Result:
+        if request.model.name not in names:
+            return passing(request)
+        return factories.result(status=status, phase=phase, request=request)
+
+    return FakeLauncher(answers=answer)
+
+
+def broken() -> FakeLauncher:
+    """A launcher on which the model A has a graph break."""
+    return FakeLauncher(answers=sweeping.breaking({"A": [factories.graph_break()]}))
+
+
+class Newer(FakeLauncher):
+    """Its environment has another torch."""
+
+    def environments(self) -> tuple[records.Environment, ...]:
+        (environment,) = super().environments()
+        return (msgspec.structs.replace(environment, torch="9.9", digest="newer"),)
+
+
+def cut_short(folder: Path, after: int, **given: Any) -> StoredRun:
+    """A sweep that is interrupted after so many results."""
+    answers = given.pop("answers", None)
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(folder, Interrupted(after, KeyboardInterrupt(), answers=answers), **given)
+    return store(folder).unfinished()
+
+
+def resumed(folder: Path, launcher: FakeLauncher | None = None, **given: Any) -> records.RunView:
+    return resume(store(folder), launcher or FakeLauncher(), settings(folder), **given)
 
 
 # --- one sweep ---
 
 
 def test_everything_has_one_result_and_equal_requests_are_evaluated_once(tmp_path: Path) -> None:
-    launcher = FakeLauncher()
-    view = run_sweep(tmp_path, launcher)
+    answers = sweeping.breaking({"A": [factories.graph_break()]})
+    launcher = FakeLauncher(answers=answers, artifacts={"trace/a.log": b"a"})
+    watcher = Watcher(tmp_path)
+    view = run_sweep(tmp_path, launcher, observer=watcher)
+
     assert seen(launcher) == ASKED
     assert sorted(names(view.results)) == EVERYONE
     by_name = {r.request.model.name: r for r in view.results}
@@ -71,21 +114,38 @@ def test_everything_has_one_result_and_equal_requests_are_evaluated_once(tmp_pat
     assert by_name["org/two"].reused_from == view.run.id
     assert by_name["org/one"].reused_from is None
     assert by_name["org/gated"].status is Status.SKIPPED
-    assert view.run.planned == len(MODELS)
-    assert (view.run.state, view.notes) == ("finished", ())
+    assert (view.run.planned, view.run.state, view.notes) == (len(MODELS), "finished", ())
 
-
-def test_what_is_returned_is_what_is_stored(tmp_path: Path) -> None:
-    view = run_sweep(tmp_path)
     stored = store(tmp_path).open()
-    assert stored.run == view.run
-    assert stored.results() == view.results
+    assert (stored.run, stored.results()) == (view.run, view.results)
     assert view.run.wall_seconds is not None
     assert not list(stored.path.glob(".scratch*"))
 
+    assert watcher.said == [
+        (6, 0),
+        ("A", 2, 6),
+        ("org/one", 3, 6),
+        ("org/two", 4, 6),
+        ("B", 5, 6),
+        ("C", 6, 6),
+    ]
+
+    artifacts = {name: result.artifacts for name, result in by_name.items()}
+    assert artifacts["org/two"] == artifacts["org/one"]
+    assert artifacts["org/one"] == ("artifacts/org--one/dynamo/trace/a.log",)
+    assert all((stored.path / name).is_file() for kept in artifacts.values() for name in kept)
+
+    log = events(view, tmp_path)
+    kinds = Counter(line["event"] for line in log)
+    assert kinds == {"run_started": 1, "model_checked": 6, "graph_break": 1, "run_finished": 1}
+    assert (log[0]["event"], log[-1]["event"]) == ("run_started", "run_finished")
+    assert (log[0]["planned"], log[0]["skipped"], log[0]["duplicates"]) == (6, 1, 1)
+    assert log[-1]["statuses"] == {"pass": 4, "graph_break": 1, "skipped": 1}
+    assert {line["run"] for line in log} == {view.run.id}
+
 
 def test_a_cpu_build_trains_for_a_device_in_the_environment_cuda(tmp_path: Path) -> None:
-    targets = [Target(device="cuda", mode=mode) for mode in (Mode.EVAL, Mode.TRAIN)]
+    targets = [records.Target(device="cuda", mode=mode) for mode in (Mode.EVAL, Mode.TRAIN)]
     alone, both = FakeLauncher(), FakeLauncher(environments=("default", "cuda"))
     without = run_sweep(tmp_path / "without", alone, targets=targets)
     assert {request.target.mode for request in alone.seen} == {Mode.EVAL}
@@ -97,54 +157,30 @@ def test_a_cpu_build_trains_for_a_device_in_the_environment_cuda(tmp_path: Path)
     assert placed == {(Mode.EVAL, "default"), (Mode.TRAIN, "cuda")}
 
 
-def test_an_unchanged_sweep_evaluates_nothing(tmp_path: Path) -> None:
+def test_an_unchanged_sweep_evaluates_nothing_unless_it_is_fresh(tmp_path: Path) -> None:
     first = run_sweep(tmp_path, FakeLauncher(artifacts={"trace.log": b"t"}))
-    launcher, watcher = FakeLauncher(), Watcher()
-    second = run_sweep(tmp_path, launcher, observer=watcher)
-    assert launcher.seen == []
-    assert watcher.said == [(6, 5)]
-    reused = {r.request.model.name: r for r in second.results if r.status is Status.PASS}
-    assert {r.reused_from for r in reused.values()} == {first.run.id}
-    assert second.run.id != first.run.id
-    path = store(tmp_path).open().path / reused["A"].artifacts[0]
-    assert path.read_bytes() == b"t"
-
-
-def test_a_reused_result_keeps_naming_the_run_that_measured_it(tmp_path: Path) -> None:
-    first = run_sweep(tmp_path)
-    run_sweep(tmp_path)
-    third = run_sweep(tmp_path)
-    assert {r.reused_from for r in third.results if r.status is Status.PASS} == {first.run.id}
-
-
-def test_fresh_evaluates_again(tmp_path: Path) -> None:
-    run_sweep(tmp_path)
+    for _ in range(2):  # a reused result keeps naming the run that measured it
+        launcher, watcher = FakeLauncher(), Watcher(tmp_path)
+        again = run_sweep(tmp_path, launcher, observer=watcher)
+        assert (launcher.seen, watcher.said) == ([], [(6, 5)])
+        reused = {r.request.model.name: r for r in again.results if r.status is Status.PASS}
+        assert {r.reused_from for r in reused.values()} == {first.run.id}
+        assert again.run.id != first.run.id
+        path = store(tmp_path).open().path / reused["A"].artifacts[0]
+        assert path.read_bytes() == b"t"
     launcher = FakeLauncher()
     run_sweep(tmp_path, launcher, fresh=True)
     assert seen(launcher) == ASKED
 
 
-def test_what_did_not_last_is_evaluated_again(tmp_path: Path) -> None:
-    def slow(request: Request) -> Result:
-        status = Status.TIMEOUT if request.model.name == "A" else Status.PASS
-        return factories.result(status=status, request=request)
-
-    run_sweep(tmp_path, FakeLauncher(answers=slow))
+def test_what_did_not_last_or_runs_elsewhere_is_evaluated_again(tmp_path: Path) -> None:
+    run_sweep(tmp_path, failing(Status.TIMEOUT, "A"))
     launcher = FakeLauncher()
     run_sweep(tmp_path, launcher)
     assert seen(launcher) == ["A"]
-
-
-def test_another_environment_is_another_request(tmp_path: Path) -> None:
-    class Newer(FakeLauncher):
-        def environments(self) -> tuple[Any, ...]:
-            (environment,) = super().environments()
-            return (msgspec.structs.replace(environment, torch="9.9", digest="newer"),)
-
-    run_sweep(tmp_path)
-    launcher = Newer()
-    view = run_sweep(tmp_path, launcher)
-    assert seen(launcher) == ASKED
+    newer = Newer()
+    view = run_sweep(tmp_path, newer)
+    assert seen(newer) == ASKED
     assert view.differences == ("torch 0.0.0+fake -> 9.9",)
 
 
@@ -161,51 +197,11 @@ def test_an_edited_override_evaluates_its_models_again_and_no_others(tmp_path: P
     assert launcher.seen[0].overrides_dir == str(overrides)
 
 
-def test_progress_is_reported_in_order(tmp_path: Path) -> None:
-    watcher = Watcher()
-    run_sweep(tmp_path, observer=watcher)
-    assert watcher.said == [
-        (6, 0),
-        ("A", 2, 6),
-        ("org/one", 3, 6),
-        ("org/two", 4, 6),
-        ("B", 5, 6),
-        ("C", 6, 6),
-    ]
-
-
-def test_a_result_is_on_disk_before_it_is_counted(tmp_path: Path) -> None:
-    def look(result: Result) -> None:
-        stored = store(tmp_path).open().results()
-        assert (result.request.model.name, result.status) in [
-            (r.request.model.name, r.status) for r in stored
-        ]
-
-    run_sweep(tmp_path, observer=Watcher(look))
-
-
-def test_artifacts_end_in_the_run_and_are_shared(tmp_path: Path) -> None:
-    view = run_sweep(tmp_path, FakeLauncher(artifacts={"trace/a.log": b"a"}))
-    by_name = {r.request.model.name: r.artifacts for r in view.results}
-    assert by_name["org/two"] == by_name["org/one"] == ("artifacts/org--one/dynamo/trace/a.log",)
-    for names_ in by_name.values():
-        assert all((store(tmp_path).open().path / name).is_file() for name in names_)
-
-
-def test_the_log_has_the_run(tmp_path: Path) -> None:
-    broken = sweeping.breaking({"A": [factories.graph_break()]})
-    view = run_sweep(tmp_path, FakeLauncher(answers=broken))
-    log = events(view, tmp_path)
-    kinds = Counter(line["event"] for line in log)
-    assert kinds == {"run_started": 1, "model_checked": 6, "graph_break": 1, "run_finished": 1}
-    assert (log[0]["event"], log[-1]["event"]) == ("run_started", "run_finished")
-    assert (log[0]["planned"], log[0]["skipped"], log[0]["duplicates"]) == (6, 1, 1)
-    assert log[-1]["statuses"] == {"pass": 4, "graph_break": 1, "skipped": 1}
-    assert {line["run"] for line in log} == {view.run.id}
-
-
 def test_a_shard_sweeps_its_part(tmp_path: Path) -> None:
-    parts = [run_sweep(tmp_path, shard=Shard(index=i, count=2), fresh=True).results for i in (1, 2)]
+    parts = [
+        run_sweep(tmp_path, shard=records.Shard(index=i, count=2), fresh=True).results
+        for i in (1, 2)
+    ]
     assert sorted(names(parts[0]) + names(parts[1])) == EVERYONE
     assert all(parts)
 
@@ -215,8 +211,7 @@ def test_a_shard_sweeps_its_part(tmp_path: Path) -> None:
 
 def test_a_regression_is_found_logged_and_remembered(tmp_path: Path) -> None:
     first = run_sweep(tmp_path)
-    broken = sweeping.breaking({"A": [factories.graph_break()]})
-    second = run_sweep(tmp_path, FakeLauncher(answers=broken), fresh=True)
+    second = run_sweep(tmp_path, broken(), fresh=True)
     ((change,), baseline) = second.changes, second.baseline
     assert (change.kind, change.model) == ("regression", "A")
     assert baseline is not None
@@ -271,16 +266,11 @@ skip = true
 """
 
 
-def test_expectations_are_met_skipped_and_outlived(tmp_path: Path) -> None:
+def test_expectations_are_met_skipped_outlived_and_those_of_today(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "expectations.toml").write_text(EXPECTATIONS)
-
-    def failing(request: Request) -> Result:
-        if request.model.name != "A":
-            return passing(request)
-        return factories.result(status=Status.ERROR, phase=Phase.CREATE, request=request)
-
-    launcher = FakeLauncher(answers=failing)
+    file = tmp_path / "in" / "expectations.toml"
+    file.write_text(EXPECTATIONS)
+    launcher = failing(Status.ERROR, "A")
     met = run_sweep(tmp_path, launcher)
     by_name = {r.request.model.name: r for r in met.results}
     assert by_name["A"].expectation == "needs a package"
@@ -289,31 +279,21 @@ def test_expectations_are_met_skipped_and_outlived(tmp_path: Path) -> None:
     assert met.notes == ()
 
     outlived = run_sweep(tmp_path, fresh=True)
-    assert len(outlived.notes) == 1
-    assert (
+    (note,) = outlived.notes
+    assert note.startswith(
         "A [dynamo]: expected error (needs a package, 2026-01-01) but the result is pass"
-        in (outlived.notes[0])
     )
     stale = [line for line in events(outlived, tmp_path) if line["event"] == "expectation_stale"]
     assert [line["model"] for line in stale] == ["A"]
 
-
-def test_a_reused_result_is_judged_by_the_expectations_of_today(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    file = tmp_path / "in" / "expectations.toml"
     file.write_text(EXPECTATIONS.replace('"error"', '"graph_break"'))
-    broken = sweeping.breaking({"A": [factories.graph_break()]})
-    met = run_sweep(tmp_path, FakeLauncher(answers=broken))
-    assert [r.expectation for r in met.results if r.request.model.name == "A"] == [
-        "needs a package"
-    ]
+    met = run_sweep(tmp_path, broken(), fresh=True)
     file.unlink()
-    launcher = FakeLauncher(answers=broken)
+    launcher = broken()
     again = run_sweep(tmp_path, launcher)
     (reused,) = (r for r in again.results if r.request.model.name == "A")
     assert "A" not in seen(launcher)
-    assert reused.reused_from == met.run.id
-    assert reused.expectation is None
+    assert (reused.reused_from, reused.expectation) == (met.run.id, None)
 
 
 # --- cut short ---
@@ -330,28 +310,17 @@ def _assert_whole(tmp_path: Path, launcher: FakeLauncher, run_id: str, known: li
 
 @pytest.mark.parametrize("after", [0, 1, 2, 3])
 def test_an_interrupted_sweep_keeps_what_is_done(tmp_path: Path, after: int) -> None:
-    launcher = Interrupted(after, KeyboardInterrupt())
-    with pytest.raises(KeyboardInterrupt):
-        run_sweep(tmp_path, launcher)
-    assert launcher.closed
-    stored = store(tmp_path).unfinished()
+    stored = cut_short(tmp_path, after)
     known = names(stored.results())
     assert set(ASKED[:after]) <= set(known)
     assert (stored.run.state, stored.damaged) == ("interrupted", ())
-
     again = FakeLauncher()
-    view = resume(store(tmp_path), again, settings(tmp_path))
-
+    view = resumed(tmp_path, again)
     assert view.run.id == stored.run.id
     assert seen(again) == ASKED[after:]
     _assert_whole(tmp_path, again, view.run.id, known)
-    kinds = [line["event"] for line in events(view, tmp_path)]
-    assert [k for k in kinds if k.startswith("run_")] == [
-        "run_started",
-        "run_interrupted",
-        "run_resumed",
-        "run_finished",
-    ]
+    kinds = [line["event"] for line in events(view, tmp_path) if line["event"].startswith("run_")]
+    assert kinds == ["run_started", "run_interrupted", "run_resumed", "run_finished"]
 
 
 def test_the_launcher_is_closed_when_a_result_cannot_be_stored(
@@ -371,14 +340,16 @@ def test_the_launcher_is_closed_when_a_result_cannot_be_stored(
         full = result.request.model.name == "B"
 
     monkeypatch.setattr(os, "write", write)
+    watcher = Watcher(tmp_path)
+    monkeypatch.setattr(watcher, "on_result", lambda result, *_: fill(result))
     with pytest.raises(StoreError, match="disk is full") as caught:
-        run_sweep(tmp_path, launcher, observer=Watcher(fill))
+        run_sweep(tmp_path, launcher, observer=watcher)
     assert launcher.closed, "while the traceback still holds the generator"
     assert caught.tb is not None
     full = False
 
     again = FakeLauncher()
-    view = resume(store(tmp_path), again, settings(tmp_path))
+    view = resumed(tmp_path, again)
     assert seen(again) == ["C"]
     _assert_whole(tmp_path, again, view.run.id, ["A", "org/one", "B"])
 
@@ -402,61 +373,78 @@ def test_a_launcher_that_forgets_a_request_is_no_finished_run(tmp_path: Path) ->
 
 def test_there_may_be_nothing_to_resume(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nothing to resume"):
-        resume(store(tmp_path), FakeLauncher(), settings(tmp_path))
+        resumed(tmp_path)
     view = run_sweep(tmp_path)
     with pytest.raises(UsageError, match="nothing to resume"):
-        resume(store(tmp_path), FakeLauncher(), settings(tmp_path), reference=view.run.id)
+        resumed(tmp_path, reference=view.run.id)
 
 
 def test_a_run_is_never_of_two_environments_or_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        run_sweep(tmp_path, Interrupted(1, KeyboardInterrupt()))
-
-    class Newer(FakeLauncher):
-        def environments(self) -> tuple[Any, ...]:
-            (environment,) = super().environments()
-            return (msgspec.structs.replace(environment, digest="newer"),)
-
+    cut_short(tmp_path, 1)
     with pytest.raises(UsageError, match="environment 'default' has changed"):
-        resume(store(tmp_path), Newer(), settings(tmp_path))
+        resumed(tmp_path, Newer())
     monkeypatch.setattr(pipeline, "worker_sha256", lambda: "edited")
     with pytest.raises(UsageError, match="the targets of compilewatch have changed"):
-        resume(store(tmp_path), FakeLauncher(), settings(tmp_path))
+        resumed(tmp_path)
     assert store(tmp_path).unfinished().run.state == "interrupted"
 
 
-def test_a_result_whose_duplicates_were_cut_off_is_not_evaluated_again(tmp_path: Path) -> None:
+def test_a_run_that_lacks_only_its_end_is_finished_in_another_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("compilewatch.api.publish.publish", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(tmp_path)
+    monkeypatch.undo()
+    launcher = Newer()
+    view = resumed(tmp_path, launcher)
+    assert (launcher.seen, view.run.state) == ([], "finished")
+    assert [environment.torch for environment in view.run.environments] == ["0.0.0+fake"]
+
+
+def test_what_was_evaluated_or_asked_for_stays_on_resume(tmp_path: Path) -> None:
     """The kill fell between two lines of one write; an error of the set-up does not last."""
 
     def slow(request: Request) -> Result:
         return factories.result(status=Status.ERROR, phase=Phase.SETUP, request=request)
 
-    with pytest.raises(KeyboardInterrupt):
-        run_sweep(tmp_path, Interrupted(2, KeyboardInterrupt(), answers=slow))
-    stored = store(tmp_path).unfinished()
+    run_sweep(tmp_path)
+    stored = cut_short(tmp_path, 2, answers=slow, fresh=True)
     path = stored.path / "results.jsonl"
     *kept, last = path.read_bytes().splitlines(keepends=True)
     assert b'"org/two"' in last
     path.write_bytes(b"".join(kept))
-
     launcher = FakeLauncher()
-    view = resume(store(tmp_path), launcher, settings(tmp_path))
-
-    assert seen(launcher) == ["B", "C"]
+    view = resumed(tmp_path, launcher)
+    assert seen(launcher) == ["B", "C"], "a fresh sweep stays fresh"
     by_name = {r.request.model.name: r for r in view.results}
     assert by_name["org/two"].status is Status.ERROR
     assert by_name["org/two"].reused_from == view.run.id
 
 
-def test_a_resumed_fresh_sweep_stays_fresh(tmp_path: Path) -> None:
-    run_sweep(tmp_path)
-    with pytest.raises(KeyboardInterrupt):
-        run_sweep(tmp_path, Interrupted(2, KeyboardInterrupt()), fresh=True)
+def test_what_the_machine_may_have_caused_is_evaluated_again_on_resume(tmp_path: Path) -> None:
+    """A crash, a timeout and an exhausted memory; what was seen of them stays as an attempt."""
+    ended = {"A": Status.CRASHED, "B": Status.TIMEOUT, "C": Status.OOM}
+
+    def answer(request: Request) -> Result:
+        status = ended.get(request.model.name, Status.PASS)
+        return msgspec.structs.replace(passing(request), status=status, detail=f"was {status}")
+
+    specs = [factories.spec(name) for name in "ABCDE"]
+    cut_short(tmp_path, 4, answers=answer, specs=specs)
     launcher = FakeLauncher()
-    resume(store(tmp_path), launcher, settings(tmp_path))
-    assert seen(launcher) == ASKED[2:]
+    view = resumed(tmp_path, launcher)
+    assert sorted(seen(launcher)) == ["A", "B", "C", "E"]
+    assert len(view.results) == view.run.planned == 5
+    assert {result.status for result in view.results} == {Status.PASS}
+    kept = {r.request.model.name: [(a.status, a.reason) for a in r.attempts] for r in view.results}
+    again = {name: [(status, f"was {status}")] for name, status in ended.items()}
+    assert kept == again | {"D": [], "E": []}
 
 
 # --- killed, for real ---
@@ -490,7 +478,7 @@ def test_killed_at_any_change_to_the_disk_nothing_is_lost_or_evaluated_twice(
             known = EVERYONE
         else:
             known = names(runs[0].results())
-            resume(store(place), launcher, settings(place))
+            resumed(place, launcher)
         run_id = store(place).open().run.id
         _assert_whole(place, launcher, run_id, known)
         asked = [name for name in ASKED if name not in known]
@@ -503,18 +491,17 @@ def test_killed_at_any_change_to_the_disk_nothing_is_lost_or_evaluated_twice(
 
 
 def test_killed_while_resuming_it_can_be_resumed_again(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        run_sweep(tmp_path, Interrupted(1, KeyboardInterrupt()))
+    cut_short(tmp_path, 1)
     for number in (1, 2, 4, 6):
 
         def act(number: int = number) -> None:
             die_at(number)
-            resume(store(tmp_path), FakeLauncher(), settings(tmp_path))
+            resumed(tmp_path)
 
         assert os.WTERMSIG(in_child(act)) == signal.SIGKILL
     known = names(store(tmp_path).unfinished().results())
     launcher = FakeLauncher()
-    view = resume(store(tmp_path), launcher, settings(tmp_path))
+    view = resumed(tmp_path, launcher)
     _assert_whole(tmp_path, launcher, view.run.id, known)
 
 
@@ -559,7 +546,7 @@ def test_a_process_killed_from_outside_can_be_resumed(tmp_path: Path, moment: in
     known = names(stored.results())
     assert len(known) >= moment - 1
     launcher = FakeLauncher()
-    view = resume(store(tmp_path), launcher, settings(tmp_path))
+    view = resumed(tmp_path, launcher)
     assert view.run.id == stored.run.id
     assert len(view.results) == len(set(names(view.results))) == 40
     assert not set(seen(launcher)) & set(known)
@@ -579,32 +566,3 @@ def test_two_sweeps_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
         assert stored.damaged == ()
         assert stored.run.state == "finished"
     assert store(tmp_path).open("latest").run.id in ids
-
-
-def test_what_the_machine_may_have_caused_is_evaluated_again_on_resume(tmp_path: Path) -> None:
-    """A crash, a timeout and an exhausted memory; what was seen of them stays as an attempt."""
-    ended = {"A": Status.CRASHED, "B": Status.TIMEOUT, "C": Status.OOM}
-
-    def answer(request: Request) -> Result:
-        status = ended.get(request.model.name, Status.PASS)
-        phase = Phase.DONE if status is Status.PASS else Phase.EAGER
-        return msgspec.structs.replace(
-            passing(request), status=status, phase=phase, detail=f"was {status}"
-        )
-
-    specs = [factories.spec(name) for name in "ABCDE"]
-    with pytest.raises(KeyboardInterrupt):
-        run_sweep(tmp_path, Interrupted(4, KeyboardInterrupt(), answers=answer), specs=specs)
-    launcher = FakeLauncher()
-    view = resume(store(tmp_path), launcher, settings(tmp_path))
-    assert sorted(request.model.name for request in launcher.seen) == ["A", "B", "C", "E"]
-    assert len(view.results) == view.run.planned == 5
-    assert {result.status for result in view.results} == {Status.PASS}
-    kept = {r.request.model.name: [(a.status, a.reason) for a in r.attempts] for r in view.results}
-    assert kept == {
-        "A": [(Status.CRASHED, "was crashed")],
-        "B": [(Status.TIMEOUT, "was timeout")],
-        "C": [(Status.OOM, "was oom")],
-        "D": [],
-        "E": [],
-    }
