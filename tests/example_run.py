@@ -5,42 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from compilewatch import records
 from compilewatch.config import Settings
 from compilewatch.contract.targets import default_environment
-from compilewatch.records import (
-    Attempt,
-    AttemptCode,
-    CaptureFigures,
-    Change,
-    ChangeKind,
-    Depth,
-    DraftExport,
-    DraftFailure,
-    Earlier,
-    ErrorRecord,
-    ExportDetail,
-    ExportVariant,
-    FullgraphVerdict,
-    Mode,
-    NeuronConcern,
-    NeuronDetail,
-    NeuronFailure,
-    NeuronOperator,
-    NeuronSupport,
-    Numerics,
-    OpenXla,
-    Performance,
-    Phase,
-    Result,
-    RunView,
-    StackFrame,
-    Status,
-    Target,
-    TensorSummary,
-    Tier,
-    TrendPoint,
-    XlaDetail,
-)
+from compilewatch.records import ChangeKind, Phase, Result, Status, Target
 from compilewatch.sinks.run_files import HtmlSink
 from compilewatch.store import RunFolder
 from tests import factories
@@ -58,13 +26,13 @@ BRANCH = factories.graph_break(
     explanation="Detected data-dependent branching.",
     hints=("Use `torch.cond` to express dynamic control flow.", f"Set {LONG}."),
     user_stack=(
-        StackFrame(
+        records.StackFrame(
             file="transformers/models/bert/modeling_bert.py",
             line=900,
             function="BertModel.forward",
             text="encoder_outputs = self.encoder(embedding_output, attention_mask)",
         ),
-        StackFrame(
+        records.StackFrame(
             file="transformers/models/bert/modeling_bert.py",
             line=412,
             function="BertEncoder.forward",
@@ -86,28 +54,32 @@ UNBACKED = factories.graph_break(
         "x = 1",
     ),
     user_stack=tuple(
-        StackFrame(file="torch/nn/modules/module.py", line=number, function="forward", text="f()")
+        records.StackFrame(
+            file="torch/nn/modules/module.py", line=number, function="forward", text="f()"
+        )
         for number in range(1, 7)
     ),
 )
 BRANCH_BEFORE = factories.graph_break(
     "BertEncoder.forward", line=400, source_start=399, source=("x = 1", "if x.mean() > 0:")
 )
-REFUSED = FullgraphVerdict(accepted=False, code="GB0170", reason=BRANCH.reason)
+REFUSED = records.FullgraphVerdict(accepted=False, code="GB0170", reason=BRANCH.reason)
 
 
 def row() -> tuple[Result, ...]:
     """One model on every target, with all that each can tell."""
     source = "https://awsdocs-neuron.readthedocs-hosted.com/en/latest/x.html"
-    non_strict = ExportVariant(exported=True, duration_seconds=1.25, ops=321)
-    strict = ExportVariant(
+    non_strict = records.ExportVariant(exported=True, duration_seconds=1.25, ops=321)
+    strict = records.ExportVariant(
         exported=False, duration_seconds=0.5, code="GB0170", reason=f"no branch {HOSTILE}"
     )
-    refused = ExportVariant(exported=False, duration_seconds=0.5, code="fallback", reason="no")
+    refused = records.ExportVariant(
+        exported=False, duration_seconds=0.5, code="fallback", reason="no"
+    )
 
     def on(name: str, status: Status = Status.PASS, **fields: Any) -> Result:
         target = Target(name=name, environment=default_environment(name))
-        given = {"family": "row", "fullgraph": None, "tier": Tier.REAL, "downloads": 7_000}
+        given = {"family": "row", "fullgraph": None, "tier": records.Tier.REAL, "downloads": 7_000}
         return factories.result("RowModel", status, target=target, **{**given, **fields})
 
     return (
@@ -115,13 +87,15 @@ def row() -> tuple[Result, ...]:
         on(
             "export",
             ops=321,
-            details=ExportDetail(
+            details=records.ExportDetail(
                 non_strict=non_strict,
                 strict=strict,
-                draft=DraftExport(
+                draft=records.DraftExport(
                     exported=True,
                     failures=(
-                        DraftFailure(kind="guard_added", what="u0 > 1", file="m.py", line=9),
+                        records.DraftFailure(
+                            kind="guard_added", what="u0 > 1", file="m.py", line=9
+                        ),
                     ),
                 ),
                 dynamic_dimensions=("input_ids[0]",),
@@ -129,8 +103,10 @@ def row() -> tuple[Result, ...]:
         ),
         on(
             "inductor",
-            numerics=Numerics(deterministic=True, matches=True, max_abs_error=0.0, atol=1e-5),
-            details=Performance(
+            numerics=records.Numerics(
+                deterministic=True, matches=True, max_abs_error=0.0, atol=1e-5
+            ),
+            details=records.Performance(
                 cold_compile_seconds=21.5,
                 warm_compile_seconds=4.2,
                 eager_latency_seconds=0.008,
@@ -144,7 +120,7 @@ def row() -> tuple[Result, ...]:
         on(
             "xla",
             breaks=(factories.graph_break("lowered", gb_id=None, code="xla_fallback"),),
-            details=XlaDetail(
+            details=records.XlaDetail(
                 operators={"dot": 12, "sort": 2},
                 fallbacks={"aten::nonzero": 3},
                 hlo="export",
@@ -152,7 +128,7 @@ def row() -> tuple[Result, ...]:
                 compile_seconds=3.5,
                 recompiles_same_inputs=0,
                 recompiles=1,
-                openxla=OpenXla(
+                openxla=records.OpenXla(
                     accepted=False,
                     graphs=2,
                     graph_breaks=1,
@@ -161,7 +137,7 @@ def row() -> tuple[Result, ...]:
                     fallbacks={"aten::item": 1},
                 ),
                 expected_to_fail_on_neuron=(
-                    NeuronConcern(
+                    records.NeuronConcern(
                         operator="sort", count=2, reason="not lowered", source=source, sdk="2.32.0"
                     ),
                 ),
@@ -171,7 +147,7 @@ def row() -> tuple[Result, ...]:
             "neuron",
             Status.ERROR,
             error=factories.error("NCC_EVRF009"),
-            details=NeuronDetail(
+            details=records.NeuronDetail(
                 target="trn1",
                 route="neuronx-cc",
                 flags=("--model-type", "transformer"),
@@ -179,18 +155,20 @@ def row() -> tuple[Result, ...]:
                 compiler_version="2.27.5334.0",
                 compile_seconds=95.0,
                 compiler_peak_memory_bytes=3 * 2**30,
-                failure=NeuronFailure(
+                failure=records.NeuronFailure(
                     kind="device_memory",
                     code="NCC_EVRF009",
                     message=f"too large {HOSTILE}",
                     advice="Use a smaller batch.",
                     exit_status=70,
                 ),
-                support=NeuronSupport(
+                support=records.NeuronSupport(
                     percent=92.3,
                     supported={"aten::mm": 12},
                     unsupported=(
-                        NeuronOperator(name="aten::sort", occurrences=2, failure_at="neuron_cc"),
+                        records.NeuronOperator(
+                            name="aten::sort", occurrences=2, failure_at="neuron_cc"
+                        ),
                     ),
                 ),
             ),
@@ -200,7 +178,7 @@ def row() -> tuple[Result, ...]:
             family="row",
             target=Target(name="neuron", environment="neuron"),
             fullgraph=None,
-            details=NeuronDetail(
+            details=records.NeuronDetail(
                 target="trn1",
                 route="torch_neuronx.trace",
                 compiled=True,
@@ -220,7 +198,7 @@ def results() -> tuple[Result, ...]:
             task="text",
             downloads=382_093_426,
             graphs=8,
-            capture=CaptureFigures(
+            capture=records.CaptureFigures(
                 operators_captured=1190,
                 operators_eager=10,
                 frames_compiled=8,
@@ -238,8 +216,8 @@ def results() -> tuple[Result, ...]:
             peak_memory_bytes=700 * 2**20,
             fullgraph=REFUSED,
             inputs=(
-                TensorSummary(name="input_ids", shape=(2, 16), dtype="int64"),
-                TensorSummary(name="use_cache", value="False"),
+                records.TensorSummary(name="input_ids", shape=(2, 16), dtype="int64"),
+                records.TensorSummary(name="use_cache", value="False"),
             ),
             inputs_strategy="text",
             detail=LONG,
@@ -249,7 +227,7 @@ def results() -> tuple[Result, ...]:
             ),
         ),
         factories.result(
-            "BertModel", target=Target(mode=Mode.TRAIN), breaks=(BRANCH,), family="bert"
+            "BertModel", target=Target(mode=records.Mode.TRAIN), breaks=(BRANCH,), family="bert"
         ),
         factories.result(
             "google/vit-base",
@@ -259,19 +237,19 @@ def results() -> tuple[Result, ...]:
             revision="0123456789abcdef0123456789abcdef01234567",
             downloads=222_795_161,
             license="apache-2.0",
-            tier=Tier.REAL,
-            depth=Depth.REDUCED,
+            tier=records.Tier.REAL,
+            depth=records.Depth.REDUCED,
             graphs=1,
             unattributed=0,
-            fullgraph=FullgraphVerdict(accepted=True, derived=True),
+            fullgraph=records.FullgraphVerdict(accepted=True, derived=True),
             reused_from="20260101-030405-0001",
             artifacts=("artifacts/vit/torch_trace/trace.log.zst",),
             attempts=(
-                Attempt(
-                    tier=Tier.FAKE,
+                records.Attempt(
+                    tier=records.Tier.FAKE,
                     status=Status.ERROR,
                     phase=Phase.CREATE,
-                    code=AttemptCode.FAKE_UNSUPPORTED,
+                    code=records.AttemptCode.FAKE_UNSUPPORTED,
                     reason="it reads a value",
                     durations={"create": 0.25},
                 ),
@@ -283,7 +261,7 @@ def results() -> tuple[Result, ...]:
             family="custom",
             source="manifest",
             detail=f"it failed {HOSTILE}",
-            error=ErrorRecord(
+            error=records.ErrorRecord(
                 type="builtins.TypeError",
                 message=f"it failed {HOSTILE}",
                 code="type_error",
@@ -307,7 +285,9 @@ def results() -> tuple[Result, ...]:
             Status.MISMATCH,
             family="gpt",
             phase=Phase.COMPARE,
-            numerics=Numerics(deterministic=True, matches=False, max_abs_error=0.25, atol=1e-5),
+            numerics=records.Numerics(
+                deterministic=True, matches=False, max_abs_error=0.25, atol=1e-5
+            ),
         ),
         factories.result("SlowModel", Status.TIMEOUT, family="gpt", detail="no end within 600 s"),
         factories.result("BigModel", Status.OOM, family="gpt", detail="over 8.0 GiB"),
@@ -323,8 +303,10 @@ def results() -> tuple[Result, ...]:
     )
 
 
-def _change(kind: ChangeKind, model: str, before: Status | None, after: Status | None) -> Change:
-    return Change(
+def _change(
+    kind: ChangeKind, model: str, before: Status | None, after: Status | None
+) -> records.Change:
+    return records.Change(
         kind=kind,
         model=model,
         target=Target(),
@@ -337,7 +319,7 @@ def _change(kind: ChangeKind, model: str, before: Status | None, after: Status |
     )
 
 
-def view(*more: Result) -> RunView:
+def view(*more: Result) -> records.RunView:
     changes = (
         _change(ChangeKind.REGRESSION, "BertModel", Status.PASS, Status.GRAPH_BREAK),
         _change(ChangeKind.FIXED, "google/vit-base", Status.GRAPH_BREAK, Status.PASS),
@@ -353,13 +335,15 @@ def view(*more: Result) -> RunView:
         planned=len(shown) + 3,
         history={
             ("BertModel", "dynamo"): (
-                Earlier(runs[0], Status.PASS, Phase.DONE),
-                Earlier(runs[1], Status.GRAPH_BREAK, Phase.DONE),
-                Earlier(runs[2], Status.TIMEOUT, Phase.COMPILE),
+                records.Earlier(runs[0], Status.PASS, Phase.DONE),
+                records.Earlier(runs[1], Status.GRAPH_BREAK, Phase.DONE),
+                records.Earlier(runs[2], Status.TIMEOUT, Phase.COMPILE),
             )
         },
         trend=[
-            TrendPoint(run=run, started_at=f"2026-01-0{day}T03:04:05Z", passed=passed, planned=20)
+            records.TrendPoint(
+                run=run, started_at=f"2026-01-0{day}T03:04:05Z", passed=passed, planned=20
+            )
             for day, (run, passed) in enumerate(zip(runs, (20, 11, 3), strict=True), start=1)
         ],
         before={("BertModel", Target()): factories.result(breaks=(BRANCH_BEFORE,))},
@@ -371,7 +355,7 @@ def view(*more: Result) -> RunView:
     )
 
 
-def write_report(shown: RunView, folder: Path) -> Path:
+def write_report(shown: records.RunView, folder: Path) -> Path:
     """The report as it stands in a run's folder, its artifacts beside it; the report's folder."""
 
     files = RunFolder(folder)

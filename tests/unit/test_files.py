@@ -12,38 +12,31 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from compilewatch import files
 from compilewatch.errors import StoreError
-from compilewatch.files import (
-    NAME_LENGTH,
-    append_all,
-    failed,
-    safe_name,
-    temporary_folder,
-    write_atomically,
-)
 
 # Mostly what looks like a name, so that what would collide comes up.
-NAMES = st.text("aB1/._- ", max_size=8) | st.text(max_size=2 * NAME_LENGTH)
+NAMES = st.text("aB1/._- ", max_size=8) | st.text(max_size=2 * files.NAME_LENGTH)
 
 
 @given(NAMES)
 def test_any_name_is_one_portable_file_name(name: str) -> None:
-    safe = safe_name(name)
+    safe = files.safe_name(name)
     assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", safe)
-    assert len(safe) <= NAME_LENGTH
+    assert len(safe) <= files.NAME_LENGTH
     assert Path("folder", safe).resolve().parent == Path("folder").resolve()
 
 
 @given(NAMES, NAMES)
 @example("a/b", "a--b")
-@example("x" * (NAME_LENGTH + 1), "x" * (NAME_LENGTH + 2))
+@example("x" * (files.NAME_LENGTH + 1), "x" * (files.NAME_LENGTH + 2))
 def test_two_names_are_two_file_names(one: str, other: str) -> None:
-    assert (safe_name(one) == safe_name(other)) == (one == other)
+    assert (files.safe_name(one) == files.safe_name(other)) == (one == other)
 
 
 def test_a_hub_name_becomes_one_file_name() -> None:
-    assert safe_name("meta-llama/Llama-3.2-1B") == "meta-llama--Llama-3.2-1B"
-    assert safe_name("BertModel") == "BertModel"
+    assert files.safe_name("meta-llama/Llama-3.2-1B") == "meta-llama--Llama-3.2-1B"
+    assert files.safe_name("BertModel") == "BertModel"
 
 
 @pytest.mark.parametrize(
@@ -51,15 +44,15 @@ def test_a_hub_name_becomes_one_file_name() -> None:
     ["../../etc/passwd", "..", ".hidden", "./x.py:build", "--flag", "a b", "é/ü", "x" * 400, ""],
 )
 def test_no_name_leaves_its_folder_or_is_too_long(name: str) -> None:
-    safe = safe_name(name)
+    safe = files.safe_name(name)
     assert "/" not in safe
     assert not safe.startswith((".", "-"))
-    assert 0 < len(safe) <= NAME_LENGTH
+    assert 0 < len(safe) <= files.NAME_LENGTH
 
 
 def test_names_that_look_alike_stay_apart() -> None:
     names = ["a/b", "a--b", "a b", "a_b", "x" * 400, "x" * 401]
-    assert len({safe_name(name) for name in names}) == len(names)
+    assert len({files.safe_name(name) for name in names}) == len(names)
 
 
 def test_a_write_that_fails_half_way_leaves_the_file_as_it_was(
@@ -67,7 +60,7 @@ def test_a_write_that_fails_half_way_leaves_the_file_as_it_was(
 ) -> None:
     path = tmp_path / "file"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-    append_all(descriptor, b"whole\n")
+    files.append_all(descriptor, b"whole\n")
     real = os.write
     calls = []
 
@@ -79,7 +72,7 @@ def test_a_write_that_fails_half_way_leaves_the_file_as_it_was(
 
     monkeypatch.setattr(os, "write", short_then_full)
     with pytest.raises(OSError, match="No space"):
-        append_all(descriptor, b"another\n")
+        files.append_all(descriptor, b"another\n")
     os.close(descriptor)
     assert path.read_bytes() == b"whole\n"
 
@@ -89,7 +82,7 @@ def test_a_short_write_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     real = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: real(fd, data[:3]))
-    append_all(descriptor, b"0123456789\n")
+    files.append_all(descriptor, b"0123456789\n")
     os.close(descriptor)
     assert path.read_bytes() == b"0123456789\n"
 
@@ -98,24 +91,24 @@ def test_an_atomic_write_leaves_the_old_file_when_it_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "report" / "index.html"
-    write_atomically(path, b"old")
+    files.write_atomically(path, b"old")
 
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fdatasync", full)
     with pytest.raises(StoreError, match="disk is full"):
-        write_atomically(path, b"new")
+        files.write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert [p.name for p in path.parent.iterdir()] == ["index.html"]
 
 
 def test_a_failure_says_what_to_do_even_where_we_know_no_advice() -> None:
-    known = failed("write", Path("/x"), OSError(errno.EROFS, "Read-only file system"))
+    known = files.failed("write", Path("/x"), OSError(errno.EROFS, "Read-only file system"))
     assert str(known) == (
         "cannot write /x: the file system is read-only; choose another folder with --output"
     )
-    unknown = failed("write", Path("/x"), OSError(errno.ENAMETOOLONG, "File name too long"))
+    unknown = files.failed("write", Path("/x"), OSError(errno.ENAMETOOLONG, "File name too long"))
     assert str(unknown) == "cannot write /x: File name too long"
 
 
@@ -139,10 +132,10 @@ def test_the_temporary_folder_of_a_killed_process_goes_with_the_next_one(
         assert process.stdout is not None
         folder = Path(process.stdout.readline().decode().strip())
         (folder / "cache").mkdir()
-        with temporary_folder() as own:
+        with files.temporary_folder() as own:
             assert {path.name for path in tmp_path.iterdir()} == {folder.name, Path(own).name}
         process.kill()
         process.wait()
-        with temporary_folder() as own:
+        with files.temporary_folder() as own:
             assert {path.name for path in tmp_path.iterdir()} == {Path(own).name}
     assert list(tmp_path.iterdir()) == []

@@ -12,51 +12,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compilewatch import plan as identity
+from compilewatch import records
 from compilewatch.contract.targets import deadlines_of, target_label, target_label_value
 from compilewatch.data import read_overrides
 from compilewatch.errors import ConfigError, UsageError
 from compilewatch.plan import (
     Expectation,
     Expectations,
-    environments_of_targets,
     load_expectations,
     missing_package,
-    needs,
     overrides_for,
-    pairs,
     parse_shard,
     place,
     place_model,
     plan,
-    possible_environments,
     request_key,
-    stale_note,
     targets_of,
-    without_adapter,
 )
 from compilewatch.records import (
-    METADATA,
-    ClassBuild,
     ConfigBuild,
-    Deadlines,
-    Depth,
-    Dtype,
     Environment,
-    FactoryBuild,
-    LibraryBuild,
     Mode,
     ModelSpec,
     Options,
-    Part,
-    Phase,
-    Plan,
-    Request,
-    Result,
     Shard,
     Status,
     Target,
-    Tier,
-    canonical_config,
     config_sha256,
 )
 from tests import factories
@@ -74,50 +55,42 @@ BERT = {
 
 
 def test_two_fine_tunes_of_one_model_have_one_configuration() -> None:
+    renamed = {("dtype" if k == "torch_dtype" else k): v for k, v in reversed(BERT.items())}
     other = {
-        **BERT,
+        **renamed,
         "_name_or_path": "someone/else",
         "id2label": {"0": "spam", "1": "ham"},
         "label2id": {"spam": 0, "ham": 1},
         "transformers_version": "5.1.0",
         "finetuning_task": "spam",
     }
-    assert config_sha256(BERT) == config_sha256(other)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
+    assert config_sha256(BERT) == config_sha256(renamed) == config_sha256(other)
+    for change in (
         {"hidden_size": 1024},
         {"id2label": {"0": "a", "1": "b", "2": "c"}},
         {"torch_dtype": "bfloat16"},
         {"architectures": ["BertModel"]},
         {"new_option": True},
+    ):
+        assert config_sha256(BERT) != config_sha256({**BERT, **change})
+
+
+@pytest.mark.parametrize(
+    ("config", "canonical"),
+    [
+        ({"id2label": {"0": "a", "1": "b"}, "num_labels": 7}, {"num_labels": 2}),
+        ({"num_labels": 7}, {"num_labels": 7}),
+        ({"text": {"_name_or_path": "x", "hidden_size": 8}}, {"text": {"hidden_size": 8}}),
     ],
 )
-def test_what_may_change_a_result_stays(change: dict[str, Any]) -> None:
-    assert config_sha256(BERT) != config_sha256({**BERT, **change})
-
-
-def test_order_and_spelling_do_not_matter() -> None:
-    renamed = {("dtype" if k == "torch_dtype" else k): v for k, v in reversed(BERT.items())}
-    assert config_sha256(BERT) == config_sha256(renamed)
-
-
-def test_the_number_of_labels_stays_whichever_way_it_is_said() -> None:
-    assert canonical_config({"id2label": {"0": "a", "1": "b"}, "num_labels": 7}) == {
-        "num_labels": 2
-    }
-    assert canonical_config({"num_labels": 7}) == {"num_labels": 7}
-
-
-def test_sub_configurations_are_cleaned_too() -> None:
-    inner = {"text_config": {"_name_or_path": "x", "hidden_size": 8}}
-    assert canonical_config(inner) == {"text_config": {"hidden_size": 8}}
+def test_labels_are_counted_and_sub_configurations_cleaned(
+    config: dict[str, Any], canonical: dict[str, Any]
+) -> None:
+    assert records.canonical_config(config) == canonical
 
 
 VALUES = st.none() | st.booleans() | st.integers() | st.text(max_size=4)
-KEYS = st.sampled_from(sorted(METADATA)) | st.text(min_size=1, max_size=4)
+KEYS = st.sampled_from(sorted(records.METADATA)) | st.text(min_size=1, max_size=4)
 
 
 def configurations(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
@@ -153,106 +126,115 @@ def test_no_order_of_any_configuration_matters(config: dict[str, Any], random: R
 
 @given(CONFIGURATIONS)
 def test_a_canonical_configuration_stays_as_it_is(config: dict[str, Any]) -> None:
-    canonical = canonical_config(config)
-    assert canonical_config(canonical) == canonical
-    assert not METADATA & canonical.keys()
+    canonical = records.canonical_config(config)
+    assert records.canonical_config(canonical) == canonical
+    assert not records.METADATA & canonical.keys()
 
 
 def _key(spec: ModelSpec | None = None, target: Target | None = None, **changes: Any) -> str:
     environment = changes.pop("environment", factories.environment())
     overrides = changes.pop("overrides", ())
-    request = Request(model=spec or factories.spec(), target=target or Target(), key="", **changes)
+    request = records.Request(
+        model=spec or factories.spec(), target=target or Target(), key="", **changes
+    )
     return request_key(request, environment, overrides)
 
 
-def test_what_cannot_change_a_result_is_not_in_the_key() -> None:
-    plain = factories.spec("BertModel")
-    dressed = factories.spec(
-        "BertModel", downloads=7, license="mit", gated=True, revision="abc", task="text"
-    )
-    assert _key(plain) == _key(dressed)
+def _configured(**fields: Any) -> ModelSpec:
+    revision = fields.pop("revision", "r1")
+    build = ConfigBuild(config_file=fields.pop("file", "/a"), config_sha256="c", **fields)
+    return factories.spec("org/model", build=build, architecture=None, revision=revision)
+
+
+def _made_by(path: str, source: str) -> ModelSpec:
+    build = records.FactoryBuild(factory="m:f", path=path, source_sha256=source)
+    return factories.spec("mine", build=build)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (
+            factories.spec(),
+            factories.spec(downloads=7, license="mit", gated=True, revision="abc", task="text"),
+        ),
+        # A configuration is its content, a factory its source.
+        (_configured(file="/a"), _configured(file="/b", repo="org/other")),
+        (_made_by("/ci/one", "s"), _made_by("/ci/two", "s")),
+    ],
+)
+def test_what_cannot_change_a_result_is_not_in_the_key(one: ModelSpec, other: ModelSpec) -> None:
+    assert _key(one) == _key(other)
 
 
 def test_everything_that_can_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inputs, others = tmp_path / "a.toml", tmp_path / "b.toml"
     inputs.write_text("a")
     others.write_text("b")
+    environment = factories.environment
+    specs = [
+        factories.spec("GPT2Model"),
+        factories.spec("x", build=records.FactoryBuild(factory="BertModel")),
+        _made_by("/ci", "s"),
+        _made_by("/ci", "t"),
+        # Without a source, only the folder distinguishes them.
+        _made_by("/ci/one", ""),
+        _made_by("/ci/two", ""),
+        _configured(),
+        _configured(class_name="BertModel"),
+        _configured(repo="org/a", weights=True),
+        _configured(repo="org/b", weights=True),
+        _configured(repo="org/a", weights=True, revision="r2"),
+        _configured(repo="org/a", trust_remote_code=True),
+        _configured(repo="org/a", trust_remote_code=True, revision="r2"),
+        _configured(adapter_file="/a", adapter_sha256="a"),
+        _configured(adapter_file="/a", adapter_sha256="b"),
+    ]
+    targets = [
+        Target(name="export"),
+        Target(name="xla"),
+        Target(mode=Mode.TRAIN),
+        Target(dynamic=True),
+        Target(backend="inductor"),
+        Target(device="cuda"),
+        Target(device="cuda:A100"),
+        Target(dtype=records.Dtype.BFLOAT16),
+        Target(nested_graph_breaks=True),
+        Target(nested_graph_breaks=False),
+    ]
+    environments = [
+        environment(torch="2.14.0"),
+        environment(torch_git="b" * 40),
+        environment(transformers="5.24.0"),
+        environment(digest="other packages"),
+        # A launcher that forgets the digest must not make two torches one.
+        environment(digest=""),
+        environment(digest="", torch="2.14.0"),
+        environment(digest="", torch="2.15.0"),
+        environment(digest="", python="3.12.1"),
+        environment(digest="", device="cuda"),
+    ]
     keys = [
         _key(),
-        _key(factories.spec("GPT2Model")),
-        _key(target=Target(name="export")),
-        _key(target=Target(mode=Mode.TRAIN)),
-        _key(target=Target(dynamic=True)),
-        _key(target=Target(backend="inductor")),
-        _key(target=Target(device="cuda")),
-        _key(target=Target(device="cuda:A100")),
-        _key(target=Target(dtype=Dtype.BFLOAT16)),
-        _key(tier=Tier.REAL),
-        _key(depth=Depth.REDUCED),
-        _key(environment=factories.environment(torch="2.14.0")),
-        _key(environment=factories.environment(torch_git="b" * 40)),
-        _key(environment=factories.environment(transformers="5.24.0")),
-        _key(environment=factories.environment(digest="other packages")),
-        # A launcher that forgets the digest must not make two torches one.
-        _key(environment=factories.environment(digest="")),
-        _key(environment=factories.environment(digest="", torch="2.14.0")),
-        _key(environment=factories.environment(digest="", torch="2.15.0")),
-        _key(environment=factories.environment(digest="", python="3.12.1")),
-        _key(environment=factories.environment(digest="", device="cuda")),
+        *map(_key, specs),
+        *(_key(target=target) for target in targets),
+        *(_key(environment=environment) for environment in environments),
+        _key(tier=records.Tier.REAL),
+        _key(depth=records.Depth.REDUCED),
         _key(inputs_file=str(inputs)),
         _key(inputs_file=str(others)),
-        _key(target=Target(name="xla")),
         _key(target=Target(name="xla"), neuron_operators=str(inputs)),
         _key(target=Target(name="xla"), inputs_file=str(inputs)),
         _key(overrides=[{"classes": ["BertModel"], "config": {"a": 1}}]),
     ]
-    monkeypatch.setattr(identity, "HARNESS_VERSION", 99)
+    monkeypatch.setattr(records, "HARNESS_VERSION", 99)
     keys.append(_key())
     monkeypatch.undo()
     monkeypatch.setattr(identity, "worker_sha256", lambda: "edited")
     keys.append(_key())
     assert len(set(keys)) == len(keys)
-
-
-def test_a_configuration_is_its_content_not_its_place() -> None:
-    def build(**fields: Any) -> ModelSpec:
-        made = ConfigBuild(config_file=fields.pop("file", "/a"), config_sha256="c", **fields)
-        return factories.spec("org/model", build=made, architecture=None, revision="r1")
-
-    assert _key(build(file="/a")) == _key(build(file="/b", repo="org/other"))
-    different = [
-        build(),
-        build(class_name="BertModel"),
-        build(repo="org/a", weights=True),
-        build(repo="org/b", weights=True),
-        build(repo="org/a", trust_remote_code=True),
-        build(adapter_file="/a", adapter_sha256="a"),
-        build(adapter_file="/a", adapter_sha256="b"),
-    ]
-    assert len({_key(spec) for spec in different}) == len(different)
-
-
-@pytest.mark.parametrize("what", ["weights", "trust_remote_code"])
-def test_weights_and_remote_code_are_those_of_a_revision(what: str) -> None:
-    given: dict[str, Any] = {"config_file": "/a", "config_sha256": "c", "repo": "org/a"}
-    build = ConfigBuild(**{**given, what: True})
-    one, two = (factories.spec("org/a", build=build, revision=r) for r in ("r1", "r2"))
-    assert _key(one) != _key(two)
-
-
-def test_a_factory_is_its_source_or_its_folder() -> None:
-    def build(path: str, source: str) -> ModelSpec:
-        made = FactoryBuild(factory="m:f", path=path, source_sha256=source)
-        return factories.spec("mine", build=made)
-
-    assert _key(build("/ci/one", "s")) == _key(build("/ci/two", "s"))
-    assert _key(build("/ci/one", "s")) != _key(build("/ci/one", "t"))
-    assert _key(build("/ci/one", "")) != _key(build("/ci/two", ""))
-
-
-def test_factories_and_classes_do_not_meet() -> None:
-    factory = factories.spec("x", build=FactoryBuild(factory="BertModel"))
-    assert _key(factory) != _key(factories.spec("x", build=ClassBuild(class_name="BertModel")))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        _key(inputs_file=str(tmp_path / "none.toml"))
 
 
 @pytest.mark.parametrize(
@@ -297,12 +279,17 @@ model_types = ["clip_text_model"]
 """
 
 
-def test_only_overrides_that_may_apply_enter_a_key(tmp_path: Path) -> None:
+def test_only_overrides_that_may_apply_enter_a_key_and_no_prose(tmp_path: Path) -> None:
     (tmp_path / "one.toml").write_text(OVERRIDES)
     overrides = read_overrides(tmp_path)
-    assert len(overrides_for(factories.spec("BertModel", family="bert"), overrides)) == 1
-    assert len(overrides_for(factories.spec("GPT2Model", family="gpt2"), overrides)) == 0
-    assert len(overrides_for(factories.spec("CLIPTextModel", family="clip"), overrides)) == 1
+    for class_name, family, count in (
+        ("BertModel", "bert", 1),
+        ("GPT2Model", "gpt2", 0),
+        ("CLIPTextModel", "clip", 1),
+    ):
+        assert len(overrides_for(factories.spec(class_name, family=family), overrides)) == count
+    (tmp_path / "one.toml").write_text(OVERRIDES.replace('"why"', '"better said"'))
+    assert read_overrides(tmp_path) == overrides
 
 
 @pytest.mark.parametrize(
@@ -325,24 +312,12 @@ def test_a_type_that_may_be_a_models_own_counts(
     assert overrides_for(factories.spec(class_name, family=family), [override]) == [override]
 
 
-def test_prose_does_not_change_the_key(tmp_path: Path) -> None:
-    (tmp_path / "one.toml").write_text(OVERRIDES)
-    before = read_overrides(tmp_path)
-    (tmp_path / "one.toml").write_text(OVERRIDES.replace('"why"', '"better said"'))
-    assert read_overrides(tmp_path) == before
-
-
 @pytest.mark.parametrize("text", ["[[override", "override = 3", "override = [1]"])
 def test_malformed_overrides_are_one_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "one.toml").write_text(text)
     with pytest.raises(ConfigError, match=r"one\.toml") as caught:
         read_overrides(tmp_path)
     assert "\n" not in str(caught.value)
-
-
-def test_an_inputs_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read"):
-        _key(inputs_file=str(tmp_path / "none.toml"))
 
 
 DEFAULT = factories.environment()
@@ -389,48 +364,64 @@ CUDA_BUILD = factories.environment(name="cuda", torch="2.15.0+cu132", cuda="13.2
 
 
 @pytest.mark.parametrize("known", [(CPU_BUILD,), (CPU_BUILD, CUDA_BUILD)])
-@pytest.mark.parametrize("name", ["dynamo", "export"])
-def test_training_on_a_declared_device_needs_a_cuda_build(
-    name: str, known: tuple[Environment, ...]
-) -> None:
+def test_training_on_a_declared_device_needs_a_cuda_build(known: tuple[Environment, ...]) -> None:
     cases = [
-        Target(name=name, mode=mode, device=device)
+        Target(mode=mode, device=device)
         for device in ("cpu", "cuda:A100")
         for mode in (Mode.EVAL, Mode.TRAIN)
     ]
-    placed = [target.environment for target in place(cases, (), known)]
-    assert placed == ["default", "default", "default", "cuda"]
+    placed = place(cases, (), known)
+    assert [target.environment for target in placed] == ["default", "default", "default", "cuda"]
     own = factories.environment(cuda="13.2")
     assert {t.environment for t in place(cases, (), (own, CUDA_BUILD))} == {"default"}
     assert [t.environment for t in place(cases, ("default",), known)] == ["default"] * 4
-    assert "compilewatch env create cuda" in needs(place(cases, (), known)[-1])
+    assert "compilewatch env create cuda" in identity.needs(placed[-1])
 
 
-def test_an_environment_that_is_named_must_exist() -> None:
+def test_an_environment_that_is_named_exists_and_shares_no_label() -> None:
     with pytest.raises(UsageError, match=r"no environment 'tpu'; known: default; .*create tpu"):
         _placed(("tpu",), DEFAULT)
-
-
-def test_one_label_never_stands_for_two_environments() -> None:
-    known = (factories.environment(), factories.environment(name="vision"))
+    known = (DEFAULT, factories.environment(name="vision"))
     with pytest.raises(UsageError, match="default and vision cannot be named together"):
         place([Target()], ("default", "vision"), known)
     assert [target.environment for target in place([Target()], ("vision",), known)] == ["vision"]
 
 
-def test_only_what_is_needed_is_looked_at() -> None:
-    assert environments_of_targets(["dynamo"], ()) == ("default",)
-    assert environments_of_targets(["dynamo", "neuron"], ()) == ("default", "neuron", "xla")
-    assert environments_of_targets(["neuron"], ("a", "a")) == ("a",)
-    assert environments_of_targets(["dynamo"], (), ["cpu", "cuda"]) == ("default", "cuda")
-    assert environments_of_targets(["dynamo"], ("a",), ["cuda"]) == ("a",)
+@pytest.mark.parametrize(
+    ("targets", "named", "devices", "expected"),
+    [
+        (["dynamo"], (), (), ("default",)),
+        (["dynamo", "neuron"], (), (), ("default", "neuron", "xla")),
+        (["neuron"], ("a", "a"), (), ("a",)),
+        (["dynamo"], (), ["cpu", "cuda"], ("default", "cuda")),
+        (["dynamo"], ("a",), ["cuda"], ("a",)),
+    ],
+)
+def test_only_the_environments_that_targets_need_are_looked_at(
+    targets: list[str], named: tuple[str, ...], devices: list[str], expected: tuple[str, ...]
+) -> None:
+    assert identity.environments_of_targets(targets, named, devices) == expected
+    packages = () if named else ("vision", "libraries")
+    assert identity.possible_environments(targets, named, devices) == (*expected, *packages)
 
 
-def test_a_label_names_an_environment_that_is_not_the_default_one() -> None:
-    labels = [target_label(t) for t in place(ALL, (), (DEFAULT, XLA))]
-    assert labels == ["dynamo", "xla", "neuron@xla"]
-    older = Target(mode=Mode.TRAIN, environment="torch-2.9")
-    assert target_label(older) == "dynamo/train@torch-2.9"
+@pytest.mark.parametrize(
+    ("target", "label"),
+    [
+        (Target(mode=Mode.TRAIN, environment="torch-2.9"), "dynamo/train@torch-2.9"),
+        (Target(name="neuron", environment="xla"), "neuron@xla"),
+        (Target(name="xla", environment="xla"), "xla"),
+        (Target(environment="vision"), "dynamo"),
+        (Target(name="xla", environment="vision"), "xla@vision"),
+        (Target(name="export", backend="non_strict"), "export:non_strict"),
+        (Target(nested_graph_breaks=True), "dynamo+nested"),
+        (Target(nested_graph_breaks=False), "dynamo+not-nested"),
+    ],
+)
+def test_a_label_says_what_is_not_the_default(target: Target, label: str) -> None:
+    assert target_label(target) == label
+    if target.mode is Mode.EVAL:
+        assert target_label_value(target) == label
 
 
 TIMM = {"classes": ["XModel"], "packages": ["timm"]}
@@ -462,32 +453,17 @@ def test_a_model_is_placed_where_its_packages_are(
     assert found.skip_reason == (None if expected == "vision" else "needs timm")
 
 
-@pytest.mark.parametrize("class_name", [None, "XModel"])
-def test_a_reason_that_is_not_about_packages_is_kept(class_name: str | None) -> None:
+@pytest.mark.parametrize(
+    ("class_name", "reason"),
+    # Every override may be one of an unknown class, so that none says which packages it needs.
+    [(None, "gated: no token"), ("XModel", "gated: no token"), (None, None)],
+)
+def test_a_model_that_needs_no_packages_stays_as_it_is(
+    class_name: str | None, reason: str | None
+) -> None:
     build = ConfigBuild(config_file="", config_sha256="", class_name=class_name)
-    spec = factories.spec("org/x", build=build, architecture=None, skip_reason="gated: no token")
-
-    placed = place_model(spec, Target(), [TIMM], {"default": DEFAULT})
-
-    assert placed == (spec, Target())
-
-
-def test_a_model_of_an_unknown_class_needs_no_packages() -> None:
-    """Every override may be one of its class, so that none says which packages it needs."""
-    build = ConfigBuild(config_file="/c", config_sha256="")
-    spec = factories.spec("org/x", build=build, architecture=None)
-
+    spec = factories.spec("org/x", build=build, architecture=None, skip_reason=reason)
     assert place_model(spec, Target(), [TIMM], {"default": DEFAULT}) == (spec, Target())
-
-
-def test_an_environment_with_more_packages_is_not_named_by_the_label() -> None:
-    assert target_label(Target(environment="vision")) == "dynamo"
-    assert target_label(Target(name="xla", environment="vision")) == "xla@vision"
-
-
-def test_environments_of_packages_are_looked_at_unless_others_are_named() -> None:
-    assert possible_environments(["dynamo"], ()) == ("default", "vision", "libraries")
-    assert possible_environments(["dynamo"], ("torch-2.9",)) == ("torch-2.9",)
 
 
 VISION = factories.environment(name="vision", packages={"timm": "1"})
@@ -507,20 +483,30 @@ LIBRARIES = factories.environment(name="libraries", packages={"timm": "1", "diff
 def test_a_model_of_a_library_is_placed_where_the_library_is(
     library: str, known: tuple[Environment, ...], expected: str
 ) -> None:
-    spec = factories.spec("m", build=LibraryBuild(library=library, name="m"))
+    spec = factories.spec("m", build=records.LibraryBuild(library=library, name="m"))
     there = {environment.name: environment for environment in (DEFAULT, *known)}
     assert place_model(spec, Target(), [], there)[1].environment == expected
 
 
-def test_an_environment_without_the_library_says_how_one_with_it_is_made() -> None:
-    spec = factories.spec("m", build=LibraryBuild(library="open_clip", name="ViT-B-32"))
+@pytest.mark.parametrize(
+    ("build", "names"),
+    [
+        (records.LibraryBuild(library="open_clip", name="ViT-B-32"), ["open-clip-torch"]),
+        (
+            ConfigBuild(config_file="/c", config_sha256="c", packages=("timm", "peft")),
+            ["peft", "timm"],
+        ),
+    ],
+)
+def test_every_package_that_a_model_lacks_is_named(build: records.Build, names: list[str]) -> None:
+    spec = factories.spec("m", build=build)
     why = missing_package(spec, OLDER)
     assert why is not None
+    assert f"the package{'s'[: len(names) - 1]} {' and '.join(names)}, which" in why
     assert "'torch-2.9' lacks: compilewatch env create NAME --torch 2.9.0" in why
-    assert why.endswith("--with open-clip-torch")
-    there = factories.environment(packages={"open-clip-torch": "3"})
-    assert missing_package(spec, there) is None
-    assert missing_package(factories.spec("BertModel"), OLDER) is None
+    assert why.endswith(f"--with {','.join(names)}")
+    having = factories.environment(packages=dict.fromkeys(names, "3"))
+    assert missing_package(spec, having) is None
 
 
 ADAPTED = factories.spec(
@@ -532,16 +518,20 @@ ADAPTED = factories.spec(
         adapter_file="/a",
         packages=("peft",),
     ),
-    part=Part.WHOLE,
+    part=records.Part.WHOLE,
 )
 PEFT = factories.environment(name="libraries", packages={"peft": "0.21"})
 
 
-def test_an_adapter_moves_its_model_to_the_environment_that_has_peft() -> None:
+def test_an_adapter_is_evaluated_where_peft_is() -> None:
     there = {"default": DEFAULT, "libraries": PEFT}
-    assert without_adapter(ADAPTED, Target(), there, named=False) == ADAPTED
+    assert identity.without_adapter(ADAPTED, Target(), there, named=False) == ADAPTED
     spec, target = place_model(ADAPTED, Target(), [], there)
     assert (spec, target.environment) == (ADAPTED, "libraries")
+    own = {"own": factories.environment(name="own", packages={"peft": "0.21"})}
+    target = Target(environment="own")
+    assert identity.without_adapter(ADAPTED, target, own, named=True) == ADAPTED
+    assert missing_package(ADAPTED, own["own"]) is None
 
 
 @pytest.mark.parametrize(
@@ -558,27 +548,11 @@ def test_an_adapter_moves_its_model_to_the_environment_that_has_peft() -> None:
 def test_where_peft_is_not_only_the_base_is_evaluated(
     target: Target, known: dict[str, Environment], named: bool
 ) -> None:
-    spec = without_adapter(ADAPTED, target, known, named=named)
+    spec = identity.without_adapter(ADAPTED, target, known, named=named)
     assert isinstance(spec.build, ConfigBuild)
-    assert (spec.build.adapter_file, spec.part) == (None, Part.BASE)
+    assert (spec.build.adapter_file, spec.part) == (None, records.Part.BASE)
     assert place_model(spec, target, [], known) == (spec, target)
     assert missing_package(spec, known[target.environment]) is None
-
-
-def test_every_package_that_a_model_lacks_is_named() -> None:
-    build = ConfigBuild(config_file="/c", config_sha256="c", packages=("timm", "peft"))
-    spec = factories.spec("org/x", build=build)
-    why = missing_package(spec, OLDER)
-    assert why is not None
-    assert "needs the packages peft and timm" in why
-    assert why.endswith("--with peft,timm")
-
-
-def test_a_named_environment_with_peft_gets_the_adapter() -> None:
-    own = factories.environment(name="own", packages={"peft": "0.21"})
-    target = Target(environment="own")
-    assert without_adapter(ADAPTED, target, {"own": own}, named=True) == ADAPTED
-    assert missing_package(ADAPTED, own) is None
 
 
 FILE = """
@@ -595,28 +569,34 @@ transformers = ">=5.20,<6"
 """
 
 ENVIRONMENT = factories.environment()
-FAILING = factories.result(status=Status.ERROR, phase=Phase.CREATE)
+FAILING = factories.result(status=Status.ERROR, phase=records.Phase.CREATE)
 
 
 @pytest.fixture
 def expectations(tmp_path: Path) -> Expectations:
-    path = tmp_path / "expectations.toml"
-    path.write_text(FILE)
-    return load_expectations(path)
+    (tmp_path / "expectations.toml").write_text(FILE)
+    return load_expectations(tmp_path / "expectations.toml")
 
 
 def test_a_result_that_meets_an_expectation_says_why(expectations: Expectations) -> None:
-    judged = expectations.judge(FAILING, ENVIRONMENT)
-    assert judged.expectation == "needs a package"
-    assert expectations.stale([judged], [ENVIRONMENT]) == []
-
-
-def test_the_class_counts_as_well_as_the_name(expectations: Expectations) -> None:
     build = ConfigBuild(config_file="/c", config_sha256="c", class_name="BertModel")
-    named = factories.result("org/x", status=Status.ERROR, phase=Phase.CREATE, build=build)
-    other = factories.result("org/x", status=Status.ERROR, phase=Phase.CREATE)
-    assert expectations.judge(named, ENVIRONMENT).expectation == "needs a package"
-    assert expectations.judge(other, ENVIRONMENT).expectation is None
+    failed: dict[str, Any] = {"status": Status.ERROR, "phase": records.Phase.CREATE}
+    nightly = factories.environment(transformers="5.24.0.dev0")
+    for result, environment, reason in (
+        (FAILING, ENVIRONMENT, "needs a package"),
+        # The class counts as well as the name.
+        (factories.result("org/x", build=build, **failed), ENVIRONMENT, "needs a package"),
+        (factories.result("org/x", **failed), ENVIRONMENT, None),
+        (FAILING, nightly, "needs a package"),
+        (FAILING, factories.environment(transformers="6.0.0"), None),
+    ):
+        judged = expectations.judge(result, environment)
+        assert judged.expectation == reason
+        assert expectations.stale([judged], [environment]) == []
+    train = factories.request(target=Target(mode=Mode.TRAIN))
+    of_train = msgspec.structs.replace(expectations.expectation[0], target="dynamo/train")
+    assert of_train.concerns(train, ENVIRONMENT)
+    assert not of_train.concerns(factories.request(), ENVIRONMENT)
 
 
 @pytest.mark.parametrize(
@@ -624,66 +604,33 @@ def test_the_class_counts_as_well_as_the_name(expectations: Expectations) -> Non
     [
         factories.result(),
         factories.result(breaks=(factories.graph_break(),)),
-        factories.result(status=Status.ERROR, phase=Phase.COMPILE),
-        factories.result(status=Status.TIMEOUT, phase=Phase.CREATE),
+        factories.result(status=Status.ERROR, phase=records.Phase.COMPILE),
+        factories.result(status=Status.TIMEOUT, phase=records.Phase.CREATE),
     ],
 )
 def test_an_expectation_that_no_longer_holds_is_reported(
-    expectations: Expectations, result: Result
+    expectations: Expectations, result: records.Result
 ) -> None:
     assert expectations.judge(result, ENVIRONMENT).expectation is None
     ((expected, what),) = expectations.stale([result], [ENVIRONMENT])
-    note = stale_note(expected, what)
+    note = identity.stale_note(expected, what)
     assert "expected error in create (needs a package, 2026-01-02)" in note
     assert f"but the result is {result.status.value} in {result.phase.value}" in note
     assert "\n" not in note
 
 
 def test_what_was_not_run_says_nothing(expectations: Expectations) -> None:
-    skipped = factories.result(status=Status.SKIPPED)
-    assert expectations.stale([skipped], [ENVIRONMENT]) == []
-    assert expectations.stale([factories.result("GPT2Model")], [ENVIRONMENT]) == []
-
-
-def test_a_line_says_nothing_outside_of_its_versions(expectations: Expectations) -> None:
+    others = [factories.result(status=Status.SKIPPED), factories.result("GPT2Model")]
+    assert expectations.stale(others, [ENVIRONMENT]) == []
     newer = factories.environment(transformers="6.0.0")
-    assert expectations.judge(FAILING, newer).expectation is None
     assert expectations.stale([factories.result()], [newer]) == []
-    nightly = factories.environment(transformers="5.24.0.dev0")
-    assert expectations.judge(FAILING, nightly).expectation == "needs a package"
 
 
-def test_a_reused_result_loses_an_expectation_that_was_removed() -> None:
-    remembered = factories.result(
-        status=Status.ERROR, phase=Phase.CREATE, expectation="of an old file"
-    )
-    assert Expectations().judge(remembered, ENVIRONMENT).expectation is None
-
-
-def test_a_target_may_be_named_with_its_mode(tmp_path: Path) -> None:
-    path = tmp_path / "expectations.toml"
-    path.write_text(FILE.replace('"dynamo"', '"dynamo/train"'))
-    expectations = load_expectations(path)
-    train = factories.request(target=Target(mode=Mode.TRAIN))
-    assert expectations.of(train, ENVIRONMENT) is not None
-    assert expectations.of(factories.request(), ENVIRONMENT) is None
-
-
-def test_without_an_own_file_the_shipped_one_remains_and_own_lines_come_first(
-    tmp_path: Path,
-) -> None:
+def test_own_lines_come_before_the_shipped_ones(tmp_path: Path, expectations: Expectations) -> None:
     shipped = load_expectations(None).expectation
     assert load_expectations(tmp_path / "none.toml").expectation == shipped != ()
-    path = tmp_path / "expectations.toml"
-    path.write_text(FILE)
-    own, *others = load_expectations(path).expectation
-    assert tuple(others) == shipped
-    assert own not in shipped
-
-
-def test_the_shipped_file_is_valid() -> None:
-    shipped = load_expectations(None)
-    named = [(e.model, e.target, e.transformers, e.torch) for e in shipped.expectation]
+    assert expectations.expectation[1:] == shipped
+    named = [(e.model, e.target, e.transformers, e.torch) for e in shipped]
     assert len(set(named)) == len(named)
 
 
@@ -711,42 +658,28 @@ def test_a_malformed_file_is_one_line_that_names_it(
     assert "\n" not in str(caught.value)
 
 
-OPTIONS = Options()
 HERE = (factories.environment(),)
 SPECS = [factories.spec(f"M{number}") for number in range(200)]
 BOTH = targets_of(["dynamo"], [Mode.EVAL, Mode.TRAIN], dynamic=None)
 
 
-def _plan(specs: list[ModelSpec] = SPECS, **given: Any) -> Plan:
-    targets, options = given.pop("targets", BOTH), given.pop("options", OPTIONS)
+def _plan(specs: list[ModelSpec] = SPECS, **given: Any) -> records.Plan:
+    targets, options = given.pop("targets", BOTH), given.pop("options", Options())
     return plan(specs, targets, options, given.pop("environments", HERE), **given)
 
 
-def _names(made: Plan) -> set[str]:
-    return {request.model.name for request in made.requests}
+def _names(planned: records.Plan) -> list[str]:
+    return [request.model.name for request in planned.requests]
 
 
 def test_every_model_and_target_is_requested_once_in_order() -> None:
-    made = _plan()
+    made = _plan(options=Options(memory_limit_bytes=5, depth=records.Depth.REDUCED))
     asked = [(r.model.name, r.target) for r in made.requests]
     assert asked == [(s.name, t) for s in SPECS for t in BOTH]
-    assert made.total == 400
-    assert made.duplicates == 0
-
-
-def test_requests_carry_how_they_are_evaluated() -> None:
-    nightly = factories.environment(name="nightly")
-    (request,) = _plan(
-        SPECS[:1],
-        targets=[Target(environment="nightly")],
-        options=Options(memory_limit_bytes=5, depth=Depth.REDUCED),
-        environments=[nightly],
-    ).requests
-    assert (request.target.environment, request.memory_limit_bytes, request.depth) == (
-        "nightly",
-        5,
-        "reduced",
-    )
+    assert (made.total, made.duplicates) == (400, 0)
+    assert {(r.memory_limit_bytes, r.depth) for r in made.requests} == {(5, "reduced")}
+    few = _plan(SPECS[:3], shard=Shard(index=1, count=2))
+    assert msgspec.json.decode(msgspec.json.encode(few), type=records.Plan) == few
 
 
 def test_a_models_own_inputs_are_part_of_the_request(tmp_path: Path) -> None:
@@ -758,7 +691,7 @@ def test_a_models_own_inputs_are_part_of_the_request(tmp_path: Path) -> None:
     over = Options(inputs_file=str(given))
     asked = [
         _plan([spec], targets=[Target()], options=options).requests[0]
-        for spec, options in ((plain, OPTIONS), (dressed, OPTIONS), (dressed, over))
+        for spec, options in ((plain, Options()), (dressed, Options()), (dressed, over))
     ]
     assert [r.inputs_file for r in asked] == [None, str(own), str(given)]
     assert len({r.key for r in asked}) == 3
@@ -774,36 +707,40 @@ def test_equal_requests_of_several_models_are_evaluated_once() -> None:
     assert made.total == 3
 
 
-def test_a_model_whose_library_is_missing_is_skipped_and_never_an_error() -> None:
-    older = factories.environment(name="torch-2.9")
-    spec = factories.spec("timm/m", build=LibraryBuild(library="timm", name="m"))
-    made = _plan(
-        [spec],
-        targets=[Target(environment="torch-2.9")],
-        environments=[older],
-        named=True,
-    )
-    (result,) = made.skipped
-    assert (result.status, result.phase) == (Status.SKIPPED, Phase.SETUP)
-    assert "--with timm" in (result.detail or "")
+WRONG = "models.toml: model 'M': there is no folder /x"
 
 
-def test_a_model_with_a_skip_reason_has_a_result_without_a_request() -> None:
-    made = _plan([factories.spec("org/gated", skip_reason="gated: ask for access")], targets=BOTH)
-    assert made.requests == ()
-    assert [r.status for r in made.skipped] == [Status.SKIPPED] * 2
-    assert made.skipped[0].detail == "gated: ask for access"
-    assert made.skipped[0].phase is Phase.SETUP
+@pytest.mark.parametrize(
+    ("spec", "target", "status", "detail"),
+    [
+        ({"skip_reason": "gated: ask"}, Target(), Status.SKIPPED, "gated: ask"),
+        ({"error": WRONG}, Target(), Status.ERROR, WRONG),
+        (
+            {},
+            Target(name="export", environment="xla"),
+            Status.UNSUPPORTED,
+            "needs the environment 'xla': compilewatch env create xla",
+        ),
+        (
+            {"build": records.LibraryBuild(library="timm", name="m")},
+            Target(),
+            Status.SKIPPED,
+            "needs the package timm, which the environment 'default' lacks: "
+            "compilewatch env create NAME --torch 2.13.0 --with timm",
+        ),
+    ],
+)
+def test_what_cannot_run_has_a_result_that_says_why_and_no_request(
+    spec: dict[str, Any], target: Target, status: Status, detail: str
+) -> None:
+    made = _plan([factories.spec("M", **spec), *SPECS[:1]], targets=[target], named=True)
+    result = made.skipped[0]
+    assert (result.status, result.phase, result.detail) == (status, records.Phase.SETUP, detail)
+    assert not result.is_verdict
+    code = result.error.code if result.error is not None else None
+    assert code == ("configuration_error" if status is Status.ERROR else None)
     assert made.total == 2
-
-
-def test_a_target_whose_environment_is_not_there_is_unsupported_with_what_to_type() -> None:
-    made = _plan(SPECS[:2], targets=[Target(), Target(name="export", environment="xla")])
-    assert [r.target.environment for r in made.requests] == ["default", "default"]
-    assert [r.status for r in made.skipped] == [Status.UNSUPPORTED] * 2
-    assert made.skipped[0].detail == "needs the environment 'xla': compilewatch env create xla"
-    assert not any(r.is_verdict for r in made.skipped)
-    assert made.total == 4
+    assert _names(made) == ([] if status is Status.UNSUPPORTED else ["M0"])
 
 
 def test_a_model_whose_packages_are_elsewhere_runs_there_or_says_what_to_type(
@@ -812,26 +749,19 @@ def test_a_model_whose_packages_are_elsewhere_runs_there_or_says_what_to_type(
     (tmp_path / "packages.toml").write_text(
         '[[override]]\nreason = "why"\ndate = 2026-11-23\nclasses = ["M1"]\npackages = ["timm"]\n'
     )
-    vision = factories.environment(name="vision", packages={"timm": "1"})
-    default = factories.environment()
-    options = Options(overrides_dir=str(tmp_path))
-
-    made = _plan(SPECS[:2], targets=[Target()], options=options, environments=[default, vision])
-    assert [r.target.environment for r in made.requests] == ["default", "vision"]
-
-    made = _plan(SPECS[:2], targets=[Target()], options=options, environments=[default])
-    assert [r.model.name for r in made.requests] == ["M0"]
+    given: dict[str, Any] = {"targets": [Target()], "options": Options(overrides_dir=str(tmp_path))}
+    both = [*HERE, factories.environment(name="vision", packages={"timm": "1"})]
+    for named, expected in ((False, ["default", "vision"]), (True, ["default", "default"])):
+        made = _plan(SPECS[:2], environments=both, named=named, **given)
+        assert [r.target.environment for r in made.requests] == expected
+    made = _plan(SPECS[:2], **given)
+    assert _names(made) == ["M0"]
     (skipped,) = made.skipped
     assert skipped.status is Status.UNSUPPORTED
     assert skipped.detail == (
         "needs the environment 'vision', which has timm, torchvision: "
         "compilewatch env create vision"
     )
-
-    made = _plan(
-        SPECS[:2], targets=[Target()], options=options, environments=[default, vision], named=True
-    )
-    assert [r.target.environment for r in made.requests] == ["default", "default"]
 
 
 def test_two_environments_are_two_requests_and_two_names_of_one_are_one() -> None:
@@ -845,7 +775,7 @@ def test_two_environments_are_two_requests_and_two_names_of_one_are_one() -> Non
 
 
 def test_an_expectation_skips_only_where_it_says_so() -> None:
-    def expecting(skip: bool) -> Plan:
+    def expecting(skip: bool) -> records.Plan:
         line = Expectation(
             model="M0", status=Status.OOM, reason="takes the machine down", date=date(2026, 1, 1),
             target="dynamo/train", skip=skip,
@@ -860,12 +790,15 @@ def test_an_expectation_skips_only_where_it_says_so() -> None:
 
 def test_shards_are_a_partition_that_does_not_depend_on_order() -> None:
     shards = [_plan(shard=Shard(index=i, count=3)) for i in (1, 2, 3)]
-    names = [_names(shard) for shard in shards]
+    names = [set(_names(shard)) for shard in shards]
     assert set.union(*names) == {s.name for s in SPECS}
     assert sum(map(len, names)) == len(SPECS)
     assert all(names)
     backwards = _plan(SPECS[::-1], shard=Shard(index=2, count=3))
-    assert _names(backwards) == names[1]
+    assert set(_names(backwards)) == names[1]
+    assert len({shard.digest for shard in (*shards, _plan())}) == 1
+    small = [_plan(SPECS[:1], shard=Shard(index=i, count=2)) for i in (1, 2)]
+    assert sorted(len(part.requests) for part in small) == [0, 2]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -894,11 +827,6 @@ def test_a_shard_is_the_same_everywhere_and_forever() -> None:
     assert sorted(first)[:4] == ["M0", "M100", "M110", "M111"]
 
 
-def test_all_shards_know_the_complete_plan() -> None:
-    digests = {_plan(shard=Shard(index=i, count=3)).digest for i in (1, 2, 3)} | {_plan().digest}
-    assert len(digests) == 1
-
-
 def test_the_digest_follows_every_request() -> None:
     gated = msgspec.structs.replace(SPECS[0], skip_reason="gated")
     plans = [
@@ -912,109 +840,58 @@ def test_the_digest_follows_every_request() -> None:
     assert _plan(SPECS[::-1]).digest == plans[0].digest
 
 
-def test_a_small_plan_may_leave_a_shard_empty() -> None:
-    made = [_plan(SPECS[:1], shard=Shard(index=i, count=2)) for i in (1, 2)]
-    assert sorted(len(m.requests) for m in made) == [0, 2]
-
-
-@pytest.mark.parametrize("text", ["0/3", "4/3", "1/0", "0/0"])
-def test_an_impossible_shard_is_rejected(text: str) -> None:
-    with pytest.raises(UsageError, match=f"no shard {text}: shards are numbered"):
-        parse_shard(text)
-
-
-@pytest.mark.parametrize("text", ["", "1", "1/", "a/b", "-1/3", "1/3/5", "1.5/3"])
-def test_what_is_no_shard_is_rejected(text: str) -> None:
-    with pytest.raises(UsageError, match="not of the form I/N"):
-        parse_shard(text)
-
-
-def test_a_shard_reads_back_as_it_prints() -> None:
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["0/3", "4/3", "1/0", "0/0"], "shards are numbered"),
+        (["", "1", "1/", "a/b", "-1/3", "1/3/5", "1.5/3"], "not of the form I/N"),
+    ],
+)
+def test_what_is_no_shard_is_rejected(texts: list[str], message: str) -> None:
+    for text in texts:
+        with pytest.raises(UsageError, match=message):
+            parse_shard(text)
     assert str(parse_shard(" 2/5 ")) == "2/5"
 
 
-def test_an_empty_plan_is_an_error() -> None:
-    with pytest.raises(UsageError, match="no models"):
-        _plan([])
-    with pytest.raises(UsageError, match="no targets"):
-        _plan(targets=[])
-
-
-def test_an_unknown_target_is_rejected() -> None:
-    with pytest.raises(UsageError, match="no target 'dynamite'; known: "):
-        _plan(targets=[Target(name="dynamite")])
-
-
-def test_a_name_that_stands_for_two_models_is_rejected() -> None:
-    with pytest.raises(UsageError, match="two models are called 'M0'"):
-        _plan([SPECS[0], SPECS[0]])
-
-
-def test_targets_are_named_once() -> None:
-    assert len(targets_of(["dynamo", "dynamo"], [Mode.EVAL, Mode.EVAL], dynamic=True)) == 1
-
-
-def test_a_target_may_name_its_backend() -> None:
-    plain, other = targets_of(["export", "export:non_strict"], [Mode.EVAL], dynamic=None)
-    assert (plain.backend, other.name, other.backend) == (None, "export", "non_strict")
-    assert target_label(other) == "export:non_strict"
-
-
 @pytest.mark.parametrize(
-    ("said", "field", "label"),
+    ("specs", "targets", "message"),
     [
-        ("on", True, "dynamo+nested"),
-        ("off", False, "dynamo+not-nested"),
-        ("default", None, "dynamo"),
+        ([], BOTH, "no models"),
+        (SPECS, [], "no targets"),
+        (SPECS, [Target(name="dynamite")], "no target 'dynamite'; known: "),
+        (SPECS, [Target(name="export", backend="foo")], "has no backend"),
+        (SPECS, [Target(name="neuron", backend="trn9")], "has no backend"),
+        (SPECS, [Target(name="xla", backend="cpu")], "has no backend"),
+        ([SPECS[0], SPECS[0]], BOTH, "two models are called 'M0'"),
     ],
 )
-def test_nested_graph_breaks_are_of_dynamo_only_and_in_its_label(
-    said: str, field: bool | None, label: str
+def test_a_plan_that_cannot_be_meant_is_rejected(
+    specs: list[ModelSpec], targets: list[Target], message: str
 ) -> None:
-    dynamo, export = targets_of(["dynamo", "export"], [Mode.EVAL], None, said)
+    with pytest.raises(UsageError, match=message):
+        _plan(specs, targets=targets)
+
+
+@pytest.mark.parametrize(("said", "field"), [("on", True), ("off", False), ("default", None)])
+def test_targets_have_the_options_that_are_theirs_and_are_named_once(
+    said: str, field: bool | None
+) -> None:
+    names = ["dynamo", "dynamo", "export", "export:non_strict"]
+    dynamo, export, other = targets_of(names, [Mode.EVAL, Mode.EVAL], None, said)
     assert (dynamo.nested_graph_breaks, export.nested_graph_breaks) == (field, None)
-    assert (target_label(dynamo), target_label_value(dynamo)) == (label, label)
-
-
-def test_results_with_and_without_nested_graph_breaks_do_not_stand_for_each_other() -> None:
-    keys = {
-        _plan(targets=targets_of(["dynamo"], [Mode.EVAL], None, said)).requests[0].key
-        for said in ("on", "off", "default")
-    }
-    assert len(keys) == 3
-
-
-def test_a_plan_comes_back_from_json() -> None:
-    made = _plan(SPECS[:3], shard=Shard(index=1, count=2))
-    assert msgspec.json.decode(msgspec.json.encode(made), type=Plan) == made
+    assert (export.backend, other.name, other.backend) == (None, "export", "non_strict")
 
 
 def test_neuron_has_a_longer_deadline_for_compiling() -> None:
     targets = targets_of(("dynamo", "neuron"), (Mode.EVAL,), None)
     made = _plan(
-        SPECS[:1], targets=targets, options=Options(deadlines=Deadlines(compile_seconds=60))
+        SPECS[:1], targets=targets, options=Options(deadlines=records.Deadlines(compile_seconds=60))
     )
     usual, neuron = (request.deadlines for request in made.requests)
     assert (usual.compile_seconds, usual.total_seconds) == (60, 1200)
     assert (neuron.compile_seconds, neuron.total_seconds) == (7200, 1200 + 7140)
     assert deadlines_of("neuron", neuron) == neuron
-
-
-@pytest.mark.parametrize("name", ["export:foo", "neuron:trn9", "xla:cpu"])
-def test_a_backend_that_a_target_has_not_is_rejected(name: str) -> None:
-    with pytest.raises(UsageError, match="has no backend"):
-        _plan(targets=targets_of([name], [Mode.EVAL], dynamic=None))
-
-
-def test_a_model_whose_entry_is_wrong_is_an_error_and_the_others_are_evaluated() -> None:
-    wrong = factories.spec("Wrong", error="models.toml: model 'Wrong': there is no folder /x")
-    made = plan([wrong, factories.spec("Good")], [Target()], OPTIONS, HERE)
-    assert [request.model.name for request in made.requests] == ["Good"]
-    (refused,) = made.skipped
-    assert (refused.status, refused.phase) == (Status.ERROR, Phase.SETUP)
-    assert refused.detail == wrong.error
-    assert refused.error is not None
-    assert refused.error.code == "configuration_error"
 
 
 def test_an_environment_with_models_of_its_own_is_planned_for_those_it_has() -> None:
@@ -1023,7 +900,7 @@ def test_an_environment_with_models_of_its_own_is_planned_for_those_it_has() -> 
     other = factories.spec("Both", checkpoint="of the old one")
     environments = tuple(factories.environment(name=name) for name in ("old", "new"))
     own = {"old": [other], "new": [both, added]}
-    made = plan([both, added], [old, new], OPTIONS, environments, own=own)
+    made = plan([both, added], [old, new], Options(), environments, own=own)
     assert [(r.model, r.target) for r in made.requests] == [(other, old), (both, new), (added, new)]
-    assert len(list(pairs([both, added], [old, new], own))) == made.total
-    assert len(list(pairs([both, added], [old, new], {"new": [both]}))) == 3
+    assert len(list(identity.pairs([both, added], [old, new], own))) == made.total
+    assert len(list(identity.pairs([both, added], [old, new], {"new": [both]}))) == 3

@@ -86,10 +86,20 @@ def test_a_log_has_a_line_now_and_then(
     assert "0:00  0 of 4; now A compile" in capsys.readouterr().err
 
 
+def test_a_line_names_the_model_that_is_profiled(capsys: pytest.CaptureFixture[str]) -> None:
+    bar = ProgressBar()
+    bar.on_plan(2, 2, ())
+    assert bar.line() == "0:00  2 of 2"
+    bar.on_step("BertModel (1 of 1)", 0.0)
+    assert bar.line() == "0:00  2 of 2; now profiling BertModel (1 of 1)"
+    assert "profiling BertModel (1 of 1)" in capsys.readouterr().err
+
+
 def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with ProgressBar(quiet=True) as bar:
         bar.on_plan(4, 1, WAITING)
         bar.on_result(broken("A"), 2, 4)
+        bar.on_step("BertModel (1 of 1)", 0.0)
     assert capsys.readouterr().err == ""
     assert bar.said_done() == "2 of 4 results are"
 

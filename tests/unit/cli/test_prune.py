@@ -1,107 +1,249 @@
-"""`compilewatch prune`: what it says before it deletes, and when it does not."""
+"""`compilewatch prune`: which runs go and which stay, what it says, and that what stays works."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
+from click.testing import Result as Done
 
+from compilewatch.api.publish import Pruning, prune, review
 from compilewatch.cli.stored_runs import prune_command
 from compilewatch.errors import UsageError
-from compilewatch.records import Plan
-from compilewatch.store import Store
+from compilewatch.records import Plan, Result, now
+from compilewatch.store import RunWriter, Spooled, Store
 from tests import factories
+
+NOW = datetime(2026, 1, 31, tzinfo=UTC)
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> list[str]:
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "outputs")
+
+
+def begin(store: Store, **fields: Any) -> RunWriter:
+    run = factories.run("", state="running", **fields)
+    return store.create_run(run, Plan(requests=(), skipped=(), digest="plan"))
+
+
+def add(
+    store: Store, *results: Result, state: str = "finished", days_ago: int = 0, **fields: Any
+) -> str:
+    started = (NOW - timedelta(days=days_ago)).isoformat().replace("+00:00", "Z")
+    with begin(store, started_at=started, **fields) as writer:
+        writer.append(results)
+        writer.finish(state)
+        return writer.run.id
+
+
+def found(store: Store, keep: int | None = 1, days: int | None = None) -> Pruning:
+    return review(store, keep=keep, days=days, now=NOW)
+
+
+def superseded(store: Store, keep: int | None = 1, days: int | None = None) -> list[str]:
+    return [judged.run for judged in found(store, keep, days).superseded]
+
+
+def held(store: Store) -> dict[str, str]:
+    return {judged.run: judged.why for judged in found(store).held}
+
+
+def settings(target: str) -> dict[str, Any]:
+    return {"targets": [target], "depth": "full", "tier": "auto", "selection": {"top": 25}}
+
+
+# --- the rules ---
+
+
+def test_the_newest_of_each_selection_stay(store: Store) -> None:
+    assert found(store) == Pruning(superseded=(), held=(), kept=0, freed_bytes=0)
+    old = add(store, settings=settings("dynamo"))
+    only = add(store, settings=settings("export"))
+    shards = [add(store, settings=settings("dynamo"), shard=f"{n}/2") for n in (1, 2)]
+    newer = [add(store, settings=settings("dynamo")) for _ in range(2)]
+    assert superseded(store, keep=1) == [newer[0], old]
+    assert superseded(store, keep=2) == [old]
+    assert superseded(store, keep=3) == []
+    assert found(store).kept == 2 + len(shards)
+    list(prune(store, found(store)))
+    assert [one.run.id for one in store.runs()] == [newer[1], *reversed(shards), only]
+    assert store.open("latest").run.id == newer[1]
+
+
+@pytest.mark.parametrize(
+    ("keep", "days", "gone"),
+    [
+        (None, 50, [90, 60]),
+        (None, 60, [90]),
+        (None, 1, [90, 60, 40]),  # the newest stays whatever its age
+        (2, 70, [90]),  # with both rules a run stays that either keeps
+        (3, 20, [90]),
+    ],
+)
+def test_days_keep_what_is_young(
+    store: Store, keep: int | None, days: int, gone: list[int]
+) -> None:
+    runs = {days_ago: add(store, days_ago=days_ago) for days_ago in (90, 60, 40, 30)}
+    assert sorted(superseded(store, keep, days)) == sorted(runs[days_ago] for days_ago in gone)
+
+
+def test_only_finished_and_complete_runs_supersede(store: Store) -> None:
+    finished = add(store)
+    add(store, state="interrupted")
+    incomplete = add(store, missing_shards=("1/2",))
+    assert superseded(store) == []
+    interrupted = add(store, state="interrupted")
+    newest = add(store)
+    gone = set(superseded(store))
+    assert {finished, interrupted, incomplete} < gone
+    assert newest not in gone
+
+
+def test_what_is_in_use_is_held_with_the_reason(store: Store) -> None:
+    baseline = add(store)
+    waiting, linked = add(store, baseline=baseline), add(store)
+    for sink in ("s3", "loki"):
+        store.spool.put(sink, Spooled(run=waiting, since=now()))
+    with begin(store) as writer:
+        newest = add(store)
+        (store.root / "latest").unlink()
+        (store.root / "latest").symlink_to(linked)
+        reasons = {
+            linked: "outputs/latest points to it",
+            waiting: f"waits for loki, s3: compilewatch publish {waiting}",
+            baseline: f"the baseline of {waiting}, which waits to be published",
+        }
+        assert held(store) == reasons | {writer.run.id: "being written"}
+        assert superseded(store) == []
+        writer.finish("finished")  # its sweep still reports
+        assert held(store) == reasons | {writer.run.id: "being written"}
+    assert superseded(store) == [writer.run.id]
+    assert newest in [one.run.id for one in store.runs()]
+
+
+def test_what_is_no_run_or_lies_elsewhere_is_left_alone(store: Store, tmp_path: Path) -> None:
+    elsewhere = Store(tmp_path / "elsewhere")
+    foreign = add(elsewhere)
+    store.root.mkdir()
+    (store.root / foreign).symlink_to(elsewhere.root / foreign)
+    damaged, newest = add(store), add(store)
+    (store.root / damaged / "run.json").write_text("{")
+    for name in ("papers", "20260101-000000-000", f"{newest}-copy", ".new-20260101-000000-0001"):
+        (store.root / name).mkdir()
+        (store.root / name / "file").write_text("mine")
+    before = sorted(store.root.iterdir())
+    assert held(store) == {foreign: "a link to another folder"}
+    assert list(prune(store, found(store))) == []
+    assert sorted(store.root.iterdir()) == before
+    assert elsewhere.open(foreign).run.id == foreign
+
+
+def test_reused_results_and_their_artifacts_outlive_the_run_they_are_from(
+    store: Store, tmp_path: Path
+) -> None:
+    scratch = tmp_path / "scratch"
+    (scratch / "torch_trace").mkdir(parents=True)
+    (scratch / "torch_trace" / "a.log").write_text("trace")
+    with begin(store) as writer:
+        (result,) = writer.append([factories.result("A")], scratch)
+        writer.finish("finished")
+    old = writer.run.id
+    with begin(store) as writer:
+        writer.adopt([(result, store.root / old)])
+        writer.finish("finished")
+    assert found(store).freed_bytes < sum(judged.bytes for judged in found(store).superseded)
+    assert list(prune(store, found(store))) == [old]
+    (kept,) = store.open("latest").results()
+    assert (store.open("latest").path / kept.artifacts[0]).is_file()
+    assert store.lookup_many(["key of A"])["key of A"].run == writer.run.id
+
+
+# --- the command ---
+
+
+@pytest.fixture
+def runs(store: Store) -> list[str]:
     """Three finished runs of one selection."""
-    made = []
-    for _ in range(3):
-        run = factories.run("", state="running")
-        with Store(tmp_path).create_run(run, Plan(requests=(), skipped=(), digest="")) as writer:
-            writer.finish("finished")
-        made.append(writer.run.id)
-    return made
+    return [add(store) for _ in range(3)]
 
 
-def pruned(tmp_path: Path, *arguments: str, said: str | None = None) -> Result:
-    done = CliRunner().invoke(prune_command, [*arguments, "--output", str(tmp_path)], input=said)
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done
+@pytest.fixture
+def pruned(store: Store) -> Callable[..., Done]:
+    def run(*arguments: str, said: str | None = None) -> Done:
+        output = ("--output", str(store.root))
+        done = CliRunner().invoke(prune_command, [*arguments, *output], input=said)
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return done
+
+    return run
 
 
-def there(tmp_path: Path) -> list[str]:
-    return sorted(path.name for path in tmp_path.glob("[0-9]*"))
+def there(store: Store) -> list[str]:
+    return sorted(path.name for path in store.root.glob("[0-9]*"))
 
 
-def test_a_dry_run_only_says(tmp_path: Path, runs: list[str]) -> None:
-    done = pruned(tmp_path, "--keep", "1", "--dry-run")
+def test_a_dry_run_only_says(store: Store, runs: list[str], pruned: Callable[..., Done]) -> None:
+    done = pruned("--keep", "1", "--dry-run")
     assert done.exit_code == 0
-    assert all(run in done.output for run in runs[:2])
-    assert runs[2] not in done.output
+    assert [run in done.output for run in runs] == [True, True, False]
     assert "2 newer of its selection" in done.output
     assert "To delete: 2 runs, " in done.output
     assert "To keep: 1 run." in done.output
-    assert there(tmp_path) == runs
+    assert there(store) == runs
 
 
-def test_yes_deletes_and_again_finds_nothing(tmp_path: Path, runs: list[str]) -> None:
-    assert "Deleted: 1 run, " in pruned(tmp_path, "--keep", "2", "--yes").output
-    assert there(tmp_path) == runs[1:]
-    assert "To delete: 0 runs" in pruned(tmp_path, "--keep", "2", "--yes").output
-    assert there(tmp_path) == runs[1:]
+def test_yes_deletes_names_what_cannot_be_read_and_again_finds_nothing(
+    store: Store, runs: list[str], pruned: Callable[..., Done]
+) -> None:
+    (store.root / runs[0] / "run.json").write_text("{")
+    done = pruned("--keep", "1", "--yes")
+    assert "Deleted: 1 run, " in done.output
+    assert f"not deleted: {store.root / runs[0]}/run.json is damaged" in done.output
+    assert there(store) == [runs[0], runs[2]]
+    said = json.loads(pruned("--keep", "1", "--yes", "--json").output)
+    assert (said["deleted"], said["review"]["superseded"]) == ([], [])
+    assert runs[0] in said["problems"][0]
+    newest = add(store)
+    said = json.loads(pruned("--keep", "1", "--yes", "--json").output)
+    assert said["deleted"] == [judged["run"] for judged in said["review"]["superseded"]] == runs[2:]
+    assert said["review"]["freed_bytes"] > 0
+    assert there(store) == [runs[0], newest]
 
 
 @pytest.mark.parametrize(("said", "left"), [("y\n", 1), ("n\n", 3), ("\n", 3)])
 def test_on_a_terminal_it_prompts(
-    tmp_path: Path, runs: list[str], monkeypatch: pytest.MonkeyPatch, said: str, left: int
+    store: Store,
+    runs: list[str],
+    pruned: Callable[..., Done],
+    monkeypatch: pytest.MonkeyPatch,
+    said: str,
+    left: int,
 ) -> None:
     monkeypatch.setattr("compilewatch.cli.stored_runs._is_interactive", lambda: True)
-    done = pruned(tmp_path, "--keep", "1", said=said)
+    done = pruned("--keep", "1", said=said)
     assert "Delete them? [y/N]" in done.output
     assert ("Nothing was deleted." in done.output) == (left == 3)
-    assert len(there(tmp_path)) == left
+    assert len(there(store)) == left
 
 
-@pytest.mark.parametrize(
-    ("arguments", "advice"),
-    [
+def test_wrong_input_deletes_nothing(
+    store: Store, runs: list[str], pruned: Callable[..., Done]
+) -> None:
+    for arguments, advice in (
         ((), "--keep N, --keep-days D or both"),
         (("--yes",), "--keep N, --keep-days D or both"),
         (("--keep", "1"), "add --yes to delete, or --dry-run"),
         (("--keep", "1", "--json"), "add --yes to delete, or --dry-run"),
-    ],
-)
-def test_wrong_input_deletes_nothing(
-    tmp_path: Path, runs: list[str], arguments: tuple[str, ...], advice: str
-) -> None:
-    with pytest.raises(UsageError, match=advice):
-        pruned(tmp_path, *arguments)
-    assert there(tmp_path) == runs
-
-
-@pytest.mark.parametrize("option", ["--keep", "--keep-days"])
-def test_keeping_none_is_wrong_input(tmp_path: Path, runs: list[str], option: str) -> None:
-    done = pruned(tmp_path, option, "0", "--yes")
-    assert done.exit_code == 2
-    assert there(tmp_path) == runs
-
-
-def test_json_has_every_fact(tmp_path: Path, runs: list[str]) -> None:
-    (tmp_path / runs[0] / "run.json").write_text("{")
-    said = json.loads(pruned(tmp_path, "--keep", "1", "--yes", "--json").output)
-    assert said["deleted"] == [runs[1]]
-    assert [judged["run"] for judged in said["review"]["superseded"]] == [runs[1]]
-    assert said["review"]["freed_bytes"] > 0
-    assert runs[0] in said["problems"][0]
-
-
-def test_a_run_that_cannot_be_read_is_named_and_left_alone(tmp_path: Path, runs: list[str]) -> None:
-    (tmp_path / runs[0] / "run.json").write_text("{")
-    done = pruned(tmp_path, "--keep", "1", "--yes")
-    assert f"not deleted: {tmp_path / runs[0]}/run.json is damaged" in done.output
-    assert there(tmp_path) == [runs[0], runs[2]]
+    ):
+        with pytest.raises(UsageError, match=advice):
+            pruned(*arguments)
+    for option in ("--keep", "--keep-days"):
+        assert pruned(option, "0", "--yes").exit_code == 2
+    assert there(store) == runs

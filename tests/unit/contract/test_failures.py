@@ -8,14 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.contract.failures import (
-    KEPT_CHARACTERS,
-    error_code,
-    error_record,
-    one_line,
-    place_in_dump,
-    relative_file,
-)
+from compilewatch.contract import failures
 from compilewatch.errors import InputsError
 
 
@@ -50,29 +43,29 @@ def raised(error: BaseException) -> BaseException:
     ],
 )
 def test_codes_are_few_short_words(error: BaseException, code: str) -> None:
-    assert error_code(error) == code
+    assert failures.error_code(error) == code
 
 
 def test_a_code_is_found_through_what_wraps_it() -> None:
     inner = DataDependentOutputException("x")
     outer = RuntimeError("while running a node")
     outer.__cause__ = inner
-    assert error_code(outer) == "data_dependent"
+    assert failures.error_code(outer) == "data_dependent"
 
 
 def test_a_long_traceback_keeps_both_ends() -> None:
-    record = error_record(raised(ValueError("begin " + "x" * 100_000 + " end")))
+    record = failures.error_record(raised(ValueError("begin " + "x" * 100_000 + " end")))
     assert record.head.startswith("Traceback")
     assert "begin xxx" in record.head
     assert record.tail.endswith("xxx end\n")
-    assert len(record.head) == len(record.tail) == KEPT_CHARACTERS >= 8192
+    assert len(record.head) == len(record.tail) == failures.KEPT_CHARACTERS >= 8192
     assert "begin" in record.message
     assert record.message.endswith("end")
     assert len(record.message) < 10_000
 
 
 def test_a_short_traceback_is_kept_in_full_and_once() -> None:
-    record = error_record(raised(ValueError("boom")))
+    record = failures.error_record(raised(ValueError("boom")))
     assert record.head.endswith("ValueError: boom\n")
     assert record.tail == ""
     assert (record.type, record.message) == ("ValueError", "boom")
@@ -94,12 +87,12 @@ def test_the_place_is_the_innermost_line_of_the_model(
     try:
         scope["forward"](scope["inner"])  # type: ignore[operator]
     except ValueError as error:
-        record = error_record(error)
+        record = failures.error_record(error)
     assert (record.file, record.line, record.function) == ("modelcode.py", 3, "forward")
 
 
 def _placed(error: BaseException) -> tuple[str | None, int | None]:
-    record = error_record(error)
+    record = failures.error_record(error)
     return record.file, record.line
 
 
@@ -126,7 +119,7 @@ def test_a_persons_own_file_comes_before_what_it_calls(
 
 
 def test_an_error_of_ours_has_no_place_and_keeps_its_traceback() -> None:
-    record = error_record(raised(InputsError("say what x is")))
+    record = failures.error_record(raised(InputsError("say what x is")))
     assert (record.file, record.line, record.message) == (None, None, "say what x is")
     assert "Traceback" in record.head
 
@@ -138,7 +131,7 @@ def test_a_dump_names_the_persons_file_relative_to_their_folder() -> None:
         '  File "/home/me/nets/inner/m_segv.py", line 8 in forward\n'
         '  File "/venv/lib/python3.11/site-packages/torch/nn/module.py", line 1 in _call_impl\n'
     )
-    assert place_in_dump(dump, ("/home/me/nets",)) == ("inner/m_segv.py", 8, "forward")
+    assert failures.place_in_dump(dump, ("/home/me/nets",)) == ("inner/m_segv.py", 8, "forward")
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, KeyboardInterrupt])
@@ -149,29 +142,29 @@ def test_an_exception_that_cannot_be_printed_has_a_record_all_the_same(
         def __str__(self) -> str:
             raise kind("no words")
 
-    record = error_record(raised(MuteError()))
+    record = failures.error_record(raised(MuteError()))
     assert record.code == "mute_error"
     assert "__str__" in record.message
 
 
 def test_one_line_is_one_line_and_no_essay() -> None:
-    assert one_line(ValueError("first\nsecond")) == "ValueError: first"
-    assert one_line(ValueError()) == "ValueError"
-    assert len(one_line(ValueError("x" * 999))) == 200
+    assert failures.one_line(ValueError("first\nsecond")) == "ValueError: first"
+    assert failures.one_line(ValueError()) == "ValueError"
+    assert len(failures.one_line(ValueError("x" * 999))) == 200
 
 
 def test_files_are_relative_to_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", ["", "/lib", "/lib/site-packages/"])
-    assert relative_file("/lib/site-packages/torch/nn/m.py") == "torch/nn/m.py"
-    assert relative_file("/lib/json/decoder.py") == "json/decoder.py"
-    assert relative_file("/library/a/b/c.py") == "b/c.py"
+    assert failures.relative_file("/lib/site-packages/torch/nn/m.py") == "torch/nn/m.py"
+    assert failures.relative_file("/lib/json/decoder.py") == "json/decoder.py"
+    assert failures.relative_file("/library/a/b/c.py") == "b/c.py"
 
 
 def test_a_place_is_read_from_a_faulthandler_dump(tmp_path: Path) -> None:
     with (tmp_path / "dump").open("w+") as file:
         faulthandler.dump_traceback(file, all_threads=False)
         file.seek(0)
-        place = place_in_dump(file.read())
+        place = failures.place_in_dump(file.read())
     assert place is not None
     assert place[2] == "test_a_place_is_read_from_a_faulthandler_dump"
-    assert place_in_dump("no stack here") is None
+    assert failures.place_in_dump("no stack here") is None

@@ -8,41 +8,34 @@ import sys
 
 import pytest
 
-from compilewatch.contract.processes import (
-    children,
-    descendants,
-    field_bytes,
-    is_alive,
-    peak_bytes,
-    resident_bytes,
-)
+from compilewatch.contract import processes
 
 _NESTED = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
 
 
 def test_memory_of_this_process() -> None:
-    resident, peak = resident_bytes(), peak_bytes(os.getpid())
+    resident, peak = processes.resident_bytes(), processes.peak_bytes(os.getpid())
     assert resident is not None
     assert peak is not None
     assert 2**20 < resident <= peak
-    assert field_bytes("self", "status", "VmHWM") == peak_bytes(os.getpid())
-    assert field_bytes("self", "status", "NoSuchField") is None
+    assert processes.field_bytes("self", "status", "VmHWM") == processes.peak_bytes(os.getpid())
+    assert processes.field_bytes("self", "status", "NoSuchField") is None
 
 
 @pytest.mark.process
 def test_children_and_what_they_started() -> None:
     # Only below `outer`: other tests may have left a server that starts processes at this moment.
     with subprocess.Popen([sys.executable, "-c", _NESTED], stdin=subprocess.PIPE) as outer:
-        while not (inner := list(children(outer.pid))):
+        while not (inner := list(processes.children(outer.pid))):
             assert outer.poll() is None
-        assert list(descendants(outer.pid)) == inner
-        assert outer.pid in children(os.getpid())
-        assert {outer.pid, *inner} <= set(descendants(os.getpid()))
-        assert is_alive(outer.pid)
+        assert list(processes.descendants(outer.pid)) == inner
+        assert outer.pid in processes.children(os.getpid())
+        assert {outer.pid, *inner} <= set(processes.descendants(os.getpid()))
+        assert processes.is_alive(outer.pid)
         outer.communicate(b"\n")
-    assert not is_alive(outer.pid)
-    assert (resident_bytes(outer.pid), peak_bytes(outer.pid)) == (None, None)
-    assert list(descendants(outer.pid)) == []
+    assert not processes.is_alive(outer.pid)
+    assert (processes.resident_bytes(outer.pid), processes.peak_bytes(outer.pid)) == (None, None)
+    assert list(processes.descendants(outer.pid)) == []
 
 
 def test_a_process_that_ends_while_it_is_read_has_no_children(
@@ -53,4 +46,4 @@ def test_a_process_that_ends_while_it_is_read_has_no_children(
 
     monkeypatch.setattr(os, "listdir", gone)
     monkeypatch.setattr(os, "scandir", gone)
-    assert list(descendants(os.getpid())) == []
+    assert list(processes.descendants(os.getpid())) == []

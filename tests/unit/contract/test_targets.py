@@ -7,17 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from compilewatch.contract.targets import (
-    canonical,
-    check_device,
-    declared,
-    default_dtype,
-    devices,
-    inputs_option,
-    naming_options,
-    target_label,
-    target_label_value,
-)
+from compilewatch.contract import targets
+from compilewatch.contract.targets import devices
 from compilewatch.errors import UsageError
 from compilewatch.plan import check_targets, targets_of
 from compilewatch.records import Dtype, FactoryBuild, Mode, Request, Target
@@ -47,18 +38,18 @@ def test_every_row_is_plausible() -> None:
     ],
 )
 def test_a_device_has_one_spelling(text: str, name: str) -> None:
-    assert canonical(text) == name
+    assert targets.canonical(text) == name
 
 
 def test_cuda_is_the_first_row_and_the_cpu_is_none() -> None:
-    assert declared("cuda") == devices()[0] == declared(f"cuda:{devices()[0].name}")
-    assert declared("cpu") is None
+    assert targets.declared("cuda") == devices()[0] == targets.declared(f"cuda:{devices()[0].name}")
+    assert targets.declared("cpu") is None
 
 
 @pytest.mark.parametrize("text", ["gpu", "cuda:", "cuda:0", "rocm:MI300", "xla", ""])
 def test_an_unknown_device_names_the_known_ones(text: str) -> None:
     with pytest.raises(UsageError, match="known: cpu, cuda, cuda:H100"):
-        declared(text)
+        targets.declared(text)
 
 
 @pytest.mark.parametrize("name", ["inductor", "xla", "neuron"])
@@ -68,9 +59,9 @@ def test_targets_that_generate_code_need_the_device(name: str) -> None:
 
 
 def test_a_type_that_the_device_lacks_is_rejected() -> None:
-    check_device(Target(device="cuda:T4", dtype=Dtype.FLOAT16))
+    targets.check_device(Target(device="cuda:T4", dtype=Dtype.FLOAT16))
     with pytest.raises(UsageError, match="Tesla T4 has no bfloat16"):
-        check_device(Target(device="cuda:T4", dtype=Dtype.BFLOAT16))
+        targets.check_device(Target(device="cuda:T4", dtype=Dtype.BFLOAT16))
 
 
 def test_each_target_is_planned_for_each_device_with_its_default_type() -> None:
@@ -97,13 +88,13 @@ def test_each_target_is_planned_for_each_device_with_its_default_type() -> None:
     ],
 )
 def test_labels_name_the_device(target: Target, label: str, value: str) -> None:
-    assert target_label(target) == label
-    assert target_label_value(target) == value
+    assert targets.target_label(target) == label
+    assert targets.target_label_value(target) == value
 
 
 def test_the_default_type_is_that_of_the_configuration_on_a_device() -> None:
-    assert default_dtype("cpu") is Dtype.FLOAT32
-    assert default_dtype("cuda:A100") is Dtype.CONFIG
+    assert targets.default_dtype("cpu") is Dtype.FLOAT32
+    assert targets.default_dtype("cuda:A100") is Dtype.CONFIG
 
 
 @pytest.fixture
@@ -130,43 +121,45 @@ def asked(name: str, *python_path: Path, inputs: str | None = None) -> Request:
 
 
 def test_folders_that_are_searched_anyway_are_not_named(folder: Path) -> None:
-    assert naming_options(asked("here:build")) == ""
-    assert naming_options(asked("./here.py")) == ""
-    assert naming_options(asked("elsewhere/package/net.py:build")) == ""
+    assert targets.naming_options(asked("here:build")) == ""
+    assert targets.naming_options(asked("./here.py")) == ""
+    assert targets.naming_options(asked("elsewhere/package/net.py:build")) == ""
 
 
 def test_folders_that_were_given_are_named(folder: Path) -> None:
     far, elsewhere = folder / "other folder", folder / "elsewhere"
-    assert naming_options(asked("far:build", far)) == f" --python-path '{far}'"
+    assert targets.naming_options(asked("far:build", far)) == f" --python-path '{far}'"
     both = f" --python-path '{far}' --python-path {elsewhere}"
-    assert naming_options(asked("here:build", far, elsewhere)) == both
-    assert naming_options(asked("./here.py:build", far)) == f" --python-path '{far}'"
+    assert targets.naming_options(asked("here:build", far, elsewhere)) == both
+    assert targets.naming_options(asked("./here.py:build", far)) == f" --python-path '{far}'"
 
 
 def test_the_environment_comes_first(folder: Path) -> None:
     made = msgspec.structs.replace(
         asked("far:build", folder / "other folder"), target=Target(environment="vision")
     )
-    found = naming_options(made)
+    found = targets.naming_options(made)
     assert found == f" --environment vision --python-path '{folder / 'other folder'}'"
 
 
 def test_inputs_are_named_by_file_and_by_function(folder: Path) -> None:
-    assert inputs_option(asked("here:build")) == ""
-    assert inputs_option(asked("here:build", inputs="here:inputs")) == " --inputs here:inputs"
+    assert targets.inputs_option(asked("here:build")) == ""
+    assert (
+        targets.inputs_option(asked("here:build", inputs="here:inputs")) == " --inputs here:inputs"
+    )
     saved = msgspec.structs.replace(asked("here:build"), inputs_file="/saved inputs.toml")
-    assert inputs_option(saved) == " --inputs '/saved inputs.toml'"
+    assert targets.inputs_option(saved) == " --inputs '/saved inputs.toml'"
 
 
 def test_inputs_from_a_file_elsewhere_are_found_again(folder: Path) -> None:
     made = asked("here:build", inputs=str(folder / "other folder" / "far.py") + ":inputs")
-    assert naming_options(made) == f" --python-path '{folder / 'other folder'}'"
-    assert inputs_option(made) == " --inputs far:inputs"
+    assert targets.naming_options(made) == f" --python-path '{folder / 'other folder'}'"
+    assert targets.inputs_option(made) == " --inputs far:inputs"
 
 
 def test_a_model_of_a_list_is_named_alone(folder: Path) -> None:
     build = FactoryBuild(factory="far:build", path=str(folder), inputs="far:inputs")
     spec = msgspec.structs.replace(factories.request("team/net").model, build=build)
     request = msgspec.structs.replace(factories.request("team/net"), model=spec)
-    assert naming_options(request) == inputs_option(request) == ""
-    assert naming_options(factories.request("BertModel")) == ""
+    assert targets.naming_options(request) == targets.inputs_option(request) == ""
+    assert targets.naming_options(factories.request("BertModel")) == ""
