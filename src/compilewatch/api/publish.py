@@ -234,7 +234,7 @@ def stored_fixes(stored: StoredRun) -> tuple[tuple[records.ModelFix, ...], tuple
     if not (stored.path / extras.PARTS["fixes"].file).exists():
         return (), ()
     try:
-        fixes, notes = plugins.load("compilewatch.extras.fixes.of_run.view:fixes_of_run")(stored)
+        fixes, notes = plugins.load("compilewatch.extras.fixes.run_fixes:fixes_of_run")(stored)
     except errors.StoreError as error:
         return (), (str(error),)  # the results of the run are readable without it
     return tuple(fixes), tuple(notes)

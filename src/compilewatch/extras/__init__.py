@@ -139,15 +139,15 @@ PARTS = {
     "gate": StoredPart("gate.json", "compilewatch.extras.gate.of_run:view_of_run"),
     "fixes": StoredPart(
         "fixes.jsonl",
-        "compilewatch.extras.fixes.of_run.view:view_of_run",
-        "compilewatch.extras.fixes.of_run.view:adopt_fixes",
+        "compilewatch.extras.fixes.run_fixes:view_of_run",
+        "compilewatch.extras.fixes.run_fixes:adopt_fixes",
     ),
 }
 
 METRICS = {
     "profiles": "compilewatch.extras.profiles.metrics",
     "gate": "compilewatch.extras.gate.of_run",
-    "fixes": "compilewatch.extras.fixes.of_run.view",
+    "fixes": "compilewatch.extras.fixes.run_fixes",
     "papers": "compilewatch.extras.papers.publication",
 }
 """The modules with metrics of extras: `DEFINITIONS`, `LABELS` and, of a part, its `samples`."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from compilewatch.extras.fixes.of_run.view import RunFixes, cases_of
+from compilewatch.extras.fixes.run_fixes import RunFixes, cases_of
 from compilewatch.extras.fixes.records import (
     Fix,
     FixChange,

@@ -1,1 +1,0 @@
-"""Fixes of all models of a run that have graph breaks: searched once a place, stored, shown."""

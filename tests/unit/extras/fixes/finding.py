@@ -1,0 +1,111 @@
+"""A finder without processes: which changes remove which places, and what is verified."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from compilewatch.extras.fixes import search
+from compilewatch.extras.fixes.fixing import Finder, Limits
+from compilewatch.extras.fixes.records import (
+    Fix,
+    FixChange,
+    FixKind,
+    FixStatus,
+    FixTrial,
+    Verification,
+    VerificationStep,
+)
+from compilewatch.records import Request, Result
+from tests import factories
+
+
+def change(name: str, kind: FixKind = FixKind.SETTING, **fields: Any) -> FixChange:
+    return FixChange(name=name, kind=kind, summary=f"{name} is set.", lines=("pass",), **fields)
+
+
+SCALARS = change("capture_scalar_outputs=True")
+SHAPES = change("capture_dynamic_output_shape_ops=True")
+
+
+def broken(name: str, *places: str, **fields: Any) -> Result:
+    return factories.result(name, breaks=tuple(map(factories.graph_break, places)), **fields)
+
+
+@dataclass(kw_only=True)
+class FakeFinder(Finder):
+    """`breaks` by model, `removing` by place: the change that removes it; `unverified`: models."""
+
+    breaks: Mapping[str, tuple[str, ...]]
+    removing: Mapping[str, FixChange] = field(
+        default_factory=lambda: {"item": SCALARS, "nonzero": SHAPES}
+    )
+    unverified: frozenset[str] = frozenset()
+    limit: str = ""
+    searched: list[str] = field(default_factory=list)
+    evaluated: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+    verified: list[str] = field(default_factory=list)
+    limits: list[Limits] = field(default_factory=list)
+    then: Callable[[str], None] = lambda _: None
+
+    def __call__(
+        self,
+        request: Request,
+        limits: Limits,
+        *,
+        rewrites: bool = True,
+        report: Callable[[str, int], None] = lambda *_: None,
+    ) -> Fix:
+        del rewrites
+        name = request.model.name
+        self.searched.append(name)
+        self.limits.append(limits)
+        report("as it is", 0)
+        self.then(name)
+        places = self.breaks[name]
+        trial = FixTrial(changes=(), status="graph_break", detail="", breaks=1, seconds=1.0)
+        fix = msgspec.structs.replace(
+            search.nothing(request, tuple(map(factories.graph_break, places))),
+            trials=(trial,),
+            limit=self.limit,
+            seconds=2.0,
+        )
+        changes = dict.fromkeys(self.removing[place] for place in places if place in self.removing)
+        if not changes or name in self.unverified:
+            return fix
+        left = tuple(factories.graph_break(p) for p in places if p not in self.removing)
+        return msgspec.structs.replace(
+            fix,
+            status=FixStatus.IMPROVES if left else FixStatus.VERIFIED,
+            detail="fewer" if left else "one graph",
+            left=left,
+            changes=tuple(changes),
+            code="code\n",
+            script="# verification\n",
+            verification=Verification(steps=(VerificationStep(name="equal", passed=True),)),
+        )
+
+    def evaluate(self, request: Request, changes: search.Changes) -> Result:
+        name, names = request.model.name, {change.name for change in changes}
+        self.evaluated.append((name, tuple(sorted(names))))
+        known = {place: change.name for place, change in self.removing.items()}
+        left = [place for place in self.breaks[name] if known.get(place) not in names]
+        return broken(name, *left) if left else factories.result(name)
+
+    def verify(self, request: Request, changes: search.Changes) -> tuple[str, Verification]:
+        name = request.model.name
+        self.verified.append(name)
+        holds = name not in self.unverified
+        step = VerificationStep(
+            name="results of Inductor", passed=holds, detail="" if holds else "differ"
+        )
+        verification = Verification(steps=(step,), single_graph=holds, breaks=(1, 0))
+        return f"# verification of {name}\n", verification
+
+
+def finder(results: Sequence[Result], **fields: Any) -> FakeFinder:
+    breaks = {r.request.model.name: tuple(b.function for b in r.breaks) for r in results}
+    return FakeFinder(breaks=breaks, **fields)
