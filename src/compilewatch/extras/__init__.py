@@ -166,7 +166,7 @@ WORK = {
 CALLS = {
     "train": "compilewatch.extras.profiles.worker.training:trained",
     "neuron-profile": "compilewatch.extras.profiles.worker.training:captured",
-    "minimal": "compilewatch.extras.fixes.worker.minimal.verb:minimal",
+    "minimal": "compilewatch.extras.fixes.worker.minimal:minimal",
 }
 """Verbs of `worker.process.oneshot`, which get its standard input."""
 

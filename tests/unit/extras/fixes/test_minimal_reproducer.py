@@ -1,9 +1,10 @@
-"""What the command gets of a worker's answer, and the errors of one line."""
+"""A minimal reproducer of a worker that answers here, the draft of an issue, and its duplicates."""
 
 from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,70 +12,87 @@ import pytest
 from compilewatch.environments import Environments
 from compilewatch.errors import InputsError
 from compilewatch.extras.fixes import minimal_reproducer
-from compilewatch.extras.fixes.records import (
-    FreshRun,
-    MinimalOrder,
-    MinimalOutcome,
-    MinimalReproducer,
-)
-from compilewatch.records import Record
+from compilewatch.extras.fixes.minimal_reproducer import draft, stored_duplicates
+from compilewatch.extras.fixes.records import FreshRun, MinimalOutcome, MinimalReproducer
+from compilewatch.records import Plan, StackFrame, Status
+from compilewatch.store import Store
 from tests import factories
 
-BREAK = factories.graph_break()
+FILE = "import torch\n\ntorch.compile(f, backend='eager', fullgraph=True)(torch.ones(1))\n"
+BREAK = factories.graph_break(
+    explanation="It branches on data.",
+    hints=("Use `torch.cond`.",),
+    user_stack=(StackFrame(file="bert.py", line=12, function="forward", text="if x > 0:"),),
+)
 MADE = MinimalReproducer(
     broken=BREAK,
-    source="import torch\n",
+    source=FILE,
     form="the statement of forward",
-    lines=1,
-    checks=9,
-    fresh=FreshRun(code="GB0170", reason="reason", same_reason=True),
+    lines=2,
+    fresh=FreshRun(code="GB0170", reason="Data-dependent branching", same_reason=True),
 )
 
 
-class Answer:
-    """A worker that gives one answer and keeps its order."""
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """What is written for what a worker answers."""
 
-    def __init__(self, answer: Record | str) -> None:
-        self._answer = answer
-        self.orders: list[MinimalOrder] = []
+    def write(answer: MinimalReproducer | str, *, issue: bool = False) -> tuple[str, str]:
+        ended = subprocess.CompletedProcess([], 1, b"", str(answer).encode())
+        if not isinstance(answer, str):
+            outcome = MinimalOutcome(reproducers=(answer,), versions={"torch": "2.15.0"})
+            ended = subprocess.CompletedProcess([], 0, msgspec.json.encode(outcome), b"")
+        monkeypatch.setattr(minimal_reproducer, "oneshot", lambda *_: ended)
+        return minimal_reproducer.write(
+            Environments(tmp_path), factories.request(), at=None, issue=issue, outputs=tmp_path
+        )
 
-    def __call__(
-        self, chosen: object, verb: str, request: bytes, timeout_seconds: float
-    ) -> subprocess.CompletedProcess[bytes]:
-        assert verb == "minimal"
-        self.orders.append(msgspec.json.decode(request, type=MinimalOrder))
-        if isinstance(self._answer, str):
-            return subprocess.CompletedProcess([], 1, b"", self._answer.encode())
-        return subprocess.CompletedProcess([], 0, msgspec.json.encode(self._answer), b"")
-
-
-def written(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answer: Record | str, *, issue: bool = False
-) -> minimal_reproducer.Written:
-    monkeypatch.setattr(minimal_reproducer, "oneshot", Answer(answer))
-    return minimal_reproducer.write(
-        Environments(tmp_path), factories.request(), at=None, issue=issue, outputs=tmp_path
-    )
+    return write
 
 
-def test_the_file_comes_with_a_note(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    outcome = MinimalOutcome(reproducers=(MADE,), versions={})
-    text, note = written(monkeypatch, tmp_path, outcome)
-    assert text == "import torch\n"
+def test_the_file_comes_with_a_note(written: Any) -> None:
+    text, note = written(MADE)
+    assert text == FILE
     assert "GB0170" in note
-    assert "1 lines, made from the statement of forward" in note
+    assert "2 lines, made from the statement of forward" in note
 
 
-def test_a_draft_has_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    outcome = MinimalOutcome(reproducers=(MADE,), versions={"torch": "2.15.0"})
-    text, _ = written(monkeypatch, tmp_path, outcome, issue=True)
-    assert "```python\nimport torch\n```" in text
-
-
-def test_a_failure_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_failure_is_one_line(written: Any) -> None:
     failed = MinimalReproducer(broken=BREAK, failure="the line is not reached")
-    outcome = MinimalOutcome(reproducers=(failed,), versions={})
     with pytest.raises(InputsError, match=r"^no minimal reproducer of GB0170 at .*not reached$"):
-        written(monkeypatch, tmp_path, outcome)
+        written(failed)
     with pytest.raises(InputsError, match=r"^BertModel: no graph break occurs$"):
-        written(monkeypatch, tmp_path, "Traceback\nno graph break occurs")
+        written("Traceback\nno graph break occurs")
+
+
+def test_the_draft_says_what_a_report_needs(written: Any) -> None:
+    text, _ = written(MADE, issue=True)
+    assert text.startswith("# torch.compile: graph break GB0170: Data-dependent branching\n")
+    file = f"```python\n{FILE.strip()}\n```"
+    for part in (file, "- torch: 2.15.0", "bert.py:12, in forward", "- Use `torch.cond`."):
+        assert part in text
+    assert "No stored run has another graph break" in text
+    # Hints are added where the reason has none.
+    reason = "Data-dependent branching\n  Explanation: It branches.\n  Hint: Use `torch.cond`."
+    fresh = FreshRun(code="GB0170", reason=reason, same_reason=True)
+    complete = MinimalReproducer(broken=BREAK, source=FILE, fresh=fresh)
+    assert "## Explanation" not in draft(complete, factories.request(), {}, {})
+
+
+def test_duplicates_are_found_by_their_fingerprint_and_named(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    request = factories.request("LlamaModel")
+    with store.create_run(
+        factories.run(), Plan(requests=(request,), skipped=(), digest="")
+    ) as writer:
+        other = factories.graph_break("elsewhere")
+        breaking = factories.result("LlamaModel", Status.GRAPH_BREAK, breaks=(BREAK, other))
+        writer.append(
+            [breaking, factories.result("BertModel", Status.GRAPH_BREAK, breaks=(other,))]
+        )
+        run = writer.finish("finished")
+    assert stored_duplicates(store, BREAK.fingerprint) == {run.id: ["LlamaModel"]}
+    assert stored_duplicates(store, "0" * 12) == {}
+    names = [f"Model{number}" for number in range(7)]
+    text = draft(MADE, factories.request(), {}, {"r": names})
+    assert "- run r: 7 models: Model0, Model1, Model2, Model3, Model4 and 2 more" in text

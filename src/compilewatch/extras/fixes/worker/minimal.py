@@ -1,0 +1,849 @@
+"""The worker's part of `reproduce --minimal`: cut a graph break out of a model, and reduce it.
+
+The model is built here and runs up to the line of a graph break. Pieces of code around that line
+are candidates, each written as a file of plain PyTorch. A server that was forked before a library
+of models was imported runs each candidate in a fork, so that none works only because that library
+has changed something (Transformers adds methods to `logging.Logger`).
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import contextlib
+import gc
+import importlib.metadata
+import importlib.util
+import linecache
+import multiprocessing
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import types
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+import torch
+import torch._dynamo
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from compilewatch.contract.failures import one_line
+from compilewatch.errors import InputsError
+from compilewatch.extras.fixes.records import (
+    CHOICE_SECONDS,
+    FRESH_SECONDS,
+    FreshRun,
+    MinimalOrder,
+    MinimalOutcome,
+    MinimalReproducer,
+)
+from compilewatch.extras.fixes.worker import writing
+from compilewatch.extras.fixes.worker.writing import COMPREHENSIONS, Writer
+from compilewatch.records import Depth, GraphBreak, Mode, Record, Request, Tier
+from compilewatch.worker import forked
+from compilewatch.worker.targets.dynamo.capture import capture, unmeasured_guards
+from compilewatch.worker.targets.dynamo.graph_breaks import (
+    classify,
+    innermost,
+    package_path,
+    portable_text,
+)
+
+CHECK_SECONDS = 30
+"""A candidate that does not end by then is rejected."""
+
+FILE = "reproducer.py"
+MOST_ROOTS = 6
+MOST_LINES = 500
+MOST_PASSES = 6
+MOST_CHARACTERS = 200_000
+LINES_WANTED = 40
+
+GIVEN_UP = ("for _ in range(1):", "    torch._dynamo.graph_break()")
+"""Lines after which Dynamo gives up a function: it cannot resume in a loop."""
+
+
+class Choice(Record, frozen=True, kw_only=True):
+    """The chosen candidate, or why there is none, and how many were run.
+
+    `form` says what the file was made from, and `likeness` how much it is like the graph break.
+    """
+
+    form: str = ""
+    source: str = ""
+    likeness: int = 0
+    failure: str = ""
+    checks: int = 0
+
+
+def minimal(content: bytes) -> MinimalOutcome:
+    """Do what `content` says, a `MinimalOrder` as JSON."""
+    torch.set_num_threads(1)  # a fork of a process with a pool of threads would wait for them
+    order = msgspec.json.decode(content, type=MinimalOrder)
+    load_reducer(order.reducer)
+    request = msgspec.structs.replace(order.request, tier=Tier.REAL, depth=Depth.REDUCED)
+    with contextlib.closing(CheckServer()) as server:
+        call = model_call(request)
+        breaks = order.breaks or captured_breaks(request)
+        reproducers = tuple(
+            _reproducer(graph_break, request, call, server, order.seconds)
+            for graph_break in chosen_breaks(breaks, order)
+        )
+    versions = {"torch": str(torch.__version__), "python": platform.python_version()}
+    versions |= {"torch_git": str(torch.version.git_version), "platform": platform.platform()}
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        versions["transformers"] = importlib.metadata.version("transformers")
+    return MinimalOutcome(reproducers=reproducers, versions=versions)
+
+
+def load_reducer(file: str) -> None:
+    """Let `import pysource_minimize` import the package of a file, and nothing else beside it."""
+    name = "pysource_minimize"
+    if not file or name in sys.modules:
+        return
+    folder = str(Path(file).parent)
+    spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=[folder])
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[name])
+
+
+def chosen_breaks(breaks: tuple[GraphBreak, ...], order: MinimalOrder) -> tuple[GraphBreak, ...]:
+    """The graph breaks that are meant. Raises InputsError, which names those that there are."""
+    if not breaks:
+        raise InputsError("no graph break occurs, so there is nothing to reproduce")
+    if order.at is None:
+        return breaks if order.breaks else breaks[:1]
+    for broken in breaks:
+        if broken.code == order.at or f"/{broken.file}:{broken.line}".endswith(f"/{order.at}"):
+            return (broken,)
+    places = ", ".join(f"{broken.file}:{broken.line} ({broken.code})" for broken in breaks)
+    raise InputsError(f"no graph break at {order.at}; there are: {places}")
+
+
+def model_call(request: Request) -> Callable[[], object]:
+    """Build the model with its inputs, and return a function that calls it."""
+    from compilewatch.worker.example_inputs import make_inputs
+    from compilewatch.worker.model.overrides import overrides_of
+    from compilewatch.worker.model.resolve import build_model
+
+    overrides, train = overrides_of(request), request.target.mode is Mode.TRAIN
+
+    def build() -> Any:
+        torch.manual_seed(0)
+        built = build_model(request, None, overrides)
+        built.module.train(train)  # detectors take other inputs in train mode
+        return built
+
+    built = build()
+    called: list[object] = []
+    hook = register_module_forward_pre_hook(lambda module, _: called.append(module))
+    try:
+        inputs = make_inputs(built.module, built.config, request, overrides, None)
+    finally:
+        hook.remove()
+    if called:  # some rules for inputs call the model, which may change it
+        built = build()
+
+    def call() -> object:
+        with torch.set_grad_enabled(train):
+            return built.module(*inputs.args, **inputs.kwargs)
+
+    return call
+
+
+def captured_breaks(request: Request) -> tuple[GraphBreak, ...]:
+    """Capture the model as `compilewatch explain` does, in a fork."""
+    from compilewatch.worker.reproduce import captured
+
+    return forked.in_fork(lambda: captured(request).breaks, tuple[GraphBreak, ...], [])
+
+
+def _reproducer(
+    broken: GraphBreak,
+    request: Request,
+    call: Callable[[], object],
+    server: CheckServer,
+    seconds: float,
+) -> MinimalReproducer:
+    began, before = time.monotonic(), server.count
+
+    def outcome(**fields: Any) -> MinimalReproducer:
+        spent = time.monotonic() - began
+        return MinimalReproducer(
+            broken=broken, checks=server.count - before, seconds=round(spent, 1), **fields
+        )
+
+    try:
+        # The graph break is reached in a fork: its frames must live while candidates are written.
+        choice = forked.in_fork(
+            lambda: _choose(call, broken, server, began + CHOICE_SECONDS), Choice, []
+        )
+    except Exception as error:  # noqa: BLE001  (whatever code of the model raises)
+        return outcome(failure=f"writing candidates failed: {one_line(error)}")
+    server.count += choice.checks
+    if not choice.source:
+        return outcome(failure=choice.failure)
+    body = reduced(choice, broken.reason, server, seconds)
+    raising = complete(body, broken, request.model.name, showing=Showing.RAISED)
+    # Where Dynamo's handling of the graph break is the point, `fullgraph=True` cannot show it.
+    raises = handling(broken.reason) == "cut" and server.likeness(raising, broken.reason) >= min(
+        choice.likeness, Likeness.REASON
+    )
+    for showing in (Showing.RAISED,) if raises else (Showing.LOGGED, Showing.GIVEN_UP):
+        source = complete(body, broken, request.model.name, showing=showing)
+        fresh = run_fresh(source, broken.reason)
+        if fresh.code == broken.code:
+            break
+    failure = ""
+    if fresh.code != broken.code:
+        shown = fresh.code or fresh.reason
+        failure = f"in a fresh process, the file shows {shown} instead of {broken.code}"
+    lines = count_lines(source)
+    return outcome(source=source, form=choice.form, lines=lines, fresh=fresh, failure=failure)
+
+
+def _choose(
+    call: Callable[[], object], broken: GraphBreak, server: CheckServer, deadline: float
+) -> Choice:
+    """The first candidate with exactly the graph break, otherwise the one that is most like it."""
+    frames = frames_at(call, broken)
+    if not frames:
+        return Choice(failure="the line is not reached with real tensors")
+    before, tried, error = server.count, 0, ""
+    best = Choice()
+    for form, source in candidates(frames):
+        if time.monotonic() > deadline:
+            break
+        tried += 1
+        check = server.check(source)
+        error = error or check.error
+        degree = check.likeness(broken.reason)
+        if degree > best.likeness:
+            best = Choice(form=form, source=source, likeness=degree)
+        if degree is Likeness.EXACT:
+            break
+    summary = f"none of {tried} pieces of code shows {broken.code}"
+    failure = f"{summary}: {error or 'they show other graph breaks'}"
+    return msgspec.structs.replace(best, failure=failure, checks=server.count - before)
+
+
+# --- the frames at a graph break ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """A frame that was live: its code, its line, and its names when it was called and at the line.
+
+    `called` is None if the call was not seen.
+    """
+
+    code: types.CodeType
+    line: int
+    called: dict[str, Any] | None
+    values: dict[str, Any]
+    globals: dict[str, Any]
+
+
+class Reached(BaseException):
+    """Ends the run; not an Exception, which code of a model might catch."""
+
+
+def frames_at(call: Callable[[], object], broken: GraphBreak) -> tuple[Frame, ...]:
+    """Call the model until it is at the place of a graph break; return its frames, innermost first.
+
+    A library may run a line only while it is compiled: then the flag is set that says so, and if
+    that does not help, the frames are those of the first call of the function. Empty if the model
+    does not call the function either. The model is called up to three times; its state may change.
+    """
+    for compiling, exact in ((False, True), (True, True), (False, False)):
+        frames: list[Frame] = []
+        before = torch.compiler._is_compiling_flag
+        torch.compiler._is_compiling_flag = compiling
+        sys.settrace(_watch(broken, frames, exact=exact))
+        try:
+            with contextlib.suppress(Reached, Exception):
+                call()
+        finally:
+            sys.settrace(None)
+            torch.compiler._is_compiling_flag = before
+        if frames:
+            return tuple(frames)
+    return ()
+
+
+def _watch(broken: GraphBreak, found: list[Frame], *, exact: bool) -> Callable[..., Any]:
+    """A function for `sys.settrace` that puts the frames at a graph break into a list."""
+    function = broken.function
+    if function.startswith("torch_dynamo_resume_in_"):
+        function = function.removeprefix("torch_dynamo_resume_in_").rpartition("_at_")[0]
+    target = (broken.file, function)
+    places = {(frame.file, frame.function) for frame in broken.user_stack} | {target}
+    calls: dict[int, dict[str, Any]] = {}
+    known: dict[types.CodeType, tuple[str, str]] = {}
+
+    def trace(frame: types.FrameType, event: str, _: Any) -> Any:
+        code = frame.f_code
+        if code not in known:
+            known[code] = (package_path(code.co_filename), code.co_name)
+        if known[code] not in places and code.co_name not in COMPREHENSIONS:
+            return None
+        if event == "call":
+            calls[id(frame)] = dict(frame.f_locals)
+        if known[code] != target:
+            return None
+        if not exact:
+            stop(frame)
+        return lines
+
+    def lines(frame: types.FrameType, event: str, _: Any) -> Any:
+        if event == "line" and frame.f_lineno == broken.line:
+            stop(frame)
+        return lines
+
+    def stop(frame: types.FrameType) -> NoReturn:
+        sys.settrace(None)
+        at: types.FrameType | None = frame
+        while at is not None and "compilewatch" not in at.f_globals.get("__name__", ""):
+            found.append(
+                Frame(
+                    code=at.f_code,
+                    line=at.f_lineno,
+                    called=calls.get(id(at)),
+                    values=dict(at.f_locals),
+                    globals=at.f_globals,
+                )
+            )
+            at = at.f_back
+        raise Reached
+
+    return trace
+
+
+# --- candidates -----------------------------------------------------------------------------------
+
+Write = Callable[[Writer], list[str]]
+
+
+def candidates(frames: Iterable[Frame]) -> Iterator[tuple[str, str]]:
+    """Candidates from the frames at a graph break, innermost first: what each is, and its file.
+
+    Equal files come once.
+    """
+    reached = frozenset(frame.code for frame in frames)
+    roots = [
+        frame
+        for frame in frames
+        if frame.code.co_name not in COMPREHENSIONS
+        and not writing.is_plain_module(str(frame.globals.get("__name__", "torch")))
+    ]
+    seen: set[str] = set()
+    for depth, frame in enumerate(roots[:MOST_ROOTS]):
+        where = f"{frame.code.co_name}, {depth} calls above" if depth else frame.code.co_name
+        for form, write in _forms(frame):
+            for exact, decorators in ((False, False), (True, False), (False, True)):
+                source = _complete(write, reached, exact=exact, decorators=decorators)
+                if source is not None and source not in seen:
+                    seen.add(source)
+                    yield f"{form} of {where}", source
+
+
+def _forms(frame: Frame) -> Iterator[tuple[str, Write]]:
+    statements = writing.statements_at(frame.code, frame.line)
+    arguments = writing.arguments_of(statements[0]) if statements else []
+    pieces = [("an argument in the statement", argument) for argument in arguments]
+    own: list[tuple[str, ast.stmt]] = []
+    if statements and (header := writing.header_of(statements[0])) is not None:
+        own.append(("the first line of the statement", header))
+    own += [("the block" if n else "the statement", s) for n, s in enumerate(statements[:3])]
+    pieces += own
+    for form, statement in pieces:
+        yield form, partial(_statement, frame=frame, statement=statement)
+    for form, statement in own[:1]:
+        loop = partial(_statement, frame=frame, statement=statement, around="for _ in range(2):")
+        yield f"{form}, in a loop,", loop
+    if frame.called is not None:
+        yield "the function", partial(_function, frame=frame)
+    for form, statement in pieces:
+        eager = partial(_statement, frame=frame, statement=statement, before=GIVEN_UP)
+        yield f"{form}, in a function that runs in eager mode,", eager
+
+
+def _complete(
+    write: Write, reached: frozenset[Any], *, exact: bool, decorators: bool
+) -> str | None:
+    """The file, written again until it has each attribute that its own code reads."""
+    attributes: set[str] = set()
+    for _ in range(MOST_PASSES):
+        known = len(attributes)
+        writer = Writer(attributes, reached, exact=exact, decorators=decorators)
+        try:
+            text = writer.text(write(writer))
+        except RecursionError:
+            return None
+        if len(attributes) == known:
+            break
+    try:
+        compile(text, FILE, "exec")
+    except (SyntaxError, ValueError):
+        return None
+    too_large = text.count("\n") > MOST_LINES or len(text) > MOST_CHARACTERS
+    return None if too_large else text
+
+
+def _statement(
+    writer: Writer, frame: Frame, statement: ast.stmt, *, around: str = "", before: Any = ()
+) -> list[str]:
+    """A function of the local variables that a statement reads, and its call."""
+    code = (type, types.FunctionType, types.ModuleType, types.BuiltinFunctionType)
+    writer.attributes |= writing.attributes_read(statement)
+    names = writing.names_read(statement)
+    inputs = [n for n in names if n in frame.values and not isinstance(frame.values[n], code)]
+    scope = {**frame.globals, **frame.values}
+    others = writer.defined_names([name for name in names if name not in inputs], scope)
+    copied = ast.parse(ast.unparse(statement)).body[0]
+    writing.renamed(copied, others)
+    arguments = [writer.expression(frame.values[name], name) for name in inputs]
+    body = ast.unparse(copied).splitlines()
+    if around:
+        body = [around, *("    " + line for line in body)]
+    lines = [f"def f({', '.join(inputs)}):", *("    " + line for line in (*before, *body))]
+    return [*lines, f"torch.compile(f, backend='eager')({', '.join(arguments)})"]
+
+
+def _function(writer: Writer, frame: Frame) -> list[str]:
+    """The whole function with the arguments of its call."""
+    node, code, called = writing.function_of(frame.code), frame.code, frame.called
+    if not isinstance(node, ast.FunctionDef) or called is None:
+        return ["raise NotImplementedError"]
+    node.decorator_list = []
+    for defaults in (node.args.defaults, node.args.kw_defaults):
+        for number, default in enumerate(defaults):
+            if default is not None and not isinstance(default, ast.Constant):
+                defaults[number] = ast.Constant(None)
+    written = writer.code(node, "f", {**frame.globals, **called})
+    names, count = code.co_varnames, code.co_argcount
+    arguments = [writer.expression(called[name], name) for name in names[:count]]
+    if node.args.vararg is not None:
+        arguments += [writer.expression(value, "x") for value in called[node.args.vararg.arg]]
+    keywords = [(name, called[name]) for name in names[count : count + code.co_kwonlyargcount]]
+    if node.args.kwarg is not None:
+        keywords += called[node.args.kwarg.arg].items()
+    arguments += [f"{name}={writer.expression(value, name)}" for name, value in keywords]
+    return [written, f"torch.compile(f, backend='eager')({', '.join(arguments)})"]
+
+
+# --- what a candidate does ------------------------------------------------------------------------
+
+
+class Likeness(IntEnum):
+    """How much of one graph break another one has; each level includes those below it."""
+
+    NONE = 0
+    CODE = 1
+    """The code."""
+    REASON = 2
+    """Also the type, the explanation and the operation of the reason."""
+    EXACT = 3
+    """Also what Dynamo does then: it cuts the graph, or gives up the frame."""
+
+
+class Check(Record, frozen=True, kw_only=True):
+    """What a candidate did: the reasons of its graph breaks, or the error that ended it."""
+
+    reasons: tuple[str, ...] = ()
+    error: str = ""
+
+    def likeness(self, reason: str) -> Likeness:
+        """How much a graph break of the candidate is like the wanted one, at most."""
+        return max((likeness(reason, own) for own in self.reasons), default=Likeness.NONE)
+
+
+class CheckServer:
+    """A process that runs candidates; `count` is their number."""
+
+    def __init__(self) -> None:
+        warm_up()
+        self.count = 0
+        self._connection, connection = multiprocessing.Pipe()
+        self._pid = forked.fork()
+        if self._pid == 0:
+            self._connection.close()
+            _serve(connection)
+        connection.close()
+
+    def close(self) -> None:
+        self._connection.close()
+        os.waitpid(self._pid, 0)
+
+    def check(self, source: str) -> Check:
+        """Run a candidate, which ends with a call of `torch.compile(…, backend="eager")`."""
+        self.count += 1
+        self._connection.send_bytes(source.encode())
+        return msgspec.json.decode(self._connection.recv_bytes(), type=Check)
+
+    def likeness(self, source: str, reason: str) -> Likeness:
+        """How much a graph break of a file is like the wanted one, at most."""
+        return self.check(source).likeness(reason)
+
+
+def warm_up() -> None:
+    """Let Dynamo import what it imports when it first compiles and first breaks a graph."""
+
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            x = x + x.sum().item()
+        return x
+
+    capture(lambda f: f(torch.ones(2)), broken, backend=_eager(), dynamic=None)
+    torch._dynamo.reset()
+
+
+def _eager() -> Any:
+    return torch._dynamo.lookup_backend("eager")
+
+
+def _serve(connection: Connection) -> NoReturn:
+    gc.collect()
+    gc.freeze()  # no fork copies pages of what exists by now
+    try:
+        while True:
+            connection.send_bytes(_in_fork(connection.recv_bytes().decode()))
+    except EOFError:
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def _in_fork(source: str) -> bytes:
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    pid = forked.fork()
+    if pid == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(CHECK_SECONDS)
+        gc.disable()
+        silence = os.open(os.devnull, os.O_RDWR)
+        for number in (0, 1, 2):
+            os.dup2(silence, number)
+        try:
+            sender.send_bytes(msgspec.json.encode(_run(source)))
+        finally:
+            os._exit(0)
+    sender.close()
+    try:
+        return receiver.recv_bytes()
+    except EOFError:
+        return msgspec.json.encode(Check(error="the process ended"))
+    finally:
+        receiver.close()
+        os.waitpid(pid, 0)
+
+
+class UnusableError(Exception):
+    """The candidate is no reproducer, whatever graph breaks it has."""
+
+
+def _run(source: str) -> Check:
+    """Run a candidate, in which `torch.compile` listens to the graph breaks."""
+    reasons: list[str] = []
+    original = torch.compile
+
+    def compiled(
+        function: Any = None, *, backend: str = "inductor", fullgraph: bool = False
+    ) -> Any:
+        if backend != "eager" or function is None:
+            raise UnusableError("only a compilation with the backend eager is captured")
+
+        def call(*args: Any, **kwargs: Any) -> None:
+            # An empty tensor would show the graph break, but nobody calls a model with one.
+            if any(torch.is_tensor(arg) and not arg.numel() for arg in args):
+                raise UnusableError("an input is empty")
+            if fullgraph:
+                try:
+                    original(function, backend=backend, fullgraph=True)(*args, **kwargs)
+                except torch._dynamo.exc.Unsupported as error:
+                    reasons.append(str(error).partition("\n\nfrom user code:")[0])
+                return
+            with unmeasured_guards():
+                captured = capture(
+                    lambda optimized: optimized(*args, **kwargs),
+                    function,
+                    backend=_eager(),
+                    dynamic=None,
+                )
+            reasons.extend(graph_break.reason for graph_break in captured.log.breaks())
+
+        return call
+
+    torch.compile = compiled
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    sys.setrecursionlimit(3000)
+    # Dynamo compiles no function of a file without lines.
+    linecache.cache[FILE] = (len(source), None, source.splitlines(keepends=True), FILE)
+    try:
+        exec(compile(source, FILE, "exec"), {"__name__": "__main__"})
+    except BaseException as error:  # noqa: BLE001  (whatever a candidate raises)
+        return Check(error=f"{type(error).__name__}: {str(error)[:300]}")
+    return Check(reasons=tuple(reasons))
+
+
+# --- reasons --------------------------------------------------------------------------------------
+
+_CONTEXT = re.compile(r"^  Developer debug context: (.*?)(?:\n\s*\n|\Z)", re.M | re.S)
+_OF_THE_CODE = re.compile(r"(?:,? ?\b(?:args|kwargs)|(?i:source)): .*", re.S)
+_QUOTED = re.compile(r"`[^`]*`|'[^']*'|\"[^\"]*\"")
+_TRACE = " The branch condition involves a tensor computed as follows:"
+_LOGGED = re.compile(r"^.*?Graph Break Reason: ", re.M)
+_END_OF_LOGGED = re.compile(r"\n\n?User code traceback:\n|\n\nStack variable source attribution:\n")
+_RAISED = re.compile(
+    r"^torch\._dynamo\.exc\.\w+: (.*?)(?=\n\nfrom user code:|\n\nSet TORCHDYNAMO_VERBOSE"
+    r"|\nTraceback \(most recent|\nTorchDynamo attempted|\Z)",
+    re.M | re.S,
+)
+_LOG_PREFIX = re.compile(r"^[VIWEC]\d{4} [^\]]*\](?: \[[\d/]+\])?(?: \[__\w+\])? ?", re.M)
+
+
+def likeness(reason: str, other: str) -> Likeness:
+    """How much the reason `other` of torch is like the reason `reason`."""
+    first, second = classify(reason), classify(other)
+    if first.code != second.code:
+        return Likeness.NONE
+    if (first.gb_type, _essence(reason)) != (second.gb_type, _essence(other)):
+        return Likeness.CODE
+    return Likeness.EXACT if handling(reason) == handling(other) else Likeness.REASON
+
+
+def handling(reason: str) -> str:
+    """What Dynamo does after a graph break: `cut`, `given up`, or `unresumable`."""
+    if reason.startswith("Failed to handle graph break gracefully"):
+        return "given up"
+    unresumable = reason.startswith("Encountered graph break that we cannot resume from")
+    return "unresumable" if unresumable else "cut"
+
+
+def _essence(reason: str) -> tuple[str, str]:
+    """The explanation and the context of a reason, without what depends on the code at hand."""
+    context = _CONTEXT.search(innermost(reason))
+    operation = _OF_THE_CODE.sub("", context[1]) if context else ""
+    explanation = _QUOTED.sub("''", classify(reason).explanation.partition(_TRACE)[0])
+    return _without_objects(explanation), _without_objects(operation)
+
+
+def _without_objects(text: str) -> str:
+    before = ""
+    while before != text:
+        before, text = text, re.sub(r"<[^<>]*>", "", text)
+    return re.sub(r"\b\d+\b", "0", text)
+
+
+def reasons_in(printed: str) -> list[str]:
+    """The reasons in what torch prints: those that it logs, and those of exceptions."""
+    text = _LOG_PREFIX.sub("", printed)
+    logged = [_END_OF_LOGGED.split(piece)[0].strip() for piece in _LOGGED.split(text)[1:]]
+    return logged + [raised[1].strip() for raised in _RAISED.finditer(text)]
+
+
+# --- the file that users get ----------------------------------------------------------------------
+
+
+class Showing(StrEnum):
+    """How a file lets torch show the graph break."""
+
+    RAISED = "fullgraph=True raises it"
+    LOGGED = "torch._logging.set_logs(graph_breaks=True)"
+    GIVEN_UP = "torch._logging.set_logs(graph_breaks=True, dynamo=20)"
+    """Frames that fail before Dynamo traces them are only in the messages of level INFO (20)."""
+
+
+def complete(body: str, broken: GraphBreak, model: str, *, showing: Showing) -> str:
+    """The file that users get: a comment about its origin, and the reduced code."""
+    first_line = (broken.gb_type or broken.reason).splitlines()[0]
+    comments = [
+        f"# A graph break of torch.compile, reduced from {model}",
+        f"# ({broken.file}:{broken.line}, in {broken.function}) by compilewatch.",
+        f"# Expected: {broken.code}, {first_line[:80]}",
+        f"# Versions: torch {torch.__version__}, Python {sys.version.split()[0]}",
+    ]
+    tree = ast.parse(body)
+    if showing is not Showing.RAISED:
+        at = [isinstance(statement, ast.Import | ast.ImportFrom) for statement in tree.body]
+        tree.body[at.index(False) : at.index(False)] = ast.parse(showing.value).body
+    text = "\n".join(_spaced(tree))
+    if showing is Showing.RAISED:
+        call = r"torch\.compile\((\w+), backend='eager'\)"
+        text = re.sub(call, r"torch.compile(\1, backend='eager', fullgraph=True)", text)
+    text = text.replace("'", '"') if "'" in text and '"' not in text else text
+    return "\n".join([*comments, text])
+
+
+def _spaced(tree: ast.Module) -> list[str]:
+    """The statements with empty lines around definitions, and one after imports."""
+    definitions, imports = (ast.FunctionDef, ast.ClassDef), (ast.Import, ast.ImportFrom)
+    lines: list[str] = []
+    before: ast.stmt | None = None
+    for node in tree.body:
+        after_import = isinstance(before, imports) and not isinstance(node, imports)
+        if before is not None and isinstance(node, definitions):
+            lines += ["", ""]
+        elif after_import or isinstance(before, definitions):
+            lines += [""] if after_import else ["", ""]
+        lines += ast.unparse(node).splitlines()
+        before = node
+    return [*lines, ""]
+
+
+def count_lines(source: str) -> int:
+    """Lines without comments and empty ones."""
+    kept = (line.strip() for line in source.splitlines())
+    return sum(bool(line) and not line.startswith("#") for line in kept)
+
+
+def run_fresh(source: str, reason: str) -> FreshRun:
+    """Run a file in a new process and read the graph breaks that torch prints."""
+    of_the_worker = ("TORCH_LOGS", "PYTHONPATH")  # which a user's shell does not have
+    with tempfile.TemporaryDirectory(prefix="compilewatch-") as folder:
+        path = Path(folder) / FILE
+        path.write_text(source)
+        try:
+            ended = subprocess.run(
+                [sys.executable, str(path)],
+                capture_output=True,
+                check=False,
+                text=True,
+                cwd=folder,
+                timeout=FRESH_SECONDS,
+                env={k: v for k, v in os.environ.items() if k not in of_the_worker},
+            )
+        except subprocess.TimeoutExpired:
+            return FreshRun(code=None, reason="the file did not end in time")
+    printed = reasons_in(ended.stderr)
+    if not printed:
+        last = (ended.stderr.strip().splitlines() or ["torch printed no graph break"])[-1]
+        return FreshRun(code=None, reason=last)
+    best = max(printed, key=lambda own: likeness(reason, own))
+    return FreshRun(
+        code=classify(best).code,
+        reason=portable_text(best),
+        same_reason=likeness(reason, best) >= Likeness.REASON,
+    )
+
+
+# --- reduction ------------------------------------------------------------------------------------
+
+Shows = Callable[[str], bool]
+
+
+def reduced(choice: Choice, reason: str, server: CheckServer, seconds: float) -> str:
+    """The smallest file found in some seconds whose graph break is as much like the wanted one.
+
+    A file that is longer than `LINES_WANTED` gets four times as long.
+    """
+    import pysource_minimize
+
+    known: dict[str, bool] = {}
+    began = time.monotonic()
+    lines = count_lines(choice.source)
+
+    def shows_it(source: str) -> bool:
+        nonlocal lines
+        allowed = seconds if lines <= LINES_WANTED else 4 * seconds
+        late = time.monotonic() - began > allowed
+        # The reducer would show by unique names that names do not matter.
+        if late or re.search(r"\bunique_name_\d+\b", source) or undefined(source):
+            return False
+        if source not in known:
+            known[source] = server.likeness(source, reason) >= choice.likeness
+            if known[source]:
+                lines = min(lines, count_lines(source))
+        return known[source]
+
+    source = in_parts(choice.source, shows_it)
+    source = without(source, shows_it, empty_body)
+    source = in_parts(source, shows_it)
+    source = without(source, shows_it, drop_input)
+    try:
+        smaller = pysource_minimize.minimize(source, shows_it, retries=0)
+    except ValueError:  # the time is over: the reducer cannot even confirm its start
+        return source
+    return without(smaller, shows_it, drop_input)
+
+
+def without(source: str, shows_it: Shows, change: Callable[[ast.Module, int], bool]) -> str:
+    """Make each change of a kind, one after the other, and keep those that leave the graph break.
+
+    `change` changes a tree at its place of a number, and returns False if there is none.
+    """
+    number = 0
+    while change(tree := ast.parse(source), number):
+        if shows_it(smaller := ast.unparse(tree)):
+            source = smaller
+        else:
+            number += 1
+    return source
+
+
+def in_parts(source: str, shows_it: Shows) -> str:
+    """Leave out halves, quarters, … of the top-level statements, as delta debugging does.
+
+    The reducer goes through the tree one node after the other, which takes long for large files.
+    """
+    size = len(ast.parse(source).body) // 2
+    while size >= 1:
+
+        def drop_part(tree: ast.Module, number: int, size: int = size) -> bool:
+            part = slice(number * size, (number + 1) * size)
+            is_there = bool(tree.body[part])
+            del tree.body[part]
+            return is_there
+
+        source = without(source, shows_it, drop_part)
+        size //= 2
+    return ast.unparse(ast.parse(source))
+
+
+def empty_body(tree: ast.Module, number: int) -> bool:
+    """Leave out the body of a function, method or class: most are read, but never called."""
+    nodes = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.ClassDef)]
+    full = [node for node in nodes if not isinstance(node.body[0], ast.Pass)]
+    for node in full[number : number + 1]:
+        node.body = [ast.Pass()]
+    return number < len(full)
+
+
+def drop_input(tree: ast.Module, number: int) -> bool:
+    """Leave out a parameter of `f` together with what its call gives for it.
+
+    The reducer changes one place at a time, and a function without one of them cannot be called.
+    """
+    functions = (n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "f")
+    match next(functions, None), tree.body[-1:]:
+        case ast.FunctionDef(args=parameters), [ast.Expr(value=ast.Call(args=arguments))]:
+            is_there = number < min(len(parameters.args), len(arguments))
+            if is_there:
+                del parameters.args[number], arguments[number]
+            return is_there
+    return False
+
+
+def undefined(source: str) -> bool:
+    """Whether a file reads a name that it defines nowhere: it need not be run."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return True
+    bound = writing.bound_names(tree)
+    read = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
+    return any(name.id not in bound and not hasattr(builtins, name.id) for name in read)

@@ -1,1 +1,0 @@
-"""Cuts a graph break out of a model, in the process that has built it."""
