@@ -29,9 +29,8 @@ from compilewatch.extras.fixes.candidates import (
     usage,
 )
 from compilewatch.extras.fixes.records import FixChange, FixKind
-from compilewatch.extras.fixes.rewriting.changes import change
-from compilewatch.extras.fixes.rewriting.rules import RULES
-from compilewatch.extras.fixes.rewriting.sites import site_at
+from compilewatch.extras.fixes.rewriting import change, site_at
+from compilewatch.extras.fixes.rules import RULES
 from compilewatch.records import TensorSummary
 
 
@@ -592,13 +591,13 @@ def rewritten(model: type[nn.Module], rule: str, text: str) -> FixChange:
     lines, first = inspect.getsourcelines(model)
     line = next(first + number for number, each in enumerate(lines) if text in each)
     source = Path(inspect.getsourcefile(model) or "").read_text()
-    site = site_at(source, "tempting_proposed.py", line, "")
+    site = site_at(source, "tempting_proposed.py", line)
     row = next(each for each in RULES if each.name == rule)
     assert site is not None
     return change(row, row.apply(site), lambda _: source)
 
 
-CHOSEN, IN_TENSORS = "chosen instead of branched", "function of torch instead of math"
+CHOSEN = "chosen instead of branched"
 CALLED_ONCE = next(usage((), Place(request=None, source_of=open)))  # type: ignore[arg-type]
 
 
@@ -757,18 +756,6 @@ PROPOSED = (
         right=SCALARS,
         condition="No integer read at tempting_proposed.py",
         inputs=with_count,
-    ),
-    Case(
-        model=tempting_proposed.RootOfSum,
-        right=rewritten(tempting_proposed.RootOfSum, IN_TENSORS, "math.sqrt"),
-        condition="that it is defined for",
-    ),
-    Case(
-        model=tempting_proposed.RootOfCount,
-        wrong=rewritten(tempting_proposed.RootOfCount, IN_TENSORS, "math.sqrt"),
-        why="integers become float64",
-        requirement="eager results, seed 0",
-        inputs=integers,
     ),
     Case(
         model=tempting_proposed.Draws,

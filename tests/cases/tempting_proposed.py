@@ -6,7 +6,6 @@ Each is a model of `tempting_fixes.PROPOSED`, with the change that a proposer ma
 from __future__ import annotations
 
 import logging
-import math
 import threading
 
 import tempting_counts
@@ -273,20 +272,6 @@ class CatchesNumber(nn.Module):
             return x[:, : int(count.item())].reshape(len(x), 3) * 2
         except RuntimeError:
             return x * 0
-
-
-class RootOfSum(nn.Module):
-    """Takes the square root of a positive sum in Python."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x / math.sqrt(x.sum().item())
-
-
-class RootOfCount(nn.Module):
-    """Divides integers by a square root, which is a number of Python."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x / math.sqrt(x.sum().item())
 
 
 class Draws(nn.Module):

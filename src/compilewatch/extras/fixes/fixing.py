@@ -31,7 +31,7 @@ from compilewatch.extras.fixes.records import (
     VerificationStep,
     WantedVerification,
 )
-from compilewatch.extras.fixes.rewriting.changes import patch
+from compilewatch.extras.fixes.rewriting import patch
 from compilewatch.extras.fixes.search import MAX_EVALUATIONS, MAX_SECONDS, Changes, Search
 from compilewatch.launchers import Launcher
 from compilewatch.records import Depth, Request, Result, Status, Tier, Variants, Work

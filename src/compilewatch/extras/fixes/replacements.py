@@ -1,20 +1,23 @@
-"""Functions that take the place of others in a fix. Their source is printed and pasted.
+"""Functions of fixes, whose source is printed and pasted (`pasted`).
 
-Each says why it computes the same. None imports anything of compilewatch, and all that they need
-is imported by the fix.
+Each says why it computes the same. None uses anything of compilewatch, and all that they need is
+imported by the fix.
 """
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import copy
 import functools
 import importlib
 import inspect
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from types import MethodType
+from pathlib import Path
+from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -26,6 +29,26 @@ if TYPE_CHECKING:
 
 FORWARDS: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
 """By the forward that each of them calls."""
+
+IN_FORCE: dict[Any, tuple[tuple[str, str], ...]] = {}  # by function
+
+
+def pasted(*functions: Callable[..., Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the import statements that functions of this module need, and their sources.
+
+    Each fix imports torch, which is left out.
+    """
+    sources = tuple(map(inspect.getsource, functions))
+    nodes = [node for source in sources for node in ast.walk(ast.parse(source))]
+    read = {node.id for node in nodes if isinstance(node, ast.Name)} - {"torch"}
+    imports: list[str] = []
+    for statement in ast.walk(ast.parse(inspect.getsource(sys.modules[__name__]))):
+        match statement:
+            case ast.Import(names=aliases):
+                imports += [f"import {a.name}" for a in aliases if a.name in read]
+            case ast.ImportFrom(module=module, names=aliases):
+                imports += [f"from {module} import {a.name}" for a in aliases if a.name in read]
+    return tuple(imports), sources
 
 
 def asserted_in_graph(cond: Any, _message: Any = None) -> None:
@@ -110,3 +133,49 @@ def copied(*values: Any) -> Any:
     """Return copies of arguments; neither tensors nor caches in objects are shared with them."""
     tensors = [each for each in tree_leaves(values) if isinstance(each, torch.Tensor)]
     return copy.deepcopy(values, {id(each): each.detach().clone() for each in tensors})
+
+
+@contextlib.contextmanager
+def edited(module: str, path: str, *edits: tuple[str, str]) -> Iterator[None]:
+    """Edit a function while the context is open, in addition to edits that are in force."""
+    found: Any = importlib.import_module(module)
+    for name in path.split("."):
+        found = inspect.getattr_static(found, name)
+    found = getattr(found, "__func__", None) or getattr(found, "fget", None) or found
+    function = inspect.unwrap(found)  # without its decorators
+    before, others = function.__code__, IN_FORCE.get(function, ())
+    IN_FORCE[function] = (*others, *edits)
+    try:
+        function.__code__ = edited_code(function, IN_FORCE[function])
+        yield
+    finally:
+        function.__code__, IN_FORCE[function] = before, others
+
+
+@functools.cache  # one code object for the same edits, or PyTorch would compile at each entry
+def edited_code(function: FunctionType, edits: tuple[tuple[str, str], ...]) -> CodeType:
+    """Compile a function in its file, with its edits. Lines keep their numbers for tracebacks."""
+    file, first = function.__code__.co_filename, function.__code__.co_firstlineno
+    lines = Path(file).read_text(encoding="utf-8").splitlines(keepends=True)
+    end = first - 1 + len(inspect.getblock(lines[first - 1 :]))
+    body, numbers = lines[first - 1 : end], list(range(first, end + 1))
+    for old, new in ((o.splitlines(keepends=True), n.splitlines(keepends=True)) for o, n in edits):
+        places = [i for i in range(len(body)) if body[i : i + len(old)] == old]
+        if len(places) != 1:
+            raise RuntimeError(f"{file} differs: {len(places)} times in a function: {''.join(old)}")
+        here = slice(places[0], places[0] + len(old))
+        kept = numbers[here]
+        body[here], numbers[here] = new, [kept[min(i, len(kept) - 1)] for i in range(len(new))]
+    tree = ast.parse("".join([*lines[: first - 1], *body, *lines[end:]]))
+    numbers = [*range(1, first), *numbers, *range(end + 1, len(lines) + 1)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.expr | ast.stmt | ast.arg | ast.keyword | ast.alias):
+            node.lineno = numbers[node.lineno - 1]
+            node.end_lineno = numbers[(node.end_lineno or 1) - 1]
+            node.end_col_offset = max(node.col_offset, node.end_col_offset or 0)
+    waiting = [compile(tree, file, "exec", dont_inherit=True)]
+    for code in waiting:
+        if (code.co_name, code.co_firstlineno) == (function.__name__, first):
+            return code
+        waiting += [each for each in code.co_consts if isinstance(each, CodeType)]
+    raise RuntimeError(f"{file} differs: it has no {function.__qualname__} at line {first}")

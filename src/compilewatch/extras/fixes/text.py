@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from compilewatch.extras.fixes.records import Fix, FixCost, FixKind, FixStatus, Verification
-from compilewatch.records import GraphBreak
 from compilewatch.report.terminal import Indented, code, plain
 from compilewatch.report.wording import milliseconds
 
@@ -56,11 +55,12 @@ def fix_panel(fix: Fix, *, verbose: bool = False) -> RenderableType:
         )
     ]
     if fix.breaks:
-        parts += ["", Text("Graph breaks", "bold"), Indented(_breaks(fix))]
+        parts += ["", Text("Graph breaks", "bold"), Indented(_table(_breaks(fix)))]
     if fix.code:
         parts += ["", Text("Fix", "bold"), *_fix(fix, verbose=verbose)]
     if fix.verification is not None:
-        parts += ["", Text("Verification", "bold"), Indented(_verification(fix.verification))]
+        verification = Indented(_table(_verification(fix.verification)))
+        parts += ["", Text("Verification", "bold"), verification]
         parts.append(Indented(Text("At reduced depth, on this machine's CPU.", "dim")))
     if fix.cost is not None:
         parts.append(Indented(plain(cost_words(fix.cost))))
@@ -73,7 +73,7 @@ def fix_panel(fix: Fix, *, verbose: bool = False) -> RenderableType:
             line = f"{region.name} ({region.kind}): {region.share:.0%} of the operators"
             parts.append(Indented(plain(line)))
     if verbose or not fix.verification:
-        parts += ["", Text("Tried", "bold"), Indented(_trials(fix))]
+        parts += ["", Text("Tried", "bold"), Indented(_table(_trials(fix)))]
     evaluations = f"{len(fix.trials)} evaluations, {fix.seconds:.0f} s"
     limit = f"; ended by the limit of {fix.limit}" if fix.limit else ""
     parts += ["", Text(evaluations + limit, "dim")]
@@ -93,28 +93,28 @@ def cost_words(cost: FixCost) -> str:
     return f"{sentence}: Inductor, one thread, medians."
 
 
-def _place(graph_break: GraphBreak) -> str:
-    return f"{graph_break.file}:{graph_break.line}"
-
-
-def _breaks(fix: Fix) -> Table:
+def _table(rows: Iterable[Sequence[str | Text]]) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
+    for row in rows:
+        table.add_row(*(plain(cell) if isinstance(cell, str) else cell for cell in row))
+    return table
+
+
+def _breaks(fix: Fix) -> Iterator[tuple[str | Text, ...]]:
     left = {graph_break.fingerprint for graph_break in fix.left}
     for graph_break in fix.breaks:
         gone = graph_break.fingerprint not in left
-        table.add_row(
+        yield (
             Text("removed" if gone else "remains", "green" if gone else "yellow"),
-            plain(graph_break.code),
-            plain(_place(graph_break)),
-            plain(graph_break.gb_type or graph_break.reason.splitlines()[0]),
+            graph_break.code,
+            f"{graph_break.file}:{graph_break.line}",
+            graph_break.gb_type or graph_break.reason.splitlines()[0],
         )
     new = left - {graph_break.fingerprint for graph_break in fix.breaks}
     for graph_break in fix.left:
         if graph_break.fingerprint in new:
-            table.add_row(
-                Text("appears", "yellow"), plain(graph_break.code), plain(_place(graph_break)), ""
-            )
-    return table
+            place = f"{graph_break.file}:{graph_break.line}"
+            yield Text("appears", "yellow"), graph_break.code, place, ""
 
 
 def _fix(fix: Fix, *, verbose: bool) -> Iterator[RenderableType]:
@@ -142,23 +142,18 @@ def conditions(fix: Fix) -> Iterator[str]:
     yield from (f"- {condition}" for condition in fix.holds_if)
 
 
-def _verification(verification: Verification) -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for text in verification.tried:
-        table.add_row("", plain("tried"), plain(text))
+def _verification(verification: Verification) -> Iterator[tuple[str | Text, ...]]:
+    yield from (("", "tried", text) for text in verification.tried)
     for step in verification.steps:
         mark = Text("ok", "green") if step.passed else Text("failed", "red")
-        table.add_row(mark, plain(step.name), plain(step.detail))
+        yield mark, step.name, step.detail
     for name, label in _COUNTED.items():
         before, after = getattr(verification, name)
         without = "" if before is None else f"{before} without the fix, "
-        table.add_row("", plain(label), plain(f"{without}{after} with it"))
-    return table
+        yield "", label, f"{without}{after} with it"
 
 
-def _trials(fix: Fix) -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False)
+def _trials(fix: Fix) -> Iterator[tuple[str, str]]:
     for trial in fix.trials:
         result = trial.error or (f"{trial.breaks} graph breaks" if trial.breaks else "one graph")
-        table.add_row(plain(" and ".join(trial.changes) or "as it is"), plain(result))
-    return table
+        yield " and ".join(trial.changes) or "as it is", result

@@ -3,12 +3,37 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections import OrderedDict
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
+
+from compilewatch.extras.fixes.worker.verifying import (
+    CALLS,
+    INDUCTOR_TOLERANCE,
+    INTEGERS,
+    OTHER_NUMBERS,
+    UNUSUAL,
+    ScriptCall,
+    ScriptSubject,
+    called,
+    checksums,
+    choose,
+    difference,
+    leaves,
+    loss_of,
+    planned,
+    restored_globals,
+    seeded,
+    state,
+    unequal_integers,
+    unusual_kinds,
+)
 
 pytestmark = pytest.mark.torch
 
@@ -18,16 +43,10 @@ def outcome(values: dict[str, Any], changed: tuple[str, ...] = ()) -> dict[str, 
 
 
 def found(expected: Any, got: Any, tolerance: float = 1e-6, **options: Any) -> str:
-    from compilewatch.extras.fixes.worker.verifying import difference
-
     return difference(outcome({"output": expected}), outcome({"output": got}), tolerance, **options)
 
 
 def test_leaves_have_paths_and_their_containers_types() -> None:
-    import torch
-
-    from compilewatch.extras.fixes.worker.verifying import leaves
-
     one = torch.ones(1)
     value = OrderedDict(a=[one, (2, None)], b=SimpleNamespace(c="text", log=logging.getLogger()))
     assert list(leaves(value, "output")) == [
@@ -43,8 +62,6 @@ def test_leaves_have_paths_and_their_containers_types() -> None:
 
 
 def test_leaves_of_what_contains_itself_end() -> None:
-    from compilewatch.extras.fixes.worker.verifying import leaves
-
     endless: list[Any] = [1]
     endless.append(endless)
     assert ("x.0", 1) in list(leaves(endless, "x"))
@@ -70,8 +87,6 @@ def test_leaves_of_what_contains_itself_end() -> None:
     ],
 )
 def test_tensors(expected: list[Any], got: list[Any], words: str) -> None:
-    import torch
-
     said = found(torch.tensor(expected), torch.tensor(got))
     assert said.startswith("output ") if words else said == ""
     assert words in said
@@ -95,8 +110,6 @@ def test_numbers_and_texts(expected: Any, got: Any, same: bool) -> None:
 
 
 def test_what_is_missing_new_dropped_or_ignored() -> None:
-    from compilewatch.extras.fixes.worker.verifying import difference
-
     with_cache = outcome({"output.logits": 1, "output.past_key_values.0": 2})
     without = outcome({"output.logits": 1})
     assert difference(with_cache, without, 1e-6) == "output.past_key_values.0 is missing"
@@ -107,8 +120,6 @@ def test_what_is_missing_new_dropped_or_ignored() -> None:
 
 
 def test_state_is_compared_where_a_call_changed_it() -> None:
-    from compilewatch.extras.fixes.worker.verifying import difference
-
     ours, theirs = {"state calls": 1}, {"state calls": 2}
     assert difference(outcome(ours), outcome(theirs), 1e-6) == ""
     changed = ("state calls",)
@@ -118,9 +129,6 @@ def test_state_is_compared_where_a_call_changed_it() -> None:
 
 def test_a_gradient_is_compared_with_the_largest_one() -> None:
     """A key's bias has no gradient but rounding; a small gradient among small ones counts."""
-    import torch
-
-    from compilewatch.extras.fixes.worker.verifying import difference
 
     def gradients(*values: float) -> dict[str, Any]:
         return outcome({f"gradient of {n}": torch.tensor([v]) for n, v in enumerate(values)})
@@ -130,8 +138,6 @@ def test_a_gradient_is_compared_with_the_largest_one() -> None:
 
 
 def test_float64_excuses_rounding_only_if_it_is_the_same_call() -> None:
-    import torch
-
     ours, theirs = torch.tensor([1.0, 1e-3]), torch.tensor([1.0, 1.1e-3])
     assert found(ours, theirs, 1e-4) == ""
     rounded = torch.tensor([1.0, 1.3e-3])
@@ -144,10 +150,6 @@ def test_float64_excuses_rounding_only_if_it_is_the_same_call() -> None:
 
 
 def test_inductors_integers_are_counted_instead() -> None:
-    import torch
-
-    from compilewatch.extras.fixes.worker.verifying import INDUCTOR_TOLERANCE, unequal_integers
-
     ours, theirs = torch.tensor([1, 2]), torch.tensor([1, 3])
     assert found(ours, theirs, INDUCTOR_TOLERANCE) == ""
     counted = unequal_integers(outcome({"output": ours}), outcome({"output": theirs}))
@@ -158,11 +160,6 @@ def test_inductors_integers_are_counted_instead() -> None:
 
 
 def test_a_call_returns_all_that_a_caller_can_notice() -> None:
-    import torch
-    from torch import nn
-
-    from compilewatch.extras.fixes.worker.verifying import called, seeded
-
     class Noticed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -198,11 +195,6 @@ def test_a_call_returns_all_that_a_caller_can_notice() -> None:
 
 
 def test_the_loss_of_a_normalised_output_has_gradients() -> None:
-    import torch
-    from torch import nn
-
-    from compilewatch.extras.fixes.worker.verifying import loss_of
-
     x = torch.randn(3, 8, requires_grad=True)
     loss_of([nn.functional.layer_norm(x, (8,)), torch.tensor(1)]).backward()
     assert x.grad is not None
@@ -211,12 +203,6 @@ def test_the_loss_of_a_normalised_output_has_gradients() -> None:
 
 
 def test_globals_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    from torch import nn
-
-    from compilewatch.extras.fixes.worker.verifying import ScriptSubject, restored_globals, state
-
     class Counts(nn.Module):
         made = 0
 
@@ -248,11 +234,6 @@ def test_globals_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_changed_parameter_is_seen_whatever_its_type() -> None:
-    import torch
-    from torch import nn
-
-    from compilewatch.extras.fixes.worker.verifying import called, checksums
-
     class Scales(nn.Module):
         def __init__(self, dtype: torch.dtype, by: float) -> None:
             super().__init__()
@@ -279,10 +260,6 @@ def test_a_changed_parameter_is_seen_whatever_its_type() -> None:
 
 
 def subject(**given: Any) -> Any:
-    import torch
-
-    from compilewatch.extras.fixes.worker.verifying import ScriptSubject
-
     def build(seed: int) -> torch.nn.Module:
         torch.manual_seed(seed)
         return torch.nn.Linear(2, 2)
@@ -293,8 +270,6 @@ def subject(**given: Any) -> Any:
 
 
 def test_a_slow_model_is_called_six_times_and_once_more_where_the_fix_reads_numbers() -> None:
-    from compilewatch.extras.fixes.worker.verifying import CALLS, OTHER_NUMBERS, choose, planned
-
     reading = subject(functions=("a:f", "a:g"), frozen=("a:f",))
     frozen = subject(functions=("a:f",), frozen=("a:f",))
     assert planned(reading, slow=False) == CALLS
@@ -306,20 +281,12 @@ def test_a_slow_model_is_called_six_times_and_once_more_where_the_fix_reads_numb
 
 
 def test_unusual_integers_are_tried_only_where_there_are_some() -> None:
-    import torch
-
-    from compilewatch.extras.fixes.worker.verifying import INTEGERS, UNUSUAL, unusual_kinds
-
     ids = subject(inputs=lambda _: ((), {"input_ids": torch.ones(2, 2, dtype=torch.int64)}))
     assert unusual_kinds(ids) == list(UNUSUAL)
     assert not {*INTEGERS} & {*unusual_kinds(subject())}
 
 
 def test_a_model_takes_the_weights_of_another_one() -> None:
-    import torch
-
-    from compilewatch.extras.fixes.worker.verifying import ScriptCall
-
     one = subject()
     calling = ScriptCall(one, one.build(0), one.unchanged)
     weight, other = calling.model.weight, one.build(1)

@@ -8,6 +8,7 @@ import weakref
 from typing import Any
 
 import pytest
+import torch
 
 from compilewatch.extras.fixes.candidates import (
     Place,
@@ -41,8 +42,6 @@ def given_as_numbers(name: str) -> FixChange:
 
 
 def model_of_sizes() -> Any:
-    import torch
-
     class Net(torch.nn.Module):
         def forward(self, x: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
             return x * sizes.sum()
@@ -51,8 +50,6 @@ def model_of_sizes() -> Any:
 
 
 def test_arguments_given_as_numbers_stay_tensors_for_the_caller() -> None:
-    import torch
-
     fix, model = manager(given_as_numbers("sizes")), model_of_sizes()
     args, kwargs = (torch.ones(2),), {"sizes": torch.tensor([2, 3])}
     forwards = set()
@@ -67,8 +64,6 @@ def test_arguments_given_as_numbers_stay_tensors_for_the_caller() -> None:
 
 
 def test_a_forward_that_is_assigned_later_is_called() -> None:
-    import torch
-
     fix, model = manager(given_as_numbers("sizes")), model_of_sizes()
     args, kwargs = (torch.ones(1),), {"sizes": torch.tensor([2, 3])}
     with fix(model, args, kwargs) as (given, named):
@@ -79,8 +74,6 @@ def test_a_forward_that_is_assigned_later_is_called() -> None:
 
 
 def test_a_fix_does_not_keep_a_model() -> None:
-    import torch
-
     fix, model = manager(given_as_numbers("sizes")), model_of_sizes()
     kept = weakref.ref(model)
     with fix(model, (), {"sizes": torch.tensor([1])}):
@@ -98,8 +91,6 @@ class Cache:
 
 
 def test_a_first_call_fills_a_copy_of_the_cache_of_the_caller() -> None:
-    import torch
-
     class Net(torch.nn.Module):
         def forward(self, x: torch.Tensor, cache: Cache) -> None:
             cache.keys.append(x.add_(1) + torch.rand(1))
@@ -114,8 +105,6 @@ def test_a_first_call_fills_a_copy_of_the_cache_of_the_caller() -> None:
 
 @pytest.mark.parametrize("value", ["tensor", "numpy"])
 def test_what_a_call_writes_to_an_attribute_held_as_a_python_value_stays(value: str) -> None:
-    import torch
-
     np = pytest.importorskip("numpy")
     model = torch.nn.Module()
     model.step = first = torch.tensor(2) if value == "tensor" else np.int64(2)
@@ -132,8 +121,6 @@ def test_what_a_call_writes_to_an_attribute_held_as_a_python_value_stays(value: 
 
 
 def test_threads_take_turns() -> None:
-    import torch
-
     fix, entered = manager(as_python_value("step")), threading.Event()
 
     def enter() -> None:

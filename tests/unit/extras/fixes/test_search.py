@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import pytest
 
 from compilewatch.extras.fixes import search as searching
@@ -23,30 +24,31 @@ from compilewatch.extras.fixes.records import (
 from compilewatch.extras.fixes.search import MAX_VERIFICATIONS, Search
 from compilewatch.records import ErrorRecord, GraphBreak, Phase, Result, Status
 from tests.factories import error, graph_break, request, result
+from tests.unit.extras.fixes.finding import change
 
 Names = frozenset[str]
-
-
-def change(
-    name: str,
-    kind: FixKind = FixKind.SETTING,
-    *,
-    removes_check: bool = False,
-    once: bool = False,
-) -> FixChange:
-    return FixChange(
-        name=name, kind=kind, summary=name, lines=(), removes_check=removes_check, once=once
-    )
 
 
 def broken(*places: str) -> Result:
     return result(breaks=tuple(graph_break(place) for place in places))
 
 
-ERROR = result(
-    status=Status.ERROR,
-    error=ErrorRecord(type="Guard", message="on data", code="data", file="m.py", line=7),
-)
+MESSAGE = """\
+PendingUnbackedSymbolNotFound: Pending unbacked symbols
+
+from user code:
+   File "library/model.py", line 7, in forward
+    x = self.padded(x)
+  File "torch/nn/functional.py", line 9, in pad
+    return torch._C._nn.pad(x)
+
+Set TORCHDYNAMO_VERBOSE=1
+"""
+
+
+def failing(where: str) -> Result:
+    record = ErrorRecord(type="Guard", message=MESSAGE, code="data", file="m.py", function=where)
+    return result(status=Status.ERROR, error=msgspec.structs.replace(record, line=len(where)))
 
 
 @dataclass
@@ -60,10 +62,11 @@ class World:
     breaks: dict[str, set[str]]
     offers: dict[str, Sequence[FixChange]]
     hidden: dict[str, str] = field(default_factory=dict)
-    errors: Callable[[Names], bool] = lambda _: False
+    errors: Callable[[Names], str] = lambda _: ""
     rejects: Callable[[Names], str] = lambda _: ""
     single: Callable[[Names], bool] | None = None
     verified: list[list[str]] = field(default_factory=list)
+    asked: list[GraphBreak] = field(default_factory=list)
 
     def left(self, names: Names) -> list[str]:
         there = [place for place, needed in self.breaks.items() if not needed <= names]
@@ -71,8 +74,8 @@ class World:
 
     def evaluate(self, changes: Sequence[FixChange]) -> Result:
         names = frozenset(each.name for each in changes)
-        if self.errors(names):
-            return ERROR
+        if where := self.errors(names):
+            return failing(where)
         left = self.left(names)
         return broken(*left) if left else result()
 
@@ -88,7 +91,8 @@ class World:
     def proposals(
         self, breaks: Sequence[GraphBreak], _: Place, *, rewrites: bool
     ) -> tuple[FixChange, ...]:
-        found = [c for each in breaks for c in self.offers.get(each.function or "error", ())]
+        self.asked += breaks
+        found = [c for each in breaks for c in self.offers.get(each.function, ())]
         return tuple(c for c in dict.fromkeys(found) if rewrites or c.kind is not FixKind.REWRITE)
 
 
@@ -165,15 +169,39 @@ def test_it_goes_beyond_an_error_of_the_compiler(found: Callable[..., Fix]) -> N
     world = World(
         {"forward": {"A"}},
         {"forward": [A], "error": [REWRITE]},
-        errors=lambda names: names == {"A"},
+        errors=lambda names: "error" if names == {"A"} else "",
     )
     fix = found(world)
     assert names(fix) == ["A", "rewrite"]
     assert found(world, rewrites=False).status is FixStatus.NOTHING
+    # The stack of the model is read from the message.
+    stack = next(each.user_stack for each in world.asked if each.file == "m.py")
+    assert [(f.file, f.line, f.function) for f in stack] == [
+        ("library/model.py", 7, "forward"),
+        ("torch/nn/functional.py", 9, "pad"),
+    ]
+
+
+def test_rewrites_are_added_while_the_error_moves_on(found: Callable[..., Fix]) -> None:
+    other = change("other rewrite", FixKind.REWRITE)
+    world = World(
+        {"forward": {"A"}},
+        {"forward": [A], "error": [REWRITE], "second error": [other]},
+        errors=lambda names: {1: "error", 2: "second error"}.get(len(names), ""),
+    )
+    fix = found(world)
+    assert (fix.status, names(fix)) == (FixStatus.VERIFIED, ["A", "rewrite", "other rewrite"])
+    world.errors = lambda names: "error" if names else ""  # a rewrite that leaves it where it was
+    fix = found(world)
+    assert fix.status is FixStatus.NOTHING
+    tried = {name for trial in fix.trials for name in trial.changes}
+    assert tried == {"A", "rewrite"}
 
 
 def test_what_ends_in_an_error_alone_is_not_kept(found: Callable[..., Fix]) -> None:
-    world = World({"forward": {"B"}}, {"forward": [A, B]}, errors=lambda names: "A" in names)
+    world = World(
+        {"forward": {"B"}}, {"forward": [A, B]}, errors=lambda names: "x" * ("A" in names)
+    )
     assert names(found(world)) == ["B"]
 
 
@@ -290,9 +318,9 @@ def test_what_the_verification_rejected_is_not_verified_again_at_the_limit(
 
 
 def test_it_stops_at_its_time(found: Callable[..., Fix]) -> None:
-    def slow(_: Names) -> bool:
+    def slow(_: Names) -> str:
         time.sleep(0.06)
-        return False
+        return ""
 
     world = World({"forward": {"A", "B"}}, {"forward": [A, B]}, errors=slow)
     fix = found(world, max_seconds=0.05)

@@ -1,4 +1,4 @@
-"""A rewrite is proposed at the place of a break, as source that runs and a diff that applies."""
+"""A rewrite is proposed at the place of a break, runs while a context is open, and is a diff."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import importlib
 import subprocess
 import sys
 import textwrap
+import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,7 +18,8 @@ import torch
 
 from compilewatch.extras.fixes.candidates import Place, proposals, rewritten_lines
 from compilewatch.extras.fixes.records import FixChange, FixKind
-from compilewatch.extras.fixes.rewriting.changes import patch
+from compilewatch.extras.fixes.replacements import edited
+from compilewatch.extras.fixes.rewriting import patch, site_at
 from compilewatch.records import GraphBreak, StackFrame
 from tests.factories import request
 
@@ -146,3 +149,144 @@ def test_a_search_can_do_without_rewrites(folder: Path) -> None:
     place = Place(request=request(), source_of=lambda file: (folder / file).read_text())
     kinds = {each.kind for each in proposals([a_break(7)], place, rewrites=False)}
     assert FixKind.REWRITE not in kinds
+
+
+@pytest.mark.parametrize("line", [1, 3, 4, 6])
+def test_a_line_without_a_statement_is_no_place(line: int) -> None:
+    """The line of a break may be empty, a comment, the head of a function or outside of it."""
+    source = "def forward(x):\n    y = x\n\n    # a comment\n    return y\n"
+    assert site_at(source, "library/module.py", line) is None
+
+
+# --- what is in force -----------------------------------------------------------------------------
+
+EDITED = """
+import functools
+
+
+def traced(function):
+    @functools.wraps(function)
+    def wrapper(*args):
+        return ["traced", function(*args)]
+
+    return wrapper
+
+
+class Base:
+    def name(self):
+        return "base"
+
+
+class Model(Base):
+    def name(self):
+        first = "model"
+        second = super().name()
+        return f"{first} of {second}"
+
+    @traced
+    def decorated(self):
+        value = 1
+        return value
+
+    @staticmethod
+    def fixed():
+        value = 1
+        return value
+
+    @property
+    def size(self):
+        value = 1
+        return value
+
+    def fails(self):
+        value = 0
+        # A comment that remains.
+        return 1 / value
+
+
+def twice():
+    value = 1
+    value = 1
+    return value
+
+
+def squares(numbers):
+    factor = 2
+    return [factor * each for each in numbers]
+"""
+
+FIRST = ('        first = "model"\n', '        first = "edited"\n')
+SECOND = ("        second = super().name()\n", "        second = super().name().upper()\n")
+BOTH = (FIRST[0] + SECOND[0], "        first = second = super().name()\n")
+TWO = ("        value = 1\n", "        value = 2\n")
+FACTOR = ("    factor = 2\n", "    factor = 3\n")
+LISTED = ("    factor = 2\n", "    numbers = list(numbers)\n    factor = 2\n")
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    (tmp_path / "edited_library.py").write_text(EDITED)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield importlib.import_module("edited_library")
+    del sys.modules["edited_library"]
+
+
+@pytest.mark.parametrize(
+    ("path", "edits", "call", "expected"),
+    [
+        ("Model.decorated", [TWO], "Model().decorated()", ["traced", 2]),
+        ("Model.fixed", [TWO], "Model.fixed()", 2),
+        ("Model.size", [TWO], "Model().size", 2),
+        ("Model.name", [FIRST], "Model().name()", "edited of base"),
+        ("Model.name", [FIRST, SECOND], "Model().name()", "edited of BASE"),  # they add up
+        ("Model.name", [BOTH], "Model().name()", "base of base"),  # several lines on fewer
+        ("squares", [FACTOR], "squares([1, 2])", [3, 6]),
+        ("squares", [LISTED, FACTOR], "squares(iter([1]))", [3]),  # what another one inserted
+    ],
+)
+def test_edits_are_in_force_while_their_contexts_are_open(
+    library: ModuleType, path: str, edits: list[tuple[str, str]], call: str, expected: object
+) -> None:
+    names = vars(library)
+    before = eval(call, names)
+    results = []
+    for _ in range(2):
+        with ExitStack() as stack:
+            for edit in edits:
+                stack.enter_context(edited("edited_library", path, edit))
+            results.append(eval(call, names))
+    assert results == [expected] * 2
+    assert eval(call, names) == before
+
+
+def test_the_same_edit_is_the_same_code_at_each_entry(library: ModuleType) -> None:
+    """Or PyTorch would compile at each entry."""
+    codes = []
+    for _ in range(2):
+        with edited("edited_library", "squares", FACTOR):
+            codes.append(library.squares.__code__)
+    assert codes[0] is codes[1]
+
+
+def test_lines_keep_their_numbers(library: ModuleType) -> None:
+    line = EDITED.splitlines().index("        return 1 / value") + 1
+    edit = ("        value = 0\n", "        a = 0\n        value = a\n")
+    with (
+        edited("edited_library", "Model.fails", edit),
+        pytest.raises(ZeroDivisionError) as raised,
+    ):
+        library.Model().fails()
+    assert traceback.extract_tb(raised.tb)[-1].lineno == line
+
+
+@pytest.mark.parametrize(
+    ("path", "old"), [("squares", "    factor = 4\n"), ("twice", "    value = 1\n")]
+)
+def test_lines_that_are_not_there_once_are_an_error(
+    library: ModuleType, path: str, old: str
+) -> None:
+    function = getattr(library, path)
+    before = function.__code__
+    with pytest.raises(RuntimeError, match="differs"), edited("edited_library", path, (old, "")):
+        pass
+    assert function.__code__ is before

@@ -1,0 +1,867 @@
+"""The table of rules, the least intrusive first: checks, loops, branches, numbers, attention."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+
+from compilewatch.extras.fixes.records import Edit
+from compilewatch.extras.fixes.rewriting import (
+    Edits,
+    RewriteRule,
+    Site,
+    all_of,
+    attribute_call,
+    keyword,
+    lines_of,
+    name_of,
+    uses_of,
+    with_test,
+    without_item,
+)
+
+_ON_DATA = r"GB0170|data_dependent|[Dd]ata.dependent|GuardOnDataDependent"
+_ON_VALUES = rf"{_ON_DATA}|Tensor\.item|GB0124"
+
+_OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Lt: ast.GtE,
+    ast.GtE: ast.Lt,
+    ast.Gt: ast.LtE,
+    ast.LtE: ast.Gt,
+}
+
+
+# --- messages and checks --------------------------------------------------------------------------
+
+
+def said(site: Site) -> Edits:
+    """Say nothing while a graph is captured: the message of a logger, of `warnings`, a print.
+
+    What is computed is the same. The message is lost where the model is compiled. The arguments
+    must not call anything but functions that have no effect, for they are not evaluated either.
+    """
+    match site.statement:
+        case ast.Expr(value=ast.Call() as call) if _is_message(call):
+            first, last = lines_of(site.statement)
+            text = textwrap.indent("".join(site.lines[first - 1 : last]), "    ")
+            guard = f"{site.indent}if not torch.compiler.is_compiling():\n"
+            return all_of(site.edit(site.statement, guard + text))
+    return ()
+
+
+def _is_message(call: ast.Call) -> bool:
+    """Whether a call is that of a logger, `warnings.warn` or `print`, with no other effect."""
+    own = r"print|warnings\.warn|(.*\.)?(?i:logger|logging|log|_logger)\.(debug|info|warning|"
+    own += r"warning_once|info_once|error|critical|log)"
+    harmless = {"len", "str", "repr", "type", "tuple", "list", "format", "int", "float"}
+    harmless |= {"size", "dim", "item", "tolist", "join"}
+    inner = (node for node in ast.walk(call) if isinstance(node, ast.Call) and node is not call)
+    return re.fullmatch(own, ast.unparse(call.func)) is not None and all(
+        ast.unparse(node.func).rpartition(".")[2] in harmless for node in inner
+    )
+
+
+def _check(statement: ast.stmt) -> tuple[ast.expr, bool] | None:
+    """The condition of a statement that only raises, and whether it raises where that is true."""
+    match statement:
+        case ast.If(test=test, body=[ast.Raise()], orelse=[]):
+            return test, True
+        case ast.Assert(test=test):
+            return test, False
+    return None
+
+
+def hinted(site: Site) -> Edits:
+    """Check numbers that are unknown in a graph by `torch._check`, which the compiler believes.
+
+    It checks when the graph runs, and raises RuntimeError. It takes numbers only: for a comparison
+    of tensors it is an error, which the search rejects. NaN is not expected among numbers that are
+    read from tensors here: `not x < y` is true for NaN, its opposite `x >= y` is not, and the check
+    is the stricter of the two for `if`, the same for `assert`.
+    """
+    match _check(site.statement):
+        case ast.Compare(left=left, ops=[op], comparators=[right]), wrong if type(op) in _OPPOSITE:
+            compared = ast.Compare(left, [_OPPOSITE[type(op)]() if wrong else op], [right])
+            line = f"{site.indent}torch._check({ast.unparse(compared)})\n"
+            return all_of(site.edit(site.statement, line))
+    return ()
+
+
+def raised(site: Site) -> Edits:
+    """Check by an operator of the graph what `if condition: raise ...` and `assert` check.
+
+    `torch._assert_async` raises RuntimeError when the graph runs, so the check is as strict and the
+    type of the error another. The statement must do nothing but raise, and the condition compare or
+    reduce something, with nothing that is evaluated only sometimes (`and`, `or`). The condition
+    becomes a tensor first, so that numbers, unknown numbers of a graph and tensors all will do.
+    """
+    test, wrong = _check(site.statement) or (None, False)
+    if test is None or not _on_values(test):
+        return ()
+    condition = site.new_name("condition")
+    quoted = ast.unparse(test).replace("\\", "/").replace('"', "'")
+    tensor = f"torch.as_tensor({ast.unparse(without_item(test))}).bool()"
+    lines = (
+        f"{condition} = {tensor}.{'any' if wrong else 'all'}()",
+        f"torch._assert_async({'~' if wrong else ''}{condition}, "
+        f'"a check of the model failed: {quoted}")',
+    )
+    text = "".join(f"{site.indent}{line}\n" for line in lines)
+    return all_of(site.edit(site.statement, text))
+
+
+def _on_values(test: ast.expr) -> bool:
+    """Whether a condition is one comparison or a reduction to a boolean."""
+    for node in ast.walk(test):
+        match node:
+            case ast.BoolOp() | ast.IfExp() | ast.NamedExpr() | ast.Lambda() | ast.Await():
+                return False
+            case ast.Call(func=ast.Name(id="isinstance" | "hasattr")):
+                return False
+            case ast.Compare(ops=ops) if not all(type(op) in _OPPOSITE for op in ops):
+                return False
+    match test:
+        case ast.Compare(ops=[_]) | ast.Call(func=ast.Attribute(attr="any" | "all" | "item")):
+            return True
+    return False
+
+
+# --- loops ----------------------------------------------------------------------------------------
+
+_CONSUMERS = ("tuple", "list", "set", "frozenset", "dict", "sorted", "sum", "max", "min")
+"""Functions that take all elements of their argument in order, before anything else runs."""
+
+
+def listed(site: Site) -> Edits:
+    """Give a list instead of a generator to a function that consumes all of it at once.
+
+    The elements are evaluated in the same order, all of them before the function continues. The
+    same is true of the elements that are unpacked to names. `any`, `all` and `next` stop early and
+    are left alone.
+    """
+    nodes: list[ast.AST] = [site.statement]
+    for node in nodes:  # without the statements inside of it
+        nodes += [
+            child
+            for child in ast.iter_child_nodes(node)
+            if not isinstance(child, ast.stmt | ast.ExceptHandler | ast.Lambda)
+        ]
+        match node:
+            case ast.Call(func=function, args=[ast.GeneratorExp() as given, *_]) if ast.unparse(
+                function
+            ) in _CONSUMERS or (isinstance(function, ast.Attribute) and function.attr == "join"):
+                return all_of(_as_list(site, given))
+            case ast.Assign(targets=[ast.Tuple()], value=ast.GeneratorExp() as given):
+                return all_of(_as_list(site, given))
+    return ()
+
+
+def _as_list(site: Site, given: ast.GeneratorExp) -> Edit | None:
+    """Put brackets around a generator, which keeps its lines as they are."""
+    first, last = lines_of(given)
+    lines = [line.encode() for line in site.lines[first - 1 : last]]
+    start, end = given.col_offset, given.end_col_offset or 0
+    own = lines[0][start : start + 1] == b"(" and lines[-1][end - 1 : end] == b")"
+    if not own:
+        return None
+    # The parentheses of a call that has no other argument are the generator's own.
+    call = lines[0][:start].rstrip()[-1:].isalnum() or lines[0][:start].endswith((b"_", b"]", b")"))
+    opened, closed = (b"([", b"])") if call else (b"[", b"]")
+    lines[-1] = lines[-1][: end - 1] + closed + lines[-1][end:]
+    lines[0] = lines[0][:start] + opened + lines[0][start + 1 :]
+    return site.edit(given, b"".join(lines).decode())
+
+
+def visited(site: Site) -> Edits:
+    """Visit all rows of a mask in a loop that visits those with an element only.
+
+    `hit = torch.greater(mask.sum(...), 0).nonzero()` and a loop over `hit` whose body finds its
+    elements by `torch.where(mask[...])`, selects by them, and adds what it computed by
+    `index_add_`: for a row without elements all selections are empty, and adding nothing changes
+    nothing. In training the parameters of such a row get a gradient of zeros instead of none. The
+    number of the row is a list of one number, which indexes as a tensor of one element does.
+    `row.item()` becomes that number, and `if index.numel() == 0: continue` is left out. Where
+    `one_hot` has a row more than there are parameters, and the loop does not pass over it, an
+    element there was an error of indexing; that there is none is checked in the graph.
+    """
+    loop = next((e for e in (site.statement, *site.around[::-1]) if isinstance(e, ast.For)), None)
+    nodes = list(ast.walk(site.function))
+    if loop is None and isinstance(site.statement, ast.Assign) and _mask_of(site.statement):
+        hit = name_of(site.statement.targets[0])
+        loops = [node for node in nodes if isinstance(node, ast.For) and name_of(node.iter) == hit]
+        loop = loops[0] if len(loops) == 1 else None
+    if loop is None or loop.orelse or not isinstance(loop.target, ast.Name):
+        return ()
+    hit = name_of(loop.iter)
+    assigned = [n for n in nodes if isinstance(n, ast.Assign) and name_of(n.targets[0]) == hit]
+    mask = _mask_of(assigned[0]) if len(assigned) == 1 else ""
+    if not mask or len(uses_of(hit, site.function)) != 2:
+        return ()
+    indices = {
+        name
+        for node in ast.walk(loop)
+        if isinstance(node, ast.Assign) and _elements_of(node.value, mask)
+        for name in _names(node.targets[0])
+    }
+    if not _adds_only(loop, mask, indices) or not _as_list_does(loop):
+        return ()
+    indent, row = " " * assigned[0].col_offset, site.new_name("number")
+    passes_over = any(isinstance(node, ast.Continue) for node in ast.walk(loop))
+    spare = _has_spare_row(nodes, mask) and not passes_over
+    check = f"{indent}torch._assert_async(~{mask}[-1].any())\n" if spare else ""
+    count = f"{mask}.shape[0] - 1" if spare else f"{mask}.shape[0]"
+    rows = f"{check}{indent}{hit} = [[{row}] for {row} in range({count})]\n"
+    edits: list[Edit | None] = []
+    for node in ast.walk(loop):
+        match node:
+            # The row as a number, and no question whether it has elements.
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="item"), args=[]) if (
+                name == loop.target.id
+            ):
+                edits.append(site.replaced(node, f"{name}[0]"))
+            case ast.If(test=test, body=[ast.Continue()], orelse=[]) if node in loop.body and (
+                ast.unparse(test) in {f"{name}.numel() == 0" for name in indices}
+            ):
+                edits.append(site.edit(node, ""))
+    edits.sort(key=lambda edit: edit.line if edit else 0)
+    return all_of(site.edit(assigned[0], rows), *edits)
+
+
+def _mask_of(statement: ast.Assign) -> str:
+    """`mask` of `hit = torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero()`; or ""."""
+    form = r"torch\.(?:greater|gt)\((\w+)\.sum\(dim=\((?:-1, -2|-2, -1)\)\), 0\)\.nonzero"
+    form += r"\((?:as_tuple=False)?\)"
+    rows = re.fullmatch(form, ast.unparse(statement.value))
+    return rows[1] if rows and name_of(statement.targets[0]) else ""
+
+
+def _has_spare_row(nodes: list[ast.AST], mask: str) -> bool:
+    """Whether a mask is `one_hot(..., num_classes=n + 1)`."""
+    return any(
+        ast.unparse(inner.value).endswith("+ 1")
+        for node in nodes
+        if isinstance(node, ast.Assign) and name_of(node.targets[0]) == mask
+        for inner in ast.walk(node.value)
+        if isinstance(inner, ast.keyword) and inner.arg == "num_classes"
+    )
+
+
+def _elements_of(value: ast.expr, mask: str) -> bool:
+    """Whether a value is `torch.where(mask[...])`, or that of its only row."""
+    match value:
+        case ast.Call(func=called, args=[row], keywords=[]) if ast.unparse(called) == "torch.where":
+            if ast.unparse(row).endswith(".squeeze(0)") and isinstance(row, ast.Call):
+                row = row.func.value  # type: ignore[attr-defined]
+            return isinstance(row, ast.Subscript) and name_of(row.value) == mask
+    return False
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+
+
+def _adds_only(loop: ast.For, mask: str, indices: set[str]) -> bool:
+    """Whether a body assigns names and adds by index, the elements of `mask` being indices."""
+    nodes = [inner for statement in loop.body for inner in ast.walk(statement)]
+    targets = [node.targets[0] for node in nodes if isinstance(node, ast.Assign)]
+    assigned = {name for target in targets for name in _names(target)}
+    added = False
+    for node in nodes:
+        match node:
+            case ast.Assign(value=value) if _elements_of(value, mask):
+                pass
+            case ast.Call(
+                func=ast.Attribute(attr="index_add_"), args=[ast.Constant(value=0), index, *_]
+            ):
+                added = name_of(index) in indices
+                if not added:
+                    return False
+            case ast.AugAssign(target=ast.Name(id=name)) if name in assigned:
+                pass  # a tensor of this row alone
+            case ast.AugAssign() | ast.Break() | ast.Return() | ast.While() | ast.Delete():
+                return False
+            case ast.Assign(targets=places) if not all(
+                isinstance(place, ast.Name | ast.Tuple) for place in places
+            ):
+                return False
+            case ast.Call(func=ast.Attribute(attr=attr)) if attr != "index_add_" and (
+                attr.endswith("_") or attr in ("append", "extend", "add", "update", "pop")
+            ):
+                return False
+    return added
+
+
+def _as_list_does(loop: ast.For) -> bool:
+    """Whether the loop uses its row as a number or as an index, until `row = row[0]`."""
+    row, known = name_of(loop.target), set()
+    for node in ast.walk(loop):
+        if isinstance(node, ast.Subscript):
+            if name_of(node.value) == row and ast.unparse(node.slice) == "0":
+                known.add(node.value)
+            if name_of(node.slice) == row and name_of(node.value):
+                known.add(node.slice)
+        elif isinstance(node, ast.Call) and ast.unparse(node) == f"{row}.item()":
+            known |= {*ast.walk(node.func)}  # type: ignore[arg-type]
+    first = ast.unparse(loop.body[0]) == f"{row} = {row}[0]"
+    return first or known.issuperset(uses_of(row, *loop.body))
+
+
+# --- branches -------------------------------------------------------------------------------------
+
+
+def chosen(site: Site) -> Edits:
+    """Choose between two values that are made of one tensor, instead of branching.
+
+    `x = f(x)` under a condition, with or without `else`, a `return` in each branch, or `f(x) if
+    condition else g(x)`. The condition is a boolean tensor of one element, and `f` and `g` change
+    each element by itself, with nothing but numbers: both values exist then, have one shape, and
+    `torch.where` takes all of one. A type that only one of them would change, and a value that is
+    the tensor itself and is changed later, are found where the script forces each branch. A
+    gradient through the value that is not taken is zero times its derivative, which is NaN where
+    that is infinite.
+    """
+    statement, last = site.statement, site.statement
+    owner: ast.stmt | ast.expr | None = statement
+    target: ast.expr | None = None
+    match statement:
+        case ast.If(body=[ast.Assign(targets=[target], value=value)], orelse=[]):
+            other: ast.expr = target
+        case ast.If(
+            body=[ast.Assign(targets=[target], value=value)],
+            orelse=[ast.Assign(targets=[again], value=other)],
+        ) if ast.unparse(target) == ast.unparse(again):
+            pass
+        case ast.If(body=[ast.Return(value=ast.expr() as value)], orelse=rest):
+            match rest or site.after():
+                case [ast.Return(value=ast.expr() as other) as last]:
+                    target = None
+                case _:
+                    return ()
+        case ast.Assign(targets=[target], value=ast.IfExp(body=value, orelse=other) as owner):
+            pass
+        case ast.Return(value=ast.IfExp(body=value, orelse=other) as owner):
+            pass
+        case _:
+            return ()
+    if not isinstance(owner, ast.If | ast.IfExp) or not isinstance(target, ast.Name | None):
+        return ()
+    condition = without_item(owner.test)
+    names = {_element_of(value), _element_of(other)}
+    if not _is_reduced(condition) or len(names) > 1 or None in names:
+        return ()
+    head = f"{site.indent}{f'{target.id} =' if target else 'return'} torch.where("
+    test, values = ast.unparse(condition), f"{ast.unparse(value)}, {ast.unparse(other)}"
+    branches = []
+    for taken, name in ((True, "taken"), (False, "not taken")):
+        forced = f"{head}torch.full_like({test}, {taken}, dtype=torch.bool), {values})\n"
+        plain = with_test(site, statement, owner, taken, last)
+        branches.append((f"the branch at line {statement.lineno} {name}", plain, forced))
+    return all_of(site.edit(statement, f"{head}{test}, {values})\n", branches, last=last))
+
+
+def _is_reduced(test: ast.expr) -> bool:
+    """Whether a condition is `x.any()`, `x.all()` or a comparison of `x.max()` and the like."""
+    match test:
+        case ast.Call(func=ast.Attribute(value=owner, attr="any" | "all"), args=args, keywords=[]):
+            return len(args) == (1 if ast.unparse(owner) == "torch" else 0)
+        case ast.Compare(
+            left=ast.Call(
+                func=ast.Attribute(attr="max" | "min" | "sum" | "mean"), args=[], keywords=[]
+            ),
+            ops=[_],
+            comparators=[right],
+        ):
+            return _is_number(right)
+        case ast.BinOp(left=left, op=ast.BitAnd() | ast.BitOr(), right=right):
+            return _is_reduced(left) and _is_reduced(right)
+    return False
+
+
+def _element_of(value: ast.expr) -> str | None:
+    """The name whose elements an expression changes one by one, with numbers only; or None."""
+    match value:
+        case ast.Name(id=name):
+            return name
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            return _element_of(inner)
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Mult(), right=right):
+            inner, number = (right, left) if _is_number(left) else (left, right)
+            return _element_of(inner) if _is_number(number) else None
+        case ast.Call(
+            func=ast.Attribute(value=owner, attr="clamp" | "clip" | "nan_to_num" | "abs" | "relu"),
+            args=args,
+            keywords=keywords,
+        ):
+            arguments = args if ast.unparse(owner) == "torch" else [owner, *args]
+            numbers = [*arguments[1:], *(keyword.value for keyword in keywords)]
+            if arguments and all(map(_is_number, numbers)):
+                return _element_of(arguments[0])
+    return None
+
+
+def _is_number(node: ast.expr) -> bool:
+    """Whether an expression is a number for sure."""
+    operand = node.operand if isinstance(node, ast.UnaryOp) else node
+    if isinstance(operand, ast.Constant):
+        return isinstance(operand.value, int | float)
+    limit = r"torch\.finfo\([\w.]+\)\.(max|min)( [-+*/] [\d.]+)?"
+    return re.fullmatch(limit, ast.unparse(operand)) is not None
+
+
+_BOOLEAN = (
+    *("eq", "ne", "lt", "le", "gt", "ge", "bool", "isnan", "isinf", "isfinite", "any", "all"),
+    *("logical_and", "logical_or", "logical_not", "logical_xor"),
+)
+"""Functions of torch, and methods of tensors, that return booleans."""
+
+
+def unconditional(site: Site) -> Edits:
+    """Assign where a mask and a condition are true, instead of assigning if the condition is true.
+
+    `if condition: x[mask] = value` without `else`: with `mask & condition` as mask nothing is
+    assigned where the condition is false, and otherwise the same. Both must be boolean tensors as
+    far as the source says: `&` has another meaning for numbers. A condition that is the mask's own
+    `any()` is left out, since an empty mask assigns nothing.
+    """
+    match site.statement:
+        case (
+            ast.If(
+                test=test,
+                body=[ast.Assign(targets=[ast.Subscript(slice=mask) as target], value=value)],
+                orelse=[],
+            ) as statement
+        ) if _is_boolean(site, mask) and _is_plain(value):
+            text = ast.unparse(mask)
+        case _:
+            return ()
+    if ast.unparse(test) in (f"{text}.any()", f"torch.any({text})"):
+        both = text
+    elif _is_boolean(site, test) and isinstance(test, ast.Compare | ast.Call):
+        both = f"({text}) & ({ast.unparse(test)})"
+    else:
+        return ()
+    head, tail = f"{site.indent}{ast.unparse(target.value)}[", f"] = {ast.unparse(value)}\n"
+    branches = [
+        (
+            f"the branch at line {statement.lineno} {name}",
+            with_test(site, statement, statement, taken, statement),
+            f"{head}({text}) & {taken}{tail}",
+        )
+        for taken, name in ((True, "taken"), (False, "not taken"))
+    ]
+    return all_of(site.edit(statement, f"{head}{both}{tail}", branches))
+
+
+def _is_boolean(site: Site, node: ast.expr) -> bool:
+    """Whether an expression is a boolean tensor: a comparison, or a name that is one everywhere."""
+    match node:
+        case ast.Compare(ops=[op]) if type(op) in _OPPOSITE:
+            return True
+        case ast.Call(func=ast.Attribute(attr=attr)) if attr in _BOOLEAN:
+            return True
+        case ast.Call(
+            func=ast.Attribute(value=inner, attr="to" | "unsqueeze" | "expand_as" | "squeeze")
+        ):
+            arguments = " ".join(map(ast.unparse, [*node.args, *(k.value for k in node.keywords)]))
+            unchanged = "dtype" not in arguments and "torch." not in arguments
+            return unchanged and _is_boolean(site, inner)
+        case ast.UnaryOp(op=ast.Invert(), operand=inner):
+            return _is_boolean(site, inner)
+        case ast.BinOp(left=left, op=ast.BitAnd() | ast.BitOr() | ast.BitXor(), right=right):
+            return _is_boolean(site, left) and _is_boolean(site, right)
+        case ast.Name(id=name):
+            values = [
+                part.value
+                for part in ast.walk(site.function)
+                if isinstance(part, ast.Assign) and name in map(name_of, part.targets)
+            ]
+            uses = uses_of(name, site.function)
+            stored = [use for use in uses if isinstance(use.ctx, ast.Store)]
+            own = [v for v in values if ast.unparse(v) != f"{name}.all(-1)"]
+            all_boolean = bool(own) and all(_is_boolean(site, v) for v in own)
+            return len(stored) == len(values) and all_boolean
+    return False
+
+
+def _is_plain(value: ast.expr) -> bool:
+    """Whether an expression can be evaluated in vain: it reads, indexes and converts only."""
+    harmless = ("to", "type", "float", "half", "squeeze", "unsqueeze", "view")
+    return not any(
+        isinstance(node, ast.Await | ast.Yield | ast.NamedExpr)
+        or (
+            isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] not in harmless
+        )
+        for node in ast.walk(value)
+    )
+
+
+# --- numbers in a list ----------------------------------------------------------------------------
+
+
+def gathered(site: Site) -> Edits:
+    """Gather numbers of tensors in a tensor, where a list of them becomes a tensor in the end.
+
+    The list begins with integers in the body of the function, gets `extend(x.tolist())`, gives its
+    last element as an operand, and is given to `torch.tensor` with a type; the function uses it for
+    nothing else. The tensor has the same numbers in the same order: `torch.cat` accepts only what
+    has one dimension, as a list of numbers has, and integers remain integers.
+    """
+    match site.statement:
+        case ast.Expr(
+            value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="extend"), args=[given])
+        ) if name_of(attribute_call(given, "tolist")):
+            pass
+        case _:
+            return ()
+    edits: list[tuple[ast.stmt, Edit | None]] = []
+    known: set[ast.AST] = set()
+    for node in ast.walk(site.function):
+        if isinstance(node, ast.stmt) and (text := _of_use(node, name)):
+            line = f"{' ' * node.col_offset}{text}\n"
+            edits.append((node, site.edit(node, line)))
+            known |= {*ast.walk(node)}
+        elif isinstance(node, ast.BinOp) and f"{name}[-1]" in map(
+            ast.unparse, (node.left, node.right)
+        ):
+            known |= {*ast.walk(node)}  # which a tensor has, too
+    edits.sort(key=lambda pair: pair[0].lineno)
+    if len(edits) != 3 or edits[0][0] not in site.function.body:
+        return ()
+    first, last = edits[0][0], edits[2][0]
+    again = ast.unparse(last).startswith(f"{name} = torch.tensor({name},")
+    for use in uses_of(name, site.function):
+        # Before the first statement the name is something else, after the last one a tensor.
+        is_tensor = again and use.lineno > (last.end_lineno or 0)
+        if use not in known and use.lineno > first.lineno and not is_tensor:
+            return ()
+    return all_of(*(edit for _, edit in edits))
+
+
+def _of_use(node: ast.stmt, name: str) -> str:
+    """What one of the three statements with the list becomes; "" for anything else."""
+    match node:
+        case (
+            ast.Assign(targets=[ast.Name(id=target)], value=ast.List(elts=elements))
+            | ast.AnnAssign(target=ast.Name(id=target), value=ast.List(elts=elements))
+        ) if target == name and elements:
+            if all(isinstance(e, ast.Constant) and type(e.value) is int for e in elements):
+                return f"{name} = torch.tensor([{', '.join(map(ast.unparse, elements))}])"
+        case ast.Expr(
+            value=ast.Call(
+                func=ast.Attribute(value=ast.Name(id=target), attr="extend"), args=[given]
+            )
+        ) if target == name and (tensor := attribute_call(given, "tolist")) is not None:
+            text = ast.unparse(tensor)
+            return f"{name} = torch.cat([{name}.to({text}.device), {text}])"
+        case ast.Assign(
+            targets=[ast.Name(id=target)],
+            value=ast.Call(func=function, args=[ast.Name(id=given)], keywords=keywords),
+        ) if given == name and ast.unparse(function) == "torch.tensor":
+            arguments = {keyword.arg: ast.unparse(keyword.value) for keyword in keywords}
+            if "dtype" in arguments and not set(arguments) - {"dtype", "device"}:
+                text = ", ".join(f"{key}={value}" for key, value in arguments.items())
+                return f"{target} = {name}.to({text})"
+    return ""
+
+
+# --- attention ------------------------------------------------------------------------------------
+
+_SPLIT = re.compile(
+    r"(\w+) = \[torch\.split\((\w+), (\w+)\.tolist\(\), dim=2\)"
+    r" for \2 in [([](\w+, \w+, \w+)[])]\]"
+)
+_SEGMENTS = r"(?P<loop>\w+, \w+, \w+) in zip\(\*(?P<splits>\w+)\)"
+_JOINED = r"torch\.cat\((?P=outputs), dim=1\)"
+_BY_SEGMENT = (
+    rf"(?P<outputs>\w+) = \[(?P<call>.+)\[0\] for {_SEGMENTS}\]\n(?P<target>\w+) = {_JOINED}",
+    rf"(?P<target>\w+) = torch\.cat\(\[(?P<call>.+)\[0\] for {_SEGMENTS}\], dim=1\)",
+    r"(?P<outputs>\w+), (?P<weights>\w+) = \(\[\], \[\]\)\n"
+    rf"for {_SEGMENTS}:\n    (?P<target>(?P<output>\w+), (?P<weight>\w+)) = (?P<call>.+)\n"
+    r"    (?P=outputs)\.append\((?P=output)\)\n    (?P=weights)\.append\((?P=weight)\)\n"
+    rf"(?P=output) = {_JOINED}",
+)
+"""The three forms of Transformers, as `ast.unparse` writes them."""
+
+
+def masked(site: Site) -> Edits:
+    """Attend to all segments in one call, with a mask that keeps them apart.
+
+    A query meets the keys of its own segment only: the others have the smallest number of the type
+    added, whose exponential is zero beside that of its own key. The calls by segment are those of
+    Transformers: `function(module, query, key, value, attention_mask=None, ...)` on (batch, heads,
+    length, size), with an output of (batch, length, heads, size); the mask is added to the weights
+    by all of its implementations that take one. What `split` raises where the lengths are not those
+    of the sequence is checked in the graph. An infinite value or NaN in one segment reaches others.
+    """
+    block = site.block()
+    at = block.index(site.statement)
+    for start in range(max(at - 3, 0), at + 1):
+        split = _SPLIT.fullmatch(ast.unparse(block[start]))
+        if split is None:
+            continue
+        for length in (2, 3, 4):
+            statements = block[start : start + length]
+            text = "\n".join(map(ast.unparse, statements[1:]))
+            for form in _BY_SEGMENT:
+                if (segment := re.fullmatch(form, text)) and (
+                    edits := _attended(site, statements, split, segment.groupdict())
+                ):
+                    return edits
+    return ()
+
+
+def _attended(
+    site: Site, statements: list[ast.stmt], split: re.Match[str], segment: dict[str, str]
+) -> Edits:
+    splits, _, lengths, names = split.groups()
+    states, loop = names.split(", "), segment["loop"].split(", ")
+    call = ast.parse(segment["call"], mode="eval").body
+    lists = {splits, segment.get("outputs", splits)}
+    uses = [use for name in lists for use in uses_of(name, site.function)]
+    inside = {node for statement in statements for node in ast.walk(statement)}
+    # The call uses what it gets of a segment once, and the function its lists nowhere else.
+    if segment["splits"] != splits or not inside.issuperset(uses) or not isinstance(call, ast.Call):
+        return ()
+    mask = keyword(call, "attention_mask")
+    others = [*call.args[:-3], *(argument.value for argument in call.keywords)]
+    if (
+        [name_of(argument) for argument in call.args[-3:]] != loop
+        or (mask is not None and ast.unparse(mask) != "None")
+        or any(uses_of(name, *others) for name in loop)
+    ):
+        return ()
+    rest = [argument for argument in call.keywords if argument.arg != "attention_mask"]
+    segments, segment_mask = site.new_name("segments"), site.new_name("segment_mask")
+    weights, weight = segment.get("weights"), segment.get("weight")
+    query, indent = states[0], " " * statements[0].col_offset
+    lines = [
+        f"torch._assert_async(({lengths} >= 0).all() & ({lengths}.sum() == {query}.shape[2]))",
+        f"{segments} = torch.arange({query}.shape[2], device={lengths}.device)",
+        f"{segments} = torch.bucketize({segments}, {lengths}.cumsum(0), right=True)",
+        f"{segment_mask} = {segments}[:, None] != {segments}",
+        f"{segment_mask} = torch.zeros_like({segment_mask}, dtype={query}.dtype).masked_fill(",
+        f"    {segment_mask}, torch.finfo({query}.dtype).min",
+        ")",
+        f"{segment['target']} = {ast.unparse(call.func)}(",
+        *(f"    {text}," for text in (*map(ast.unparse, call.args[:-3]), *states)),
+        f"    attention_mask={segment_mask}[None, None],",
+        *(f"    {ast.unparse(argument)}," for argument in rest),
+        f"){'' if weights else '[0]'}",
+        # It has one entry then, for all segments; None where the implementation returns none.
+        *([f"{weights} = [{weight}]"] if weights else []),
+    ]
+    text = "".join(f"{indent}{line}\n" for line in lines)
+    return all_of(site.edit(statements[0], text, last=statements[-1]))
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+RULES: tuple[RewriteRule, ...] = (
+    RewriteRule(
+        name="message guarded",
+        summary="A message is left out while the model is compiled.",
+        when=r"GB0291|[Ll]ogg|print|warn|GB0059|builtin",
+        apply=said,
+        holds_if=("Nobody needs the message of compiled code, and no handler counts it.",),
+        before="""\
+logger.warning(f"The sequence has {x.shape[0]} tokens.")
+return x + 1
+""",
+        after="""\
+if not torch.compiler.is_compiling():
+    logger.warning(f"The sequence has {x.shape[0]} tokens.")
+return x + 1
+""",
+    ),
+    RewriteRule(
+        name="check of numbers in the graph",
+        summary="A check of numbers that a graph does not know is made when it runs. It raises "
+        "RuntimeError.",
+        other_error=True,
+        when=_ON_VALUES,
+        apply=hinted,
+        holds_if=("Nobody catches the error by another type than RuntimeError, or by its text.",),
+        before="""\
+count = mask.sum().item()
+if count != limit:
+    raise ValueError(f"{count} elements")
+return x[:count]
+""",
+        at=2,
+        after="""\
+count = mask.sum().item()
+torch._check(count == limit)
+return x[:count]
+""",
+    ),
+    RewriteRule(
+        name="check in the graph",
+        summary="A check of values is made by an operator of the graph. It raises RuntimeError.",
+        other_error=True,
+        when=_ON_VALUES,
+        apply=raised,
+        holds_if=(
+            "Nobody catches the error by another type than RuntimeError, or by its text; on an "
+            "accelerator it is raised after the call.",
+        ),
+        before="""\
+if x.max().item() > 10:
+    raise ValueError("too large")
+return x + 1
+""",
+        after="""\
+condition = torch.as_tensor(x.max() > 10).bool().any()
+torch._assert_async(~condition, "a check of the model failed: x.max().item() > 10")
+return x + 1
+""",
+    ),
+    RewriteRule(
+        name="list instead of a generator",
+        summary="A function gets a list instead of a generator; it consumes all of it.",
+        when=r"GB0003|[Gg]enerator|GB9493|__next__",
+        apply=listed,
+        holds_if=("What the generator yields ends, and making all of it at once has no effect.",),
+        before="""\
+return tuple(each * 2 for each in x)
+""",
+        after="""\
+return tuple([each * 2 for each in x])
+""",
+    ),
+    RewriteRule(
+        name="all rows visited",
+        summary="A loop visits all rows of a mask instead of those that have an element: "
+        "the others add nothing.",
+        when=r"nonzero|GB0036|GB0170|[Dd]ata.dependent|GuardOnDataDependent|GB7000",
+        apply=visited,
+        holds_if=(
+            "A row without an element adds nothing: its weights get a gradient of zeros instead "
+            "of none, which an optimizer with weight decay or momentum takes for an update.",
+        ),
+        before="""\
+hit = torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero()
+for row in hit:
+    slot, token = torch.where(mask[row[0]])
+    states = hidden[token] * weights[row[0]]
+    output.index_add_(0, token, states)
+return output
+""",
+        after="""\
+hit = [[number] for number in range(mask.shape[0])]
+for row in hit:
+    slot, token = torch.where(mask[row[0]])
+    states = hidden[token] * weights[row[0]]
+    output.index_add_(0, token, states)
+return output
+""",
+    ),
+    RewriteRule(
+        name="chosen instead of branched",
+        summary="Under a condition on values, both values of a tensor are computed, and one is "
+        "chosen.",
+        when=_ON_DATA,
+        apply=chosen,
+        holds_if=(
+            "The derivative of the value that is not chosen is finite: a gradient of NaN or "
+            "infinity reaches the weights.",
+        ),
+        before="""\
+if torch.isinf(x).any():
+    x = torch.clamp(x, min=-100, max=100)
+return x
+""",
+        after="""\
+x = torch.where(torch.isinf(x).any(), torch.clamp(x, min=-100, max=100), x)
+return x
+""",
+    ),
+    RewriteRule(
+        name="assigned where a mask is true",
+        summary="What is assigned to the elements of a mask under a condition on values is "
+        "assigned to those where both are true.",
+        when=_ON_DATA,
+        apply=unconditional,
+        holds_if=(
+            "Nobody needs the version or the gradient of a tensor that nothing is assigned "
+            "to: it is written to in place all the same.",
+        ),
+        before="""\
+mask = x > 3
+if mask.any():
+    x[mask] = 0
+return x
+""",
+        at=2,
+        after="""\
+mask = x > 3
+x[mask] = 0
+return x
+""",
+    ),
+    RewriteRule(
+        name="numbers gathered in a tensor",
+        summary="Numbers that are read from tensors into a list, which becomes a tensor, are "
+        "gathered in a tensor.",
+        when=r"tolist|[Dd]ata.dependent|GuardOnDataDependent",
+        apply=gathered,
+        holds_if=("The numbers are integers of at most 64 bits, and need no gradient.",),
+        before="""\
+ends = [0]
+for x in tensors:
+    x = x.cumsum(0) + ends[-1]
+    ends.extend(x.tolist())
+ends = torch.tensor(ends, device=device, dtype=torch.int32)
+return ends.diff()
+""",
+        at=4,
+        after="""\
+ends = torch.tensor([0])
+for x in tensors:
+    x = x.cumsum(0) + ends[-1]
+    ends = torch.cat([ends.to(x.device), x])
+ends = ends.to(device=device, dtype=torch.int32)
+return ends.diff()
+""",
+    ),
+    RewriteRule(
+        name="segments attended in one call",
+        summary="Segments are attended in one call with a mask that keeps them apart, instead of "
+        "one call each. The mask has the square of the sequence's length as size.",
+        when=r"tolist|data.dependent|GB9493|GuardOnDataDependent|split",
+        apply=masked,
+        holds_if=(
+            "No segment has NaN or infinity, which would reach the other segments.",
+            "The memory suffices for a mask with the square of the sequence's length.",
+        ),
+        before="""\
+lengths = cu_seqlens[1:] - cu_seqlens[:-1]
+splits = [torch.split(tensor, lengths.tolist(), dim=2) for tensor in (query, key, value)]
+outputs = [attend(self, q, k, v, attention_mask=None, scaling=2)[0] for q, k, v in zip(*splits)]
+output = torch.cat(outputs, dim=1)
+return output
+""",
+        at=2,
+        after="""\
+lengths = cu_seqlens[1:] - cu_seqlens[:-1]
+torch._assert_async((lengths >= 0).all() & (lengths.sum() == query.shape[2]))
+segments = torch.arange(query.shape[2], device=lengths.device)
+segments = torch.bucketize(segments, lengths.cumsum(0), right=True)
+segment_mask = segments[:, None] != segments
+segment_mask = torch.zeros_like(segment_mask, dtype=query.dtype).masked_fill(
+    segment_mask, torch.finfo(query.dtype).min
+)
+output = attend(
+    self,
+    query,
+    key,
+    value,
+    attention_mask=segment_mask[None, None],
+    scaling=2,
+)[0]
+return output
+""",
+    ),
+)
