@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from compilewatch.extras.fixes.run_fixes import RunFixes, cases_of
 from compilewatch.extras.fixes.records import (
     Fix,
     FixChange,
@@ -25,6 +24,7 @@ from compilewatch.extras.fixes.records import (
     FixStatus,
     RunFix,
 )
+from compilewatch.extras.fixes.run_fixes import RunFixes, cases_of
 from compilewatch.extras.gate.of_run import GateResult
 from compilewatch.extras.papers.publication import push_papers
 from compilewatch.records import Mode, Part, Performance, RunView, Target
