@@ -3,7 +3,6 @@ from __future__ import annotations
 import itertools
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -103,33 +102,20 @@ def test_paths_are_relative_to_where_they_are_written(tmp_path: Path) -> None:
     assert variable.overrides_dir == str(inner / "theirs" / "overrides")
 
 
-def test_deadlines_are_set_one_by_one(tmp_path: Path) -> None:
+def test_variables_are_lists_flags_and_numbers(tmp_path: Path) -> None:
     settings = _load(
         tmp_path,
-        "[deadlines]\ncompile_seconds = 30",
+        "memory_limit_gib = 1.5\n[deadlines]\ncompile_seconds = 30",
         COMPILEWATCH_DEADLINES_TOTAL_SECONDS="90",
-    )
-    assert settings.deadlines == Deadlines(compile_seconds=30.0, total_seconds=90.0)
-
-
-def test_lists_and_flags_can_be_variables(tmp_path: Path) -> None:
-    settings = _load(
-        tmp_path,
         COMPILEWATCH_MODES="eval, train",
         COMPILEWATCH_DYNAMIC="true",
         COMPILEWATCH_SINKS="",
+        COMPILEWATCH_PLAIN_TORCH="1",  # of the workers, and no setting
     )
-    assert settings.modes == (Mode.EVAL, Mode.TRAIN)
+    assert settings.deadlines == Deadlines(compile_seconds=30.0, total_seconds=90.0)
+    assert (settings.modes, settings.sinks) == ((Mode.EVAL, Mode.TRAIN), ())
     assert settings.dynamic is True
-    assert settings.sinks == ()
-
-
-def test_the_variable_of_workers_is_no_setting(tmp_path: Path) -> None:
-    assert _load(tmp_path, COMPILEWATCH_PLAIN_TORCH="1") == _load(tmp_path)
-
-
-def test_memory_is_bytes_for_the_worker(tmp_path: Path) -> None:
-    assert _load(tmp_path, "memory_limit_gib = 1.5").memory_limit_bytes == 1610612736
+    assert settings.memory_limit_bytes == 1610612736
 
 
 @pytest.mark.parametrize(
@@ -148,49 +134,43 @@ def test_memory_is_bytes_for_the_worker(tmp_path: Path) -> None:
         ("[deadlines]\ncompile_seconds = 0", "deadlines.compile_seconds: expected `float` > 0"),
         ("deadlines = 3", "deadlines: expected a table"),
         ("jobs = ", "not valid TOML"),
+        ("\udcff\udcfe", "not valid TOML"),
         ("[jobs]\na = 1", "jobs: expected `int`"),
+        ("loki_url = 'x'", r"loki_url: write it as `url` in the table \[loki\]"),
+        ("[papers]\nmodle = 'x'", "papers: unknown setting 'modle'; did you mean 'model'?"),
+        ("trainium_attempts = 2", r"write it as `attempts` in the table \[trainium\]"),
     ],
 )
 def test_a_wrong_setting_is_one_line_that_names_file_and_key(
     tmp_path: Path, text: str, message: str
 ) -> None:
+    (tmp_path / FILE).write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(ConfigError, match=message) as caught:
-        _load(tmp_path, text)
+        _load(tmp_path)
     assert str(caught.value).startswith(str(tmp_path / FILE))
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("environ", "message"),
+    ("name", "value", "message"),
     [
-        ({"COMPILEWATCH_JOB": "2"}, "COMPILEWATCH_JOB: unknown setting 'job'; did you mean 'jobs'"),
-        ({"COMPILEWATCH_JOBS": "two"}, "COMPILEWATCH_JOBS: jobs: expected `int`"),
-        ({"COMPILEWATCH_JOBS": "-2"}, "COMPILEWATCH_JOBS: jobs: expected `int` >= 0"),
-        ({"COMPILEWATCH_DYNAMIC": "perhaps"}, "COMPILEWATCH_DYNAMIC: dynamic: invalid enum value"),
-        ({"COMPILEWATCH_DEADLINES_X": "1"}, "COMPILEWATCH_DEADLINES_X: unknown setting"),
+        ("COMPILEWATCH_JOB", "2", "COMPILEWATCH_JOB: unknown setting 'job'; did you mean 'jobs'"),
+        ("COMPILEWATCH_JOBS", "two", "COMPILEWATCH_JOBS: jobs: expected `int`"),
+        ("COMPILEWATCH_JOBS", "-2", "COMPILEWATCH_JOBS: jobs: expected `int` >= 0"),
+        ("COMPILEWATCH_DYNAMIC", "perhaps", "COMPILEWATCH_DYNAMIC: dynamic: invalid enum value"),
+        ("COMPILEWATCH_DEADLINES_X", "1", "COMPILEWATCH_DEADLINES_X: unknown setting"),
+        ("jobs", "x", "the command line: jobs: expected `int`"),
+        ("depth", "half", "the command line: depth: "),
+        ("no_such", "1", "the command line: unknown setting 'no_such'"),
     ],
 )
-def test_a_wrong_variable_is_named(tmp_path: Path, environ: dict[str, str], message: str) -> None:
+def test_a_wrong_variable_or_flag_is_named(
+    tmp_path: Path, name: str, value: str, message: str
+) -> None:
+    of_variable = name.startswith("COMPILEWATCH_")
+    environ, flags = ({name: value}, {}) if of_variable else ({}, {name: value})
     with pytest.raises(ConfigError, match=message):
-        load_settings(folder=tmp_path, environ=environ)
-
-
-@pytest.mark.parametrize("overrides", [{"jobs": "x"}, {"depth": "half"}, {"no_such": 1}])
-def test_a_wrong_flag_is_named(tmp_path: Path, overrides: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="the command line: "):
-        load_settings(overrides, folder=tmp_path, environ={})
-
-
-def test_a_file_that_is_no_text_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match="not valid TOML"):
-        load_settings(folder=tmp_path, environ={})
-
-
-def test_a_setting_of_a_table_is_not_written_without_it(tmp_path: Path) -> None:
-    (tmp_path / "compilewatch.toml").write_text('loki_url = "http://loki:3100"')
-    with pytest.raises(ConfigError, match=r"loki_url: write it as `url` in the table \[loki\]"):
-        load_settings(folder=tmp_path, environ={})
+        load_settings(flags, folder=tmp_path, environ=environ)
 
 
 def test_tables_variables_and_flags_name_the_same_settings(tmp_path: Path) -> None:

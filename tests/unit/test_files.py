@@ -20,6 +20,10 @@ NAMES = st.text("aB1/._- ", max_size=8) | st.text(max_size=2 * files.NAME_LENGTH
 
 
 @given(NAMES)
+@example("../../etc/passwd")
+@example("..")
+@example("--flag")
+@example("")
 def test_any_name_is_one_portable_file_name(name: str) -> None:
     safe = files.safe_name(name)
     assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", safe)
@@ -29,6 +33,7 @@ def test_any_name_is_one_portable_file_name(name: str) -> None:
 
 @given(NAMES, NAMES)
 @example("a/b", "a--b")
+@example("a b", "a_b")
 @example("x" * (files.NAME_LENGTH + 1), "x" * (files.NAME_LENGTH + 2))
 def test_two_names_are_two_file_names(one: str, other: str) -> None:
     assert (files.safe_name(one) == files.safe_name(other)) == (one == other)
@@ -37,22 +42,6 @@ def test_two_names_are_two_file_names(one: str, other: str) -> None:
 def test_a_hub_name_becomes_one_file_name() -> None:
     assert files.safe_name("meta-llama/Llama-3.2-1B") == "meta-llama--Llama-3.2-1B"
     assert files.safe_name("BertModel") == "BertModel"
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["../../etc/passwd", "..", ".hidden", "./x.py:build", "--flag", "a b", "é/ü", "x" * 400, ""],
-)
-def test_no_name_leaves_its_folder_or_is_too_long(name: str) -> None:
-    safe = files.safe_name(name)
-    assert "/" not in safe
-    assert not safe.startswith((".", "-"))
-    assert 0 < len(safe) <= files.NAME_LENGTH
-
-
-def test_names_that_look_alike_stay_apart() -> None:
-    names = ["a/b", "a--b", "a b", "a_b", "x" * 400, "x" * 401]
-    assert len({files.safe_name(name) for name in names}) == len(names)
 
 
 def test_a_write_that_fails_half_way_leaves_the_file_as_it_was(

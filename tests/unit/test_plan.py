@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import random
-from datetime import date
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,11 +12,10 @@ from hypothesis import strategies as st
 
 from compilewatch import plan as identity
 from compilewatch import records
-from compilewatch.contract.targets import deadlines_of, target_label, target_label_value
+from compilewatch.contract.targets import deadlines_of
 from compilewatch.data import read_overrides
 from compilewatch.errors import ConfigError, UsageError
 from compilewatch.plan import (
-    Expectation,
     Expectations,
     load_expectations,
     missing_package,
@@ -405,25 +403,6 @@ def test_only_the_environments_that_targets_need_are_looked_at(
     assert identity.possible_environments(targets, named, devices) == (*expected, *packages)
 
 
-@pytest.mark.parametrize(
-    ("target", "label"),
-    [
-        (Target(mode=Mode.TRAIN, environment="torch-2.9"), "dynamo/train@torch-2.9"),
-        (Target(name="neuron", environment="xla"), "neuron@xla"),
-        (Target(name="xla", environment="xla"), "xla"),
-        (Target(environment="vision"), "dynamo"),
-        (Target(name="xla", environment="vision"), "xla@vision"),
-        (Target(name="export", backend="non_strict"), "export:non_strict"),
-        (Target(nested_graph_breaks=True), "dynamo+nested"),
-        (Target(nested_graph_breaks=False), "dynamo+not-nested"),
-    ],
-)
-def test_a_label_says_what_is_not_the_default(target: Target, label: str) -> None:
-    assert target_label(target) == label
-    if target.mode is Mode.EVAL:
-        assert target_label_value(target) == label
-
-
 TIMM = {"classes": ["XModel"], "packages": ["timm"]}
 
 
@@ -697,16 +676,6 @@ def test_a_models_own_inputs_are_part_of_the_request(tmp_path: Path) -> None:
     assert len({r.key for r in asked}) == 3
 
 
-def test_equal_requests_of_several_models_are_evaluated_once() -> None:
-    build = ConfigBuild(config_file="/a", config_sha256="same")
-    twins = [factories.spec(f"org/{n}", build=build, architecture="A") for n in "ab"]
-    made = _plan([*twins, factories.spec("other")], targets=[Target()])
-    questions = list(made.requests_by_key().values())
-    assert [[r.model.name for r in group] for group in questions] == [["org/a", "org/b"], ["other"]]
-    assert made.duplicates == 1
-    assert made.total == 3
-
-
 WRONG = "models.toml: model 'M': there is no folder /x"
 
 
@@ -772,20 +741,6 @@ def test_two_environments_are_two_requests_and_two_names_of_one_are_one() -> Non
     made = _plan(SPECS[:1], targets=targets, environments=environments)
     assert made.duplicates == 1
     assert len({r.key for r in made.requests}) == 2
-
-
-def test_an_expectation_skips_only_where_it_says_so() -> None:
-    def expecting(skip: bool) -> records.Plan:
-        line = Expectation(
-            model="M0", status=Status.OOM, reason="takes the machine down", date=date(2026, 1, 1),
-            target="dynamo/train", skip=skip,
-        )  # fmt: skip
-        return _plan(SPECS[:2], expectations=Expectations(expectation=(line,)))
-
-    assert expecting(skip=False).skipped == ()
-    (skipped,) = expecting(skip=True).skipped
-    assert skipped.request.target.mode is Mode.TRAIN
-    assert skipped.detail == skipped.expectation == "takes the machine down"
 
 
 def test_shards_are_a_partition_that_does_not_depend_on_order() -> None:

@@ -10,7 +10,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
 
 import msgspec
 
@@ -330,15 +329,11 @@ def publish(store: Store, seen: records.RunView, sinks: Sequence[Sink]) -> Publi
     lines: list[str] = []
     failures: list[tuple[str, str]] = []
     for sink in sinks:
-        if sink.name in ADDRESSES:
-            outcomes = _hand_over_all(store, seen, sink)
-        else:
-            outcomes = iter([_hand_over(store, seen, sink)])
-        for outcome in outcomes:
-            if outcome.error is None:
-                lines.append(outcome.line)
+        for line, error in _hand_over(store, seen, sink):
+            if error is None:
+                lines.append(line)
             else:
-                failures.append((sink.name, outcome.line))
+                failures.append((sink.name, line))
     return Published(lines=tuple(lines), failures=tuple(failures))
 
 
@@ -364,24 +359,16 @@ def report_health(store: Store, settings: Settings, published: Published) -> Non
         )
 
 
-class _Outcome(NamedTuple):
-    """The line that a sink returned for a run, or why it did not accept the run."""
+def _hand_over(
+    store: Store, seen: records.RunView, sink: Sink
+) -> Iterator[tuple[str, Exception | None]]:
+    """Send a run, and to a remote sink those in its spool, in the order in which they started.
 
-    line: str
-    error: Exception | None = None
-
-
-def _hand_over(store: Store, seen: records.RunView, sink: Sink) -> _Outcome:
-    try:
-        return _Outcome(sink.publish(seen, store.files(seen.run.id)))
-    except Exception as error:  # noqa: BLE001 -- a plug-in's edge: the run is stored already
-        known = isinstance(error, errors.CompilewatchError)
-        why = str(error) if known else f"{type(error).__name__}: {error}"
-        return _Outcome(" ".join(why.split()), error)
-
-
-def _hand_over_all(store: Store, seen: records.RunView, sink: Sink) -> Iterator[_Outcome]:
-    """Send a run and those in the spool to a remote sink, in the order in which they started."""
+    Yields the line that the sink returned for a run, or why it did not accept the run, and why.
+    """
+    if sink.name not in ADDRESSES:
+        yield _sent(store, seen, sink)
+        return
     spool = store.spool
     waiting = {spooled.run: spooled for spooled in spool.waiting(sink.name)}
     # It stays in the spool until it is accepted, so a killed process loses nothing.
@@ -393,45 +380,43 @@ def _hand_over_all(store: Store, seen: records.RunView, sink: Sink) -> Iterator[
             offered.append(store.open(run_id))
         except errors.CompilewatchError as error:
             spool.drop(sink.name, run_id)
-            yield _Outcome(f"run {run_id} (spooled) is no longer stored: {error}", error)
+            yield f"run {run_id} (spooled) is no longer stored: {error}", error
     for stored in sorted(offered, key=lambda stored: stored.run.started_at):
         spooled = waiting[stored.run.id]
-        if spooled is mine:
-            outcome = _hand_over(store, seen, sink)
-        else:
-            outcome = _hand_over_waiting(store, stored, sink)
-        if outcome.error is None:
+        line, failure = _sent(store, seen if spooled is mine else stored, sink)
+        if failure is None:
             spool.delivered(sink.name, spooled.run)
-            yield outcome
-        elif isinstance(outcome.error, errors.SelectionError):
+        elif isinstance(failure, errors.SelectionError):
             # Waiting would not change it, and nobody shall replace the models by a retry.
             spool.drop(sink.name, spooled.run)
-            yield outcome
         else:
-            advice = _keep(spool, sink.name, spooled, outcome)
-            yield _Outcome(f"{outcome.line}; {advice}", outcome.error)
-        if isinstance(outcome.error, errors.UnreachableError):
+            line = f"{line}; {_keep(spool, sink.name, spooled, line, failure)}"
+        yield line, failure
+        if isinstance(failure, errors.UnreachableError):
             return  # the others would wait for the same unavailable server
 
 
-def _hand_over_waiting(store: Store, stored: StoredRun, sink: Sink) -> _Outcome:
+def _sent(
+    store: Store, run: records.RunView | StoredRun, sink: Sink
+) -> tuple[str, Exception | None]:
+    spooled = f"run {run.run.id} (spooled): " if isinstance(run, StoredRun) else ""
     try:
-        outcome = _hand_over(store, view(store, stored), sink)
-    except errors.CompilewatchError as error:  # an unreadable run must not stop the others
-        outcome = _Outcome(str(error), error)
-    return _Outcome(f"run {stored.run.id} (spooled): {outcome.line}", outcome.error)
+        seen = view(store, run) if isinstance(run, StoredRun) else run
+        return spooled + sink.publish(seen, store.files(seen.run.id)), None
+    except Exception as error:  # noqa: BLE001 -- a plug-in's edge: the run is stored already
+        known = isinstance(error, errors.CompilewatchError)
+        why = str(error) if known else f"{type(error).__name__}: {error}"
+        return spooled + " ".join(why.split()), error
 
 
-def _keep(spool: Spool, sink: str, spooled: Spooled, outcome: _Outcome) -> str:
+def _keep(spool: Spool, sink: str, spooled: Spooled, why: str, failure: Exception) -> str:
     """Keep a run in the spool, unless it was rejected too often; return what to do about it."""
-    rejected = not isinstance(outcome.error, errors.UnreachableError)
-    attempts = spooled.attempts + rejected
+    attempts = spooled.attempts + (not isinstance(failure, errors.UnreachableError))
     again = f"compilewatch publish {spooled.run} --to {sink}"
     if attempts >= MAX_REJECTIONS:
         spool.drop(sink, spooled.run)
         return f"rejected {attempts} times and not tried again; when it is fixed: {again}"
-    kept = msgspec.structs.replace(spooled, attempts=attempts, why=outcome.line)
-    spool.put(sink, kept)
+    spool.put(sink, msgspec.structs.replace(spooled, attempts=attempts, why=why))
     return f"kept in the spool; the next publish sends it, or: {again}"
 
 
@@ -466,24 +451,29 @@ def review(store: Store, *, keep: int | None, days: int | None, now: datetime) -
     stored = store.runs()
     complete = [one.run for one in stored if comparison.may_be_baseline(one.run)]
     before = now.astimezone(UTC) - timedelta(days=days) if days is not None else None
-    superseded: list[StoredRun] = []
-    candidates: list[Candidate] = []
+    superseded: list[Candidate] = []
     held: list[Candidate] = []
     for one in stored:
         run = one.run
-        newer = _newer(run, complete)
+        scope = comparison.scope(run)
+        newer = sum(other.id > run.id and comparison.scope(other) == scope for other in complete)
         if newer < (keep or 1) or (before and datetime.fromisoformat(run.started_at) >= before):
             continue
-        if reason := _held(store, one, stored):
-            held.append(_candidate(one, reason))
-        else:
-            superseded.append(one)
-            candidates.append(_candidate(one, f"{newer} newer of its selection"))
+        reason = _held(store, one, stored)
+        candidate = Candidate(
+            run=run.id,
+            source=run.source + (f" {run.shard}" if run.shard else ""),
+            state=run.state,
+            started_at=run.started_at,
+            bytes=run_bytes(one.path),
+            why=reason or f"{newer} newer of its selection",
+        )
+        (held if reason else superseded).append(candidate)
     return Pruning(
-        superseded=tuple(candidates),
+        superseded=tuple(superseded),
         held=tuple(held),
         kept=len(stored) - len(superseded),
-        freed_bytes=freed_bytes(one.path for one in superseded),
+        freed_bytes=freed_bytes(store.root / candidate.run for candidate in superseded),
     )
 
 
@@ -496,12 +486,6 @@ def prune(store: Store, pruning: Pruning) -> Iterator[str]:
     for candidate in reversed(pruning.superseded):
         store.delete_run(store.open(candidate.run))
         yield candidate.run
-
-
-def _newer(run: records.Run, complete: Sequence[records.Run]) -> int:
-    return sum(
-        other.id > run.id and comparison.scope(other) == comparison.scope(run) for other in complete
-    )
 
 
 def _held(store: Store, one: StoredRun, stored: Sequence[StoredRun]) -> str:
@@ -519,15 +503,3 @@ def _held(store: Store, one: StoredRun, stored: Sequence[StoredRun]) -> str:
         if other.run.baseline == run.id and store.spool.sinks_of(other.run.id):
             return f"the baseline of {other.run.id}, which waits to be published"
     return ""
-
-
-def _candidate(one: StoredRun, why: str) -> Candidate:
-    run = one.run
-    return Candidate(
-        run=run.id,
-        source=run.source + (f" {run.shard}" if run.shard else ""),
-        state=run.state,
-        started_at=run.started_at,
-        bytes=run_bytes(one.path),
-        why=why,
-    )

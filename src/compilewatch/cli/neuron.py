@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import click
-from rich import box
-from rich.table import Table
-from rich.text import Text
 
 from compilewatch.cli import options
 from compilewatch.config import load_settings
@@ -18,8 +14,7 @@ from compilewatch.errors import CompilerError, StoreError, UsageError
 from compilewatch.neuron import neuronx_cc
 from compilewatch.neuron.neuronx_cc import HLO_SUFFIX, Compilation, Compiler
 from compilewatch.records import NeuronDetail, Record
-from compilewatch.report import wording
-from compilewatch.report.terminal import console
+from compilewatch.report.terminal import console, plain, table
 from compilewatch.report.wording import plural
 
 POLL_SECONDS = 0.1
@@ -38,11 +33,6 @@ class Compiled(Record, frozen=True, kw_only=True):
     outcome: str
     reason: str
     detail: NeuronDetail | None = None
-
-
-class _Job(NamedTuple):
-    hlo: Path
-    folder: Path
 
 
 @click.group("neuron")
@@ -112,21 +102,38 @@ def compile_command(
     for compiled in _compile_all(modules, compiler, chosen, jobs, seconds):
         done.append(compiled)
         if not as_json:
-            progress = f"{len(done)} of {len(modules)}: {compiled.outcome} {compiled.hlo}"
-            click.echo(f"{progress}{_seconds(compiled.detail)}", err=True)
+            taken = compiled.detail.compile_seconds if compiled.detail is not None else None
+            after = f", {taken:.1f} s" if taken is not None else ""
+            line = f"{len(done)} of {len(modules)}: {compiled.outcome} {compiled.hlo}{after}"
+            click.echo(line, err=True)
     if as_json:
         options.print_json(done)
     else:
-        console().print(_table(done))
+        rows = (
+            (
+                plain(compiled.hlo),
+                (compiled.outcome, STYLES[compiled.outcome]),
+                plain(" - ".join(filter(None, (compiled.reason, _advice(compiled))))),
+            )
+            for compiled in done
+        )
+        filled = table(("HLO", "outcome", "message of the compiler"), rows)
+        filled.columns[1].no_wrap = True
+        console().print(filled)
     return 1 if any(compiled.outcome == "failed" for compiled in done) else 0
 
 
-def _found(places: Iterable[Path], target: str, output: Path | None) -> list[_Job]:
-    """Every HLO module and the folder of its output.
+def _advice(compiled: Compiled) -> str:
+    failure = compiled.detail.failure if compiled.detail is not None else None
+    return failure.advice if failure is not None else ""
+
+
+def _found(places: Iterable[Path], target: str, output: Path | None) -> dict[Path, Path]:
+    """Every HLO module, by the folder of its output.
 
     Raises UsageError if there is none, or if two have the same folder.
     """
-    jobs: dict[Path, _Job] = {}
+    modules: dict[Path, Path] = {}
     for place in places:
         root = place if place.is_dir() else place.parent
         hlos = sorted(place.rglob(f"*{HLO_SUFFIX}")) if place.is_dir() else [place]
@@ -136,78 +143,53 @@ def _found(places: Iterable[Path], target: str, output: Path | None) -> list[_Jo
             folder = neuronx_cc.folder_of(hlo, target)
             if output is not None:
                 folder = output / folder.relative_to(root)
-            known = jobs.setdefault(folder.absolute(), _Job(hlo=hlo, folder=folder.absolute()))
-            if known.hlo.resolve() != hlo.resolve():
+            known = modules.setdefault(folder.absolute(), hlo)
+            if known.resolve() != hlo.resolve():
                 raise UsageError(
-                    f"{known.hlo} and {hlo} would both be written to {folder}: compile them "
-                    "separately"
+                    f"{known} and {hlo} would both be written to {folder}: compile them separately"
                 )
-    return list(jobs.values())
+    return modules
 
 
 def _compile_all(
-    jobs: Sequence[_Job], compiler: Compiler, target: str, parallel: int, seconds: float
+    modules: dict[Path, Path], compiler: Compiler, target: str, parallel: int, seconds: float
 ) -> Iterator[Compiled]:
     """Yield each outcome as it finishes. Closing the generator ends the running compilations."""
-    waiting = list(reversed(jobs))
-    running: list[tuple[_Job, Compilation]] = []
+    waiting = list(modules.items())[::-1]
+    running: list[tuple[Path, Compilation]] = []
+
+    def compiled(hlo: Path, folder: Path, outcome: str, detail: NeuronDetail) -> Compiled:
+        return Compiled(
+            hlo=str(hlo),
+            folder=str(folder),
+            outcome=outcome,
+            reason=neuronx_cc.described(detail),
+            detail=detail,
+        )
+
     try:
         while waiting or running:
             while waiting and len(running) < parallel:
-                job = waiting.pop()
-                earlier = neuronx_cc.earlier_result(job.folder, compiler, job.hlo, target)
+                folder, hlo = waiting.pop()
+                earlier = neuronx_cc.earlier_result(folder, compiler, hlo, target)
                 if earlier is not None:
-                    yield _compiled(job, "already", earlier)
-                else:
-                    running.append((job, _start(job, compiler, target)))
-            for job, compilation in list(running):
+                    yield compiled(hlo, folder, "already", earlier)
+                    continue
+                try:
+                    started = Compilation(compiler, hlo, target, folder, own_session=True)
+                except OSError as error:
+                    raise StoreError(f"{folder} cannot be written: {error.strerror}") from None
+                running.append((hlo, started))
+            for hlo, compilation in list(running):
                 if compilation.seconds > seconds:
                     compilation.end(neuronx_cc.TIMEOUT, f"not finished after {seconds:g} s")
                 if compilation.done():
-                    running.remove((job, compilation))
+                    running.remove((hlo, compilation))
                     detail = compilation.detail()
-                    yield _compiled(job, "compiled" if detail.compiled else "failed", detail)
+                    outcome = "compiled" if detail.compiled else "failed"
+                    yield compiled(hlo, compilation.folder, outcome, detail)
             if running:
                 time.sleep(POLL_SECONDS)
     finally:
         for _, compilation in running:
             compilation.end("interrupted", "ended with compilewatch")
-
-
-def _start(job: _Job, compiler: Compiler, target: str) -> Compilation:
-    try:
-        return Compilation(compiler, job.hlo, target, job.folder, own_session=True)
-    except OSError as error:
-        raise StoreError(f"{job.folder} cannot be written: {error.strerror}") from None
-
-
-def _compiled(job: _Job, outcome: str, detail: NeuronDetail) -> Compiled:
-    return Compiled(
-        hlo=str(job.hlo),
-        folder=str(job.folder),
-        outcome=outcome,
-        reason=neuronx_cc.described(detail),
-        detail=detail,
-    )
-
-
-def _seconds(detail: NeuronDetail | None) -> str:
-    taken = detail.compile_seconds if detail is not None else None
-    return f", {taken:.1f} s" if taken is not None else ""
-
-
-def _table(done: Iterable[Compiled]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("HLO", "outcome", "message of the compiler"):
-        table.add_column(heading, no_wrap=heading == "outcome", overflow="fold")
-    for compiled in done:
-        message = compiled.reason
-        if compiled.detail is not None and compiled.detail.failure is not None:
-            message = " - ".join(filter(None, (message, compiled.detail.failure.advice)))
-        outcome = Text(compiled.outcome, style=STYLES[compiled.outcome])
-        table.add_row(_text(compiled.hlo), outcome, _text(message))
-    return table
-
-
-def _text(text: str) -> Text:
-    return Text(wording.printable(text), overflow="fold")

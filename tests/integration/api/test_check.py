@@ -308,7 +308,7 @@ def test_recompilations_name_the_guard_and_the_values() -> None:
     assert "call 2 compiled scaled again" in str(found)
 
 
-def test_a_break_of_a_later_call_counts() -> None:
+def test_a_break_and_an_error_of_a_later_call_count() -> None:
     def rare(x: Tensor, verbose: bool) -> Tensor:
         if verbose:
             print("rare")
@@ -319,12 +319,9 @@ def test_a_break_of_a_later_call_counts() -> None:
     assert (quiet.status, quiet.breaks) == (Status.PASS, ())
     assert both.status is Status.GRAPH_BREAK
     assert [found.line for found in both.breaks] == [rare.__code__.co_firstlineno + 2]
-
-
-def test_an_error_of_a_later_call_is_the_result() -> None:
-    found = compilewatch.check(nn.Linear(3, 3), calls=[torch.ones(2, 3), torch.ones(2, 5)])
-    assert (found.status, found.result.phase) == (Status.ERROR, Phase.COMPILE)
-    assert "later call" in found.detail
+    failed = compilewatch.check(nn.Linear(3, 3), calls=[torch.ones(2, 3), torch.ones(2, 5)])
+    assert (failed.status, failed.result.phase) == (Status.ERROR, Phase.COMPILE)
+    assert "later call" in failed.detail
 
 
 def doubled(x: Tensor, *, times: int = 2) -> Tensor:
@@ -340,52 +337,26 @@ class Caller:
         return x + self.count
 
 
-@pytest.fixture
-def kinds() -> dict[str, Callable[..., Any]]:
+def test_any_callable_can_be_checked() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch.jit is deprecated
         scripted = torch.jit.trace(nn.Linear(3, 3), torch.ones(2, 3))
-    compiled = nn.Linear(3, 3)
-    compiled.compile(backend="eager")
-    return {
-        "lambda": lambda x: x + 1,
-        "partial": functools.partial(doubled, times=3),
-        "method": Caller().method,
-        "builtin": torch.relu,
-        "compiled": torch.compile(nn.Linear(3, 3), backend="eager"),
-        "compiled in place": compiled,
-        "scripted": scripted,
-        "sequential": nn.Sequential(nn.Linear(3, 3), nn.ReLU()),
-    }
-
-
-@pytest.mark.parametrize(
-    ("kind", "graphs"),
-    [
-        ("lambda", 1),
-        ("partial", 1),
-        ("method", 1),
-        ("builtin", 1),
-        ("compiled", 1),
-        ("compiled in place", 1),
-        ("sequential", 1),
-    ],
-)
-def test_any_callable_can_be_checked(
-    kinds: dict[str, Callable[..., Any]], kind: str, graphs: int
-) -> None:
-    model = kinds[kind]
-    found = compilewatch.check(model, torch.ones(2, 3, requires_grad=True))
-    assert (found.status, found.graphs) == (Status.PASS, graphs)
-    if isinstance(model, types.MethodType) and isinstance(model.__self__, Caller):
-        assert model.__self__.count == 0
-
-
-def test_a_scripted_module_is_no_pass(kinds: dict[str, Callable[..., Any]]) -> None:
-    """Dynamo does not trace it, so nothing is captured."""
-    found = compilewatch.check(kinds["scripted"], torch.ones(2, 3))
-    assert found.status is Status.GRAPH_BREAK
-    assert found.graphs == 0
+    caller = Caller()
+    kinds: list[Callable[..., Any]] = [
+        lambda x: x + 1,
+        functools.partial(doubled, times=3),
+        caller.method,
+        torch.relu,
+        torch.compile(nn.Linear(3, 3), backend="eager"),
+        nn.Sequential(nn.Linear(3, 3), nn.ReLU()),
+    ]
+    for model in kinds:
+        found = compilewatch.check(model, torch.ones(2, 3, requires_grad=True))
+        assert (found.status, found.graphs) == (Status.PASS, 1)
+    assert caller.count == 0
+    # Dynamo does not trace a scripted module, so nothing is captured.
+    found = compilewatch.check(scripted, torch.ones(2, 3))
+    assert (found.status, found.graphs) == (Status.GRAPH_BREAK, 0)
 
 
 class Sized(nn.Module):
@@ -505,20 +476,18 @@ def test_a_copy_that_waits_for_the_parent_is_given_up(monkeypatch: pytest.Monkey
     assert json.loads(found.to_json())["left"] == [left]
 
 
-def test_a_process_that_has_compiled_can_be_copied_for_training() -> None:
-    """Autograd must not start in it: a new process, because another test may have started it."""
-    program = (
-        "import torch, compilewatch\n"
-        "linear = torch.nn.Linear(4, 4)\n"
-        "torch.compile(linear, backend='eager')(torch.ones(2, 4))\n"
-        "torch._dynamo.reset()\n"
-        "found = compilewatch.check(linear, torch.ones(2, 4), mode='train')\n"
-        "assert (found.status.value, found.left) == ('pass', ()), found\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True)
-
-
-THREADS = """
+PROGRAMS = {
+    # Autograd must not start in it.
+    "compiled": """
+import torch, compilewatch
+linear = torch.nn.Linear(4, 4)
+torch.compile(linear, backend='eager')(torch.ones(2, 4))
+torch._dynamo.reset()
+found = compilewatch.check(linear, torch.ones(2, 4), mode='train')
+assert (found.status.value, found.left) == ('pass', ()), found
+""",
+    # OpenMP's, autograd's and the caller's own.
+    "threads": """
 import threading, torch, compilewatch
 torch.set_num_threads(2)
 (torch.ones(600, 600) @ torch.ones(600, 600)).sum()
@@ -532,12 +501,14 @@ try:
         assert (result.status.value, result.left) == ("pass", ()), result
 finally:
     stop.set()
-"""
+""",
+}
 
 
-def test_a_process_with_threads_can_be_copied() -> None:
-    """OpenMP's, autograd's and the caller's own: a new process, because other tests start more."""
-    subprocess.run([sys.executable, "-c", THREADS], check=True)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_process_that_has_compiled_or_has_threads_can_be_copied(name: str) -> None:
+    """A new process, because other tests may have started more in this one."""
+    subprocess.run([sys.executable, "-c", PROGRAMS[name]], check=True)
 
 
 def test_what_the_model_raises_is_the_result() -> None:
@@ -555,14 +526,19 @@ def test_what_the_model_raises_is_the_result() -> None:
 
 
 def test_an_error_of_the_compiler_is_not_the_models() -> None:
-    def breaks_backend(_graph: Any, _inputs: Any) -> Any:
+    def breaks(_graph: Any, _inputs: Any) -> Any:
         raise RuntimeError("no such operator")
 
-    found = compilewatch.check(doubled, torch.ones(2), backend="inductor")
-    assert found.status is Status.PASS
-    torch._dynamo.register_backend(breaks_backend, name="breaks_backend")
-    found = compilewatch.check(doubled, torch.ones(2), backend="breaks_backend")
-    assert (found.status, found.result.phase) == (Status.ERROR, Phase.COMPILE)
+    def runs_badly(_graph: Any, _inputs: Any) -> Any:
+        return breaks
+
+    assert compilewatch.check(doubled, torch.ones(2), backend="inductor").status is Status.PASS
+    for backend in (breaks, runs_badly):
+        torch._dynamo.register_backend(backend, name=backend.__name__)
+        given: dict[str, Any] = {"backend": backend.__name__, "numerics": backend is runs_badly}
+        found = compilewatch.check(nn.Linear(4, 4), torch.ones(2, 4), **given)
+        assert (found.status, found.result.phase) == (Status.ERROR, Phase.COMPILE)
+        assert "no such operator" in found.detail
 
 
 def test_the_inputs_of_a_bad_call_are_named_in_one_line() -> None:
@@ -620,21 +596,6 @@ def test_numerics_compares_all_calls_and_gradients_with_eager_mode() -> None:
     assert drawn.numerics is not None
     assert drawn.status is Status.PASS
     assert compilewatch.check(linear, torch.ones(2, 4)).numerics is None
-
-
-def test_a_backend_that_fails_is_an_error_and_not_a_pass() -> None:
-    def broken(graph: torch.fx.GraphModule, _: list[Tensor]) -> Callable[..., Any]:
-        def run(*args: Any) -> Any:
-            raise RuntimeError("no kernel")
-
-        return run
-
-    torch._dynamo.register_backend(compiler_fn=broken, name="broken_for_test")
-    found = compilewatch.check(
-        nn.Linear(4, 4), torch.ones(2, 4), backend="broken_for_test", numerics=True
-    )
-    assert found.status is Status.ERROR
-    assert "no kernel" in found.detail
 
 
 def test_numerics_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:

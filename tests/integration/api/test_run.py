@@ -18,7 +18,7 @@ from compilewatch.api import sweep as pipeline
 from compilewatch.api.sweep import resume
 from compilewatch.errors import ConfigError, LauncherError, StoreError, UsageError
 from compilewatch.launchers import Completed, Observer
-from compilewatch.records import Mode, Phase, Request, Result, Status
+from compilewatch.records import Phase, Request, Result, Status
 from compilewatch.store import StoredRun
 from tests import factories, sweeping
 from tests.fake_launcher import FakeLauncher, passing
@@ -142,19 +142,6 @@ def test_everything_has_one_result_and_equal_requests_are_evaluated_once(tmp_pat
     assert (log[0]["planned"], log[0]["skipped"], log[0]["duplicates"]) == (6, 1, 1)
     assert log[-1]["statuses"] == {"pass": 4, "graph_break": 1, "skipped": 1}
     assert {line["run"] for line in log} == {view.run.id}
-
-
-def test_a_cpu_build_trains_for_a_device_in_the_environment_cuda(tmp_path: Path) -> None:
-    targets = [records.Target(device="cuda", mode=mode) for mode in (Mode.EVAL, Mode.TRAIN)]
-    alone, both = FakeLauncher(), FakeLauncher(environments=("default", "cuda"))
-    without = run_sweep(tmp_path / "without", alone, targets=targets)
-    assert {request.target.mode for request in alone.seen} == {Mode.EVAL}
-    trained = [r for r in without.results if r.request.target.mode is Mode.TRAIN]
-    detail = "needs the environment 'cuda': compilewatch env create cuda"
-    assert Counter((r.status, r.detail) for r in trained)[(Status.UNSUPPORTED, detail)] == 5
-    run_sweep(tmp_path / "both", both, targets=targets)
-    placed = {(r.target.mode, r.target.environment) for r in both.seen}
-    assert placed == {(Mode.EVAL, "default"), (Mode.TRAIN, "cuda")}
 
 
 def test_an_unchanged_sweep_evaluates_nothing_unless_it_is_fresh(tmp_path: Path) -> None:
@@ -532,25 +519,6 @@ def _start(tmp_path: Path, prefix: str, count: int) -> subprocess.Popen[str]:
         text=True,
         cwd=Path(__file__).parents[3],
     )
-
-
-@pytest.mark.parametrize("moment", [1, 20])
-def test_a_process_killed_from_outside_can_be_resumed(tmp_path: Path, moment: int) -> None:
-    child = _start(tmp_path, "M", 30)
-    assert child.stdout is not None
-    with child, child.stdout:
-        for _ in range(moment):
-            child.stdout.readline()
-        child.kill()
-    stored = store(tmp_path).unfinished()
-    known = names(stored.results())
-    assert len(known) >= moment - 1
-    launcher = FakeLauncher()
-    view = resumed(tmp_path, launcher)
-    assert view.run.id == stored.run.id
-    assert len(view.results) == len(set(names(view.results))) == 40
-    assert not set(seen(launcher)) & set(known)
-    assert len(launcher.seen) == 40 - len(known)
 
 
 def test_two_sweeps_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:

@@ -72,23 +72,19 @@ def test_no_more_runs_are_read_than_are_shown(store: Store) -> None:
     assert [point.run for point in found.history[("A", "dynamo")]] == ids[-RUNS_SHOWN:-1]
 
 
-def test_results_of_the_baseline_are_kept_where_something_changed(store: Store) -> None:
-    broken = factories.result("A", breaks=(BROKEN,))
-    base = stored(store, broken, factories.result("B"))
-    last = stored(store, factories.result("A"), factories.result("B"))
-    seen = view(store, store.open(last), baseline=base)
-    assert seen.before == {("A", Target()): broken}
-
-
-def test_results_of_the_baseline_are_kept_where_a_break_moved(store: Store) -> None:
+def test_results_of_the_baseline_are_kept_where_something_changed_or_moved(store: Store) -> None:
     moved, same = (factories.graph_break(p, source_start=12, source=("if x:",)) for p in "fg")
     rewritten = factories.graph_break("f", source_start=12, source=("if x > 0:",))
     before = factories.result("A", breaks=(moved,))
-    base = stored(store, before, factories.result("B", breaks=(same,)))
-    results = factories.result("A", breaks=(rewritten,)), factories.result("B", breaks=(same,))
-    seen = view(store, store.open(stored(store, *results)), baseline=base)
-    assert seen.changes == ()
-    assert seen.before == {("A", Target()): before}
+    unchanged = factories.result("B", breaks=(same,))
+    base = stored(store, before, unchanged)
+    for now, changes in (
+        (factories.result("A"), 1),
+        (factories.result("A", breaks=(rewritten,)), 0),
+    ):
+        seen = view(store, store.open(stored(store, now, unchanged)), baseline=base)
+        assert len(seen.changes) == changes
+        assert seen.before == {("A", Target()): before}
 
 
 def test_a_run_that_cannot_be_read_costs_the_history_only(store: Store) -> None:

@@ -62,14 +62,23 @@ def test_shards_of_other_machines_bring_their_artifacts(tmp_path: Path) -> None:
     assert sorted(names(merged.results)) == WHOLE
 
 
-def test_missing_shards_are_named_now_and_later(tmp_path: Path) -> None:
-    merged = _merge(tmp_path, _shard(tmp_path, 1, 4), _shard(tmp_path, 3, 4))
+@pytest.mark.parametrize(("count", "given", "missing"), [(4, (1, 3), "2/4, 4/4"), (2, (1,), "2/2")])
+def test_missing_shards_are_named_now_and_later(
+    tmp_path: Path, count: int, given: tuple[int, ...], missing: str
+) -> None:
+    shards = [_shard(tmp_path, index, count) for index in given]
+    merged = _merge(tmp_path, *shards)
+    assert merged.run.merged_from == tuple(shard.run.id for shard in shards)
+    assert (merged.run.state, merged.run.planned) == ("incomplete", len(SPECS))
+    assert summarise(merged).coverage == len(merged.results) / len(SPECS)
     expected = (
-        "this run is incomplete: merge it again with the missing shards 2/4, 4/4",
+        f"this run is incomplete: merge it again with the missing shards {missing}",
         f"the run is incomplete: {len(merged.results)} of 30 planned requests have a result",
     )
     assert merged.notes == expected
     assert view(store(tmp_path), store(tmp_path).open(merged.run.id)).notes == expected
+    with pytest.raises(UsageError, match="is merged: merge its parts again"):
+        store(tmp_path).resume_run(store(tmp_path).open(merged.run.id))
 
 
 def test_the_newest_result_wins_but_what_was_not_run_is_none(tmp_path: Path) -> None:
@@ -111,11 +120,13 @@ def test_figures_of_a_merged_run_are_those_of_its_parts(tmp_path: Path) -> None:
     assert reused_share(merged) == 0
 
 
-def test_a_merged_run_is_compared_with_merged_ones(tmp_path: Path) -> None:
-    first = _merge(tmp_path, *(_shard(tmp_path, i, 2) for i in (1, 2)))
-    second = _merge(tmp_path, *(_shard(tmp_path, i, 2) for i in (1, 2)))
-    assert second.baseline is not None
-    assert second.baseline.id == first.run.id
+def test_a_merged_run_is_compared_with_complete_merged_ones(tmp_path: Path) -> None:
+    shards = [_shard(tmp_path, i, 2) for i in (1, 2)]
+    complete = _merge(tmp_path, *shards)
+    _merge(tmp_path, shards[0])
+    after = _merge(tmp_path, *shards)
+    assert after.baseline is not None
+    assert after.baseline.id == complete.run.id
 
 
 def test_damaged_lines_of_a_shard_are_named(tmp_path: Path) -> None:
@@ -156,30 +167,6 @@ def test_a_shard_that_was_ended_early_is_missing_in_part(tmp_path: Path) -> None
     )
     again = _merge(tmp_path, whole, early, _shard(tmp_path, 2, 2))
     assert again.notes == ()
-
-
-def test_a_run_alone_is_taken_over_and_says_what_it_lacks(tmp_path: Path) -> None:
-    shard = _shard(tmp_path, 1, 2)
-    merged = _merge(tmp_path, shard)
-    assert merged.run.merged_from == (shard.run.id,)
-    assert (merged.run.state, merged.run.planned) == ("incomplete", len(SPECS))
-    assert summarise(merged).coverage == len(shard.results) / len(SPECS)
-    assert merged.notes == (
-        "this run is incomplete: merge it again with the missing shards 2/2",
-        f"the run is incomplete: {len(shard.results)} of {len(SPECS)} planned requests "
-        "have a result",
-    )
-    with pytest.raises(UsageError, match="is merged: merge its parts again"):
-        store(tmp_path).resume_run(store(tmp_path).open(merged.run.id))
-
-
-def test_a_run_that_lacks_shards_is_no_baseline(tmp_path: Path) -> None:
-    shards = [_shard(tmp_path, i, 2) for i in (1, 2)]
-    whole = _merge(tmp_path, *shards)
-    _merge(tmp_path, shards[0])
-    after = _merge(tmp_path, *shards)
-    assert after.baseline is not None
-    assert after.baseline.id == whole.run.id
 
 
 def test_a_baseline_that_does_not_exist_is_rejected_before_anything_is_written(

@@ -37,13 +37,11 @@ def test_every_row_is_plausible() -> None:
         ("cuda:rtx4090", "cuda:RTX4090"),
     ],
 )
-def test_a_device_has_one_spelling(text: str, name: str) -> None:
+def test_a_device_has_one_spelling_and_a_default_type(text: str, name: str) -> None:
     assert targets.canonical(text) == name
-
-
-def test_cuda_is_the_first_row_and_the_cpu_is_none() -> None:
-    assert targets.declared("cuda") == devices()[0] == targets.declared(f"cuda:{devices()[0].name}")
-    assert targets.declared("cpu") is None
+    assert (targets.declared(name) is None) == (name == "cpu")
+    assert (targets.declared(name) == targets.devices()[0]) == (name == "cuda")
+    assert targets.default_dtype(name) is (Dtype.FLOAT32 if name == "cpu" else Dtype.CONFIG)
 
 
 @pytest.mark.parametrize("text", ["gpu", "cuda:", "cuda:0", "rocm:MI300", "xla", ""])
@@ -85,16 +83,18 @@ def test_each_target_is_planned_for_each_device_with_its_default_type() -> None:
             "dynamo/cuda:A100/float16@x",
         ),
         (Target(dtype=Dtype.BFLOAT16), "dynamo/bfloat16", "dynamo/bfloat16"),
+        (Target(name="neuron", environment="xla"), "neuron@xla", "neuron@xla"),
+        (Target(name="xla", environment="xla"), "xla", "xla"),
+        (Target(environment="vision"), "dynamo", "dynamo"),
+        (Target(name="xla", environment="vision"), "xla@vision", "xla@vision"),
+        (Target(name="export", backend="strict"), "export:strict", "export:strict"),
+        (Target(nested_graph_breaks=True), "dynamo+nested", "dynamo+nested"),
+        (Target(nested_graph_breaks=False), "dynamo+not-nested", "dynamo+not-nested"),
     ],
 )
-def test_labels_name_the_device(target: Target, label: str, value: str) -> None:
+def test_a_label_says_what_is_not_the_default(target: Target, label: str, value: str) -> None:
     assert targets.target_label(target) == label
     assert targets.target_label_value(target) == value
-
-
-def test_the_default_type_is_that_of_the_configuration_on_a_device() -> None:
-    assert targets.default_dtype("cpu") is Dtype.FLOAT32
-    assert targets.default_dtype("cuda:A100") is Dtype.CONFIG
 
 
 @pytest.fixture
