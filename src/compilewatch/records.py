@@ -14,11 +14,11 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -1076,17 +1076,7 @@ class Plan(Record, frozen=True, kw_only=True):
     @property
     def duplicates(self) -> int:
         """Number of requests that share the result of another request of this plan."""
-        return len(self.requests) - len(self.requests_by_key())
-
-    def requests_by_key(self) -> dict[str, list[Request]]:
-        """Return the requests by key, in order.
-
-        The first request of each list is evaluated; the others share its result.
-        """
-        by_key: dict[str, list[Request]] = {}
-        for request in self.requests:
-            by_key.setdefault(request.key, []).append(request)
-        return by_key
+        return len(self.requests) - len({request.key for request in self.requests})
 
 
 class Earlier(NamedTuple):
@@ -1149,14 +1139,6 @@ class ModelFix:
     run: str = ""
 
 
-@runtime_checkable
-class FixesPart(Protocol):
-    """A `RunPart` that says what was found against the graph breaks of the run's models."""
-
-    @property
-    def model_fixes(self) -> Sequence[ModelFix]: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunView:
     """A run, with one entry in `results` for each request.
@@ -1182,9 +1164,9 @@ class RunView:
 
     @property
     def fixes(self) -> tuple[ModelFix, ...]:
-        """What the parts say was found against graph breaks."""
-        parts = (part for part in self.parts.values() if isinstance(part, FixesPart))
-        return tuple(fix for part in parts for fix in part.model_fixes)
+        """What a part with `model_fixes` says was found against graph breaks."""
+        parts = self.parts.values()
+        return tuple(fix for part in parts for fix in getattr(part, "model_fixes", ()))
 
 
 def selection_label(settings: Mapping[str, Any]) -> str:
