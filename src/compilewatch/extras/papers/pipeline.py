@@ -12,8 +12,9 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -186,9 +187,14 @@ class PaperWork:
         self.pipeline.observer(result)
         return result
 
-    def _fail(self, key: str, finding: PaperFinding) -> StageResult:
-        result = self.known(finding.stage, key)
-        return result or self.add(key, StageResult(stage=finding.stage, findings=(finding,)))
+    def _once(
+        self, stage: PipelineStage, key: str, *files: Callable[[], str], **fields: Any
+    ) -> StageResult:
+        """The lasting result of a stage, else a new one; its `files` are then written."""
+        if (known := self.known(stage, key)) is not None:
+            return known
+        names = tuple(write() for write in files)
+        return self.add(key, StageResult(stage=stage, files=names, **fields))
 
     def _skip(self, stage: PipelineStage, generation: CodeVersion, why: str) -> None:
         self.add(f"{generation.id}-not-run", not_run(stage, why))
@@ -196,52 +202,48 @@ class PaperWork:
     # --- stages without generated code ---
 
     def _find(self) -> None:
-        key = digest(msgspec.structs.replace(self.paper, ingested_at=""))
-        if self.known(PipelineStage.FIND, key) is None:
-            name = self.folder.write_record(PipelineStage.FIND, self.paper, what="paper")
-            labels = {"title": self.paper.title[:200], "library": self.paper.library}
-            result = StageResult(
-                stage=PipelineStage.FIND, files=(name,), labels=labels, detail=self.paper.location
-            )
-            self.add(key, result)
+        stage = PipelineStage.FIND
+        self._once(
+            stage,
+            digest(msgspec.structs.replace(self.paper, ingested_at="")),
+            partial(self.folder.write_record, stage, self.paper, what="paper"),
+            labels={"title": self.paper.title[:200], "library": self.paper.library},
+            detail=self.paper.location,
+        )
 
     def _read(self) -> PaperText:
-        limit = self.pipeline.max_paper_tokens
+        stage, limit = PipelineStage.READ, self.pipeline.max_paper_tokens
         try:
             text = read_text(self.pipeline.library.fetch(self.paper), max_tokens=limit)
         except SourceError as error:
-            finding = finding_of(FindingClass.UNREADABLE, PipelineStage.READ, str(error))
-            self._fail(digest([self.paper.location, str(error)]), finding)
+            finding = finding_of(FindingClass.UNREADABLE, stage, str(error))
+            self._once(stage, digest([self.paper.location, str(error)]), findings=(finding,))
             raise _StoppedError from None
-        key = digest([text.raw_sha256, text.sha256])
-        if self.known(PipelineStage.READ, key) is None:
-            name = self.folder.write(PipelineStage.READ, text.text.encode(), ".txt", what="text")
-            left = text.left_out_characters
-            detail = f"{text.format}, {text.tokens:,} tokens"
-            result = StageResult(
-                stage=PipelineStage.READ,
-                files=(name,),
-                detail=detail + (f", {left:,} characters left out" if left else ""),
-                numbers={"tokens": float(text.tokens), "left_out_characters": float(left)},
-                labels={n: getattr(text, n) for n in ("format", "raw_sha256", "sha256")},
-            )
-            self.add(key, result)
+        left = text.left_out_characters
+        detail = f"{text.format}, {text.tokens:,} tokens"
+        self._once(
+            stage,
+            digest([text.raw_sha256, text.sha256]),
+            partial(self.folder.write, stage, text.text.encode(), ".txt", what="text"),
+            detail=detail + (f", {left:,} characters left out" if left else ""),
+            numbers={"tokens": float(text.tokens), "left_out_characters": float(left)},
+            labels={n: getattr(text, n) for n in ("format", "raw_sha256", "sha256")},
+        )
         return text
 
     def _plan(self, text: PaperText) -> PaperPlan:
+        stage = PipelineStage.PLAN
         prompt = calls.plan_prompt(self.paper, text, self.pipeline.caller.rules)
-        plan, call, key = self._reply(calls.plan_of, prompt, PipelineStage.PLAN, text.raw_sha256)
-        if self.known(PipelineStage.PLAN, key) is None:
-            name = self.folder.write_record(PipelineStage.PLAN, plan, what="plan")
-            used, sentence = calls.offline(plan.dataset)
-            result = StageResult(
-                stage=PipelineStage.PLAN,
-                files=(name,),
-                detail=f"{plural(len(plan.claims), 'claim')}; dataset: {sentence}",
-                labels={"dataset": used, "recommended_dataset": plan.dataset},
-                scripted=call.scripted,
-            )
-            self.add(key, result)
+        plan, call, key = self._reply(calls.plan_of, prompt, stage, text.raw_sha256)
+        used, sentence = calls.offline(plan.dataset)
+        self._once(
+            stage,
+            key,
+            partial(self.folder.write_record, stage, plan, what="plan"),
+            detail=f"{plural(len(plan.claims), 'claim')}; dataset: {sentence}",
+            labels={"dataset": used, "recommended_dataset": plan.dataset},
+            scripted=call.scripted,
+        )
         return plan
 
     def _generate(
@@ -249,7 +251,7 @@ class PaperWork:
     ) -> CodeVersion:
         stage = PipelineStage.GENERATE
         (source, bindings), call, key = self._reply(calls.code_of, prompt, stage, parent)
-        generation = CodeVersion(
+        self.version = version = CodeVersion(
             id=digest(source),
             paper=self.paper.id,
             source=source,
@@ -264,32 +266,25 @@ class PaperWork:
             scripted=call.scripted,
             created_at=call.at,
         )
-        self.version = generation
-        if self.known(stage, key) is None:
-            short = f"v{generation.number}_{generation.id[:12]}"
-            module = self.folder.write(stage, source.encode(), ".py", what=short)
-            about = self.folder.write_record(stage, generation, what=short)
-            lines = len(source.splitlines())
-            result = StageResult(
-                stage=stage,
-                files=(module, about),
-                detail=f"version {generation.number}, {lines} lines, {generation.id[:12]}",
-                numbers={"version": float(generation.number), "lines": float(lines)},
-            )
-            self.add(key, result)
-        return generation
+        short, lines = f"v{version.number}_{version.id[:12]}", len(source.splitlines())
+        self._once(
+            stage,
+            key,
+            partial(self.folder.write, stage, source.encode(), ".py", what=short),
+            partial(self.folder.write_record, stage, version, what=short),
+            detail=f"version {version.number}, {lines} lines, {version.id[:12]}",
+            numbers={"version": float(version.number), "lines": float(lines)},
+        )
+        return version
 
     # --- the checks of one version ---
 
     def _check(self, generation: CodeVersion, plan: PaperPlan) -> tuple[PaperFinding, ...]:
         """The findings of a version. A stage that fails keeps the later ones from running."""
         key = digest([generation.id, checks.SOURCE_VERSION])
-        result = self.known(PipelineStage.STATIC, key)
-        if result is None:
-            findings = checks.check_source(generation.source)
-            detail = "" if findings else "no finding"
-            result = StageResult(stage=PipelineStage.STATIC, findings=findings, detail=detail)
-            result = self.add(key, result)
+        findings = checks.check_source(generation.source)
+        detail = "" if findings else "no finding"
+        result = self._once(PipelineStage.STATIC, key, findings=findings, detail=detail)
         if result.findings:
             return result.findings
         review, result = self._review(generation, plan)
@@ -315,10 +310,7 @@ class PaperWork:
         try:
             review = calls.review_of(call)
         except FoundError as error:
-            return None, self._fail(key, error.finding)
-        if (known := self.known(stage, key)) is not None:
-            return review, known
-        name = self.folder.write_record(stage, review, what="review")
+            return None, self._once(stage, key, findings=(error.finding,))
         serious = [issue for issue in review.issues if issue.severity != "minor"]
         findings = [
             finding_of(FindingClass.NOT_APPROVED, stage, issue.statement, issue.line)
@@ -327,14 +319,14 @@ class PaperWork:
         if not review.approved and not findings:
             evidence = "the review does not approve this version"
             findings.append(finding_of(FindingClass.NOT_APPROVED, stage, evidence))
-        minor = len(review.issues) - len(serious)
-        result = StageResult(
-            stage=stage,
+        minor = plural(len(review.issues) - len(serious), "minor issue")
+        return review, self._once(
+            stage,
+            key,
+            partial(self.folder.write_record, stage, review, what="review"),
             findings=tuple(findings),
-            files=(name,),
-            detail="" if findings else f"approved, {plural(minor, 'minor issue')}",
+            detail="" if findings else f"approved, {minor}",
         )
-        return review, self.add(key, result)
 
     def _run_eager(
         self, generation: CodeVersion, plan: PaperPlan
@@ -358,8 +350,6 @@ class PaperWork:
         """Whether the code contains the paper's contribution."""
         stage = PipelineStage.FAITHFUL
         key = digest([generation.id, digest(plan), digest(review), checks.FAITHFUL_VERSION])
-        if (known := self.known(stage, key)) is not None:
-            return known
         findings = (
             *checks.check_structure(generation.source, plan),
             *checks.check_rubric(generation.source, plan, review),
@@ -368,12 +358,9 @@ class PaperWork:
         claims = f"{plural(len(plan.claims), 'claim')} in structure and review"
         if formulas.not_run and not findings:
             why = f"{claims}; formulas were not computed: {formulas.not_run}"
-            return self.add(key, not_run(stage, why))
+            return self.known(stage, key) or self.add(key, not_run(stage, why))
         detail = f"{claims}; {'' if formulas.not_run else formulas.detail}"
-        result = StageResult(
-            stage=stage, findings=findings, detail=detail, numbers=formulas.numbers
-        )
-        return self.add(key, result)
+        return self._once(stage, key, findings=findings, detail=detail, numbers=formulas.numbers)
 
     def _execute(self, generation: CodeVersion) -> None:
         last = {result.stage: result for result in self.lines}
@@ -402,7 +389,7 @@ class PaperWork:
         try:
             return caller.call(prompt, stage=stage, parent=parent), key
         except FoundError as error:
-            self._fail(key, error.finding)
+            self._once(error.finding.stage, key, findings=(error.finding,))
             raise _StoppedError from None
 
     def _reply(
@@ -417,7 +404,7 @@ class PaperWork:
         try:
             return read(call), call, key
         except FoundError as error:
-            self._fail(key, error.finding)
+            self._once(error.finding.stage, key, findings=(error.finding,))
             raise _StoppedError from None
 
 

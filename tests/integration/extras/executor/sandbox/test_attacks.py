@@ -157,9 +157,11 @@ time.sleep(600)
     assert result.survivors == 0
 
 
-def test_who_kills_everything_inside_ends_its_own_job_only(world: dict[str, Any]) -> None:
-    result = confined("os.kill(-1, signal.SIGKILL)", world)
+@pytest.mark.parametrize("target", ["-1", "os.getppid()"])
+def test_who_kills_what_is_inside_ends_its_own_job_only(target: str, world: dict[str, Any]) -> None:
+    result = confined(f"os.kill({target}, signal.SIGKILL)\ntime.sleep(60)\n", world)
     assert (result.ending, result.exit_code) == (SandboxEnding.EXITED, 137)
+    assert result.files == {}
     os.kill(world["victim"], 0)
 
 

@@ -9,28 +9,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from botocore.exceptions import ClientError, EndpointConnectionError
+from botocore.exceptions import EndpointConnectionError
 from moto.ec2.models.instances import StateReason
 
 from compilewatch import data
 from compilewatch.errors import TrainiumError, TrainiumUnavailableError, UsageError
 from compilewatch.extras.executor import trainium
 from compilewatch.extras.executor.trainium import InstanceReport, Operation
-from tests.integration.extras.executor.trainium.conftest import ACCESS, REGION, Refuse, World
+from tests.integration.extras.executor.trainium.conftest import ACCESS, Refuse, World
 from tests.sharing import free_port
-
-
-def test_what_up_starts_down_stops(world: World) -> None:
-    up = world.operation().up()
-    assert (up.action, up.state, up.checks, up.problem) == ("started", "running", "ok", "")
-    assert (up.host, up.port) == ("127.0.0.1", world.sshd.port)
-    assert up.ready
-    assert up.started_by_run
-    assert world.state() == "running"
-    down = world.operation().down()
-    assert (down.action, down.state, down.started_by_run) == ("stopped", "stopped", True)
-    assert world.state() == "stopped"
-    assert not world.file.exists()
 
 
 def test_the_newest_price_counts_and_a_minute_is_the_least(world: World) -> None:
@@ -84,14 +71,6 @@ def test_up_again_is_the_same_session_and_another_run_joins(world: World) -> Non
     assert world.operation().down().action == "stopped"
 
 
-def both(*operations: Operation) -> list[InstanceReport]:
-    """What two `up` at once report."""
-    with ThreadPoolExecutor(2) as pool:
-        reports = list(pool.map(Operation.up, operations))
-    assert sorted(report.action for report in reports) == ["joined", "started"]
-    return reports
-
-
 def test_of_two_at_once_one_has_started_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both saw it stopped; EC2's answer to StartInstances tells them apart."""
     barrier = threading.Barrier(2)
@@ -102,11 +81,10 @@ def test_of_two_at_once_one_has_started_it(world: World, monkeypatch: pytest.Mon
         return real(*arguments)
 
     monkeypatch.setattr(world.backend, "start_instances", together)
-    both(*(world.operation(world.folder / f"{name}.json") for name in "ab"))
-
-
-def test_two_of_one_run_take_turns(world: World) -> None:
-    assert all(report.started_by_run for report in both(world.operation(), world.operation()))
+    with ThreadPoolExecutor(2) as pool:
+        operations = (world.operation(world.folder / f"{name}.json") for name in "ab")
+        reports = list(pool.map(Operation.up, operations))
+    assert sorted(report.action for report in reports) == ["joined", "started"]
 
 
 def test_a_turn_that_does_not_come_is_said(world: World) -> None:
@@ -286,19 +264,6 @@ class _Impaired:
         return getattr(self._status, name)
 
 
-def test_an_interruption_stops_what_was_started(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("compilewatch.extras.executor.trainium.Operation._await_agent", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        world.operation().up()
-    assert world.state() == "stopped"
-    assert not world.file.exists()
-
-
 def test_a_stop_that_fails_is_shouted_and_left_to_down(world: World, refuse: Refuse) -> None:
     world.sshd.close()
     refuse("stop_instances", "UnauthorizedOperation", times=1)
@@ -306,15 +271,6 @@ def test_a_stop_that_fails_is_shouted_and_left_to_down(world: World, refuse: Ref
         world.operation(trainium_ready_seconds=0.2).up()
     assert any("MAY STILL RUN" in line and "ec2:StopInstances" in line for line in world.said)
     assert world.state() == "running"
-    assert world.operation().down().action == "stopped"
-
-
-def test_what_a_killed_up_started_is_found(world: World) -> None:
-    """It had written its intention, and started the instance, but no more."""
-    trainium.write(
-        world.file, trainium.InstanceSession(instance=world.instance, region=REGION, started=True)
-    )
-    world.put("running")
     assert world.operation().down().action == "stopped"
 
 
@@ -431,14 +387,6 @@ def test_status_changes_nothing(world: World) -> None:
     world.sshd.close()
     assert world.operation().status().problem == "connection refused"
     assert not world.file.exists()
-
-
-def test_moto_rejects_with_what_the_tests_inject(world: World, refuse: Refuse) -> None:
-    """Guards the double: an injected refusal arrives as EC2's would."""
-    refuse("stop_instances", "SomeCode", message="first line\nsecond line")
-    with pytest.raises(ClientError) as caught:
-        world.client.stop_instances(InstanceIds=[world.instance])
-    assert caught.value.response["Error"]["Code"] == "SomeCode"
 
 
 # --- what botocore says before EC2 says anything ---
