@@ -12,16 +12,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from dashboards.cost import cost
-from dashboards.health import health
-from dashboards.model import model
-from dashboards.overview import overview
-from dashboards.papers import papers
+from dashboards.health import health, papers
+from dashboards.model import model, reasons
+from dashboards.overview import overview, public
 from dashboards.profiles import profiles
-from dashboards.public import public
-from dashboards.reasons import reasons
-from dashboards.sources import Json
-from dashboards.targets import targets
+from dashboards.queries import Json
+from dashboards.targets import cost, targets
 
 FOLDER = Path(__file__).parent / "json" / "compilewatch"
 DASHBOARDS: tuple[Callable[[], Json], ...] = (

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dashboards.queries import of_group, of_mode, of_run
-from dashboards.sources import PROMETHEUS, SCRAPE, Json
+from dashboards.queries import PROMETHEUS, SCRAPE, Json, of_group, of_mode, of_run
 
 COLUMNS = 24
 TITLES = {
@@ -195,6 +194,27 @@ def to_dashboard(uid: str, title: str, *names: str, of: str = "__data.fields") -
 def from_series(uid: str, title: str, *names: str) -> Json:
     """The same from a bar, tile or line, which has labels."""
     return to_dashboard(uid, title, *names, of="__field.labels")
+
+
+OF: dict[str, tuple[str, str]] = {
+    "model": (MODEL, "This model"),
+    "target": (TARGETS, "This target"),
+    "reason": (REASONS, "This reason"),
+    "family": (OVERVIEW, "Models of this family"),
+}
+"""Label -> the dashboard about one of its values, and what a link to it is called."""
+
+
+def series(name: str) -> list[Json]:
+    """Links of bars, tiles and lines: to the dashboard about the value of a label."""
+    uid, title = OF[name]
+    return [from_series(uid, title, name)]
+
+
+def cell(name: str) -> Json:
+    """The look of a column whose cells link to the dashboard about their value."""
+    uid, title = OF[name]
+    return {"links": [to_dashboard(uid, title, name)]}
 
 
 def to_page(title: str, url: str) -> Json:

@@ -1,25 +1,14 @@
-"""The monitor itself: does it run, does it produce results, are they published."""
+"""The monitor itself (does it run, is it published), and what became of research papers."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from dashboards.frame import HEALTH, TARGETS, dashboard, shared, to_dashboard
+from compilewatch.extras.papers.records import PipelineStage
+from dashboards import frame, panels
+from dashboards import queries as q
 from dashboards.overview import alerts
-from dashboards.panels import GOOD, tiles, trend
-from dashboards.queries import (
-    MINUTES,
-    STALE_SECONDS,
-    last_success,
-    log,
-    of_group,
-    of_mode,
-    of_run,
-    or_say,
-)
-from dashboards.sources import Json, ever, logged, now
-from dashboards.states import NEARLY_ALL, missing, value
-from dashboards.tables import WHEN, coloured, table
+from dashboards.queries import Json
 
 GROUP = "source, target"
 LEGEND = "{{source}} {{target}}"
@@ -28,39 +17,42 @@ PUBLISHER = '{job="compilewatch_publisher"}'
 
 def _flag(good: str, bad: str) -> Json:
     return {
-        "mappings": [value({"0": (f"✓ {good}", "green"), "1": (f"✗ {bad}", "red")}), *missing("–")],
-        **coloured("color-text"),
+        "mappings": [
+            panels.value({"0": (f"✓ {good}", "green"), "1": (f"✗ {bad}", "red")}),
+            *panels.missing("–"),
+        ],
+        **panels.coloured("color-text"),
     }
 
 
 def _runs() -> list[list[Json]]:
     def age(metric: str) -> str:
-        return f"time() - max by ({GROUP}) ({of_group(metric)})"
+        return f"time() - max by ({GROUP}) ({q.of_group(metric)})"
 
     ran = "environment, device, python, torch, transformers, harness_version"
-    info = of_group("compilewatch_run_info")
+    info = q.of_group("compilewatch_run_info")
     seconds = {"unit": "dtdurations", "decimals": 0}
     widths = {"run": 190, "state": 85, "device": 75, "python": 85, "harness_version": 130}
     share = {"unit": "percentunit"}
     return [
         [
-            table(
+            panels.table(
                 "Runs",
                 "How long ago the newest run of each source and target began and ended, how long "
                 "ago one was complete, its results, and the share of requests with a verdict.",
                 (24, 6),
                 {
-                    "Complete run": f"(time() - ({last_success()})) > bool {STALE_SECONDS}",
+                    "Complete run": f"(time() - ({q.last_success()})) > bool {q.STALE_SECONDS}",
                     "Began": age("compilewatch_last_start_timestamp_seconds"),
                     "Ended": age("compilewatch_last_completion_timestamp_seconds"),
-                    "Complete": f"time() - ({last_success()})",
-                    "Results": f"sum by ({GROUP}) ({of_mode('compilewatch_results')})",
-                    "Coverage": f"max by ({GROUP}) ({of_group('compilewatch_coverage_ratio')})",
+                    "Complete": f"time() - ({q.last_success()})",
+                    "Results": f"sum by ({GROUP}) ({q.of_mode('compilewatch_results')})",
+                    "Coverage": f"max by ({GROUP}) ({q.of_group('compilewatch_coverage_ratio')})",
                 },
                 labels=("source", "target"),
                 sort="Ended",
                 looks={
-                    "target": {"links": [to_dashboard(TARGETS, "This target", "target")]},
+                    "target": frame.cell("target"),
                     "Complete run": _flag("fresh", "stale"),
                     **dict.fromkeys(("Began", "Ended", "Complete"), seconds),
                     "Coverage": share,
@@ -68,7 +60,7 @@ def _runs() -> list[list[Json]]:
             )
         ],
         [
-            table(
+            panels.table(
                 "Latest runs",
                 "State of the newest run, and the versions it ran with.",
                 (24, 6),
@@ -83,42 +75,42 @@ def _runs() -> list[list[Json]]:
 
 def _answers() -> list[list[Json]]:
     def share(title: str, about: str, metric: str, **look: Any) -> Json:
-        asked = now(f"max by ({GROUP}) ({of_group(metric)})", LEGEND)
-        return tiles(
+        asked = q.now(f"max by ({GROUP}) ({q.of_group(metric)})", LEGEND)
+        return panels.tiles(
             title,
             about,
             (8, 5),
             asked,
             unit="percentunit",
             decimals=1,
-            mappings=[NEARLY_ALL],
+            mappings=[panels.NEARLY_ALL],
             **look,
         )
 
     def run(title: str, about: str, metric: str, unit: str, scale: str = "") -> Json:
-        return trend(
+        return panels.trend(
             title,
             about,
             (6, 7),
-            ever(f"max by (source) ({of_run(metric)}){scale}", "{{source}}"),
+            q.ever(f"max by (source) ({q.of_run(metric)}){scale}", "{{source}}"),
             unit=unit,
         )
 
     def repositories(title: str, about: str, by: str, legend: str) -> Json:
         metric = "compilewatch_repositories"
-        every, covered = of_run(metric), of_run(metric, 'covered="yes"')
-        asked = now(f"sum by ({by}) ({covered}) / (sum by ({by}) ({every}) > 0)", legend)
-        look = {"unit": "percentunit", "decimals": 1, "mappings": [NEARLY_ALL]}
-        return tiles(title, about, (12, 5), asked, steps=GOOD, **look)
+        every, covered = q.of_run(metric), q.of_run(metric, 'covered="yes"')
+        asked = q.now(f"sum by ({by}) ({covered}) / (sum by ({by}) ({every}) > 0)", legend)
+        look = {"unit": "percentunit", "decimals": 1, "mappings": [panels.NEARLY_ALL]}
+        return panels.tiles(title, about, (12, 5), asked, steps=panels.GOOD, **look)
 
-    unattributed = of_mode("compilewatch_unattributed_graph_breaks")
+    unattributed = q.of_mode("compilewatch_unattributed_graph_breaks")
     return [
         [
             share(
                 "Coverage",
                 "Verdicts divided by planned requests. Requests that did not run are not covered.",
                 "compilewatch_coverage_ratio",
-                steps=GOOD,
+                steps=panels.GOOD,
             ),
             share(
                 "Untestable",
@@ -162,7 +154,7 @@ def _answers() -> list[list[Json]]:
                 "Duration of runs",
                 "Wall-clock time of the newest run of each source.",
                 "compilewatch_run_duration_seconds",
-                MINUTES,
+                q.MINUTES,
                 " / 60",
             ),
             run(
@@ -172,11 +164,11 @@ def _answers() -> list[list[Json]]:
                 "compilewatch_overhead_ratio",
                 "none",
             ),
-            trend(
+            panels.trend(
                 "Breaks without a reason",
                 "Graph breaks without a known reason; should be zero.",
                 (6, 7),
-                ever(f"sum by ({GROUP}) ({unattributed})", LEGEND),
+                q.ever(f"sum by ({GROUP}) ({unattributed})", LEGEND),
             ),
         ],
     ]
@@ -185,7 +177,7 @@ def _answers() -> list[list[Json]]:
 def _delivery() -> list[list[Json]]:
     has_target = 'target!=""'
     pushed, rejected = (
-        f"max by ({GROUP}) ({of_group(name, has_target)})"
+        f"max by ({GROUP}) ({q.of_group(name, has_target)})"
         for name in ("push_time_seconds", "push_failure_time_seconds")
     )
     sinks = {
@@ -194,15 +186,15 @@ def _delivery() -> list[list[Json]]:
     }
     lines = (
         "max by (event, sink, model, detail, run) (max_over_time("
-        + log('event=~"sink_failed|run_interrupted|expectation_stale"')
+        + q.log('event=~"sink_failed|run_interrupted|expectation_stale"')
         + " | label_format at=`{{__timestamp__ | unixEpoch}}` | unwrap at [$__range]))"
     )
-    ended = log('event="run_finished"')
-    problems = or_say(lines, f"sum(count_over_time({ended} [$__range]))", event="none")
+    ended = q.log('event="run_finished"')
+    problems = q.or_say(lines, f"sum(count_over_time({ended} [$__range]))", event="none")
     sent = f"compilewatch_last_publication_timestamp_seconds{PUBLISHER}"
     return [
         [
-            table(
+            panels.table(
                 "Pushgateway",
                 "How long ago each group was pushed, and whether the Pushgateway has rejected one "
                 "since.",
@@ -215,7 +207,7 @@ def _delivery() -> list[list[Json]]:
                     "Pushed": {"unit": "dtdurations", "decimals": 0},
                 },
             ),
-            table(
+            panels.table(
                 "Sinks",
                 "By sink: publications that wait in the spool for the next publish, those that "
                 "failed in the last one, and when one was last sent.",
@@ -230,16 +222,16 @@ def _delivery() -> list[list[Json]]:
         ],
         [
             alerts(12, 8),
-            table(
+            panels.table(
                 "Problems of the monitor",
                 "From the log, in the time shown: sinks that failed, runs that were interrupted, "
                 "expectations that no longer hold. *none* only if the log has a run without them.",
                 (12, 8),
-                {"when": logged(f"1000 * ({problems})", "instant")},
+                {"when": q.logged(f"1000 * ({problems})", "instant")},
                 labels=("event", "sink", "model", "detail", "run"),
                 sort="when",
                 looks={
-                    "when": WHEN,
+                    "when": panels.WHEN,
                     "event": {"custom.width": 130},
                     "detail": {"custom.minWidth": 200},
                 },
@@ -249,9 +241,163 @@ def _delivery() -> list[list[Json]]:
 
 
 def health() -> Json:
-    return dashboard(
-        HEALTH,
+    return frame.dashboard(
+        frame.HEALTH,
         "The monitor itself: last runs, coverage, untestable share, reuse, durations, delivery.",
         [*_runs(), *_answers(), *_delivery()],
-        variables=shared(),
+        variables=frame.shared(),
+    )
+
+
+STATE_OF_PAPER: Json = {
+    "mappings": [
+        panels.value(
+            {
+                "passed": ("✓ passed", panels.GREEN),
+                "failed": ("✗ failed", panels.RED),
+                "incomplete": ("○ incomplete", panels.GREY),
+            }
+        )
+    ],
+    **panels.coloured("color-background"),
+}
+"""The look of a column of states."""
+
+
+def _passed(stage: PipelineStage) -> Json:
+    """Papers that passed a stage; 0 where it was reached and none did."""
+    this = f'stage="{stage}"'
+    every, passed = (
+        f"sum by (stage) ({q.of_papers('compilewatch_paper_stages', this, *outcome)})"
+        for outcome in ((), ('outcome="passed"',))
+    )
+    return q.now(f"{passed} or 0 * {every}", "{{stage}}")
+
+
+def papers() -> Json:
+    usd = q.of_papers("compilewatch_paper_usd")
+    classes = f"sum by (finding) ({q.of_papers('compilewatch_paper_findings')})"
+    stored = f"(sum ({q.of_papers('compilewatch_papers')}) > 0)"
+    every = q.of_papers("compilewatch_paper_info")
+    info = f'label_replace({every}, "link", "#", "", "")'
+    linked = (
+        f'label_replace({info}, "link", "https://arxiv.org/abs/$1", '
+        '"paper", "([0-9]{4}[.][0-9]{4,5}(v[0-9]+)?)")'
+    )
+    per_success = q.of_papers("compilewatch_paper_success_usd")
+    return frame.dashboard(
+        frame.PAPERS,
+        "Research papers: what became of them, why code failed, and what it cost.",
+        [
+            [
+                panels.tiles(
+                    "Papers",
+                    "Stored papers: passed every stage, failed one, or incomplete.",
+                    (12, 5),
+                    q.now(f"sum by (state) ({q.of_papers('compilewatch_papers')})", "{{state}}"),
+                ),
+                panels.tiles(
+                    "Cost",
+                    "US dollars for all requests to the language model, by the reviewed prices.",
+                    (6, 5),
+                    q.now(f"sum ({usd})"),
+                    unit="currencyUSD",
+                ),
+                panels.tiles(
+                    "Cost per success",
+                    "US dollars divided by the papers that passed every stage.",
+                    (6, 5),
+                    q.now(f"max ({per_success})"),
+                    unit="currencyUSD",
+                ),
+            ],
+            [
+                panels.bars(
+                    "Funnel",
+                    "Papers that passed each stage, in the order of the stages; a full bar is all "
+                    "papers.",
+                    (12, 11),
+                    *map(_passed, PipelineStage),
+                    whole=q.now(f"sum ({q.of_papers('compilewatch_papers')})"),
+                    color=panels.fixed(panels.GREEN),
+                    decimals=0,
+                ),
+                panels.bars(
+                    "Failures by class",
+                    "Papers with a finding of each class. Wrong in eager mode, unfaithful and what "
+                    "a compiler cannot do are different things.",
+                    (12, 11),
+                    q.now(f"sort_desc({q.or_say(classes, stored, finding='none')})", "{{finding}}"),
+                    decimals=0,
+                ),
+            ],
+            [
+                panels.stacks(
+                    "Verdicts of generated models",
+                    "Generated models by compile target and status.",
+                    (8, 9),
+                    f"sum by (target, status) ({q.of_papers('compilewatch_paper_verdicts')})",
+                    row="target",
+                    column="status",
+                ),
+                panels.table(
+                    "The papers",
+                    "The papers that were worked on last, and the first stage that each did not "
+                    "pass. "
+                    "Papers of arXiv link to it; `make papers` prints the address of the report.",
+                    (16, 9),
+                    {"papers": f"max by (paper, title, state, stage, link) ({linked})"},
+                    labels=("paper", "title", "state", "stage", "link"),
+                    hidden=("Value",),
+                    looks={
+                        "paper": {
+                            "custom.width": 170,
+                            "links": [frame.to_page("At arXiv", "${__data.fields.link:raw}")],
+                        },
+                        "title": {"custom.minWidth": 220},
+                        "state": {"custom.width": 100, **STATE_OF_PAPER},
+                        "stage": {"custom.width": 100},
+                        "link": panels.HIDDEN,
+                    },
+                ),
+            ],
+            [
+                panels.trend(
+                    "Tokens",
+                    "Tokens of all requests, by direction.",
+                    (8, 8),
+                    q.ever(
+                        f"sum by (direction) ({q.of_papers('compilewatch_paper_tokens')})",
+                        "{{direction}}",
+                    ),
+                ),
+                panels.trend(
+                    "Requests",
+                    "Requests to the language model.",
+                    (8, 8),
+                    q.ever(
+                        f"sum by (replies) ({q.of_papers('compilewatch_paper_requests')})",
+                        "{{replies}}",
+                    ),
+                ),
+                panels.trend(
+                    "Repairs needed",
+                    "Papers by the number of repairs of their code.",
+                    (8, 8),
+                    q.ever(
+                        f"sum by (repairs) ({q.of_papers('compilewatch_paper_repairs')})",
+                        "{{repairs}} repairs",
+                    ),
+                    drawn="bars",
+                ),
+            ],
+        ],
+        variables=[
+            frame.data_source("prometheus"),
+            frame.variable(
+                "replies",
+                "Where the code comes from: a model, or prepared replies.",
+                'label_values(compilewatch_papers{job="compilewatch_papers"}, replies)',
+            ),
+        ],
     )

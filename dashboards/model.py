@@ -1,42 +1,11 @@
-"""One model: its history, its results on each target, its breaks and their lines, its log."""
+"""One model, and one reason of graph breaks: history, results, breaks and their lines, log."""
 
 from __future__ import annotations
 
 from compilewatch.records import Phase
-from dashboards.frame import (
-    MODEL,
-    OVERVIEW,
-    REASONS,
-    TARGETS,
-    dashboard,
-    family,
-    from_series,
-    page,
-    releases,
-    row,
-    shared,
-    to_dashboard,
-    to_page,
-    variable,
-)
-from dashboards.panels import bars, fixed, logs, phases, timeline, trend
-from dashboards.queries import (
-    FAILED,
-    MILLIONS,
-    PASSED,
-    REGISTRY,
-    SECONDS,
-    breaks,
-    log,
-    millions,
-    model_log,
-    of_group,
-    of_mode,
-    or_say,
-)
-from dashboards.sources import Json, ever, logged, now
-from dashboards.states import NEARLY_ALL, ORANGE, codes, missing, value
-from dashboards.tables import HIDDEN, STATE_CELL, coloured, figures, table
+from dashboards import frame, panels
+from dashboards import queries as q
+from dashboards.queries import Json
 
 ONE = 'model="$model"'
 BY = "target, mode"
@@ -44,24 +13,35 @@ BUILD_URL = "http://localhost:8080/job/compilewatch/lastCompletedBuild/artifact"
 """Address of the newest build's files in the Jenkins of compose.yaml; the variable changes it."""
 
 REPORT = "${build_url:raw}/build/archive/runs/${run}/report/index.html"
+REASON: Json = {
+    "links": [
+        *frame.cell("reason")["links"],
+        frame.to_page("How to fix it", q.REGISTRY + "${__data.fields.hint}"),
+    ]
+}
+"""The look of a column of reasons, beside a hidden column `hint`."""
+
 LEGEND = "{{target}} {{mode}}"
-ACCEPTED = [value({"1": ("✓ accepted", "green"), "0": ("▲ rejected", "orange")}), *missing("–")]
+ACCEPTED = [
+    panels.value({"1": ("✓ accepted", "green"), "0": ("▲ rejected", "orange")}),
+    *panels.missing("–"),
+]
 
 
 def _of(metric: str, *matchers: str) -> str:
-    return f"max by ({BY}) ({of_mode(metric, ONE, *matchers)})"
+    return f"max by ({BY}) ({q.of_mode(metric, ONE, *matchers)})"
 
 
 def _whole(figure: int) -> str:
     """This figure for each target of Dynamo on which the model passes, being a single graph."""
-    passed = of_mode("compilewatch_model_status", ONE, PASSED, 'target=~"dynamo.*"')
+    passed = q.of_mode("compilewatch_model_status", ONE, q.PASSED, 'target=~"dynamo.*"')
     return f"{figure} + 0 * max by ({BY}) ({passed})"
 
 
 def _now() -> list[Json]:
-    broken = f"sum by ({BY}) ({of_mode('compile_breaks_total', ONE)})"
-    passed = of_mode("compilewatch_model_status", ONE, PASSED)
-    status = of_mode("compilewatch_model_status", ONE)
+    broken = f"sum by ({BY}) ({q.of_mode('compile_breaks_total', ONE)})"
+    passed = q.of_mode("compilewatch_model_status", ONE, q.PASSED)
+    status = q.of_mode("compilewatch_model_status", ONE)
     columns = {
         "Result": f"max by ({BY}, status, phase) ({status})",
         "Captured": f"{_of('compilewatch_captured_ratio')} or {_whole(1)}",
@@ -85,7 +65,7 @@ def _now() -> list[Json]:
         f'label_replace({expr}, "figure", "{name}", "", "")' for name, expr in measured.items()
     )
     return [
-        table(
+        panels.table(
             "Now",
             "The newest result of each target, the phase in which it ended, and its measurements. "
             "Captured: operators that ran inside graphs, of all of one forward call. "
@@ -95,22 +75,26 @@ def _now() -> list[Json]:
             labels=("target", "mode", "status", "phase"),
             hidden=("Value #A",),
             looks={
-                "target": {"links": [to_dashboard(TARGETS, "This target", "target")]},
-                "status": STATE_CELL | {"custom.width": 125},
+                "target": frame.cell("target"),
+                "status": panels.STATE_CELL | {"custom.width": 125},
                 "mode": {"custom.width": 70},
                 "phase": {"custom.width": 80},
-                "fullgraph": {"mappings": ACCEPTED, **coloured("color-text"), "custom.width": 105},
+                "fullgraph": {
+                    "mappings": ACCEPTED,
+                    **panels.coloured("color-text"),
+                    "custom.width": 105,
+                },
                 "Captured": {
                     "custom.width": 95,
                     "unit": "percentunit",
                     "decimals": 1,
-                    "mappings": [NEARLY_ALL, *missing("–")],
+                    "mappings": [panels.NEARLY_ALL, *panels.missing("–")],
                 },
-                "Compile": {"unit": SECONDS},
+                "Compile": {"unit": q.SECONDS},
                 "Memory": {"unit": "bytes"},
             },
         ),
-        figures(
+        panels.figures(
             "Measurements",
             "Further figures of each target's newest result; –: the target does not measure it.",
             (9, 8),
@@ -123,22 +107,22 @@ def _now() -> list[Json]:
 
 def _about() -> list[Json]:
     who = "model, family, commit, architecture, task, source"
-    downloads = of_group("compilewatch_model_downloads", ONE)
+    downloads = q.of_group("compilewatch_model_downloads", ONE)
     return [
-        table(
+        panels.table(
             "About the model",
             "Its family, architecture, task and revision on the Hub; downloads in 30 days if "
             "the source reports them.",
             (24, 4),
             {
-                "Known": f"max by ({who}) ({of_group('compilewatch_model_info', ONE)})",
-                "Downloads": millions(f"max by (model, family, source) ({downloads})"),
+                "Known": f"max by ({who}) ({q.of_group('compilewatch_model_info', ONE)})",
+                "Downloads": q.millions(f"max by (model, family, source) ({downloads})"),
             },
             labels=("model", "family", "architecture", "task", "source", "commit"),
             hidden=("Value #A",),
             looks={
-                "family": {"links": [to_dashboard(OVERVIEW, "Its family", "family")]},
-                "Downloads": {"unit": MILLIONS},
+                "family": {"links": [frame.to_dashboard(frame.OVERVIEW, "Its family", "family")]},
+                "Downloads": {"unit": q.MILLIONS},
             },
         )
     ]
@@ -153,33 +137,27 @@ def break_table(
     checks: tuple[str, ...] = (),
 ) -> Json:
     """The lines that break, each once, with links to the line, the reason and how to fix it."""
-    line = to_page("The line", "${__data.fields.code:raw}")
-    return table(
+    line = frame.to_page("The line", "${__data.fields.code:raw}")
+    return panels.table(
         title,
         about,
         size,
-        {"Times": logged(breaks(match, *labels, checks=checks), "instant")},
+        {"Times": q.logged(q.breaks(match, *labels, checks=checks), "instant")},
         labels=(*labels, "place", "reason", "where", "code", "hint"),
         sort="Times",
         looks={
-            **{n: {"links": [to_dashboard(MODEL, "This model", n)]} for n in labels},
-            **dict.fromkeys(("code", "hint"), HIDDEN),
+            **{n: frame.cell(n) for n in labels},
+            **dict.fromkeys(("code", "hint"), panels.HIDDEN),
             "place": {"custom.minWidth": 220, "links": [line]},
-            "reason": {
-                "custom.minWidth": 220,
-                "links": [
-                    to_dashboard(REASONS, "This reason", "reason"),
-                    to_page("How to fix it", REGISTRY + "${__data.fields.hint}"),
-                ],
-            },
+            "reason": {"custom.minWidth": 220, **REASON},
             **{n: {"custom.width": w} for n, w in (("where", 110), ("Times", 95))},
         },
     )
 
 
 def _why() -> list[Json]:
-    counted = of_mode("compile_breaks_total", ONE)
-    passed = f"group({of_mode('compilewatch_model_status', ONE, PASSED)})"
+    counted = q.of_mode("compile_breaks_total", ONE)
+    passed = f"group({q.of_mode('compilewatch_model_status', ONE, q.PASSED)})"
     most = f"max by (reason) (sum by (source, {BY}, reason) ({counted}))"
     # The metric starts again with each run: it is the count of the latest one.
     return [
@@ -191,32 +169,32 @@ def _why() -> list[Json]:
             ONE,
             checks=(ONE,),
         ),
-        bars(
+        panels.bars(
             "Why it breaks",
             "Graph breaks of one forward call in the newest run, by reason, in the target and mode "
             "with most breaks.",
             (9, 9),
-            now(f"sort_desc({or_say(most, passed, reason='no graph breaks')})", "{{reason}}"),
+            q.now(f"sort_desc({q.or_say(most, passed, reason='no graph breaks')})", "{{reason}}"),
             above=True,
-            color=fixed(ORANGE),
-            links=[from_series(REASONS, "This reason", "reason")],
+            color=panels.fixed(panels.ORANGE),
+            links=frame.series("reason"),
         ),
     ]
 
 
 def _trend(title: str, about: str, metric: str, unit: str, *matchers: str) -> Json:
-    return trend(title, about, (12, 7), ever(_of(metric, *matchers), LEGEND), unit=unit)
+    return panels.trend(title, about, (12, 7), q.ever(_of(metric, *matchers), LEGEND), unit=unit)
 
 
 def _history() -> list[list[Json]]:
     spent = ", ".join(f'{one}="durations.{one}"' for one in Phase if one is not Phase.DONE)
     run = "{{substr 4 6 .run}}-{{substr 6 8 .run}} {{.target}} {{.mode}}"
-    checked = model_log('event="model_checked"') + f" | {ONE} | reused_from=``"
-    broken = f"sum by ({BY}) ({of_mode('compile_breaks_total', ONE)})"
-    passed = f"max by ({BY}) ({of_mode('compilewatch_model_status', ONE, PASSED)})"
+    checked = q.model_log('event="model_checked"') + f" | {ONE} | reused_from=``"
+    broken = f"sum by ({BY}) ({q.of_mode('compile_breaks_total', ONE)})"
+    passed = f"max by ({BY}) ({q.of_mode('compilewatch_model_status', ONE, q.PASSED)})"
     return [
         [
-            phases(
+            panels.phases(
                 "Time in each phase",
                 "From the log: seconds that each check of the time shown spent in each phase, "
                 "oldest first. Reused results took no time and are not shown.",
@@ -227,18 +205,18 @@ def _history() -> list[list[Json]]:
             ),
         ],
         [
-            trend(
+            panels.trend(
                 "Captured over time",
                 "Operators that ran inside captured graphs, of all of one forward call.",
                 (12, 7),
-                ever(f"{_of('compilewatch_captured_ratio')} or {_whole(1)}", LEGEND),
+                q.ever(f"{_of('compilewatch_captured_ratio')} or {_whole(1)}", LEGEND),
                 unit="percentunit",
             ),
-            trend(
+            panels.trend(
                 "Graph breaks over time",
                 "Breaks of one forward call, all reasons together; 0 where it passes.",
                 (12, 7),
-                ever(f"{broken} or 0 * {passed}", LEGEND),
+                q.ever(f"{broken} or 0 * {passed}", LEGEND),
             ),
         ],
         [
@@ -246,7 +224,7 @@ def _history() -> list[list[Json]]:
                 "Compile time",
                 "With empty caches, by targets that measure it.",
                 "compilewatch_compile_duration_seconds",
-                SECONDS,
+                q.SECONDS,
                 'cache="cold"',
             ),
             _trend(
@@ -273,23 +251,23 @@ SENTENCE = (
 
 def model() -> Json:
     name = 'family=~"$family"'
-    info = f"max by (model) ({of_group('compilewatch_model_info', name)})"
-    downloads = f"max by (model) ({of_group('compilewatch_model_downloads', name)})"
-    failing = f"max by (model) ({of_mode('compilewatch_model_status', FAILED, name)})"
+    info = f"max by (model) ({q.of_group('compilewatch_model_info', name)})"
+    downloads = f"max by (model) ({q.of_group('compilewatch_model_downloads', name)})"
+    failing = f"max by (model) ({q.of_mode('compilewatch_model_status', q.FAILED, name)})"
     used = f"({downloads} or 0 * {info})"
-    events = f"{log()} | {ONE}"
-    return dashboard(
-        MODEL,
+    events = f"{q.log()} | {ONE}"
+    return frame.dashboard(
+        frame.MODEL,
         "One model: its history, its results on each target, each break with its line and reason, "
         "the cost of the phases, its log, and the build with its files.",
         [
             [
-                timeline(
+                panels.timeline(
                     "$model over time",
                     "The result of the model on each target.",
                     (24, 6),
-                    ever(codes(BY, ONE), LEGEND),
-                    links=[from_series(TARGETS, "This target", "target")],
+                    q.ever(panels.codes(BY, ONE), LEGEND),
+                    links=frame.series("target"),
                 )
             ],
             _now(),
@@ -297,29 +275,31 @@ def model() -> Json:
             *_history(),
             _about(),
             [
-                logs(
+                panels.logs(
                     "Log",
                     "All events about the model, one per line; the row below shows them as JSON.",
                     (24, 10),
                     f"{events} | line_format `{SENTENCE}`",
                 )
             ],
-            row(
+            frame.row(
                 "The log as JSON",
-                logs("Log as JSON", "The same events as they were written.", (24, 12), events),
+                panels.logs(
+                    "Log as JSON", "The same events as they were written.", (24, 12), events
+                ),
             ),
         ],
         variables=[
-            *shared(),
-            family(),
-            variable(
+            *frame.shared(),
+            frame.family(),
+            frame.variable(
                 "model",
                 "The model: those that do not pass first, the most downloaded first.",
                 f"query_result(sort_desc({used} + on (model) 1e12 * {failing} or {used}))",
                 regex='/model="([^"]+)"/',
                 every=False,
             ),
-            *releases("run", "transformers", "torch", match=ONE),
+            *frame.releases("run", "transformers", "torch", match=ONE),
             {
                 "type": "textbox",
                 "name": "build_url",
@@ -330,5 +310,257 @@ def model() -> Json:
                 "current": {"text": BUILD_URL, "value": BUILD_URL},
             },
         ],
-        pages=[page("Report of the run", REPORT)],
+        pages=[frame.page("Report of the run", REPORT)],
+    )
+
+
+OF_REASON = 'reason="$reason"'
+BREAKS = q.of_mode("compile_breaks_total", OF_REASON)
+HITS = q.of_mode("compilewatch_reason_models", OF_REASON)
+DOWNLOADS = q.of_mode("compilewatch_reason_downloads", OF_REASON)
+UNBROKEN = q.of_mode("compilewatch_reason_fixed_models", OF_REASON)
+
+
+def _numbers() -> list[Json]:
+    # In steps of an hour; of a reason that is newer than the last full hour, now.
+    newest = f"timestamp({HITS})"
+    first = f"(min(min_over_time({newest}[$__range:1h])) or min({newest})) * 1000"
+    return [
+        panels.tiles(
+            "Models",
+            "Affected models, in the target and mode with most of them, all sources together.",
+            (5, 4),
+            q.now(f"sum(max by (source) ({HITS}))"),
+            steps=[(None, panels.ORANGE)],
+        ),
+        panels.tiles(
+            "Left without breaks by a fix",
+            "Models that break for this reason only: they have no graph break any more once it is "
+            "fixed.",
+            (5, 4),
+            q.now(f"sum(max by (source) ({UNBROKEN}))"),
+            steps=[(None, "green")],
+        ),
+        panels.tiles(
+            "Downloads",
+            "Downloads over 30 days of the affected models, in millions, if they are known.",
+            (5, 4),
+            q.now(q.millions(f"sum(max by (source) ({DOWNLOADS}))")),
+            unit=q.MILLIONS,
+            steps=[(None, panels.ORANGE)],
+        ),
+        panels.tiles(
+            "Breaks",
+            "Graph breaks with this reason.",
+            (4, 4),
+            q.now(f"sum({BREAKS})"),
+            steps=[(None, panels.ORANGE)],
+        ),
+        panels.tiles(
+            "First seen",
+            "First occurrence within the time shown: choose a longer time range if it is at its "
+            "beginning.",
+            (5, 4),
+            q.now(first),
+            unit="dateTimeAsIso",
+        ),
+    ]
+
+
+def _hit() -> list[Json]:
+    used = f"max by (model) ({q.of_group('compilewatch_model_downloads')})"
+    hit = f"max by (model) (sum by (model, source, target, mode) ({BREAKS}))"
+    look: Json = {"color": panels.fixed(panels.ORANGE), "links": frame.series("model")}
+    return [
+        panels.bars(
+            "Models, by downloads",
+            "The 15 most downloaded affected models.",
+            (12, 11),
+            q.now(q.millions(f"sort_desc(topk(15, {used} and on (model) {hit}))"), "{{model}}"),
+            **look | {"color": panels.fixed(panels.BLUE), "unit": q.MILLIONS},
+        ),
+        panels.bars(
+            "Models, by breaks",
+            "The 15 models with most breaks of this reason in one forward call, in the target "
+            "and mode with most breaks.",
+            (12, 11),
+            q.now(f"sort_desc(topk(15, {hit}))", "{{model}}"),
+            **look,
+        ),
+    ]
+
+
+def _all() -> Json:
+    models, downloads = (
+        f"sum by (reason) (max by (source, reason) ({q.of_mode(name)}))"
+        for name in ("compilewatch_reason_models", "compilewatch_reason_downloads")
+    )
+    return panels.table(
+        "All reasons",
+        "Every reason of the newest runs. A model counts once, in the target and mode where the "
+        "reason affects most models.",
+        (24, 10),
+        {"Models": q.hint(models), "Downloads": q.millions(downloads)},
+        labels=("reason", "hint"),
+        sort="Models",
+        looks={
+            "reason": REASON,
+            "hint": panels.HIDDEN,
+            "Models": {"custom.width": 120},
+            "Downloads": {"custom.width": 120, "unit": q.MILLIONS},
+        },
+    )
+
+
+def _first() -> Json:
+    unbroken, downloads, models = (
+        f"sum by (reason) (max by (source, reason) ({q.of_mode(name)}))"
+        for name in (
+            "compilewatch_reason_fixed_models",
+            "compilewatch_reason_fixed_downloads",
+            "compilewatch_reason_models",
+        )
+    )
+    return panels.table(
+        "What to fix first",
+        "Each reason with the models that have no graph break any more once it is fixed alone, "
+        "their downloads, and the models that it breaks at all, which is the most that its fix can "
+        "give together with others. The command `compilewatch leverage` ranks lines and steps.",
+        (24, 8),
+        {
+            "Fixed": q.hint(
+                q.or_say(f"{unbroken} > 0", f"group({models})", reason="no fix alone is enough")
+            ),
+            "Downloads": q.hint(q.millions(downloads)),
+            "At most": q.hint(f"{models} and ({unbroken} > 0)"),
+        },
+        labels=("reason", "hint"),
+        sort="Fixed",
+        looks={
+            "reason": REASON,
+            "hint": panels.HIDDEN,
+            **{name: {"custom.width": 120} for name in ("Fixed", "At most")},
+            "Downloads": {"custom.width": 120, "unit": q.MILLIONS},
+        },
+    )
+
+
+def _fixes() -> list[Json]:
+    """What `compilewatch fix --all-of` verified, for all reasons together."""
+    states = {
+        "verified": "verified",
+        "improves": "fewer breaks",
+        "captured": "captured, not verified",
+        "nothing": "no fix",
+        "no_verdict": "no verdict",
+        "not_searched": "not searched",
+    }
+    counted = {
+        name: q.of_mode("compilewatch_fixes_models", f'fix_state="{state}"')
+        for state, name in states.items()
+    }
+    gained = q.of_mode("compilewatch_fixes_downloads", 'fix_state="verified"')
+    kinds = q.of_mode("compilewatch_fix_changes_models")
+    return [
+        panels.tiles(
+            "Fixes",
+            "Models with graph breaks, of all reasons, by what the search for a fix found, in all "
+            "targets and modes together. Verified: plain PyTorch confirms a single graph. No data: "
+            "no run was searched, with `compilewatch fix --all-of` or the parameter FIX.",
+            (12, 4),
+            *(q.now(f"sum({series})", name) for name, series in counted.items()),
+            steps=[(None, "text")],
+        ),
+        panels.tiles(
+            "Downloads with a verified fix",
+            "Downloads over 30 days of the models with a verified fix, in millions, in the target "
+            "and mode with most of them.",
+            (4, 4),
+            q.now(q.millions(f"sum(max by (source) ({gained}))")),
+            unit=q.MILLIONS,
+            steps=[(None, "green")],
+        ),
+        panels.tiles(
+            "Kinds of changes",
+            "Models with a verified fix, by the kinds of changes in it; a fix may have several.",
+            (8, 4),
+            q.now(f"sum by (change_kind) ({kinds})", "{{change_kind}}"),
+            steps=[(None, "text")],
+        ),
+    ]
+
+
+def _models() -> Json:
+    used = q.of_group("compilewatch_model_downloads")
+    return panels.table(
+        "Models with this reason",
+        "Breaks in one forward call over all targets and modes, and downloads of the model.",
+        (24, 10),
+        {
+            "Breaks": f"sum by (model, family) ({BREAKS})",
+            "Downloads": q.millions(
+                f"max by (model, family) ({used}) and on (model, family) {BREAKS}"
+            ),
+        },
+        labels=("model", "family"),
+        sort="Downloads",
+        looks={
+            "model": frame.cell("model"),
+            "family": frame.cell("family"),
+            "Downloads": {"unit": q.MILLIONS},
+        },
+    )
+
+
+def reasons() -> Json:
+    every = f"sum by (reason) ({q.of_mode('compilewatch_reason_models')})"
+    return frame.dashboard(
+        frame.REASONS,
+        "One reason of graph breaks: the affected models, their downloads, the first occurrence, "
+        "the trend, and the source lines.",
+        [
+            _numbers(),
+            _hit(),
+            [_first()],
+            _fixes(),
+            [
+                panels.trend(
+                    "Models over time",
+                    "Affected models.",
+                    (12, 7),
+                    q.ever(f"sum by (target, mode) ({HITS})", LEGEND),
+                ),
+                panels.trend(
+                    "Downloads over time",
+                    "Downloads of the affected models.",
+                    (12, 7),
+                    q.ever(q.millions(f"sum by (target, mode) ({DOWNLOADS})"), LEGEND),
+                    unit=q.MILLIONS,
+                ),
+            ],
+            [
+                break_table(
+                    "Where it breaks",
+                    "From the log: each line with a break of this reason in the time shown.",
+                    (24, 10),
+                    OF_REASON,
+                    "model",
+                )
+            ],
+            frame.row("Affected models and locations"),
+            [_models()],
+            [_all()],
+        ],
+        variables=[
+            *frame.shared(),
+            frame.variable(
+                "reason",
+                "The reason; the one that affects most models comes first.",
+                f"query_result(sort_desc({every}))",
+                regex='/reason="([^"]+)"/',
+                every=False,
+            ),
+            *frame.releases("transformers", "torch"),
+        ],
+        since="now-30d",
     )

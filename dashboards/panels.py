@@ -9,12 +9,87 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from compilewatch.records import Mode
-from dashboards.sources import SCRAPE, Json, cells, logged
-from dashboards.states import BY_CODE, STATES, missing
+from dashboards.queries import SCRAPE, Json, cells, logged, of_mode
+
+GREEN, ORANGE, RED, PURPLE, GREY = "#37872d", "#cf5f08", "#c4162a", "#8f3bb8", "#6b7079"
+"""Dark enough for white words, light enough on a dark page."""
+
+
+class State(NamedTuple):
+    """A status, or an error's phase; `text` distinguishes it without colours."""
+
+    status: str
+    text: str
+    colour: str
+    phase: str = ""
+
+
+STATES = (
+    State("pass", "✓ pass", GREEN),
+    State("skipped", "○ skipped", GREY),
+    State("unsupported", "○ unsupported", GREY),
+    State("timeout", "○ timeout", GREY),
+    State("oom", "○ out of memory", GREY),
+    State("crashed", "○ crashed", GREY),
+    State("error", "○ not compiled", GREY, 'phase!~"compile|compare"'),
+    State("graph_break", "▲ graph break", ORANGE),
+    State("mismatch", "≠ mismatch", PURPLE),
+    State("error", "✗ error", RED, 'phase=~"compile|compare"'),
+)
+"""From best to worst. An error before the compiler was reached is not a verdict, hence grey."""
+
+
+def codes(by: str, *matchers: str) -> str:
+    """The worst state of each group, as its place in `STATES`, from 1."""
+    parts = [
+        of_mode("compilewatch_model_status", f'status="{s.status}"', s.phase, *matchers)
+        + (f" * {code}" if code > 1 else "")
+        for code, s in enumerate(STATES, start=1)
+    ]
+    # Each `or` reads all on its left again, hence the many that pass come last.
+    return f"max by ({by}) ({' or '.join(reversed(parts))})"
+
+
+def value(texts: dict[str, tuple[str, str]]) -> Json:
+    """A value -> its text and colour."""
+    results = {
+        key: {"text": text, "color": colour, "index": index}
+        for index, (key, (text, colour)) in enumerate(texts.items())
+    }
+    return {"type": "value", "options": results}
+
+
+def between(low: float, high: float | None, text: str, colour: str) -> Json:
+    """All values from `low` to `high`."""
+    result = {"text": text, "color": colour, "index": int(low)}
+    return {"type": "range", "options": {"from": low, "to": high, "result": result}}
+
+
+def missing(text: str, colour: str = "text") -> list[Json]:
+    """The text of a cell without a value. (`null+nan` would treat every word as a NaN.)"""
+    result = {"text": text, "index": 99, "color": colour}
+    return [
+        {"type": "special", "options": {"match": match, "result": result}}
+        for match in ("null", "empty")
+    ]
+
+
+NEARLY_ALL = {
+    "type": "range",
+    "options": {"from": 0.9995, "to": 0.9999999, "result": {"text": ">99.9 %", "index": 0}},
+}
+"""A share that is not 1 and would be rounded to it."""
+
+BY_CODE = [between(c, c + 0.99, s.text, s.colour) for c, s in enumerate(STATES, start=1)]
+"""Of `codes`; what is added below one orders equal states."""
+
+BY_NAME = [value({s.status: (s.text, s.colour) for s in STATES})]
+"""Of the label `status`."""
+
 
 NOT_RUN = "not run"
 """Shown in place of a missing cell: a number that was not measured is not zero."""
@@ -369,3 +444,115 @@ def logs(title: str, about: str, size: tuple[int, int], expr: str, **look: Any) 
         "dedupStrategy": "none",
     }
     return panel("logs", title, about, size, [logged(expr)], options=options, unit="none", **look)
+
+
+def coloured(kind: str) -> Json:
+    """Cells in the colour of their value: the name before Grafana 9.5, then the one since."""
+    solid = {"color-background": "color-background-solid"}.get(kind, kind)
+    return {"custom.displayMode": solid, "custom.cellOptions": {"type": kind, "mode": "basic"}}
+
+
+def table(
+    title: str,
+    about: str,
+    size: tuple[int, int],
+    columns: Mapping[str, str | Json],
+    *,
+    labels: Sequence[str],
+    hidden: Sequence[str] = (),
+    sort: str = "",
+    looks: Mapping[str, Json] | None = None,
+    **look: Any,
+) -> Json:
+    """Rows by their labels: first these, then a number each from a query; `looks` by column."""
+    asked = [cells(asked) if isinstance(asked, str) else asked for asked in columns.values()]
+    # Grafana names a query's value `Value #A`, or `Value` if it is the only one.
+    names = {
+        f"Value #{ref}": name for ref, name in zip(string.ascii_uppercase, columns, strict=False)
+    }
+    names["Value"] = next(iter(columns))
+    order = {name: index for index, name in enumerate([*labels, *names])}
+    steps = [
+        change("merge"),
+        change(
+            "organize",
+            excludeByName=dict.fromkeys(["Time", *hidden], True),
+            indexByName=order,
+            renameByName=names,
+        ),
+    ]
+    return _rows(title, about, size, asked, steps, sort, looks, **look)
+
+
+def matrix(
+    title: str,
+    about: str,
+    size: tuple[int, int],
+    expr: str,
+    *,
+    row: str,
+    column: str,
+    link: Json,
+    mappings: Sequence[Json] = (),
+    width: int = 280,
+    **look: Any,
+) -> Json:
+    """A table of coloured cells, in the order of the response; names link to their row's page."""
+    steps = grouped(row, column)
+    head = {"custom.width": width, "mappings": [], "links": [link]}
+    looks = {row: head | {"custom.displayMode": "auto", "custom.cellOptions": {"type": "auto"}}}
+    cells_panel = _rows(title, about, size, [cells(expr)], steps, "", looks, **look)
+    defaults = cells_panel["fieldConfig"]["defaults"]
+    defaults["mappings"] = [*mappings, *missing(NOT_RUN, GREY)]
+    # With many targets the table scrolls to the side, and no name is cut off.
+    defaults["custom"] |= {"filterable": True, "align": "left", "minWidth": 140}
+    for name, one in coloured("color-background").items():
+        defaults["custom"][name.removeprefix("custom.")] = one
+    return cells_panel
+
+
+def figures(
+    title: str, about: str, size: tuple[int, int], expr: str, *, row: str, column: str, **look: Any
+) -> Json:
+    """Numbers by the values of two labels; a row or column that is nowhere is not there."""
+    looks: Json = {"mappings": missing("–")} | look
+    return _rows(title, about, size, [cells(expr)], grouped(row, column), "", {}, **looks)
+
+
+def _rows(
+    title: str,
+    about: str,
+    size: tuple[int, int],
+    targets: Sequence[Json],
+    transformations: Sequence[Json],
+    sort: str,
+    looks: Mapping[str, Json] | None,
+    **look: Any,
+) -> Json:
+    options = {
+        "showHeader": True,
+        "cellHeight": "sm",
+        "footer": {"show": False, "reducer": [], "countRows": False, "fields": ""},
+        "sortBy": [{"displayName": sort, "desc": True}] if sort else [],
+    }
+    given = {
+        "custom": {"filterable": False, "minWidth": 60, "align": "auto"},
+        "mappings": missing("–"),
+        "options": options,
+        "overrides": [
+            *look.pop("overrides", ()),
+            *(override(name, one) for name, one in (looks or {}).items()),
+        ],
+        "transformations": transformations,
+    }
+    return panel("table", title, about, size, targets, **(given | look))
+
+
+HIDDEN = {"custom.hidden": True, "custom.hideFrom": {"viz": True, "legend": True, "tooltip": True}}
+"""The look of a column that only provides links."""
+
+WHEN = {"unit": "dateTimeAsIso", "custom.width": 160, "mappings": [value({"0": ("–", "text")})]}
+"""The look of a column of times; 0 is that of a row which says that there is nothing."""
+
+STATE_CELL = {"mappings": [*BY_NAME, *missing("–", GREY)], **coloured("color-background")}
+"""The look of a column of statuses."""

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from dashboards.frame import MODEL, PROFILES, dashboard, from_series, row, shared, to_dashboard
-from dashboards.panels import bars, by_number, fixed, trend
-from dashboards.queries import of_group, or_say
-from dashboards.sources import Json, ever, now
-from dashboards.states import RED
-from dashboards.tables import table
+from dashboards import frame, panels
+from dashboards import queries as q
+from dashboards.queries import Json
 
-LATENCY = of_group("compilewatch_latency_seconds", 'quantile="0.5"')
-TAIL = of_group("compilewatch_latency_seconds", 'quantile="0.99"')
-THROUGHPUT = of_group("compilewatch_throughput_samples_per_second")
-MEMORY = of_group("compilewatch_profile_memory_bytes")
-SPEEDUP = of_group("compilewatch_profile_speedup_ratio")
-COST = of_group("compilewatch_break_cost_ratio")
-RANKED = of_group("compilewatch_break_cost_downloads")
-BREAK_EVEN = of_group("compilewatch_break_even_calls")
-SLOWER = of_group("compilewatch_profile_slower_ratio")
+LATENCY = q.of_group("compilewatch_latency_seconds", 'quantile="0.5"')
+TAIL = q.of_group("compilewatch_latency_seconds", 'quantile="0.99"')
+THROUGHPUT = q.of_group("compilewatch_throughput_samples_per_second")
+MEMORY = q.of_group("compilewatch_profile_memory_bytes")
+SPEEDUP = q.of_group("compilewatch_profile_speedup_ratio")
+COST = q.of_group("compilewatch_break_cost_ratio")
+RANKED = q.of_group("compilewatch_break_cost_downloads")
+BREAK_EVEN = q.of_group("compilewatch_break_even_calls")
+SLOWER = q.of_group("compilewatch_profile_slower_ratio")
 BY = "model, target, batch_size"
 
 
@@ -30,7 +27,7 @@ def _best() -> list[Json]:
         "Speed-up": f"max by ({BY}) ({SPEEDUP})",
     }
     return [
-        table(
+        panels.table(
             "Profiled models by target and batch size",
             "Of the newest run with profiles. Speed-up is eager latency divided by that of the "
             "target, where the numbers match. –: not measured, or too few samples.",
@@ -39,7 +36,7 @@ def _best() -> list[Json]:
             labels=("model", "target", "batch_size"),
             sort="Samples/s",
             looks={
-                "model": {"links": [to_dashboard(MODEL, "This model", "model")]},
+                "model": frame.cell("model"),
                 **{name: {"unit": "s"} for name in ("Latency", "p99")},
                 "Memory": {"unit": "bytes"},
             },
@@ -48,20 +45,20 @@ def _best() -> list[Json]:
 
 
 def _top(title: str, about: str, expr: str, unit: str) -> Json:
-    return bars(
+    return panels.bars(
         title,
         about,
         (12, 9),
-        now(expr, "{{model}} {{target}}"),
+        q.now(expr, "{{model}} {{target}}"),
         unit=unit,
-        links=[from_series(MODEL, "This model", "model")],
+        links=frame.series("model"),
     )
 
 
 def _by_size(title: str, about: str, selected: str, unit: str) -> Json:
     """Against the batch size, with a bar for each model and target."""
     named = f'label_join({selected}, "series", " ", "model", "target")'
-    return by_number(
+    return panels.by_number(
         title,
         about,
         (8, 10),
@@ -73,12 +70,13 @@ def _by_size(title: str, about: str, selected: str, unit: str) -> Json:
 
 
 def profiles() -> Json:
-    changes = of_group("compilewatch_profile_changes")
+    changes = q.of_group("compilewatch_profile_changes")
     slower = f"max by (model, target) ({SLOWER})"
+    evidence = f"group({changes})"
     even = f"bottomk(15, min by (model, target, cache) ({BREAK_EVEN}))"
-    stability = of_group("compilewatch_profiles")
-    return dashboard(
-        PROFILES,
+    stability = q.of_group("compilewatch_profiles")
+    return frame.dashboard(
+        frame.PROFILES,
         "Inference profiles: latency, throughput and memory by batch size, cost of graph breaks.",
         [
             _best(),
@@ -102,7 +100,7 @@ def profiles() -> Json:
                     "bytes",
                 ),
             ],
-            row("Graph breaks"),
+            frame.row("Graph breaks"),
             [
                 _top(
                     "Share of a call",
@@ -117,7 +115,7 @@ def profiles() -> Json:
                     "short",
                 ),
             ],
-            row("Compiling"),
+            frame.row("Compiling"),
             [
                 _top(
                     "Least speed-up",
@@ -125,44 +123,44 @@ def profiles() -> Json:
                     f"sort(bottomk(15, min by (model, target) ({SPEEDUP})))",
                     "none",
                 ),
-                bars(
+                panels.bars(
                     "Calls until compiling has paid",
                     "With empty (cold) and filled (warm) caches; a model that is not faster is "
                     "absent.",
                     (12, 9),
-                    now(
-                        f"sort({or_say(even, f'group({LATENCY})', model='none has paid')})",
+                    q.now(
+                        f"sort({q.or_say(even, f'group({LATENCY})', model='none has paid')})",
                         "{{model}} {{target}} {{cache}}",
                     ),
-                    links=[from_series(MODEL, "This model", "model")],
+                    links=frame.series("model"),
                 ),
             ],
-            row("Against the baseline"),
+            frame.row("Against the baseline"),
             [
-                bars(
+                panels.bars(
                     "Slower models",
                     "CPU time divided by that of the baseline, beyond noise.",
                     (8, 9),
-                    now(
-                        f"sort_desc({or_say(slower, f'group({changes})', model='none is slower')})",
+                    q.now(
+                        f"sort_desc({q.or_say(slower, evidence, model='none is slower')})",
                         "{{model}} {{target}}",
                     ),
-                    color=fixed(RED),
-                    links=[from_series(MODEL, "This model", "model")],
+                    color=panels.fixed(panels.RED),
+                    links=frame.series("model"),
                 ),
-                trend(
+                panels.trend(
                     "Comparisons by verdict",
                     "Batch sizes of profiled models. Unclear: too few rounds, or a busy machine.",
                     (8, 9),
-                    ever(f"sum by (target, verdict) ({changes})", "{{target}} {{verdict}}"),
+                    q.ever(f"sum by (target, verdict) ({changes})", "{{target}} {{verdict}}"),
                 ),
-                trend(
+                panels.trend(
                     "Stability",
                     "Profiled models: unstable ones were measured on a busy machine.",
                     (8, 9),
-                    ever(f"sum by (target, stability) ({stability})", "{{target}} {{stability}}"),
+                    q.ever(f"sum by (target, stability) ({stability})", "{{target}} {{stability}}"),
                 ),
             ],
         ],
-        variables=shared(),
+        variables=frame.shared(),
     )

@@ -1,32 +1,13 @@
-"""The results of each target, and the first target that fails."""
+"""The results of each target and the first that fails; the cost of compiling and its outliers."""
 
 from __future__ import annotations
 
-from dashboards.frame import (
-    COST,
-    OVERVIEW,
-    TARGETS,
-    dashboard,
-    family,
-    row,
-    shared,
-    to_dashboard,
-)
+from dashboards import frame, panels
+from dashboards import queries as q
 from dashboards.overview import share_over_time
-from dashboards.panels import STATUS_SERIES, bars, fixed, stacks, trend
-from dashboards.queries import (
-    PASSED,
-    of_mode,
-    of_run,
-    or_say,
-    share_of_downloads,
-    share_of_models,
-)
-from dashboards.sources import Json, ever, now
-from dashboards.states import GREEN, NEARLY_ALL, ORANGE, RED, missing
-from dashboards.tables import figures, matrix, table
+from dashboards.queries import Json
 
-RESULTS = of_mode("compilewatch_results")
+RESULTS = q.of_mode("compilewatch_results")
 RAN = 'status=~"pass|graph_break|mismatch|error|timeout|oom|crashed"'
 
 
@@ -34,9 +15,9 @@ def _now() -> list[Json]:
     by = "target, mode, status"
     named = f'label_join(sum by ({by}) ({RESULTS}), "where", " ", "target", "mode")'
     # About a run of several targets: it has no target label.
-    layers = of_run("compilewatch_first_failing_layer", 'mode=~"$mode"')
+    layers = q.of_run("compilewatch_first_failing_layer", 'mode=~"$mode"')
     return [
-        stacks(
+        panels.stacks(
             "Results by target",
             "Results of the newest run by status. Results without a verdict are grey.",
             (14, 10),
@@ -44,12 +25,12 @@ def _now() -> list[Json]:
             row="where",
             column="status",
         ),
-        bars(
+        panels.bars(
             "First target that fails",
             "Models by the first of eager, dynamo, export, inductor, xla, neuron that fails. Zero: "
             "the target ran and is never the first.",
             (10, 10),
-            now(f"sort_desc(sum by (layer, mode) ({layers}))", "{{layer}} {{mode}}"),
+            q.now(f"sort_desc(sum by (layer, mode) ({layers}))", "{{layer}} {{mode}}"),
         ),
     ]
 
@@ -59,25 +40,25 @@ def _look_up() -> list[Json]:
     share = {
         "unit": "percentunit",
         "decimals": 1,
-        "mappings": [NEARLY_ALL, *missing("–")],
+        "mappings": [panels.NEARLY_ALL, *panels.missing("–")],
     }
     inside, every = (
-        f"sum by ({by}) ({of_mode('compilewatch_operators', *matchers)})"
+        f"sum by ({by}) ({q.of_mode('compilewatch_operators', *matchers)})"
         for matchers in (('where="captured"',), ())
     )
     captured = f"{inside} / {every}"
     counts = f'label_join(sum by ({by}, status) ({RESULTS}), "where", " ", "target", "mode")'
     return [
-        figures(
+        panels.figures(
             "Results by target and status",
             "Results of the newest run. –: no result of that status.",
             (12, 8),
             counts,
             row="where",
             column="status",
-            overrides=STATUS_SERIES,
+            overrides=panels.STATUS_SERIES,
         ),
-        table(
+        panels.table(
             "Shares by target",
             "Captured: operators that ran inside graphs, of all of one forward call of each model. "
             "Without breaks: passes divided by verdicts; by downloads, a model counts as much "
@@ -85,12 +66,14 @@ def _look_up() -> list[Json]:
             (12, 8),
             {
                 "Captured": captured,
-                "Without breaks": share_of_models(by),
-                "By downloads": share_of_downloads(by),
+                "Without breaks": q.share_of_models(by),
+                "By downloads": q.share_of_downloads(by),
             },
             labels=("source", "target", "mode"),
             looks={
-                "target": {"links": [to_dashboard(COST, "Cost of this target", "target")]},
+                "target": {
+                    "links": [frame.to_dashboard(frame.COST, "Cost of this target", "target")]
+                },
                 "Captured": share,
                 "Without breaks": share,
                 "By downloads": share,
@@ -101,45 +84,45 @@ def _look_up() -> list[Json]:
 
 def _families() -> list[Json]:
     def of(*matchers: str) -> str:
-        return of_mode("compilewatch_family_results", 'family=~"$family"', *matchers)
+        return q.of_mode("compilewatch_family_results", 'family=~"$family"', *matchers)
 
     by = "family, target, mode"
     every = f"sum by ({by}) ({of(RAN)})"
-    passed = f"(sum by ({by}) ({of(PASSED)}) or 0 * {every}) / {every}"
+    passed = f"(sum by ({by}) ({of(q.PASSED)}) or 0 * {every}) / {every}"
     return [
-        matrix(
+        panels.matrix(
             "Families by target",
             "Passes divided by results that ran. Families with the lowest share come first.",
             (24, 14),
             f'sort(label_join({passed}, "column", " ", "target", "mode"))',
             row="family",
             column="column",
-            link=to_dashboard(OVERVIEW, "Models of this family", "family"),
+            link=frame.to_dashboard(frame.OVERVIEW, "Models of this family", "family"),
             unit="percentunit",
-            steps=[(None, RED), (0.5, ORANGE), (1, GREEN)],
+            steps=[(None, panels.RED), (0.5, panels.ORANGE), (1, panels.GREEN)],
         )
     ]
 
 
 def _neuron() -> list[Json]:
-    classes = f"count by (error_class) ({of_mode('compilewatch_neuron_failure')})"
-    ran = of_mode("compilewatch_results", 'target=~"neuron.*"')
+    classes = f"count by (error_class) ({q.of_mode('compilewatch_neuron_failure')})"
+    ran = q.of_mode("compilewatch_results", 'target=~"neuron.*"')
     expected, fallbacks = (
-        f"count by (source, mode) ({of_mode(name)} > 0)"
+        f"count by (source, mode) ({q.of_mode(name)} > 0)"
         for name in ("compilewatch_expected_to_fail_on_neuron", "compilewatch_fallbacks")
     )
     return [
-        bars(
+        panels.bars(
             "Neuron failures by class",
             "Models for which neuronx-cc produced no executable.",
             (12, 8),
-            now(
-                f"sort_desc({or_say(classes, f'group({ran})', error_class='none')})",
+            q.now(
+                f"sort_desc({q.or_say(classes, f'group({ran})', error_class='none')})",
                 "{{error_class}}",
             ),
-            color=fixed(RED),
+            color=panels.fixed(panels.RED),
         ),
-        table(
+        panels.table(
             "XLA fallbacks and expected Neuron failures",
             "Models with an operator that ran outside XLA, and models with one that neuronx-cc "
             "is documented to reject (an expectation, no verdict).",
@@ -151,24 +134,165 @@ def _neuron() -> list[Json]:
 
 
 def targets() -> Json:
-    return dashboard(
-        TARGETS,
+    return frame.dashboard(
+        frame.TARGETS,
         "Results by target and status, the first target that fails, and families by target.",
         [
             _now(),
             [
                 share_over_time(12, 9),
-                trend(
+                panels.trend(
                     "Results over time",
                     "Results of the chosen targets and modes by status.",
                     (12, 9),
-                    ever(f"sum by (status) ({RESULTS})", "{{status}}"),
+                    q.ever(f"sum by (status) ({RESULTS})", "{{status}}"),
                     drawn="bars",
                 ),
             ],
             _look_up(),
             _families(),
-            row("XLA and Neuron", *_neuron()),
+            frame.row("XLA and Neuron", *_neuron()),
         ],
-        variables=[*shared(), family()],
+        variables=[*frame.shared(), frame.family()],
+    )
+
+
+COLD = q.of_mode("compilewatch_compile_duration_seconds", 'cache="cold"')
+WARM = q.of_mode("compilewatch_compile_duration_seconds", 'cache="warm"')
+MEMORY = q.of_mode("compilewatch_peak_memory_bytes")
+SPEEDUP = q.of_mode("compilewatch_speedup_ratio")
+SPENT = "compilewatch_phase_duration_seconds"
+COMPILING = q.of_mode(SPENT, 'phase="compile"')
+BY = "target, mode"
+LEGEND = "{{target}} {{mode}}"
+OUTLIER_FACTOR = 3
+
+
+def _median(selected: str, quantile: float = 0.5) -> str:
+    return f"quantile by ({BY}) ({quantile}, {selected})"
+
+
+def _usual() -> list[Json]:
+    phases = q.of_mode(SPENT, 'phase!="done"')
+    return [
+        panels.bars(
+            "Median compile time",
+            "Over models, with empty caches, by target and mode.",
+            (8, 9),
+            q.now(f"sort_desc({_median(COLD)})", LEGEND),
+            unit=q.SECONDS,
+            color=panels.fixed(panels.BLUE),
+            links=frame.series("target"),
+        ),
+        panels.trend(
+            "Compile time of a verdict",
+            "Time in the phase compile divided by the number of verdicts: an average that does not "
+            "depend on the number of models.",
+            (8, 9),
+            q.ever(
+                f"sum by ({BY}) ({COMPILING}) "
+                f"/ (sum by ({BY}) ({q.of_mode('compilewatch_verdicts')}) > 0)",
+                LEGEND,
+            ),
+            unit=q.SECONDS,
+        ),
+        panels.trend(
+            "Time by phase",
+            "Minutes that all models together spent in each phase, one process each: reused "
+            "results count the time of their original run.",
+            (8, 9),
+            q.ever(f"sum by (phase) ({phases}) / 60", "{{phase}}"),
+            unit=q.MINUTES,
+            drawn="bars",
+        ),
+    ]
+
+
+def _extreme(title: str, about: str, expr: str, unit: str) -> Json:
+    return panels.bars(
+        title,
+        about,
+        (12, 11),
+        q.now(expr, "{{model}} {{target}} {{mode}}"),
+        unit=unit,
+        color=panels.fixed(panels.BLUE),
+        links=frame.series("model"),
+    )
+
+
+def _top(selected: str) -> str:
+    return f"sort_desc(topk(15, max by (model, {BY}) ({selected})))"
+
+
+def cost() -> Json:
+    # Against the median of the same target and mode, where that has one.
+    far = (
+        f"topk(15, max by (model, {BY}) ({COLD}) / on ({BY}) group_left () "
+        f"({_median(COLD)} > 0)) > {OUTLIER_FACTOR}"
+    )
+    outliers = f"sort_desc({q.or_say(far, f'group({COLD})', model='none')})"
+    return frame.dashboard(
+        frame.COST,
+        "Compile times, memory and speed-up: usual values, trends, slowest models and outliers.",
+        [
+            _usual(),
+            [
+                _extreme(
+                    "Slowest to compile",
+                    "The 15 models with the longest compilation from empty caches.",
+                    _top(COLD),
+                    q.SECONDS,
+                ),
+                _extreme(
+                    "Most memory",
+                    "The 15 models whose process used the most resident memory.",
+                    _top(MEMORY),
+                    "bytes",
+                ),
+            ],
+            [
+                _extreme(
+                    "Outliers",
+                    f"Compile time in multiples of the target's median, from {OUTLIER_FACTOR} on.",
+                    outliers,
+                    "none",
+                ),
+                panels.table(
+                    "Usual cost by target",
+                    "Over models: the median and the 95th percentile (p95). Cold and warm: "
+                    "compile time with empty and filled caches. Speed-up is eager latency divided "
+                    "by that of compiled code. –: the target does not measure it.",
+                    (12, 11),
+                    {
+                        "Cold": _median(COLD),
+                        "Cold p95": _median(COLD, 0.95),
+                        "Warm": _median(WARM),
+                        "Memory": _median(MEMORY),
+                        "Memory p95": _median(MEMORY, 0.95),
+                        "Speed-up": _median(SPEEDUP),
+                    },
+                    labels=("target", "mode"),
+                    sort="Cold",
+                    looks={
+                        "target": frame.cell("target"),
+                        **{name: {"unit": q.SECONDS} for name in ("Cold", "Cold p95")},
+                        "Warm": {"unit": q.SECONDS},
+                        **{name: {"unit": "bytes"} for name in ("Memory", "Memory p95")},
+                    },
+                ),
+            ],
+            frame.row(
+                "Speed-up",
+                {
+                    **_extreme(
+                        "Least speed-up",
+                        "The 15 models with the lowest speed-up; below 1, compiled code is slower.",
+                        f"sort(bottomk(15, min by (model, {BY}) ({SPEEDUP})))",
+                        "none",
+                    ),
+                    "gridPos": {"w": 24, "h": 11},
+                },
+            ),
+        ],
+        variables=frame.shared(),
     )

@@ -30,19 +30,9 @@ from compilewatch.extras.papers.publication import push_papers
 from compilewatch.records import Mode, Part, Performance, RunView, Target
 from compilewatch.sinks.pushgateway import PublicationHealth, PushgatewaySink, push_health
 from compilewatch.store import RunFolder
+from dashboards.panels import STATES
 from dashboards.queries import FAILED, STALE_SECONDS
-from dashboards.states import STATES
-from tests import example_run, factories, paper_summaries, profiled, services
-from tests.reading import (
-    DASHBOARDS,
-    INTERVALS,
-    Query,
-    around,
-    bare,
-    filled,
-    queries,
-    variables,
-)
+from tests import example_run, factories, paper_summaries, profiled, reading, services
 from tests.services import Service
 
 pytestmark = pytest.mark.services
@@ -142,30 +132,30 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
             yield started
 
 
-def answer(prometheus: Service, query: Query, choice: dict[str, str]) -> list[Any]:
+def answer(prometheus: Service, query: reading.Query, choice: dict[str, str]) -> list[Any]:
     """As Grafana asks: now for numbers and tables, over a range for trends."""
     now = time.time()
     # What came a second ago is no change, but all is new since an hour.
     expr = query.expr.replace("offset $__interval", "offset 1h")
-    given = {"query": filled(expr, **choice)}
+    given = {"query": reading.filled(expr, **choice)}
     kind = "query"
     if not query.instant:
         kind = "query_range"
-        given |= {"start": str(now - 30), "end": str(now), "step": INTERVALS["$__interval"]}
+        given |= {"start": str(now - 30), "end": str(now), "step": reading.INTERVALS["$__interval"]}
     path = f"/api/v1/{kind}?{urllib.parse.urlencode(given)}"
     result: list[Any] = json.loads(prometheus.get(path))["data"]["result"]
     return result
 
 
-@pytest.mark.parametrize("query", [*queries("prometheus"), *around()], ids=str)
-def test_a_query_has_data(prometheus: Service, query: Query) -> None:
+@pytest.mark.parametrize("query", [*reading.queries("prometheus"), *reading.around()], ids=str)
+def test_a_query_has_data(prometheus: Service, query: reading.Query) -> None:
     found = [series for choice in CHOICES for series in answer(prometheus, query, choice)]
     assert bool(found) == ((query.uid, query.where) not in NO_ANSWER), query.expr
 
 
 def asked(prometheus: Service, expr: str) -> list[Any]:
     """What a query says now."""
-    path = f"/api/v1/query?{urllib.parse.urlencode({'query': filled(expr)})}"
+    path = f"/api/v1/query?{urllib.parse.urlencode({'query': reading.filled(expr)})}"
     result: list[Any] = json.loads(prometheus.get(path))["data"]["result"]
     return result
 
@@ -174,7 +164,7 @@ def number(prometheus: Service, title: str, **choice: str) -> list[tuple[dict[st
     """What the first query of a panel of the overview answers."""
     query = next(
         one
-        for one in queries("prometheus")
+        for one in reading.queries("prometheus")
         if one.where == title and one.uid == "compilewatch-overview"
     )
     found = answer(prometheus, query, choice)
@@ -184,7 +174,9 @@ def number(prometheus: Service, title: str, **choice: str) -> list[tuple[dict[st
 def test_a_run_that_was_never_compared_has_no_changes_and_not_none(prometheus: Service) -> None:
     for ref in ("A", "B"):
         both = next(
-            q.expr for q in queries("prometheus") if (q.where, q.ref) == ("Worse and better", ref)
+            q.expr
+            for q in reading.queries("prometheus")
+            if (q.where, q.ref) == ("Worse and better", ref)
         )
         compared = both.replace('source=~"$source"', 'source="manifest"')
         assert both != compared
@@ -202,7 +194,7 @@ def test_only_a_complete_run_has_a_last_success(prometheus: Service) -> None:
         ("inductor", "eval"),
     }
     assert min(age for _, age in found) > STALE_SECONDS
-    stale = next(q for q in queries("prometheus") if q.where == "Runs" and q.ref == "A")
+    stale = next(q for q in reading.queries("prometheus") if q.where == "Runs" and q.ref == "A")
     answered = answer(prometheus, stale, {})
     assert {series["metric"]["source"] for series in answered} == {"manifest"}
     assert {series["value"][1] for series in answered} == {"1"}
@@ -229,12 +221,14 @@ def test_the_share_is_passes_of_verdicts_and_zero_where_nothing_passes(prometheu
     assert {series["value"][1] for series in asked(prometheus, nothing)} == {"0"}
 
 
-def share() -> Query:
-    return next(q for q in queries("prometheus") if q.where == "Models without graph breaks")
+def share() -> reading.Query:
+    return next(
+        q for q in reading.queries("prometheus") if q.where == "Models without graph breaks"
+    )
 
 
 def test_models_that_do_not_pass_come_first_and_every_cell_is_a_state(prometheus: Service) -> None:
-    query = next(q for q in queries("prometheus") if q.where == "Models by target")
+    query = next(q for q in reading.queries("prometheus") if q.where == "Models by target")
     states = [int(float(s["value"][1])) for s in answer(prometheus, query, {})]
     assert states == sorted(states, reverse=True)
     assert set(states) <= set(range(1, len(STATES) + 1))
@@ -242,8 +236,8 @@ def test_models_that_do_not_pass_come_first_and_every_cell_is_a_state(prometheus
 
 
 def test_the_model_page_opens_with_one_that_does_not_pass(prometheus: Service) -> None:
-    page = variables(DASHBOARDS["compilewatch-model"])["model"]
-    first, *others = asked(prometheus, filled(bare(page["query"])))
+    page = reading.variables(reading.DASHBOARDS["compilewatch-model"])["model"]
+    first, *others = asked(prometheus, reading.filled(reading.bare(page["query"])))
     failing = asked(prometheus, f"compilewatch_model_status{{{FAILED}}}")
     assert first["metric"]["model"] in {series["metric"]["model"] for series in failing}
     assert others
@@ -252,14 +246,16 @@ def test_the_model_page_opens_with_one_that_does_not_pass(prometheus: Service) -
 
 def test_zero_breaks_are_zero_where_a_model_passes(prometheus: Service) -> None:
     query = next(
-        q for q in queries("prometheus") if q.where == "Now" and "compile_breaks_total" in q.expr
+        q
+        for q in reading.queries("prometheus")
+        if q.where == "Now" and "compile_breaks_total" in q.expr
     )
     found = answer(prometheus, query, {"model": "team/0"})
     assert {series["value"][1] for series in found} == {"0"}
 
 
 def test_every_reason_has_a_page_to_read(prometheus: Service) -> None:
-    query = next(q for q in queries("prometheus") if q.where == "All reasons")
+    query = next(q for q in reading.queries("prometheus") if q.where == "All reasons")
     hints = {
         series["metric"]["reason"]: series["metric"]["hint"]
         for series in answer(prometheus, query, {})
@@ -269,10 +265,10 @@ def test_every_reason_has_a_page_to_read(prometheus: Service) -> None:
 
 
 def test_variables_offer_what_was_published(prometheus: Service) -> None:
-    matched = urllib.parse.urlencode({"match[]": filled(around_of("variable source").expr)})
+    matched = urllib.parse.urlencode({"match[]": reading.filled(around_of("variable source").expr)})
     path = f"/api/v1/label/source/values?{matched}"
     assert json.loads(prometheus.get(path))["data"] == ["library", "manifest"]
 
 
-def around_of(where: str) -> Query:
-    return next(one for one in around() if one.where == where)
+def around_of(where: str) -> reading.Query:
+    return next(one for one in reading.around() if one.where == where)

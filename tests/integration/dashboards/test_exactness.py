@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from dashboards.states import STATES
+from dashboards.panels import STATES
 from tests import services
 from tests.reading import Query, filled, queries
 from tests.services import Service
