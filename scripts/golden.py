@@ -13,10 +13,11 @@ All steps take about an hour of two cores. The environments `libraries` and `xla
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Any
 
@@ -26,54 +27,22 @@ from rich.progress import track
 PROGRAM = Path(sys.executable).with_name("compilewatch")
 
 EXPLAINED = [
-    "BertModel",
-    "BertForMaskedLM",
-    "GPT2LMHeadModel",
-    "LlamaForCausalLM",
-    "MistralModel",
-    "MixtralModel",
-    "T5Model",
-    "T5ForConditionalGeneration",
-    "BartModel",
-    "LongformerModel",
-    "BigBirdModel",
-    "ReformerModel",
-    "FunnelModel",
-    "XLNetModel",
-    "DebertaV2Model",
-    "ViTModel",
-    "SwinModel",
-    "DetrModel",
-    "CLIPModel",
-    "SiglipModel",
-    "WhisperForConditionalGeneration",
-    "Wav2Vec2Model",
-    "HubertModel",
-    "EncodecModel",
-    "MimiModel",
-    "Qwen2VLModel",
-    "LlavaForConditionalGeneration",
-    "TimesFmModel",
-    "PatchTSTModel",
-    "MambaModel",
+    *("BertModel", "BertForMaskedLM", "GPT2LMHeadModel", "LlamaForCausalLM", "MistralModel"),
+    *("MixtralModel", "T5Model", "T5ForConditionalGeneration", "BartModel"),
+    *("LongformerModel", "BigBirdModel", "ReformerModel", "FunnelModel", "XLNetModel"),
+    *("DebertaV2Model", "ViTModel", "SwinModel", "DetrModel", "CLIPModel", "SiglipModel"),
+    *("WhisperForConditionalGeneration", "Wav2Vec2Model", "HubertModel", "EncodecModel"),
+    *("MimiModel", "Qwen2VLModel", "LlavaForConditionalGeneration", "TimesFmModel"),
+    *("PatchTSTModel", "MambaModel"),
 ]
 COMPILED = (
     "BertModel,GPT2Model,ViTModel,T5Model,LlamaModel,CLIPModel,LongformerModel,ResNetModel,"
     "Wav2Vec2Model,MixtralModel"
 )
 FIXED = [
-    "LongformerModel",
-    "FunnelModel",
-    "BigBirdModel",
-    "ReformerModel",
-    "Qwen2VLModel",
-    "AriaForConditionalGeneration",
-    "OpenAIPrivacyFilterModel",
-    "PaliGemmaModel",
-    "XLNetModel",
-    "DetrModel",
-    "MimiModel",
-    "T5Model",
+    *("LongformerModel", "FunnelModel", "BigBirdModel", "ReformerModel", "Qwen2VLModel"),
+    *("AriaForConditionalGeneration", "OpenAIPrivacyFilterModel", "PaliGemmaModel"),
+    *("XLNetModel", "DetrModel", "MimiModel", "T5Model"),
 ]
 LIBRARIES = ("timm", "torchvision", "diffusers", "sentence-transformers", "open_clip")
 
@@ -81,14 +50,8 @@ _SWEEP = ("sweep", "--depth", "reduced", "--baseline", "none", "--fresh")
 
 SWEEPS: dict[str, tuple[str, ...]] = {
     "library": (
-        *_SWEEP,
-        "--source",
-        "library",
-        "--all",
-        "--shard",
-        "1/16",
-        "--modes",
-        "eval,train",
+        *(*_SWEEP, "--source", "library", "--all", "--shard", "1/16"),
+        *("--modes", "eval,train"),
     ),
     **{
         name: (*_SWEEP, "--source", name, "--all", "--shard", "1/8", "--environments", "libraries")
@@ -120,46 +83,36 @@ FIGURES: dict[str, tuple[str, ...]] = {
 }
 """Step -> the command of whose output the names of the figures are recorded, not their values."""
 
-VOLATILE = frozenset(
-    [
-        "key",
-        "device",
-        "deadlines",
-        "environment_digest",
-        "schema_version",
-        "harness_version",
-        "durations",
-        "run",
-        "run_id",
-        "peak_memory_bytes",
-        "started_at",
-        "ended_at",
-        "created_at",
-        "reused_from",
-        "seconds",
-        "elapsed_seconds",
-        "id",
-        "path",
-        "folder",
-        "artifacts",
-        "log_file",
-        "latency_seconds",
-    ]
-)
+VOLATILE = {
+    *("key", "device", "deadlines", "environment_digest", "schema_version"),
+    *("harness_version", "durations", "run", "run_id", "peak_memory_bytes", "started_at"),
+    *("ended_at", "created_at", "reused_from", "seconds", "elapsed_seconds", "id", "path"),
+    *("folder", "artifacts", "log_file", "latency_seconds"),
+}
 """Fields that differ from run to run, or that a change of the worker's files changes."""
 
+MEASURED = re.compile(r'\d[\d.,]* ?(?:ms|s|min|kB|MB|MiB|GiB)\b|/[^\s"]*/outputs?\b|/tmp/[\w./-]+')
+"""Times, sizes and temporary paths inside of sentences."""
 
-def stable(value: Any, *, figures: bool = False) -> Any:
+
+def stable(value: Any, *, figures: bool = False, volatile: Set[str] = VOLATILE) -> Any:
     """Return a decoded JSON value without its volatile fields; with `figures` without numbers."""
     if isinstance(value, dict):
         return {
-            name: stable(part, figures=figures)
+            name: stable(part, figures=figures, volatile=volatile)
             for name, part in value.items()
-            if name not in VOLATILE
+            if name not in volatile
         }
     if isinstance(value, list):
-        return [stable(part, figures=figures) for part in value]
+        return [stable(part, figures=figures, volatile=volatile) for part in value]
     return "a number" if figures and isinstance(value, int | float) else value
+
+
+def stable_papers(printed: str) -> Any:
+    """Return papers by their ids: they come in random order, and name times and paths."""
+    papers = sorted(json.loads(printed), key=lambda paper: str(paper["paper"]))
+    text = MEASURED.sub("…", json.dumps(papers))
+    return stable(json.loads(text), volatile=VOLATILE | {"at", "numbers"})
 
 
 def run(arguments: tuple[str, ...], outputs: Path) -> str:
@@ -183,6 +136,8 @@ def recorded(name: str, outputs: Path) -> dict[str, Any]:
         printed = json.loads(run(FIGURES[name], outputs))
         return {name: stable(printed, figures=True)}
     texts = {" ".join(arguments): run(arguments, outputs) for arguments in PRINTED[name]}
+    if name == "papers":
+        return {command: stable_papers(text) for command, text in texts.items()}
     return {
         command: stable(json.loads(text)) if "--json" in command else text
         for command, text in texts.items()
