@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
-import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from scripts.timing import Figures, cpu_of_children, in_turns, limited, seconds_of
 
 REPETITIONS = 50
 TURNS = 7
@@ -50,7 +50,7 @@ def test_reduced(compile_check, family):
 """
 
 
-def gate_false_alarms(output: Path) -> dict[str, Any]:
+def gate_false_alarms(output: Path) -> Figures:
     """Fifty repetitions of the suite of twenty models with its baseline: no failure."""
     import torch
 
@@ -59,21 +59,17 @@ def gate_false_alarms(output: Path) -> dict[str, Any]:
     root = output / "gate"
     models = [model() for model in imported(root, SOURCE).MODELS]
     inputs = [(torch.ones(4, 16),)] * len(models)
+    failures, started = 0, time.monotonic()
     with contextlib.redirect_stdout(io.StringIO()):  # some models print
         baseline = baseline_of(checked(root, models, inputs, ()))
-    failures, started = 0, time.monotonic()
-    with contextlib.redirect_stdout(io.StringIO()):
         for _ in range(REPETITIONS):
-            failures += sum(each.failed for each in checked(root, models, inputs, baseline))
-    return {
-        "checks": REPETITIONS * len(models),
-        "failures": failures,
-        "wall_seconds": round(time.monotonic() - started, 1),
-        "within": failures == 0,
-    }
+            failures += sum(check.failed for check in checked(root, models, inputs, baseline))
+    figures = {"checks": REPETITIONS * len(models), "failures": failures}
+    wall = round(time.monotonic() - started, 1)
+    return limited(figures | {"wall_seconds": wall}, failures=0)
 
 
-def gate_cost(output: Path) -> dict[str, Any]:
+def gate_cost(output: Path) -> Figures:
     """A check and `torch.compile(backend="eager")` with one call, interleaved, ten models: 1.5.
 
     CPU time, the least of seven turns of each, since other processes only add to it.
@@ -85,11 +81,17 @@ def gate_cost(output: Path) -> dict[str, Any]:
     root = output / "gate"
     suite = imported(root, SOURCE)
     ids = torch.ones(2, 8, dtype=torch.long)
+    transformers = importlib.import_module("transformers")
+
+    def reduced(family: str) -> Any:
+        config = transformers.AutoConfig.for_model(family, **SMALL)
+        return transformers.AutoModel.from_config(config).eval()
+
     cases: list[tuple[Any, Any]] = [
         (getattr(suite, name)(), torch.ones(4, 16))
         for name in ("Mlp", "Stacked", "Attention", "Conv", "Gated")
     ]
-    cases += [(_reduced(f), ids) for f in ("bert", "llama", "electra", "gpt_neox", "qwen3")]
+    cases += [(reduced(f), ids) for f in ("bert", "llama", "electra", "gpt_neox", "qwen3")]
 
     def plain(model: Any, x: Any) -> None:
         torch._dynamo.reset()
@@ -99,27 +101,27 @@ def gate_cost(output: Path) -> dict[str, Any]:
     def check(model: Any, x: Any) -> None:
         checked(root, [model], [(x,)], ())
 
-    least = {
-        type(model).__name__: _least_seconds(partial(plain, model, x), partial(check, model, x))
-        for model, x in cases
-    }
+    least = {}
+    for model, x in cases:
+        calls = (partial(plain, model, x), partial(check, model, x))
+        measures = [partial(seconds_of, call, time.process_time) for call in calls]
+        least[type(model).__name__] = tuple(map(min, in_turns(measures, TURNS)))
     compiled, gate = (sum(times) for times in zip(*least.values(), strict=True))
-    return {
+    figures = {
         "torch_compile_seconds": round(compiled, 3),
         "check_seconds": round(gate, 3),
         "ratios": {name: round(b / a, 2) for name, (a, b) in least.items()},
         "ratio": round(gate / compiled, 3),
-        "ratio_limit": 1.5,
-        "within": gate / compiled <= 1.5,
     }
+    return limited(figures, ratio=1.5)
 
 
-def gate_session(output: Path) -> dict[str, Any]:
+def gate_session(output: Path) -> Figures:
     """One session of pytest with 25 reduced models of Transformers: 60 seconds."""
     root = output / "gate-session"
     root.mkdir()
     (root / "test_reduced.py").write_text(SESSION.format(families=FAMILIES, small=SMALL))
-    started, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    started, before = time.monotonic(), cpu_of_children()
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--compilewatch-update"],
         cwd=root,
@@ -127,20 +129,17 @@ def gate_session(output: Path) -> dict[str, Any]:
         text=True,
         check=False,
     )
-    wall, after = time.monotonic() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
-    return {
+    figures = {
         "models": len(FAMILIES),
-        "processor_seconds": round(
-            after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1
-        ),
+        "wall_seconds": round(time.monotonic() - started, 1),
+        "processor_seconds": round(cpu_of_children() - before, 1),
         "said": done.stdout.strip().splitlines()[-1],
-        "wall_seconds": round(wall, 1),
-        "limit_seconds": 60,
-        "within": done.returncode == 0 and wall <= 60,
+        "within": done.returncode == 0,
     }
+    return limited(figures, wall_seconds=60)
 
 
-def gate_start(output: Path) -> dict[str, Any]:
+def gate_start(output: Path) -> Figures:
     """What the plug-in adds to the start of pytest, CPU time without its tests: 20 ms.
 
     A difference of two complete sessions would be lost in their own variation.
@@ -156,23 +155,5 @@ def gate_start(output: Path) -> dict[str, Any]:
         float(subprocess.run(command, cwd=output, capture_output=True, check=True).stdout)
         for _ in range(TURNS)
     ]
-    added = min(seconds) * 1000
-    return {"added_milliseconds": round(added, 1), "limit_milliseconds": 20, "within": added <= 20}
-
-
-def _reduced(family: str) -> Any:
-    transformers = importlib.import_module("transformers")
-    config = transformers.AutoConfig.for_model(family, **SMALL)
-    return transformers.AutoModel.from_config(config).eval()
-
-
-def _least_seconds(*functions: Callable[[], object]) -> tuple[float, ...]:
-    """The least CPU time of each function over turns, in alternating order."""
-    taken: list[list[float]] = [[] for _ in functions]
-    pairs = list(zip(functions, taken, strict=True))
-    for turn in range(TURNS):
-        for function, into in pairs if turn % 2 else reversed(pairs):
-            started = time.process_time()
-            function()
-            into.append(time.process_time() - started)
-    return tuple(map(min, taken))
+    added = {"added_milliseconds": round(min(seconds) * 1000, 1)}
+    return limited(added, added_milliseconds=20)

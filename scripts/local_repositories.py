@@ -43,23 +43,180 @@ from compilewatch.sources.hub.pulled import (
 )
 from compilewatch.sources.hub.repositories import BASE
 from compilewatch.sources.transformers import ScannedLibrary, read_library
-from scripts.hub_layouts import (
-    ADAPTERS,
-    BASES,
-    CLASSES,
-    CLASSES_BY_NAME,
-    FOREIGN,
-    HEADS,
-    MAMBA,
-    OLD_SIZES,
-    OPEN_CLIP,
-    PIPELINES,
-    QUANTIZED,
-    WEIGHTS,
-    Files,
-)
 
 COMMIT = "0" * 40
+
+Files = dict[str, Any]
+"""Name of a file -> its content, None for one that no pull would fetch."""
+
+WEIGHTS: Files = {"model.safetensors": None}
+
+HEADS = {
+    "text-generation": ("CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM"),
+    "text2text-generation": ("SEQ_TO_SEQ_CAUSAL_LM",),
+    "translation": ("SEQ_TO_SEQ_CAUSAL_LM",),
+    "summarization": ("SEQ_TO_SEQ_CAUSAL_LM",),
+    "fill-mask": ("MASKED_LM",),
+    "text-classification": ("SEQUENCE_CLASSIFICATION",),
+    "zero-shot-classification": ("SEQUENCE_CLASSIFICATION",),
+    "text-ranking": ("SEQUENCE_CLASSIFICATION",),
+    "token-classification": ("TOKEN_CLASSIFICATION",),
+    "question-answering": ("QUESTION_ANSWERING",),
+    "table-question-answering": ("TABLE_QUESTION_ANSWERING",),
+    "document-question-answering": ("DOCUMENT_QUESTION_ANSWERING", "QUESTION_ANSWERING"),
+    "image-classification": ("IMAGE_CLASSIFICATION",),
+    "video-classification": ("VIDEO_CLASSIFICATION",),
+    "object-detection": ("OBJECT_DETECTION",),
+    "zero-shot-object-detection": ("ZERO_SHOT_OBJECT_DETECTION",),
+    "zero-shot-image-classification": ("ZERO_SHOT_IMAGE_CLASSIFICATION",),
+    "image-segmentation": ("UNIVERSAL_SEGMENTATION", "SEMANTIC_SEGMENTATION", "IMAGE_SEGMENTATION"),
+    "depth-estimation": ("DEPTH_ESTIMATION",),
+    "keypoint-detection": ("KEYPOINT_DETECTION", "POSE_ESTIMATION"),
+    "mask-generation": ("MASK_GENERATION",),
+    "image-text-to-text": ("IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM"),
+    "image-to-text": ("IMAGE_TEXT_TO_TEXT",),
+    "visual-question-answering": ("VISUAL_QUESTION_ANSWERING",),
+    "automatic-speech-recognition": ("CTC", "SPEECH_SEQ_2_SEQ"),
+    "audio-classification": ("AUDIO_CLASSIFICATION",),
+    "text-to-audio": ("TEXT_TO_WAVEFORM", "TEXT_TO_SPECTROGRAM"),
+    "text-to-speech": ("TEXT_TO_WAVEFORM", "TEXT_TO_SPECTROGRAM"),
+}
+"""Task of the Hub -> the auto classes of Transformers that its pipelines use, by preference."""
+
+CLASSES_BY_NAME: dict[str, dict[str, Any]] = {
+    r"chronos-t5": {"architectures": ["T5ForConditionalGeneration"]},
+    r"chronos-bolt": {
+        "architectures": ["ChronosBoltModelForForecasting"],
+        "decoder_start_token_id": 0,
+        "reg_token_id": 1,
+        "chronos_config": {
+            "context_length": 2048,
+            "input_patch_size": 16,
+            "input_patch_stride": 16,
+            "prediction_length": 64,
+            "quantiles": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9],
+            "use_reg_token": True,
+        },
+    },
+}
+"""Pattern of a name -> what such configurations say. The second is a class of another package."""
+
+OLD_SIZES = {
+    "hidden_size": 768,
+    "num_attention_heads": 12,
+    "num_hidden_layers": 12,
+    "intermediate_size": 3072,
+    "vocab_size": 30522,
+}
+"""A configuration of BERT of before `model_type` was stored."""
+
+QUANTIZED = {
+    r"gptq": {"quant_method": "gptq", "bits": 4},
+    r"awq": {"quant_method": "awq", "bits": 4},
+    r"fp8": {"quant_method": "compressed-tensors"},
+    r"bnb-4bit|nf4|[-_]4bit": {"quant_method": "bitsandbytes", "load_in_4bit": True},
+    r"[-_]8bit": {"quant_method": "bitsandbytes", "load_in_8bit": True},
+}
+"""Pattern of a name -> the `quantization_config` that such repositories have."""
+
+FOREIGN: dict[str, tuple[str | None, Files]] = {
+    r"gguf": ("gguf", {"model-Q4_K_M.gguf": None}),
+    r"mlx": ("mlx", WEIGHTS),
+    r"-mlc\b": ("mlc-llm", {"params_shard_0.bin": None}),
+    r"^xenova/|onnx": ("transformers.js", {"onnx/model.onnx": None}),
+    r"faster-(distil-)?whisper": ("ctranslate2", {"model.bin": None, "vocabulary.txt": None}),
+    r"coreml": (None, {"model.mlmodelc/coremldata.bin": None}),
+    r"^speechbrain/": ("speechbrain", {"hyperparams.yaml": None, "embedding_model.ckpt": None}),
+    r"^flair/": ("flair", {"pytorch_model.bin": None}),
+    r"^nvidia/(speaker|parakeet)": ("nemo", {"model.nemo": None}),
+    r"fasttext|openlid": ("fasttext", {"model.bin": None}),
+    r"gliner": ("gliner", {"pytorch_model.bin": None}),
+    r"^coqui/": ("coqui", {"model.pth": None}),
+    r"yolo|adetailer": ("ultralytics", {"model.pt": None}),
+    r"pyannote|diarization|segmentation-3": ("pyannote-audio", {"config.yaml": None}),
+}
+"""Pattern of a name -> the library and the files of a repository that is not of the libraries."""
+
+
+CLASSES = {
+    "clip_text_model": "CLIPTextModel",
+    "siglip_vision_model": "SiglipVisionModel",
+    "t5": "T5EncoderModel",
+    "umt5": "UMT5EncoderModel",
+}
+"""Model types of Transformers -> the classes of pipelines' components."""
+
+PIPELINES: dict[str, dict[str, str]] = {
+    r"redux": {"image_encoder": "siglip_vision_model", "image_embedder": "ReduxImageEncoder"},
+    r"flux": {
+        "transformer": "FluxTransformer2DModel",
+        "vae": "AutoencoderKL",
+        "text_encoder": "clip_text_model",
+        "text_encoder_2": "t5",
+    },
+    r"diffusion-3": {
+        "transformer": "SD3Transformer2DModel",
+        "vae": "AutoencoderKL",
+        "text_encoder": "clip_text_model",
+    },
+    r"video-diffusion|depthcrafter": {
+        "unet": "UNetSpatioTemporalConditionModel",
+        "vae": "AutoencoderKLTemporalDecoder",
+    },
+    r"wan2": {
+        "transformer": "WanTransformer3DModel",
+        "vae": "AutoencoderKLWan",
+        "text_encoder": "umt5",
+    },
+    r"ltx": {
+        "transformer": "LTXVideoTransformer3DModel",
+        "vae": "AutoencoderKLLTXVideo",
+        "text_encoder": "t5",
+    },
+    r"hunyuandit": {
+        "transformer": "HunyuanDiT2DModel",
+        "vae": "AutoencoderKL",
+        "text_encoder_2": "t5",
+    },
+    r"xl|playground": {
+        "unet": "UNet2DConditionModel",
+        "vae": "AutoencoderKL",
+        "text_encoder": "clip_text_model",
+        "text_encoder_2": "clip_text_model",
+    },
+    r"": {
+        "unet": "UNet2DConditionModel",
+        "vae": "AutoencoderKL",
+        "text_encoder": "clip_text_model",
+    },
+}
+"""Pattern of a name -> the components of such a pipeline, each with its class of diffusers or its
+model type of Transformers; the first that matches counts."""
+
+ADAPTERS = r"lora|hyper-sd|lightning|ip-adapter"
+BASES = {
+    r"lcm-lora-sdv1-5": "stable-diffusion-v1-5",
+    r"Hyper-SD|flux-\w+Lora": "flux.1-dev",
+}
+"""Pattern of an adapter's name -> the pipeline that its tag `base_model` is assumed to name."""
+
+MAMBA = {"d_model": 2560, "n_layer": 64, "vocab_size": 50277, "ssm_cfg": {}}
+"""The configuration of the package mamba-ssm, with the sizes of its model of 2.8 billion."""
+
+OPEN_CLIP = {
+    "model_cfg": {
+        "embed_dim": 512,
+        "vision_cfg": {"image_size": 224, "layers": 12, "width": 768, "patch_size": 32},
+        "text_cfg": {
+            "context_length": 77,
+            "vocab_size": 49408,
+            "width": 512,
+            "heads": 8,
+            "layers": 12,
+        },
+    },
+    "preprocess_cfg": {},
+}
 
 Row = Mapping[str, str]
 
@@ -164,14 +321,16 @@ def _diffusers(name: str) -> Files:
 
 
 def _pipeline(name: str) -> Files:
-    files = next(files for pattern, files in PIPELINES.items() if re.search(pattern, name))
+    parts = next(parts for pattern, parts in PIPELINES.items() if re.search(pattern, name))
     index = {
-        path.partition("/")[0]: ["diffusers", content["_class_name"]]
-        if "_class_name" in content
-        else ["transformers", CLASSES[content["model_type"]]]
-        for path, content in files.items()
+        part: ["transformers", CLASSES[kind]] if kind in CLASSES else ["diffusers", kind]
+        for part, kind in parts.items()
     }
-    return {"model_index.json": index, **files}
+    configurations = {
+        f"{part}/config.json": {"model_type" if kind in CLASSES else "_class_name": kind}
+        for part, kind in parts.items()
+    }
+    return {"model_index.json": index, **configurations}
 
 
 def _fetched(files: Files, folder: Path) -> str | None:

@@ -17,17 +17,19 @@ import statistics
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
 from pathlib import Path
-from typing import Any
 
 from compilewatch.environments import Environments
 from compilewatch.errors import InputsError
 from compilewatch.extras.fixes.minimal_reproducer import order
 from compilewatch.extras.fixes.records import MinimalOrder, MinimalReproducer
-from compilewatch.records import GraphBreak, Request, Result
+from compilewatch.records import GraphBreak, Request
 from compilewatch.store import StoredRun
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from scripts.timing import Figures
 
 Place = tuple[str, str, int]
 
@@ -37,103 +39,79 @@ MOST_FREQUENT = 10
 SECONDS = 8.0
 
 
-def places_of(results: Iterable[Result]) -> dict[Place, list[tuple[Result, GraphBreak]]]:
-    """The results that have each distinct graph break."""
-    found: dict[Place, list[tuple[Result, GraphBreak]]] = {}
-    for result in results:
-        for each in result.breaks:
-            found.setdefault((each.code, each.file, each.line), []).append((result, each))
-    return found
-
-
-def sampled(
-    places: dict[Place, list[tuple[Result, GraphBreak]]], size: int | None, seed: int
-) -> list[Place]:
-    """All places, or the most frequent ones and a random choice of the others."""
-    ordered = sorted(places, key=lambda place: (-len(places[place]), place))
-    if size is None or size >= len(ordered):
-        return ordered
-    rest = sorted(ordered[MOST_FREQUENT:])
-    chosen = random.Random(seed).sample(rest, size - MOST_FREQUENT)
-    return [*ordered[:MOST_FREQUENT], *chosen]
-
-
-def orders(
-    places: dict[Place, list[tuple[Result, GraphBreak]]], wanted: list[Place], seconds: float
-) -> list[MinimalOrder]:
-    """One order a model, the fewest models that have all wanted places (greedily)."""
-    having: dict[str, dict[Place, GraphBreak]] = {}
+def orders(run: Path, sample: int | None, seed: int) -> tuple[list[MinimalOrder], int]:
+    """One order a model, the fewest models that have all chosen places (greedily); all places."""
+    having: defaultdict[str, dict[Place, GraphBreak]] = defaultdict(dict)
     requests: dict[str, Request] = {}
-    for place in wanted:
-        for result, each in places[place]:
-            requests[result.request.key] = result.request
-            having.setdefault(result.request.key, {})[place] = each
-    left, made = set(wanted), []
+    times: Counter[Place] = Counter()
+    for result in StoredRun(run).results():
+        requests[result.request.key] = result.request
+        for graph_break in result.breaks:
+            place = (graph_break.code, graph_break.file, graph_break.line)
+            times[place] += 1
+            having[result.request.key][place] = graph_break
+    chosen = sorted(times, key=lambda place: (-times[place], place))
+    if sample is not None and sample < len(chosen):
+        rest = sorted(chosen[MOST_FREQUENT:])
+        picked = random.Random(seed).sample(rest, sample - MOST_FREQUENT)
+        chosen = [*chosen[:MOST_FREQUENT], *picked]
+    left, made = set(chosen), []
     while left:
         key = max(having, key=lambda k: (len(left & having[k].keys()), k))
-        covered = [having[key][place] for place in wanted if place in left & having[key].keys()]
-        left -= having.pop(key).keys()
-        made.append(MinimalOrder(request=requests[key], breaks=tuple(covered), seconds=seconds))
-    return made
+        breaks = having.pop(key)
+        covered = tuple(breaks[place] for place in chosen if place in left & breaks.keys())
+        left -= breaks.keys()
+        made.append(MinimalOrder(request=requests[key], breaks=covered, seconds=SECONDS))
+    return made, len(times)
 
 
-def measured(wanted: Iterable[MinimalOrder], save: Path | None) -> list[MinimalReproducer]:
+def measured(wanted: list[MinimalOrder], save: Path | None) -> list[MinimalReproducer]:
     """The outcomes of all orders. A model that cannot be built fails for all of its places."""
     environments = Environments()
-    found: list[MinimalReproducer] = []
-    for number, each in enumerate(wanted, 1):
+    outcomes: list[MinimalReproducer] = []
+    for number, one in enumerate(wanted, 1):
         try:
-            made = order(environments, each).reproducers
+            scripts = order(environments, one).reproducers
         except (InputsError, subprocess.TimeoutExpired) as error:
             failure = f"no worker: {error}"
-            made = tuple(MinimalReproducer(broken=b, failure=failure) for b in each.breaks)
-        found += made
-        for one in made:
-            place = f"{one.broken.code} {one.broken.file}:{one.broken.line}"
-            said = f"{one.lines} lines" if one.succeeded else one.failure or "another reason"
-            print(f"{number} {each.request.model.name} {place}: {said}", file=sys.stderr)
+            scripts = tuple(MinimalReproducer(broken=b, failure=failure) for b in one.breaks)
+        outcomes += scripts
+        for script in scripts:
+            broken = script.broken
+            outcome = f"{script.lines} lines"
+            if not script.succeeded:
+                outcome = script.failure or "another reason"
+            place = f"{broken.code} {broken.file}:{broken.line}"
+            print(f"{number} {one.request.model.name} {place}: {outcome}", file=sys.stderr)
             if save is not None:
-                _keep(save, one)
-    return found
+                save.mkdir(parents=True, exist_ok=True)
+                name = f"{broken.code}-{Path(broken.file).stem}-{broken.line}.py"
+                head = f"# {script.form}; {script.seconds} s, {script.checks} checks; {outcome}\n"
+                (save / name).write_text(head + script.source)
+    return outcomes
 
 
-def _keep(folder: Path, script: MinimalReproducer) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    broken = script.broken
-    name = f"{broken.code}-{Path(broken.file).stem}-{broken.line}"
-    told = script.failure or ("" if script.succeeded else "the reason differs")
-    head = f"# {script.form}; {script.seconds} s, {script.checks} checks; {told}\n"
-    (folder / f"{name}.py").write_text(head + script.source)
-
-
-def summary(rows: list[MinimalReproducer], total: int, wall: float) -> dict[str, Any]:
-    """Shares and causes of failure; the limits are those of docs/benchmarks.md."""
+def measure(run: Path, sample: int | None, seed: int, save: Path | None = None) -> Figures:
+    """Reproduce the places of a run: shares, and causes of failure."""
+    started = time.monotonic()
+    wanted, places = orders(run, sample, seed)
+    rows = measured(wanted, save)
     same_code = [m for m in rows if m.fresh is not None and m.fresh.code == m.broken.code]
     short = [m for m in same_code if m.lines <= LINES_LIMIT]
-    reason = [m for m in short if m.succeeded]
     failures = Counter(re.sub(r"\d+", "N", m.failure)[:120] for m in rows if m not in same_code)
     return {
-        "places": total,
+        "places": places,
         "measured": len(rows),
         "same_code_within_40_lines": len(short),
-        "same_reason_within_40_lines": len(reason),
+        "same_reason_within_40_lines": sum(m.succeeded for m in short),
         "share": round(len(short) / len(rows), 3) if rows else None,
         "share_limit": SHARE_LIMIT,
         "median_lines": statistics.median([m.lines for m in same_code]) if same_code else None,
         "median_seconds": statistics.median([m.seconds for m in rows]) if rows else None,
         "failures": dict(failures),
-        "wall_seconds": round(wall, 1),
+        "wall_seconds": round(time.monotonic() - started, 1),
         "within": bool(rows) and len(short) / len(rows) >= SHARE_LIMIT,
     }
-
-
-def measure(run: Path, sample: int | None, seed: int, save: Path | None) -> dict[str, Any]:
-    """Reproduce the places of a run."""
-    places = places_of(StoredRun(run).results())
-    started = time.monotonic()
-    chosen = sampled(places, sample, seed)
-    found = measured(orders(places, chosen, SECONDS), save)
-    return summary(found, len(places), time.monotonic() - started)
 
 
 def main() -> int:

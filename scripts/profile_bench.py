@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,9 +25,9 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.benchmark import Timer
 
 from compilewatch.extras.profiles import analysis as statistics
-from compilewatch.extras.profiles.analysis import Rounds
 from compilewatch.extras.profiles.records import Verdict
 from compilewatch.extras.profiles.worker import measuring
+from scripts.timing import Figures, in_turns, limited
 
 ROUNDS = 10
 COMPARISONS = 200
@@ -62,34 +63,28 @@ def models() -> dict[str, Callable[[int], Call]]:
     return {name: of(module, shapes[name]) for name, module in parts.items()}
 
 
-def in_turns(first: Call, second: Call, runs: int = 10) -> tuple[Rounds, Rounds]:
-    """CPU times of two calls in interleaved rounds."""
-    taken: tuple[list[tuple[float, ...]], list[tuple[float, ...]]] = ([], [])
-    for number in range(ROUNDS):
-        pair = ((first, taken[0]), (second, taken[1]))
-        for call, into in pair if number % 2 == 0 else reversed(pair):
-            into.append(measuring.measure(call, runs, 60.0).cpu_seconds)
-    return taken
+def cpu_times(call: Call, runs: int = 10) -> tuple[float, ...]:
+    return measuring.measure(call, runs, 60.0).cpu_seconds
 
 
-def against_timer() -> dict[str, Any]:
+def against_timer() -> Figures:
     """The median of our timer divided by that of torch's, both of CPU time, alternately."""
     ratios: dict[str, float] = {}
     for name, make in models().items():
         for batch in (1, 8, 64):
             call = make(batch)
             call()
-            torchs = Timer("call()", globals={"call": call}, timer=time.process_time)
-            found = []
-            for _ in range(ROUNDS):
-                ours = median(measuring.measure(call, 30, 60.0).cpu_seconds)
-                found.append(ours / median(torchs.timeit(1).times[0] for _ in range(30)))
-            ratios[f"{name} {batch}"] = round(median(found), 3)
+            timer = Timer("call()", globals={"call": call}, timer=time.process_time)
+            rounds = [
+                median(cpu_times(call, 30)) / median(timer.timeit(1).times[0] for _ in range(30))
+                for _ in range(ROUNDS)
+            ]
+            ratios[f"{name} {batch}"] = round(median(rounds), 3)
     low, high = 1 - TOLERANCE, 1 + TOLERANCE
     return {"ratios": ratios, "within": all(low <= r <= high for r in ratios.values())}
 
 
-def against_itself() -> dict[str, Any]:
+def against_itself() -> Figures:
     """How often a thing counts as slower than itself, and how often 10 % more work is found."""
     matrix = torch.randn(96, 96)
 
@@ -100,10 +95,12 @@ def against_itself() -> dict[str, Any]:
 
         return call
 
-    same = more = 0
-    for _ in range(COMPARISONS):
-        same += statistics.in_turns(*in_turns(work(20), work(20))).verdict is Verdict.SLOWER
-        more += statistics.in_turns(*in_turns(work(20), work(22))).verdict is Verdict.SLOWER
+    def slower(first: int, second: int) -> bool:
+        measures = [partial(cpu_times, work(count)) for count in (first, second)]
+        return statistics.in_turns(*in_turns(measures, ROUNDS)).verdict is Verdict.SLOWER
+
+    same = sum(slower(20, 20) for _ in range(COMPARISONS))
+    more = sum(slower(20, 22) for _ in range(COMPARISONS))
     return {
         "comparisons": COMPARISONS,
         "slower_than_itself": same / COMPARISONS,
@@ -126,20 +123,20 @@ def bert() -> Call:
     return call
 
 
-def traced() -> dict[str, Any]:
+def traced() -> Figures:
     """CPU time of BERT's forward under a profiler divided by that without one, alternately."""
-    plain = bert()
-    ratios = []
-    for _ in range(ROUNDS):
-        without = median(measuring.measure(plain, 5, 60.0).cpu_seconds)
+    call = bert()
+
+    def under() -> float:
         with profile(activities=[ProfilerActivity.CPU]):
-            under = median(measuring.measure(plain, 5, 60.0).cpu_seconds)
-        ratios.append(under / without)
-    found = median(ratios)
-    return {"ratio": round(found, 3), "limit": TRACE_LIMIT, "within": found <= TRACE_LIMIT}
+            return median(cpu_times(call, 5))
+
+    pairs = in_turns([lambda: median(cpu_times(call, 5)), under], ROUNDS)
+    ratio = median(b / a for a, b in zip(*pairs, strict=True))
+    return limited({"ratio": round(ratio, 3)}, ratio=TRACE_LIMIT)
 
 
-def option() -> dict[str, Any]:
+def option() -> Figures:
     """CPU time of BERT after a trace as `--trace` takes it, divided by that without, alternately.
 
     Each is a separate process, as subjects are. A trace comes after the last round of its batch
@@ -153,32 +150,29 @@ def option() -> dict[str, Any]:
         if folder is not None:
             measuring.traced(call, 3, folder)
         while pipe.recv():
-            pipe.send(median(measuring.measure(call, 5, 60.0).cpu_seconds))
+            pipe.send(median(cpu_times(call, 5)))
+
+    def served(folder: Path | None) -> Callable[[], float]:
+        ours, theirs = context.Pipe()
+        context.Process(target=serve, args=(theirs, folder), daemon=True).start()
+
+        def measure() -> float:
+            ours.send(True)
+            return float(ours.recv())
+
+        return measure
 
     with tempfile.TemporaryDirectory() as folder:
-        pipes = []
-        for place in (Path(folder), None):
-            ours, theirs = context.Pipe()
-            context.Process(target=serve, args=(theirs, place), daemon=True).start()
-            pipes.append(ours)
-        ratios = []
-        for number in range(2 * ROUNDS):
-            taken: dict[int, float] = {}
-            for index in (0, 1) if number % 2 == 0 else (1, 0):
-                pipes[index].send(True)
-                taken[index] = pipes[index].recv()
-            ratios.append(taken[0] / taken[1])
-        for pipe in pipes:
-            pipe.send(False)
-    found = median(ratios)
+        pairs = in_turns([served(Path(folder)), served(None)], 2 * ROUNDS)
+    ratio = median(a / b for a, b in zip(*pairs, strict=True))
     return {
-        "ratio": round(found, 3),
+        "ratio": round(ratio, 3),
         "limit": OPTION_TOLERANCE,
-        "within": abs(found - 1) <= OPTION_TOLERANCE,
+        "within": abs(ratio - 1) <= OPTION_TOLERANCE,
     }
 
 
-def waits() -> dict[str, Any]:
+def waits() -> Figures:
     """A wait of 20 ms in a call, as the division of its trace shows it."""
 
     def call() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from pathlib import Path
 from statistics import median
 
 from compilewatch.records import ClassBuild, Depth, ModelSpec, Request, Target, Tier
+from scripts.timing import cpu_of_children
 
 CLASSES = (
     *("BertModel", "T5Model", "ViTModel", "MixtralForCausalLM", "Wav2Vec2Model", "CLIPModel"),
@@ -60,8 +60,7 @@ def measure(which: str) -> None:
         verdicts[name] = os.read(read, 1000).decode()
         os.close(read)
         os.waitpid(child, 0)
-    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
-    print(json.dumps({"seconds": spent.ru_utime + spent.ru_stime, "verdicts": verdicts}))
+    print(json.dumps({"seconds": cpu_of_children(), "verdicts": verdicts}))
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from scripts.verify_stack import checks, logs, published
+from scripts.verify_stack import checks
 from scripts.verify_stack.grafana import (
     Grafana,
     all_dashboards_are_loaded,
@@ -19,8 +19,16 @@ from scripts.verify_stack.grafana import (
     panels_answer,
     panels_say_that_their_source_is_down,
 )
-from scripts.verify_stack.report import CheckError, Report, until
-from scripts.verify_stack.services import ROOT, SERVICES, Compose, Programs, Stack
+from scripts.verify_stack.services import (
+    ROOT,
+    SERVICES,
+    CheckError,
+    Compose,
+    Programs,
+    Report,
+    Stack,
+    until,
+)
 from scripts.verify_stack.storage import minio
 
 MODELS = "BertModel,DistilBertModel,LongformerModel,XLMModel"
@@ -60,7 +68,7 @@ SCRAPED_SECONDS = 200.0
 COLLECTED_SECONDS = 60.0
 
 
-def compilewatch(stack: Stack, *arguments: str, folder: Path = ROOT, **addresses: str) -> str:
+def compilewatch(stack: Stack, *arguments: str, folder: Path = ROOT, **addresses: str) -> None:
     """Run a verb in a folder, on the stack's outputs; addresses are those to publish to."""
     own = {f"COMPILEWATCH_{name.upper()}_URL": url for name, url in addresses.items()}
     # The runs select different models on purpose.
@@ -77,7 +85,6 @@ def compilewatch(stack: Stack, *arguments: str, folder: Path = ROOT, **addresses
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
         raise CheckError(f"compilewatch {arguments[0]} ended with {done.returncode}: {said[-1]}")
-    return ""
 
 
 def newest(stack: Stack) -> Path:
@@ -111,17 +118,13 @@ def papers(stack: Stack) -> str:
     return f"{count} papers in {time.monotonic() - began:.0f} s"
 
 
-def in_loki(stack: Stack) -> str:
-    return until(COLLECTED_SECONDS, partial(checks.lines_are_in_loki_once, stack))
-
-
 def after_a_kill(stack: Stack, *, forget: bool) -> str:
     stack.kill("alloy", forget=forget)
     stack.up()
     if forget:
         count = checks.lines(stack).total()
         until(COLLECTED_SECONDS, partial(checks.alloy_has_sent, stack, count))
-    return in_loki(stack)
+    return until(COLLECTED_SECONDS, partial(checks.lines_are_in_loki_once, stack))
 
 
 def after_a_push(stack: Stack, url: str) -> str:
@@ -131,12 +134,12 @@ def after_a_push(stack: Stack, url: str) -> str:
     if url != stack.url("loki"):
         count = before + checks.lines(stack).total()
         until(COLLECTED_SECONDS, partial(checks.alloy_has_sent, stack, count))
-    return in_loki(stack)
+    return until(COLLECTED_SECONDS, partial(checks.lines_are_in_loki_once, stack))
 
 
 def after_a_flush(stack: Stack) -> str:
     checks.loki_writes_to_its_folder(stack)
-    return in_loki(stack)
+    return until(COLLECTED_SECONDS, partial(checks.lines_are_in_loki_once, stack))
 
 
 def verify_logs(report: Report, stack: Stack) -> None:
@@ -144,28 +147,21 @@ def verify_logs(report: Report, stack: Stack) -> None:
     if "loki" not in stack.services:
         report.not_verified(once, "loki is not installed")
         return
-    if "alloy" in stack.services:
-        report.check(f"{once}, collected by Alloy", partial(in_loki, stack))
-        report.check(
-            f"{once}, after Alloy was killed and started",
-            partial(after_a_kill, stack, forget=False),
-        )
-        report.check(
-            f"{once}, after Alloy forgot what it had read",
-            partial(after_a_kill, stack, forget=True),
-        )
+    in_loki, alloy = checks.lines_are_in_loki_once, "alloy" in stack.services
+    if alloy:
+        report.check(f"{once}, collected by Alloy", in_loki, stack, within=COLLECTED_SECONDS)
+        for forget, what in ((False, "was killed and started"), (True, "forgot what it had read")):
+            report.check(f"{once}, after Alloy {what}", partial(after_a_kill, forget=forget), stack)
     else:
         report.not_verified(f"{once}, collected by Alloy", "alloy is not installed")
     for _ in range(2):
-        report.check(
-            f"{once}, after a direct push", partial(after_a_push, stack, stack.url("loki"))
-        )
-    if "alloy" in stack.services:
+        report.check(f"{once}, after a direct push", after_a_push, stack, stack.url("loki"))
+    if alloy:
         url = f"http://127.0.0.1:{stack.ports['alloy_push']}"
-        report.check(f"{once}, after a push through Alloy", partial(after_a_push, stack, url))
-    report.check(f"{once}, after Loki wrote to its folder", partial(after_a_flush, stack))
-    report.check("late lines are returned at once", partial(logs.late_lines_are_returned, stack))
-    report.check("a response above 4 MB", partial(logs.a_large_answer_arrives, stack))
+        report.check(f"{once}, after a push through Alloy", after_a_push, stack, url)
+    report.check(f"{once}, after Loki wrote to its folder", after_a_flush, stack)
+    report.check("late lines are returned at once", checks.late_lines_are_returned, stack)
+    report.check("a response above 4 MB", checks.a_large_answer_arrives, stack)
 
 
 def verify_grafana(report: Report, stack: Stack, *, without: frozenset[str]) -> None:
@@ -173,32 +169,29 @@ def verify_grafana(report: Report, stack: Stack, *, without: frozenset[str]) -> 
     if "grafana" not in stack.services:
         report.not_verified("Grafana's password and dashboards", "grafana is not installed")
         return
-    report.check("Grafana's password", partial(only_the_password_logs_in, stack))
-    grafana = Grafana(stack)
-    loaded = partial(all_dashboards_are_loaded, grafana, stack.checkout / "dashboards" / "json")
-    if not report.check("Grafana loads the dashboards", partial(until, COLLECTED_SECONDS, loaded)):
-        return
-    for uid, dashboard in grafana.dashboards().items():
-        if uid in without:
-            report.not_verified(f"the panels of {dashboard['title']}", "it has no data, see above")
-            continue
-        report.check(
-            f"the panels of {dashboard['title']}",
-            partial(panels_answer, grafana, uid, dashboard),
-        )
+    report.check("Grafana's password", only_the_password_logs_in, stack)
+    grafana, folder = Grafana(stack), stack.checkout / "dashboards" / "json"
+    loads = "Grafana loads the dashboards"
+    if report.check(loads, all_dashboards_are_loaded, grafana, folder, within=COLLECTED_SECONDS):
+        for uid, dashboard in grafana.dashboards().items():
+            what = f"the panels of {dashboard['title']}"
+            if uid in without:
+                report.not_verified(what, "it has no data, see above")
+            else:
+                report.check(what, panels_answer, grafana, uid, dashboard)
 
 
 def verify_news(report: Report, stack: Stack) -> None:
     """A run that breaks models and its repair, in Grafana and as an alert."""
     headline, alert = "the headline number after a fix", "an alert fires with its text, and ends"
     if "grafana" in stack.services:
-        shown = partial(published.a_fix_shows_exactly, stack, Grafana(stack))
-        report.check(headline, partial(published.in_turn, stack, shown))
+        shown = partial(checks.a_fix_shows_exactly, stack, Grafana(stack))
+        report.check(headline, checks.in_turn, stack, shown)
     else:
         report.not_verified(headline, "grafana is not installed")
     if "alertmanager" in stack.services:
-        fired = partial(published.an_alert_fires_and_ends, stack)
-        report.check(alert, partial(published.in_turn, stack, fired))
+        fired = partial(checks.an_alert_fires_and_ends, stack)
+        report.check(alert, checks.in_turn, stack, fired)
     else:
         report.not_verified(alert, "alertmanager is not installed")
 
@@ -212,8 +205,7 @@ def verify_outages(report: Report, stack: Stack) -> None:
             continue
         stack.kill(service)
         try:
-            shown = partial(panels_say_that_their_source_is_down, Grafana(stack), service)
-            report.check(what, shown)
+            report.check(what, panels_say_that_their_source_is_down, Grafana(stack), service)
         finally:
             stack.up()
 
@@ -225,52 +217,59 @@ def verify_storage(report: Report, stack: Stack, folder: Path) -> None:
         return
 
     def published() -> str:
-        with minio(folder) as storage:
-            stack.environment |= storage.environment
+        with minio(folder) as (environment, objects, version):
+            stack.environment |= environment
             for _ in range(2):
                 compilewatch(stack, "publish", "--to", "s3")
-            return f"{storage.has(newest(stack))}, in MinIO {storage.version}"
+            run = newest(stack)
+            files = {
+                f"kept/{run.name}/{path.relative_to(run)}": path.stat().st_size
+                for path in run.rglob("*")
+                if path.is_file()
+            }
+            if differing := sorted(files.items() ^ objects().items()):
+                what = f"{len(differing)} objects are missing or other: {differing[0][0]}"
+                raise CheckError(what)
+            return f"{len(files)} files, in MinIO {version}"
 
     report.check(f"{kept}, published twice", published)
 
 
 def verify(report: Report, stack: Stack, folder: Path) -> None:
-    if not report.check("the stack starts", lambda: stack.up() or ""):
+    if not report.check("the stack starts", stack.up):
         return
     for service in SERVICES:
-        if service not in stack.services:
+        if service in stack.services:
+            report.check(f"{service} is healthy", checks.version, stack, service)
+        else:
             report.not_verified(service, "it is not installed")
-            continue
-
-        report.check(f"{service} is healthy", partial(checks.version, stack, service))
-    report.check("ports", partial(checks.ports_are_the_configured_ones, stack))
+    report.check("ports", checks.ports_are_the_configured_ones, stack)
     if not {"pushgateway", "prometheus"} <= set(stack.services):
         report.not_verified("a run", "it takes at least pushgateway and prometheus")
         return
-    report.check("Prometheus takes the rules", partial(checks.rules_are_loaded, stack))
+    report.check("Prometheus takes the rules", checks.rules_are_loaded, stack)
     if "alertmanager" in stack.services:
-        reach = partial(checks.alerts_reach_alertmanager, stack)
-        report.check("Prometheus finds Alertmanager", partial(until, COLLECTED_SECONDS, reach))
-    if not report.check("sweeps of four models", partial(sweep, stack)):
+        found = "Prometheus finds Alertmanager"
+        report.check(found, checks.alerts_reach_alertmanager, stack, within=COLLECTED_SECONDS)
+    if not report.check("sweeps of four models", sweep, stack):
         return
-    report.check(
+    shown, in_prometheus = (
         "each metric of the run is in Prometheus",
-        lambda: until(
-            SCRAPED_SECONDS, partial(checks.metrics_are_in_prometheus, stack, newest(stack))
-        ),
+        checks.metrics_are_in_prometheus,
     )
+    report.check(shown, in_prometheus, stack, newest(stack), within=SCRAPED_SECONDS)
     verify_logs(report, stack)
     without: frozenset[str] = frozenset()
     if shutil.which("bwrap") is None:
         report.not_verified("papers", "bubblewrap, which confines their code, is not installed")
         without = frozenset({"compilewatch-papers"})
     else:
-        report.check("the shipped papers", partial(papers, stack))
+        report.check("the shipped papers", papers, stack)
     verify_grafana(report, stack, without=without)
     verify_news(report, stack)
     verify_outages(report, stack)
     verify_storage(report, stack, folder)
-    report.check("ports, at the end", partial(checks.ports_are_the_configured_ones, stack))
+    report.check("ports, at the end", checks.ports_are_the_configured_ones, stack)
 
 
 def chosen(arguments: list[str]) -> type[Stack]:
@@ -297,7 +296,7 @@ def main() -> int:
         try:
             verify(report, stack, Path(folder))
         finally:
-            report.check("the stack is taken down", lambda: stack.down() or "")
+            report.check("the stack is taken down", stack.down)
     words = {
         0: "all verified",
         1: "NOT verified: see above",

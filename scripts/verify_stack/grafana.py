@@ -13,8 +13,7 @@ from typing import Any
 
 import requests
 
-from scripts.verify_stack.report import CheckError, until
-from scripts.verify_stack.services import Stack
+from scripts.verify_stack.services import CheckError, Stack, until
 
 Json = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""The services of a copy of the stack's files, on free ports: as programs, or in Compose."""
+"""The services of a copy of the stack's files, on free ports, and the report on them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,70 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 import requests
-
-from scripts.verify_stack.report import CheckError
 
 ROOT = Path(__file__).parents[2]
 SERVICES = ("pushgateway", "alertmanager", "prometheus", "loki", "alloy", "grafana")
 PORTS = (*SERVICES, "alloy_push", "alloy_grpc", "loki_grpc")
 """`alloy_push` is PORT in ALLOY_PUSH_PORT, and so on."""
 READY = {"loki": "/ready", "grafana": "/api/health"}
+T = TypeVar("T")
+
+
+class CheckError(Exception):
+    """A check failed. One line."""
+
+
+@dataclass
+class Report:
+    """Prints each check as it ends."""
+
+    failed: list[str] = field(default_factory=list)
+    absent: list[str] = field(default_factory=list)
+
+    def check(
+        self, what: str, check: Callable[..., str | None], *given: Any, within: float = 0.0
+    ) -> bool:
+        """Run a check with what it is given, until it succeeds or so many seconds have passed.
+
+        It returns a fact worth telling, if any. Returns whether it succeeded.
+        """
+        try:
+            fact = until(within, partial(check, *given))
+        except (CheckError, requests.RequestException) as error:
+            self.failed.append(what)
+            print(f"FAILED        {what}: {error}", flush=True)
+            return False
+        print(f"verified      {what}" + (f": {fact}" if fact else ""), flush=True)
+        return True
+
+    def not_verified(self, what: str, why: str) -> None:
+        self.absent.append(what)
+        print(f"not verified  {what}: {why}", flush=True)
+
+    @property
+    def status(self) -> int:
+        return 1 if self.failed else 3 if self.absent else 0
+
+
+def until(seconds: float, attempt: Callable[[], T]) -> T:
+    """What `attempt` returns as soon as it raises no CheckError, or its last one."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            return attempt()
+        except CheckError:
+            if time.monotonic() >= end:
+                raise
+        time.sleep(1)
 
 
 class Stack(ABC):

@@ -7,18 +7,14 @@ import os
 import shutil
 import socket
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 
-from scripts.verify_stack import checks, grafana, logs, published
+from scripts.verify_stack import checks, grafana
 from scripts.verify_stack.__main__ import main
-from scripts.verify_stack.report import CheckError, Report
-from scripts.verify_stack.services import Programs, listens_on
-from tests import services
+from scripts.verify_stack.services import CheckError, Programs, Report, listens_on
 from tests.reading import DASHBOARDS, panels
 
 
@@ -181,47 +177,11 @@ def test_a_panel_that_claims_something_without_its_source_is_a_fault(
 
 
 def test_late_lines_that_are_missing_are_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "_push", lambda *arguments: None)
-    monkeypatch.setattr(logs, "_query", lambda *arguments: [("1 hours old", "1")])
+    monkeypatch.setattr(checks, "_push", lambda *arguments: None)
+    monkeypatch.setattr(checks, "logged", lambda *arguments: ["1 hours old"])
     stack: Any = None
     with pytest.raises(CheckError, match="accepted and not returned: 100 hours old, 216 hours"):
-        logs.late_lines_are_returned(stack)
-
-
-@pytest.mark.matrix
-@pytest.mark.services
-def test_an_alert_that_fires_and_ends_is_seen_by_the_real_services(tmp_path: Path) -> None:
-    """Half a minute: pushes, scrapes and evaluations of the stack's own files, in a hurry."""
-    for name in ("prometheus", "prometheus-pushgateway", "prometheus-alertmanager"):
-        services.program(name, package=name)
-    stack = Programs(tmp_path)
-    hurry = {
-        "prometheus/scrape_pushgateway.yml": ("scrape_interval: 2m", "scrape_interval: 1s"),
-        "prometheus/prometheus.yml": ("evaluation_interval: 1m", "evaluation_interval: 1s"),
-        "prometheus/rules/compilewatch.yml": ("keep_firing_for: 1m", "keep_firing_for: 1s"),
-        "alertmanager/alertmanager.yml": ("group_wait: 30s", "group_wait: 0s"),
-    }
-    for file, (before, after) in hurry.items():
-        path = stack.checkout / "stack" / file
-        assert before in path.read_text()
-        path.write_text(path.read_text().replace(before, after))
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    for name in ("prometheus", "prometheus-pushgateway", "prometheus-alertmanager"):
-        (folder / name).symlink_to(services.program(name, package=name))
-    stack.environment["PATH"] = f"{folder}:/usr/bin:/bin"
-    try:
-        stack.run("scripts/stack.sh", "up")
-        # What runs have pushed has a type, and what is pushed beside it must have the same.
-        held = published.typed('compilewatch_results{status="pass"} 1')
-        address = (
-            stack.url("pushgateway") + "/metrics/job/compilewatch/source/library/target/export"
-        )
-        requests.put(address, data=held.encode(), timeout=60).raise_for_status()
-        said = published.in_turn(stack, partial(published.an_alert_fires_and_ends, stack))
-    finally:
-        stack.down()
-    assert said == "1 model is worse on dynamo (verify, eval)"
+        checks.late_lines_are_returned(stack)
 
 
 def test_the_exit_status_separates_a_fault_from_what_is_not_installed(
