@@ -13,23 +13,19 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from compilewatch import records
 from compilewatch.contract.targets import target_label
 from compilewatch.errors import UsageError
 from compilewatch.records import (
     Change,
     ChangeKind,
-    ConfigBuild,
-    Dtype,
-    Earlier,
     GraphBreak,
-    LibraryBuild,
     Result,
     Run,
     RunView,
     Status,
     Target,
     changed,
-    environment_differences,
     is_verdict,
     reason_label,
     source_line,
@@ -40,7 +36,8 @@ Pair = tuple[str, str]
 Identity = tuple[str, Target]
 """A model's name and a target: what is compared with what."""
 
-_ORDER = list(ChangeKind)
+Classified = tuple[ChangeKind, str] | None
+"""What became of a model and target, with the reason in one line; None for no change."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,17 +77,13 @@ def may_be_baseline(run: Run) -> bool:
 
 def same_settings(run: Run, other: Run) -> bool:
     """Whether two runs evaluated models of one source alike, whichever models they were."""
-
-    def settings(side: Run) -> tuple[object, ...]:
-        return side.source, side.shard, side.settings.get("depth"), side.settings.get("tier")
-
-    return settings(run) == settings(other)
+    return scope(run, "depth", "tier") == scope(other, "depth", "tier")
 
 
-def scope(run: Run) -> tuple[object, ...]:
+def scope(run: Run, *settings: str) -> tuple[object, ...]:
     """What a run evaluated, whatever the versions were. Not hashable."""
-    setting: Callable[[str], object] = run.settings.get
-    return (run.source, run.shard, *map(setting, ("selection", "targets", "depth", "tier")))
+    names = settings or ("selection", "targets", "depth", "tier")
+    return (run.source, run.shard, *map(run.settings.get, names))
 
 
 def compare(
@@ -106,13 +99,12 @@ def compare(
     `by_place` takes breaks at one place for the same whatever their cause is called.
     """
     olds, news = _by_identity(before), _by_identity(after)
-    causes = _Causes(baseline, run)
     changes: list[Change] = []
     unchanged: list[Identity] = []
     for identity in olds.keys() | news.keys():
         old, new = olds.get(identity), news.get(identity)
         if new is None and old is not None:
-            change: tuple[ChangeKind, str] | None = _absence(baseline, run, len(news), old)
+            change: Classified = _absence(baseline, run, len(news), old)
         else:
             change = classify_change(old, new, by_place=by_place)
         if change is None:
@@ -121,7 +113,6 @@ def compare(
         kind, reason = change
         present = new or old
         assert present is not None
-        model = present.request.model
         changes.append(
             Change(
                 kind=kind,
@@ -130,15 +121,19 @@ def compare(
                 before=old.status if old else None,
                 after=new.status if new else None,
                 reason=reason,
-                family=model.family,
-                downloads=model.downloads,
-                causes=causes.of(old, new) if old and new else (),
+                family=present.request.model.family,
+                downloads=present.request.model.downloads,
+                causes=_causes(baseline, old, run, new) if old and new else (),
             )
         )
+    order = list(ChangeKind)
+    changes.sort(
+        key=lambda c: (order.index(c.kind), -(c.downloads or 0), c.model, target_label(c.target))
+    )
     return Comparison(
-        changes=tuple(sorted(changes, key=_rank)),
+        changes=tuple(changes),
         unchanged=tuple(sorted(unchanged, key=lambda i: (i[0], target_label(i[1])))),
-        differences=causes.of_runs,
+        differences=differences(baseline, run),
     )
 
 
@@ -151,24 +146,23 @@ def between_environments(
     environment alone. Raises UsageError where one has no result in its environment.
     """
     old, new = names
-    olds = _held(baseline, before, old, "environment")
     results = list(after)
-    news = _held(run, results, new, "environment")
-    # Under one name, so that a target of both is one target.
-    sides = [
-        msgspec.structs.replace(
-            side,
-            environments=tuple(
-                msgspec.structs.replace(e, name=new) for e in side.environments if e.name == name
-            ),
+    olds = _only(baseline, before, "environment", old)
+    news = _only(run, results, "environment", new)
+
+    def renamed(side: Run, name: str) -> Run:
+        # Under one name, so that a target of both is one target.
+        environments = tuple(
+            msgspec.structs.replace(e, name=new) for e in side.environments if e.name == name
         )
-        for side, name in ((baseline, old), (run, new))
-    ]
+        return msgspec.structs.replace(side, environments=environments)
+
+    left, right = renamed(baseline, old), renamed(run, new)
     if len(results) >= run.planned:
         # Complete: a model that this environment lacks is not in its Transformers.
-        sides[1] = msgspec.structs.replace(sides[1], planned=len(news))
-    compared = compare(sides[0], as_on(olds, environment=new), sides[1], news, by_place=True)
-    return sides[0], sides[1], compared
+        right = msgspec.structs.replace(right, planned=len(news))
+    compared = compare(left, as_on(olds, environment=new), right, news, by_place=True)
+    return left, right, compared
 
 
 def between_devices(
@@ -180,18 +174,77 @@ def between_devices(
     has no result for its device.
     """
     old, new = names
-    olds = _held(baseline, before, old, "device")
-    news = _held(run, after, new, "device")
     # Under one name and type of weights, so that a target of both is one target.
-    sides = [as_on(side, device=new, dtype=Dtype.CONFIG) for side in (olds, news)]
-    compared = compare(baseline, sides[0], run, sides[1], by_place=True)
-    differ = (*changed("device", old, new), *compared.differences)
-    return replace(compared, differences=differ)
+    olds, news = (
+        as_on(_only(side, results, "device", name), device=new, dtype=records.Dtype.CONFIG)
+        for side, results, name in ((baseline, before, old), (run, after, new))
+    )
+    compared = compare(baseline, olds, run, news, by_place=True)
+    return replace(compared, differences=(*changed("device", old, new), *compared.differences))
+
+
+def as_on(results: Iterable[Result], **target: Any) -> Iterator[Result]:
+    """Yield results as if their targets had these fields."""
+    for result in results:
+        changed_target = msgspec.structs.replace(result.request.target, **target)
+        request = msgspec.structs.replace(result.request, target=changed_target)
+        yield msgspec.structs.replace(result, request=request)
+
+
+def _only(run: Run, results: Iterable[Result], field: str, name: str) -> list[Result]:
+    """The results whose target has this environment or device. Raises UsageError for none."""
+    by_name: dict[str, list[Result]] = {}
+    for result in results:
+        by_name.setdefault(getattr(result.request.target, field), []).append(result)
+    if name not in by_name:
+        where = f"{'for' if field == 'device' else 'in'} {field}"
+        known = ", ".join(sorted(by_name))
+        raise UsageError(f"run {run.id} has no result {where} {name!r}; it has: {known}")
+    return by_name[name]
 
 
 def differences(baseline: Run, run: Run) -> tuple[str, ...]:
-    """What differs between the environments of two runs, and in our own version."""
-    return _Causes(baseline, run).of_runs
+    """What differs between the environments of two runs, and in our own version, as lines."""
+    olds, news = ({e.name: e for e in side.environments} for side in (baseline, run))
+    lines = [
+        line
+        for name in olds.keys() & news.keys()
+        for line in records.environment_differences(olds[name], news[name])
+    ]
+    harness = changed("compilewatch", baseline.harness_version, run.harness_version)
+    return tuple(dict.fromkeys([*sorted(lines), *harness]))
+
+
+def _causes(baseline: Run, old: Result, run: Run, new: Result) -> tuple[str, ...]:
+    """Of one model: its environment, then what of the model or the question differs."""
+    lines: list[str] = []
+    before, after = (
+        next((e for e in side.environments if e.name == result.request.target.environment), None)
+        for side, result in ((baseline, old), (run, new))
+    )
+    if before is not None and after is not None:
+        lines += records.environment_differences(before, after)
+    lines += changed("compilewatch", old.harness_version, new.harness_version)
+    lines += changed("revision", old.request.model.revision, new.request.model.revision)
+    lines += _build_differences(old.request.model.build, new.request.model.build)
+    lines += changed("tier", old.tier.value, new.tier.value)
+    lines += changed("depth", old.depth.value, new.depth.value)
+    if old.inputs != new.inputs:
+        lines.append("other example inputs")
+    return tuple(lines)
+
+
+def _build_differences(old: object, new: object) -> list[str]:
+    if old == new:
+        return []
+    if isinstance(old, records.ConfigBuild) and isinstance(new, records.ConfigBuild):
+        return changed("configuration", old.config_sha256[:10], new.config_sha256[:10])
+    if isinstance(old, records.LibraryBuild) and isinstance(new, records.LibraryBuild):
+        if (old.library, old.name) != (new.library, new.name):
+            return ["built otherwise"]
+        digests = (old.configuration_sha256[:10], new.configuration_sha256[:10])
+        return changed("configuration", *digests)
+    return ["built otherwise"] if type(old) is not type(new) else ["other source"]
 
 
 def _absence(baseline: Run, run: Run, results: int, old: Result) -> tuple[ChangeKind, str]:
@@ -212,81 +265,8 @@ def _absence(baseline: Run, run: Run, results: int, old: Result) -> tuple[Change
     return ChangeKind.GONE, f"no longer in the source; {was}"
 
 
-class _Causes:
-    """What differs between two runs, as lines, for the runs and for one model."""
-
-    def __init__(self, baseline: Run, run: Run) -> None:
-        self._olds = {e.name: e for e in baseline.environments}
-        self._news = {e.name: e for e in run.environments}
-        self._harness = changed("compilewatch", baseline.harness_version, run.harness_version)
-        lines = [
-            line
-            for name in self._olds.keys() & self._news.keys()
-            for line in environment_differences(self._olds[name], self._news[name])
-        ]
-        self.of_runs = tuple(dict.fromkeys([*sorted(lines), *self._harness]))
-
-    def of(self, old: Result, new: Result) -> tuple[str, ...]:
-        """Of one model: its environment, then what of the model or the question differs."""
-        lines: list[str] = []
-        before = self._olds.get(old.request.target.environment)
-        after = self._news.get(new.request.target.environment)
-        if before is not None and after is not None:
-            lines += environment_differences(before, after)
-        lines += changed("compilewatch", old.harness_version, new.harness_version)
-        lines += changed("revision", old.request.model.revision, new.request.model.revision)
-        builds = old.request.model.build, new.request.model.build
-        if builds[0] != builds[1]:
-            lines += _build_differences(*builds)
-        lines += changed("tier", old.tier.value, new.tier.value)
-        lines += changed("depth", old.depth.value, new.depth.value)
-        if old.inputs != new.inputs:
-            lines.append("other example inputs")
-        return tuple(lines)
-
-
-def _held(run: Run, results: Iterable[Result], name: str, field: str) -> list[Result]:
-    """The results whose target has this environment or device. Raises UsageError for none."""
-    by_name: dict[str, list[Result]] = {}
-    for result in results:
-        by_name.setdefault(getattr(result.request.target, field), []).append(result)
-    if name not in by_name:
-        where = f"{'for' if field == 'device' else 'in'} {field}"
-        known = ", ".join(sorted(by_name))
-        raise UsageError(f"run {run.id} has no result {where} {name!r}; it has: {known}")
-    return by_name[name]
-
-
-def as_on(results: Iterable[Result], **target: Any) -> Iterator[Result]:
-    """Yield results as if their targets had these fields."""
-    for result in results:
-        changed_target = msgspec.structs.replace(result.request.target, **target)
-        request = msgspec.structs.replace(result.request, target=changed_target)
-        yield msgspec.structs.replace(result, request=request)
-
-
 def _by_identity(results: Iterable[Result]) -> dict[Identity, Result]:
     return {(r.request.model.name, r.request.target): r for r in results}
-
-
-def _build_differences(old: object, new: object) -> list[str]:
-    if isinstance(old, ConfigBuild) and isinstance(new, ConfigBuild):
-        return changed("configuration", old.config_sha256[:10], new.config_sha256[:10])
-    if isinstance(old, LibraryBuild) and isinstance(new, LibraryBuild):
-        if (old.library, old.name) != (new.library, new.name):
-            return ["built otherwise"]
-        digests = (old.configuration_sha256[:10], new.configuration_sha256[:10])
-        return changed("configuration", *digests)
-    return ["built otherwise"] if type(old) is not type(new) else ["other source"]
-
-
-def _rank(change: Change) -> tuple[int, int, str, str]:
-    return (
-        _ORDER.index(change.kind),
-        -(change.downloads or 0),
-        change.model,
-        target_label(change.target),
-    )
 
 
 class Regressed(NamedTuple):
@@ -306,42 +286,38 @@ def regressed(view: RunView) -> tuple[Regressed, ...]:
     for result in view.results:
         if not result.is_verdict or result.expectation is not None:
             continue
-        since = _since(result, _earlier(view, result))
+        since = _since(result, _verdicts(view, result))
         if since is None and (result.request.model.name, result.request.target) in worse:
             since = ""
         if since is not None:
             worse_results.append(Regressed(result, since or view.run.id))
-    return tuple(sorted(worse_results, key=_order))
+
+    def order(one: Regressed) -> tuple[int, str, str]:
+        model = one.result.request.model
+        return -(model.downloads or 0), model.name, target_label(one.result.request.target)
+
+    return tuple(sorted(worse_results, key=order))
 
 
 def is_comparable(view: RunView) -> bool:
     """Whether there is an earlier verdict on any result, so that none being worse is a finding."""
-    return view.baseline is not None or any(
-        is_verdict(point.status, point.phase)
-        for result in view.results
-        for point in _earlier(view, result)
-    )
+    return view.baseline is not None or any(_verdicts(view, result) for result in view.results)
 
 
-def _earlier(view: RunView, result: Result) -> tuple[Earlier, ...]:
+def _verdicts(view: RunView, result: Result) -> list[records.Earlier]:
+    """The earlier verdicts on a model and target, oldest first."""
     key = (result.request.model.name, target_label(result.request.target))
-    return view.history.get(key, ())
+    return [one for one in view.history.get(key, ()) if is_verdict(one.status, one.phase)]
 
 
-def _since(result: Result, earlier: tuple[Earlier, ...]) -> str | None:
+def _since(result: Result, earlier: Sequence[records.Earlier]) -> str | None:
     """The run after the last better verdict, or "" for this run; None if none was better."""
     after = ""
     for point in reversed(earlier):
-        if is_verdict(point.status, point.phase):
-            if BADNESS[point.status] < BADNESS[result.status]:
-                return after
-            after = point.run
+        if BADNESS[point.status] < BADNESS[result.status]:
+            return after
+        after = point.run
     return None
-
-
-def _order(one: Regressed) -> tuple[int, str, str]:
-    model = one.result.request.model
-    return -(model.downloads or 0), model.name, target_label(one.result.request.target)
 
 
 BADNESS = {Status.PASS: 0, Status.GRAPH_BREAK: 1, Status.MISMATCH: 2, Status.ERROR: 2}
@@ -350,7 +326,7 @@ BADNESS = {Status.PASS: 0, Status.GRAPH_BREAK: 1, Status.MISMATCH: 2, Status.ERR
 
 def classify_change(
     old: Result | None, new: Result | None, *, by_place: bool = False
-) -> tuple[ChangeKind, str] | None:
+) -> Classified:
     """What became of one model and target, with the reason in one line; None for no change."""
     if old is None:
         assert new is not None
@@ -358,40 +334,33 @@ def classify_change(
     if new is None:
         return ChangeKind.GONE, f"no longer in the source; was {outcome_of(old)}"
     if old.is_verdict and new.is_verdict:
-        return _classify_verdicts(old, new, by_place)
-    if new.is_verdict:
-        return ChangeKind.NEWLY_TESTED, f"was {outcome_of(old)}; now {outcome_of(new)}"
-    if old.is_verdict:
-        return ChangeKind.NO_LONGER_TESTED, f"was {outcome_of(old)}; now {outcome_of(new)}"
-    return None
+        worse = BADNESS[new.status] - BADNESS[old.status]
+        if worse:
+            kind = ChangeKind.REGRESSION if worse > 0 else ChangeKind.FIXED
+            return kind, f"{outcome_of(old)} -> {outcome_of(new)}"
+        if old.probed or new.probed:  # then the breaks after the first are not known
+            return _classify_fullgraph(old, new)
+        change = _classify_places(old, new) if by_place else _classify_fingerprints(old, new)
+        return change or _classify_fullgraph(old, new)
+    if not old.is_verdict and not new.is_verdict:
+        return None
+    kind = ChangeKind.NEWLY_TESTED if new.is_verdict else ChangeKind.NO_LONGER_TESTED
+    return kind, f"was {outcome_of(old)}; now {outcome_of(new)}"
 
 
-def _classify_verdicts(old: Result, new: Result, by_place: bool) -> tuple[ChangeKind, str] | None:
-    worse = BADNESS[new.status] - BADNESS[old.status]
-    if worse:
-        kind = ChangeKind.REGRESSION if worse > 0 else ChangeKind.FIXED
-        return kind, f"{outcome_of(old)} -> {outcome_of(new)}"
-    if old.probed or new.probed:  # then the breaks after the first are not known
-        return _classify_fullgraph(old, new)
-    change = _classify_places(old, new) if by_place else _classify_fingerprints(old, new)
-    return change or _classify_fullgraph(old, new)
-
-
-def _classify_places(old: Result, new: Result) -> tuple[ChangeKind, str] | None:
+def _classify_places(old: Result, new: Result) -> Classified:
     """A break counts as new or gone only where the other side has none at its place."""
-    added = _elsewhere(new.breaks, old.breaks)
-    if added:
-        return ChangeKind.REGRESSION, f"breaks at a new place: {_codes_at(added)}"
-    removed = _elsewhere(old.breaks, new.breaks)
-    if removed:
-        return ChangeKind.FIXED, f"no longer breaks: {_codes_at(removed)}"
+    for kind, breaks, others, what in (
+        (ChangeKind.REGRESSION, new.breaks, old.breaks, "breaks at a new place"),
+        (ChangeKind.FIXED, old.breaks, new.breaks, "no longer breaks"),
+    ):
+        known = {key for other in others for key in _place_keys(other)}
+        # One without a place says nothing.
+        alone = [b for b in breaks if b.line > 0 and known.isdisjoint(_place_keys(b))]
+        if alone:
+            places = sorted(f"{reason_label(b)} at {b.file}:{b.line}" for b in alone)
+            return kind, f"{what}: {', '.join(places)}"
     return None
-
-
-def _elsewhere(breaks: Sequence[GraphBreak], others: Sequence[GraphBreak]) -> list[GraphBreak]:
-    """Those of `breaks` at whose place none of `others` is; one without a place says nothing."""
-    known = {key for other in others for key in _place_keys(other)}
-    return [b for b in breaks if b.line > 0 and known.isdisjoint(_place_keys(b))]
 
 
 def _place_keys(graph_break: GraphBreak) -> set[tuple[object, ...]]:
@@ -401,28 +370,25 @@ def _place_keys(graph_break: GraphBreak) -> set[tuple[object, ...]]:
     return {(*where, graph_break.line), *([(*where, text)] if text else [])}
 
 
-def _codes_at(breaks: Sequence[GraphBreak]) -> str:
-    return ", ".join(sorted(f"{reason_label(b)} at {b.file}:{b.line}" for b in breaks))
-
-
-def _classify_fingerprints(old: Result, new: Result) -> tuple[ChangeKind, str] | None:
-    olds, news = _by_fingerprint(old), _by_fingerprint(new)
+def _classify_fingerprints(old: Result, new: Result) -> Classified:
+    olds, news = ({b.fingerprint: b for b in side.breaks} for side in (old, new))
     added = [news[f] for f in news.keys() - olds.keys()]
     removed = [olds[f] for f in olds.keys() - news.keys()]
+    distinct = f"{len(olds)} -> {len(news)} distinct graph breaks"
     if len(news) < len(olds):
-        return ChangeKind.FIXED, f"{_distinct(olds, news)}; gone: {_codes(removed)}"
+        return ChangeKind.FIXED, f"{distinct}; gone: {_codes(removed)}"
+    if len(news) > len(olds):
+        return ChangeKind.REGRESSION, f"{distinct}; new: {_codes(added)}"
     # As many breaks as before, but of another cause: one was traded for a new one. Of the same
     # causes it is one that moved to another function or file.
     codes = {reason_label(b) for b in old.breaks}
-    if len(news) > len(olds):
-        return ChangeKind.REGRESSION, f"{_distinct(olds, news)}; new: {_codes(added)}"
     foreign = [b for b in added if reason_label(b) not in codes]
     if foreign:
         return ChangeKind.REGRESSION, f"{_codes(foreign)} instead of {_codes(removed)}"
     return None
 
 
-def _classify_fullgraph(old: Result, new: Result) -> tuple[ChangeKind, str] | None:
+def _classify_fullgraph(old: Result, new: Result) -> Classified:
     if old.fullgraph is None or new.fullgraph is None:
         return None
     if old.fullgraph.accepted and not new.fullgraph.accepted:
@@ -433,22 +399,15 @@ def _classify_fullgraph(old: Result, new: Result) -> tuple[ChangeKind, str] | No
     return None
 
 
-def _by_fingerprint(result: Result) -> dict[str, GraphBreak]:
-    return {b.fingerprint: b for b in result.breaks}
-
-
 def outcome_of(result: Result) -> str:
     """`graph_break (2: GB0059 …, GB0170 …)`, `error in compile (inductor_error)`."""
     if result.status is Status.PASS:
         return "pass"
     if result.status is Status.GRAPH_BREAK:
-        return f"graph_break ({len(_by_fingerprint(result))}: {_codes(result.breaks)})"
+        distinct = len({b.fingerprint for b in result.breaks})
+        return f"graph_break ({distinct}: {_codes(result.breaks)})"
     text = f"{result.status.value} in {result.phase.value}"
     return f"{text} ({result.error.code})" if result.error is not None else text
-
-
-def _distinct(olds: dict[str, GraphBreak], news: dict[str, GraphBreak]) -> str:
-    return f"{len(olds)} -> {len(news)} distinct graph breaks"
 
 
 def _codes(breaks: Sequence[GraphBreak]) -> str:
@@ -462,7 +421,10 @@ def changed_breaks(
 
     Paired are breaks of one fingerprint, then those of one function.
     """
-    olds, news = ({(b.fingerprint, _own_line(b)): b for b in r.breaks} for r in (old, new))
+    olds, news = (
+        {(b.fingerprint, source_line(b).strip() or b.line): b for b in side.breaks}
+        for side in (old, new)
+    )
     gone = [graph_break for key, graph_break in olds.items() if key not in news]
     added = [graph_break for key, graph_break in news.items() if key not in olds]
     pairs: list[tuple[GraphBreak | None, GraphBreak | None]] = []
@@ -472,19 +434,9 @@ def changed_breaks(
     )
     for alike in likenesses:
         for before in list(gone):
-            after = next(
-                (candidate for candidate in added if alike(candidate) == alike(before)), None
-            )
+            after = next((one for one in added if alike(one) == alike(before)), None)
             if after is not None:
                 pairs.append((before, after))
                 gone.remove(before)
                 added.remove(after)
-    return (
-        *pairs,
-        *((graph_break, None) for graph_break in gone),
-        *((None, graph_break) for graph_break in added),
-    )
-
-
-def _own_line(graph_break: GraphBreak) -> str | int:
-    return source_line(graph_break).strip() or graph_break.line
+    return (*pairs, *((before, None) for before in gone), *((None, after) for after in added))

@@ -17,16 +17,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
+from compilewatch import records
 from compilewatch.analysis.summary import downloads_of, target_order
 from compilewatch.contract.targets import target_label
-from compilewatch.records import (
-    GraphBreak,
-    ModelFix,
-    ModelSpec,
-    Result,
-    reason_label,
-    source_line,
-)
 
 UNKNOWN_CAUSE = "unattributed"
 """The code of breaks without a reason (`worker.targets.dynamo.graph_breaks`): nobody can fix it."""
@@ -114,7 +107,7 @@ class Leverage:
 
 
 def leverage(
-    results: Iterable[Result],
+    results: Iterable[records.Result],
     *,
     by: By = By.LINE,
     order: FixOrder = FixOrder.MODELS,
@@ -142,7 +135,7 @@ def leverage(
     )
 
 
-def models_of_one_reason(results: Sequence[Result]) -> dict[str, tuple[int, int | None]]:
+def models_of_one_reason(results: Sequence[records.Result]) -> dict[str, tuple[int, int | None]]:
     """Reason -> models, and their downloads, that break for this reason only; zeros included."""
     causes = FixableCauses(results, By.ID)
     return {
@@ -151,7 +144,7 @@ def models_of_one_reason(results: Sequence[Result]) -> dict[str, tuple[int, int 
     }
 
 
-def breaks_of(result: Result) -> tuple[GraphBreak, ...]:
+def breaks_of(result: records.Result) -> tuple[records.GraphBreak, ...]:
     """The breaks of a result and of all input variants; of one that both name, only the first."""
     every = (
         *result.breaks,
@@ -165,19 +158,19 @@ def breaks_of(result: Result) -> tuple[GraphBreak, ...]:
     )[::-1]
 
 
-def cause_key(graph_break: GraphBreak, by: By) -> str | None:
+def cause_key(graph_break: records.GraphBreak, by: By) -> str | None:
     """The key of a break's cause; None where torch gave no reason."""
     if graph_break.code == UNKNOWN_CAUSE:
         return None
-    return graph_break.fingerprint if by is By.LINE else reason_label(graph_break)
+    return graph_break.fingerprint if by is By.LINE else records.reason_label(graph_break)
 
 
 class FixableCauses:
     """The breaks of results, by cause and by model."""
 
-    def __init__(self, results: Iterable[Result], by: By) -> None:
-        self.models: dict[str, ModelSpec] = {}
-        self.found: defaultdict[str, list[tuple[str, GraphBreak]]] = defaultdict(list)
+    def __init__(self, results: Iterable[records.Result], by: By) -> None:
+        self.models: dict[str, records.ModelSpec] = {}
+        self.found: defaultdict[str, list[tuple[str, records.GraphBreak]]] = defaultdict(list)
         of_model: defaultdict[str, set[str | None]] = defaultdict(set)
         for result in results:
             name = result.request.model.name
@@ -208,13 +201,13 @@ class FixableCauses:
     def affected(self, keys: Iterable[str]) -> set[str]:
         return {name for key in keys for name, _ in self.found[key]}
 
-    def specs(self, names: Iterable[str]) -> list[ModelSpec]:
+    def specs(self, names: Iterable[str]) -> list[records.ModelSpec]:
         """The models of these names, most downloaded first."""
         return sorted((self.models[name] for name in names), key=_most_downloaded)
 
     def describe(self, key: str) -> FixableCause:
         hits = self.found[key]
-        fingerprints: defaultdict[str, list[GraphBreak]] = defaultdict(list)
+        fingerprints: defaultdict[str, list[records.GraphBreak]] = defaultdict(list)
         for _, graph_break in hits:
             fingerprints[graph_break.fingerprint].append(graph_break)
         here = max(fingerprints.values(), key=len)
@@ -226,12 +219,12 @@ class FixableCauses:
         alone = self.specs(self.alone(key))
         return FixableCause(
             key=key,
-            label=reason_label(sample),
+            label=records.reason_label(sample),
             gb_id=sample.gb_id,
             file=sample.file,
             function=sample.function,
             lines=tuple(sorted(lines)),
-            source=source_line(sample).strip(),
+            source=records.source_line(sample).strip(),
             places=len(fingerprints),
             models=len(affected),
             downloads=downloads_of(affected),
@@ -241,7 +234,7 @@ class FixableCauses:
         )
 
 
-def of_target(broken: list[Result], label: str | None) -> list[Result]:
+def of_target(broken: list[records.Result], label: str | None) -> list[records.Result]:
     """Return the results of the target with this label, or of the first kind that has any."""
     if label is not None:
         return [result for result in broken if target_label(result.request.target) == label]
@@ -342,7 +335,7 @@ class VerifiedFixes:
 
 
 def verified_fixes(
-    ranking: Leverage, results: Sequence[Result], fixes: Sequence[ModelFix]
+    ranking: Leverage, results: Sequence[records.Result], fixes: Sequence[records.ModelFix]
 ) -> VerifiedFixes | None:
     """Return what is verified of the steps of a table; None where nothing was searched."""
     total = verified_total(results, fixes, ranking.targets)
@@ -372,7 +365,9 @@ def verified_fixes(
 
 
 def verified_total(
-    results: Iterable[Result], fixes: Sequence[ModelFix], targets: Sequence[str] = ()
+    results: Iterable[records.Result],
+    fixes: Sequence[records.ModelFix],
+    targets: Sequence[str] = (),
 ) -> VerifiedTotal | None:
     """Return what the fixes are worth on targets with these labels (all by default).
 
@@ -382,7 +377,7 @@ def verified_total(
     if not fixes:
         return None
     broken = _broken(results, fixes, targets)
-    freed: list[ModelSpec] = []
+    freed: list[records.ModelSpec] = []
     times: Counter[str] = Counter()
     improved = 0
     for pairs in broken.values():
@@ -404,18 +399,20 @@ def verified_total(
     )
 
 
-def _frees(fix: ModelFix | None, result: Result) -> bool:
+def _frees(fix: records.ModelFix | None, result: records.Result) -> bool:
     """Whether a fix is verified to leave a result without any graph break."""
     others = any(variant.breaks for variant in result.variants[1:])  # the first: the main inputs
     return fix is not None and fix.verified and fix.single_graph and not others
 
 
 def _broken(
-    results: Iterable[Result], fixes: Iterable[ModelFix], targets: Sequence[str]
-) -> dict[str, list[tuple[Result, ModelFix | None]]]:
+    results: Iterable[records.Result], fixes: Iterable[records.ModelFix], targets: Sequence[str]
+) -> dict[str, list[tuple[records.Result, records.ModelFix | None]]]:
     """The results with graph breaks on these targets by model, each with what was found."""
     fix_of = {(fix.model, fix.target): fix for fix in fixes}
-    by_model: defaultdict[str, list[tuple[Result, ModelFix | None]]] = defaultdict(list)
+    by_model: defaultdict[str, list[tuple[records.Result, records.ModelFix | None]]] = defaultdict(
+        list
+    )
     for result in results:
         request = result.request
         if result.breaks and (not targets or target_label(request.target) in targets):
@@ -424,5 +421,5 @@ def _broken(
     return by_model
 
 
-def _most_downloaded(spec: ModelSpec) -> tuple[int, str]:
+def _most_downloaded(spec: records.ModelSpec) -> tuple[int, str]:
     return -(spec.downloads or 0), spec.name

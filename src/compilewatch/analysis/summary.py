@@ -12,31 +12,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from compilewatch import records
 from compilewatch.contract.targets import (
     TARGETS,
     device_parts,
     in_default_environment,
     target_label,
 )
-from compilewatch.records import (
-    NOT_RUN,
-    ExportDetail,
-    GraphBreak,
-    ModelSpec,
-    Part,
-    Phase,
-    Result,
-    RunView,
-    Status,
-    Target,
-    reason_label,
-    spent,
-)
 
-Cause = tuple[str, Phase | None]
+Cause = tuple[str, records.Phase | None]
 """A reason's label and phase."""
 
-MEASURED = (Phase.CREATE, Phase.INPUTS, Phase.EAGER, Phase.COMPILE)
+MEASURED = (records.Phase.CREATE, records.Phase.INPUTS, records.Phase.EAGER, records.Phase.COMPILE)
 """The phases that overhead is measured against: what a result cannot do without."""
 
 
@@ -48,8 +35,8 @@ class Reason:
     """
 
     label: str
-    phase: Phase | None
-    hits: tuple[tuple[ModelSpec, GraphBreak | None], ...]
+    phase: records.Phase | None
+    hits: tuple[tuple[records.ModelSpec, records.GraphBreak | None], ...]
 
     @property
     def words(self) -> str:
@@ -71,7 +58,7 @@ class Reason:
         return downloads_of(model for model, _ in self.hits)
 
     @property
-    def breaks(self) -> tuple[GraphBreak, ...]:
+    def breaks(self) -> tuple[records.GraphBreak, ...]:
         return tuple(graph_break for _, graph_break in self.hits if graph_break is not None)
 
     @property
@@ -81,7 +68,9 @@ class Reason:
     @cached_property
     def places(self) -> tuple[Reason, ...]:
         """The reason at each of its places (fingerprints), by the number of models."""
-        by_place: defaultdict[str, list[tuple[ModelSpec, GraphBreak | None]]] = defaultdict(list)
+        by_place: defaultdict[str, list[tuple[records.ModelSpec, records.GraphBreak | None]]] = (
+            defaultdict(list)
+        )
         for model, graph_break in self.hits:
             if graph_break is not None:
                 by_place[graph_break.fingerprint].append((model, graph_break))
@@ -110,7 +99,7 @@ class Summary:
     missing: int
     reused: int
     models: int
-    statuses: dict[Status, int]
+    statuses: dict[records.Status, int]
     fullgraph_accepted: int
     fullgraph_judged: int
     expected: int
@@ -120,56 +109,42 @@ class Summary:
     overhead: float | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Repositories:
-    """How many repositories of the Hub a run has results of.
+def repositories(view: records.RunView) -> dict[records.Part | None, tuple[int, int, int]]:
+    """Repositories of the Hub by what is evaluated of them, whatever their number of components.
 
-    `covered` are those with a verdict on every part that was not skipped, and on one at least;
-    `partly` are those of them with skipped parts. `by_part` has covered and all repositories by
-    what is evaluated of them; None is the key of those of which nothing can be built.
+    Three numbers each: covered (with a verdict on every part that was not skipped, and on one at
+    least), all, and the covered ones with skipped parts. None is the key of those of which nothing
+    can be built. Empty for a run without repositories.
     """
-
-    total: int
-    covered: int
-    partly: int
-    by_part: dict[Part | None, tuple[int, int]]
-
-
-def repositories(view: RunView) -> Repositories | None:
-    """Coverage by repository, whatever the number of its components; None without repositories."""
-    results: defaultdict[str, list[Result]] = defaultdict(list)
+    results: defaultdict[str, list[records.Result]] = defaultdict(list)
     for result in view.results:
         if (repository := result.request.model.repository) is not None:
             results[repository].append(result)
-    if not results:
-        return None
-    partly = 0
-    total: Counter[Part | None] = Counter()
-    covered: Counter[Part | None] = Counter()
+    counts: dict[records.Part | None, list[int]] = {}
     for members in results.values():
-        evaluated = [result for result in members if result.status is not Status.SKIPPED]
-        part = (evaluated[0].request.model.part or Part.WHOLE) if evaluated else None
-        total[part] += 1
-        if evaluated and all(result.is_verdict for result in evaluated):
-            covered[part] += 1
-            partly += len(evaluated) < len(members)
-    return Repositories(
-        total=total.total(),
-        covered=covered.total(),
-        partly=partly,
-        by_part={part: (covered[part], total[part]) for part in (*Part, None) if total[part]},
-    )
+        evaluated = [r for r in members if r.status is not records.Status.SKIPPED]
+        part = (evaluated[0].request.model.part or records.Part.WHOLE) if evaluated else None
+        covered = bool(evaluated) and all(result.is_verdict for result in evaluated)
+        row = counts.setdefault(part, [0, 0, 0])
+        row[0] += covered
+        row[1] += 1
+        row[2] += covered and len(evaluated) < len(members)
+    return {
+        part: (counts[part][0], counts[part][1], counts[part][2])
+        for part in (*records.Part, None)
+        if part in counts
+    }
 
 
-def summarise(view: RunView) -> Summary:
+def summarise(view: records.RunView) -> Summary:
     """All headline figures of a run."""
     results = view.results
     judged = [r.fullgraph.accepted for r in results if r.fullgraph is not None]
     return Summary(
         planned=planned(view),
-        passed=sum(r.status is Status.PASS for r in results),
+        passed=sum(r.status is records.Status.PASS for r in results),
         verdicts=sum(r.is_verdict for r in results),
-        skipped=sum(r.status is Status.SKIPPED for r in results),
+        skipped=sum(r.status is records.Status.SKIPPED for r in results),
         missing=planned(view) - len(results),
         reused=sum(_is_reused(view, r) for r in results),
         models=len({r.request.model.name for r in results}),
@@ -184,7 +159,7 @@ def summarise(view: RunView) -> Summary:
     )
 
 
-def planned(view: RunView) -> int:
+def planned(view: records.RunView) -> int:
     """Requests of the plan: the denominator of every share, so that nothing lost counts as fine.
 
     Never fewer than there are results: a merge of runs of one request may hold both results.
@@ -192,37 +167,37 @@ def planned(view: RunView) -> int:
     return max(view.run.planned, len(view.results))
 
 
-def is_complete(view: RunView) -> bool:
+def is_complete(view: records.RunView) -> bool:
     """Whether every request of the plan has a result, those of all shards included."""
     evaluated = len(view.results) >= view.run.planned
     return evaluated and not view.run.missing_shards
 
 
-def passed_share(view: RunView) -> float | None:
+def passed_share(view: records.RunView) -> float | None:
     """Requests that compile without graph breaks, divided by those planned."""
     total = planned(view)
-    return sum(r.status is Status.PASS for r in view.results) / total if total else None
+    return sum(r.status is records.Status.PASS for r in view.results) / total if total else None
 
 
-def coverage(view: RunView) -> float | None:
+def coverage(view: records.RunView) -> float | None:
     """Verdicts divided by planned requests."""
     total = planned(view)
     return sum(r.is_verdict for r in view.results) / total if total else None
 
 
-def untestable_share(view: RunView) -> float | None:
+def untestable_share(view: records.RunView) -> float | None:
     """Requests without a verdict (failed, skipped, missing), divided by those planned."""
     covered = coverage(view)
     return 1 - covered if covered is not None else None
 
 
-def reused_share(view: RunView) -> float | None:
+def reused_share(view: records.RunView) -> float | None:
     """Results of earlier runs, divided by all results."""
     results = view.results
     return sum(_is_reused(view, r) for r in results) / len(results) if results else None
 
 
-def overhead(view: RunView) -> float | None:
+def overhead(view: records.RunView) -> float | None:
     """Wall-clock time times jobs, divided by the time inside children from create to compile.
 
     None where nothing ran in this run. First attempts that led to a second one count as time
@@ -233,15 +208,15 @@ def overhead(view: RunView) -> float | None:
     return wall * view.run.jobs / inside if wall is not None and inside > 0 else None
 
 
-def status_counts(results: Iterable[Result]) -> dict[Status, int]:
+def status_counts(results: Iterable[records.Result]) -> dict[records.Status, int]:
     """Requests by status, in the order of `Status`, without zeros."""
     counts = Counter(r.status for r in results)
-    return {status: counts[status] for status in Status if counts[status]}
+    return {status: counts[status] for status in records.Status if counts[status]}
 
 
-def by_family(view: RunView) -> dict[str, tuple[Result, ...]]:
+def by_family(view: records.RunView) -> dict[str, tuple[records.Result, ...]]:
     """Results by model family, most downloaded first, then by the number of models."""
-    members: defaultdict[str, list[Result]] = defaultdict(list)
+    members: defaultdict[str, list[records.Result]] = defaultdict(list)
     for result in view.results:
         members[result.request.model.family].append(result)
 
@@ -252,35 +227,39 @@ def by_family(view: RunView) -> dict[str, tuple[Result, ...]]:
     return {family: tuple(members[family]) for family in sorted(members, key=rank)}
 
 
-def top_reasons(results: Iterable[Result]) -> tuple[Reason, ...]:
+def top_reasons(results: Iterable[records.Result]) -> tuple[Reason, ...]:
     """Reasons of graph breaks, by the number of models; errors of the compiler are in `errors`."""
     return _ranked(
-        ((reason_label(graph_break), None), result.request.model, graph_break)
+        ((records.reason_label(graph_break), None), result.request.model, graph_break)
         for result in results
         for graph_break in result.breaks
     )
 
 
-def reasons_by_target(view: RunView) -> dict[str, tuple[Reason, ...]]:
+def reasons_by_target(view: records.RunView) -> dict[str, tuple[Reason, ...]]:
     """Target label -> why models fail on it, by models affected; targets in layer order.
 
     A target on which nothing failed has none. What was not run is left out.
     """
-    by_target: dict[str, list[tuple[Cause, ModelSpec, GraphBreak | None]]] = {
+    by_target: dict[str, list[tuple[Cause, records.ModelSpec, records.GraphBreak | None]]] = {
         label: [] for label in targets_in_order(view.results)
     }
     for result in view.results:
         hits, model = by_target[target_label(result.request.target)], result.request.model
-        if result.status is Status.GRAPH_BREAK:
-            hits += (((reason_label(b), None), model, b) for b in result.breaks)
+        if result.status is records.Status.GRAPH_BREAK:
+            hits += (((records.reason_label(b), None), model, b) for b in result.breaks)
         elif _wrong(result):
             code = result.error.code if result.error is not None else result.status.value
             hits.append(((code, result.phase), model, None))
     return {label: _ranked(hits) for label, hits in by_target.items()}
 
 
-def _ranked(hits: Iterable[tuple[Cause, ModelSpec, GraphBreak | None]]) -> tuple[Reason, ...]:
-    by_cause: defaultdict[Cause, list[tuple[ModelSpec, GraphBreak | None]]] = defaultdict(list)
+def _ranked(
+    hits: Iterable[tuple[Cause, records.ModelSpec, records.GraphBreak | None]],
+) -> tuple[Reason, ...]:
+    by_cause: defaultdict[Cause, list[tuple[records.ModelSpec, records.GraphBreak | None]]] = (
+        defaultdict(list)
+    )
     for cause, model, graph_break in hits:
         by_cause[cause].append((model, graph_break))
     reasons = (
@@ -290,34 +269,34 @@ def _ranked(hits: Iterable[tuple[Cause, ModelSpec, GraphBreak | None]]) -> tuple
     return tuple(sorted(reasons, key=lambda r: (-r.models, -(r.downloads or 0), r.label)))
 
 
-def errors(view: RunView) -> tuple[tuple[str, str, int], ...]:
+def errors(view: records.RunView) -> tuple[tuple[str, str, int], ...]:
     """(phase, error code, requests) of everything that ended without a verdict or in an error."""
     counts = Counter(
         (r.phase.value, r.error.code if r.error is not None else r.status.value)
         for r in view.results
-        if r.status not in (Status.PASS, Status.GRAPH_BREAK, Status.SKIPPED)
+        if r.status not in (records.Status.PASS, records.Status.GRAPH_BREAK, records.Status.SKIPPED)
     )
     return tuple((*key, n) for key, n in sorted(counts.items(), key=lambda kv: (-kv[1], kv[0])))
 
 
-def slowest(results: Iterable[Result], count: int = 10) -> tuple[Result, ...]:
+def slowest(results: Iterable[records.Result], count: int = 10) -> tuple[records.Result, ...]:
     """The results that took longest in this run, attempts included."""
     ran = [r for r in results if r.reused_from is None and r.durations]
-    return tuple(sorted(ran, key=lambda r: (-spent(r), r.request.model.name))[:count])
+    return tuple(sorted(ran, key=lambda r: (-records.spent(r), r.request.model.name))[:count])
 
 
-def phase_seconds(results: Iterable[Result]) -> dict[str, float]:
+def phase_seconds(results: Iterable[records.Result]) -> dict[str, float]:
     """Seconds by phase, in their order, of all that ran in this run, attempts included."""
     total: Counter[str] = Counter()
     for result in results:
         if result.reused_from is None:
             for durations in (result.durations, *(a.durations for a in result.attempts)):
                 total.update(durations)
-    order = [phase.value for phase in Phase]
+    order = [phase.value for phase in records.Phase]
     return {phase: total[phase] for phase in sorted(total, key=order.index)}
 
 
-def downloads_of(models: Iterable[ModelSpec]) -> int | None:
+def downloads_of(models: Iterable[records.ModelSpec]) -> int | None:
     """Summed downloads; a figure that models of a family or repository share counts once."""
     figures: dict[tuple[str, str], int] = {}
     for model in models:
@@ -329,13 +308,13 @@ def downloads_of(models: Iterable[ModelSpec]) -> int | None:
     return sum(figures.values()) if figures else None
 
 
-def _is_reused(view: RunView, result: Result) -> bool:
+def _is_reused(view: records.RunView, result: records.Result) -> bool:
     """Whether an earlier run made it; a result shared within the run names the run itself."""
     own = (None, view.run.id, *view.run.merged_from)
     return result.reused_from not in own
 
 
-def _inside(result: Result) -> float:
+def _inside(result: records.Result) -> float:
     every = [result.durations, *(attempt.durations for attempt in result.attempts)]
     return sum(seconds.get(phase.value, 0.0) for seconds in every for phase in MEASURED)
 
@@ -347,7 +326,9 @@ LAYERS = (EAGER, *TARGETS)
 """In the order in which a model must pass them: the catalogue has the targets in this order."""
 
 
-_BEFORE_COMPILING = frozenset({Phase.SETUP, Phase.CREATE, Phase.INPUTS, Phase.EAGER})
+_BEFORE_COMPILING = frozenset(
+    {records.Phase.SETUP, records.Phase.CREATE, records.Phase.INPUTS, records.Phase.EAGER}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -363,7 +344,7 @@ class EvaluationMode:
     device: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, target: Target) -> EvaluationMode:
+    def of(cls, target: records.Target) -> EvaluationMode:
         away = None if in_default_environment(target) else target.environment
         return cls(
             mode_label=target.mode_label,
@@ -388,7 +369,7 @@ class Cell:
 
     layer: str
     failed: bool
-    result: Result | None = None
+    result: records.Result | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -398,7 +379,7 @@ class MatrixRow:
     `disagreements` are lines that say where export and compile, or the variants of export, differ.
     """
 
-    model: ModelSpec
+    model: records.ModelSpec
     way: EvaluationMode
     cells: tuple[Cell, ...]
     disagreements: tuple[str, ...]
@@ -411,7 +392,7 @@ class MatrixRow:
         return next((cell for cell in self.cells if cell.layer == layer), None)
 
 
-def target_order(target: Target) -> tuple[int, str, tuple[str, ...], bool, str]:
+def target_order(target: records.Target) -> tuple[int, str, tuple[str, ...], bool, str]:
     """Sorts targets by layer, then eval before train, fixed before dynamic, home before away."""
     layer = LAYERS.index(target.name) if target.name in LAYERS else len(LAYERS)
     return (
@@ -423,15 +404,15 @@ def target_order(target: Target) -> tuple[int, str, tuple[str, ...], bool, str]:
     )
 
 
-def targets_in_order(results: Iterable[Result]) -> tuple[str, ...]:
+def targets_in_order(results: Iterable[records.Result]) -> tuple[str, ...]:
     """The labels of all targets evaluated, each once, in the order of the layers."""
     targets = sorted({result.request.target for result in results}, key=target_order)
     return tuple(dict.fromkeys(target_label(target) for target in targets))
 
 
-def matrix_rows(results: Iterable[Result]) -> tuple[MatrixRow, ...]:
+def matrix_rows(results: Iterable[records.Result]) -> tuple[MatrixRow, ...]:
     """A row for each model and way, in the order in which the results name them."""
-    grouped: defaultdict[tuple[str, EvaluationMode], list[Result]] = defaultdict(list)
+    grouped: defaultdict[tuple[str, EvaluationMode], list[records.Result]] = defaultdict(list)
     for result in results:
         mode = EvaluationMode.of(result.request.target)
         grouped[result.request.model.name, mode].append(result)
@@ -451,14 +432,14 @@ def first_failures(matrix_rows: Iterable[MatrixRow]) -> dict[tuple[EvaluationMod
     return {key: counts[key] for key in order}
 
 
-def _row(way: EvaluationMode, results: list[Result]) -> MatrixRow:
+def _row(way: EvaluationMode, results: list[records.Result]) -> MatrixRow:
     ordered = sorted(results, key=lambda result: target_order(result.request.target))
     cells = [
         Cell(layer=result.request.target.name, failed=_failed(result), result=result)
         for result in ordered
         if result.request.target.name in LAYERS
     ]
-    if any(result.status not in NOT_RUN for result in ordered):
+    if any(result.status not in records.NOT_RUN for result in ordered):
         before = next((result for result in ordered if _ended_before_compiling(result)), None)
         cells.insert(0, Cell(layer=EAGER, failed=before is not None, result=before))
     return MatrixRow(
@@ -469,24 +450,24 @@ def _row(way: EvaluationMode, results: list[Result]) -> MatrixRow:
     )
 
 
-def _wrong(result: Result) -> bool:
-    return result.status is not Status.PASS and result.status not in NOT_RUN
+def _wrong(result: records.Result) -> bool:
+    return result.status is not records.Status.PASS and result.status not in records.NOT_RUN
 
 
-def _ended_before_compiling(result: Result) -> bool:
+def _ended_before_compiling(result: records.Result) -> bool:
     """An error, timeout, crash or lack of memory before the compiler ran."""
     return _wrong(result) and result.phase in _BEFORE_COMPILING
 
 
-def _failed(result: Result) -> bool:
+def _failed(result: records.Result) -> bool:
     """Whether the target's own layer failed, and not what comes before it."""
     return _wrong(result) and result.phase not in _BEFORE_COMPILING
 
 
-def _disagreements(results: Iterable[Result]) -> Iterable[str]:
+def _disagreements(results: Iterable[records.Result]) -> Iterable[str]:
     by_name = {result.request.target.name: result for result in results}
     dynamo, export = by_name.get("dynamo"), by_name.get("export")
-    if export is None or not isinstance(export.details, ExportDetail):
+    if export is None or not isinstance(export.details, records.ExportDetail):
         return
     detail = export.details
     if dynamo is not None and dynamo.fullgraph is not None and detail.non_strict is not None:
@@ -504,7 +485,7 @@ def _disagreements(results: Iterable[Result]) -> Iterable[str]:
             yield f"torch.export rejects it, strict=True exports it: {detail.non_strict.code}"
 
 
-def _unlike(dynamo: Result, export: Result) -> str:
+def _unlike(dynamo: records.Result, export: records.Result) -> str:
     """What else than the target differs, since that may be the cause."""
     if (dynamo.tier, dynamo.depth) == (export.tier, export.depth):
         return ""

@@ -145,23 +145,35 @@ def draw_legend(
             text_at(svg, x + 15, line * 20 + 12, legend[name])
 
 
+def add(parent: ET.Element, tag: str, title: str = "", **attributes: float | str) -> ET.Element:
+    """Add an element; numbers are rounded, `stroke_width` is `stroke-width`, `css` is `class`."""
+    given = {
+        {"css": "class"}.get(name, name.replace("_", "-")): (
+            value if isinstance(value, str) else rounded(value)
+        )
+        for name, value in attributes.items()
+    }
+    element = ET.SubElement(parent, tag, given)
+    if title:
+        ET.SubElement(element, "title").text = title
+    return element
+
+
 def draw_grid(svg: ET.Element, x1: float, x2: float, y1: float, y2: float) -> None:
-    box = {"x1": rounded(x1), "x2": rounded(x2), "y1": rounded(y1), "y2": rounded(y2)}
-    faint = {"stroke": "#808080", "stroke-opacity": "0.4", "class": "grid"}
-    ET.SubElement(svg, "line", {**box, **faint})
+    faint = {"stroke": "#808080", "stroke_opacity": "0.4", "css": "grid"}
+    add(svg, "line", x1=x1, x2=x2, y1=y1, y2=y2, **faint)
 
 
 def draw_line(svg: ET.Element, places: Iterable[tuple[float, float]], tone: str) -> None:
     points = " ".join(f"{rounded(x)},{rounded(y)}" for x, y in places)
-    line = {"points": points, "fill": "none", "stroke": tone, "stroke-width": "2"}
-    ET.SubElement(svg, "polyline", line)
+    add(svg, "polyline", points=points, fill="none", stroke=tone, stroke_width=2)
 
 
 def draw_dot(
     svg: ET.Element, x: float, y: float, tone: str, title: str, attributes: Mapping[str, str] = {}
 ) -> None:
-    dot = {"cx": rounded(x), "cy": rounded(y), "r": "3.5", "fill": tone, **attributes}
-    ET.SubElement(ET.SubElement(svg, "circle", dot), "title").text = title
+    css = {"css" if name == "class" else name: value for name, value in attributes.items()}
+    add(svg, "circle", title, cx=x, cy=y, r=3.5, fill=tone, **css)
 
 
 def document(title: str, description: str, width: int, height: float) -> ET.Element:
@@ -177,9 +189,8 @@ def document(title: str, description: str, width: int, height: float) -> ET.Elem
             "font-size": str(FONT_SIZE),
         },
     )
-    ET.SubElement(svg, "title").text = title
-    ET.SubElement(svg, "desc").text = description
-    ET.SubElement(svg, "style").text = STYLE
+    for tag, text in (("title", title), ("desc", description), ("style", STYLE)):
+        ET.SubElement(svg, tag).text = text
     return svg
 
 
@@ -187,16 +198,8 @@ def rectangle(
     parent: ET.Element, x: float, y: float, width: float, height: float, name: str, tone: str = ""
 ) -> ET.Element:
     """Draw a rectangle of a style class, or of a tone where the name has no class."""
-    box = {
-        "x": rounded(x),
-        "y": rounded(y),
-        "width": rounded(width),
-        "height": rounded(height),
-        "rx": "1.5",
-    }
-    if tone:
-        return ET.SubElement(parent, "rect", {**box, "fill": tone})
-    return ET.SubElement(parent, "rect", {**box, "fill": MID_TONES[name], "class": name})
+    look = {"fill": tone} if tone else {"fill": MID_TONES[name], "css": name}
+    return add(parent, "rect", x=x, y=y, width=width, height=height, rx=1.5, **look)
 
 
 def target_tones(targets: Iterable[str]) -> dict[str, str]:
@@ -208,14 +211,7 @@ def target_tones(targets: Iterable[str]) -> dict[str, str]:
 def text_at(
     parent: ET.Element, x: float, y: float, text: str, *, anchor: str = "start", css: str = ""
 ) -> None:
-    place = {
-        "x": rounded(x),
-        "y": rounded(y),
-        "text-anchor": anchor,
-        "fill": "#808080",
-        "class": css,
-    }
-    ET.SubElement(parent, "text", place).text = text
+    add(parent, "text", x=x, y=y, text_anchor=anchor, fill="#808080", css=css).text = text
 
 
 def rounded(number: float) -> str:

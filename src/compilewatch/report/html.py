@@ -8,6 +8,7 @@ is linked relatively: the folder can be moved, mailed or archived.
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,28 +23,12 @@ import jinja2
 from markupsafe import Markup
 
 import compilewatch
+from compilewatch import records
 from compilewatch.analysis import summary
 from compilewatch.analysis.comparison import changed_breaks
 from compilewatch.analysis.leverage import By, Leverage, VerifiedFixes, leverage, verified_fixes
 from compilewatch.analysis.summary import Cell, MatrixRow
 from compilewatch.contract.targets import target_label
-from compilewatch.records import (
-    Change,
-    ChangeKind,
-    Earlier,
-    ErrorRecord,
-    GraphBreak,
-    ModelFix,
-    ModelSpec,
-    Recompilation,
-    Result,
-    RunView,
-    StackFrame,
-    Status,
-    Target,
-    source_lines,
-    spent,
-)
 from compilewatch.report import charts, sections, wording
 from compilewatch.report.wording import OUTCOME_LABELS, ResultGroup, outcome, status_words, why
 
@@ -67,7 +52,7 @@ SYMBOLS: dict[ResultGroup, str] = {
     ResultGroup.NOT_RUN: "–",
 }
 
-STATUS_CLASSES = wording.OUTCOME_OF | {Status.ERROR: ResultGroup.COMPILE_ERROR}
+STATUS_CLASSES = wording.OUTCOME_OF | {records.Status.ERROR: ResultGroup.COMPILE_ERROR}
 """The colour of a status alone, where a change has no phase to go with it."""
 
 WORST_FIRST = tuple(ResultGroup)
@@ -86,7 +71,7 @@ _MARK = Markup(
 class RunReport:
     """A run as the templates of its report show it."""
 
-    def __init__(self, view: RunView) -> None:
+    def __init__(self, view: records.RunView) -> None:
         results = view.results
         self.view = view
         self.figures = summary.summarise(view)
@@ -119,7 +104,8 @@ class RunReport:
         self.sections = {kind: models for kind, models in worst.items() if models}
         by_downloads = sorted(view.changes, key=lambda c: (-(c.downloads or 0), c.model))
         self.changes = {
-            kind: [change for change in by_downloads if change.kind is kind] for kind in ChangeKind
+            kind: [change for change in by_downloads if change.kind is kind]
+            for kind in records.ChangeKind
         }
         # Models and targets whose breaks are at other code than in the baseline, and no change.
         changed = {(change.model, change.target) for change in view.changes}
@@ -151,48 +137,55 @@ class RunReport:
         """What is verified of the steps of a table; None where no fixes were searched."""
         return verified_fixes(steps, self.view.results, self.view.fixes)
 
-    def fix_of(self, result: Result) -> ModelFix | None:
+    def fix_of(self, result: records.Result) -> records.ModelFix | None:
         """What was found against the graph breaks of a result; None where nothing was searched."""
         return self._fixes.get((result.request.model.name, result.request.target))
 
-    def source_page(self, place: GraphBreak | StackFrame | ErrorRecord, target: Target) -> str:
+    def source_page(
+        self,
+        place: records.GraphBreak | records.StackFrame | records.ErrorRecord,
+        target: records.Target,
+    ) -> str:
         """The page of a line on GitHub; "" where there is none."""
         environment = self._environments.get(target.environment)
         return wording.source_page(place.file, place.line, environment) or ""
 
-    def history(self, result: Result) -> tuple[Earlier, ...]:
+    def history(self, result: records.Result) -> tuple[records.Earlier, ...]:
         """What stored runs found for this model and target, this one last; empty if it is first."""
         request = result.request
         earlier = self.view.history.get((request.model.name, target_label(request.target)), ())
-        own = Earlier(self.view.run.id, result.status, result.phase)
+        own = records.Earlier(self.view.run.id, result.status, result.phase)
         return (*earlier, own) if earlier else ()
 
     def changed_breaks(
-        self, model: str, target: Target
-    ) -> tuple[tuple[GraphBreak | None, GraphBreak | None], ...]:
+        self, model: str, target: records.Target
+    ) -> tuple[tuple[records.GraphBreak | None, records.GraphBreak | None], ...]:
         """Breaks before and after a change, where either side kept its code."""
         old, new = self.view.before.get((model, target)), self._results.get((model, target))
         if old is None or new is None:
             return ()
         pairs = changed_breaks(old, new)
-        return tuple(pair for pair in pairs if any(b and source_lines(b) for b in pair))[:5]
+        return tuple(pair for pair in pairs if any(b and records.source_lines(b) for b in pair))[:5]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelPage:
     """One model with its results in the order of the layers; `worst` sorts it."""
 
-    spec: ModelSpec
     page: str
-    results: tuple[Result, ...]
-    changes: tuple[Change, ...]
+    results: tuple[records.Result, ...]
+    changes: tuple[records.Change, ...]
+
+    @property
+    def spec(self) -> records.ModelSpec:
+        return self.results[0].request.model
 
     @property
     def worst(self) -> ResultGroup:
         return min((outcome(result) for result in self.results), key=WORST_FIRST.index)
 
     @property
-    def by_target(self) -> dict[str, Result]:
+    def by_target(self) -> dict[str, records.Result]:
         return {target_label(result.request.target): result for result in self.results}
 
     @cached_property
@@ -205,7 +198,7 @@ class ModelPage:
         firsts = ((row, row.first_failing) for row in self.rows)
         return tuple((row, cell) for row, cell in firsts if cell is not None)
 
-    def first_mark(self, result: Result) -> str:
+    def first_mark(self, result: records.Result) -> str:
         """`fails first` on the result that a row's first failure is of, else nothing."""
         for _, cell in self.first_failing:
             if cell.result is result:
@@ -226,7 +219,7 @@ class ModelPage:
 
     @property
     def seconds(self) -> float:
-        return sum(spent(result) for result in self.results)
+        return sum(records.spent(result) for result in self.results)
 
     @property
     def breaks(self) -> int | None:
@@ -234,19 +227,18 @@ class ModelPage:
         return sum(counts) if counts else None
 
 
-def model_pages(view: RunView) -> tuple[ModelPage, ...]:
+def model_pages(view: records.RunView) -> tuple[ModelPage, ...]:
     """The pages of all models, the most downloaded first."""
-    results: dict[str, list[Result]] = defaultdict(list)
+    results: dict[str, list[records.Result]] = defaultdict(list)
     for result in view.results:
         results[result.request.model.name].append(result)
-    changes: dict[str, list[Change]] = defaultdict(list)
+    changes: dict[str, list[records.Change]] = defaultdict(list)
     for change in view.changes:
         changes[change.model].append(change)
     # File names are given in the order of the names, so that a report written again has the same.
     taken: set[str] = set()
     pages = [
         ModelPage(
-            spec=results[name][0].request.model,
             page=f"models/{file_name(name, taken)}",
             results=tuple(
                 sorted(results[name], key=lambda r: summary.target_order(r.request.target))
@@ -275,11 +267,11 @@ class Failure(NamedTuple):
 
     outcome: ResultGroup
     code: str
-    results: tuple[Result, ...]
+    results: tuple[records.Result, ...]
 
 
-def _failures(results: Iterable[Result]) -> tuple[Failure, ...]:
-    alike: defaultdict[tuple[ResultGroup, str], list[Result]] = defaultdict(list)
+def _failures(results: Iterable[records.Result]) -> tuple[Failure, ...]:
+    alike: defaultdict[tuple[ResultGroup, str], list[records.Result]] = defaultdict(list)
     for result in results:
         code = result.error.code if result.error else result.status.value
         alike[outcome(result), code].append(result)
@@ -292,7 +284,7 @@ def _failures(results: Iterable[Result]) -> tuple[Failure, ...]:
     )
 
 
-def render(view: RunView) -> Iterator[tuple[str, bytes]]:
+def render(view: records.RunView) -> Iterator[tuple[str, bytes]]:
     """Every file of the report as (path in report/, content); the overview comes last.
 
     The overview is what people open and tools wait for: once it is there, its links work.
@@ -312,7 +304,9 @@ def render(view: RunView) -> Iterator[tuple[str, bytes]]:
 
 
 def frame(
-    result: Result, recompilations: Sequence[Recompilation] = (), left: Sequence[str] = ()
+    result: records.Result,
+    recompilations: Sequence[records.Recompilation] = (),
+    left: Sequence[str] = (),
 ) -> str:
     """One result as a frame of its own in another page, such as a notebook, without scripts."""
     page = (
@@ -368,7 +362,7 @@ def environment(package: str = "compilewatch.report") -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for namespace in (vars(summary), vars(sections), vars(wording), globals()):
+    for namespace in map(vars, (records, summary, sections, wording, sys.modules[__name__])):
         templates.filters |= {
             name: function
             for name, function in namespace.items()
@@ -417,9 +411,9 @@ def sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def source_code(graph_break: GraphBreak) -> Markup:
+def source_code(graph_break: records.GraphBreak) -> Markup:
     """The stored lines around a break, numbered, its own marked."""
-    lines = source_lines(graph_break)
+    lines = records.source_lines(graph_break)
     width = len(str(lines[-1][0])) if lines else 0
     return Markup().join(
         (_MARKED_LINE if number == graph_break.line else _LINE).format(
@@ -429,7 +423,7 @@ def source_code(graph_break: GraphBreak) -> Markup:
     )
 
 
-def history_marks(history: Sequence[Earlier]) -> Markup:
+def history_marks(history: Sequence[records.Earlier]) -> Markup:
     """A mark for each run, oldest first, that names the run and what it found."""
     marks = (_mark(earlier.run, status_words(earlier), outcome(earlier)) for earlier in history)
     return Markup("".join(marks))  # each is escaped
@@ -469,48 +463,15 @@ PHONE_PIXELS, DESK_PIXELS = 330, 800
 DIGIT_PIXELS = 8
 
 
-@dataclass(frozen=True, kw_only=True)
-class StripSegment:
-    """One captured graph. `cut` numbers the break that it ended in, from 1 as listed; 0 for none.
+def strip(result: records.Result) -> dict[str, Any] | None:
+    """The captured graphs of a result in order, to be drawn as a strip.
 
+    None where it has one graph without a break, or none was recorded. Each of `segments` is a
+    graph; its `cut` numbers the break that it ended in, from 1 as listed, and is 0 for none;
     `ops_shown` and `cut_shown` are the style class of the number, None if there is no space for it.
+    `cuts` are (number, break, how often) in the strip; `elsewhere` counts breaks that ended no
+    graph, since nothing had been captured before them; `described` is the strip in words.
     """
-
-    x: float
-    width: float
-    ops: int
-    ops_shown: str | None
-    cut: int
-    cut_x: float
-    cut_shown: str | None
-    place: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Strip:
-    """The graphs of a result in order; `cuts` are (number, break, how often) in the strip.
-
-    `elsewhere` counts breaks that ended no graph, since nothing had been captured before them.
-    """
-
-    segments: tuple[StripSegment, ...]
-    cut_width: float
-    cuts: tuple[tuple[int, GraphBreak, int], ...]
-    elsewhere: int
-
-    @property
-    def described(self) -> str:
-        """The strip in words."""
-        segments = (
-            f"{segment.ops} operations"
-            + (f", graph break at {segment.place}" if segment.cut else "")
-            for segment in self.segments
-        )
-        return "; ".join(segments)
-
-
-def strip(result: Result) -> Strip | None:
-    """The strip of a result; None where it has one graph without a break, or none was recorded."""
     ends = [end if 0 <= end < len(result.breaks) else -1 for end in result.graph_ends]
     count = len(ends)
     if not count or ends == [-1]:
@@ -518,33 +479,35 @@ def strip(result: Result) -> Strip | None:
     # Every graph can be seen and so can every cut, also where there are hundreds of them.
     gap, least = min(1.2, 40 / count), min(0.8, 30 / count)
     scale = (100 - gap * count - least * count) / (sum(result.graph_ops) or 1)
-    segments: list[StripSegment] = []
+    segments: list[dict[str, Any]] = []
+    words: list[str] = []
     x, last = 0.0, {"": -100.0, "wide": -100.0}
     for ops, end in zip(result.graph_ops, ends, strict=True):
         width = least + ops * scale
         cut_x = x + width + gap / 3
-        graph_break = result.breaks[end] if end >= 0 else None
-        cut_shown = _shown(end + 1, cut_x - last[""], cut_x - last["wide"]) if graph_break else None
+        place, cut_shown = "", None
+        words.append(f"{ops} operations")
+        if end >= 0:
+            graph_break = result.breaks[end]
+            place = f"{graph_break.file}:{graph_break.line}"
+            words[-1] += f", graph break at {place}"
+            cut_shown = _shown(end + 1, cut_x - last[""], cut_x - last["wide"])
         for style in {None: (), "wide": ("wide",), "": ("", "wide")}[cut_shown]:
             last[style] = cut_x
         segments.append(
-            StripSegment(
-                x=x,
-                width=width,
-                ops=ops,
-                ops_shown=_shown(ops, width, width),
-                cut=end + 1,
-                cut_x=cut_x,
-                cut_shown=cut_shown,
-                place=f"{graph_break.file}:{graph_break.line}" if graph_break else "",
-            )
+            {"x": x, "width": width, "ops": ops, "ops_shown": _shown(ops, width, width)}
         )
+        segments[-1] |= {"cut": end + 1, "cut_x": cut_x, "cut_shown": cut_shown, "place": place}
         x += width + gap
     counts = Counter(end for end in ends if end >= 0)
-    cuts = tuple((end + 1, result.breaks[end], counts[end]) for end in sorted(counts))
     total = result.graph_breaks or 0
-    elsewhere = total - counts.total() if result.graphs == count else 0
-    return Strip(segments=tuple(segments), cut_width=gap / 3, cuts=cuts, elsewhere=elsewhere)
+    return {
+        "segments": segments,
+        "cut_width": gap / 3,
+        "cuts": [(end + 1, result.breaks[end], counts[end]) for end in sorted(counts)],
+        "elsewhere": total - counts.total() if result.graphs == count else 0,
+        "described": "; ".join(words),
+    }
 
 
 def _shown(number: int, on_phone: float, on_desk: float) -> str | None:

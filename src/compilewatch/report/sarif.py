@@ -11,7 +11,7 @@ import gzip
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
@@ -85,21 +85,22 @@ class SarifResult:
     explanation: str = ""
     hints: tuple[str, ...] = ()
     path: tuple[SarifLocation, ...] = ()
-    checks: tuple[str, ...] = field(default=())
-
-
-def write(path: Path, results: Iterable[SarifResult], problems: Sequence[str] = ()) -> None:
-    """Write a file with the results, the gravest first, as many as fit.
-
-    `problems` are messages that belong to no line of code. Raises OSError.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, encoded(results, problems))
+    checks: tuple[str, ...] = ()
 
 
 def encoded(results: Iterable[SarifResult], problems: Sequence[str] = ()) -> bytes:
-    """Return the content of a file that is no larger than what GitHub accepts."""
-    every = sorted(results, key=_order)
+    """Return the content of a file that is no larger than what GitHub accepts.
+
+    The gravest results come first, as many as fit; `problems` are messages that belong to no line
+    of code.
+    """
+    every = sorted(
+        results,
+        key=lambda r: (
+            *(_RANK[r.level], r.state == "unchanged"),
+            *(r.location.file, r.location.line or 0, r.code),
+        ),
+    )
     kept = every[:MOST_RESULTS]
     while True:
         left_out = len(every) - len(kept)
@@ -110,17 +111,6 @@ def encoded(results: Iterable[SarifResult], problems: Sequence[str] = ()) -> byt
         if not kept or len(gzip.compress(content, 6)) <= MOST_BYTES:
             return content + b"\n"
         kept = kept[: len(kept) // 2]
-
-
-def _order(result: SarifResult) -> tuple[int, bool, str, int, str]:
-    place = result.location
-    return (
-        _RANK[result.level],
-        result.state == "unchanged",
-        place.file,
-        place.line or 0,
-        result.code,
-    )
 
 
 def document(results: Sequence[SarifResult], problems: Sequence[str] = ()) -> dict[str, Any]:
@@ -244,7 +234,8 @@ def write_run(path: Path, view: RunView) -> None:
         for result in view.results
         if result.status in (Status.ERROR, Status.TIMEOUT, Status.OOM, Status.CRASHED)
     ]
-    write(path, results_of(view), problems)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, encoded(results_of(view), problems))
 
 
 def results_of(view: RunView) -> tuple[SarifResult, ...]:

@@ -8,18 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from compilewatch.records import (
-    CaptureFigures,
-    ExportDetail,
-    ExportVariant,
-    NeuronDetail,
-    Numerics,
-    Performance,
-    Result,
-    VariantResult,
-    XlaDetail,
-    reason_label,
-)
+from compilewatch import records
 from compilewatch.report.wording import memory, plural, quantity, seconds
 
 Fact = tuple[str, str]
@@ -50,7 +39,7 @@ class Section:
     listings: tuple[Listing, ...] = ()
 
 
-def details(result: Result) -> tuple[Section, ...]:
+def details(result: records.Result) -> tuple[Section, ...]:
     """The sections that a result has something to say in."""
     sections: list[Section] = []
     capture = result.capture
@@ -59,13 +48,13 @@ def details(result: Result) -> tuple[Section, ...]:
     if result.variants:
         sections.append(_variants(result))
     match result.details:
-        case ExportDetail() as export:
+        case records.ExportDetail() as export:
             sections.append(_export(export))
-        case Performance() as performance:
+        case records.Performance() as performance:
             sections.append(_performance(performance))
-        case XlaDetail() as xla:
+        case records.XlaDetail() as xla:
             sections.append(_xla(xla, captured=result.graph_breaks is not None))
-        case NeuronDetail() as neuron:
+        case records.NeuronDetail() as neuron:
             sections.append(_neuron(neuron))
     if result.numerics is not None:
         sections.append(_numerics(result.numerics))
@@ -114,7 +103,7 @@ def _either(answer: bool | None, yes: str, no: str) -> str | None:
     return None if answer is None else yes if answer else no
 
 
-def _capture(capture: CaptureFigures) -> Section:
+def _capture(capture: records.CaptureFigures) -> Section:
     return _section(
         "Captured",
         [
@@ -129,10 +118,10 @@ def _capture(capture: CaptureFigures) -> Section:
     )
 
 
-def _variants(result: Result) -> Section:
+def _variants(result: records.Result) -> Section:
     """Every input variant; what the page says elsewhere is about the first of the worst ones."""
 
-    def row(variant: VariantResult) -> tuple[str, ...]:
+    def row(variant: records.VariantResult) -> tuple[str, ...]:
         accepted = variant.fullgraph.accepted if variant.fullgraph else None
         reason = "" if variant.is_verdict else variant.detail
         return (
@@ -141,7 +130,7 @@ def _variants(result: Result) -> Section:
             quantity(variant.graphs),
             quantity(variant.graph_breaks),
             _either(accepted, "accepted", "rejected") or "",
-            reason_label(variant.breaks[0], short=True) if variant.breaks else reason,
+            records.reason_label(variant.breaks[0], short=True) if variant.breaks else reason,
         )
 
     title = "* is the worst one, which everything else here is about"
@@ -149,7 +138,7 @@ def _variants(result: Result) -> Section:
     return _section("Input variants", (), [_table(title, columns, map(row, result.variants))])
 
 
-def _export(export: ExportDetail) -> Section:
+def _export(export: records.ExportDetail) -> Section:
     variants = (("non-strict", export.non_strict), ("strict", export.strict))
     tried = [(name, variant) for name, variant in variants if variant is not None]
     draft, words = export.draft, None
@@ -188,14 +177,14 @@ def _export(export: ExportDetail) -> Section:
     )
 
 
-def _variant(variant: ExportVariant) -> str:
+def _variant(variant: records.ExportVariant) -> str:
     if not variant.exported:
         return f"rejected: {variant.code or 'no code'}, after {_time(variant.duration_seconds)}"
     ops = "" if variant.ops is None else f", {variant.ops:,} ops"
     return f"exported{ops}, in {_time(variant.duration_seconds)}"
 
 
-def _performance(performance: Performance) -> Section:
+def _performance(performance: records.Performance) -> Section:
     speedup = None if performance.speedup is None else f"{performance.speedup:.2f} × eager"
     return _section(
         "Compile time and speed",
@@ -212,7 +201,7 @@ def _performance(performance: Performance) -> Section:
     )
 
 
-def _numerics(numerics: Numerics) -> Section:
+def _numerics(numerics: records.Numerics) -> Section:
     figures = ("max_abs_error", "max_rel_error", "atol", "rtol")
     measured = ((name.replace("_", " "), getattr(numerics, name)) for name in figures)
     return _section(
@@ -228,7 +217,7 @@ def _numerics(numerics: Numerics) -> Section:
     )
 
 
-def _xla(xla: XlaDetail, captured: bool) -> Section:
+def _xla(xla: records.XlaDetail, captured: bool) -> Section:
     """`captured`: whether operators outside XLA were counted, so that none is a fact."""
     kept = {"lazy": "of the call itself", "export": "of torch.export, where the call breaks"}
     outside = None
@@ -269,7 +258,7 @@ def _xla(xla: XlaDetail, captured: bool) -> Section:
                 "Graph breaks of Dynamo with openxla",
                 "Reason|Times|Place",
                 (
-                    (reason_label(b), f"{b.occurrences:,}", f"{b.file}:{b.line}")
+                    (records.reason_label(b), f"{b.occurrences:,}", f"{b.file}:{b.line}")
                     for b in (openxla.breaks if openxla else ())
                 ),
             ),
@@ -278,7 +267,7 @@ def _xla(xla: XlaDetail, captured: bool) -> Section:
     )
 
 
-def _neuron(neuron: NeuronDetail) -> Section:
+def _neuron(neuron: records.NeuronDetail) -> Section:
     support, failure, neff = neuron.support, neuron.failure, neuron.neff
     facts: list[tuple[str, str | None]] = [
         ("instance family", neuron.target),

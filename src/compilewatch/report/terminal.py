@@ -19,21 +19,9 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from compilewatch import errors
+from compilewatch import errors, records
 from compilewatch.analysis.summary import matrix_rows
 from compilewatch.contract.targets import in_default_environment, target_label
-from compilewatch.records import (
-    DEFAULT_ENVIRONMENT,
-    CallerBuild,
-    GraphBreak,
-    Recompilation,
-    Request,
-    Result,
-    reason_label,
-    source_line,
-    source_lines,
-    spent,
-)
 from compilewatch.report import wording
 from compilewatch.report.sections import Section, details
 from compilewatch.report.wording import ResultGroup, outcome, plural
@@ -172,7 +160,7 @@ DUMP = ("Fatal Python error", "Current thread")
 
 
 def model_panel(
-    result: Result, excerpt: Excerpt | None = None, *, verbose: bool = False
+    result: records.Result, excerpt: Excerpt | None = None, *, verbose: bool = False
 ) -> RenderableType:
     """One result in full; `excerpt` gives the source lines around a break.
 
@@ -200,7 +188,9 @@ def model_panel(
 
 
 def check_text(
-    result: Result, recompilations: Sequence[Recompilation] = (), left: Sequence[str] = ()
+    result: records.Result,
+    recompilations: Sequence[records.Recompilation] = (),
+    left: Sequence[str] = (),
 ) -> str:
     """A result as `explain` prints it, but as text, with what a check adds to it.
 
@@ -229,7 +219,7 @@ def _section(section: Section) -> list[RenderableType]:
     return parts
 
 
-def _title(result: Result) -> Text:
+def _title(result: records.Result) -> Text:
     model = result.request.model
     line = plain(model.name, "bold")
     line.append_text(plain(f"  {target_label(result.request.target)}  "))
@@ -240,7 +230,7 @@ def _title(result: Result) -> Text:
     return line
 
 
-def _figures(result: Result) -> Text:
+def _figures(result: records.Result) -> Text:
     figures = [captured] if (captured := wording.captured_words(result)) else []
     if result.graph_breaks is not None:
         distinct = f" ({result.distinct_breaks} distinct)" if result.distinct_breaks else ""
@@ -249,7 +239,7 @@ def _figures(result: Result) -> Text:
         figures.append(plural(result.graphs, "graph"))
     figures += [wording.tensor_words(result), f"{result.depth.value} depth"]
     target = result.request.target
-    if target.environment != DEFAULT_ENVIRONMENT and in_default_environment(target):
+    if target.environment != records.DEFAULT_ENVIRONMENT and in_default_environment(target):
         figures.append(f"environment {target.environment}")  # no part of the label
     for number, noun in ((result.ops, "op"), (result.guards, "guard")):
         if number is not None:
@@ -263,14 +253,14 @@ def _figures(result: Result) -> Text:
     if result.peak_memory_bytes is not None:
         figures.append(wording.memory(result.peak_memory_bytes))
     if result.durations:
-        figures.append(wording.seconds(spent(result)))
+        figures.append(wording.seconds(records.spent(result)))
     if result.reused_from:
         figures.append(f"reused from run {result.reused_from}")
     return plain(" · ".join(figures), "dim")
 
 
-def _break(number: int, graph_break: GraphBreak, excerpt: Excerpt | None) -> RenderableType:
-    heading = plain(f"{number}. {reason_label(graph_break)}", "bold yellow")
+def _break(number: int, graph_break: records.GraphBreak, excerpt: Excerpt | None) -> RenderableType:
+    heading = plain(f"{number}. {records.reason_label(graph_break)}", "bold yellow")
     times = graph_break.occurrences
     heading.append_text(plain("  once" if times == 1 else f"  {times} times", "dim"))
     inside: list[RenderableType] = [
@@ -288,10 +278,10 @@ def _break(number: int, graph_break: GraphBreak, excerpt: Excerpt | None) -> Ren
     return Group(heading, Indented(Group(*inside)))
 
 
-def _lines(graph_break: GraphBreak, excerpt: Excerpt | None) -> list[RenderableType]:
+def _lines(graph_break: records.GraphBreak, excerpt: Excerpt | None) -> list[RenderableType]:
     here = (graph_break.file, graph_break.line)
-    stored = source_line(graph_break)
-    lines = tuple(SourceLine(*line) for line in source_lines(graph_break))
+    stored = records.source_line(graph_break)
+    lines = tuple(SourceLine(*line) for line in records.source_lines(graph_break))
     if len(lines) < 2 and excerpt is not None:  # the run stored no lines around the break
         installed = excerpt(*here)
         texts = {line.number: line.text.strip() for line in installed}
@@ -315,7 +305,7 @@ def _source(lines: Sequence[SourceLine], marked: int) -> list[RenderableType]:
     return shown
 
 
-def _error(result: Result, excerpt: Excerpt | None, verbose: bool) -> list[RenderableType]:
+def _error(result: records.Result, excerpt: Excerpt | None, verbose: bool) -> list[RenderableType]:
     error = result.error
     if error is None:
         return []
@@ -340,7 +330,7 @@ def _error(result: Result, excerpt: Excerpt | None, verbose: bool) -> list[Rende
     return parts
 
 
-def _how(result: Result) -> list[RenderableType]:
+def _how(result: records.Result) -> list[RenderableType]:
     parts: list[RenderableType] = [Text()]
     for tensor in result.inputs:
         shape = None if tensor.shape is None else f"{list(tensor.shape)} {tensor.dtype}"
@@ -351,12 +341,12 @@ def _how(result: Result) -> list[RenderableType]:
     parts += [plain(f"artifact {path}", "dim") for path in result.artifacts]
     if command := wording.decompressing(result):
         parts.append(plain(command, "cyan"))
-    if not isinstance(result.request.model.build, CallerBuild):  # no command can build it
+    if not isinstance(result.request.model.build, records.CallerBuild):  # no command can build it
         parts.append(plain(wording.repeat_commands(result.request)[0], "cyan"))
     return parts
 
 
-def row_panel(results: Sequence[Result]) -> RenderableType:
+def row_panel(results: Sequence[records.Result]) -> RenderableType:
     """The targets of one model in their order: the first that fails, and contradicting results."""
     table = plain_table("Target", "Mode", "Result", "Phase", "Why")
     disagreements: list[RenderableType] = []
@@ -385,7 +375,7 @@ Excerpt = Callable[[str, int], "tuple[SourceLine, ...]"]
 """Maps a file, relative to its package, and a line number to the lines around it (or to none)."""
 
 
-def excerpt_of(request: Request) -> Excerpt:
+def excerpt_of(request: records.Request) -> Excerpt:
     """The excerpts for a result of this request: the model's own folders are searched first."""
     build = request.model.build
     return partial(source_excerpt, folders=getattr(build, "python_path", ()))

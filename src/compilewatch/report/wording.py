@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 
+from compilewatch import records
 from compilewatch.analysis import summary
 from compilewatch.analysis.leverage import By, Leverage, LeverageStep, StepFix, VerifiedTotal
 from compilewatch.analysis.summary import Cell
@@ -19,24 +20,6 @@ from compilewatch.contract.targets import (
     inputs_option,
     naming_options,
     target_label,
-)
-from compilewatch.records import (
-    Attempt,
-    ChangeKind,
-    Depth,
-    Dtype,
-    Earlier,
-    Environment,
-    Mode,
-    ModelSpec,
-    Part,
-    Recompilation,
-    Request,
-    Result,
-    RunView,
-    Status,
-    is_verdict,
-    reason_label,
 )
 
 # torch/_dynamo/exc.py, get_gbid_documentation_link: how torch itself links an entry.
@@ -83,12 +66,14 @@ OUTCOME_LABELS: dict[ResultGroup, str] = {
 }
 """In the order in which columns and bars show them."""
 
-OUTCOME_OF: dict[Status, ResultGroup] = dict.fromkeys(Status, ResultGroup.NO_VERDICT) | {
-    Status.PASS: ResultGroup.PASS,
-    Status.GRAPH_BREAK: ResultGroup.GRAPH_BREAK,
-    Status.MISMATCH: ResultGroup.MISMATCH,
-    Status.SKIPPED: ResultGroup.NOT_RUN,
-    Status.UNSUPPORTED: ResultGroup.NOT_RUN,
+OUTCOME_OF: dict[records.Status, ResultGroup] = dict.fromkeys(
+    records.Status, ResultGroup.NO_VERDICT
+) | {
+    records.Status.PASS: ResultGroup.PASS,
+    records.Status.GRAPH_BREAK: ResultGroup.GRAPH_BREAK,
+    records.Status.MISMATCH: ResultGroup.MISMATCH,
+    records.Status.SKIPPED: ResultGroup.NOT_RUN,
+    records.Status.UNSUPPORTED: ResultGroup.NOT_RUN,
 }
 """The group of each status, but for an error of the compiler."""
 
@@ -125,25 +110,25 @@ _SECONDS_FROM = 10.0
 """From here on, `milliseconds` says seconds."""
 
 
-def outcome(result: Result | Earlier) -> ResultGroup:
+def outcome(result: records.Result | records.Earlier) -> ResultGroup:
     """The one group a result is counted in."""
-    if result.status is Status.ERROR and is_verdict(result.status, result.phase):
+    if result.status is records.Status.ERROR and records.is_verdict(result.status, result.phase):
         return ResultGroup.COMPILE_ERROR
     return OUTCOME_OF[result.status]
 
 
-def history_words(history: Sequence[Earlier]) -> str:
+def history_words(history: Sequence[records.Earlier]) -> str:
     """Since when the newest verdict of a history, oldest first, holds; runs without one are left.
 
     `Without graph breaks since RUN.`, `First broke in RUN.`, `First failed in RUN.`
     """
-    judged = [earlier for earlier in history if is_verdict(earlier.status, earlier.phase)]
+    judged = [earlier for earlier in history if records.is_verdict(earlier.status, earlier.phase)]
     if not judged:
         return "No stored run has a verdict."
-    passes = judged[-1].status is Status.PASS
+    passes = judged[-1].status is records.Status.PASS
     first = judged[-1]
     for earlier in reversed(judged):
-        if (earlier.status is Status.PASS) != passes:
+        if (earlier.status is records.Status.PASS) != passes:
             break
         first = earlier
     else:
@@ -151,30 +136,30 @@ def history_words(history: Sequence[Earlier]) -> str:
         return every if passes else "Never passed in a stored run."
     if passes:
         return f"Without graph breaks since {first.run}."
-    broke = "broke" if first.status is Status.GRAPH_BREAK else "failed"
+    broke = "broke" if first.status is records.Status.GRAPH_BREAK else "failed"
     return f"First {broke} in {first.run}."
 
 
-PART_WORDS: dict[Part, str] = {
-    Part.WHOLE: "whole",
-    Part.COMPONENT: "component",
-    Part.TRANSFORMERS: "Transformers part only",
-    Part.BASE: "base model without the adapter, which needs peft: "
+PART_WORDS: dict[records.Part, str] = {
+    records.Part.WHOLE: "whole",
+    records.Part.COMPONENT: "component",
+    records.Part.TRANSFORMERS: "Transformers part only",
+    records.Part.BASE: "base model without the adapter, which needs peft: "
     "compilewatch env create libraries",
-    Part.BASE_COMPONENT: "base pipeline without the adapter, component",
-    Part.ORIGINAL: "class of Transformers for its original files",
-    Part.PORT: "the same architecture in another library than its own",
+    records.Part.BASE_COMPONENT: "base pipeline without the adapter, component",
+    records.Part.ORIGINAL: "class of Transformers for its original files",
+    records.Part.PORT: "the same architecture in another library than its own",
 }
 
 
-def part_words(model: ModelSpec) -> str:
+def part_words(model: records.ModelSpec) -> str:
     """`whole`, `component unet`, `Transformers part only`; empty for a model of no repository."""
     if model.part is None:
         return ""
     return f"{PART_WORDS[model.part]} {model.component}".strip()
 
 
-def quantization_words(model: ModelSpec) -> str:
+def quantization_words(model: records.ModelSpec) -> str:
     """`gptq, evaluated unquantised`; empty for a checkpoint whose weights are not quantised."""
     if model.quantization is None:
         return ""
@@ -182,7 +167,7 @@ def quantization_words(model: ModelSpec) -> str:
     return f"{model.quantization.value}, {how}"
 
 
-def status_words(result: Result | Earlier) -> str:
+def status_words(result: records.Result | records.Earlier) -> str:
     """`pass`, `graph break`, `compile error`, `error in create`, `timeout in eager`, `skipped`."""
     kind = outcome(result)
     if kind is ResultGroup.NO_VERDICT:
@@ -192,17 +177,19 @@ def status_words(result: Result | Earlier) -> str:
     return OUTCOME_LABELS[kind]
 
 
-def why(result: Result) -> tuple[str, ...]:
+def why(result: records.Result) -> tuple[str, ...]:
     """Causes in few words: titles of breaks, the message of an error, else what the result says."""
     if result.breaks:
         return tuple(
-            dict.fromkeys(reason_label(graph_break, short=True) for graph_break in result.breaks)
+            dict.fromkeys(
+                records.reason_label(graph_break, short=True) for graph_break in result.breaks
+            )
         )
     cause = "" if outcome(result) is ResultGroup.PASS else message(result) or result.detail
     return (cause,) if cause else ()
 
 
-def message(result: Result) -> str:
+def message(result: records.Result) -> str:
     """The first line of an error's message, cut; before it a code that has a meaning of its own."""
     if result.error is None:
         return ""
@@ -213,21 +200,21 @@ def message(result: Result) -> str:
     return text if len(text) <= MESSAGE_CHARACTERS else text[: MESSAGE_CHARACTERS - 1] + "…"
 
 
-def tensor_words(result: Result) -> str:
+def tensor_words(result: records.Result) -> str:
     """`fake tensors`, `fake bfloat16 tensors on cuda (NVIDIA H100 80GB HBM3)`."""
-    dtype = f"{result.dtype} " if result.dtype not in (None, Dtype.FLOAT32) else ""
+    dtype = f"{result.dtype} " if result.dtype not in (None, records.Dtype.FLOAT32) else ""
     device = result.request.device
     where = f" on {result.request.target.device} ({device.product})" if device is not None else ""
     return f"{result.tier.value} {dtype}tensors{where}"
 
 
-def attempt_words(attempt: Attempt) -> str:
+def attempt_words(attempt: records.Attempt) -> str:
     """`error in eager, fake unsupported: in eager, … aten._local_scalar_dense.default`."""
     code = attempt.code.value.replace("_", " ")
     return f"{attempt.status.value} in {attempt.phase.value}, {code}: {attempt.reason}"
 
 
-def first_place(result: Result) -> str:
+def first_place(result: records.Result) -> str:
     """`modeling_longformer.py:1348 in _pad_to_window_size`: where it first breaks or fails."""
     place = result.breaks[0] if result.breaks else result.error
     if place is None or place.file is None:
@@ -235,7 +222,7 @@ def first_place(result: Result) -> str:
     return f"{place.file.rpartition('/')[2]}:{place.line} in {place.function}"
 
 
-def first_reason(result: Result) -> str:
+def first_reason(result: records.Result) -> str:
     """Why, in one line; how many causes more there are."""
     if not result.breaks:
         return result.detail
@@ -243,7 +230,7 @@ def first_reason(result: Result) -> str:
     return titles[0] + (f" (and {len(titles) - 1} more)" if len(titles) > 1 else "")
 
 
-def captured_words(result: Result) -> str:
+def captured_words(result: records.Result) -> str:
     """`99.8 % captured (933 of 935 operators)`; "" where operators were not counted."""
     capture = result.capture
     if capture is None or capture.operators_captured is None or capture.operators_eager is None:
@@ -254,13 +241,13 @@ def captured_words(result: Result) -> str:
     )
 
 
-def fullgraph_note(result: Result) -> str:
+def fullgraph_note(result: records.Result) -> str:
     """Why `fullgraph` and the graph breaks differ; "" where they do not."""
     accepted = result.fullgraph is not None and result.fullgraph.accepted
     return FULLGRAPH_NOTE if accepted and result.breaks else ""
 
 
-def second_call_note(result: Result) -> str:
+def second_call_note(result: records.Result) -> str:
     """What the second call of the compiled model met beyond the first; "" if nothing."""
     second_call = result.second_call
     if second_call is None:
@@ -279,7 +266,7 @@ def second_call_note(result: Result) -> str:
     return f"second call, with equal inputs: {', '.join(notes)}"
 
 
-def recompilation_lines(recompilations: Iterable[Recompilation]) -> Iterator[str]:
+def recompilation_lines(recompilations: Iterable[records.Recompilation]) -> Iterator[str]:
     """Each recompilation: the call, the frame, and each guard that failed, with its values."""
     for recompilation in recompilations:
         place = f"{recompilation.file}:{recompilation.line}"
@@ -293,7 +280,9 @@ def registry_page(code: str) -> str | None:
     return REGISTRY_PAGE.format(number=number) if number != code and number.isdigit() else None
 
 
-def source_page(file: str | None, line: int | None, environment: Environment | None) -> str | None:
+def source_page(
+    file: str | None, line: int | None, environment: records.Environment | None
+) -> str | None:
     """The page of a line on GitHub at the release that ran it; None for other code or versions."""
     package = (file or "").partition("/")[0]
     if environment is None or package not in SOURCE_PAGES or not line:
@@ -381,20 +370,20 @@ OTHER_OUTCOMES: dict[ResultGroup, tuple[str, str]] = {
 }
 """What the headline calls one and several results that are no pass."""
 
-CHANGE_LABELS: dict[ChangeKind, str] = {
-    ChangeKind.REGRESSION: "Regressions",
-    ChangeKind.FIXED: "Fixed",
-    ChangeKind.NEW: "New",
-    ChangeKind.NOT_SELECTED: "Not selected",
-    ChangeKind.PENDING: "Pending",
-    ChangeKind.MISSING: "Missing",
-    ChangeKind.GONE: "Removed",
-    ChangeKind.NEWLY_TESTED: "Newly tested",
-    ChangeKind.NO_LONGER_TESTED: "No longer tested",
+CHANGE_LABELS: dict[records.ChangeKind, str] = {
+    records.ChangeKind.REGRESSION: "Regressions",
+    records.ChangeKind.FIXED: "Fixed",
+    records.ChangeKind.NEW: "New",
+    records.ChangeKind.NOT_SELECTED: "Not selected",
+    records.ChangeKind.PENDING: "Pending",
+    records.ChangeKind.MISSING: "Missing",
+    records.ChangeKind.GONE: "Removed",
+    records.ChangeKind.NEWLY_TESTED: "Newly tested",
+    records.ChangeKind.NO_LONGER_TESTED: "No longer tested",
 }
 
 
-def headline(view: RunView) -> str:
+def headline(view: records.RunView) -> str:
     """`1 of 19 models compiles without graph breaks (5.3 %); 18 errors`.
 
     Of all that was planned: what failed, was skipped or is missing is named behind it. With
@@ -427,20 +416,21 @@ def headline(view: RunView) -> str:
     return "; ".join([passing, *others])
 
 
-def repository_words(view: RunView) -> str:
+def repository_words(view: records.RunView) -> str:
     """`repositories: 20 of 25 with a verdict on each evaluated part (whole 15 of 15, …)`.
 
     Empty without any.
     """
-    repositories = summary.repositories(view)
-    if repositories is None:
+    by_part = summary.repositories(view)
+    if not by_part:
         return ""
-    counted = f"repositories: {repositories.covered:,} of {repositories.total:,}"
-    skipped = f", {repositories.partly:,} of them with skipped parts" if repositories.partly else ""
+    covered, total, partly = (sum(numbers) for numbers in zip(*by_part.values(), strict=True))
+    skipped = f", {partly:,} of them with skipped parts" if partly else ""
     parts = ", ".join(
-        f"{part or 'nothing can be built'} {covered:,} of {total:,}"
-        for part, (covered, total) in repositories.by_part.items()
+        f"{part or 'nothing can be built'} {numbers[0]:,} of {numbers[1]:,}"
+        for part, numbers in by_part.items()
     )
+    counted = f"repositories: {covered:,} of {total:,}"
     return f"{counted} with a verdict on each evaluated part{skipped} ({parts})"
 
 
@@ -521,7 +511,7 @@ def compile_trace(paths: Iterable[str]) -> str | None:
     return next((path for path in paths if path.endswith("/tlparse.zip")), None)
 
 
-def decompressing(result: Result) -> str:
+def decompressing(result: records.Result) -> str:
     """What to type for the artifacts as plain files; "" where none is compressed."""
     if not any(path.endswith((".zst", "/tlparse.zip")) for path in result.artifacts):
         return ""
@@ -529,13 +519,13 @@ def decompressing(result: Result) -> str:
     return f"compilewatch show {name} --artifacts DIRECTORY"
 
 
-def repeat_commands(request: Request) -> tuple[str, str, str]:
+def repeat_commands(request: records.Request) -> tuple[str, str, str]:
     """What to type to reproduce a result: plain PyTorch, explained, and the same request anew."""
     name = shlex.quote(request.model.name)
     sweep = f"compilewatch sweep --source {request.model.source} --models {name}"
     if request.target.name != "dynamo":
         sweep += f" --targets {request.target.name}"
-    if request.target.mode is not Mode.EVAL:
+    if request.target.mode is not records.Mode.EVAL:
         sweep += f" --modes {request.target.mode.value}"
     sweep += {None: "", True: " --dynamic", False: " --static"}[request.target.dynamic]
     nested = {None: "", True: " --nested-graph-breaks on", False: " --nested-graph-breaks off"}[
@@ -548,7 +538,7 @@ def repeat_commands(request: Request) -> tuple[str, str, str]:
         device += f" --device {request.target.device}"
     if request.target.dtype is not default_dtype(request.target.device):
         device += f" --dtype {request.target.dtype.value}"
-    if request.depth is not Depth.FULL:
+    if request.depth is not records.Depth.FULL:
         sweep += f" --depth {request.depth.value}"
     target = "" if request.target.name == "dynamo" else f" --target {request.target.name}"
     where = naming_options(request) + inputs_option(request)

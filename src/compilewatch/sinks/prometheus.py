@@ -12,7 +12,7 @@ docs/metrics.md is generated from the table.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -23,7 +23,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from compilewatch import extras, plugins
+from compilewatch import extras, plugins, records
 from compilewatch.analysis import summary
 from compilewatch.analysis.comparison import is_comparable, regressed
 from compilewatch.analysis.leverage import models_of_one_reason
@@ -31,21 +31,6 @@ from compilewatch.analysis.summary import LAYERS
 from compilewatch.config import Settings
 from compilewatch.contract.targets import entry, target_label_value
 from compilewatch.neuron.neuronx_cc import KINDS
-from compilewatch.records import (
-    ChangeKind,
-    NeuronDetail,
-    Part,
-    Performance,
-    Phase,
-    Quantization,
-    Result,
-    RunView,
-    Status,
-    XlaDetail,
-    reason_label,
-    selection_label,
-    started,
-)
 from compilewatch.store import RunFolder
 
 Sample = tuple[str, tuple[str, ...], float]
@@ -77,13 +62,13 @@ PUBLISHER = MetricGroup("publisher", ())
 class RunSlice:
     """The part of a run that a group describes: one target, or all; `complete` is of the run."""
 
-    view: RunView
+    view: records.RunView
     complete: bool
 
     @cached_property
-    def modes(self) -> dict[str, tuple[Result, ...]]:
+    def modes(self) -> dict[str, tuple[records.Result, ...]]:
         """Results by mode."""
-        results: defaultdict[str, list[Result]] = defaultdict(list)
+        results: defaultdict[str, list[records.Result]] = defaultdict(list)
         for result in self.view.results:
             results[result.request.target.mode_label].append(result)
         return {mode: tuple(members) for mode, members in results.items()}
@@ -116,12 +101,12 @@ class Definition(NamedTuple):
 MODEL = ("model", "family", "mode")
 
 
-def _identity(result: Result) -> tuple[str, str, str]:
+def _identity(result: records.Result) -> tuple[str, str, str]:
     model = result.request.model
     return model.name, model.family, result.request.target.mode_label
 
 
-def per_result(name: str, help: str, value: Callable[[Result], float | None]) -> Definition:
+def per_result(name: str, help: str, value: Callable[[records.Result], float | None]) -> Definition:
     def values(part: RunSlice) -> Series:
         return ((_identity(result), value(result)) for result in part.view.results)
 
@@ -129,7 +114,7 @@ def per_result(name: str, help: str, value: Callable[[Result], float | None]) ->
 
 
 def per_mode(
-    name: str, help: str, value: Callable[[Sequence[Result]], Any], *label: str
+    name: str, help: str, value: Callable[[Sequence[records.Result]], Any], *label: str
 ) -> Definition:
     """A number of the results of each mode or, with a further label, one for each of its values."""
 
@@ -144,19 +129,26 @@ def per_mode(
 
 
 def per_run(
-    name: str, help: str, value: Callable[[RunView], float | None], group: MetricGroup = TARGET
+    name: str,
+    help: str,
+    value: Callable[[records.RunView], float | None],
+    group: MetricGroup = TARGET,
 ) -> Definition:
     return Definition(name, help, group=group, values=lambda part: [((), value(part.view))])
 
 
-def _detail(kind: Any, value: Callable[[Any], float | None]) -> Callable[[Result], float | None]:
+def _detail(
+    kind: Any, value: Callable[[Any], float | None]
+) -> Callable[[records.Result], float | None]:
     """A number that only targets with this kind of details measure."""
     return lambda result: value(result.details) if isinstance(result.details, kind) else None
 
 
-def _of_capture(value: Callable[[XlaDetail], float]) -> Callable[[Result], float | None]:
+def _of_capture(
+    value: Callable[[records.XlaDetail], float],
+) -> Callable[[records.Result], float | None]:
     """A number of an XLA capture, which is unknown without one."""
-    figure = _detail(XlaDetail, value)
+    figure = _detail(records.XlaDetail, value)
     return lambda result: figure(result) if result.graph_breaks is not None else None
 
 
@@ -165,7 +157,7 @@ def _breaks(part: RunSlice) -> Series:
         name, family, mode = _identity(result)
         by_reason: Counter[str] = Counter()
         for graph_break in result.breaks:
-            by_reason[reason_label(graph_break)] += graph_break.occurrences
+            by_reason[records.reason_label(graph_break)] += graph_break.occurrences
         for reason, count in by_reason.items():
             yield (name, family, result.request.model.revision or "", reason, mode), count
 
@@ -176,12 +168,7 @@ def _models(part: RunSlice) -> Series:
         yield (model.name, model.family, *about, model.part or "", model.quantization or ""), 1
 
 
-def _model_downloads(part: RunSlice) -> Series:
-    models = (result.request.model for result in part.view.results)
-    return (((model.name, model.family), model.downloads) for model in models)
-
-
-def _graphs(result: Result) -> float | None:
+def _graphs(result: records.Result) -> float | None:
     """A single graph needs no series: it is one graph, with every operator in it."""
     if not result.breaks or entry(result.request.target.name).single_graph:
         return None
@@ -192,18 +179,18 @@ def _compile_durations(part: RunSlice) -> Series:
     """Times by cache: as the target measured them, or else the phase `compile`."""
     for result in part.view.results:
         details, identity = result.details, _identity(result)
-        if isinstance(details, Performance):
+        if isinstance(details, records.Performance):
             yield (*identity, "cold"), details.cold_compile_seconds
             yield (*identity, "warm"), details.warm_compile_seconds
-        elif isinstance(details, XlaDetail | NeuronDetail):
+        elif isinstance(details, records.XlaDetail | records.NeuronDetail):
             yield (*identity, "cold"), details.compile_seconds
         else:
-            yield (*identity, "cold"), result.durations.get(Phase.COMPILE)
+            yield (*identity, "cold"), result.durations.get(records.Phase.COMPILE)
 
 
 def _neuron_failures(part: RunSlice) -> Series:
     for result in part.view.results:
-        if isinstance(result.details, NeuronDetail) and result.details.failure is not None:
+        if isinstance(result.details, records.NeuronDetail) and result.details.failure is not None:
             yield (*_identity(result), result.details.failure.kind), 1
 
 
@@ -224,19 +211,20 @@ def _fixed_reasons(figure: int) -> Callable[[RunSlice], Series]:
     )
 
 
-def _downloads(results: Sequence[Result]) -> dict[str, float | None]:
+def _downloads(results: Sequence[records.Result]) -> dict[str, float | None]:
     return {
         status: summary.downloads_of([r.request.model for r in results if r.status is status])
         for status in summary.status_counts(results)
     }
 
 
-def _unattributed(results: Sequence[Result]) -> float | None:
-    counts = [r.unattributed for r in results if r.unattributed is not None]
-    return sum(counts) if counts else None
+def _sum(numbers: Iterable[float | None]) -> float | None:
+    """The sum of what was measured; None where nothing was."""
+    measured = [number for number in numbers if number is not None]
+    return sum(measured) if measured else None
 
 
-def _phase_seconds(results: Sequence[Result]) -> dict[str, float]:
+def _phase_seconds(results: Sequence[records.Result]) -> dict[str, float]:
     spent: defaultdict[str, float] = defaultdict(float)
     for result in results:
         for phase, seconds in result.durations.items():
@@ -244,18 +232,14 @@ def _phase_seconds(results: Sequence[Result]) -> dict[str, float]:
     return spent
 
 
-def _operators(results: Sequence[Result]) -> dict[str, float]:
-    """The operators of all models by where they ran; nothing where none were counted."""
-    counted = [
-        (capture.operators_captured, capture.operators_eager)
-        for capture in (result.capture for result in results)
-        if capture is not None
-        and capture.operators_captured is not None
-        and capture.operators_eager is not None
-    ]
-    if not counted:
-        return {}
-    return {"captured": sum(c for c, _ in counted), "eager": sum(e for _, e in counted)}
+def _operators(results: Sequence[records.Result]) -> dict[str, float | None]:
+    """The operators of all models by where they ran; None where none were counted."""
+    captures = [r.capture for r in results if r.capture is not None]
+    counted = [c for c in captures if None not in (c.operators_captured, c.operators_eager)]
+    return {
+        "captured": _sum(capture.operators_captured for capture in counted),
+        "eager": _sum(capture.operators_eager for capture in counted),
+    }
 
 
 def _changes(part: RunSlice) -> Series:
@@ -264,7 +248,7 @@ def _changes(part: RunSlice) -> Series:
     for mode in part.modes:
         kinds = Counter(c.kind for c in part.view.changes if c.target.mode_label == mode)
         # A measured zero is exported, because an alert must see the value fall to it.
-        shown = dict.fromkeys((ChangeKind.REGRESSION, ChangeKind.FIXED), 0) | kinds
+        shown = dict.fromkeys((records.ChangeKind.REGRESSION, records.ChangeKind.FIXED), 0) | kinds
         yield from (((mode, kind), count) for kind, count in shown.items())
 
 
@@ -276,9 +260,7 @@ def _regressed_models(part: RunSlice) -> Series:
             yield (mode,), counts[mode]
 
 
-def _regressed_since(part: RunSlice) -> Series:
-    for result, since in regressed(part.view)[:REGRESSED_SHOWN]:
-        yield (*_identity(result), result.status), started(since).timestamp()
+_BUILD = ("torch_git", "transformers", "harness_version")
 
 
 def _environments(part: RunSlice) -> Series:
@@ -289,22 +271,10 @@ def _environments(part: RunSlice) -> Series:
         yield labels, 1
 
 
-def _first_failures(part: RunSlice) -> Series:
-    failures = summary.first_failures(summary.matrix_rows(part.view.results))
-    for (way, layer), models in failures.items():
-        yield (layer, way.mode_label, way.environment or ""), models
-
-
 def _repositories(part: RunSlice) -> Series:
-    if (repositories := summary.repositories(part.view)) is not None:
-        for kind, (covered, total) in repositories.by_part.items():
-            yield (kind or "", "yes"), covered
-            yield (kind or "", "no"), total - covered
-
-
-def _last_success(part: RunSlice) -> Series:
-    if part.complete:
-        yield (), _timestamp(part.view.run.finished_at)
+    for kind, (covered, total, _) in summary.repositories(part.view).items():
+        yield (kind or "", "yes"), covered
+        yield (kind or "", "no"), total - covered
 
 
 def _timestamp(time: str | None) -> float | None:
@@ -336,7 +306,10 @@ DEFINITIONS: tuple[Definition, ...] = (
         "Downloads over 30 days as reported by the source; absent if unknown. The components of a "
         "repository have its figure each.",
         ("model", "family"),
-        values=_model_downloads,
+        values=lambda part: (
+            ((model.name, model.family), model.downloads)
+            for model in (result.request.model for result in part.view.results)
+        ),
     ),
     per_result(
         "compilewatch_fullgraph_accepted",
@@ -383,12 +356,12 @@ DEFINITIONS: tuple[Definition, ...] = (
     per_result(
         "compilewatch_speedup_ratio",
         "Latency in eager mode divided by the latency of the compiled model.",
-        _detail(Performance, lambda d: d.speedup),
+        _detail(records.Performance, lambda d: d.speedup),
     ),
     per_result(
         "compilewatch_recompiles",
         "Graphs recompiled for inputs with a larger batch.",
-        _detail((Performance, XlaDetail), lambda d: d.recompiles),
+        _detail((records.Performance, records.XlaDetail), lambda d: d.recompiles),
     ),
     per_result(
         "compilewatch_fallbacks",
@@ -404,7 +377,7 @@ DEFINITIONS: tuple[Definition, ...] = (
     per_result(
         "compilewatch_neff_bytes",
         "Size of the NEFF, the executable for a NeuronCore.",
-        _detail(NeuronDetail, lambda d: d.neff_bytes),
+        _detail(records.NeuronDetail, lambda d: d.neff_bytes),
     ),
     Definition(
         "compilewatch_neuron_failure",
@@ -489,7 +462,10 @@ DEFINITIONS: tuple[Definition, ...] = (
         "When the first run started in which the model was worse than in its last good state; of "
         "the 20 most downloaded such models of a target.",
         (*MODEL, "status"),
-        values=_regressed_since,
+        values=lambda part: (
+            ((*_identity(result), result.status), records.started(since).timestamp())
+            for result, since in regressed(part.view)[:REGRESSED_SHOWN]
+        ),
     ),
     per_mode(
         "compilewatch_operators",
@@ -501,7 +477,7 @@ DEFINITIONS: tuple[Definition, ...] = (
     per_mode(
         "compilewatch_unattributed_graph_breaks",
         "Graph breaks for which PyTorch gives no reason.",
-        _unattributed,
+        lambda rs: _sum(r.unattributed for r in rs),
     ),
     per_mode(
         "compilewatch_phase_duration_seconds",
@@ -528,17 +504,7 @@ DEFINITIONS: tuple[Definition, ...] = (
     Definition(
         "compilewatch_run_info",
         "Always 1; the labels describe the run and its software. One series per environment.",
-        (
-            "run",
-            "state",
-            "environment",
-            "device",
-            "python",
-            "torch",
-            "torch_git",
-            "transformers",
-            "harness_version",
-        ),
+        (*("run", "state", "environment", "device", "python", "torch"), *_BUILD),
         values=_environments,
     ),
     per_run(
@@ -554,7 +520,7 @@ DEFINITIONS: tuple[Definition, ...] = (
     Definition(
         "compilewatch_last_success_timestamp_seconds",
         "When the latest run ended, if it is complete; absent otherwise.",
-        values=_last_success,
+        values=lambda part: [((), _timestamp(part.view.run.finished_at))] if part.complete else [],
     ),
     Definition(
         "compilewatch_first_failing_layer",
@@ -562,7 +528,12 @@ DEFINITIONS: tuple[Definition, ...] = (
         "evaluated and is the first to fail for no model.",
         ("layer", "mode", "environment"),
         RUN,
-        values=_first_failures,
+        values=lambda part: (
+            ((layer, way.mode_label, way.environment or ""), models)
+            for (way, layer), models in summary.first_failures(
+                summary.matrix_rows(part.view.results)
+            ).items()
+        ),
     ),
     Definition(
         "compilewatch_planned_requests",
@@ -570,7 +541,9 @@ DEFINITIONS: tuple[Definition, ...] = (
         "not replace it without pushgateway.replace.",
         ("selection",),
         RUN,
-        values=lambda part: [((selection_label(part.view.run.settings),), part.view.run.planned)],
+        values=lambda part: [
+            ((records.selection_label(part.view.run.settings),), part.view.run.planned)
+        ],
     ),
     Definition(
         "compilewatch_repositories",
@@ -632,32 +605,50 @@ class MetricsFileSink:
     def __init__(self, settings: Settings) -> None:
         del settings
 
-    def publish(self, view: RunView, files: RunFolder) -> str:
+    def publish(self, view: records.RunView, files: RunFolder) -> str:
         files.write("metrics.prom", exposition(view))
         return "metrics.prom"
 
 
-def exposition(view: RunView) -> bytes:
+def exposition(view: records.RunView) -> bytes:
     """Return all groups of the run in the Prometheus text format 0.0.4, UTF-8."""
     samples = (sample for group in groups(view).values() for sample in group)
     return generate_latest(registry(samples, definitions_of(view)))
 
 
-def definitions_of(view: RunView) -> tuple[Definition, ...]:
+def definitions_of(view: records.RunView) -> tuple[Definition, ...]:
     """Return the metrics that a run can have: those of the core and of the extras in it."""
     return _with_extras(view.parts)
+
+
+class _Families(Collector):
+    def __init__(self, families: Sequence[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Sequence[Metric]:
+        return self._families
 
 
 def registry(
     samples: Iterable[Sample], definitions: Sequence[Definition] = DEFINITIONS
 ) -> CollectorRegistry:
-    """Return a new registry that contains exactly these samples, of these metrics."""
+    """Return a new registry that contains exactly these samples, of these metrics in this order."""
+    values: dict[str, list[tuple[tuple[str, ...], float]]] = defaultdict(list)
+    for name, labels, value in samples:
+        values[name].append((labels, value))
+    families: list[Metric] = []
+    for one in definitions:
+        kind = CounterMetricFamily if one.name.endswith("_total") else GaugeMetricFamily
+        family = kind(one.name, one.help, labels=one.labels)
+        for labels, value in sorted(values[one.name]):
+            family.add_metric(labels, value)
+        families += [family] if family.samples else []
     fresh = CollectorRegistry(auto_describe=False)
-    fresh.register(SampleCollector(samples, definitions))
+    fresh.register(_Families(families))
     return fresh
 
 
-def groups(view: RunView) -> dict[Key, list[Sample]]:
+def groups(view: records.RunView) -> dict[Key, list[Sample]]:
     """Return the samples of a run by the Pushgateway group that they belong to.
 
     Every series is unique: the information about a model occurs once for all modes, and of two
@@ -687,31 +678,9 @@ def _samples(key: Key, group: MetricGroup, part: RunSlice) -> list[Sample]:
     return [(name, labels, value) for (name, labels), value in values.items()]
 
 
-class SampleCollector(Collector):
-    """Exposes samples as the metrics that are defined, in that order."""
-
-    def __init__(self, samples: Iterable[Sample], definitions: Sequence[Definition]) -> None:
-        self._samples = tuple(samples)
-        self._definitions = definitions
-
-    def collect(self) -> Iterator[Metric]:
-        values: dict[str, list[tuple[tuple[str, ...], float]]] = defaultdict(list)
-        for name, labels, value in self._samples:
-            values[name].append((labels, value))
-        for definition in self._definitions:
-            is_counter = definition.name.endswith("_total")
-            family = (CounterMetricFamily if is_counter else GaugeMetricFamily)(
-                definition.name, definition.help, labels=definition.labels
-            )
-            for labels, value in sorted(values[definition.name]):
-                family.add_metric(labels, value)
-            if family.samples:
-                yield family
-
-
-def _by_target(view: RunView) -> dict[str, RunView]:
+def _by_target(view: records.RunView) -> dict[str, records.RunView]:
     """Split the run by target: plan, results, changes and environments of each."""
-    results: defaultdict[str, list[Result]] = defaultdict(list)
+    results: defaultdict[str, list[records.Result]] = defaultdict(list)
     # A target without any result is included, with a coverage of 0.
     planned = Counter(target_label_value(target) for target in view.run.targets)
     for label in planned:
@@ -719,7 +688,7 @@ def _by_target(view: RunView) -> dict[str, RunView]:
     for result in view.results:
         results[target_label_value(result.request.target)].append(result)
     models = view.run.planned // len(view.run.targets) if view.run.targets else 0
-    parts: dict[str, RunView] = {}
+    parts: dict[str, records.RunView] = {}
     for label, members in results.items():
         names = {r.request.target.environment for r in members}
         environments = tuple(e for e in view.run.environments if e.name in names)
@@ -740,10 +709,10 @@ LABELS: dict[str, str] = {
     "family": "the model family: Transformers' `model_type`",
     "commit": "the model's revision on the Hub, empty for a model without one",
     "part": "the part of a Hub repository: "
-    + ", ".join(f"`{part}`" for part in Part)
+    + ", ".join(f"`{part}`" for part in records.Part)
     + "; empty for a model of another source",
     "quantization": "how the checkpoint is quantised: "
-    + ", ".join(f"`{kind}`" for kind in Quantization)
+    + ", ".join(f"`{kind}`" for kind in records.Quantization)
     + "; empty if it is not. Without its weights, the class is evaluated unquantised",
     "covered": "`yes` (a verdict on every evaluated part) or `no`",
     "reason": "the break's ID and type in PyTorch's registry (`GB0170 Data-dependent branching`), "
@@ -751,11 +720,11 @@ LABELS: dict[str, str] = {
     "target": "a target such as `dynamo`; followed by `:backend` if a backend was selected, and by "
     "`@environment` if it is not the target's default environment",
     "mode": "`eval` or `train`, with `/dynamic` for dynamic shapes",
-    "status": ", ".join(f"`{status}`" for status in Status),
-    "phase": ", ".join(f"`{phase}`" for phase in Phase),
+    "status": ", ".join(f"`{status}`" for status in records.Status),
+    "phase": ", ".join(f"`{phase}`" for phase in records.Phase),
     "sink": "`pushgateway`, `loki`, `s3`",
     "selection": "which models the run selects, with a digest: `default`, `top 100`, `2 by name`",
-    "kind": ", ".join(f"`{kind}`" for kind in ChangeKind),
+    "kind": ", ".join(f"`{kind}`" for kind in records.ChangeKind),
     "cache": "`cold` or `warm`",
     "where": "`captured` (inside a graph) or `eager`",
     "error_class": "the class of a compiler error: "

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, push_to_gateway
@@ -27,6 +28,7 @@ from compilewatch.retry import retrying, within
 from compilewatch.sinks.prometheus import RUN, TARGET, Sample, definitions_of, groups, registry
 from compilewatch.store import RunFolder
 
+T = TypeVar("T")
 JOB = "compilewatch"
 PUBLISHER_JOB = "compilewatch_publisher"
 SELECTION_METRIC = "compilewatch_planned_requests"
@@ -137,18 +139,22 @@ class Gateway:
 
     def replace(self, job: str, key: Mapping[str, str], metrics: CollectorRegistry) -> None:
         """PUT one group. Raises UnreachableError after the last retry, or SinkError."""
-        self._retry(self._put, job, key, metrics)
+        put = partial(
+            push_to_gateway,
+            self.address,
+            job=job,
+            registry=metrics,
+            grouping_key=dict(key),
+            timeout=self._timeout,
+            handler=self._handler,
+        )
+        self._retry(self._ask, put)
 
     def labels_of(self, metric: str) -> list[dict[str, str]]:
         """Return the labels of each series of a metric. Raises as `replace`."""
-        lines: list[str] = self._retry(self._lines_of, metric)
-        parsed = text_string_to_metric_families("".join(lines))
-        return [sample.labels for family in parsed for sample in family.samples]
 
-    def _lines_of(self, metric: str) -> list[str]:
-        series: list[str] = []
-
-        def read() -> None:
+        def read() -> list[str]:
+            series: list[str] = []
             request = urllib.request.Request(f"{self.address}/metrics", headers=self._headers)
             size, start = 0, f"{metric}{{".encode()
             with urllib.request.urlopen(request, timeout=self._timeout) as response:
@@ -162,32 +168,21 @@ class Gateway:
                         )
                     if line.startswith(start):
                         series.append(line.decode(errors="replace"))
+            return series
 
-        self._ask(read)
-        return series
+        lines: list[str] = self._retry(self._ask, read)
+        parsed = text_string_to_metric_families("".join(lines))
+        return [sample.labels for family in parsed for sample in family.samples]
 
-    def _put(self, job: str, key: Mapping[str, str], metrics: CollectorRegistry) -> None:
-        self._ask(
-            partial(
-                push_to_gateway,
-                self.address,
-                job=job,
-                registry=metrics,
-                grouping_key=dict(key),
-                timeout=self._timeout,
-                handler=self._handler,
-            )
-        )
-
-    def _ask(self, request: Callable[[], None]) -> None:
-        def explained() -> None:
+    def _ask(self, request: Callable[[], T]) -> T:
+        def explained() -> T:
             try:
-                request()
+                return request()
             except urllib.error.HTTPError as error:
                 raise self._error_of(error) from None
 
         try:
-            within(self._timeout, explained)
+            return within(self._timeout, explained)
         except (OSError, http.client.HTTPException) as error:
             why = " ".join(str(getattr(error, "reason", None) or error).split())
             raise UnreachableError(

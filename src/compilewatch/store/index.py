@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +20,6 @@ from compilewatch.errors import StoreError
 from compilewatch.files import DamagedError, failed, replace
 from compilewatch.records import HARNESS_VERSION, RESULT_VERSION, Phase, Result, Status
 from compilewatch.store.journal import decode
-from compilewatch.store.runs import RESULTS_FILE
 
 FILE = ".index"
 
@@ -75,60 +73,22 @@ class StoredOutcome(NamedTuple):
 
 
 class IndexedLine(NamedTuple):
-    """A line of results.jsonl: its place in bytes, its key ("" if not reusable), its outcome."""
+    """A line of results.jsonl: its start and end in bytes, its key ("" if not reusable)."""
 
-    start: int
-    size: int
+    place: tuple[int, int]
     key: str
     outcome: StoredOutcome
 
 
 class RunIndex(NamedTuple):
-    """The index of one run. `stamp` says to which state of results.jsonl it belongs.
+    """The index of one run. `stamp` is its version and the state of results.jsonl it belongs to.
 
     `damaged` has one line of text for each line that cannot be read.
     """
 
-    version: int
-    stamp: tuple[int, int, int, int]
+    stamp: tuple[int, int, int, int, int]
     lines: tuple[IndexedLine, ...]
     damaged: tuple[str, ...]
-
-
-def find(root: Path, keys: Iterable[str]) -> dict[str, StoredResult]:
-    """Return the newest reusable result for each key that has one. Raises StoreError."""
-    missing = set(keys)
-    results: dict[str, StoredResult] = {}
-    for path in sorted(root.glob(f"[0-9]*/{RESULTS_FILE}"), reverse=True):  # ids sort by time
-        if not missing:
-            break
-        lines = {line.key: line for line in index_of(path).lines if line.key in missing}
-        if not lines:
-            continue
-        data = _read(path)
-        for key, line in lines.items():
-            with contextlib.suppress(DamagedError, StoreError):  # deleted or replaced just now
-                result = decode(data[line.start : line.start + line.size], Result)
-                if result.request.key == key:
-                    results[key] = StoredResult(result, path.parent.name)
-        missing -= results.keys()
-    return results
-
-
-def outcomes(root: Path, runs: Sequence[str]) -> tuple[list[StoredOutcome], list[str]]:
-    """Return what runs found, in the order of their ids, and one line for each damaged line.
-
-    A resumed run may have two lines for one model and target; the later one counts. Raises
-    StoreError.
-    """
-    outcomes_of_runs: list[StoredOutcome] = []
-    damaged: list[str] = []
-    for run in sorted(runs):
-        index = index_of(root / run / RESULTS_FILE)
-        newest = {(o.model, o.target): o for _, _, _, o in index.lines}
-        outcomes_of_runs += (newest[place] for place in sorted(newest))
-        damaged += index.damaged
-    return outcomes_of_runs, damaged
 
 
 def index_of(path: Path) -> RunIndex:
@@ -136,17 +96,18 @@ def index_of(path: Path) -> RunIndex:
     try:
         status = path.stat()
     except OSError:
-        return RunIndex(VERSION, (0, 0, 0, 0), (), ())
+        return RunIndex((VERSION, 0, 0, 0, 0), (), ())
     # `cp` onto a file keeps its inode and may keep its size, but nothing can keep its ctime.
-    stamp = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    times = (status.st_mtime_ns, status.st_ctime_ns)
+    stamp = (VERSION, status.st_ino, status.st_size, *times)
     cache = path.with_name(FILE)
     with contextlib.suppress(OSError, ValueError, msgspec.DecodeError):
         data = cache.read_bytes()
         if _digest(data[DIGEST_BYTES:]) == data[:DIGEST_BYTES]:
             index = msgspec.msgpack.decode(data[DIGEST_BYTES:], type=RunIndex)
-            if (index.version, index.stamp) == (VERSION, stamp):
+            if index.stamp == stamp:
                 return index
-    index = RunIndex(VERSION, stamp, *_indexed(path))
+    index = RunIndex(stamp, *_indexed(path))
     if time.time_ns() - status.st_ctime_ns > SETTLED_NANOSECONDS:
         body = msgspec.msgpack.encode(index)
         with contextlib.suppress(OSError):  # a folder that is read-only or full is only slower
@@ -158,7 +119,7 @@ def _indexed(path: Path) -> tuple[tuple[IndexedLine, ...], tuple[str, ...]]:
     lines: list[IndexedLine] = []
     damaged: list[str] = []
     start = 0
-    *complete, _ = _read(path).split(b"\n")
+    *complete, _ = read_results(path).split(b"\n")
     for number, line in enumerate(complete, start=1):
         try:
             result = decode(line, Result)
@@ -175,12 +136,13 @@ def _indexed(path: Path) -> tuple[tuple[IndexedLine, ...], tuple[str, ...]]:
                 result.phase.value,
             )
             key = result.request.key if is_reusable(result) else ""
-            lines.append(IndexedLine(start, len(line), key, outcome))
+            lines.append(IndexedLine((start, start + len(line)), key, outcome))
         start += len(line) + 1
     return tuple(lines), tuple(damaged)
 
 
-def _read(path: Path) -> bytes:
+def read_results(path: Path) -> bytes:
+    """Return the content of a results file, empty if its run was deleted. Raises StoreError."""
     try:
         return path.read_bytes()
     except FileNotFoundError:  # its run was deleted just now

@@ -15,29 +15,28 @@ from typing import TypeVar
 
 import msgspec
 
+from compilewatch import files
 from compilewatch.errors import StoreError, UsageError
-from compilewatch.files import (
-    DamagedError,
-    failed,
-    from_json,
-    point_latest,
-    sync_folder,
-    write_atomically,
-)
-from compilewatch.records import Plan, Record, Run, new_run_id, now
-from compilewatch.store.index import StoredOutcome, StoredResult, find, outcomes
+from compilewatch.records import Plan, Record, Result, Run, new_run_id, now
+from compilewatch.store.index import StoredOutcome, StoredResult, index_of, read_results
+from compilewatch.store.journal import decode
 from compilewatch.store.runs import (
     PLAN_FILE,
+    RESULTS_FILE,
     RUN_FILE,
     RunFolder,
     RunWriter,
     StoredRun,
-    clear_deleted,
-    delete_run,
     earlier_seconds,
+    hold,
+    is_locked,
 )
 
 LAST_FILE = "last.json"
+NEW_PREFIX, DELETED_PREFIX = ".new-", ".deleted-"
+"""Folders of runs that are not complete yet, and of those that are not deleted completely."""
+ABANDONED_SECONDS = 60.0
+"""A run gets its name within milliseconds after its folder was made."""
 
 _Kind = TypeVar("_Kind", bound=Record)
 
@@ -69,7 +68,7 @@ class Spool:
         try:
             paths = sorted(p for p in (self._root / sink).glob("*.json") if p.name != LAST_FILE)
         except OSError as error:
-            raise failed("read", self._root, error) from None
+            raise files.failed("read", self._root, error) from None
         # The file name is sufficient: a damaged file is still a waiting publication.
         return tuple(_read(p, Spooled) or Spooled(run=p.stem, since=now()) for p in paths)
 
@@ -87,7 +86,7 @@ class Spool:
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
-            raise failed("delete", path, error) from None
+            raise files.failed("delete", path, error) from None
 
     def delivered(self, sink: str, run: str) -> None:
         """Remove a publication that the sink has accepted, and record it as the last one."""
@@ -99,12 +98,12 @@ class Spool:
         return _read(self._root / sink / LAST_FILE, Delivered)
 
     def _write(self, sink: str, name: str, record: Record) -> None:
-        write_atomically(self._root / sink / name, msgspec.json.encode(record))
+        files.write_atomically(self._root / sink / name, msgspec.json.encode(record))
 
 
 def _read(path: Path, kind: type[_Kind]) -> _Kind | None:
-    with contextlib.suppress(OSError, DamagedError):
-        return from_json(path.read_bytes(), kind)
+    with contextlib.suppress(OSError, files.DamagedError):
+        return files.from_json(path.read_bytes(), kind)
     return None
 
 
@@ -129,7 +128,7 @@ class Store:
         except FileNotFoundError:
             return (), ()
         except OSError as error:
-            raise failed("read", self.root, error) from None
+            raise files.failed("read", self.root, error) from None
         runs: list[StoredRun] = []
         problems: list[str] = []
         for name in reversed(names):
@@ -179,9 +178,9 @@ class Store:
         finally:
             if before is not None and (self.root / before).is_dir():
                 try:
-                    point_latest(self.root, before)
+                    files.point_latest(self.root, before)
                 except OSError as error:
-                    raise failed("write", self.root / "latest", error) from None
+                    raise files.failed("write", self.root / "latest", error) from None
 
     def unfinished(self) -> StoredRun:
         """Return the newest interrupted run. Raises UsageError if there is none."""
@@ -192,14 +191,37 @@ class Store:
 
     def lookup_many(self, keys: Sequence[str]) -> dict[str, StoredResult]:
         """Return the newest reusable result for each key that has one; see `index.is_reusable`."""
-        return find(self.root, keys)
+        missing = set(keys)
+        results: dict[str, StoredResult] = {}
+        for path in sorted(self.root.glob(f"[0-9]*/{RESULTS_FILE}"), reverse=True):  # by time
+            if not missing:
+                break
+            lines = {line.key: line for line in index_of(path).lines if line.key in missing}
+            data = read_results(path) if lines else b""
+            for key, line in lines.items():
+                with contextlib.suppress(
+                    files.DamagedError, StoreError
+                ):  # deleted or replaced just now
+                    result = decode(data[slice(*line.place)], Result)
+                    if result.request.key == key:
+                        results[key] = StoredResult(result, path.parent.name)
+            missing -= results.keys()
+        return results
 
     def outcomes(self, runs: Sequence[str]) -> tuple[list[StoredOutcome], list[str]]:
         """What these runs found, in the order of their ids, and one line for each damaged line.
 
-        Raises StoreError.
+        A resumed run may have two lines for one model and target; the later one counts. Raises
+        StoreError.
         """
-        return outcomes(self.root, runs)
+        found: list[StoredOutcome] = []
+        damaged: list[str] = []
+        for run in sorted(runs):
+            index = index_of(self.root / run / RESULTS_FILE)
+            newest = {(o.model, o.target): o for _, _, o in index.lines}
+            found += (newest[place] for place in sorted(newest))
+            damaged += index.damaged
+        return found, damaged
 
     # --- writing ---
 
@@ -208,9 +230,10 @@ class Store:
 
         The folder appears complete or not at all.
         """
+        self._clear_new()
         while True:
             run = msgspec.structs.replace(run, id=new_run_id())
-            fresh = self.root / f".new-{run.id}"
+            fresh = self.root / f"{NEW_PREFIX}{run.id}"
             try:
                 self.root.mkdir(parents=True, exist_ok=True)
                 fresh.mkdir()
@@ -222,17 +245,17 @@ class Store:
                     ) from None
                 time.sleep(0.001)
             except OSError as error:
-                raise failed("create a run in", self.root, error) from None
+                raise files.failed("create a run in", self.root, error) from None
         try:
-            write_atomically(fresh / PLAN_FILE, msgspec.json.encode(plan))
+            files.write_atomically(fresh / PLAN_FILE, msgspec.json.encode(plan))
             writer = RunWriter(fresh, run)
             try:
                 writer.update()
                 fresh.rename(self.root / run.id)
                 writer.moved_to(self.root / run.id)
-                sync_folder(writer.path)
-                sync_folder(self.root)
-                point_latest(self.root, run.id)
+                files.sync_folder(writer.path)
+                files.sync_folder(self.root)
+                files.point_latest(self.root, run.id)
             except BaseException:
                 writer.close()
                 raise
@@ -240,7 +263,7 @@ class Store:
             shutil.rmtree(fresh, ignore_errors=True)
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 return self.create_run(run, plan)
-            raise failed("create a run in", self.root, error) from None
+            raise files.failed("create a run in", self.root, error) from None
         except StoreError:
             shutil.rmtree(fresh, ignore_errors=True)
             raise
@@ -269,11 +292,35 @@ class Store:
 
     def delete_run(self, stored: StoredRun) -> None:
         """Delete a run that is not being written. Results that only it has are evaluated again."""
-        delete_run(stored.path)
+        path = stored.path
+        hidden = path.with_name(DELETED_PREFIX + path.name)
+        try:
+            with contextlib.ExitStack() as stack:
+                with contextlib.suppress(FileNotFoundError):
+                    descriptor = os.open(path / RESULTS_FILE, os.O_RDWR)
+                    stack.callback(os.close, descriptor)
+                    hold(descriptor, path)
+                path.rename(hidden)
+                files.sync_folder(path.parent)
+                shutil.rmtree(hidden)
+        except OSError as error:
+            raise files.failed("delete", path, error) from None
 
     def clear_deleted(self) -> None:
         """Delete the rest of runs whose deletion was interrupted."""
-        clear_deleted(self.root)
+        for path in self.root.glob(f"{DELETED_PREFIX}*"):
+            try:
+                shutil.rmtree(path)
+            except OSError as error:
+                raise files.failed("delete", path, error) from None
+
+    def _clear_new(self) -> None:
+        """Delete what killed processes left of runs that they were about to create."""
+        with contextlib.suppress(OSError):  # another process may delete them as well
+            for path in self.root.glob(f"{NEW_PREFIX}*"):
+                age = time.time() - path.stat().st_mtime
+                if age > ABANDONED_SECONDS and not is_locked(path / RESULTS_FILE):
+                    shutil.rmtree(path)
 
     def files(self, run_id: str) -> RunFolder:
         """Return the files of a run, for sinks."""

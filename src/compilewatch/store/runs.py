@@ -22,7 +22,6 @@ from compilewatch.files import (
     failed,
     lock,
     sync,
-    sync_folder,
     write_atomically,
 )
 from compilewatch.records import Plan, Result, Run, now
@@ -351,40 +350,6 @@ def _complete_size(descriptor: int) -> int:
 
 def _lines(records: Sequence[Result]) -> bytes:
     return b"".join(msgspec.json.encode(record) + b"\n" for record in records)
-
-
-DELETED_PREFIX = ".deleted-"
-
-
-def delete_run(path: Path) -> None:
-    """Delete a run's folder. Raises StoreError if the run is being written."""
-    hidden = path.with_name(DELETED_PREFIX + path.name)
-    try:
-        descriptor = os.open(path / RESULTS_FILE, os.O_RDWR)
-    except FileNotFoundError:
-        descriptor = -1
-    except OSError as error:
-        raise failed("delete", path, error) from None
-    try:
-        if descriptor >= 0:
-            hold(descriptor, path)
-        path.rename(hidden)
-        sync_folder(path.parent)
-        shutil.rmtree(hidden)
-    except OSError as error:
-        raise failed("delete", path, error) from None
-    finally:
-        if descriptor >= 0:
-            os.close(descriptor)
-
-
-def clear_deleted(root: Path) -> None:
-    """Delete the rest of runs whose deletion was interrupted. Raises StoreError."""
-    for path in root.glob(f"{DELETED_PREFIX}*"):
-        try:
-            shutil.rmtree(path)
-        except OSError as error:
-            raise failed("delete", path, error) from None
 
 
 def run_bytes(path: Path) -> int:

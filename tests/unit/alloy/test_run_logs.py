@@ -13,15 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from compilewatch.events import (
-    LABELS,
-    LINE_ONLY,
-    TEXT_LENGTH,
-    Event,
-    EventFactory,
-    all_events,
-    metadata_of,
-)
+from compilewatch import events
 from compilewatch.records import Plan, now
 from compilewatch.sinks.loki import stream_of
 from compilewatch.store import Store
@@ -63,14 +55,14 @@ def sample(name: str, hint: Any) -> Any:
     return {"some": 1} if typing.get_origin(hint) is dict else ("some", "more")
 
 
-def full(kind: type[Event]) -> Event:
+def full(kind: type[events.Event]) -> events.Event:
     """An event that has all its fields."""
     hints = typing.get_type_hints(kind)
     fields = {name: sample(name, hints[name]) for name in kind.__struct_fields__}
     return kind(**{**fields, "ts": now()})
 
 
-def written(event: Event) -> str:
+def written(event: events.Event) -> str:
     return msgspec.json.encode(event).decode()
 
 
@@ -89,25 +81,25 @@ def pushed(line: str) -> Sent:
     return labels, int(at), text, metadata
 
 
-def variants(kind: type[Event]) -> Iterator[Event]:
+def variants(kind: type[events.Event]) -> Iterator[events.Event]:
     """An event with all its fields, with values at their edges, and with as few as it may have."""
     event = full(kind)
     yield event
     hints = typing.get_type_hints(kind)
     edges: dict[Any, tuple[Any, ...]] = {
-        str: ("", 'é \N{SNOWMAN}\n\t"\\', "long " * TEXT_LENGTH),
+        str: ("", 'é \N{SNOWMAN}\n\t"\\', "long " * events.TEXT_LENGTH),
         int: (0, -1, 10**15),
         float: (0.0, 1e-06, 0.1 + 0.2, 1e21, 123456789.0),
         bool: (False,),
     }
     for name in kind.__struct_fields__:
-        values = () if name == "ts" or name in LABELS else edges.get(hints[name], (None,))
+        values = () if name == "ts" or name in events.LABELS else edges.get(hints[name], (None,))
         for value in values:
             yield msgspec.structs.replace(event, **{name: value})
 
 
-@pytest.mark.parametrize("kind", all_events(), ids=lambda kind: kind.__struct_config__.tag)
-def test_both_ways_make_the_same_of_an_event(pipeline: Pipeline, kind: type[Event]) -> None:
+@pytest.mark.parametrize("kind", events.all_events(), ids=lambda kind: kind.__struct_config__.tag)
+def test_both_ways_make_the_same_of_an_event(pipeline: Pipeline, kind: type[events.Event]) -> None:
     """Loki keeps a line twice where labels, time, line or metadata differ in a byte."""
     for event in variants(kind):
         line = written(event)
@@ -115,16 +107,16 @@ def test_both_ways_make_the_same_of_an_event(pipeline: Pipeline, kind: type[Even
 
 
 def test_lists_and_objects_stay_in_the_line() -> None:
-    hints = [hint for kind in all_events() for hint in typing.get_type_hints(kind).items()]
+    hints = [hint for kind in events.all_events() for hint in typing.get_type_hints(kind).items()]
     assert {name for name, hint in hints if typing.get_origin(hint) in (dict, tuple)} == {
-        *LINE_ONLY
+        *events.LINE_ONLY
     }
     fields = {name for name, _ in hints}
-    assert not {*metadata_of(fields)} & {"ts", *LABELS, *LINE_ONLY}
+    assert not {*events.metadata_of(fields)} & {"ts", *events.LABELS, *events.LINE_ONLY}
 
 
-@pytest.mark.parametrize("kind", all_events(), ids=lambda kind: kind.__struct_config__.tag)
-def test_every_field_of_every_event_arrives(pipeline: Pipeline, kind: type[Event]) -> None:
+@pytest.mark.parametrize("kind", events.all_events(), ids=lambda kind: kind.__struct_config__.tag)
+def test_every_field_of_every_event_arrives(pipeline: Pipeline, kind: type[events.Event]) -> None:
     line = written(full(kind))
     entry = sent(pipeline, line)
     assert entry.line == line
@@ -133,13 +125,13 @@ def test_every_field_of_every_event_arrives(pipeline: Pipeline, kind: type[Event
     nanoseconds = int(re.sub(r".*\.(\d{9})Z", r"\1", ts))
     assert entry.timestamp % 10**9 == nanoseconds
     assert entry.timestamp > READ_AT
-    assert set(entry.labels) <= {*LABELS, "service_name", "hour"}
+    assert set(entry.labels) <= {*events.LABELS, "service_name", "hour"}
     assert not set(entry.labels) & set(entry.metadata)
     arrived = {**entry.labels, **entry.metadata}
     assert arrived.pop("service_name") == "compilewatch"
     assert arrived.pop("hour") == ts[:13]
     for name, value in fields.items():
-        if name in LINE_ONLY:
+        if name in events.LINE_ONLY:
             continue
         text = arrived.pop(name)
         assert (text if isinstance(value, str) else json.loads(text)) == value, name
@@ -148,13 +140,13 @@ def test_every_field_of_every_event_arrives(pipeline: Pipeline, kind: type[Event
 
 
 def test_what_an_event_has_not_is_neither_label_nor_metadata(pipeline: Pipeline) -> None:
-    author = EventFactory(factories.run())
+    author = events.EventFactory(factories.run())
     started = sent(pipeline, written(author.started(reused=0, skipped=0, duplicates=0)))
     assert set(started.labels) == {"service_name", "hour", "event", "level", "source", "device"}
     assert "shard" not in started.metadata
     checked, found = author.checked(factories.result(breaks=(factories.graph_break(),)))
     entry = sent(pipeline, written(found))
-    assert set(entry.labels) == {*LABELS, "service_name", "hour"}
+    assert set(entry.labels) == {*events.LABELS, "service_name", "hour"}
     assert (entry.labels["event"], entry.labels["target"]) == ("graph_break", "dynamo")
     assert entry.metadata["reason"] == "GB0170 Data-dependent branching"
     assert entry.metadata["line"] == "12"
@@ -191,12 +183,12 @@ def test_an_event_of_tomorrow_is_taken_as_far_as_it_is_known(pipeline: Pipeline)
 
 def test_a_huge_text_leaves_the_metadata_below_what_loki_takes(pipeline: Pipeline) -> None:
     event = msgspec.structs.replace(
-        full(all_events()[3]), detail="\N{CLINKING BEER MUGS}" * 100_000
+        full(events.all_events()[3]), detail="\N{CLINKING BEER MUGS}" * 100_000
     )
     entry = sent(pipeline, written(event))
     size = sum(len(name) + len(value.encode()) for name, value in entry.metadata.items())
-    assert TEXT_LENGTH < size < LOKI_METADATA_BYTES
-    assert len(json.loads(entry.line)["detail"]) == TEXT_LENGTH
+    assert events.TEXT_LENGTH < size < LOKI_METADATA_BYTES
+    assert len(json.loads(entry.line)["detail"]) == events.TEXT_LENGTH
 
 
 def test_each_run_is_read_once(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compilewatch import records
 from compilewatch.analysis.comparison import (
     Comparison,
     between_devices,
@@ -20,25 +21,6 @@ from compilewatch.analysis.comparison import (
     default_baseline,
 )
 from compilewatch.errors import UsageError
-from compilewatch.records import (
-    ChangeKind,
-    ConfigBuild,
-    Depth,
-    Dtype,
-    Environment,
-    FullgraphVerdict,
-    GraphBreak,
-    LibraryBuild,
-    Mode,
-    Phase,
-    Result,
-    Run,
-    StackFrame,
-    Status,
-    Target,
-    TensorSummary,
-    Tier,
-)
 from tests import factories
 from tests.factories import graph_break, result, run
 
@@ -47,22 +29,22 @@ OTHER = graph_break("a", "GB0059")
 
 PASS = result()
 BROKEN = result(breaks=(A,))
-MISMATCH = result(status=Status.MISMATCH)
-COMPILE_ERROR = result(status=Status.ERROR, phase=Phase.COMPILE)
-CREATE_ERROR = result(status=Status.ERROR, phase=Phase.CREATE)
-TIMEOUT = result(status=Status.TIMEOUT)
-SKIPPED = result(status=Status.SKIPPED)
-UNSUPPORTED = result(status=Status.UNSUPPORTED)
+MISMATCH = result(status=records.Status.MISMATCH)
+COMPILE_ERROR = result(status=records.Status.ERROR, phase=records.Phase.COMPILE)
+CREATE_ERROR = result(status=records.Status.ERROR, phase=records.Phase.CREATE)
+TIMEOUT = result(status=records.Status.TIMEOUT)
+SKIPPED = result(status=records.Status.SKIPPED)
+UNSUPPORTED = result(status=records.Status.UNSUPPORTED)
 
-REGRESSION, FIXED = ChangeKind.REGRESSION, ChangeKind.FIXED
+REGRESSION, FIXED = records.ChangeKind.REGRESSION, records.ChangeKind.FIXED
 
 
-def _kind(old: Result | None, new: Result | None) -> ChangeKind | None:
+def _kind(old: records.Result | None, new: records.Result | None) -> records.ChangeKind | None:
     change = classify_change(old, new)
     return change[0] if change else None
 
 
-def _compare(before: list[Result], after: list[Result]) -> Comparison:
+def _compare(before: list[records.Result], after: list[records.Result]) -> Comparison:
     return compare(run("1"), before, run("2"), after)
 
 
@@ -79,23 +61,23 @@ def _compare(before: list[Result], after: list[Result]) -> Comparison:
         (COMPILE_ERROR, BROKEN, FIXED),
         (MISMATCH, COMPILE_ERROR, None),
         (COMPILE_ERROR, COMPILE_ERROR, None),
-        (CREATE_ERROR, PASS, ChangeKind.NEWLY_TESTED),
-        (CREATE_ERROR, BROKEN, ChangeKind.NEWLY_TESTED),
-        (TIMEOUT, COMPILE_ERROR, ChangeKind.NEWLY_TESTED),
-        (SKIPPED, PASS, ChangeKind.NEWLY_TESTED),
-        (UNSUPPORTED, BROKEN, ChangeKind.NEWLY_TESTED),
-        (PASS, TIMEOUT, ChangeKind.NO_LONGER_TESTED),
-        (PASS, CREATE_ERROR, ChangeKind.NO_LONGER_TESTED),
-        (BROKEN, SKIPPED, ChangeKind.NO_LONGER_TESTED),
+        (CREATE_ERROR, PASS, records.ChangeKind.NEWLY_TESTED),
+        (CREATE_ERROR, BROKEN, records.ChangeKind.NEWLY_TESTED),
+        (TIMEOUT, COMPILE_ERROR, records.ChangeKind.NEWLY_TESTED),
+        (SKIPPED, PASS, records.ChangeKind.NEWLY_TESTED),
+        (UNSUPPORTED, BROKEN, records.ChangeKind.NEWLY_TESTED),
+        (PASS, TIMEOUT, records.ChangeKind.NO_LONGER_TESTED),
+        (PASS, CREATE_ERROR, records.ChangeKind.NO_LONGER_TESTED),
+        (BROKEN, SKIPPED, records.ChangeKind.NO_LONGER_TESTED),
         (CREATE_ERROR, TIMEOUT, None),
-        (None, PASS, ChangeKind.NEW),
-        (None, SKIPPED, ChangeKind.NEW),
-        (PASS, None, ChangeKind.GONE),
-        (CREATE_ERROR, None, ChangeKind.GONE),
+        (None, PASS, records.ChangeKind.NEW),
+        (None, SKIPPED, records.ChangeKind.NEW),
+        (PASS, None, records.ChangeKind.GONE),
+        (CREATE_ERROR, None, records.ChangeKind.GONE),
     ],
 )
 def test_a_regression_is_claimed_only_where_both_sides_ran(
-    old: Result | None, new: Result | None, kind: ChangeKind | None
+    old: records.Result | None, new: records.Result | None, kind: records.ChangeKind | None
 ) -> None:
     assert _kind(old, new) is kind
 
@@ -115,7 +97,7 @@ def test_a_regression_is_claimed_only_where_both_sides_ran(
     ],
 )
 def test_breaks_are_compared_by_fingerprint(
-    before: tuple[Any, ...], after: tuple[Any, ...], kind: ChangeKind | None
+    before: tuple[Any, ...], after: tuple[Any, ...], kind: records.ChangeKind | None
 ) -> None:
     assert _kind(result(breaks=before), result(breaks=after)) is kind
 
@@ -125,19 +107,21 @@ RESULTS = st.sampled_from(
 ) | st.lists(st.sampled_from([A, B, C, OTHER]), min_size=1, max_size=4, unique=True).map(
     lambda breaks: result(breaks=tuple(breaks))
 )
-TURNED: dict[ChangeKind | None, set[ChangeKind | None]] = {
+TURNED: dict[records.ChangeKind | None, set[records.ChangeKind | None]] = {
     # Of as many breaks, one that is of another cause is a regression in both directions.
     REGRESSION: {FIXED, REGRESSION, None},
     FIXED: {REGRESSION},
-    ChangeKind.NEWLY_TESTED: {ChangeKind.NO_LONGER_TESTED},
-    ChangeKind.NO_LONGER_TESTED: {ChangeKind.NEWLY_TESTED},
+    records.ChangeKind.NEWLY_TESTED: {records.ChangeKind.NO_LONGER_TESTED},
+    records.ChangeKind.NO_LONGER_TESTED: {records.ChangeKind.NEWLY_TESTED},
     None: {None, REGRESSION},
 }
 """What a change may be when the runs are exchanged."""
 
 
 @given(RESULTS, RESULTS, st.booleans())
-def test_any_change_turned_round_is_its_opposite(old: Result, new: Result, by_place: bool) -> None:
+def test_any_change_turned_round_is_its_opposite(
+    old: records.Result, new: records.Result, by_place: bool
+) -> None:
     kinds = []
     for pair in ((old, new), (new, old)):
         change = classify_change(*pair, by_place=by_place)
@@ -149,7 +133,7 @@ def test_any_change_turned_round_is_its_opposite(old: Result, new: Result, by_pl
 
 
 @given(RESULTS, st.booleans())
-def test_nothing_changes_against_itself(same: Result, by_place: bool) -> None:
+def test_nothing_changes_against_itself(same: records.Result, by_place: bool) -> None:
     assert classify_change(same, same, by_place=by_place) is None
 
 
@@ -164,8 +148,10 @@ def test_a_regression_names_the_new_causes() -> None:
 
 
 def test_the_fullgraph_verdict_counts_where_the_breaks_are_the_same() -> None:
-    def with_verdict(accepted: bool | None) -> Result:
-        verdict = None if accepted is None else FullgraphVerdict(accepted=accepted, code="GB0007")
+    def with_verdict(accepted: bool | None) -> records.Result:
+        verdict = (
+            None if accepted is None else records.FullgraphVerdict(accepted=accepted, code="GB0007")
+        )
         return result(breaks=(A,), fullgraph=verdict)
 
     assert classify_change(with_verdict(True), with_verdict(False)) == (
@@ -180,9 +166,9 @@ def test_the_fullgraph_verdict_counts_where_the_breaks_are_the_same() -> None:
 def test_every_model_and_target_is_in_exactly_one_bucket() -> None:
     """Over all pairs of states a model can be in, and in any order."""
     states = [None, PASS, BROKEN, MISMATCH, COMPILE_ERROR, CREATE_ERROR, TIMEOUT, SKIPPED]
-    targets = [Target(), Target(mode=Mode.TRAIN)]
-    before: list[Result] = []
-    after: list[Result] = []
+    targets = [records.Target(), records.Target(mode=records.Mode.TRAIN)]
+    before: list[records.Result] = []
+    after: list[records.Result] = []
     expected = set()
     for number, (old, new) in enumerate(itertools.product(states, states)):
         for target in targets:
@@ -204,26 +190,14 @@ def test_every_model_and_target_is_in_exactly_one_bucket() -> None:
 
     found = [(c.model, c.target) for c in compared.changes] + list(compared.unchanged)
     assert Counter(found) == Counter(expected)
-    absent = {ChangeKind.NOT_SELECTED, ChangeKind.PENDING, ChangeKind.MISSING}
-    assert {c.kind for c in compared.changes} == set(ChangeKind) - absent
-    by_kind = [change for kind in ChangeKind for change in compared.of(kind)]
+    absent = {
+        records.ChangeKind.NOT_SELECTED,
+        records.ChangeKind.PENDING,
+        records.ChangeKind.MISSING,
+    }
+    assert {c.kind for c in compared.changes} == set(records.ChangeKind) - absent
+    by_kind = [change for kind in records.ChangeKind for change in compared.of(kind)]
     assert by_kind == list(compared.changes)
-
-
-def test_comparing_a_run_with_itself_finds_nothing() -> None:
-    results = [PASS, result("B", breaks=(A,)), result("C", status=Status.TIMEOUT)]
-    compared = _compare(results, results)
-    assert compared.changes == ()
-    assert compared.differences == ()
-    assert len(compared.unchanged) == 3
-
-
-def test_turned_round_regressions_are_fixes() -> None:
-    before, after = [PASS, result("B", breaks=(A, B))], [BROKEN, result("B", breaks=(A,))]
-    kinds = [
-        [c.kind for c in _compare(*pair).changes] for pair in ((before, after), (after, before))
-    ]
-    assert kinds == [[REGRESSION, FIXED]] * 2
 
 
 def test_changes_come_by_kind_and_downloads() -> None:
@@ -247,13 +221,13 @@ def _changed(old: dict[str, Any], new: dict[str, Any]) -> Comparison:
 
 
 def test_what_differs_is_named_of_all_environments_and_for_each_model_of_its_own() -> None:
-    def both(default: str, nightly: str) -> tuple[Environment, ...]:
+    def both(default: str, nightly: str) -> tuple[records.Environment, ...]:
         named = {"default": default, "nightly": nightly}
         return tuple(factories.environment(name=n, torch=t) for n, t in named.items())
 
     before = run("1", environments=both("2.12.0", "2.14.0"))
     after = run("2", environments=both("2.13.0", "2.15.0"))
-    target = Target(environment="nightly")
+    target = records.Target(environment="nightly")
     compared = compare(
         before, [PASS, result(target=target)], after, [BROKEN, result(breaks=(A,), target=target)]
     )
@@ -286,19 +260,16 @@ def test_what_differs_between_the_environments_is_named() -> None:
     assert sorted(compared.changes[0].causes) == list(expected)
 
 
-def test_a_nightly_of_the_same_version_is_known_by_its_revision() -> None:
+def test_a_nightly_is_known_by_its_revision_and_our_own_version_is_a_cause() -> None:
     compared = _changed({"torch_git": "1" * 40}, {"torch_git": "2" * 40})
     assert compared.differences == ("torch git 1111111111 -> 2222222222",)
-
-
-def test_our_own_version_is_a_cause() -> None:
     compared = compare(run("1", harness_version=1), [PASS], run("2", harness_version=2), [BROKEN])
     assert compared.differences == ("compilewatch 1 -> 2",)
 
 
 def test_causes_of_one_model_are_its_own() -> None:
-    def asked(revision: str, digest: str, **fields: Any) -> Result:
-        build = ConfigBuild(config_file=f"/{revision}", config_sha256=digest)
+    def asked(revision: str, digest: str, **fields: Any) -> records.Result:
+        build = records.ConfigBuild(config_file=f"/{revision}", config_sha256=digest)
         return result("org/m", revision=revision, build=build, **fields)
 
     before = [asked("r1", "c" * 64), PASS]
@@ -307,9 +278,9 @@ def test_causes_of_one_model_are_its_own() -> None:
             "r2",
             "d" * 64,
             breaks=(A,),
-            tier=Tier.REAL,
-            depth=Depth.REDUCED,
-            inputs=(TensorSummary(name="input_ids", shape=(2, 8)),),
+            tier=records.Tier.REAL,
+            depth=records.Depth.REDUCED,
+            inputs=(records.TensorSummary(name="input_ids", shape=(2, 8)),),
         ),
         BROKEN,
     ]
@@ -325,8 +296,8 @@ def test_causes_of_one_model_are_its_own() -> None:
 
 
 def test_the_configuration_of_a_model_of_another_library_is_a_cause() -> None:
-    def made(digest: str, name: str = "resnet50", **fields: Any) -> Result:
-        build = LibraryBuild(library="timm", name=name, configuration_sha256=digest)
+    def made(digest: str, name: str = "resnet50", **fields: Any) -> records.Result:
+        build = records.LibraryBuild(library="timm", name=name, configuration_sha256=digest)
         return result("org/m", build=build, **fields)
 
     for after, cause in (
@@ -339,7 +310,7 @@ def test_the_configuration_of_a_model_of_another_library_is_a_cause() -> None:
 
 def test_a_new_model_has_no_causes() -> None:
     (change,) = _compare([], [BROKEN]).changes
-    assert (change.before, change.after, change.causes) == (None, Status.GRAPH_BREAK, ())
+    assert (change.before, change.after, change.causes) == (None, records.Status.GRAPH_BREAK, ())
 
 
 RUNS = [
@@ -359,7 +330,7 @@ RUNS = [
 ]
 
 
-def _baseline(of: Run) -> str | None:
+def _baseline(of: records.Run) -> str | None:
     shuffled = random.Random(1).sample(RUNS, len(RUNS))
     found = default_baseline(shuffled, of)
     return found.id if found else None
@@ -372,12 +343,9 @@ def test_the_baseline_is_the_newest_earlier_finished_run_of_the_same_kind() -> N
     assert _baseline(run("20260108-000000-0000", shard="1/2")) == "20260105-000000-0000"
     assert _baseline(run("20260101-000000-0000")) is None
     assert _baseline(run("20260108-000000-0000", settings={"selection": {"top": 3}})) is None
-
-
-def test_other_versions_make_no_other_kind() -> None:
     newer = factories.environment(torch="2.14.0")
-    found = _baseline(run("20260108-000000-0000", environments=(newer,)))
-    assert found == "20260102-000000-0000"
+    newest = run("20260108-000000-0000", environments=(newer,))
+    assert _baseline(newest) == "20260102-000000-0000"
 
 
 OLDER = factories.environment(name="torch-2.9", torch="2.9.0")
@@ -385,7 +353,7 @@ OLDER = factories.environment(name="torch-2.9", torch="2.9.0")
 
 def test_between_environments_targets_match_whatever_theirs_is() -> None:
     both = run("1", environments=(factories.environment(), OLDER))
-    older = Target(environment="torch-2.9")
+    older = records.Target(environment="torch-2.9")
     results = [
         PASS,
         result(breaks=(A,), target=older),
@@ -398,23 +366,28 @@ def test_between_environments_targets_match_whatever_theirs_is() -> None:
     kinds = {change.model: change.kind for change in found.changes}
     assert kinds == {
         "BertModel": REGRESSION,
-        "Other": ChangeKind.GONE,
-        "Old": ChangeKind.NEW,
+        "Other": records.ChangeKind.GONE,
+        "Old": records.ChangeKind.NEW,
     }
     assert found.differences == ("torch 2.13.0 -> 2.9.0",)
     assert [e.torch for e in (*before.environments, *after.environments)] == ["2.13.0", "2.9.0"]
 
 
-def _between(old: tuple[GraphBreak, ...], new: tuple[GraphBreak, ...]) -> list[tuple[str, str]]:
+def _between(
+    old: tuple[records.GraphBreak, ...], new: tuple[records.GraphBreak, ...]
+) -> list[tuple[str, str]]:
     both = run("1", environments=(factories.environment(), OLDER))
-    results = [result(breaks=old), result(breaks=new, target=Target(environment="torch-2.9"))]
+    results = [
+        result(breaks=old),
+        result(breaks=new, target=records.Target(environment="torch-2.9")),
+    ]
     _, _, found = between_environments(both, results, both, results, ("default", "torch-2.9"))
     return [(change.kind.value, change.reason) for change in found.changes]
 
 
-def _at(line: int, gb_id: str | None, text: str = "") -> GraphBreak:
+def _at(line: int, gb_id: str | None, text: str = "") -> records.GraphBreak:
     result = factories.graph_break("forward", gb_id, line=line)
-    frame = StackFrame(file=result.file, line=line, function="forward", text=text)
+    frame = records.StackFrame(file=result.file, line=line, function="forward", text=text)
     return msgspec.structs.replace(result, user_stack=(frame,))
 
 
@@ -444,17 +417,17 @@ def test_an_environment_without_results_is_named_with_those_there_are() -> None:
 @pytest.mark.parametrize(
     ("changes", "kind"),
     [
-        ({}, ChangeKind.GONE),
-        ({"settings": {"selection": {"top": 5}}}, ChangeKind.NOT_SELECTED),
-        ({"source": "manifest"}, ChangeKind.NOT_SELECTED),
-        ({"targets": (Target(mode=Mode.TRAIN),)}, ChangeKind.NOT_SELECTED),
-        ({"planned": 2, "state": "running"}, ChangeKind.PENDING),
-        ({"planned": 2, "state": "interrupted"}, ChangeKind.MISSING),
-        ({"planned": 2, "state": "finished"}, ChangeKind.MISSING),
+        ({}, records.ChangeKind.GONE),
+        ({"settings": {"selection": {"top": 5}}}, records.ChangeKind.NOT_SELECTED),
+        ({"source": "manifest"}, records.ChangeKind.NOT_SELECTED),
+        ({"targets": (records.Target(mode=records.Mode.TRAIN),)}, records.ChangeKind.NOT_SELECTED),
+        ({"planned": 2, "state": "running"}, records.ChangeKind.PENDING),
+        ({"planned": 2, "state": "interrupted"}, records.ChangeKind.MISSING),
+        ({"planned": 2, "state": "finished"}, records.ChangeKind.MISSING),
     ],
 )
 def test_what_a_run_has_no_result_of_is_one_of_four_things(
-    changes: dict[str, Any], kind: ChangeKind
+    changes: dict[str, Any], kind: records.ChangeKind
 ) -> None:
     before, after = factories.run("1", planned=2), factories.run("2", planned=1)
     after = msgspec.structs.replace(after, **changes)
@@ -465,9 +438,9 @@ def test_what_a_run_has_no_result_of_is_one_of_four_things(
     assert change.reason.endswith("was pass")
 
 
-def _on(device: str, **fields: Any) -> Result:
-    dtype = Dtype.FLOAT32 if device == "cpu" else Dtype.CONFIG
-    return result(target=Target(device=device, dtype=dtype), **fields)
+def _on(device: str, **fields: Any) -> records.Result:
+    dtype = records.Dtype.FLOAT32 if device == "cpu" else records.Dtype.CONFIG
+    return result(target=records.Target(device=device, dtype=dtype), **fields)
 
 
 def test_between_devices_a_target_is_one_whatever_its_device_and_type() -> None:
@@ -475,13 +448,13 @@ def test_between_devices_a_target_is_one_whatever_its_device_and_type() -> None:
     comparison = between_devices(run("1"), both, run("1"), both, ("cpu", "cuda"))
     (change,) = comparison.changes
     assert (change.kind, change.before, change.after) == (
-        ChangeKind.FIXED,
-        Status.GRAPH_BREAK,
-        Status.PASS,
+        records.ChangeKind.FIXED,
+        records.Status.GRAPH_BREAK,
+        records.Status.PASS,
     )
     assert comparison.differences[0] == "device cpu -> cuda"
     worse = between_devices(run("1"), both, run("1"), both, ("cpu", "cuda:T4"))
-    assert [c.kind for c in worse.changes] == [ChangeKind.REGRESSION]
+    assert [c.kind for c in worse.changes] == [records.ChangeKind.REGRESSION]
 
 
 def test_between_devices_a_device_without_results_is_one_line() -> None:
@@ -497,18 +470,20 @@ def test_breaks_that_a_probe_did_not_look_for_are_not_resolved() -> None:
     assert classify_change(PASS, probed) is not None
 
 
-@pytest.mark.parametrize(("planned", "kind"), [(3, ChangeKind.GONE), (4, ChangeKind.MISSING)])
+@pytest.mark.parametrize(
+    ("planned", "kind"), [(3, records.ChangeKind.GONE), (4, records.ChangeKind.MISSING)]
+)
 def test_what_an_environment_lacks_is_removed_unless_the_run_is_incomplete(
-    planned: int, kind: ChangeKind
+    planned: int, kind: records.ChangeKind
 ) -> None:
-    old, new = Target(environment="old"), Target(environment="new")
+    old, new = records.Target(environment="old"), records.Target(environment="new")
     results = [result("Both", target=old), result("Both", target=new), result("Gone", target=old)]
     environments = tuple(factories.environment(name=name) for name in ("old", "new"))
     both = run(environments=environments, targets=(old, new), planned=planned)
     _, _, comparison = between_environments(both, results, both, results, ("old", "new"))
     assert [(c.kind, c.model) for c in comparison.changes] == [(kind, "Gone")]
     _, _, comparison = between_environments(both, results, both, results, ("new", "old"))
-    assert [(c.kind, c.model) for c in comparison.changes] == [(ChangeKind.NEW, "Gone")]
+    assert [(c.kind, c.model) for c in comparison.changes] == [(records.ChangeKind.NEW, "Gone")]
 
 
 def code(text: str, line: int) -> dict[str, Any]:

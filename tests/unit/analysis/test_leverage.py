@@ -10,6 +10,7 @@ from compilewatch.analysis.leverage import (
     Leverage,
     LeverageStep,
     VerifiedChange,
+    VerifiedTotal,
     cause_key,
     leverage,
     models_of_one_reason,
@@ -23,115 +24,91 @@ SHARED = graph_break("helper", file="transformers/utils/import_utils.py", line=7
 BRANCH = graph_break("forward", "GB0059")
 LOOP = graph_break("loop", "GB0059")
 SILENT = graph_break("?", None, code="unattributed")
+BREAKS = {"s": SHARED, "b": BRANCH, "l": LOOP, "?": SILENT}
+TRAIN = Target(mode=Mode.TRAIN)
 
 
-def steps(ranking: Leverage) -> list[tuple[tuple[str, ...], tuple[str, ...], bool]]:
-    return [(tuple(c.key for c in f.causes), f.models, f.exact) for f in ranking.fixes]
+def of(text: str, **fields: Any) -> list[Result]:
+    """`A:sb C:` has two results: A with the breaks SHARED and BRANCH, C without any."""
+    models = [part.partition(":") for part in text.split()]
+    return [
+        result(name, breaks=tuple(map(BREAKS.__getitem__, keys)), **fields)
+        for name, _, keys in models
+    ]
+
+
+def steps(ranking: Leverage) -> list[tuple[tuple[str, ...], str, bool]]:
+    """The causes of each step, as in `BREAKS`, the models that it adds, and whether exactly."""
+    keys = {one.fingerprint: key for key, one in BREAKS.items()}
+    return [
+        (tuple(keys[cause.key] for cause in step.causes), "".join(step.models), step.exact)
+        for step in ranking.fixes
+    ]
 
 
 def test_the_first_step_is_the_only_cause_of_most_models() -> None:
-    ranking = leverage(
-        [
-            result("A", breaks=(SHARED,)),
-            result("B", breaks=(SHARED,), downloads=5, source="hub"),
-            result("C", breaks=(BRANCH,)),
-            result("D"),
-        ]
-    )
+    ranking = leverage([*of("A:s C:b D:"), *of("B:s", downloads=5, source="hub")])
     assert (ranking.broken, ranking.left, ranking.downloads) == (3, 0, 5)
-    assert steps(ranking) == [
-        ((SHARED.fingerprint,), ("B", "A"), True),
-        ((BRANCH.fingerprint,), ("C",), True),
-    ]
+    assert steps(ranking) == [(("s",), "BA", True), (("b",), "C", True)]
     first = ranking.fixes[0]
     assert (first.downloads, first.total_models, ranking.fixes[1].total_models) == (5, 2, 3)
+    assert msgspec.json.decode(msgspec.json.encode(first), type=LeverageStep) == first
 
 
 def test_a_later_step_gains_models_whose_other_causes_are_fixed_before() -> None:
-    ranking = leverage(
-        [
-            *(result(name, breaks=(SHARED,)) for name in "AB"),
-            *(result(name, breaks=(SHARED, BRANCH)) for name in "CDE"),
-        ]
-    )
-    assert steps(ranking) == [
-        ((SHARED.fingerprint,), ("A", "B"), True),
-        ((BRANCH.fingerprint,), ("C", "D", "E"), False),
-    ]
+    ranking = leverage(of("A:s B:s C:sb D:sb E:sb"))
+    assert steps(ranking) == [(("s",), "AB", True), (("b",), "CDE", False)]
     # The bound of each: the models that it breaks at all.
     assert [fix.affected for fix in ranking.fixes] == [5, 3]
     assert [cause.alone for fix in ranking.fixes for cause in fix.causes] == [2, 0]
 
 
 def test_where_no_single_fix_is_enough_for_a_model_a_step_has_several() -> None:
-    ranking = leverage([result("A", breaks=(SHARED, BRANCH)), result("B", breaks=(SHARED, LOOP))])
-    (first, second) = ranking.fixes
-    assert [len(fix.causes) for fix in ranking.fixes] == [2, 1]
-    assert (first.exact, second.exact) == (True, False)
+    ranking = leverage(of("A:sb B:sl"))
+    assert [(len(fix.causes), fix.exact) for fix in ranking.fixes] == [(2, True), (1, False)]
     # A bundle is worth what it gives for each of its causes.
-    ranking = leverage(
-        [
-            *(result(name, breaks=(SHARED, BRANCH)) for name in "ABC"),
-            result("D", breaks=(LOOP,)),
-        ]
-    )
-    assert [len(fix.causes) for fix in ranking.fixes] == [2, 1]
+    assert [len(fix.causes) for fix in leverage(of("A:sb B:sb C:sb D:l")).fixes] == [2, 1]
 
 
 def test_by_id_a_fix_is_of_every_place() -> None:
-    seen = [result("A", breaks=(BRANCH, LOOP)), result("B", breaks=(LOOP,))]
-    ranking = leverage(seen, by=By.ID)
-    ((fix,)) = ranking.fixes
+    seen = of("A:bl B:l")
+    ((fix,)) = leverage(seen, by=By.ID).fixes
     (cause,) = fix.causes
     assert (cause.label, cause.places, fix.models) == ("GB0059 Type GB0059", 2, ("A", "B"))
     assert [len(f.models) for f in leverage(seen).fixes] == [1, 1]
 
 
-def test_a_break_without_a_reason_is_no_fix_and_its_model_never_fixed() -> None:
-    ranking = leverage([result("A", breaks=(SHARED, SILENT)), result("B", breaks=(SHARED,))])
+def test_a_model_with_an_unknown_cause_is_not_ranked() -> None:
+    ranking = leverage(of("A:s? B:s"))  # torch gave no reason
     assert (ranking.broken, ranking.unknown, ranking.left) == (2, 1, 1)
-    assert steps(ranking) == [((SHARED.fingerprint,), ("B",), True)]
+    assert steps(ranking) == [(("s",), "B", True)]
     assert cause_key(SILENT, By.ID) is None
-
-
-def test_a_model_whose_first_break_alone_was_looked_for_is_not_ranked() -> None:
-    ranking = leverage([result("A", breaks=(SHARED,), probed=True), result("B", breaks=(SHARED,))])
-    assert (ranking.unknown, steps(ranking)) == (1, [((SHARED.fingerprint,), ("B",), True)])
+    ranking = leverage([*of("A:s", probed=True), *of("B:s")])  # only its first was looked for
+    assert (ranking.unknown, steps(ranking)) == (1, [(("s",), "B", True)])
     assert ranking.fixes[0].affected == 2
 
 
-def test_every_input_variant_has_to_be_without_breaks() -> None:
+def test_a_model_counts_once_and_needs_all_of_its_variants_and_modes() -> None:
     text = VariantResult(name="text", status=Status.GRAPH_BREAK, breaks=(SHARED, BRANCH))
-    ranking = leverage([result("A", breaks=(SHARED,), variants=(text,))])
-    assert [len(fix.causes) for fix in ranking.fixes] == [2]
-
-
-def test_a_model_counts_once_and_needs_all_of_its_modes() -> None:
-    train = Target(mode=Mode.TRAIN)
-    ranking = leverage([result("A", breaks=(SHARED,)), result("A", breaks=(BRANCH,), target=train)])
+    assert [len(fix.causes) for fix in leverage(of("A:s", variants=(text,))).fixes] == [2]
+    ranking = leverage([*of("A:s"), *of("A:b", target=TRAIN)])
     assert (ranking.broken, ranking.targets) == (1, ("dynamo", "dynamo/train"))
     assert [len(fix.causes) for fix in ranking.fixes] == [2]
-    only = leverage([result("A", breaks=(BRANCH,), target=train)], target="dynamo/train")
-    assert steps(only) == [((BRANCH.fingerprint,), ("A",), True)]
+    only = leverage(of("A:b", target=TRAIN), target="dynamo/train")
+    assert steps(only) == [(("b",), "A", True)]
 
 
 def test_breaks_of_another_target_are_not_mixed_in() -> None:
-    xla = result("A", breaks=(LOOP,), target=Target(name="xla", environment="xla"))
-    assert leverage([xla, result("A", breaks=(SHARED,))]).targets == ("dynamo",)
-    assert leverage([xla]).targets == ("xla",)
+    xla = of("A:l", target=Target(name="xla", environment="xla"))
+    assert leverage([*xla, *of("A:s")]).targets == ("dynamo",)
+    assert leverage(xla).targets == ("xla",)
 
 
-def test_downloads_decide_where_they_are_the_order() -> None:
-    seen = [
-        *(result(name, breaks=(SHARED,), downloads=1, source="hub") for name in "AB"),
-        result("C", breaks=(BRANCH,), downloads=9, source="hub"),
-    ]
+def test_downloads_decide_where_they_are_the_order_and_top_limits_the_steps() -> None:
+    seen = [*of("A:s B:s", downloads=1, source="hub"), *of("C:b", downloads=9, source="hub")]
     assert [f.models[0] for f in leverage(seen).fixes] == ["A", "C"]
     assert [f.models[0] for f in leverage(seen, order=FixOrder.DOWNLOADS).fixes] == ["C", "A"]
-
-
-def test_top_limits_the_steps_and_says_what_is_left() -> None:
-    ranking = leverage([result("A", breaks=(SHARED,)), result("B", breaks=(BRANCH,))], top=1)
+    ranking = leverage(of("A:s B:b"), top=1)
     assert (len(ranking.fixes), ranking.left) == (1, 1)
 
 
@@ -142,37 +119,17 @@ def test_nothing_breaks() -> None:
 
 def test_a_cause_is_shown_at_its_most_frequent_line() -> None:
     here = msgspec.structs.replace(SHARED, line=9, source_start=8, source=("def f():", "    g()"))
-    (fix,) = leverage(
-        [result("A", breaks=(SHARED,)), *(result(n, breaks=(here,)) for n in "BC")]
-    ).fixes
+    (fix,) = leverage([*of("A:s"), *(result(name, breaks=(here,)) for name in "BC")]).fixes
     (cause,) = fix.causes
     assert cause.place == "transformers/utils/import_utils.py:7,9 in helper"
-    assert cause.source == "g()"
-    assert cause.example == "A"
+    assert (cause.source, cause.example) == ("g()", "A")
 
 
 def test_models_that_break_for_one_reason_only() -> None:
-    seen = [
-        result("A", breaks=(SHARED,), downloads=3, source="hub"),
-        result("B", breaks=(SHARED, BRANCH)),
-    ]
-    assert models_of_one_reason(seen) == {
+    assert models_of_one_reason([*of("A:s", downloads=3, source="hub"), *of("B:sb")]) == {
         "GB0170 Data-dependent branching": (1, 3),
         "GB0059 Type GB0059": (0, None),
     }
-
-
-def test_a_fix_is_plain_data() -> None:
-    (fix,) = leverage([result("A", breaks=(SHARED,))]).fixes
-    assert msgspec.json.decode(msgspec.json.encode(fix), type=LeverageStep) == fix
-
-
-ITEM, LOOP = graph_break("item"), graph_break("loop", "GB0059")
-TRAIN = Target(mode=Mode.TRAIN)
-
-
-def broken(name: str, *breaks: Any, **fields: Any) -> Result:
-    return result(name, breaks=breaks or (ITEM,), source="hub", **fields)
 
 
 def fix(name: str, *changes: str, **fields: Any) -> ModelFix:
@@ -180,76 +137,68 @@ def fix(name: str, *changes: str, **fields: Any) -> ModelFix:
     return ModelFix(model=name, changes=changes or ("scalars",), **{**overrides, **fields})
 
 
+def total(results: list[Result], *fixes: ModelFix, targets: tuple[str, ...] = ()) -> VerifiedTotal:
+    counted = verified_total(results, fixes, targets)
+    assert counted is not None
+    return counted
+
+
 def test_models_with_a_verification_of_their_own_are_counted_with_their_downloads() -> None:
-    results = [broken("A", downloads=5), broken("B", downloads=7), broken("C", downloads=11)]
-    total = verified_total(results, [fix("A"), fix("B", "scalars", "shapes")])
-    assert total is not None
-    assert total.models == ("B", "A")
-    assert total.downloads == 12
-    assert total.broken == 3
-    assert total.changes == (
+    downloads = {"A": 5, "B": 7, "C": 11}
+    results = [of(f"{n}:s", downloads=d, source="hub")[0] for n, d in downloads.items()]
+    counted = total(results, fix("A"), fix("B", "scalars", "shapes"))
+    assert (counted.models, counted.downloads, counted.broken) == (("B", "A"), 12, 3)
+    assert counted.changes == (
         VerifiedChange(name="scalars", models=2),
         VerifiedChange(name="shapes", models=1),
     )
-
-
-def test_what_only_improves_or_is_only_captured_does_not_count() -> None:
-    results = [broken("A"), broken("B"), broken("C")]
-    fixes = [
+    # What only improves or is only captured does not count.
+    counted = total(
+        of("A:s B:s C:s"),
         fix("A", single_graph=False),
         fix("B", verified=False, single_graph=False),
         fix("C", verified=False),
-    ]
-    total = verified_total(results, fixes)
-    assert total is not None
-    assert (total.models, total.downloads, total.improved) == ((), None, 1)
-    assert total.changes == ()
+    )
+    assert (counted.models, counted.downloads, counted.improved) == ((), None, 1)
+    assert counted.changes == ()
 
 
 def test_a_model_counts_only_with_a_verification_for_each_target_that_it_breaks_on() -> None:
-    results = [broken("A"), broken("A", target=TRAIN), broken("B"), result("B", target=TRAIN)]
-    one = verified_total(results, [fix("A"), fix("B")])
-    both = verified_total(results, [fix("A"), fix("A", "other", target=TRAIN), fix("B")])
-    of_eval = verified_total(results, [fix("A"), fix("B")], ["dynamo"])
-    assert one is not None
-    assert both is not None
-    assert of_eval is not None
-    assert (one.models, both.models, of_eval.models) == (("B",), ("A", "B"), ("A", "B"))
+    results = [*of("A:s B:s"), *of("A:s B:", target=TRAIN)]
+    both = (fix("A"), fix("A", "other", target=TRAIN), fix("B"))
+    assert total(results, fix("A"), fix("B")).models == ("B",)
+    assert total(results, *both).models == ("A", "B")
+    assert total(results, fix("A"), fix("B"), targets=("dynamo",)).models == ("A", "B")
 
 
 def test_breaks_of_further_input_variants_are_not_covered_by_the_verification() -> None:
     variants = tuple(
-        VariantResult(name=name, status=Status.GRAPH_BREAK, breaks=(ITEM,))
+        VariantResult(name=name, status=Status.GRAPH_BREAK, breaks=(SHARED,))
         for name in ("text+image", "text")
     )
-    results = [broken("A", variants=variants), broken("B", variants=variants[:1])]
-    total = verified_total(results, [fix("A"), fix("B")])
-    assert total is not None
-    assert total.models == ("B",)
+    results = [*of("A:s", variants=variants), *of("B:s", variants=variants[:1])]
+    assert total(results, fix("A"), fix("B")).models == ("B",)
 
 
 def test_nothing_is_said_of_a_run_that_was_not_searched() -> None:
-    results = [broken("A")]
+    results = of("A:s")
     assert verified_total(results, []) is None
     assert verified_fixes(leverage(results), results, []) is None
 
 
 def test_a_step_names_the_changes_that_are_verified_for_most_of_its_models() -> None:
-    results = [broken(name) for name in "ABCD"] + [broken("E", LOOP)]
-    fixes = [fix("A", "rare"), fix("B", "scalars"), fix("C", "scalars"), fix("D", verified=False)]
+    results = of("A:s B:s C:s D:s E:b")
+    fixes = [fix("A", "rare"), fix("B"), fix("C"), fix("D", verified=False)]
     verified = verified_fixes(leverage(results), results, fixes)
     assert verified is not None
     first, second = verified.steps
     assert first is not None
     assert (first.changes, first.verified, first.affected) == (("scalars",), 3, 4)
     assert second is None
-
-
-def test_a_step_by_id_counts_all_places_of_the_id() -> None:
-    elsewhere = graph_break("elsewhere")
-    results = [broken("A"), broken("B", elsewhere)]
-    fixes = verified_fixes(leverage(results, by=By.ID), results, [fix("A"), fix("B", "other")])
-    assert fixes is not None
-    (step,) = fixes.steps
+    # By id, all places of the id count.
+    results = of("A:b B:l")
+    verified = verified_fixes(leverage(results, by=By.ID), results, [fix("A"), fix("B", "other")])
+    assert verified is not None
+    (step,) = verified.steps
     assert step is not None
     assert (step.changes, step.verified, step.affected) == (("other",), 2, 2)

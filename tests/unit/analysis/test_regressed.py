@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from compilewatch.analysis.comparison import is_comparable, regressed
 from compilewatch.records import Change, ChangeKind, Earlier, Phase, Result, RunView, Status, Target
 from tests import factories
@@ -21,32 +23,30 @@ def after(*statuses: Status, result: Result = BROKEN, **fields: object) -> RunVi
     return factories.view(result, history={(result.request.model.name, "dynamo"): points}, **fields)
 
 
-def test_a_model_stays_regressed_while_it_is_broken() -> None:
-    assert since(after(Status.PASS)) == {"A": factories.run().id}
-    assert since(after(Status.PASS, Status.GRAPH_BREAK)) == {"A": RUNS[1]}
-    assert since(after(Status.PASS, Status.GRAPH_BREAK, Status.GRAPH_BREAK)) == {"A": RUNS[1]}
+PASS, BREAK, TIMEOUT = Status.PASS, Status.GRAPH_BREAK, Status.TIMEOUT
+LOST = factories.result("A", TIMEOUT)
+ACCEPTED = factories.result("A", breaks=(factories.graph_break(),), expectation="known")
 
 
-def test_what_was_never_better_is_not_regressed() -> None:
-    assert since(after(Status.GRAPH_BREAK, Status.ERROR)) == {}
-    assert since(after()) == {}
-
-
-def test_what_passes_again_is_not_regressed() -> None:
-    passing = factories.result("A")
-    assert since(after(Status.PASS, Status.GRAPH_BREAK, result=passing)) == {}
-
-
-def test_an_earlier_result_without_a_verdict_says_nothing() -> None:
-    assert since(after(Status.PASS, Status.TIMEOUT, Status.GRAPH_BREAK)) == {"A": RUNS[2]}
-    assert since(after(Status.TIMEOUT)) == {}
-
-
-def test_a_result_without_a_verdict_is_none_and_neither_is_an_accepted_one() -> None:
-    lost = factories.result("A", Status.TIMEOUT)
-    assert since(after(Status.PASS, result=lost)) == {}
-    accepted = factories.result("A", breaks=(factories.graph_break(),), expectation="known")
-    assert since(after(Status.PASS, result=accepted)) == {}
+@pytest.mark.parametrize(
+    ("result", "earlier", "run"),
+    [
+        (BROKEN, [PASS], factories.run().id),
+        (BROKEN, [PASS, BREAK], RUNS[1]),
+        (BROKEN, [PASS, BREAK, BREAK], RUNS[1]),
+        (BROKEN, [BREAK, Status.ERROR], None),  # never better
+        (BROKEN, [], None),
+        (factories.result("A"), [PASS, BREAK], None),  # passes again
+        (BROKEN, [PASS, TIMEOUT, BREAK], RUNS[2]),  # a timeout says nothing
+        (BROKEN, [TIMEOUT], None),
+        (LOST, [PASS], None),
+        (ACCEPTED, [PASS], None),
+    ],
+)
+def test_a_model_is_regressed_since_the_run_after_its_last_better_verdict(
+    result: Result, earlier: list[Status], run: str | None
+) -> None:
+    assert since(after(*earlier, result=result)) == ({"A": run} if run else {})
 
 
 def test_a_regression_against_the_baseline_counts_without_a_history() -> None:

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from compilewatch import records
 from compilewatch.analysis.summary import (
-    Repositories,
     by_family,
     coverage,
     downloads_of,
@@ -20,17 +20,6 @@ from compilewatch.analysis.summary import (
     top_reasons,
     untestable_share,
 )
-from compilewatch.records import (
-    Attempt,
-    AttemptCode,
-    Mode,
-    Part,
-    Phase,
-    Result,
-    Status,
-    Target,
-    Tier,
-)
 from tests.factories import graph_break, result, spec, view
 
 BRANCH = graph_break("a")
@@ -41,9 +30,9 @@ def test_headline_figures_separate_not_run_from_not_passed() -> None:
     seen = view(
         result("A"),
         result("B", breaks=(BRANCH,)),
-        result("C", status=Status.ERROR, phase=Phase.COMPILE),
-        result("D", status=Status.TIMEOUT),
-        result("E", status=Status.SKIPPED),
+        result("C", status=records.Status.ERROR, phase=records.Phase.COMPILE),
+        result("D", status=records.Status.TIMEOUT),
+        result("E", status=records.Status.SKIPPED),
         planned=7,
     )
     summary = summarise(seen)
@@ -54,11 +43,11 @@ def test_headline_figures_separate_not_run_from_not_passed() -> None:
     assert summary.untestable_share == untestable_share(seen) == 1 - 3 / 7
     assert passed_share(seen) == 1 / 7
     assert list(summary.statuses) == [
-        Status.PASS,
-        Status.GRAPH_BREAK,
-        Status.ERROR,
-        Status.TIMEOUT,
-        Status.SKIPPED,
+        records.Status.PASS,
+        records.Status.GRAPH_BREAK,
+        records.Status.ERROR,
+        records.Status.TIMEOUT,
+        records.Status.SKIPPED,
     ]
 
 
@@ -70,7 +59,7 @@ def test_nothing_is_no_share() -> None:
         None,
         None,
     )
-    assert coverage(view(result(status=Status.SKIPPED))) == 0
+    assert coverage(view(result(status=records.Status.SKIPPED))) == 0
     assert top_reasons(seen.results) == ()
     assert by_family(seen) == {}
 
@@ -96,11 +85,11 @@ def test_overhead_is_wall_times_jobs_over_time_inside() -> None:
         "compile": 4.0,
         "compare": 9.0,
     }
-    first = Attempt(
-        tier=Tier.FAKE,
-        status=Status.ERROR,
-        phase=Phase.COMPILE,
-        code=AttemptCode.TRANSIENT,
+    first = records.Attempt(
+        tier=records.Tier.FAKE,
+        status=records.Status.ERROR,
+        phase=records.Phase.COMPILE,
+        code=records.AttemptCode.TRANSIENT,
         reason="x",
         durations={"create": 2.0},
     )
@@ -141,26 +130,44 @@ def test_no_figure_is_not_zero() -> None:
 def test_families_come_by_their_downloads() -> None:
     seen = view(
         result("BertModel", family="bert", task="text", downloads=5),
-        result("BertModel", breaks=(BRANCH,), target=Target(mode=Mode.TRAIN), family="bert",
-               task="text", downloads=5),
+        result(
+            "BertModel",
+            breaks=(BRANCH,),
+            target=records.Target(mode=records.Mode.TRAIN),
+            family="bert",
+            task="text",
+            downloads=5,
+        ),
         result("ViTModel", family="vit", task="vision", downloads=50),
         result("NewModel", family="new", task="vision"),
-    )  # fmt: skip
+    )
     families = by_family(seen)
     assert list(families) == ["vit", "bert", "new"]
-    assert status_counts(families["bert"]) == {Status.PASS: 1, Status.GRAPH_BREAK: 1}
+    assert status_counts(families["bert"]) == {
+        records.Status.PASS: 1,
+        records.Status.GRAPH_BREAK: 1,
+    }
 
 
 def test_reasons_are_ordered_by_models_or_by_downloads_affected() -> None:
     seen = view(
-        result("BertModel", breaks=(BRANCH, graph_break("c", occurrences=4)), family="bert",
-               downloads=3),
-        result("BertModel", breaks=(BRANCH,), family="bert", downloads=3,
-               target=Target(mode=Mode.TRAIN)),
+        result(
+            "BertModel",
+            breaks=(BRANCH, graph_break("c", occurrences=4)),
+            family="bert",
+            downloads=3,
+        ),
+        result(
+            "BertModel",
+            breaks=(BRANCH,),
+            family="bert",
+            downloads=3,
+            target=records.Target(mode=records.Mode.TRAIN),
+        ),
         result("BertForCausalLM", breaks=(BRANCH,), family="bert", downloads=3),
         result("ViTModel", breaks=(OTHER,), family="vit", downloads=90),
         result("GoodModel", family="good", downloads=1000),
-    )  # fmt: skip
+    )
     first, second = top_reasons(seen.results)
     assert first.label == "GB0170 Data-dependent branching"
     assert (first.models, first.downloads, first.occurrences) == (2, 3, 7)
@@ -173,21 +180,21 @@ def test_reasons_are_ordered_by_models_or_by_downloads_affected() -> None:
 
 def test_errors_are_counted_by_phase_and_code() -> None:
     seen = view(
-        result("A", status=Status.ERROR, phase=Phase.CREATE),
-        result("B", status=Status.ERROR, phase=Phase.CREATE),
-        result("C", status=Status.TIMEOUT, phase=Phase.COMPILE),
-        result("D", status=Status.SKIPPED),
+        result("A", status=records.Status.ERROR, phase=records.Phase.CREATE),
+        result("B", status=records.Status.ERROR, phase=records.Phase.CREATE),
+        result("C", status=records.Status.TIMEOUT, phase=records.Phase.COMPILE),
+        result("D", status=records.Status.SKIPPED),
         result("E", breaks=(BRANCH,)),
     )
     assert errors(seen) == (("create", "backend_error", 2), ("compile", "timeout", 1))
 
 
 def test_the_slowest_are_those_that_ran_here() -> None:
-    first = Attempt(
-        tier=Tier.FAKE,
-        status=Status.ERROR,
-        phase=Phase.COMPILE,
-        code=AttemptCode.TRANSIENT,
+    first = records.Attempt(
+        tier=records.Tier.FAKE,
+        status=records.Status.ERROR,
+        phase=records.Phase.COMPILE,
+        code=records.AttemptCode.TRANSIENT,
         reason="x",
         durations={"create": 9.0},
     )
@@ -195,20 +202,20 @@ def test_the_slowest_are_those_that_ran_here() -> None:
         result("A", durations={"compile": 5.0}),
         result("B", durations={"compile": 1.0}, attempts=(first,)),
         result("C", durations={"compile": 99.0}, reused_from="earlier"),
-        result("D", status=Status.SKIPPED),
+        result("D", status=records.Status.SKIPPED),
     )
     assert [r.request.model.name for r in slowest(seen.results)] == ["B", "A"]
     assert [r.request.model.name for r in slowest(seen.results, count=1)] == ["B"]
 
 
-@pytest.mark.parametrize("status", list(Status))
-def test_statuses_are_counted_without_zeros(status: Status) -> None:
+@pytest.mark.parametrize("status", list(records.Status))
+def test_statuses_are_counted_without_zeros(status: records.Status) -> None:
     assert status_counts([result(status=status)] * 3) == {status: 3}
 
 
-def part(repository: str, name: str = "", **fields: Any) -> Result:
+def part(repository: str, name: str = "", **fields: Any) -> records.Result:
     named = f"{repository}#{name}" if name else repository
-    kind = Part.COMPONENT if name else Part.WHOLE
+    kind = records.Part.COMPONENT if name else records.Part.WHOLE
     return result(named, source="hub", checkpoint=repository, part=kind, downloads=5, **fields)
 
 
@@ -217,23 +224,19 @@ def test_repositories_are_counted_whatever_the_number_of_their_parts() -> None:
         part("org/one"),
         # Of a pipeline, every part that is evaluated counts.
         *(part("org/pipe", "unet", breaks=(BRANCH,)), part("org/pipe", "vae")),
-        *(part("org/failed", "unet"), part("org/failed", "vae", status=Status.TIMEOUT)),
-        *(part("org/partly", "unet"), part("org/partly", "checker", status=Status.SKIPPED)),
-        part("org/skipped", status=Status.SKIPPED),
+        *(part("org/failed", "unet"), part("org/failed", "vae", status=records.Status.TIMEOUT)),
+        *(part("org/partly", "unet"), part("org/partly", "checker", status=records.Status.SKIPPED)),
+        part("org/skipped", status=records.Status.SKIPPED),
         # A part whose environment does not exist was not left out on purpose.
-        *(part("org/absent", "unet"), part("org/absent", "vae", status=Status.UNSUPPORTED)),
+        *(part("org/absent", "unet"), part("org/absent", "vae", status=records.Status.UNSUPPORTED)),
     )
-    parts: dict[Part | None, tuple[int, int]] = {
-        Part.WHOLE: (1, 1),
-        Part.COMPONENT: (2, 4),
-        None: (0, 1),
+    assert repositories(seen) == {
+        records.Part.WHOLE: (1, 1, 0),
+        records.Part.COMPONENT: (2, 4, 1),
+        None: (0, 1, 0),
     }
-    assert repositories(seen) == Repositories(total=6, covered=3, partly=1, by_part=parts)
     assert downloads_of(r.request.model for r in seen.results) == 6 * 5
-    assert repositories(view(result("BertModel", checkpoint="org/bert"))) is None
-
-
-def test_a_model_of_the_hub_without_a_part_is_a_whole_repository() -> None:
-    seen = view(result("org/a", source="hub", checkpoint="org/a"))
-    parts: dict[Part | None, tuple[int, int]] = {Part.WHOLE: (1, 1)}
-    assert repositories(seen) == Repositories(total=1, covered=1, partly=0, by_part=parts)
+    assert repositories(view(result("BertModel", checkpoint="org/bert"))) == {}
+    # Without a part, it is a whole repository.
+    whole = view(result("org/a", source="hub", checkpoint="org/a"))
+    assert repositories(whole) == {records.Part.WHOLE: (1, 1, 0)}

@@ -105,12 +105,6 @@ def test_a_file_is_at_most_what_github_accepts(monkeypatch: pytest.MonkeyPatch) 
     assert "left out" in small.decode()
 
 
-def test_a_file_is_written_completely(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "found.sarif"
-    sarif.write(path, [found()])
-    assert sarif_errors(json.loads(path.read_text())) == []
-
-
 def broken(fingerprint: str, file: str = "transformers/a.py") -> GraphBreak:
     return msgspec.structs.replace(
         factories.graph_break(), fingerprint=fingerprint, file=file, user_stack=()

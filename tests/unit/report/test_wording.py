@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -71,59 +72,21 @@ def test_the_registry_page_is_the_one_that_torch_links() -> None:
     assert wording.registry_page("GBX") is None
 
 
-@pytest.mark.parametrize(
-    ("ratio", "shown"),
-    [
-        (None, "–"),
-        (0, "0 %"),
-        (0.0001, "<0.1 %"),
-        (0.973, "97.3 %"),
-        (0.9999, ">99.9 %"),
-        (1, "100 %"),
-    ],
-)
-def test_percent_never_rounds_to_all_or_nothing(ratio: Any, shown: Any) -> None:
-    assert wording.percent(ratio) == shown
+NUMBERS: dict[Callable[[Any], str], dict[Any, str]] = {
+    # Never rounded to all or nothing.
+    wording.percent: {0: "0 %", 0.0001: "<0.1 %", 0.973: "97.3 %", 0.9999: ">99.9 %", 1: "100 %"},
+    wording.quantity: {0: "0", 99_999: "99,999", 100_000: "100 k", 999_600: "1 M"}
+    | {382_093_426: "382 M", 1_235_814_400: "1.24 B", 671_026_419_200: "671 B"},
+    wording.seconds: {0.04: "0.04 s", 8.44: "8.4 s", 59.96: "1 min 00 s"}
+    | {200: "3 min 20 s", 3599.7: "1 h 00 min"},
+    wording.memory: {700 * 2**20: "700 MiB", 3 * 2**29: "1.5 GiB"},
+}
 
 
-@pytest.mark.parametrize(
-    ("number", "shown"),
-    [
-        (None, "–"),
-        (0, "0"),
-        (99_999, "99,999"),
-        (100_000, "100 k"),
-        (999_600, "1 M"),
-        (382_093_426, "382 M"),
-        (1_235_814_400, "1.24 B"),
-        (671_026_419_200, "671 B"),
-    ],
-)
-def test_quantities_have_three_digits(number: Any, shown: Any) -> None:
-    assert wording.quantity(number) == shown
-
-
-@pytest.mark.parametrize(
-    ("duration", "shown"),
-    [
-        (None, "–"),
-        (0.04, "0.04 s"),
-        (8.44, "8.4 s"),
-        (59.96, "1 min 00 s"),
-        (200, "3 min 20 s"),
-        (3599.7, "1 h 00 min"),
-    ],
-)
-def test_seconds(duration: Any, shown: Any) -> None:
-    assert wording.seconds(duration) == shown
-
-
-def test_memory() -> None:
-    assert [wording.memory(size) for size in (None, 700 * 2**20, 3 * 2**29)] == [
-        "–",
-        "700 MiB",
-        "1.5 GiB",
-    ]
+@pytest.mark.parametrize("words", NUMBERS)
+def test_numbers_have_few_digits_and_their_unit(words: Callable[[Any], str]) -> None:
+    assert words(None) == "–"
+    assert {number: words(number) for number in NUMBERS[words]} == NUMBERS[words]
 
 
 def test_commands_evaluate_the_same_request_again_and_survive_a_shell() -> None:

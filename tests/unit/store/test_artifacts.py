@@ -76,12 +76,6 @@ def test_what_is_stored_is_restored_as_it_was(tmp_path: Path, kept: tuple[str, .
     assert restored == {f"dynamo/{name}": text for name, text in PLAIN.items()}
 
 
-def test_what_is_stored_is_taken_over_by_links(tmp_path: Path, kept: tuple[str, ...]) -> None:
-    assert link_artifacts(kept, tmp_path / "run", tmp_path / "new") == kept
-    for name in kept:
-        assert (tmp_path / "new" / name).samefile(tmp_path / "run" / name)
-
-
 @pytest.mark.parametrize("full", ["zstd.ZstdFile", "zipfile.ZipFile"])
 def test_a_disk_that_fills_up_costs_nothing_that_was_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str
@@ -129,7 +123,8 @@ def test_a_foreign_run_cannot_have_files_written_elsewhere(tmp_path: Path) -> No
     (tmp_path / "secret").write_text("s")
     (tmp_path / "run" / "artifacts").mkdir(parents=True)
     names = ("artifacts/../../secret", str(tmp_path / "secret"), "secret")
-    assert restore_artifacts(names, tmp_path / "run", tmp_path / "out") == ()
+    for take in (restore_artifacts, link_artifacts):
+        assert take(names, tmp_path / "run", tmp_path / "out") == ()
 
 
 def test_targets_and_backends_have_folders_of_their_own() -> None:
@@ -183,10 +178,3 @@ def test_linked_artifacts_outlive_the_run_they_came_from(tmp_path: Path) -> None
 
     assert kept == ("artifacts/m/dynamo/a.log",)
     assert (tmp_path / "new" / kept[0]).read_text() == "a"
-
-
-def test_a_foreign_run_cannot_name_files_outside_of_its_folder(tmp_path: Path) -> None:
-    (tmp_path / "secret").write_text("s")
-    (tmp_path / "old" / "artifacts").mkdir(parents=True)
-    names = ("artifacts/../../secret", str(tmp_path / "secret"), "secret")
-    assert link_artifacts(names, tmp_path / "old", tmp_path / "new") == ()

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from compilewatch.errors import StoreError, UsageError
+from compilewatch.files import lock
 from compilewatch.records import RUN_VERSION, new_run_id
 from compilewatch.store import Store
 from compilewatch.store.outputs import RUN_ID
@@ -48,6 +49,18 @@ def test_runs_that_start_at_the_same_instant_get_folders_of_their_own(
     assert {w.run.id for w in writers} == {f"20260102-030405-000{n}" for n in (1, 2, 3)}
     assert all((w.path / "run.json").exists() for w in writers)
     assert not list(store.root.glob(".new-*"))
+
+
+def test_what_a_killed_process_left_of_a_new_run_is_deleted_by_the_next(store: Store) -> None:
+    left, young, busy = (store.root / f".new-2026010{n}-000000-0000" for n in (1, 2, 3))
+    for folder in (left, young, busy):
+        folder.mkdir(parents=True)
+    with (busy / "results.jsonl").open("ab") as file:
+        assert lock(file.fileno(), seconds=0.0)
+        for folder in (left, busy):
+            os.utime(folder, (0, 0))
+        store.create_run(FRESH, EMPTY).close()
+    assert [folder.exists() for folder in (left, young, busy)] == [False, True, True]
 
 
 def test_a_run_is_found_by_id_beginning_path_and_as_latest(store: Store, stored: Stored) -> None:

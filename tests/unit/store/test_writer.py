@@ -119,14 +119,6 @@ def test_a_torn_line_is_cut_when_the_run_is_taken_up_again(store: Store) -> None
     assert names == ["A", "B"]
 
 
-def test_a_file_that_is_one_torn_line_becomes_empty(store: Store) -> None:
-    with store.create_run(FRESH, EMPTY) as writer:
-        pass
-    (writer.path / "results.jsonl").write_bytes(b"x" * 200_000)
-    with store.resume_run(store.open(writer.run.id)):
-        assert (writer.path / "results.jsonl").read_bytes() == b""
-
-
 def test_a_finished_run_cannot_be_taken_up(store: Store) -> None:
     with store.create_run(FRESH, EMPTY) as writer:
         writer.finish("finished")
