@@ -91,26 +91,17 @@ SCENARIOS: dict[str, dict[str, Any]] = (
 
 MUTATIONS: dict[str, tuple[str, str, str]] = {
     "a step": ("stash name: 'pulled'", "stsh name: 'pulled'", "unknown step: stsh"),
-    "a step in a branch": ("unstash 'pulled'", "unstsh 'pulled'", "unknown step: unstsh"),
     "a step in post": ("junit testResults", "jnit testResults", "unknown step: jnit"),
     "a directive": ("agent none", "agnet none", "unknown directive in pipeline: agnet"),
-    "a directive of a stage": ("options { timeout", "optionz { timeout", "in stage: optionz"),
-    "an option": ("timestamps()", "timestampz()", "unknown directive in options: timestampz"),
     "a property of a build": ("previousCompletedBuild", "previousComplete", "a build has no"),
-    "what a build says": ("Build.description", "Build.describe", "describe of a build cannot"),
     "a condition of retry": ("nonresumable()", "nonresumeable()", "nonresumeable"),
-    "a parameter of readJSON": ("returnPojo", "returnPOJO", "readJSON takes no returnPOJO"),
     "a condition of post": ("        always {", "        alwayz {", "in post: alwayz"),
     "a condition of when": ("beforeAgent true", "beforeAgents true", "in when: beforeAgents"),
     "a parameter of a step": ("allowEmpty: true", "alowEmpty: true", "stash takes no alowEmpty"),
-    "a parameter of junit": ("skipMarkingBuild", "skipMarkngBuild", "junit takes no"),
-    "a parameter of the report": ("reportDir:", "reportDri:", "publishHTML takes no reportDri"),
     "a unit": ("unit: 'HOURS'", "unit: 'HOUR'", "no unit of time: HOUR"),
     "a result": ("buildResult: 'FAILURE'", "buildResult: 'FAILED'", "no result FAILED"),
-    "a label": ("node('home')", "node('hoem')", "no agent has the label hoem"),
     "a label of a shard": ("sweepOn('cpu'", "sweepOn('cpus'", "no agent has the label cpus"),
     "a build parameter": ("params.SHARDS", "params.SHARD", "no parameter SHARD"),
-    "a variable": ("fetch(stashed)", "fetch(stached)", "stached"),
     "a function": ("script { fetch(stashed) }", "script { fecth(stashed) }", "fecth"),
     "a node that is missing": ("node('home') {", "script {", "outside"),
     "syntax": ("parallel shards", "parallel shards }", "}"),
@@ -248,41 +239,25 @@ def test_what_shards_leave_is_joined_in_one_place(name: str, count: int, answers
     assert [name for name in fetched if name != "pulled"] == wanted
 
 
-@pytest.mark.parametrize(
-    ("name", "result"),
-    [
-        ("regressions", "UNSTABLE"),
-        ("a shard fails", "FAILURE"),
-        ("a shard fails, and regressions", "FAILURE"),
-        ("an agent is lost once", "SUCCESS"),
-        ("an agent is lost always", "FAILURE"),
-        ("an agent comes back without its script", "SUCCESS"),
-        ("an agent is lost in its set-up", "SUCCESS"),
-        ("an agent comes back without it each time", "FAILURE"),
-        ("an agent is lost in two ways", "SUCCESS"),
-        ("the controller restarts", "SUCCESS"),
-        ("neuron is incomplete", "SUCCESS"),
-        ("a comparison fails", "FAILURE"),
-        ("publishing fails", "FAILURE"),
-        ("archiving fails", "FAILURE"),
-        ("no clone", "FAILURE"),
-        ("no baseline", "FAILURE"),
-        # Seen in Jenkins: the mail "works again" of a green build made it fail, and so on.
-        ("no mail server", "SUCCESS"),
-        ("plans differ", "FAILURE"),
-        ("trainium", "SUCCESS"),
-        ("trainium does not start", "SUCCESS"),
-        ("trainium is not reachable", "SUCCESS"),
-        ("neuron fails", "SUCCESS"),
-        ("neuron is lost", "SUCCESS"),
-        ("fix", "SUCCESS"),
-        ("fix, and regressions", "UNSTABLE"),
-        ("fix fails", "SUCCESS"),
-    ],
-)
-def test_how_a_build_ends(name: str, result: str, answers: Answers) -> None:
-    assert answers[name]["result"] == result
+RESULTS = {
+    **dict.fromkeys(("regressions", "fix, and regressions", "after FAILURE, UNSTABLE"), "UNSTABLE"),
+    **dict.fromkeys(
+        [
+            *("a shard fails", "a shard fails, and regressions", "an agent is lost always"),
+            *("an agent comes back without it each time", "a comparison fails"),
+            *("publishing fails", "archiving fails", "no clone", "no baseline", "plans differ"),
+        ],
+        "FAILURE",
+    ),
+    **{name: "ABORTED" for name in SCENARIOS if name.startswith("abort")},
+}
+"""All others are green. (In Jenkins, the mail "works again" of a green build once made it fail.)"""
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_how_a_build_ends(name: str, answers: Answers) -> None:
     assert answers[name]["error"] is None
+    assert answers[name]["result"] == RESULTS.get(name, "SUCCESS")
 
 
 def test_a_failed_shard_does_not_keep_the_others_from_being_published(answers: Answers) -> None:
@@ -380,7 +355,6 @@ def test_fixes_are_searched_before_the_run_is_published(name: str, answers: Answ
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name.startswith("abort")])
 def test_an_aborted_build_archives_what_is_finished(name: str, answers: Answers) -> None:
     answer = answers[name]
-    assert answer["result"] == "ABORTED"
     script = name.removeprefix("abort in ").replace(".sh", "")
     ran = scripts(answer)
     after = ran[ran.index(script) + 1 :]

@@ -11,7 +11,7 @@ import pytest
 
 from compilewatch import retry
 from compilewatch.errors import ConfigError, SinkError, UnreachableError
-from compilewatch.events import LABELS, LINE_ONLY, TEXT_LENGTH
+from compilewatch.events import LABELS, LINE_ONLY
 from compilewatch.sinks import loki as loki_sink
 from compilewatch.sinks.loki import Emitter, LokiSink, stream_of
 from tests import factories
@@ -79,13 +79,6 @@ def test_few_labels_and_the_rest_is_structured_metadata(tmp_path: Path, server: 
     assert (stored.metadata["graphs"], stored.metadata["dynamic"]) == ("1", "false")
     assert stored.metadata["fullgraph_accepted"] == "true"
     assert not set(stored.metadata) & {"ts", "revision", *LABELS, *LINE_ONLY}
-
-
-def test_requests_stay_below_a_megabyte(tmp_path: Path, server: LokiDouble) -> None:
-    given = [line(stamp(nanoseconds=n), detail='"' * TEXT_LENGTH) for n in range(100)]
-    sink(server).publish(VIEW, with_log(tmp_path, given))
-    assert len(server.stored()) == 100
-    assert max(server.requests) < 10**6
 
 
 def test_what_is_no_complete_event_is_left_out(tmp_path: Path, server: LokiDouble) -> None:
@@ -185,29 +178,6 @@ def test_a_server_that_fails_for_too_long_is_said(tmp_path: Path, server: LokiDo
     assert str(e.value) == (
         f"Loki at {server.url} responds 500: ingester is down: 0 lines were sent"
     )
-
-
-def test_what_an_outage_kept_back_is_sent_by_the_next_publish(
-    tmp_path: Path, server: LokiDouble, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loki_sink, "BATCH_LINES", 10)
-    folder = with_log(tmp_path, lines(100))
-    real = server.push
-
-    def dies(body: bytes) -> list[str]:
-        if len(server.requests) > 5:
-            server.faults.extend([Fault()] * 10_000)
-        return real(body)
-
-    monkeypatch.setattr(server, "push", dies)
-    with pytest.raises(UnreachableError, match="cannot be reached: 60 lines were sent"):
-        sink(server, publish_retry_seconds=0.05).publish(VIEW, folder)
-    monkeypatch.undo()
-    server.faults.clear()
-    server.stop()
-    server.start()
-    sink(server).publish(VIEW, folder)
-    assert len(server.stored()) == 100
 
 
 def test_a_hung_server_is_given_up_on(tmp_path: Path, server: LokiDouble) -> None:

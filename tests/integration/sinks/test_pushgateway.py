@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.server
-import threading
 import urllib.parse
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,8 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from compilewatch.config import Settings
 from compilewatch.errors import SelectionError, SinkError, UnreachableError
-from compilewatch.records import RunView, Status, Target
-from compilewatch.sinks.prometheus import exposition, groups
+from compilewatch.records import RunView, Target
+from compilewatch.sinks.prometheus import exposition
 from compilewatch.sinks.pushgateway import PublicationHealth, PushgatewaySink, push_health
 from compilewatch.store import RunFolder
 from tests import example_run, factories, services
@@ -136,33 +135,6 @@ def try_one_model(gateway: Service) -> None:
 
 
 @pytest.mark.services
-def test_prometheus_keeps_the_labels_and_names_no_instance(
-    gateway: Service, tmp_path: Path
-) -> None:
-    push(factories.view(factories.result("A", Status.ERROR)), gateway.url)
-    config = tmp_path / "prometheus.yml"
-    config.write_text(
-        "scrape_configs:\n- job_name: pushgateway\n  honor_labels: true\n"
-        f"  scrape_interval: 200ms\n  static_configs: [{{targets: ['{gateway.url[7:]}']}}]\n"
-    )
-    with services.prometheus(tmp_path, config) as prometheus:
-        found = services.query(prometheus, 'compilewatch_model_status{target="dynamo"}')
-    assert [one["metric"] for one in found] == [
-        {
-            "__name__": "compilewatch_model_status",
-            "job": "compilewatch",
-            "source": "library",
-            "target": "dynamo",
-            "model": "A",
-            "family": "unknown",
-            "mode": "eval",
-            "status": "error",
-            "phase": "compile",
-        }
-    ]
-
-
-@pytest.mark.services
 def test_how_publishing_went_is_a_group_of_its_own(gateway: Service) -> None:
     well = PublicationHealth(spooled=0, failed=0, last="2026-01-02T03:04:05Z")
     badly = PublicationHealth(spooled=2, failed=1, last=None)
@@ -189,30 +161,6 @@ def test_the_gateways_own_error_is_reported(tmp_path: Path) -> None:
         services.send(own, "POST", "/metrics/job/other", body)
         with pytest.raises(SinkError, match=r"responds 400 Bad Request: .*compilewatch_verdicts"):
             push(factories.view(factories.result()), own.url)
-
-
-@pytest.mark.services
-def test_a_gateway_that_comes_back_before_the_deadline_gets_all(tmp_path: Path) -> None:
-    view = example_run.view(*example_run.row())
-    with services.pushgateway(tmp_path) as first:
-        port = int(first.url.rsplit(":", 1)[1])
-    started = threading.Event()
-    failures: list[BaseException] = []
-
-    def publish() -> None:
-        started.set()
-        try:
-            push(view, first.url, publish_retry_seconds=30.0)
-        except SinkError as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=publish)
-    thread.start()
-    started.wait()
-    with services.pushgateway(tmp_path, port=port) as second:
-        thread.join()
-        assert failures == []
-        assert len(held(second)) == sum(map(len, groups(view).values()))
 
 
 def test_a_gateway_that_is_down_is_said_in_one_line() -> None:
@@ -303,28 +251,3 @@ def test_user_and_password_are_sent_and_never_printed() -> None:
     assert got[0][1] == "Basic bWU6c2VjcmV0"
     assert asked_by == ["Basic bWU6c2VjcmV0"]
     assert "secret" not in str(refused.value)
-
-
-@pytest.mark.services
-def test_a_gateway_killed_in_mid_publish_holds_all_of_the_next_one(tmp_path: Path) -> None:
-    view = example_run.view(*example_run.row())
-    with services.pushgateway(tmp_path) as gateway:
-        port = int(gateway.url.rsplit(":", 1)[1])
-        sink = PushgatewaySink(settings(gateway.url))
-        put = sink._gateway.replace
-        done = []
-
-        def replace(*arguments: Any) -> None:
-            put(*arguments)
-            done.append(arguments)
-            if len(done) == 2:
-                gateway.process.kill()
-                gateway.process.wait()
-
-        sink._gateway.replace = replace  # type: ignore[method-assign,assignment]
-        with pytest.raises(UnreachableError):
-            sink.publish(view, RunFolder(tmp_path))
-    assert len(done) == 2 < len(groups(view))
-    with services.pushgateway(tmp_path, port=port) as again:
-        push(view, again.url)
-        assert len(held(again)) == sum(map(len, groups(view).values()))

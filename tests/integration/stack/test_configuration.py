@@ -237,17 +237,13 @@ def test_grafana_calls_nobody_on_the_internet_at_its_start() -> None:
     assert {name for name, value in wanted.items() if f"{name}={value}" not in script} == set()
 
 
-def test_grafana_does_not_query_loki_for_alerts() -> None:
-    """Loki has no ruler here and answers 404, which Grafana shows on every list of alerts."""
-    path = STACK / "grafana" / "provisioning" / "datasources" / "datasources.yaml"
-    sources = {s["uid"]: s["jsonData"] for s in yaml.safe_load(path.read_text())["datasources"]}
-    assert sources["loki"]["manageAlerts"] is False
-
-
 def test_grafana_is_given_the_uids_that_dashboards_name() -> None:
     folder = STACK / "grafana" / "provisioning"
     sources = yaml.safe_load((folder / "datasources" / "datasources.yaml").read_text())
     assert sources["apiVersion"] == 1
+    # Loki has no ruler here and answers 404, which Grafana shows on every list of alerts.
+    (logs,) = (s for s in sources["datasources"] if s["uid"] == "loki")
+    assert logs["jsonData"]["manageAlerts"] is False
     assert {(s["uid"], s["type"]) for s in sources["datasources"]} >= {
         ("prometheus", "prometheus"),
         ("loki", "loki"),
@@ -291,47 +287,43 @@ def test_what_looks_like_a_variable_is_one(path: Path) -> None:
         assert code.count("${") == len(re.findall(r"\$\{[A-Z_]+(?::-[^${}]*)?\}", code)), line
 
 
-def test_loki_stores_below_one_folder_only() -> None:
-    config = yaml.safe_load((STACK / "loki" / "loki.yaml").read_text())
-    storage = config["storage_config"]
+@pytest.fixture(scope="module")
+def loki() -> Any:
+    return yaml.safe_load((STACK / "loki" / "loki.yaml").read_text())
+
+
+def test_loki_stores_below_one_folder_and_deletes_what_is_old(loki: Any) -> None:
+    storage = loki["storage_config"]
     # Said explicitly: the default of the first changes between Loki 3.7 and the release after it.
     assert storage["use_thanos_objstore"] is True
     assert storage["object_store"]["filesystem"]["dir"] == "${LOKI_DATA:-/loki}/chunks"
-    assert config["common"]["path_prefix"] == "${LOKI_DATA:-/loki}"
-    assert "storage" not in config["common"]
+    assert loki["common"]["path_prefix"] == "${LOKI_DATA:-/loki}"
+    assert "storage" not in loki["common"]
+    (schema,) = loki["schema_config"]["configs"]
+    # Structured metadata exist from this schema on.
+    assert (schema["store"], schema["schema"], schema["index"]["period"]) == ("tsdb", "v13", "24h")
+    assert loki["compactor"]["retention_enabled"] is True
+    # Without this a Loki with retention does not start.
+    assert loki["compactor"]["delete_request_store"] == schema["object_store"]
+    assert loki["limits_config"]["max_line_size_truncate"] is True
+    assert loki["analytics"]["reporting_enabled"] is False
 
 
-def hours(text: str) -> int:
-    unit = {"h": 1, "d": 24}[text[-1]]
-    return int(text[:-1]) * unit
-
-
-def test_lines_that_loki_accepts_are_returned_while_only_memory_has_them() -> None:
-    config = yaml.safe_load((STACK / "loki" / "loki.yaml").read_text())
-    accepted = hours(config["limits_config"]["reject_old_samples_max_age"])
-    assert hours(config["ingester"]["query_store_max_look_back_period"]) >= accepted
-
-
-def test_lokis_parts_may_exchange_what_one_query_returns() -> None:
-    """5,000 lines of up to 256 kB each are rejected above these sizes; real ones are 9 MB."""
-    server = yaml.safe_load((STACK / "loki" / "loki.yaml").read_text())["server"]
+def test_lines_that_loki_accepts_are_returned_at_once_and_together(loki: Any) -> None:
+    accepted, searched = (
+        int(text[:-1]) * {"h": 1, "d": 24}[text[-1]]
+        for text in (
+            loki["limits_config"]["reject_old_samples_max_age"],
+            loki["ingester"]["query_store_max_look_back_period"],
+        )
+    )
+    assert searched >= accepted
+    # 5,000 lines of up to 256 kB each are rejected above these sizes; real ones are 9 MB.
     for side in ("recv", "send"):
-        assert server[f"grpc_server_max_{side}_msg_size"] >= 64 * 1024 * 1024
+        assert loki["server"][f"grpc_server_max_{side}_msg_size"] >= 64 * 1024 * 1024
 
 
 def test_grafana_finds_every_folder_that_it_provisions_from() -> None:
     """It logs an error at each start for one that is missing."""
     folders = {path.name for path in (STACK / "grafana" / "provisioning").iterdir()}
     assert folders >= {"alerting", "dashboards", "datasources", "notifiers", "plugins"}
-
-
-def test_loki_keeps_metadata_and_deletes_what_is_old() -> None:
-    config = yaml.safe_load((STACK / "loki" / "loki.yaml").read_text())
-    (schema,) = config["schema_config"]["configs"]
-    # Structured metadata exist from this schema on.
-    assert (schema["store"], schema["schema"], schema["index"]["period"]) == ("tsdb", "v13", "24h")
-    assert config["compactor"]["retention_enabled"] is True
-    # Without this a Loki with retention does not start.
-    assert config["compactor"]["delete_request_store"] == schema["object_store"]
-    assert config["limits_config"]["max_line_size_truncate"] is True
-    assert config["analytics"]["reporting_enabled"] is False

@@ -193,14 +193,6 @@ def test_a_service_that_cannot_start_takes_the_others_of_this_start_along(debian
     assert "alertmanager: stopped" in debian.run("status").stdout
 
 
-@pytest.mark.services
-def test_half_an_alert_route_is_said_in_words(debian: Stack) -> None:
-    failed = debian.run("up", ALERT_EMAIL_TO="someone@example.org")
-    assert failed.returncode == 1
-    assert "ALERT_EMAIL_TO is set and ALERT_EMAIL_FROM is not" in failed.stderr
-    assert not list(debian.data.glob("*.pid"))
-
-
 def test_a_process_id_that_is_by_now_another_process_is_left_alone(stack: Stack) -> None:
     with subprocess.Popen(["sleep", "60"]) as stranger:
         stack.data.mkdir()
