@@ -170,7 +170,7 @@ LIMITED = """
 import resource, sys
 from pathlib import Path
 from compilewatch.errors import StoreError
-from compilewatch.plan import Plan
+from compilewatch.records import Plan
 from compilewatch.store import Store
 from tests import factories
 
