@@ -267,7 +267,7 @@ def _sweep_alerts(entry: MonitorEntry, results: Sequence[Result]) -> Iterator[Al
 def _training(st: Any, tab: str, monitor: Monitor, entry: MonitorEntry) -> bool:
     profile = monitor.training(entry)
     steps = profile.steps[-STEPS_SHOWN:]
-    times = training.times_of(profile)
+    times = profile.times
     if tab == "Timing":
         drawn = bool(steps) and _stages(st, steps, times.shares)
         operators = training.top_operators(profile, OPERATORS_SHOWN)
@@ -281,7 +281,7 @@ def _training(st: Any, tab: str, monitor: Monitor, entry: MonitorEntry) -> bool:
         ]
         heading = "Resident memory after each step, in megabytes"
         return _chart(st, "line_chart", heading, sizes, x="step", y="resident MB")
-    metrics = training.metrics_of(profile)
+    metrics = profile.metrics
     figures = [("steps", f"{steps[-1].index + 1 if steps else 0:,}")]
     if times.step is not None:
         figures.append(("median step", f"{times.step.median * 1e3:,.3g} ms"))
@@ -354,7 +354,7 @@ def _inference(st: Any, tab: str, monitor: Monitor, entry: MonitorEntry) -> bool
             }
             for cost in (broken[1].breaks[:BREAKS_SHOWN] if broken is not None else ())
         ]
-        operators = sorted(report.operators_of(profile), key=lambda o: -o.self_cpu_seconds)
+        operators = report.operators_of(profile)
         drawn = _by_batch(st, profile, _time_figures)
         _parts(st, "Where a call goes", "call", calls)
         _parts(st, "What each graph break costs in a call", "line", breaks)

@@ -20,27 +20,20 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from compilewatch.errors import StoreError, UsageError
+from compilewatch.errors import StoreError
 from compilewatch.extras.profiles import training
 from compilewatch.extras.profiles.records import PROFILE_VERSION
 from compilewatch.extras.profiles.store import PREFIX, PROFILES_FILE
 from compilewatch.extras.profiles.training import (
     CONFIG_FILE,
-    METRICS_FILE,
-    OPERATOR_COLUMNS,
     OPERATORS_FILE,
-    STAGES_FILE,
     STEPS_FILE,
     SUMMARY_FILE,
     TRACE_FILE,
-    TRAINING_VERSION,
-    FindingCode,
     OperatorStat,
     ProfileFinding,
-    StageTimes,
     Step,
     TrainingConfig,
-    TrainingMetrics,
     TrainingProfile,
     TrainingSummary,
 )
@@ -48,8 +41,6 @@ from compilewatch.files import DamagedError, failed, from_json, write_atomically
 from compilewatch.records import Record
 from compilewatch.store.journal import decode
 from compilewatch.store.runs import is_locked
-
-REPORT_FILE = "check_report.md"
 
 FOUND, BROKEN = 1, 2
 """Exit statuses of a check besides 0."""
@@ -74,6 +65,9 @@ class DamagedProfileError(StoreError):
     """A file of a profile contradicts the format; the message names the file."""
 
 
+# --- training profiles ----------------------------------------------------------------------------
+
+
 def is_training(path: Path) -> bool:
     """Whether a folder holds a training profile, in whatever state."""
     if (path / STEPS_FILE).is_file():
@@ -87,14 +81,14 @@ def is_training(path: Path) -> bool:
 
 def find_training(root: Path) -> tuple[Path, ...]:
     """Return the folders of all training profiles in and below a folder, newest name first."""
-    folders: list[Path] = []
-    for folder, names, files in os.walk(root):
-        names[:] = [name for name in names if not name.startswith(".")]
-        path = Path(folder)
-        if (STEPS_FILE in files or CONFIG_FILE in files) and is_training(path):
-            folders.append(path)
-            names.clear()
+    folders = filter(is_training, _folders(root))
     return tuple(sorted(folders, key=lambda path: (path.name, str(path)), reverse=True))
+
+
+def _folders(root: Path) -> Iterator[Path]:
+    for folder, names, _ in os.walk(root):
+        names[:] = sorted(name for name in names if not name.startswith("."))
+        yield Path(folder)
 
 
 def read_config(path: Path) -> TrainingConfig:
@@ -104,12 +98,10 @@ def read_config(path: Path) -> TrainingConfig:
 
 def state_of(path: Path) -> str:
     """Return the state of a profile, `finished` also for one that failed, without reading steps."""
+    running = is_locked(path / STEPS_FILE)
     if (path / SUMMARY_FILE).exists():
         return "finished"
-    if is_locked(path / STEPS_FILE):
-        return "running"
-    # It may have ended in between.
-    return "finished" if (path / SUMMARY_FILE).exists() else "incomplete"
+    return "running" if running else "incomplete"
 
 
 def tail(path: Path) -> tuple[Step, ...]:
@@ -134,12 +126,10 @@ def read_training(path: Path) -> TrainingProfile:
     Raises StoreError if a newer compilewatch wrote it or a file cannot be read, and
     DamagedProfileError if its files are damaged or contradict each other.
     """
-    config = read_config(path)
-    state = state_of(path)
-    lines = read_bytes(path / STEPS_FILE).split(b"\n") if (path / STEPS_FILE).exists() else [b""]
+    config, state, summary = read_config(path), state_of(path), None
+    lines = _read(path / STEPS_FILE).split(b"\n") if (path / STEPS_FILE).exists() else [b""]
     torn = bool(lines.pop())
     steps = tuple(_steps(lines, path / STEPS_FILE))
-    summary = None
     if state == "finished":
         summary = _record(path / SUMMARY_FILE, TrainingSummary)
         state = summary.state
@@ -147,7 +137,18 @@ def read_training(path: Path) -> TrainingProfile:
             raise DamagedProfileError(f"{path / SUMMARY_FILE}: unknown state {state!r}")
         if torn:
             raise DamagedProfileError(f"{path / STEPS_FILE}: its last line is cut off")
-        _check_written(path, summary, len(steps))
+        if summary.steps != len(steps):
+            raise DamagedProfileError(
+                f"{path / STEPS_FILE}: {len(steps)} steps, but {SUMMARY_FILE} counts "
+                f"{summary.steps}"
+            )
+        for name, written in summary.files.items():
+            if Path(name).name != name:
+                raise DamagedProfileError(
+                    f"{path / SUMMARY_FILE}: {name!r} is not a name of a file"
+                )
+            if hashlib.sha256(_read(path / name)).hexdigest() != written.sha256:
+                raise DamagedProfileError(f"{path / name}: changed since the profile ended")
     return TrainingProfile(
         path=path,
         state=state,
@@ -155,29 +156,9 @@ def read_training(path: Path) -> TrainingProfile:
         steps=steps,
         torn=torn,
         summary=summary,
-        stage_times=_record(path / STAGES_FILE, StageTimes)
-        if (path / STAGES_FILE).exists()
-        else None,
-        metrics=_record(path / METRICS_FILE, TrainingMetrics)
-        if (path / METRICS_FILE).exists()
-        else None,
         operators=_operators(path / OPERATORS_FILE),
         has_trace=check_trace(path / TRACE_FILE),
     )
-
-
-def _check_written(path: Path, summary: TrainingSummary, steps: int) -> None:
-    """Compare the files with what the summary says about them."""
-    if summary.steps != steps:
-        raise DamagedProfileError(
-            f"{path / STEPS_FILE}: {steps} steps, but {SUMMARY_FILE} counts {summary.steps}"
-        )
-    for name, written in summary.files.items():
-        if Path(name).name != name:
-            raise DamagedProfileError(f"{path / SUMMARY_FILE}: {name!r} is not a name of a file")
-        data = read_bytes(path / name)
-        if len(data) != written.bytes or hashlib.sha256(data).hexdigest() != written.sha256:
-            raise DamagedProfileError(f"{path / name}: changed since the profile ended")
 
 
 def _steps(lines: Sequence[bytes], path: Path) -> Iterator[Step]:
@@ -198,14 +179,36 @@ def _steps(lines: Sequence[bytes], path: Path) -> Iterator[Step]:
 def _operators(path: Path) -> tuple[OperatorStat, ...] | None:
     if not path.exists():
         return None
+    rows = _table(path, "name")
     try:
-        rows = list(csv.reader(io.StringIO(read_bytes(path).decode())))
-        if not rows or tuple(rows[0]) != OPERATOR_COLUMNS:
-            raise DamagedProfileError(f"{path}: its first line is not {','.join(OPERATOR_COLUMNS)}")
-        named = (dict(zip(OPERATOR_COLUMNS, row, strict=True)) for row in rows[1:])
-        return tuple(msgspec.convert(row, OperatorStat, strict=False) for row in named)
-    except (ValueError, csv.Error) as error:
+        return tuple(msgspec.convert(row, OperatorStat, strict=False) for row in rows)
+    except ValueError as error:
         raise DamagedProfileError(f"{path}: damaged ({error})") from None
+
+
+def _record(path: Path, kind: type[R]) -> R:
+    return _decoded(_read(path), kind, str(path))
+
+
+def _decoded(data: bytes, kind: type[R], where: str, version: int = training.TRAINING_VERSION) -> R:
+    try:
+        return decode(data, kind, version)
+    except DamagedError as error:
+        raise DamagedProfileError(f"{where}: damaged ({error})") from None
+    except StoreError as error:
+        raise StoreError(f"{where}: {error}") from None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise DamagedProfileError(f"{path} is missing") from None
+    except OSError as error:
+        raise failed("read", path, error) from None
+
+
+# --- files of both kinds --------------------------------------------------------------------------
 
 
 def check_trace(path: Path) -> bool:
@@ -216,45 +219,78 @@ def check_trace(path: Path) -> bool:
     if not path.exists():
         return False
     try:
-        trace = from_json(read_bytes(path), object)
+        trace = from_json(_read(path), object)
     except DamagedError as error:
         raise DamagedProfileError(f"{path}: damaged ({error})") from None
-    events = trace.get("traceEvents") if isinstance(trace, dict) else trace
+    events: Any = trace.get("traceEvents") if isinstance(trace, dict) else trace
     listed = events if isinstance(events, list) else ()
     complete = [e for e in listed if isinstance(e, dict) and e.get("ph") == "X"]
     if not complete:
         raise DamagedProfileError(f"{path}: a trace without events")
     for event in complete:
-        known = isinstance(event.get("ts"), int | float) and event.get("name") is not None
-        if not known or not isinstance(event.get("dur"), int | float) or event["dur"] < 0:
+        times = (event.get("ts"), event.get("dur"))
+        whole = event.get("name") is not None and all(isinstance(t, int | float) for t in times)
+        if not whole or event["dur"] < 0:
             raise DamagedProfileError(f"{path}: an event without name, time or duration")
     return True
 
 
-def _record(path: Path, kind: type[R]) -> R:
-    return _decoded(read_bytes(path), kind, str(path))
-
-
-def _decoded(data: bytes, kind: type[R], where: str) -> R:
+def _table(path: Path, column: str) -> list[dict[str, str]]:
+    """Read a CSV file with a column of this name."""
     try:
-        return decode(data, kind, TRAINING_VERSION)
-    except DamagedError as error:
-        raise DamagedProfileError(f"{where}: damaged ({error})") from None
-    except StoreError as error:
-        raise StoreError(f"{where}: {error}") from None
+        rows = list(csv.reader(io.StringIO(_read(path).decode()), strict=True))
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise DamagedProfileError(f"{path}: damaged ({error})") from None
+    names = rows[0] if rows else []
+    if column not in names:
+        raise DamagedProfileError(f"{path}: its first line has no column {column}")
+    for number, row in enumerate(rows[1:], start=2):
+        if len(row) != len(names):
+            raise DamagedProfileError(
+                f"{path}:{number}: {len(row)} columns instead of {len(names)}"
+            )
+    return [dict(zip(names, row, strict=True)) for row in rows[1:]]
 
 
-def read_bytes(path: Path) -> bytes:
-    """Return the content of a file. Raises DamagedProfileError without it, and StoreError."""
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise DamagedProfileError(f"{path} is missing") from None
-    except OSError as error:
-        raise failed("read", path, error) from None
+class _Metrics(Record, frozen=True, kw_only=True):
+    schema_version: int
 
 
-# --- checking profiles ---------------------------------------------------------------------------
+def _check_metrics(path: Path) -> None:
+    _decoded(_read(path), _Metrics, str(path), PROFILE_VERSION)
+
+
+def _check_text(path: Path) -> None:
+    if not _read(path).strip():
+        raise DamagedProfileError(f"{path} is empty")
+
+
+def _check_png(path: Path) -> None:
+    """Check the signature and the checksum of every chunk: PNG specification, section 5."""
+    data = _read(path)
+    at, kind = len(_PNG), b""
+    while data.startswith(_PNG) and kind != b"IEND" and len(data) >= at + 12:
+        (length,) = struct.unpack(">I", data[at : at + 4])
+        kind, end = data[at + 4 : at + 8], at + 8 + length
+        if data[end : end + 4] != struct.pack(">I", zlib.crc32(data[at + 4 : end])):
+            break
+        at = end + 4
+    if kind != b"IEND" or at != len(data):
+        raise DamagedProfileError(f"{path}: not a complete PNG picture")
+
+
+INFERENCE_FILES: dict[str, Callable[[Path], object]] = {
+    BASELINE_FILE: _check_metrics,
+    TABLE_FILE: partial(_table, column="batch_size"),
+    OPERATORS_FILE: partial(_table, column="name"),
+    **dict.fromkeys((TEXT_FILE, STACKS), _check_text),
+    **dict.fromkeys(PLOTS, _check_png),
+    TRACE: check_trace,
+}
+"""How each file of an inference profile is read completely."""
+
+
+# --- checks ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,79 +311,59 @@ class CheckedProfile:
         return FOUND if self.findings else 0
 
 
-def check_profiles(root: Path) -> tuple[CheckedProfile, ...]:
-    """Check every profile in and below a folder. Raises UsageError if there is none."""
-    if not root.is_dir():
-        raise UsageError(f"there is no folder {root}")
-    profiles = tuple(_checked(root))
-    if not profiles:
-        raise UsageError(f"{root} contains no profile: no config.json and no baseline_metrics.json")
-    return profiles
-
-
-def check_outputs(root: Path) -> tuple[CheckedProfile, ...]:
-    """Check the profiles in a folder of outputs, not the runs. Raises UsageError without any."""
-    folders = [root / "profiles", *sorted(root.glob("profile-*"))]
-    profiles = tuple(
-        profile for folder in folders if folder.is_dir() for profile in _checked(folder)
+def check_profiles(*roots: Path) -> tuple[CheckedProfile, ...]:
+    """Check every profile in and below folders: read every file, and find what is missing."""
+    return tuple(
+        _checked(path, kind)
+        for root in roots
+        for path in _folders(root)
+        if (kind := "training" if is_training(path) else "inference" if is_inference(path) else "")
     )
-    if not profiles:
-        raise UsageError(f"{root} contains no profile: `compilewatch profile train` makes one")
-    return profiles
 
 
-def _checked(root: Path) -> Iterator[CheckedProfile]:
-    for folder, names, _ in os.walk(root):
-        names[:] = sorted(name for name in names if not name.startswith("."))
-        path = Path(folder)
-        if is_training(path):
-            names.clear()
-            yield check_training(path)
-        elif is_inference(path):
-            names[:] = [name for name in names if name not in ("plots", "profiler_traces")]
-            yield check_inference(path)
-
-
-def check_training(path: Path) -> CheckedProfile:
-    """Check one training profile."""
+def _checked(path: Path, kind: str) -> CheckedProfile:
+    profile = None
     try:
-        profile = read_training(path)
+        if kind == "training":
+            profile = read_training(path)
+        else:
+            for name, check in INFERENCE_FILES.items():
+                if (path / name).exists():
+                    check(path / name)
     except StoreError as error:
-        return CheckedProfile(path=path, kind="training", state="broken", broken=str(error))
+        return CheckedProfile(path=path, kind=kind, state="broken", broken=str(error))
+    findings = training.findings(profile) if profile is not None else tuple(_missing(path))
+    state = "incomplete" if any(f.code == "incomplete" for f in findings) else "finished"
     return CheckedProfile(
         path=path,
-        kind="training",
-        state=profile.state,
-        findings=training.findings(profile),
+        kind=kind,
+        state=profile.state if profile is not None else state,
+        findings=findings,
         training=profile,
     )
 
 
-def check_inference(path: Path) -> CheckedProfile:
-    """Check one inference profile: read every file, and find what is missing."""
-    checks: dict[str, Callable[[Path], None]] = {
-        BASELINE_FILE: _check_metrics,
-        TABLE_FILE: partial(_check_table, column="batch_size"),
-        OPERATORS_FILE: partial(_check_table, column="name"),
-        **dict.fromkeys((TEXT_FILE, STACKS), _check_text),
-        **dict.fromkeys(PLOTS, _check_png),
-    }
-    try:
-        for name, check in checks.items():
-            if (path / name).exists():
-                check(path / name)
-        check_trace(path / TRACE)
-    except StoreError as error:
-        return CheckedProfile(path=path, kind="inference", state="broken", broken=str(error))
-    findings = tuple(_missing(path))
-    incomplete = any(finding.code is FindingCode.INCOMPLETE for finding in findings)
-    state = "incomplete" if incomplete else "finished"
-    return CheckedProfile(path=path, kind="inference", state=state, findings=findings)
+def is_inference(path: Path) -> bool:
+    """Whether a folder holds the files of an inference profile, or some of them."""
+    return any((path / name).is_file() for name in (*REQUIRED[:2], TRACE))
+
+
+def _missing(path: Path) -> Iterator[ProfileFinding]:
+    record = [PROFILES_FILE] if path.name.startswith(PREFIX) else []
+    missing = [name for name in (*REQUIRED, *record) if not (path / name).exists()]
+    plots = [name for name in PLOTS if not (path / name).exists()]
+    if missing or plots:
+        advice = "run `compilewatch profile infer` again"
+        yield ProfileFinding(
+            code="incomplete" if missing else "file_missing",
+            found=f"without {', '.join(missing or plots)}",
+            advice=advice if missing else f"{advice} for the pictures",
+        )
 
 
 def write_report(checked: CheckedProfile) -> Path:
     """Write `check_report.md` into the folder of a profile and return its path."""
-    path = checked.path / REPORT_FILE
+    path = checked.path / "check_report.md"
     write_atomically(path, "\n".join([*_report(checked), ""]).encode(), durable=False)
     return path
 
@@ -365,7 +381,7 @@ def _report(checked: CheckedProfile) -> Iterator[str]:
     if checked.training is None:
         return
     yield "\n## What dominates\n"
-    yield "\n".join(training.explanation(checked.training))
+    yield from training.explanation(checked.training)
     yield "\n## Stages\n"
     yield "| stage | median ms | share |"
     yield "|---|---|---|"
@@ -376,78 +392,3 @@ def _report(checked: CheckedProfile) -> Iterator[str]:
     yield "|---|---|---|---|"
     for name, *cells in training.operator_rows(checked.training):
         yield f"| `{name}` | {' | '.join(cells)} |"
-
-
-def is_inference(path: Path) -> bool:
-    """Whether a folder holds the files of an inference profile, or some of them."""
-    return any((path / name).is_file() for name in (*REQUIRED[:2], TRACE))
-
-
-def _missing(path: Path) -> Iterator[ProfileFinding]:
-    missing = [name for name in REQUIRED if not (path / name).exists()]
-    if path.name.startswith(PREFIX) and not (path / PROFILES_FILE).exists():
-        missing.append(PROFILES_FILE)
-    if missing:
-        yield ProfileFinding(
-            code=FindingCode.INCOMPLETE,
-            found=f"without {', '.join(missing)}",
-            advice="run `compilewatch profile infer` again",
-        )
-    plots = [name for name in PLOTS if not (path / name).exists()]
-    if plots and not missing:
-        yield ProfileFinding(
-            code=FindingCode.FILE_MISSING,
-            found=f"without {', '.join(plots)}",
-            advice="run `compilewatch profile infer` again for the pictures",
-        )
-
-
-def _check_metrics(path: Path) -> None:
-    metrics: Any
-    try:
-        metrics = from_json(read_bytes(path), object)
-    except DamagedError as error:
-        raise DamagedProfileError(f"{path}: damaged ({error})") from None
-    if not isinstance(metrics, dict):
-        raise DamagedProfileError(f"{path}: not an object of metrics")
-    version = metrics.get("schema_version", PROFILE_VERSION)
-    if not isinstance(version, int):
-        raise DamagedProfileError(f"{path}: schema_version {version!r} is not a number")
-    if version > PROFILE_VERSION:
-        raise StoreError(
-            f"{path}: written by a newer compilewatch (schema {version}, this one knows "
-            f"{PROFILE_VERSION}): upgrade compilewatch to read it"
-        )
-
-
-def _check_table(path: Path, column: str) -> None:
-    try:
-        rows = list(csv.reader(io.StringIO(read_bytes(path).decode()), strict=True))
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise DamagedProfileError(f"{path}: damaged ({error})") from None
-    if not rows or column not in rows[0]:
-        raise DamagedProfileError(f"{path}: its first line has no column {column}")
-    for number, row in enumerate(rows[1:], start=2):
-        if len(row) != len(rows[0]):
-            raise DamagedProfileError(
-                f"{path}:{number}: {len(row)} columns instead of {len(rows[0])}"
-            )
-
-
-def _check_text(path: Path) -> None:
-    if not read_bytes(path).strip():
-        raise DamagedProfileError(f"{path} is empty")
-
-
-def _check_png(path: Path) -> None:
-    """Check the signature and the checksum of every chunk: PNG specification, section 5."""
-    data = read_bytes(path)
-    at, kind = len(_PNG), b""
-    while data.startswith(_PNG) and kind != b"IEND" and len(data) >= at + 12:
-        (length,) = struct.unpack(">I", data[at : at + 4])
-        kind, end = data[at + 4 : at + 8], at + 8 + length
-        if data[end : end + 4] != struct.pack(">I", zlib.crc32(data[at + 4 : end])):
-            break
-        at = end + 4
-    if kind != b"IEND" or at != len(data):
-        raise DamagedProfileError(f"{path}: not a complete PNG picture")

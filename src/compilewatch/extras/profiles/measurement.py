@@ -11,76 +11,39 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import msgspec
 
 import compilewatch
-from compilewatch.analysis import scores
+from compilewatch import records as core
 from compilewatch.contract.targets import CPU, default_environment
 from compilewatch.environments import Environments, module_command, worker_variables
 from compilewatch.errors import LauncherError, UsageError
-from compilewatch.extras.profiles import analysis, report
-from compilewatch.extras.profiles.messages import (
-    END,
-    PREPARE,
-    STACKS_FILE,
-    TEXTS_FILE,
-    TRACE_FILE,
-    FirstCall,
-    Generated,
-    MemoryUse,
-    Order,
-    Prepared,
-    Round,
-    StepReply,
-    SubjectJob,
-)
+from compilewatch.extras.profiles import analysis, labelled, messages, records, report
+from compilewatch.extras.profiles.messages import SubjectJob
 from compilewatch.extras.profiles.records import (
     EAGER,
     BatchPoint,
-    BreakCost,
     InferenceOptions,
     InferenceProfile,
     Machine,
-    OpStat,
-    ProfileFailure,
-    Samples,
-    Segments,
     SettingFix,
-    Software,
     TargetProfile,
-    TextGeneration,
-    Verdict,
     eager_of,
     target_kind,
 )
 from compilewatch.extras.profiles.store import ProfileFolder, StoredProfile
 from compilewatch.launchers.peer import Peer
-from compilewatch.records import (
-    DEFAULT_ENVIRONMENT,
-    ConfigBuild,
-    Environment,
-    Numerics,
-    Phase,
-    Request,
-    Status,
-    digest,
-    now,
-)
-from compilewatch.sources.labelled import LabelledTexts
+from compilewatch.records import Phase, Status
 
 INDUCTOR = "inductor"
 
 TARGETS = (EAGER, INDUCTOR, "xla")
 """What inference can be profiled on."""
-
-MODEL_FACTS = ("parameters", "trainable_parameters", "model_bytes", "tokens_per_sample")
-"""What a profile has of what its first target reported about the model, by the same names."""
 
 LEAST_ROUNDS = 3
 """Rounds that are measured even if the time for a batch is over."""
@@ -114,16 +77,16 @@ hung: it has to end a subject that takes too long."""
 SEES_DEVICES = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 """With it, asking torch for CUDA devices leaves a process able to fork."""
 
+_CPU = re.compile(r"^(?:model name|Model)\s*:\s*(.+)", re.MULTILINE)
+
 BUSY = 0.5
 """Above this load for each core, times may be those of other programs."""
-
-_CPU_NAMES = ("model name", "Model")
 
 
 class SubjectError(Exception):
     """A subject did not carry out an order; `failure` says why. This is data about the model."""
 
-    def __init__(self, failure: ProfileFailure) -> None:
+    def __init__(self, failure: messages.ProfileFailure) -> None:
         super().__init__(failure.detail)
         self.failure = failure
 
@@ -153,7 +116,7 @@ class ProfileServerClient:
                 f"environment {name!r}: {interpreter.path} cannot be started: {error.strerror}"
             ) from None
         try:
-            self.environment = self._receive(START_SECONDS, Environment)
+            self.environment = self._receive(START_SECONDS, core.Environment)
         except SubjectError as error:
             self._peer.close(GRACE_SECONDS)
             raise LauncherError(f"environment {name!r}: {error}") from None
@@ -164,7 +127,7 @@ class ProfileServerClient:
     def __exit__(self, *_: object) -> None:
         self._peer.close(GRACE_SECONDS)
 
-    def ask(self, order: Order, kind: type[T]) -> T:
+    def ask(self, order: messages.Order, kind: type[T]) -> T:
         """Send an order and return what its step returned.
 
         Raises SubjectError if the subject could not carry it out, and LauncherError if the server
@@ -175,32 +138,25 @@ class ProfileServerClient:
 
     def _receive(self, seconds: float, kind: type[T]) -> T:
         end = time.monotonic() + seconds
-        while True:
-            lines = self._peer.receive(max(0.0, end - time.monotonic()))
-            if lines is None:
-                raise self._lost("ended")
-            if lines:
-                break
-            if time.monotonic() > end:
-                raise self._lost(f"did not respond within {seconds:g} s")
-        reply = msgspec.json.decode(lines[0], type=StepReply)
+        while not (lines := self._peer.receive(max(0.0, end - time.monotonic()))):
+            if lines is None or time.monotonic() > end:
+                how = "ended" if lines is None else f"did not respond within {seconds:g} s"
+                last = self._peer.last_line()
+                self._peer.kill()
+                raise LauncherError(
+                    f"the profiling server of environment {self.name!r} {how}: {last} "
+                    f"(try: compilewatch env check {self.name})"
+                )
+        reply = msgspec.json.decode(lines[0], type=messages.StepReply)
         if reply.failure is not None:
             raise SubjectError(reply.failure)
         return msgspec.json.decode(reply.value, type=kind)
-
-    def _lost(self, how: str) -> LauncherError:
-        last = self._peer.last_line()
-        self._peer.kill()
-        return LauncherError(
-            f"the profiling server of environment {self.name!r} {how}: {last} "
-            f"(try: compilewatch env check {self.name})"
-        )
 
 
 def environment_of(target: str) -> str:
     """The environment in which a target is profiled: the one that it names, or its default."""
     kind, _, named = target.partition("@")
-    return named or (DEFAULT_ENVIRONMENT if kind == EAGER else default_environment(kind))
+    return named or (core.DEFAULT_ENVIRONMENT if kind == EAGER else default_environment(kind))
 
 
 class Profilers(ExitStack):
@@ -223,27 +179,6 @@ class Profilers(ExitStack):
 
     def of(self, target: str) -> ProfileServerClient:
         return self._of[environment_of(target)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """One model to profile. `request` is of the real tier; its target does not matter."""
-
-    request: Request
-    options: InferenceOptions
-    trace: bool = False
-    data: LabelledTexts | None = None
-
-    def key(self, machine: Machine) -> str:
-        """A digest of model, options and machine, but not of the software.
-
-        The software is what two profiles with one key are compared for. The content of a person's
-        own module is left out for the same reason.
-        """
-        model, build = self.request.model, self.request.model.build
-        config = build.config_sha256 if isinstance(build, ConfigBuild) else ""
-        facts = [model.name, model.revision, config, self.options, machine]
-        return digest(msgspec.to_builtins(facts))
 
 
 def canonical(target: str) -> str:
@@ -271,22 +206,28 @@ def check_targets(targets: Sequence[str], device: str = CPU) -> None:
         raise UsageError("--targets names each target once, such as eager,inductor")
 
 
-@dataclass(kw_only=True)
 class RunningSubject:
-    """A subject that runs, with what is known of it so far."""
+    """A subject that runs, with what is known of it so far: its point, and its times by round.
 
-    number: int
-    target: str
-    profiler: ProfileServerClient
-    folder: Path
-    point: BatchPoint
-    prepared: Prepared | None = None
-    wall: list[tuple[float, ...]] = field(default_factory=list)
-    cpu: list[tuple[float, ...]] = field(default_factory=list)
+    `prepared` is None if it failed before it had a model.
+    """
+
+    def __init__(self, number: int, target: str, server: ProfileServerClient, size: int) -> None:
+        self.number = number
+        self.target = target
+        self.server = server
+        self.point = BatchPoint(batch_size=size, status=Status.PASS)
+        self.prepared: messages.Prepared | None = None
+        self.wall: list[tuple[float, ...]] = []
+        self.cpu: list[tuple[float, ...]] = []
 
     @property
     def alive(self) -> bool:
         return self.point.status is Status.PASS
+
+    @property
+    def kind(self) -> str:
+        return target_kind(self.target)
 
     def ask(
         self,
@@ -294,114 +235,112 @@ class RunningSubject:
         kind: type[T],
         deadline_seconds: float,
         job: SubjectJob | None = None,
-        **options: object,
+        **options: Any,
     ) -> T:
         """Let the subject do a step, and return what that returns. Raises SubjectError."""
-        order = Order(
+        order = messages.Order(
             subject=self.number,
             step=step,
             deadline_seconds=deadline_seconds,
             options=options,
             job=job,
         )
-        return self.profiler.ask(order, kind)
+        return self.server.ask(order, kind)
 
-    def update(self, **values: object) -> None:
-        """Set figures of its point."""
-        self.point = msgspec.structs.replace(self.point, **values)
+    def measure(self, step: str, deadline_seconds: float, **options: Any) -> None:
+        """Let the subject do a step that adds figures to its point. Raises SubjectError."""
+        self.point = self.ask(step, BatchPoint, deadline_seconds, **options)
 
     def failed(self, error: SubjectError) -> None:
-        self.update(**msgspec.structs.asdict(error.failure))
+        failure = msgspec.structs.asdict(error.failure)
+        self.point = msgspec.structs.replace(self.point, **failure)
 
-    def samples(self) -> Samples:
-        return Samples(
-            target=self.target,
-            batch_size=self.point.batch_size,
-            wall_seconds=tuple(self.wall),
-            cpu_seconds=tuple(self.cpu),
-        )
+    def end(self) -> None:
+        """End its process, which may have ended before."""
+        with suppress(SubjectError):
+            self.ask(messages.END, object, END_SECONDS)
 
 
 class Inference:
-    """The profile of one job in progress.
+    """The profile of one model in progress. `request` is of the real tier; its target is ignored.
 
-    `prepared` is what each target reported about its model, `done` the share of the profile that is
-    done.
+    `samples` are the measured values.
     """
 
     def __init__(
-        self, job: Job, profilers: Profilers, folder: ProfileFolder, on_step: ReportStep
+        self,
+        request: core.Request,
+        options: InferenceOptions,
+        profilers: Profilers,
+        folder: ProfileFolder,
+        on_step: ReportStep,
+        *,
+        trace: bool = False,
+        data: labelled.LabelledTexts | None = None,
     ) -> None:
-        self.job = job
-        self.options = job.options
+        self.request = request
+        self.options = options
         self.folder = folder
-        self.prepared: dict[str, Prepared] = {}
-        self.points: dict[str, list[BatchPoint]] = {t: [] for t in self.options.targets}
-        self.samples: list[Samples] = []
-        self.extras: dict[str, dict[str, Any]] = {t: {} for t in self.options.targets}
-        self.notes: list[str] = []
-        self.done = 0.0
-        self.deadline = job.request.deadlines.profile_seconds
+        self.trace = trace
+        self.data = data
+        self.samples: list[records.Samples] = []
+        self._prepared: dict[str, messages.Prepared] = {}
+        self._points: dict[str, list[BatchPoint]] = {t: [] for t in options.targets}
+        self._extras: dict[str, dict[str, Any]] = {t: {} for t in options.targets}
+        self._notes: list[str] = []
+        self._limits = request.deadlines
         self._profilers = profilers
-        self._on_step = on_step
+        self.on_step = on_step
+        self._done = 0.0
         self._number = 0
 
-    def run(self, profile_id: str, place: str = ".") -> InferenceProfile:
+    def run(self, profile_id: str) -> InferenceProfile:
         """Measure everything and return the profile; nothing is stored but traces."""
-        started, machine = now(), this_machine()
-        busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-        if (note := busy_note(machine, busy)) is not None:
-            self.notes.append(note)
-        sizes = self.options.batch_sizes
-        for index, size in enumerate(sizes):
-            self._batch(size, first=index == 0, share=1 / len(sizes))
-        if self.job.data is not None:
-            self._evaluate(self.job.data)
-        known = self._model_facts()
-        if known is not None:
-            machine = msgspec.structs.replace(machine, device=known.device)
-        model = self.job.request.model
-        facts: dict[str, Any] = {name: getattr(known, name, None) for name in MODEL_FACTS}
+        started, machine = core.now(), this_machine()
+        load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+        if (note := busy_note(machine, load)) is not None:
+            self._notes.append(note)
+        for size in self.options.batch_sizes:
+            self._batch(size)
+        if self.data is not None:
+            self._evaluate(self.data)
+        facts: dict[str, Any] = {}
+        for target, prepared in self._prepared.items():
+            if not facts:  # those of the first target
+                machine = msgspec.structs.replace(machine, device=prepared.device)
+                known = msgspec.structs.asdict(prepared).items()
+                facts = {k: v for k, v in known if k in InferenceProfile.__struct_fields__}
+            if prepared.parameters != facts["parameters"]:
+                self._notes.append(
+                    f"the model has {prepared.parameters:,} parameters on {target} and "
+                    f"{facts['parameters']:,} on {next(iter(self._prepared))}: their times are of "
+                    "different models"
+                )
+        model = self.request.model
         return InferenceProfile(
             id=profile_id,
-            key=self.job.key(machine),
+            key=profile_key(self.request, self.options, machine),
             model=model.name,
             family=model.family,
             task=model.task,
             downloads=model.downloads,
             machine=machine,
             options=self.options,
-            targets=tuple(self._target(name) for name in self.options.targets),
+            targets=tuple(map(self._target, self.options.targets)),
             started_at=started,
-            finished_at=now(),
-            inputs=known.inputs if known else (),
-            inputs_strategy=known.strategy if known else "",
-            load=busy,
-            place=place,
-            notes=tuple(self.notes),
+            finished_at=core.now(),
+            load=load,
+            place=self.folder.place,
+            notes=tuple(self._notes),
             **facts,
         )
 
-    def _model_facts(self) -> Prepared | None:
-        """What the first target reported; a note names targets with another model."""
-        first = next(iter(self.prepared), None)
-        if first is None:
-            return None
-        known = self.prepared[first]
-        for target, prepared in self.prepared.items():
-            if prepared.parameters != known.parameters:
-                self.notes.append(
-                    f"the model has {prepared.parameters:,} parameters on {target} and "
-                    f"{known.parameters:,} on {first}: their times are of different models"
-                )
-        return known
-
     def _target(self, name: str) -> TargetProfile:
         environment = self._profilers.of(name).environment
-        points = tuple(self.points[name])
+        points = tuple(self._points[name])
         return TargetProfile(
             target=name,
-            software=Software(
+            software=records.Software(
                 environment=environment.name,
                 python=environment.python,
                 torch=environment.torch,
@@ -411,44 +350,42 @@ class Inference:
             ),
             points=points,
             best_batch_size=analysis.best_batch(points),
-            **self.extras[name],
+            **self._extras[name],
         )
 
-    def step(self, what: str, share: float = 0.0) -> None:
-        """Report a step that begins, and which share of the profile it is."""
-        self._on_step(what, self.done)
-        self.done = min(1.0, self.done + share)
+    def _step(self, what: str, share: float = 0.0) -> None:
+        """Report a step that begins, and which share of its batch size it is."""
+        self.on_step(what, self._done)
+        self._done = min(1.0, self._done + share / len(self.options.batch_sizes))
 
     # --- one batch size --------------------------------------------------------------------------
 
-    def _batch(self, size: int, *, first: bool, share: float) -> None:
-        step = share / 10
+    def _batch(self, size: int) -> None:
+        first = size == self.options.batch_sizes[0]
         running: list[RunningSubject] = []
         try:
             for target in self.options.targets:
-                refused = self._refused(target, size)
-                if refused is not None:
-                    self.points[target].append(refused)
+                if (refused := self._refused(target, size)) is not None:
+                    self._points[target].append(refused)
                     continue
-                self.step(f"batch {size}: {target} is loaded and compiled", step)
+                self._step(f"batch {size}: {target} is loaded and compiled", 0.1)
                 running.append(self._start(target, size))
-            self._rounds(size, [subject for subject in running if subject.alive], share / 2)
-            self._finish_points(running)
+            self._rounds(size, [subject for subject in running if subject.alive], 0.5)
             for subject in running:
                 if subject.alive:
-                    self.step(f"batch {size}: looking into {subject.target}", step)
+                    self._step(f"batch {size}: looking into {subject.target}", 0.1)
                     self._inspect(subject, first=first)
-            self._compare(running)
+            self._compare([subject for subject in running if subject.alive and subject.wall])
             if first:
                 self._measure_setting_fixes(running)
         finally:
             for subject in running:
-                self._end(subject)
-                self.points[subject.target].append(subject.point)
+                subject.end()
+                self._points[subject.target].append(subject.point)
 
     def _refused(self, target: str, size: int) -> BatchPoint | None:
         """Why a batch size is not tried, from what smaller ones ended with."""
-        earlier, known = self.points[target], self.prepared.get(target)
+        earlier, known = self._points[target], self._prepared.get(target)
         if earlier and known is not None and known.is_fixed:
             return BatchPoint(
                 batch_size=size,
@@ -457,14 +394,13 @@ class Inference:
                 detail="the inputs have no batch dimension: give inputs of your own with --inputs",
             )
         for point in earlier:
+            if point.status in (Status.PASS, Status.SKIPPED):
+                continue
+            detail = f"not tried: batch {point.batch_size} ended with {point.status}"
             if point.status is Status.OOM:
                 detail = f"not tried: batch {point.batch_size} already ran out of memory"
-            elif point.status not in (Status.PASS, Status.UNSUPPORTED, Status.SKIPPED):
-                detail = f"not tried: batch {point.batch_size} ended with {point.status}"
             elif point.status is Status.UNSUPPORTED:
                 detail = point.detail
-            else:
-                continue
             return BatchPoint(batch_size=size, status=Status.SKIPPED, detail=detail)
         return None
 
@@ -480,54 +416,36 @@ class Inference:
         With `texts`, it is prepared to classify them, and compiles when it gets the first.
         """
         self._number += 1
-        folder = self.folder.scratch / f"{target}-{self._number}"
+        folder = self._scratch(target, self._number)
         folder.mkdir()
         if texts:
-            (folder / TEXTS_FILE).write_bytes(msgspec.json.encode(texts))
-        subject = RunningSubject(
-            number=self._number,
-            target=target,
-            profiler=self._profilers.of(target),
-            folder=folder,
-            point=BatchPoint(batch_size=size, status=Status.PASS),
-        )
-        options, limits = self.options, self.job.request.deadlines
+            (folder / messages.TEXTS_FILE).write_bytes(msgspec.json.encode(texts))
+        subject = RunningSubject(self._number, target, self._profilers.of(target), size)
         job = SubjectJob(
             folder=str(folder),
-            request=self.job.request,
-            target=target_kind(target),
+            request=self.request,
+            target=subject.kind,
             batch_size=size,
-            device=options.device,
-            dtype=options.dtype,
-            threads=options.threads,
-            max_length=options.max_length,
-            full_size=options.size == "full",
+            options=self.options,
             settings=settings or {},
         )
+        limits = self._limits
         seconds = limits.create_seconds + limits.inputs_seconds + limits.eager_seconds
         try:
-            prepared = subject.ask(PREPARE, Prepared, seconds, job)
+            prepared = subject.ask(messages.PREPARE, messages.Prepared, seconds, job)
             subject.prepared = prepared
-            if self.job.data is not None:
-                self.job.data.classes(prepared.labels)  # find an unknown label now
+            if self.data is not None:
+                self.data.classes(prepared.labels)  # find an unknown label now
             if not texts:
-                self.prepared.setdefault(target, prepared)
-                self._compile(subject, prepared)
+                self._prepared.setdefault(target, prepared)
+                warmup = self.options.warmup
+                subject.measure("first_call", limits.compile_seconds, warmup=warmup)
         except SubjectError as error:
             subject.failed(error)
         return subject
 
-    def _compile(self, subject: RunningSubject, prepared: Prepared) -> None:
-        seconds = self.job.request.deadlines.compile_seconds
-        first = subject.ask("first_call", FirstCall, seconds, warmup=self.options.warmup)
-        breaks = first.breaks
-        subject.update(
-            batch_size=prepared.batch_size,
-            load_seconds=prepared.load_seconds,
-            first_call_seconds=first.seconds,
-            graphs=first.graphs,
-            graph_breaks=sum(b.occurrences for b in breaks) if breaks is not None else None,
-        )
+    def _scratch(self, target: str, number: int) -> Path:
+        return self.folder.scratch / f"{target}-{number}"
 
     def _rounds(self, size: int, running: Sequence[RunningSubject], share: float) -> None:
         """Measure alternately; every other round runs the other way around."""
@@ -539,16 +457,15 @@ class Inference:
         for number in range(options.rounds):
             if number >= LEAST_ROUNDS and time.monotonic() - began > options.max_seconds:
                 break
-            self.step(
-                f"batch {size}: {names} interleaved, round {number + 1} of {options.rounds}",
-                share / options.rounds,
-            )
+            which = f"round {number + 1} of {options.rounds}"
+            self._step(f"batch {size}: {names} interleaved, {which}", share / options.rounds)
             for subject in running if number % 2 == 0 else reversed(running):
                 if not subject.alive:
                     continue
+                limit, runs = self._limits.profile_seconds, options.runs
                 try:
                     times = subject.ask(
-                        "measure", Round, self.deadline, runs=options.runs, seconds=seconds
+                        "measure", messages.Round, limit, runs=runs, seconds=seconds
                     )
                 except SubjectError as error:
                     subject.failed(error)
@@ -556,120 +473,114 @@ class Inference:
                 subject.wall.append(times.wall_seconds)
                 subject.cpu.append(times.cpu_seconds)
 
-    def _finish_points(self, running: Sequence[RunningSubject]) -> None:
-        for subject in running:
-            if subject.alive and subject.wall and subject.prepared:
-                samples = subject.samples()
-                subject.point = analysis.with_latency(
-                    subject.point,
-                    samples,
-                    tokens_per_sample=subject.prepared.tokens_per_sample,
-                    threads=self.options.threads,
-                )
-                self.samples.append(samples)
-
-    def _compare(self, running: Sequence[RunningSubject]) -> None:
-        """Compare with eager mode, and with the same target of the first environment."""
-        measured = {one.target: one for one in running if one.alive and one.wall}
+    def _compare(self, measured: Sequence[RunningSubject]) -> None:
+        """Judge the times: alone, against eager mode, against the target's first environment."""
+        samples = {}
+        for subject in measured:
+            known = subject.prepared
+            samples[subject.target] = records.Samples(
+                target=subject.target,
+                batch_size=subject.point.batch_size,
+                wall_seconds=tuple(subject.wall),
+                cpu_seconds=tuple(subject.cpu),
+            )
+            subject.point = analysis.with_latency(
+                subject.point,
+                samples[subject.target],
+                tokens_per_sample=known.tokens_per_sample if known is not None else None,
+                threads=self.options.threads,
+            )
+        self.samples += samples.values()
         first: dict[str, RunningSubject] = {}
-        for name, subject in measured.items():
-            eager = measured.get(eager_of(name, measured) or "")
-            if eager is not None and eager is not subject:
-                subject.point = analysis.with_speedup(
-                    subject.point, subject.samples(), eager.samples()
-                )
-            other = first.setdefault(target_kind(name), subject)
+        for subject in measured:
+            eager = eager_of(subject.target, samples)
+            if eager is not None and eager != subject.target:
+                own = samples[subject.target]
+                subject.point = analysis.with_speedup(subject.point, own, samples[eager])
+            other = first.setdefault(subject.kind, subject)
             if other is not subject:
                 judged = analysis.in_turns(other.wall, subject.wall)
-                subject.update(against_first=judged)
-
-    def _end(self, subject: RunningSubject) -> None:
-        """End the process of a subject, which may have ended before."""
-        with suppress(SubjectError):
-            subject.ask(END, object, END_SECONDS)
+                subject.point = msgspec.structs.replace(subject.point, against_first=judged)
 
     # --- what would disturb a time ---------------------------------------------------------------
 
     def _inspect(self, subject: RunningSubject, *, first: bool) -> None:
         """Look into a subject. What fails is missing, and a note says why."""
-        for what, step in self._inspections(subject, first=first):
+        inductor, limit = subject.kind == INDUCTOR, self._limits.profile_seconds
+        generates = subject.prepared is not None and subject.prepared.generates
+        steps: tuple[tuple[str, bool, Callable[[], None]], ...] = (
+            ("memory", True, lambda: self._memory(subject)),
+            ("comparison with eager mode", subject.kind != EAGER, lambda: self._numerics(subject)),
+            (
+                "trace of a call",
+                inductor and self.options.device == CPU,
+                lambda: subject.measure("segments", limit, calls=SEGMENT_CALLS),
+            ),
+            (
+                "trace",
+                first and self.trace and subject.kind in analysis.TRACED,
+                lambda: self._trace(subject),
+            ),
+            ("generation", first and generates, lambda: self._generation(subject)),
+            ("warm first call", first and inductor, lambda: subject.measure("recompile", limit)),
+        )
+        for what, wanted, step in steps:
             try:
-                step(subject)
+                if wanted:
+                    step()
             except SubjectError as error:
                 where = f"{subject.target} at batch {subject.point.batch_size}"
-                self.notes.append(f"{what} of {where} failed: {error.failure.detail}")
+                self._notes.append(f"{what} of {where} failed: {error.failure.detail}")
                 if error.failure.status in (Status.TIMEOUT, Status.OOM, Status.CRASHED):
                     return  # its process has ended
 
-    def _inspections(
-        self, subject: RunningSubject, *, first: bool
-    ) -> Iterator[tuple[str, Callable[[RunningSubject], None]]]:
-        kind = target_kind(subject.target)
-        yield "memory", self._memory
-        if kind != EAGER:
-            yield "comparison with eager mode", self._numerics
-        if kind == INDUCTOR and self.options.device == CPU:
-            yield "trace of a call", self._segments
-        if first and self.job.trace and kind in analysis.TRACED:
-            yield "trace", self._trace
-        if first and subject.prepared is not None and subject.prepared.generates:
-            yield "generation", self._generation
-        if first and kind == INDUCTOR:
-            yield "warm first call", self._warm_first_call
-
     def _memory(self, subject: RunningSubject) -> None:
-        use = subject.ask("memory", MemoryUse, self.deadline)
-        subject.update(memory=use.memory, device_utilization=use.device_utilization)
-        if use.device_note and use.device_note not in self.notes:
-            self.notes.append(use.device_note)
+        limit = self._limits.profile_seconds
+        subject.point, note = subject.ask("memory", tuple[BatchPoint, str], limit)
+        if note and note not in self._notes:
+            self._notes.append(note)
 
     def _numerics(self, subject: RunningSubject) -> None:
-        seconds = self.job.request.deadlines.compare_seconds
-        numerics = subject.ask("compare", Numerics, seconds)
-        subject.update(numerics=numerics)
-        if numerics.deterministic and not numerics.matches:
-            self.notes.append(
+        subject.measure("compare", self._limits.compare_seconds)
+        numerics = subject.point.numerics
+        if numerics is not None and numerics.deterministic and not numerics.matches:
+            self._notes.append(
                 f"{subject.target} at batch {subject.point.batch_size} differs from eager in "
                 f"{numerics.mismatches[0]}: its speed-up is not shown"
             )
 
-    def _segments(self, subject: RunningSubject) -> None:
-        segments, costs = self._costs(subject, SEGMENT_CALLS)
-        subject.update(segments=segments, breaks=costs)
-
-    def _costs(self, subject: RunningSubject, calls: int) -> tuple[Segments, tuple[BreakCost, ...]]:
-        return subject.ask(
-            "segments", tuple[Segments, tuple[BreakCost, ...]], self.deadline, calls=calls
-        )
-
     def _trace(self, subject: RunningSubject) -> None:
-        operators = subject.ask("trace", tuple[OpStat, ...], self.deadline, calls=TRACE_CALLS)
-        self.extras[subject.target]["operators"] = operators
+        limit = self._limits.profile_seconds
+        operators = subject.ask("trace", tuple[records.OpStat, ...], limit, calls=TRACE_CALLS)
+        self._extras[subject.target]["operators"] = operators
         folder = analysis.trace_folder(subject.target, self.options.targets)
-        for name in (TRACE_FILE, STACKS_FILE):
-            self.folder.adopt(subject.folder / name, f"{folder}/{name}")
+        for name in (messages.TRACE_FILE, messages.STACKS_FILE):
+            source = self._scratch(subject.target, subject.number) / name
+            self.folder.adopt(source, f"{folder}/{name}")
 
     def _generation(self, subject: RunningSubject) -> None:
-        times = subject.ask("generate", Generated, self.deadline, tokens=NEW_TOKENS, runs=TEXTS)
+        prompt_tokens, *parts = subject.ask(
+            "generate",
+            tuple[int, messages.Round, messages.Round],
+            self._limits.profile_seconds,
+            tokens=NEW_TOKENS,
+            runs=TEXTS,
+        )
         # Each text is a round: prompt and tokens take turns.
         prefill, decode = (
             analysis.timing([(seconds,) for seconds in part.wall_seconds], [part.cpu_seconds])
-            for part in (times.prefill, times.decode)
+            for part in parts
         )
         size = subject.point.batch_size
-        self.extras[subject.target]["generation"] = TextGeneration(
+        self._extras[subject.target]["generation"] = records.TextGeneration(
             batch_size=size,
-            prompt_tokens=times.prompt_tokens,
+            prompt_tokens=prompt_tokens,
             new_tokens=NEW_TOKENS,
             prefill=prefill,
             decode=decode,
-            prefill_tokens_per_second=size * times.prompt_tokens / prefill.median_seconds,
+            prefill_tokens_per_second=size * prompt_tokens / prefill.median_seconds,
             decode_tokens_per_second=size / decode.median_seconds,
         )
-
-    def _warm_first_call(self, subject: RunningSubject) -> None:
-        first = subject.ask("recompile", FirstCall, self.deadline)
-        subject.update(warm_first_call_seconds=first.seconds)
 
     # --- what is measured once -------------------------------------------------------------------
 
@@ -677,57 +588,57 @@ class Inference:
         """Compile once more with each setting that torch suggests; measure both alternately."""
         for base in running:
             breaks = base.point.breaks
-            if not (base.alive and target_kind(base.target) == INDUCTOR and breaks):
+            if not (base.alive and base.kind == INDUCTOR and breaks):
                 continue
             fixes = []
             for setting in suggested_settings(breaks):
-                self.step(f"what {setting} saves")
+                self._step(f"what {setting} saves")
                 changed = self._start(base.target, base.point.batch_size, {setting: True})
-                try:
-                    fixes.append(self._setting_fix(base, changed, setting))
-                finally:
-                    self._end(changed)
-            self.extras[base.target]["setting_fixes"] = tuple(fixes)
+                fixes.append(self._setting_fix(base, changed, setting))
+                changed.end()
+            self._extras[base.target]["setting_fixes"] = tuple(fixes)
 
     def _setting_fix(
         self, base: RunningSubject, changed: RunningSubject, setting: str
     ) -> SettingFix:
-        before = base.point
+        before, limit = base.point, self._limits.profile_seconds
         fix = SettingFix(
             setting=setting,
             breaks_before=before.graph_breaks or 0,
             breaks_after=changed.point.graph_breaks or 0,
             graphs_before=before.graphs or 0,
             graphs_after=changed.point.graphs or 0,
+            detail=changed.point.detail,
         )
         if not changed.alive:
-            return msgspec.structs.replace(fix, detail=changed.point.detail)
+            return fix
         # The base was measured before; a fair comparison needs new, interleaved rounds of both.
         kept = len(base.wall)
         self._rounds(before.batch_size, [base, changed], 0.0)
+        rounds = base.wall[kept:]
         try:
-            matches = changed.ask("compare", Numerics, self.deadline).matches
-            left = {cost.fingerprint for cost in self._costs(changed, 1)[1]}
+            changed.measure("compare", limit)
+            changed.measure("segments", limit, calls=1)
         except SubjectError as error:
             return msgspec.structs.replace(fix, detail=error.failure.detail)
-        rounds = base.wall[kept:]
-        del base.wall[kept:], base.cpu[kept:]
         judged = analysis.in_turns(rounds, changed.wall)
         if judged.ratio is None or before.latency is None:
             return msgspec.structs.replace(fix, detail=judged.reason)
         seconds = analysis.timing(rounds, []).median_seconds
+        left = {cost.fingerprint for cost in changed.point.breaks}
+        numerics = changed.point.numerics
         return msgspec.structs.replace(
             fix,
             removed=tuple(c.fingerprint for c in before.breaks if c.fingerprint not in left),
             saving_seconds=seconds * (1 - judged.ratio),
             saving_low_seconds=seconds * (1 - (judged.ratio_high or judged.ratio)),
             saving_high_seconds=seconds * (1 - (judged.ratio_low or judged.ratio)),
-            certain=judged.verdict is Verdict.FASTER,
-            matches=matches,
+            certain=judged.verdict is records.Verdict.FASTER,
+            matches=numerics.matches if numerics is not None else None,
             detail=judged.reason,
         )
 
-    def _evaluate(self, data: LabelledTexts) -> None:
+    def _evaluate(self, data: labelled.LabelledTexts) -> None:
         """Classify the complete file on eager mode and on Inductor, and score both."""
         predicted: dict[str, list[int]] = {}
         for target in self.options.targets:
@@ -736,59 +647,50 @@ class Inference:
             subject = self._start(target, CLASSIFIER_BATCH, texts=data.texts)
             try:
                 if not subject.alive or subject.prepared is None:
-                    self.notes.append(f"{target} was not scored: {subject.point.detail}")
+                    self._notes.append(f"{target} was not scored: {subject.point.detail}")
                     continue
                 truth = data.classes(subject.prepared.labels)
-                classes, seconds = self._classified(subject, len(data.texts))
+                predicted[target], seconds = self._classified(subject, len(data.texts))
             except SubjectError as error:
-                self.notes.append(f"{target} was not scored: {error.failure.detail}")
+                self._notes.append(f"{target} was not scored: {error.failure.detail}")
                 continue
             finally:
-                self._end(subject)
-            predicted[target] = classes
+                subject.end()
             known = eager_of(target, predicted)
-            eager = predicted[known] if known not in (None, target) else None
-            accuracy = scores.accuracy_of(truth, classes, eager=eager, seconds=seconds)
-            self.extras[target]["accuracy"] = accuracy
+            self._extras[target]["accuracy"] = labelled.accuracy_of(
+                truth,
+                predicted[target],
+                eager=predicted[known] if known not in (None, target) else None,
+                seconds=seconds,
+            )
 
     def _classified(self, subject: RunningSubject, count: int) -> tuple[list[int], float]:
         classes: list[int] = []
         seconds = 0.0
         for start in range(0, count, CHUNK):
-            self.done = start / count
-            self.step(f"{subject.target} classifies {start:,} of {count:,} texts")
+            self._done = start / count
+            self._step(f"{subject.target} classifies {start:,} of {count:,} texts")
+            limit, stop = self._limits.profile_seconds, min(start + CHUNK, count)
             part, taken = subject.ask(
-                "classify",
-                tuple[list[int], float],
-                self.deadline,
-                start=start,
-                stop=min(start + CHUNK, count),
+                "classify", tuple[list[int], float], limit, start=start, stop=stop
             )
             classes += part
             seconds += taken
         return classes, seconds
 
 
-def suggested_settings(breaks: Sequence[BreakCost]) -> list[str]:
+def suggested_settings(breaks: Sequence[records.BreakCost]) -> list[str]:
     """The settings that torch suggests against these breaks."""
     return list(dict.fromkeys(s for cost in breaks for s in _SETTING.findall(cost.reason)))
 
 
-def profile_model(
-    job: Job,
-    profilers: Profilers,
-    folder: ProfileFolder,
-    on_step: ReportStep,
-    profile_id: str,
-) -> StoredProfile:
+def profile_model(progress: Inference, profile_id: str) -> StoredProfile:
     """Profile one model and store everything: the files first, the record last."""
-    progress = Inference(job, profilers, folder, on_step)
+    folder, samples = progress.folder, progress.samples
     try:
-        profile = progress.run(profile_id, folder.place)
-        on_step("writing files", 1.0)
-        folder.write(dict(report.files(profile, progress.samples)))
-        folder.write(dict(report.plots(profile)))
-        folder.write(dict(report.render(profile, progress.samples)))
+        profile = progress.run(profile_id)
+        progress.on_step("writing files", 1.0)
+        folder.write(dict(report.files(profile, samples)))
         profile = msgspec.structs.replace(profile, files=folder.names())
         folder.finish(profile)
     finally:
@@ -796,22 +698,32 @@ def profile_model(
     return StoredProfile(profile=profile, folder=folder.path)
 
 
-def this_machine(device: str = "cpu") -> Machine:
-    """Describe this machine."""
+def profile_key(request: core.Request, options: InferenceOptions, machine: Machine) -> str:
+    """A digest of model, options and machine, but not of the software.
+
+    The software is what two profiles with one key are compared for. The content of a person's own
+    module is left out for the same reason.
+    """
+    model, build = request.model, request.model.build
+    config = build.config_sha256 if isinstance(build, core.ConfigBuild) else ""
+    facts = [model.name, model.revision, config, options, machine]
+    return core.digest(msgspec.to_builtins(facts))
+
+
+def this_machine() -> Machine:
+    """Describe this machine, without its GPU."""
     import psutil
 
     cpu = platform.processor() or platform.machine()
     with suppress(OSError):  # Linux only
-        lines = (line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines())
-        names = (value.strip() for name, _, value in lines if name.strip() in _CPU_NAMES)
-        cpu = next(names, cpu)
+        known = _CPU.search(Path("/proc/cpuinfo").read_text())
+        cpu = known[1].strip() if known else cpu
     allowed = getattr(os, "sched_getaffinity", None)  # Linux only
     return Machine(
         cpu=cpu,
         cores=len(allowed(0)) if allowed else os.cpu_count() or 1,
         memory_bytes=int(psutil.virtual_memory().total),
         system=f"{platform.system()} {platform.machine()}",
-        device=device,
     )
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from compilewatch.extras.profiles.records import Memory, ProfileFailure
-from compilewatch.records import GraphBreak, Record, Request, TensorSummary
+from compilewatch.extras.profiles.records import InferenceOptions
+from compilewatch.records import Phase, Record, Request, Status, TensorSummary
 
 TRACE_FILE = "trace.json"
 STACKS_FILE = "stacks.txt"
@@ -29,19 +29,14 @@ END = "end"
 class SubjectJob(Record, frozen=True, kw_only=True):
     """What a subject is: a model, in `folder`, on one target at one batch size.
 
-    `target` is `eager`, `inductor` or `xla`, `device` is `cpu` or `cuda`. `full_size` builds the
-    model in the size of its configuration. `settings` are values of `torch._dynamo.config`.
+    `target` is `eager`, `inductor` or `xla`. `settings` are values of `torch._dynamo.config`.
     """
 
     folder: str
     request: Request
     target: str
     batch_size: int
-    device: str = "cpu"
-    dtype: str = "float32"
-    threads: int = 1
-    max_length: int | None = None
-    full_size: bool = True
+    options: InferenceOptions
     settings: dict[str, bool] = {}
 
 
@@ -58,6 +53,14 @@ class Order(Record, frozen=True, kw_only=True):
     job: SubjectJob | None = None
 
 
+class ProfileFailure(Record, frozen=True, kw_only=True):
+    """Why a step of a profile ended without a value."""
+
+    status: Status
+    phase: Phase
+    detail: str
+
+
 class StepReply(Record, frozen=True, kw_only=True):
     """What the step returned; `failure` if it raised an error, or if the subject ended."""
 
@@ -66,32 +69,22 @@ class StepReply(Record, frozen=True, kw_only=True):
 
 
 class Prepared(Record, frozen=True, kw_only=True):
-    """`batch_size` is that of the inputs; `is_fixed` says that no other one can be made.
+    """A built model with its inputs. What a profile says of its model has the same names there.
 
-    `labels` are the names of the classes of a classifier, by index. `device` is the name of a CUDA
-    device, and `cpu` otherwise.
+    `is_fixed` says that no other batch size can be made. `labels` are the names of the classes of a
+    classifier, by index. `device` is the name of a CUDA device, and `cpu` otherwise.
     """
 
-    load_seconds: float
     parameters: int
     trainable_parameters: int
     model_bytes: int
     inputs: tuple[TensorSummary, ...]
-    strategy: str
-    batch_size: int
-    is_fixed: bool = False
+    inputs_strategy: str
     tokens_per_sample: int | None = None
+    is_fixed: bool = False
     generates: bool = False
     labels: tuple[str, ...] = ()
     device: str = "cpu"
-
-
-class FirstCall(Record, frozen=True, kw_only=True):
-    """The first call, which compiles."""
-
-    seconds: float
-    graphs: int | None = None
-    breaks: tuple[GraphBreak, ...] | None = None
 
 
 class Round(Record, frozen=True, kw_only=True):
@@ -101,39 +94,11 @@ class Round(Record, frozen=True, kw_only=True):
     cpu_seconds: tuple[float, ...]
 
 
-class MemoryUse(Record, frozen=True, kw_only=True):
-    """`device_note` says why the utilisation of a CUDA device is not known."""
-
-    memory: Memory
-    device_utilization: float | None = None
-    device_note: str = ""
-
-
-class Generated(Record, frozen=True, kw_only=True):
-    """The times of each prompt, and of each token (mean of one text)."""
-
-    prompt_tokens: int
-    prefill: Round
-    decode: Round
-
-
-class NeuronCapture(Record, frozen=True, kw_only=True):
-    """Profile some training steps of a model with torch_neuronx, in its environment.
-
-    The fields from `port` on are the arguments of `torch_neuronx.experimental.profiler.profile`.
-    """
-
-    request: Request
-    steps: int = 10
-    port: int = 9012
-    profile_type: str = "trace"
-    ms_duration: int = 15000
-    neuron_tensorboard_plugin_dir: str = "logs/plugins/neuron"
-    delete_working: bool = True
-
-
 class CapturedProfile(Record, frozen=True, kw_only=True):
-    """`files` are below the folder of the capture; `blocks` counts the named blocks that ran."""
+    """Training steps under Neuron's profiler.
+
+    `files` are below the folder of the capture; `blocks` counts the named blocks that ran.
+    """
 
     api: str
     steps: int

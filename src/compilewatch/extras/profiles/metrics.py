@@ -8,11 +8,10 @@ other models are counted.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from compilewatch.extras.profiles.records import (
-    BatchPoint,
     InferenceProfile,
     TargetProfile,
     Verdict,
@@ -34,72 +33,66 @@ Sample = tuple[str, tuple[str, ...], float]
 
 PROFILED = ("model", "family", "target")
 
-DEFINITIONS: tuple[Definition, ...] = (
-    Definition(
-        "compilewatch_latency_seconds",
-        "Time of one call of a profiled model; the quantile 0.99 is absent without 662 samples.",
-        (*PROFILED, "batch_size", "quantile"),
-        RUN,
-    ),
-    Definition(
-        "compilewatch_throughput_samples_per_second",
-        "Samples per second of a profiled model, from the median of its calls.",
-        (*PROFILED, "batch_size"),
-        RUN,
-    ),
-    Definition(
-        "compilewatch_profile_memory_bytes",
-        "Peak resident memory of a process that makes one call of a profiled model.",
-        (*PROFILED, "batch_size"),
-        RUN,
-    ),
-    Definition(
-        "compilewatch_profile_speedup_ratio",
-        "Latency in eager mode divided by that of the target, from interleaved rounds; absent "
-        "where the numbers differ.",
-        (*PROFILED, "batch_size"),
-        RUN,
-    ),
-    Definition(
-        "compilewatch_break_cost_ratio",
-        "Share of a call that the graph breaks of a profiled model cost, at its smallest batch "
-        "size; 0 without graph breaks.",
-        PROFILED,
-        RUN,
-    ),
-    Definition(
-        "compilewatch_break_cost_downloads",
-        "The same share times the downloads of the model: it ranks what is worth fixing.",
-        PROFILED,
-        RUN,
-    ),
-    Definition(
-        "compilewatch_break_even_calls",
-        "Calls after which compiling has paid, with empty (cold) and filled (warm) caches; absent "
-        "where it never does.",
-        (*PROFILED, "cache"),
-        RUN,
-    ),
-    Definition(
-        "compilewatch_profiles",
-        "Profiled models by target: stable, unstable (the rounds differ by more than 10 %), or "
-        "failed.",
-        ("target", "stability"),
-        RUN,
-    ),
-    Definition(
-        "compilewatch_profile_changes",
-        "Batch sizes of profiled models by verdict against the baseline, beyond noise; absent "
-        "without a baseline.",
-        ("target", "verdict"),
-        RUN,
-    ),
-    Definition(
-        "compilewatch_profile_slower_ratio",
-        "CPU time divided by that of the baseline, of a model that is slower beyond noise.",
-        PROFILED,
-        RUN,
-    ),
+DEFINITIONS = tuple(
+    Definition(name, text, labels, RUN)
+    for name, text, labels in (
+        (
+            "compilewatch_latency_seconds",
+            "Time of one call of a profiled model; the quantile 0.99 is absent without 662 "
+            "samples.",
+            (*PROFILED, "batch_size", "quantile"),
+        ),
+        (
+            "compilewatch_throughput_samples_per_second",
+            "Samples per second of a profiled model, from the median of its calls.",
+            (*PROFILED, "batch_size"),
+        ),
+        (
+            "compilewatch_profile_memory_bytes",
+            "Peak resident memory of a process that makes one call of a profiled model.",
+            (*PROFILED, "batch_size"),
+        ),
+        (
+            "compilewatch_profile_speedup_ratio",
+            "Latency in eager mode divided by that of the target, from interleaved rounds; absent "
+            "where the numbers differ.",
+            (*PROFILED, "batch_size"),
+        ),
+        (
+            "compilewatch_break_cost_ratio",
+            "Share of a call that the graph breaks of a profiled model cost, at its smallest batch "
+            "size; 0 without graph breaks.",
+            PROFILED,
+        ),
+        (
+            "compilewatch_break_cost_downloads",
+            "The same share times the downloads of the model: it ranks what is worth fixing.",
+            PROFILED,
+        ),
+        (
+            "compilewatch_break_even_calls",
+            "Calls after which compiling has paid, with empty (cold) and filled (warm) caches; "
+            "absent where it never does.",
+            (*PROFILED, "cache"),
+        ),
+        (
+            "compilewatch_profiles",
+            "Profiled models by target: stable, unstable (the rounds differ by more than 10 %), or "
+            "failed.",
+            ("target", "stability"),
+        ),
+        (
+            "compilewatch_profile_changes",
+            "Batch sizes of profiled models by verdict against the baseline, beyond noise; absent "
+            "without a baseline.",
+            ("target", "verdict"),
+        ),
+        (
+            "compilewatch_profile_slower_ratio",
+            "CPU time divided by that of the baseline, of a model that is slower beyond noise.",
+            PROFILED,
+        ),
+    )
 )
 
 LABELS: dict[str, str] = {
@@ -112,10 +105,9 @@ LABELS: dict[str, str] = {
 
 def samples(part: RunProfiles) -> Iterator[Sample]:
     """Yield the samples of all profiles of a run; nothing for a run without profiles."""
-    if not part.profiles:
-        return
+    shown = {profile.model: profile.family for profile in _ranked(part.profiles)[:SHOWN_MODELS]}
     yield from of_profiles(part.profiles)
-    yield from _changes(part, {profile.model for profile in _ranked(part.profiles)[:SHOWN_MODELS]})
+    yield from _changes(part, shown)
 
 
 def of_profiles(profiles: Sequence[InferenceProfile]) -> Iterator[Sample]:
@@ -142,9 +134,19 @@ def _of_target(
 ) -> Iterator[Sample]:
     who = (profile.model, profile.family, target.target)
     best = next((p for p in target.points if p.batch_size == target.best_batch_size), None)
-    points = [p for p in target.points if p.latency and (detailed or p is best)]
-    for point in points:
-        yield from _of_point(who, point)
+    for point in target.points:
+        if point.latency is None or not (detailed or point is best):
+            continue
+        memory = point.memory.rss_peak_bytes if point.memory is not None else None
+        for name, own, value in (
+            ("compilewatch_latency_seconds", ("0.5",), point.latency.median_seconds),
+            ("compilewatch_latency_seconds", ("0.99",), point.latency.p99_seconds),
+            ("compilewatch_throughput_samples_per_second", (), point.samples_per_second),
+            ("compilewatch_profile_memory_bytes", (), memory),
+            ("compilewatch_profile_speedup_ratio", (), point.speedup),
+        ):
+            if value is not None:
+                yield name, (*who, str(point.batch_size), *own), value
     broken = next((p for p in target.points if p.segments is not None), None)
     if broken is not None:
         share = sum(cost.share for cost in broken.breaks)
@@ -157,40 +159,20 @@ def _of_target(
             yield "compilewatch_break_even_calls", (*who, cache), calls
 
 
-def _of_point(who: tuple[str, ...], point: BatchPoint) -> Iterator[Sample]:
-    assert point.latency is not None
-    labels = (*who, str(point.batch_size))
-    memory = point.memory.rss_peak_bytes if point.memory is not None else None
-    for name, own, value in (
-        ("compilewatch_latency_seconds", ("0.5",), point.latency.median_seconds),
-        ("compilewatch_latency_seconds", ("0.99",), point.latency.p99_seconds),
-        ("compilewatch_throughput_samples_per_second", (), point.samples_per_second),
-        ("compilewatch_profile_memory_bytes", (), memory),
-        ("compilewatch_profile_speedup_ratio", (), point.speedup),
-    ):
-        if value is not None:
-            yield name, (*labels, *own), value
-
-
-def _changes(part: RunProfiles, shown: set[str]) -> Iterator[Sample]:
-    """Counts by verdict, and the models that are slower; nothing without a baseline."""
-    if not part.changes:
-        return
+def _changes(part: RunProfiles, shown: Mapping[str, str]) -> Iterator[Sample]:
+    """Counts by verdict, and the models that are slower; `shown` has the family of a model."""
     counts: Counter[tuple[str, str]] = Counter()
-    families = {profile.model: profile.family for profile in part.profiles}
     for compared in part.changes:
         worst: dict[str, float] = {}
         for point in compared.points:
-            counts[point.target, point.judgement.verdict.value] += 1
-            if point.judgement.verdict is Verdict.SLOWER and compared.model in shown:
-                ratio = point.judgement.ratio or 1.0
-                worst[point.target] = max(ratio, worst.get(point.target, 0.0))
+            slower, judged = (point.target, Verdict.SLOWER.value), point.judgement
+            counts[point.target, judged.verdict.value] += 1
+            counts[slower] += 0  # A measured zero is exported: an alert must see it fall to that.
+            if judged.verdict is Verdict.SLOWER and compared.model in shown:
+                worst[point.target] = max(judged.ratio or 1.0, worst.get(point.target, 0.0))
         for target, ratio in worst.items():
-            who = (compared.model, families.get(compared.model, "unknown"), target)
+            who = (compared.model, shown[compared.model], target)
             yield "compilewatch_profile_slower_ratio", who, ratio
-    # A measured zero is exported, because an alert must see the value fall to it.
-    for target in {point.target for c in part.changes for point in c.points}:
-        counts.setdefault((target, Verdict.SLOWER.value), 0)
     for labels, count in counts.items():
         yield "compilewatch_profile_changes", labels, count
 

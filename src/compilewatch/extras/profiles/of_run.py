@@ -11,15 +11,16 @@ import msgspec
 from compilewatch.environments import Environments
 from compilewatch.errors import LauncherError
 from compilewatch.extras.profiles.analysis import compare_profiles
-from compilewatch.extras.profiles.measurement import Job, Profilers, profile_model
+from compilewatch.extras.profiles.measurement import Inference, Profilers, profile_model
 from compilewatch.extras.profiles.records import (
     EAGER,
     InferenceOptions,
     InferenceProfile,
     ProfileComparison,
+    Verdict,
 )
 from compilewatch.extras.profiles.report import PAGE
-from compilewatch.extras.profiles.store import PREFIX, ProfileFolder, read_profiles
+from compilewatch.extras.profiles.store import PREFIX, ProfileFolder, StoredProfile, read_profiles
 from compilewatch.files import safe_name
 from compilewatch.launchers import Observer
 from compilewatch.records import Depth, Link, Mode, Request, Result, Status, Tier
@@ -76,9 +77,9 @@ def profile_run(
             for count, request in enumerate(requests):
                 name = request.model.name
                 folder = ProfileFolder(root, f"{FOLDER}/{safe_name(name)}")
-                job = Job(request=request, options=OPTIONS)
                 observer.on_step(f"{name} ({count + 1} of {len(requests)})", 0.0)
-                profile_model(job, profilers, folder, lambda *_: None, f"{PREFIX}{run_id}")
+                inference = Inference(request, OPTIONS, profilers, folder, lambda *_: None)
+                profile_model(inference, f"{PREFIX}{run_id}")
     except LauncherError as error:
         left = len(requests) - count
         return (f"{left} of {len(requests)} models were not profiled: {error}",)
@@ -107,19 +108,17 @@ class RunProfiles:
 def view_of_run(stored: StoredRun, baseline: StoredRun | None) -> tuple[RunProfiles, Sequence[str]]:
     """The profiles of a run, and notes on damaged lines and on what became slower."""
     known, damaged = read_profiles(stored.path)
+    olds = read_profiles(baseline.path)[0] if known and baseline is not None else ()
+    changes = compared_with(known, olds)
     profiles = tuple(profile.profile for profile in known)
-    changes = compared_with(stored, baseline) if profiles else ()
     return RunProfiles(profiles=profiles, changes=changes), [*damaged, *slower_notes(changes)]
 
 
-def compared_with(run: StoredRun, baseline: StoredRun | None) -> tuple[ProfileComparison, ...]:
+def compared_with(
+    new: Iterable[StoredProfile], old: Iterable[StoredProfile]
+) -> tuple[ProfileComparison, ...]:
     """Compare the profiles of a run with those of its baseline, model by model."""
-    if baseline is None:
-        return ()
-    olds, news = (
-        {profile.profile.model: profile for profile in read_profiles(stored.path)[0]}
-        for stored in (baseline, run)
-    )
+    olds, news = ({stored.profile.model: stored for stored in side} for side in (old, new))
     return tuple(
         compare_profiles(
             olds[name].profile, olds[name].samples(), news[name].profile, news[name].samples()
@@ -128,16 +127,13 @@ def compared_with(run: StoredRun, baseline: StoredRun | None) -> tuple[ProfileCo
     )
 
 
-def slower_notes(compared: Sequence[ProfileComparison]) -> list[str]:
+def slower_notes(compared: Sequence[ProfileComparison]) -> Iterator[str]:
     """One line for each model that is slower than in the baseline, beyond noise."""
-    notes = []
     for comparison in compared:
-        points = [p for p in comparison.points if p.judgement.verdict == "slower"]
-        if points:
+        if points := comparison.of(Verdict.SLOWER):
             changes = ", ".join(
                 f"{p.target} at batch {p.batch_size} {(p.judgement.ratio or 1) - 1:+.0%}"
                 for p in points
             )
             also = f" ({'; '.join(comparison.differences)})" if comparison.differences else ""
-            notes.append(f"{comparison.model} is slower than in the baseline: {changes}{also}")
-    return notes
+            yield f"{comparison.model} is slower than in the baseline: {changes}{also}"

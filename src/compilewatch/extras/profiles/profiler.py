@@ -12,7 +12,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -23,13 +23,11 @@ from compilewatch.contract.processes import resident_bytes
 from compilewatch.errors import did_you_mean
 from compilewatch.extras.profiles.training import (
     CONFIG_FILE,
-    METRICS_FILE,
-    OPERATOR_COLUMNS,
     OPERATORS_FILE,
-    STAGES_FILE,
     STEPS_FILE,
     SUMMARY_FILE,
     TRACE_FILE,
+    OperatorStat,
     Stage,
     Step,
     TrainingConfig,
@@ -101,7 +99,7 @@ class Profiler:
         self._folder: TrainingFolder | None = None
         self._clock = StageClock()
         self._trace: Any = None  # torch.profiler.profile, while it records
-        self._traced_step: AbstractContextManager[object] = nullcontext()
+        self._traced_step = ExitStack()
         self._index = self._lost = 0
         self._epoch: int | None = None
         self._pid = os.getpid()
@@ -129,11 +127,11 @@ class Profiler:
     ) -> None:
         if self._running():
             self._active = False
+            assert self._folder is not None
             self._quietly("the trace cannot be written", self._save_trace)
             failure = None if error is None else f"{type(error).__name__}: {error}"[:1000]
             self._quietly("the profile cannot be completed", lambda: self._finish(failure))
-            if self._folder is not None:
-                self._quietly("the profile cannot be closed", self._folder.close)
+            self._quietly("the profile cannot be closed", self._folder.close)
 
     def stage(self, name: str | Stage) -> AbstractContextManager[None]:
         """Return the context of one stage of the step; see `Stage` for the names."""
@@ -183,26 +181,25 @@ class Profiler:
         torch: Any = sys.modules.get("torch")
         model, target, settings = self._about
         cuda = torch is not None and torch.cuda.is_available()
-        folder.begin(
-            TrainingConfig(
-                id=folder.id,
-                started_at=now(),
-                pid=self._pid,
-                python=platform.python_version(),
-                cores=os.cpu_count() or 1,
-                machine=f"{platform.node()} {platform.system()} {platform.machine()}",
-                torch=str(torch.__version__) if torch is not None else None,
-                threads=torch.get_num_threads() if torch is not None else None,
-                device="cuda" if cuda else "cpu",
-                synchronized=self._synchronize is not None or cuda,
-                model=model,
-                target=target,
-                warm_up_steps=self._warm_up,
-                traced_from=self._warm_up if self._trace_steps else None,
-                traced_steps=self._trace_steps,
-                settings=settings,
-            )
+        config = TrainingConfig(
+            id=folder.path.name,
+            started_at=now(),
+            pid=self._pid,
+            python=platform.python_version(),
+            cores=os.cpu_count() or 1,
+            machine=f"{platform.node()} {platform.system()} {platform.machine()}",
+            torch=str(torch.__version__) if torch is not None else None,
+            threads=torch.get_num_threads() if torch is not None else None,
+            device="cuda" if cuda else "cpu",
+            synchronized=self._synchronize is not None or cuda,
+            model=model,
+            target=target,
+            warm_up_steps=self._warm_up,
+            traced_from=self._warm_up if self._trace_steps else None,
+            traced_steps=self._trace_steps,
+            settings=settings,
         )
+        folder.begin(config)
         self._folder, self._active = folder, True
         self._began = time.perf_counter()
         self._begin_step()
@@ -210,9 +207,7 @@ class Profiler:
     def _begin_step(self) -> None:
         if self._trace_steps and self._index == self._warm_up and "torch" in sys.modules:
             self._quietly("the trace cannot be started", self._start_trace)
-        if self._trace is not None:
-            self._traced_step = self._annotated(STEP_NAME)
-            self._traced_step.__enter__()
+        self._traced_step.enter_context(self._annotated(STEP_NAME))
         self._cpu_began = time.process_time()
         self._step_began = time.perf_counter() - self._began
         self._clock.begin_step()
@@ -224,7 +219,7 @@ class Profiler:
         ended, traced = time.perf_counter(), self._trace is not None
         index, self._index = self._index, self._index + 1
         try:
-            self._end_traced_step()
+            self._traced_step.close()
             if index + 1 >= self._warm_up + self._trace_steps:
                 self._quietly("the trace cannot be written", self._save_trace)
             value = self._quietly("the loss cannot be read", lambda: _number(loss))
@@ -244,21 +239,18 @@ class Profiler:
                 loss=value if finite else None,
                 loss_finite=finite,
                 resident_bytes=resident_bytes(),
-                device_peak_bytes=_device_peak(),
+                device_peak_bytes=int(cuda.max_memory_allocated()) if (cuda := _cuda()) else None,
                 device_utilization=self._utilization(),
                 traced=traced,
             )
-            self._append(step)
+            assert self._folder is not None
+            try:
+                self._folder.append(step)
+            except OSError as error:
+                self._lost += 1
+                self._problem(f"{self._folder.path}: steps are lost: {error.strerror or error}")
         finally:
             self._begin_step()
-
-    def _append(self, step: Step) -> None:
-        assert self._folder is not None
-        try:
-            self._folder.append(step)
-        except OSError as error:
-            self._lost += 1
-            self._problem(f"{self._folder.path}: steps are lost: {error.strerror or error}")
 
     # --- the recording: errors of torch propagate, such as that of a second profiler ---
 
@@ -276,24 +268,17 @@ class Profiler:
                 os.environ.pop(KINETO_LOG, None)
         self._trace = trace
 
-    def _annotated(self, name: str) -> AbstractContextManager[object]:
+    def _annotated(self, name: str) -> AbstractContextManager[Any]:
         """A part of the trace with a name, so that the trace shows steps and stages."""
-        torch: Any = sys.modules.get("torch")
-        annotated: AbstractContextManager[object] = (
-            torch.profiler.record_function(name) if self._trace is not None else nullcontext()
-        )
-        return annotated
-
-    def _end_traced_step(self) -> None:
-        step, self._traced_step = self._traced_step, nullcontext()
-        step.__exit__(None, None, None)
+        traced = self._trace is not None
+        return sys.modules["torch"].profiler.record_function(name) if traced else nullcontext()
 
     def _save_trace(self) -> None:
         """Write both files atomically, the trace in the JSON format of Chrome."""
         trace, self._trace = self._trace, None
         if trace is None or self._folder is None:
             return
-        self._end_traced_step()
+        self._traced_step.close()
         self._trace_steps = 0
         trace.stop()
         folder = self._folder.path
@@ -310,16 +295,16 @@ class Profiler:
 
     def _finish(self, error: str | None) -> None:
         assert self._folder is not None
-        lines = (self._folder.path / STEPS_FILE).read_bytes().split(b"\n")[:-1]
-        steps = [msgspec.json.decode(line, type=Step) for line in lines]
+        data = (self._folder.path / STEPS_FILE).read_bytes()
+        steps = msgspec.json.Decoder(Step).decode_lines(data[: data.rfind(b"\n") + 1])
         if not steps:
             self._problem("no step was recorded: call profiler.step() at the end of each step")
         times = stage_times(steps, self._warm_up)
-        self._folder.write(STAGES_FILE, times)
-        self._folder.write(METRICS_FILE, metrics(steps, self._warm_up))
+        self._folder.write("stage_times.json", times)
+        self._folder.write("metrics.json", metrics(steps, self._warm_up))
         self._folder.finish(
             TrainingSummary(
-                id=self._folder.id,
+                id=self._folder.path.name,
                 state="finished" if error is None else "failed",
                 finished_at=now(),
                 steps=len(steps),
@@ -347,20 +332,17 @@ class Profiler:
         """Wait for an asynchronous device, so that its work counts for the stage that began it."""
         if self._synchronize is not None:
             self._synchronize()
-            return
-        torch: Any = sys.modules.get("torch")
-        if torch is not None and torch.cuda.is_initialized():
-            torch.cuda.synchronize()
+        elif cuda := _cuda():
+            cuda.synchronize()
 
     def _utilization(self) -> float | None:
         """How busy a CUDA device is. Without nvidia-ml-py, or on a MIG instance, nobody knows."""
-        torch: Any = sys.modules.get("torch")
-        now = time.monotonic()
-        if torch is None or now < self._ask_nvml_at or not torch.cuda.is_initialized():
+        cuda, now = _cuda(), time.monotonic()
+        if not cuda or now < self._ask_nvml_at:
             return None
         self._ask_nvml_at = now + NVML_SECONDS
         try:
-            return int(torch.cuda.utilization()) / 100
+            return int(cuda.utilization()) / 100
         except Exception:  # noqa: BLE001  (NVML's errors, which only that package defines)
             self._ask_nvml_at = math.inf
             return None
@@ -389,11 +371,10 @@ def _number(loss: Any) -> float | None:
     return float(loss.detach() if hasattr(loss, "detach") else loss)
 
 
-def _device_peak() -> int | None:
+def _cuda() -> Any:
+    """`torch.cuda` once the training uses it."""
     torch: Any = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return None
-    return int(torch.cuda.max_memory_allocated())
+    return torch.cuda if torch is not None and torch.cuda.is_initialized() else None
 
 
 class TrainingFolder:
@@ -414,10 +395,6 @@ class TrainingFolder:
                 time.sleep(0.001)
         self._steps = -1
         self._synced = time.monotonic()
-
-    @property
-    def id(self) -> str:
-        return self.path.name
 
     def begin(self, config: TrainingConfig) -> None:
         """Write `config.json`, and lock the empty `steps.jsonl`."""
@@ -445,11 +422,12 @@ class TrainingFolder:
         """Write the summary, which makes the profile complete."""
         if self._steps >= 0:
             sync(self._steps)
-        written = {
-            path.name: _measured(path)
-            for path in sorted(self.path.iterdir())
-            if path.is_file() and not path.name.startswith(".") and path.name != SUMMARY_FILE
-        }
+        written = {}
+        for path in sorted(self.path.iterdir()):
+            if path.is_file() and not path.name.startswith(".") and path.name != SUMMARY_FILE:
+                with path.open("rb") as file:
+                    digest = hashlib.file_digest(file, "sha256").hexdigest()
+                written[path.name] = WrittenFile(bytes=path.stat().st_size, sha256=digest)
         self.write(SUMMARY_FILE, msgspec.structs.replace(summary, files=written))
         sync_folder(self.path)
 
@@ -458,12 +436,6 @@ class TrainingFolder:
         descriptor, self._steps = self._steps, -1
         if descriptor >= 0:
             os.close(descriptor)
-
-
-def _measured(path: Path) -> WrittenFile:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return WrittenFile(bytes=path.stat().st_size, sha256=digest)
 
 
 class StageClock:
@@ -512,7 +484,7 @@ def operators_csv(averages: Any) -> str:
     """The rows of `key_averages()`, most time of their own first. Times are in microseconds."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(OPERATOR_COLUMNS)
+    writer.writerow(OperatorStat.__struct_fields__)
     for row in sorted(averages, key=lambda e: (-e.self_cpu_time_total, e.key)):
         times = (row.self_cpu_time_total, row.cpu_time_total)
         device = (row.self_device_time_total, row.device_time_total)

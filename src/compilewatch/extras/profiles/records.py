@@ -240,6 +240,15 @@ class BatchPoint(Record, frozen=True, kw_only=True):
     segments: Segments | None = None
     breaks: tuple[BreakCost, ...] = ()
 
+    @property
+    def per_sample_seconds(self) -> float | None:
+        return self.latency.median_seconds / self.batch_size if self.latency else None
+
+    @property
+    def calls_per_second(self) -> float | None:
+        median = self.latency.median_seconds if self.latency else None
+        return 1 / median if median else None
+
 
 class TextGeneration(Record, frozen=True, kw_only=True):
     """Generating text: one call over the prompt, then one call for each further token."""
@@ -347,14 +356,6 @@ class Samples(Record, frozen=True, kw_only=True):
     batch_size: int
     wall_seconds: tuple[tuple[float, ...], ...]
     cpu_seconds: tuple[tuple[float, ...], ...]
-
-
-class ProfileFailure(Record, frozen=True, kw_only=True):
-    """Why a step of a profile ended without a value."""
-
-    status: Status
-    phase: Phase
-    detail: str
 
 
 class PointChange(Record, frozen=True, kw_only=True):

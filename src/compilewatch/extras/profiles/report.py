@@ -62,7 +62,7 @@ OPERATORS_SHOWN = 15
 # --- words ----------------------------------------------------------------------------------------
 
 
-def megabytes(size: int | None) -> str:
+def megabytes(size: float | None) -> str:
     if size is None:
         return "–"
     return f"{size / 1e6:,.0f} MB" if size >= MEGABYTES_FROM else f"{size / 1e6:,.2f} MB"
@@ -140,85 +140,83 @@ def break_cost_words(cost: BreakCost) -> str:
 
 
 def in_megabytes(size: int | None) -> float | None:
-    return size / MEGABYTE if size is not None else None
+    return _times(size, 1 / MEGABYTE)
 
 
 def _times(value: float | None, factor: float) -> float | None:
     return value * factor if value is not None else None
 
 
-def _per_sample_ms(point: BatchPoint) -> float | None:
-    return 1e3 / point.samples_per_second if point.samples_per_second else None
+def _value(point: BatchPoint, path: str) -> Any:
+    """A figure of a point, such as `latency.median_seconds`; None if it was not measured."""
+    value: Any = point
+    for name in path.split("."):
+        value = getattr(value, name, None)
+    return value
 
 
-def _latency(field: str) -> Column:
-    """A field of the timing, in milliseconds."""
-    return lambda _, point: _times(getattr(point.latency, field, None), 1e3)
-
-
-def _memory(field: str) -> Column:
-    return lambda _, point: in_megabytes(getattr(point.memory, field, None))
-
-
-Column = Callable[[TargetProfile, BatchPoint], object]
-
-COLUMNS: dict[str, Column] = {
-    "target": lambda target, _: target.target,
-    "batch_size": lambda _, p: p.batch_size,
-    "status": lambda _, p: p.status.value,
-    "samples": lambda _, p: p.latency.count if p.latency else None,
-    "rounds": lambda _, p: p.latency.rounds if p.latency else None,
-    "latency_per_batch_ms_median": _latency("median_seconds"),
-    "latency_per_batch_ms_mean": _latency("mean_seconds"),
-    "latency_per_batch_ms_stdev": _latency("stdev_seconds"),
-    "latency_per_batch_ms_ci_low": _latency("ci_low_seconds"),
-    "latency_per_batch_ms_ci_high": _latency("ci_high_seconds"),
-    "latency_per_batch_ms_p90": _latency("p90_seconds"),
-    "latency_per_batch_ms_p95": _latency("p95_seconds"),
-    "latency_per_batch_ms_p99": _latency("p99_seconds"),
-    "latency_per_sample_ms_median": lambda _, p: _per_sample_ms(p) if p.latency else None,
-    "cpu_time_per_batch_ms_median": _latency("cpu_median_seconds"),
-    "throughput_samples_per_sec_mean": lambda _, p: p.samples_per_second,
-    "throughput_batches_per_sec_mean": lambda _, p: (
-        1 / p.latency.median_seconds if p.latency and p.latency.median_seconds else None
-    ),
-    "tokens_per_sec_mean": lambda _, p: p.tokens_per_second,
-    "rss_peak_mb": _memory("rss_peak_bytes"),
-    "call_peak_mb": _memory("call_peak_bytes"),
-    "device_peak_mb": _memory("device_peak_bytes"),
-    "utilization_percent": lambda _, p: _times(p.utilization, 100),
-    "device_utilization_percent": lambda _, p: _times(p.device_utilization, 100),
-    "device_used_mb": _memory("device_used_bytes"),
-    "speedup": lambda target, p: 1.0 if target.target == EAGER and p.latency else p.speedup,
-    "first_call_s": lambda _, p: p.first_call_seconds,
-    "warm_first_call_s": lambda _, p: p.warm_first_call_seconds,
-    "load_s": lambda _, p: p.load_seconds,
-    "graphs": lambda _, p: p.graphs,
-    "graph_breaks": lambda _, p: p.graph_breaks,
-    "stable": lambda _, p: p.latency.stable if p.latency else None,
-    "detail": lambda _, p: p.detail,
+COLUMNS: dict[str, tuple[str, float | None]] = {
+    "batch_size": ("batch_size", None),
+    "status": ("status", None),
+    "samples": ("latency.count", None),
+    "rounds": ("latency.rounds", None),
+    **{
+        f"latency_per_batch_ms_{name}": (f"latency.{name}_seconds", 1e3)
+        for name in ("median", "mean", "stdev", "ci_low", "ci_high", "p90", "p95", "p99")
+    },
+    "latency_per_sample_ms_median": ("per_sample_seconds", 1e3),
+    "cpu_time_per_batch_ms_median": ("latency.cpu_median_seconds", 1e3),
+    "throughput_samples_per_sec_mean": ("samples_per_second", None),
+    "throughput_batches_per_sec_mean": ("calls_per_second", None),
+    "tokens_per_sec_mean": ("tokens_per_second", None),
+    "rss_peak_mb": ("memory.rss_peak_bytes", 1 / MEGABYTE),
+    "call_peak_mb": ("memory.call_peak_bytes", 1 / MEGABYTE),
+    "device_peak_mb": ("memory.device_peak_bytes", 1 / MEGABYTE),
+    "utilization_percent": ("utilization", 100),
+    "device_utilization_percent": ("device_utilization", 100),
+    "device_used_mb": ("memory.device_used_bytes", 1 / MEGABYTE),
+    "speedup": ("speedup", None),
+    "first_call_s": ("first_call_seconds", None),
+    "warm_first_call_s": ("warm_first_call_seconds", None),
+    "load_s": ("load_seconds", None),
+    "graphs": ("graphs", None),
+    "graph_breaks": ("graph_breaks", None),
+    "stable": ("latency.stable", None),
+    "detail": ("detail", None),
 }
-"""The figures of a target at a batch size. What was not measured is None."""
+"""The figures of a point, after its target: where they are, and the factor of their unit."""
 
 
 def _row(target: TargetProfile, point: BatchPoint) -> dict[str, object]:
-    return {name: value(target, point) for name, value in COLUMNS.items()}
+    row: dict[str, object] = {"target": target.target}
+    for name, (path, factor) in COLUMNS.items():
+        value = _value(point, path)
+        row[name] = value if factor is None else _times(value, factor)
+    if target.target == EAGER and point.latency is not None:
+        row["speedup"] = 1.0
+    return row
 
 
 def files(profile: InferenceProfile, samples: Sequence[Samples]) -> Iterator[tuple[str, bytes]]:
-    """Yield (name, content) of every text file of a profile."""
+    """Yield (name, content) of every file of a profile; the page comes last."""
+    yield from figures(profile, samples)
+    yield from plots(profile)
+    yield from page(profile, samples)
+
+
+def figures(profile: InferenceProfile, samples: Sequence[Samples]) -> Iterator[tuple[str, bytes]]:
+    """Yield (name, content) of the files for other programs, and of the text."""
     yield "raw_values.json", msgspec.json.encode(samples)
     metrics = msgspec.json.encode(baseline_metrics(profile))
     yield "baseline_metrics.json", msgspec.json.format(metrics, indent=2) + b"\n"
-    rows = ([*_row(target, point).values()] for target, point in profile.points())
-    yield "detailed_metrics.csv", _csv(COLUMNS, rows)
+    rows = (_row(target, point).values() for target, point in profile.points())
+    yield "detailed_metrics.csv", _csv(("target", *COLUMNS), rows)
     yield "baseline_summary_report.txt", summary_report(profile).encode()
-    operators = operators_of(profile)
-    if operators:
+    if operators := operators_of(profile):
         yield "op_stats.csv", op_stats(operators)
 
 
-def _csv(columns: Iterable[str], rows: Iterable[Sequence[object]]) -> bytes:
+def _csv(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> bytes:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
@@ -226,17 +224,16 @@ def _csv(columns: Iterable[str], rows: Iterable[Sequence[object]]) -> bytes:
     return out.getvalue().encode()
 
 
-def operators_of(profile: InferenceProfile) -> tuple[OpStat, ...]:
-    """The operators of `profiler_traces/trace.json`."""
+def operators_of(profile: InferenceProfile) -> list[OpStat]:
+    """The operators of `profiler_traces/trace.json`, most time of their own first."""
     main = profile.target(analysis.main_traced(profile.options.targets) or "")
-    return main.operators if main is not None else ()
+    return sorted(main.operators if main else (), key=lambda o: -o.self_cpu_seconds)
 
 
 def baseline_metrics(profile: InferenceProfile) -> dict[str, Any]:
     """The main figures: `full_dataset_metrics` of the best target, then every batch size."""
     target, point = analysis.fastest(profile) or (None, None)
-    scored = target.accuracy if target is not None else None
-    memory = point.memory if point is not None else None
+    scored, memory = getattr(target, "accuracy", None), getattr(point, "memory", None)
     return {
         "schema_version": profile.schema_version,
         "profile": profile.id,
@@ -250,17 +247,18 @@ def baseline_metrics(profile: InferenceProfile) -> dict[str, Any]:
         },
         "machine": profile.machine,
         "full_dataset_metrics": {
-            "target": target.target if target is not None else None,
-            "optimal_batch_size": point.batch_size if point is not None else None,
-            "throughput_samples_per_sec": point.samples_per_second if point is not None else None,
-            "latency_per_sample_ms": _per_sample_ms(point) if point is not None else None,
-            "accuracy": scored.accuracy if scored else None,
-            "f1_macro": scored.f1_macro if scored else None,
-            "f1_weighted": scored.f1_weighted if scored else None,
-            "num_samples": scored.samples if scored else None,
-            "total_time_s": scored.seconds if scored else None,
-            "gpu_mem_used": in_megabytes(memory.device_peak_bytes) if memory else None,
-            "cpu_mem_used": in_megabytes(memory.rss_peak_bytes) if memory else None,
+            "target": getattr(target, "target", None),
+            "optimal_batch_size": getattr(point, "batch_size", None),
+            "throughput_samples_per_sec": getattr(point, "samples_per_second", None),
+            "latency_per_sample_ms": _times(getattr(point, "per_sample_seconds", None), 1e3),
+            **{
+                name: getattr(scored, name, None)
+                for name in ("accuracy", "f1_macro", "f1_weighted")
+            },
+            "num_samples": getattr(scored, "samples", None),
+            "total_time_s": getattr(scored, "seconds", None),
+            "gpu_mem_used": in_megabytes(getattr(memory, "device_peak_bytes", None)),
+            "cpu_mem_used": in_megabytes(getattr(memory, "rss_peak_bytes", None)),
             "bottleneck": analysis.bottleneck(profile),
         },
         "targets": {
@@ -283,17 +281,20 @@ def op_stats(operators: Sequence[OpStat]) -> bytes:
     def microseconds(seconds: float | None) -> float | None:
         return round(seconds * 1e6, 3) if seconds is not None else None
 
-    columns: dict[str, Callable[[OpStat], object]] = {
-        "name": lambda o: o.name,
-        "calls": lambda o: o.calls,
-        "self_cpu_time_us": lambda o: microseconds(o.self_cpu_seconds),
-        "cpu_time_total_us": lambda o: microseconds(o.total_cpu_seconds),
-        "self_cpu_memory_bytes": lambda o: o.self_memory_bytes,
-        "flops": lambda o: o.flops,
-        "self_device_time_us": lambda o: microseconds(o.self_device_seconds),
-    }
-    ordered = sorted(operators, key=lambda o: -o.self_cpu_seconds)
-    return _csv(columns, ([value(row) for value in columns.values()] for row in ordered))
+    rows = (
+        {
+            "name": o.name,
+            "calls": o.calls,
+            "self_cpu_time_us": microseconds(o.self_cpu_seconds),
+            "cpu_time_total_us": microseconds(o.total_cpu_seconds),
+            "self_cpu_memory_bytes": o.self_memory_bytes,
+            "flops": o.flops,
+            "self_device_time_us": microseconds(o.self_device_seconds),
+        }
+        for o in operators
+    )
+    first = next(rows)
+    return _csv(first, (row.values() for row in (first, *rows)))
 
 
 def summary_report(profile: InferenceProfile) -> str:
@@ -301,17 +302,15 @@ def summary_report(profile: InferenceProfile) -> str:
     lines = [f"Inference profile of {profile.model}", "=" * 70, ""]
     lines += [f"{name:<22}{value}" for name, value in facts(profile)]
     lines += ["", "Full Dataset Performance", "-" * 70]
-    scored = [t for t in profile.targets if t.accuracy is not None]
-    for target in scored:
-        assert target.accuracy is not None
-        lines.append(f"{target.target:<22}{accuracy_words(target.accuracy)}")
+    scored = [(t.target, t.accuracy) for t in profile.targets if t.accuracy is not None]
+    lines += [f"{name:<22}{accuracy_words(accuracy)}" for name, accuracy in scored]
     if not scored:
         lines.append("not measured: no labelled texts were given (--data)")
     lines += ["", "Batch Size Analysis", "-" * 70]
     width = max(12, *(len(target.target) + 2 for target in profile.targets))
-    heading = ("target", "batch", "ms/batch", "ms/sample", "samples/s", "peak MB", "speed-up")
-    for first, *rest in (heading, *(_cells(*pair) for pair in profile.points())):
-        lines.append((f"{first:<{width}}" + "".join(f"{cell:>11}" for cell in rest)).rstrip())
+    for first, *figures, remark in (POINT_HEADINGS, *point_rows(profile)):
+        row = "".join(f"{figure:>12}" for figure in figures)
+        lines.append(f"{first:<{width}}{row}  {remark}".rstrip())
     lines += ["", "Findings", "-" * 70]
     lines += [f"{name:<22}{value}" for name, value in answers(profile)]
     lines += [f"Note: {note}" for note in profile.notes]
@@ -347,18 +346,14 @@ def _versions(profile: InferenceProfile) -> Iterator[str]:
         yield versions if len(environments) == 1 else f"{', '.join(names)}: {versions}"
 
 
-def answers(profile: InferenceProfile) -> list[tuple[str, str]]:
-    """What people look for: the best batch, the bottleneck, the accuracy."""
-    return list(_answers(profile))
-
-
-def _answers(profile: InferenceProfile) -> Iterator[tuple[str, str]]:
+def answers(profile: InferenceProfile) -> Iterator[tuple[str, str]]:
+    """Yield what people look for: the best batch, the bottleneck, the accuracy."""
     best = "nothing was measured"
     if (fastest := analysis.fastest(profile)) is not None:
         target, point = fastest
         best = (
             f"{point.batch_size} on {target.target}: {point.samples_per_second or 0:,.1f} "
-            f"samples/s, {_per_sample_ms(point) or 0:,.2f} ms a sample"
+            f"samples/s, {(point.per_sample_seconds or 0) * 1e3:,.2f} ms a sample"
         )
     yield "Best batch", best
     yield "Main bottleneck", analysis.bottleneck(profile)
@@ -383,25 +378,35 @@ def _answers(profile: InferenceProfile) -> Iterator[tuple[str, str]]:
             yield f"Break-even ({name})", break_even_words(paid)
 
 
-def _cells(target: TargetProfile, point: BatchPoint) -> tuple[str, ...]:
-    if point.latency is None:
-        return (target.target, str(point.batch_size), f"{point.status.value}: {point.detail}")
-    memory = point.memory.rss_peak_bytes if point.memory else None
-    speedup = "1.00" if target.target == EAGER else f"{point.speedup:.2f}" if point.speedup else "-"
-    return (
-        target.target,
-        str(point.batch_size),
-        f"{point.latency.median_seconds * 1e3:,.2f}",
-        f"{_per_sample_ms(point) or 0:,.2f}",
-        f"{point.samples_per_second or 0:,.1f}",
-        f"{memory / MEGABYTE:,.0f}" if memory else "-",
-        speedup,
-    )
+POINT_HEADINGS = (
+    *("Target", "Batch", "Latency", "Per sample", "Samples/s", "Memory", "Speed-up"),
+    "",
+)
+
+
+def point_rows(profile: InferenceProfile) -> Iterator[tuple[str, ...]]:
+    """Yield the main figures of each target and batch size, under `POINT_HEADINGS`."""
+    for target, point in profile.points():
+        timing, size = point.latency, str(point.batch_size)
+        if timing is None:
+            failure = f"{point.status.value}: {point.detail}"
+            yield (target.target, size, *("–",) * 5, failure)
+            continue
+        wrong = point.numerics is not None and not point.numerics.matches
+        speedup = speedup_words(point).partition(" (")[0]
+        yield (
+            target.target,
+            size,
+            milliseconds(timing.median_seconds),
+            milliseconds(point.per_sample_seconds),
+            rate(point.samples_per_second),
+            megabytes(point.memory.rss_peak_bytes if point.memory else None),
+            "1.00 ×" if target.target == EAGER else speedup,
+            "numbers differ" if wrong else "" if timing.stable else "unstable",
+        )
 
 
 # --- charts ---------------------------------------------------------------------------------------
-
-Value = Callable[[BatchPoint], float | None]
 
 PARTS = {
     "graph": "compiled graphs",
@@ -419,36 +424,27 @@ FURTHEST = 0.5
 
 
 class Panel(NamedTuple):
-    """One figure by batch size; `text` words a value."""
+    """One figure by batch size, at `path` of a point; pictures show it times `factor`."""
 
     name: str
     title: str
-    value: Value
-    text: Callable[[float], str]
+    path: str
+    text: Callable[[Any], str]
+    unit: str
+    factor: float = 1.0
 
 
+CALL_PEAK = "Peak memory of one call, beyond model and interpreter"
+BATCH = ("latency-per-batch", "Latency per batch", "latency.median_seconds")
 PANELS = (
     Panel(
-        "latency-per-sample",
-        "Latency per sample",
-        lambda p: p.latency.median_seconds / p.batch_size if p.latency else None,
-        milliseconds,
+        "latency-per-sample", "Latency per sample", "per_sample_seconds", milliseconds, "ms", 1e3
     ),
-    Panel(
-        "latency-per-batch",
-        "Latency per batch",
-        lambda p: p.latency.median_seconds if p.latency else None,
-        milliseconds,
-    ),
-    Panel("throughput", "Samples per second", lambda p: p.samples_per_second, rate),
-    Panel(
-        "memory",
-        "Peak memory of one call, beyond model and interpreter",
-        lambda p: p.memory.call_peak_bytes if p.memory else None,
-        lambda value: megabytes(int(value)),
-    ),
-    Panel("speedup", "Speed-up over eager mode", lambda p: p.speedup, "{:.2f} ×".format),
-    Panel("utilization", "Utilisation of the threads", lambda p: p.utilization, "{:.0%}".format),
+    Panel(*BATCH, milliseconds, "ms", 1e3),
+    Panel("throughput", "Samples per second", "samples_per_second", rate, "samples/s"),
+    Panel("memory", CALL_PEAK, "memory.call_peak_bytes", megabytes, "MB", 1 / MEGABYTE),
+    Panel("speedup", "Speed-up over eager mode", "speedup", "{:.2f} ×".format, "×"),
+    Panel("utilization", "Utilisation of the threads", "utilization", "{:.0%}".format, "%", 100),
 )
 
 
@@ -474,7 +470,7 @@ def by_batch(profile: InferenceProfile, panel: Panel, width: int) -> bytes | Non
         target.target: [
             (point.batch_size, value)
             for point in target.points
-            if (value := panel.value(point)) is not None
+            if (value := _value(point, panel.path)) is not None
         ]
         for target in profile.targets
     }
@@ -576,24 +572,6 @@ def spread(profile: InferenceProfile, samples: Sequence[Samples], width: int) ->
 
 # --- pictures -------------------------------------------------------------------------------------
 
-SIZE_INCHES = (13.0, 7.6)
-DOTS_PER_INCH = 110
-
-PNG_PANELS: tuple[tuple[str, str, Value, bool], ...] = (
-    ("Latency per sample", "ms", lambda p: _times(PANELS[0].value(p), 1e3), True),
-    ("Latency per batch", "ms", lambda p: _times(PANELS[1].value(p), 1e3), True),
-    ("Throughput", "samples/s", lambda p: p.samples_per_second, False),
-    (
-        "Peak memory of the process",
-        "MB",
-        lambda p: in_megabytes(p.memory.rss_peak_bytes) if p.memory else None,
-        False,
-    ),
-    ("Speed-up over eager mode", "×", lambda p: p.speedup, False),
-    ("Utilisation of the threads", "%", lambda p: _times(p.utilization, 100), False),
-)
-"""Title, unit, value and whether the axis is logarithmic."""
-
 
 def plots(profile: InferenceProfile) -> Iterator[tuple[str, bytes]]:
     """Yield (name, PNG) of both pictures; nothing if nothing was measured."""
@@ -604,19 +582,19 @@ def plots(profile: InferenceProfile) -> Iterator[tuple[str, bytes]]:
 
 def batch_size_comparison(profile: InferenceProfile) -> bytes:
     """Six panels, one line a target; bars show the 95 % interval of the median."""
-    figure = _figure(SIZE_INCHES)
+    figure = _figure((13.0, 7.6))
     axes = figure.subplots(2, 3)
     tones = target_tones(target.target for target in profile.targets)
-    for axis, (title, unit, value, logarithmic) in zip(axes.flat, PNG_PANELS, strict=True):
+    for axis, panel in zip(axes.flat, PANELS, strict=True):
+        is_latency = panel.unit == "ms"
         for target in profile.targets:
-            points = [(p, value(p)) for p in target.points]
-            shown = [(p, v) for p, v in points if v is not None]
-            if not shown:
+            points = [p for p in target.points if _value(p, panel.path) is not None]
+            if not points:
                 continue
             axis.errorbar(
-                [str(p.batch_size) for p, _ in shown],
-                [v for _, v in shown],
-                yerr=_errors(shown) if "Latency" in title else None,
+                [str(p.batch_size) for p in points],
+                _scaled(panel, points),
+                yerr=_errors(panel, points) if is_latency else None,
                 label=target.target,
                 color=tones[target.target],
                 marker="o",
@@ -624,17 +602,17 @@ def batch_size_comparison(profile: InferenceProfile) -> bytes:
                 linewidth=1.6,
                 markersize=5,
             )
-        if title.startswith("Speed-up"):
-            axis.axhline(1, color=PROFILE_TONES[EAGER], linewidth=1, linestyle="--")
-        if logarithmic:
+        if is_latency:
             axis.set_yscale("log")
             axis.yaxis.set_major_formatter("{x:,g}")
             axis.yaxis.set_minor_formatter("{x:,g}")
+        elif panel.name == "speedup":
+            axis.axhline(1, color=PROFILE_TONES[EAGER], linewidth=1, linestyle="--")
+            axis.set_ylim(min(axis.get_ylim()[0], 0.9), axis.get_ylim()[1] * 1.05)
         else:
-            low, high = axis.get_ylim()
-            axis.set_ylim(0 if title != "Speed-up over eager mode" else min(low, 0.9), high * 1.05)
-        axis.set_title(title, fontsize=11, loc="left")
-        axis.set_ylabel(unit)
+            axis.set_ylim(0, axis.get_ylim()[1] * 1.05)
+        axis.set_title(panel.title, fontsize=11, loc="left", wrap=True)
+        axis.set_ylabel(panel.unit)
         axis.set_xlabel("batch size")
         axis.grid(visible=True, axis="y", alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
@@ -647,19 +625,19 @@ def batch_size_comparison(profile: InferenceProfile) -> bytes:
 def metrics_heatmap(profile: InferenceProfile) -> bytes:
     """Each figure by target and batch size, as a share of its largest value."""
     columns = [(t.target, p) for t, p in profile.points() if p.latency]
-    rows = [(title, unit, [value(p) for _, p in columns]) for title, unit, value, _ in PNG_PANELS]
-    rows = [row for row in rows if any(v is not None for v in row[2])]
-    shares = [[(v or 0.0) / (max(x for x in vs if x) or 1) for v in vs] for _, _, vs in rows]
+    rows = [(panel, _scaled(panel, [p for _, p in columns])) for panel in PANELS]
+    rows = [(panel, values) for panel, values in rows if any(v is not None for v in values)]
+    shares = [[(v or 0.0) / max((x for x in vs if x), default=1) for v in vs] for _, vs in rows]
     figure = _figure((max(6.0, 1.05 * len(columns) + 3.4), 0.62 * len(rows) + 1.9))
     axis = figure.subplots()
     image = axis.imshow(shares, cmap="YlOrBr", vmin=0, vmax=1, aspect="auto")
-    for y, (_, _, values) in enumerate(rows):
+    for y, (_, values) in enumerate(rows):
         for x, value in enumerate(values):
             text = "–" if value is None else f"{value:,.2f}" if value < 10 else f"{value:,.0f}"
             dark = shares[y][x] > 0.6
             axis.text(x, y, text, ha="center", va="center", color="white" if dark else "#222222")
     axis.set_xticks(range(len(columns)), [f"{t}\n{p.batch_size}" for t, p in columns])
-    axis.set_yticks(range(len(rows)), [f"{title} ({unit})" for title, unit, _ in rows])
+    axis.set_yticks(range(len(rows)), [f"{panel.title} ({panel.unit})" for panel, _ in rows])
     axis.tick_params(length=0)
     axis.spines[:].set_visible(False)
     figure.colorbar(image, ax=axis, label="share of the largest")
@@ -667,14 +645,19 @@ def metrics_heatmap(profile: InferenceProfile) -> bytes:
     return _png(figure)
 
 
-def _errors(shown: Sequence[tuple[BatchPoint, float]]) -> list[list[float]]:
-    """How far the interval of the median reaches below and above it, in the unit of the value."""
+def _scaled(panel: Panel, points: Sequence[BatchPoint]) -> list[float | None]:
+    return [_times(_value(point, panel.path), panel.factor) for point in points]
+
+
+def _errors(panel: Panel, points: Sequence[BatchPoint]) -> list[list[float]]:
+    """How far the interval of the median reaches below and above it, in the unit of the panel."""
     below, above = [], []
-    for point, value in shown:
+    for point in points:
         assert point.latency is not None
-        scale = value / point.latency.median_seconds
-        below.append(max(0.0, value - point.latency.ci_low_seconds * scale))
-        above.append(max(0.0, point.latency.ci_high_seconds * scale - value))
+        timing = point.latency
+        scale = (_value(point, panel.path) or 0.0) * panel.factor / timing.median_seconds
+        below.append(max(0.0, timing.median_seconds - timing.ci_low_seconds) * scale)
+        above.append(max(0.0, timing.ci_high_seconds - timing.median_seconds) * scale)
     return [below, above]
 
 
@@ -687,7 +670,7 @@ def _title(profile: InferenceProfile) -> str:
 def _figure(size: tuple[float, float]) -> Any:
     from matplotlib.figure import Figure  # no pyplot: it would keep figures and look for a display
 
-    return Figure(figsize=size, dpi=DOTS_PER_INCH, layout="constrained")
+    return Figure(figsize=size, dpi=110, layout="constrained")
 
 
 def _png(figure: Any) -> bytes:
@@ -699,13 +682,12 @@ def _png(figure: Any) -> bytes:
 # --- page -----------------------------------------------------------------------------------------
 
 
-def render(profile: InferenceProfile, samples: Sequence[Samples]) -> Iterator[tuple[str, bytes]]:
+def page(profile: InferenceProfile, samples: Sequence[Samples]) -> Iterator[tuple[str, bytes]]:
     """Yield (name, content) of the page and of everything that it shows; the page comes last."""
     yield "report.css", resources.files("compilewatch.report").joinpath("report.css").read_bytes()
     charts = dict(svg_charts(profile, samples, CHART_WIDTHS))
     yield from charts.items()
-    costly_target, costly = analysis.broken(profile) or (None, None)
-    operators = sorted(operators_of(profile), key=lambda o: -o.self_cpu_seconds)
+    operators = operators_of(profile)
     text = (
         environment("compilewatch.extras.profiles")
         .get_template("profile.html")
@@ -713,21 +695,14 @@ def render(profile: InferenceProfile, samples: Sequence[Samples]) -> Iterator[tu
             profile=profile,
             facts=[(name, value) for name, value in facts(profile) if name != "Software"],
             answers=answers(profile),
-            panels=[p for p in PANELS if f"charts/{p.name}.svg" in charts],
-            has_call="charts/call.svg" in charts,
-            has_spread="charts/spread.svg" in charts,
+            panels=PANELS,
+            charts=charts,
             best=analysis.fastest(profile),
-            costly=costly,
-            costly_target=costly_target.target if costly_target is not None else "",
-            sources={cost.fingerprint: _source(cost) for cost in costly.breaks} if costly else {},
+            broken=analysis.broken(profile),
+            source=_source,
             operators=operators[:OPERATORS_SHOWN],
             operator_seconds=sum(o.self_cpu_seconds for o in operators),
-            main=analysis.main_traced(profile.options.targets),
-            traces=[
-                (t.target, analysis.trace_folder(t.target, profile.options.targets))
-                for t in profile.targets
-                if t.operators
-            ],
+            analysis=analysis,
             words=sys.modules[__name__],
         )
     )

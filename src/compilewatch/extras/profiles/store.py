@@ -12,10 +12,9 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
-from compilewatch.errors import StoreError, UsageError
+from compilewatch.errors import StoreError, UsageError, did_you_mean
 from compilewatch.extras.profiles.records import PROFILE_VERSION, InferenceProfile, Samples
 from compilewatch.files import DamagedError, failed, from_json, point_latest, write_atomically
 from compilewatch.store.journal import append_record, read_records
@@ -131,13 +130,10 @@ def read_profiles(root: Path) -> tuple[tuple[StoredProfile, ...], tuple[str, ...
 
 def profile_folders(root: Path) -> Iterator[Path]:
     """Yield the folders that contain profiles, newest first: their own, and those of runs."""
-    try:
-        names = [path.name for path in root.iterdir() if path.is_dir() and not path.is_symlink()]
-    except OSError:
-        return
-    for name in sorted(names, key=lambda n: n.removeprefix(PREFIX), reverse=True):
-        if (root / name / PROFILES_FILE).exists():
-            yield root / name
+    folders = [path.parent for path in root.glob(f"*/{PROFILES_FILE}")]
+    for folder in sorted(folders, key=lambda path: path.name.removeprefix(PREFIX), reverse=True):
+        if not folder.is_symlink():
+            yield folder
 
 
 def open_profile(root: Path, reference: str, model: str | None = None) -> StoredProfile:
@@ -146,16 +142,15 @@ def open_profile(root: Path, reference: str, model: str | None = None) -> Stored
     A folder with several models needs `model`. Raises UsageError if there is none.
     """
     profiles, damaged = read_profiles(_folder_of(root, reference))
-    chosen = [profile for profile in profiles if model is None or profile.profile.model == model]
-    if len(chosen) == 1 or (chosen and len({one.profile.model for one in chosen}) == 1):
-        return chosen[-1]
-    if chosen:
-        names = ", ".join(sorted({one.profile.model for one in chosen}))
+    models = {stored.profile.model: stored for stored in profiles}
+    names = ", ".join(sorted(models))
+    if model is None and len(models) > 1:
         raise UsageError(f"{reference} has several models, choose one with --model: {names}")
+    if models and (model is None or model in models):
+        return models[model or next(iter(models))]
     if damaged:
         raise StoreError(damaged[0])
-    if profiles:
-        names = ", ".join(sorted({profile.profile.model for profile in profiles}))
+    if models:
         raise UsageError(f"{reference} has no profile of {model}; it has {names}")
     raise UsageError(f"{reference} has no complete profile: it was interrupted, measure again")
 
@@ -172,12 +167,9 @@ def _folder_of(root: Path, reference: str) -> Path:
         return Path(reference).absolute()
     names = [path.name for path in profile_folders(root)]
     alike = [n for n in names if n.removeprefix(PREFIX).startswith(reference.removeprefix(PREFIX))]
-    if len(alike) == 1:
-        return root / alike[0]
-    if alike:
+    if len(alike) > 1:
         raise UsageError(f"several profiles begin with {reference!r}: {', '.join(alike[:5])}")
-    if (root / reference).is_dir():
-        return root / reference
-    near = get_close_matches(reference, names, n=3, cutoff=0.5)
-    hint = f"; did you mean {', '.join(near)}?" if near else ""
-    raise UsageError(f"no profile {reference!r} in {root}{hint}")
+    name = alike[0] if alike else reference
+    if not (root / name).is_dir():
+        raise UsageError(f"no profile {reference!r} in {root}{did_you_mean(reference, names)}")
+    return root / name

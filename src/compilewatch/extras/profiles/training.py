@@ -9,9 +9,9 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
-
-import msgspec
+from typing import Any
 
 from compilewatch.records import Record
 
@@ -20,8 +20,6 @@ TRAINING_VERSION = 1
 
 CONFIG_FILE = "config.json"
 STEPS_FILE = "steps.jsonl"
-METRICS_FILE = "metrics.json"
-STAGES_FILE = "stage_times.json"
 SUMMARY_FILE = "profiler_summary.json"
 OPERATORS_FILE = "op_stats.csv"
 TRACE_FILE = "trace.json"
@@ -201,31 +199,10 @@ class TrainingSummary(Record, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
 
 
-class FindingCode(StrEnum):
-    """What `profile check` may find in a readable profile."""
-
-    RUNNING = "running"
-    INCOMPLETE = "incomplete"
-    FAILED = "failed"
-    NO_STEPS = "no_steps"
-    FEW_STEPS = "few_steps"
-    STEPS_LOST = "steps_lost"
-    NO_TRACE = "no_trace"
-    LOSS_NOT_FINITE = "loss_not_finite"
-    DATA_BOUND = "data_bound"
-    OPTIMIZER_BOUND = "optimizer_bound"
-    NOT_COVERED = "not_covered"
-    UNSTABLE = "unstable"
-    WAITING = "waiting"
-    MEMORY_GROWS = "memory_grows"
-    OVERHEAD = "overhead"
-    FILE_MISSING = "file_missing"
-
-
 class ProfileFinding(Record, frozen=True, kw_only=True):
-    """One thing that deserves attention: what was found, and what to do."""
+    """One thing that deserves attention: what was found, and what to do. See `FINDING_ADVICE`."""
 
-    code: FindingCode
+    code: str
     found: str
     advice: str
 
@@ -243,16 +220,12 @@ class OperatorStat(Record, frozen=True, kw_only=True):
     cpu_memory_bytes: float
 
 
-OPERATOR_COLUMNS = OperatorStat.__struct_fields__
-
-
 @dataclass(frozen=True, kw_only=True)
 class TrainingProfile:
     """A training profile in its current state.
 
     `state` is `running`, `incomplete` (its process ended without a summary), `finished` or
     `failed` (the training raised). `torn` says whether an incomplete last line was left out.
-    `stage_times` and `metrics` are None until the profile ends.
     """
 
     path: Path
@@ -261,10 +234,17 @@ class TrainingProfile:
     steps: tuple[Step, ...]
     torn: bool = False
     summary: TrainingSummary | None = None
-    stage_times: StageTimes | None = None
-    metrics: TrainingMetrics | None = None
     operators: tuple[OperatorStat, ...] | None = None
     has_trace: bool = False
+
+    @cached_property
+    def times(self) -> StageTimes:
+        """The stage times, from the steps: those of a running profile, too."""
+        return stage_times(self.steps, self.config.warm_up_steps)
+
+    @cached_property
+    def metrics(self) -> TrainingMetrics:
+        return metrics(self.steps, self.config.warm_up_steps)
 
 
 # --- what a profile shows -------------------------------------------------------------------------
@@ -300,51 +280,36 @@ ADVICE: dict[Stage, str] = {
 }
 
 STAGE_LIMITS = {
-    Stage.DATA: (0.2, FindingCode.DATA_BOUND),
-    Stage.OPTIMIZER: (0.3, FindingCode.OPTIMIZER_BOUND),
-    Stage.OTHER: (0.2, FindingCode.NOT_COVERED),
+    Stage.DATA: (0.2, "data_bound"),
+    Stage.OPTIMIZER: (0.3, "optimizer_bound"),
+    Stage.OTHER: (0.2, "not_covered"),
 }
 """The shares of a step beyond which a stage is a finding."""
 
 FINDING_ADVICE = {
-    FindingCode.RUNNING: "check it again when the training has ended",
-    FindingCode.INCOMPLETE: "the steps can be used; run the training again for the other files",
-    FindingCode.FAILED: "correct the training script",
-    FindingCode.NO_STEPS: "call profiler.step() at the end of each step",
-    FindingCode.FEW_STEPS: "run at least {least} steps",
-    FindingCode.STEPS_LOST: "free space on the disk, and see `problems` in profiler_summary.json",
-    FindingCode.NO_TRACE: "see `problems` in profiler_summary.json",
-    FindingCode.LOSS_NOT_FINITE: "lower the learning rate, clip gradients, or look for a division "
-    "by zero",
+    "running": "check it again when the training has ended",
+    "incomplete": "the steps can be used; run the training again for the other files",
+    "failed": "correct the training script",
+    "no_steps": "call profiler.step() at the end of each step",
+    "few_steps": "run at least {least} steps",
+    "steps_lost": "free space on the disk, and see `problems` in profiler_summary.json",
+    "no_trace": "see `problems` in profiler_summary.json",
+    "loss_not_finite": "lower the learning rate, clip gradients, or look for a division by zero",
     **{code: ADVICE[stage] for stage, (_, code) in STAGE_LIMITS.items()},
-    FindingCode.UNSTABLE: "run on an idle machine, pin threads, or pad batches to equal shapes",
-    FindingCode.WAITING: "look for input and output, locks and other processes on this machine",
-    FindingCode.MEMORY_GROWS: "keep no tensors with gradients, such as losses in a list: use "
-    "loss.item()",
-    FindingCode.OVERHEAD: "no step contains this time; trace fewer steps for a shorter training",
+    "unstable": "run on an idle machine, pin threads, or pad batches to equal shapes",
+    "waiting": "look for input and output, locks and other processes on this machine",
+    "memory_grows": "keep no tensors with gradients, such as losses in a list: use loss.item()",
+    "overhead": "no step contains this time; trace fewer steps for a shorter training",
 }
-
-
-def times_of(profile: TrainingProfile) -> StageTimes:
-    """Return the stage times, computed from the steps: those of a running profile, too."""
-    return stage_times(profile.steps, profile.config.warm_up_steps)
-
-
-def metrics_of(profile: TrainingProfile) -> TrainingMetrics:
-    """Return the metrics, computed from the steps."""
-    return metrics(profile.steps, profile.config.warm_up_steps)
+"""What to do, by the code of a finding in a profile that can be read."""
 
 
 def findings(profile: TrainingProfile) -> tuple[ProfileFinding, ...]:
     """Return everything that deserves attention, what concerns the profile itself first."""
-    counted = steady(profile.steps, profile.config.warm_up_steps)
-    texts = [*_about_profile(profile)]
-    if profile.steps:
-        texts += [*_about_time(profile, counted), *_about_memory(counted)]
     least = profile.config.warm_up_steps + LEAST_STEPS + 3
     return tuple(
         ProfileFinding(code=code, found=text, advice=FINDING_ADVICE[code].format(least=least))
-        for code, text in texts
+        for code, text in (*_about_profile(profile), *_about_steps(profile))
     )
 
 
@@ -357,7 +322,7 @@ def top_operators(profile: TrainingProfile, count: int = 10) -> tuple[OperatorSt
 
 def stage_rows(profile: TrainingProfile) -> list[tuple[str, ...]]:
     """Return each stage with its median, smallest and largest milliseconds, and its share."""
-    times = times_of(profile)
+    times = profile.times
     return [
         (
             stage.value,
@@ -380,29 +345,22 @@ def operator_rows(profile: TrainingProfile) -> list[tuple[str, ...]]:
     ]
 
 
-def explanation(profile: TrainingProfile) -> tuple[str, ...]:
-    """Return sentences that say what dominates."""
-    return tuple(_explained(profile))
-
-
-def _explained(profile: TrainingProfile) -> Iterator[str]:
-    times, figures = times_of(profile), metrics_of(profile)
+def explanation(profile: TrainingProfile) -> Iterator[str]:
+    """Yield sentences that say what dominates."""
+    times, first = profile.times, profile.metrics.first_step_seconds
     stage = dominant_stage(times)
     if stage is None or times.step is None:
         yield "No step was recorded, so there is nothing to explain."
         return
-    share = times.shares[stage]
     yield (
-        f"{stage} dominates: {share:.0%} of {times.step.count} steady steps, "
+        f"{stage} dominates: {times.shares[stage]:.0%} of {times.step.count} steady steps, "
         f"{times.stages[stage].median * 1e3:.3g} ms in the median step of "
         f"{times.step.median * 1e3:.3g} ms. To make it faster: {ADVICE[stage]}."
     )
-    first = figures.first_step_seconds
     if first is not None and first > 2 * times.step.median:
-        cost = first - times.step.median
         yield (
-            f"The first step took {first:.3g} s, {cost:.3g} s more than a median step: "
-            "compilation, caches and allocations. Averages leave it out."
+            f"The first step took {first:.3g} s, {first - times.step.median:.3g} s more than a "
+            "median step: compilation, caches and allocations. Averages leave it out."
         )
     rows = top_operators(profile, 3)
     total = sum(row.self_cpu_time_us for row in profile.operators or ())
@@ -411,77 +369,60 @@ def _explained(profile: TrainingProfile) -> Iterator[str]:
         yield f"Operators with the most time of their own in the traced steps: {names}."
 
 
-Texts = Iterator[tuple[FindingCode, str]]
-
-
-def _about_profile(profile: TrainingProfile) -> Texts:
+def _about_profile(profile: TrainingProfile) -> Iterator[tuple[str, str]]:
     steps, summary = len(profile.steps), profile.summary
     if profile.state == "running":
-        yield FindingCode.RUNNING, f"it is still being written: {steps} steps so far"
+        yield "running", f"it is still being written: {steps} steps so far"
     if profile.state == "incomplete":
         torn = "; the last line was cut off" if profile.torn else ""
-        yield (
-            FindingCode.INCOMPLETE,
-            f"its process ended without a summary, after {steps} steps{torn}",
-        )
+        yield "incomplete", f"its process ended without a summary, after {steps} steps{torn}"
     if summary is not None and summary.error is not None:
-        yield FindingCode.FAILED, f"the training ended with {summary.error}"
+        yield "failed", f"the training ended with {summary.error}"
     if profile.state != "running" and not steps:
-        yield FindingCode.NO_STEPS, "no step was recorded"
+        yield "no_steps", "no step was recorded"
     lost = profile.steps[-1].index + 1 - steps if steps else 0
-    lost = max(lost, summary.steps_lost if summary is not None else 0)
-    if lost > 0:
-        yield FindingCode.STEPS_LOST, f"{lost} steps could not be written"
-    planned = profile.config.traced_from
-    ended = profile.state in ("finished", "failed")
+    if lost := max(lost, summary.steps_lost if summary is not None else 0):
+        yield "steps_lost", f"{lost} steps could not be written"
+    planned, ended = profile.config.traced_from, profile.state in ("finished", "failed")
     if planned is not None and ended and steps > planned and not profile.has_trace:
-        yield FindingCode.NO_TRACE, "the planned trace is missing"
+        yield "no_trace", "the planned trace is missing"
 
 
-def _about_time(profile: TrainingProfile, counted: Sequence[Step]) -> Texts:
-    times, figures = times_of(profile), metrics_of(profile)
+def _about_steps(profile: TrainingProfile) -> Iterator[tuple[str, str]]:
+    figures, counted = profile.metrics, steady(profile.steps, profile.config.warm_up_steps)
     if lost := figures.losses_not_finite:
-        yield (
-            FindingCode.LOSS_NOT_FINITE,
-            f"the loss was infinite or not a number in {lost} steps",
-        )
+        yield "loss_not_finite", f"the loss was infinite or not a number in {lost} steps"
     if len(counted) < LEAST_STEPS:
-        text = f"only {len(counted)} steady steps, too few for shares and spreads"
-        yield FindingCode.FEW_STEPS, text
+        if counted:
+            text = f"only {len(counted)} steady steps, too few for shares and spreads"
+            yield "few_steps", text
         return
     for stage, (limit, code) in STAGE_LIMITS.items():
-        share = times.shares.get(stage, 0.0)
+        share = profile.times.shares.get(stage, 0.0)
         if share > limit:
             what = "no stage covers" if stage is Stage.OTHER else f"the stage {stage} takes"
             yield code, f"{what} {share:.0%} of a step"
     low, middle, high = statistics.quantiles((s.wall_seconds for s in counted), n=4)
     if middle > 0 and (wide := (high - low) / middle) > SPREAD:
         what = f"step times vary: the middle half of them spreads over {wide:.2g} times the median"
-        yield FindingCode.UNSTABLE, what
+        yield "unstable", what
     ratio = figures.cpu_ratio
     if profile.config.device == "cpu" and ratio is not None and ratio < CPU_RATIO:
-        yield FindingCode.WAITING, f"the process used the CPU for only {ratio:.0%} of the time"
+        yield "waiting", f"the process used the CPU for only {ratio:.0%} of the time"
     overhead, wall = figures.overhead_seconds, figures.wall_seconds
     if overhead > OVERHEAD_SHARE * wall:
         took = f"the profiler itself took {overhead:.3g} s between steps, for {wall:.3g} s of steps"
-        yield FindingCode.OVERHEAD, took
-
-
-def _about_memory(counted: Sequence[Step]) -> Texts:
+        yield "overhead", took
     used = [step.resident_bytes for step in counted if step.resident_bytes is not None]
-    quarter = len(used) // 4
-    if quarter < 5:
-        return
-    before, after = statistics.median(used[:quarter]), statistics.median(used[-quarter:])
-    if after > (1 + GROWTH) * before and before < statistics.median(used[quarter:-quarter]) < after:
-        text = f"memory grows: {before / 1e6:,.0f} MB to {after / 1e6:,.0f} MB"
-        yield FindingCode.MEMORY_GROWS, text
+    if quarter := len(used) // 4 if len(used) >= 20 else 0:
+        parts = (used[:quarter], used[quarter:-quarter], used[-quarter:])
+        before, between, after = (statistics.median(part) for part in parts)
+        if after > (1 + GROWTH) * before and before < between < after:
+            text = f"memory grows: {before / 1e6:,.0f} MB to {after / 1e6:,.0f} MB"
+            yield "memory_grows", text
 
 
-def complete_steps(data: bytes) -> Iterator[Step]:
-    """Yield the steps of `steps.jsonl`; raises msgspec.DecodeError for a damaged line."""
-    for line in data.split(b"\n")[:-1]:
-        yield msgspec.json.decode(line, type=Step)
+# --- files that are computed from the steps -------------------------------------------------------
 
 
 def steady(steps: Sequence[Step], warm_up: int) -> list[Step]:
@@ -490,10 +431,8 @@ def steady(steps: Sequence[Step], warm_up: int) -> list[Step]:
     return counted or list(steps)
 
 
-def spread(values: Sequence[float]) -> Spread | None:
-    """Summarise seconds; None without any."""
-    if not values:
-        return None
+def spread(values: Sequence[float]) -> Spread:
+    """Summarise seconds, of at least one step."""
     return Spread(
         count=len(values),
         total=sum(values),
@@ -510,10 +449,9 @@ def stage_times(steps: Sequence[Step], warm_up: int) -> StageTimes:
     counted = steady(steps, warm_up)
     total = sum(step.wall_seconds for step in counted)
     stages = {
-        stage: summary
+        stage: spread([step.stages.get(stage, 0.0) for step in counted])
         for stage in Stage
         if any(stage in step.stages for step in counted)
-        and (summary := spread([step.stages.get(stage, 0.0) for step in counted])) is not None
     }
     epochs: dict[int, list[float]] = {}
     for step in steps:
@@ -522,7 +460,7 @@ def stage_times(steps: Sequence[Step], warm_up: int) -> StageTimes:
     return StageTimes(
         stages=stages,
         shares={stage: spread_of.total / total for stage, spread_of in stages.items() if total > 0},
-        step=spread([step.wall_seconds for step in counted]),
+        step=spread([step.wall_seconds for step in counted]) if counted else None,
         epochs=tuple(
             Epoch(epoch=epoch, steps=len(seconds), seconds=sum(seconds))
             for epoch, seconds in epochs.items()
@@ -541,11 +479,13 @@ def metrics(steps: Sequence[Step], warm_up: int) -> TrainingMetrics:
         return TrainingMetrics(steps=0, steady_steps=0)
     counted = steady(steps, warm_up)
     wall = sum(step.wall_seconds for step in counted)
-    samples = [step.samples for step in counted if step.samples is not None]
-    busy = [s.device_utilization for s in counted if s.device_utilization is not None]
-    losses = [step.loss for step in steps if step.loss is not None]
-    resident = [step.resident_bytes for step in steps if step.resident_bytes is not None]
-    device = [step.device_peak_bytes for step in steps if step.device_peak_bytes is not None]
+
+    def known(name: str, of: Sequence[Step] = steps) -> list[Any]:
+        values = (getattr(step, name) for step in of)
+        return [value for value in values if value is not None]
+
+    samples, busy = known("samples", counted), known("device_utilization", counted)
+    losses = known("loss")
     return TrainingMetrics(
         steps=len(steps),
         steady_steps=len(counted),
@@ -554,15 +494,15 @@ def metrics(steps: Sequence[Step], warm_up: int) -> TrainingMetrics:
         first_step_seconds=steps[0].wall_seconds if steps[0].index == 0 else None,
         step_seconds_median=statistics.median(step.wall_seconds for step in counted),
         steps_per_second=len(counted) / wall if wall > 0 else None,
-        samples_per_second=(
-            sum(samples) / wall if wall > 0 and len(samples) == len(counted) else None
-        ),
+        samples_per_second=sum(samples) / wall
+        if wall > 0 and len(samples) == len(counted)
+        else None,
         cpu_ratio=sum(step.cpu_seconds for step in counted) / wall if wall > 0 else None,
         first_loss=losses[0] if losses else None,
         last_loss=losses[-1] if losses else None,
         losses_not_finite=sum(not step.loss_finite for step in steps),
-        peak_resident_bytes=max(resident, default=None),
-        peak_device_bytes=max(device, default=None),
+        peak_resident_bytes=max(known("resident_bytes"), default=None),
+        peak_device_bytes=max(known("device_peak_bytes"), default=None),
         device_utilization=statistics.fmean(busy) if busy else None,
     )
 

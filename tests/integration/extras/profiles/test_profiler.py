@@ -80,23 +80,20 @@ def test_the_example_has_the_same_losses_with_the_profiler_on_and_off(
     assert set(checked.training.steps[0].stages) == set(Stage)
 
 
-def test_the_table_of_operators_is_that_of_key_averages(tmp_path: Path) -> None:
+def test_the_table_of_operators_is_that_of_key_averages() -> None:
     """Against the same recording: counts exactly, times to the microsecond."""
     with torch.profiler.profile(profile_memory=True) as recorded:
         torch.randn(64, 64).mm(torch.randn(64, 64)).sum()
-    rows = {
-        row["name"]: row
-        for row in csv.DictReader(operators_csv(recorded.key_averages()).splitlines())
-    }
-    averages = {each.key: each for each in recorded.key_averages()}
+    table = csv.DictReader(operators_csv(recorded.key_averages()).splitlines())
+    rows = {row["name"]: row for row in table}
+    averages = {event.key: event for event in recorded.key_averages()}
     assert rows.keys() == averages.keys()
-    for name, each in averages.items():
-        assert int(rows[name]["calls"]) == each.count
-        assert float(rows[name]["self_cpu_time_us"]) == pytest.approx(
-            each.self_cpu_time_total, abs=1
-        )
-        assert float(rows[name]["cpu_time_total_us"]) == pytest.approx(each.cpu_time_total, abs=1)
-        assert int(rows[name]["cpu_memory_bytes"]) == each.cpu_memory_usage
+    for name, event in averages.items():
+        assert int(rows[name]["calls"]) == event.count
+        assert int(rows[name]["cpu_memory_bytes"]) == event.cpu_memory_usage
+        times = (event.self_cpu_time_total, event.cpu_time_total)
+        for column, total in zip(("self_cpu_time_us", "cpu_time_total_us"), times, strict=True):
+            assert float(rows[name][column]) == pytest.approx(total, abs=1)
 
 
 def test_the_trace_is_valid_and_the_operators_cover_the_traced_steps(tmp_path: Path) -> None:

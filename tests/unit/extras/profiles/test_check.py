@@ -9,28 +9,27 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from compilewatch.errors import StoreError, UsageError
+from compilewatch.errors import StoreError
 from compilewatch.extras.profiles.check import (
     DamagedProfileError,
     check_profiles,
     find_training,
     read_training,
-    state_of,
     tail,
     write_report,
 )
 from compilewatch.extras.profiles.training import (
     CONFIG_FILE,
-    METRICS_FILE,
-    OPERATOR_COLUMNS,
     OPERATORS_FILE,
-    STAGES_FILE,
     STEPS_FILE,
     SUMMARY_FILE,
     TRACE_FILE,
-    FindingCode,
+    OperatorStat,
 )
 from compilewatch.profiling import Profiler
+
+METRICS_FILE, STAGES_FILE = "metrics.json", "stage_times.json"
+OPERATOR_COLUMNS = ",".join(OperatorStat.__struct_fields__)
 
 
 def chunk(kind: bytes, data: bytes) -> bytes:
@@ -57,16 +56,11 @@ def inference(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_an_inference_profile_with_everything_is_fine(inference: Path) -> None:
-    (found,) = check_profiles(inference)
-    assert (found.kind, found.state, found.exit_status) == ("inference", "finished", 0)
-
-
 @pytest.mark.parametrize(
     ("name", "data", "said"),
     [
         ("baseline_metrics.json", b'{"a": ', "damaged"),
-        ("baseline_metrics.json", b"[1]", "not an object"),
+        ("baseline_metrics.json", b"[1]", "damaged"),
         ("baseline_metrics.json", b'{"schema_version": 99}', "newer compilewatch"),
         ("detailed_metrics.csv", b"batch_size,latency\n1,0.5\n4", "detailed_metrics.csv:3"),
         ("detailed_metrics.csv", b"latency\n1\n", "no column batch_size"),
@@ -91,11 +85,20 @@ def test_each_damaged_file_is_named(inference: Path, name: str, data: bytes, sai
     assert "\n" not in found.broken
 
 
-def test_an_inference_profile_that_was_cut_short_is_incomplete(inference: Path) -> None:
-    (inference / "baseline_summary_report.txt").unlink()
+@pytest.mark.parametrize(
+    ("name", "state", "code"),
+    [
+        ("baseline_summary_report.txt", "incomplete", "incomplete"),
+        ("plots/metrics_heatmap.png", "finished", "file_missing"),
+    ],
+)
+def test_a_missing_file_of_inference_is_a_finding(
+    inference: Path, name: str, state: str, code: str
+) -> None:
+    (inference / name).unlink()
     (found,) = check_profiles(inference)
-    assert (found.state, found.exit_status) == ("incomplete", 1)
-    assert [each.code for each in found.findings] == [FindingCode.INCOMPLETE]
+    assert (found.state, found.exit_status) == (state, 1)
+    assert [finding.code for finding in found.findings] == [code]
 
 
 def test_an_inference_profile_without_its_line_was_interrupted(inference: Path) -> None:
@@ -104,32 +107,22 @@ def test_an_inference_profile_without_its_line_was_interrupted(inference: Path) 
     for path in list(inference.iterdir()):
         if path != folder:
             path.rename(folder / path.name)
-    assert [each.state for each in check_profiles(inference)] == ["incomplete"]
+    assert [profile.state for profile in check_profiles(inference)] == ["incomplete"]
     (folder / "profiles.jsonl").write_text("{}\n")
-    assert [each.state for each in check_profiles(inference)] == ["finished"]
-
-
-def test_missing_plots_are_a_finding(inference: Path) -> None:
-    (inference / "plots" / "metrics_heatmap.png").unlink()
-    (found,) = check_profiles(inference)
-    assert [each.code for each in found.findings] == [FindingCode.FILE_MISSING]
+    assert [profile.state for profile in check_profiles(inference)] == ["finished"]
 
 
 def test_all_profiles_below_a_folder_are_checked(inference: Path) -> None:
     with Profiler(inference / "training") as profiler:
         profiler.step()
-    found = check_profiles(inference)
-    assert [each.kind for each in found] == ["inference", "training"]
+    profiles = check_profiles(inference)
+    assert [(p.kind, p.state) for p in profiles] == [
+        ("inference", "finished"),
+        ("training", "finished"),
+    ]
     assert profiler.folder is not None
     (profiler.folder / "config.json").write_text("{")
-    assert [each.exit_status for each in check_profiles(inference)] == [0, 2]
-
-
-def test_a_folder_without_profiles_is_a_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="contains no profile"):
-        check_profiles(tmp_path)
-    with pytest.raises(UsageError, match="there is no folder"):
-        check_profiles(tmp_path / "nowhere")
+    assert [profile.exit_status for profile in check_profiles(inference)] == [0, 2]
 
 
 def test_the_report_says_what_was_found_and_changes_no_state(tmp_path: Path) -> None:
@@ -186,28 +179,21 @@ def test_every_file_that_is_cut_off_is_found(folder: Path, name: str) -> None:
         read_training(folder)
 
 
-def test_a_changed_figure_is_found(folder: Path) -> None:
+def test_a_changed_figure_and_a_missing_file_are_found(folder: Path) -> None:
     path = folder / METRICS_FILE
     path.write_bytes(path.read_bytes().replace(b'"steps": 5', b'"steps": 6'))
     with pytest.raises(DamagedProfileError, match="changed since the profile ended"):
         read_training(folder)
-
-
-def test_a_missing_file_is_found(folder: Path) -> None:
-    (folder / METRICS_FILE).unlink()
+    path.unlink()
     with pytest.raises(DamagedProfileError, match=f"{METRICS_FILE} is missing"):
         read_training(folder)
 
 
-def test_a_line_in_the_middle_that_is_damaged_is_broken(folder: Path) -> None:
+def test_a_damaged_line_and_steps_out_of_order_are_broken(folder: Path) -> None:
     lines = (killed(folder) / STEPS_FILE).read_bytes().splitlines(keepends=True)
     (folder / STEPS_FILE).write_bytes(b"".join([*lines[:2], b"\0" * 40 + b"\n", *lines[3:]]))
     with pytest.raises(DamagedProfileError, match=f"{STEPS_FILE}:3: damaged"):
         read_training(folder)
-
-
-def test_steps_out_of_order_are_broken(folder: Path) -> None:
-    lines = (killed(folder) / STEPS_FILE).read_bytes().splitlines(keepends=True)
     (folder / STEPS_FILE).write_bytes(b"".join([*lines, lines[1]]))
     with pytest.raises(DamagedProfileError, match="step 1 after step 4"):
         read_training(folder)
@@ -225,32 +211,27 @@ def test_a_newer_schema_is_one_line(folder: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("name", "text", "said"),
     [
-        ('{"traceEvents": [{"ph": "X", "name": "a", "ts": 1, "du', "damaged"),
-        ('{"traceEvents": []}', "without events"),
-        ('{"traceEvents": [{"ph": "X", "name": "a", "ts": 1, "dur": -1}]}', "without name"),
-        ('{"traceEvents": [{"ph": "X", "ts": 1, "dur": 1}]}', "without name"),
-        ("7", "without events"),
+        (TRACE_FILE, '{"traceEvents": [{"ph": "X", "name": "a", "ts": 1, "du', "damaged"),
+        (TRACE_FILE, '{"traceEvents": []}', "without events"),
+        (TRACE_FILE, '[{"ph": "X", "name": "a", "ts": 1, "dur": -1}]', "without name"),
+        (TRACE_FILE, '{"traceEvents": [{"ph": "X", "ts": 1, "dur": 1}]}', "without name"),
+        (TRACE_FILE, "7", "without events"),
+        (OPERATORS_FILE, f"{OPERATOR_COLUMNS}\naten::mm,3\n", "2 columns instead of 8"),
+        (OPERATORS_FILE, f"{OPERATOR_COLUMNS}\naten::mm,three,1,1,0,0,0,0\n", "damaged"),
+        (OPERATORS_FILE, f'{OPERATOR_COLUMNS}\naten::mm,"3\n', "damaged"),
     ],
 )
-def test_a_trace_that_no_viewer_opens_is_broken(folder: Path, text: str, said: str) -> None:
-    (killed(folder) / TRACE_FILE).write_text(text)
-    with pytest.raises(DamagedProfileError, match=f"{TRACE_FILE}.*{said}"):
-        read_training(folder)
-
-
-@pytest.mark.parametrize("row", ["aten::mm,3", "aten::mm,three,1,1,0,0,0,0", 'aten::mm,"3'])
-def test_a_damaged_table_of_operators_is_broken(folder: Path, row: str) -> None:
-    text = f"{','.join(OPERATOR_COLUMNS)}\n{row}\n"
-    (killed(folder) / OPERATORS_FILE).write_text(text)
-    with pytest.raises(DamagedProfileError, match=OPERATORS_FILE):
+def test_a_damaged_trace_or_table_is_broken(folder: Path, name: str, text: str, said: str) -> None:
+    (killed(folder) / name).write_text(text)
+    with pytest.raises(DamagedProfileError, match=f"{name}.*{said}"):
         read_training(folder)
 
 
 def test_the_operators_are_read_exactly(folder: Path) -> None:
     row = '"aten::mm, with a comma",3,1.25,2.5,0,0,-8,16'
-    (killed(folder) / OPERATORS_FILE).write_text(f"{','.join(OPERATOR_COLUMNS)}\n{row}\n")
+    (killed(folder) / OPERATORS_FILE).write_text(f"{OPERATOR_COLUMNS}\n{row}\n")
     (found,) = read_training(folder).operators or ()
     assert (found.name, found.calls, found.self_cpu_time_us) == ("aten::mm, with a comma", 3, 1.25)
 
@@ -270,8 +251,3 @@ def test_the_tail_of_a_long_profile_begins_with_a_complete_line(folder: Path) ->
     found = tail(folder)
     assert found[-1].index == 4999
     assert 500 < len(found) < 5000
-
-
-def test_the_state_of_a_killed_profile(folder: Path) -> None:
-    assert state_of(folder) == "finished"
-    assert state_of(killed(folder)) == "incomplete"

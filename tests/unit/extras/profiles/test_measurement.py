@@ -7,33 +7,35 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from compilewatch.errors import UsageError
 from compilewatch.extras.profiles.measurement import (
-    Job,
+    Inference,
     SubjectError,
+    busy_note,
     canonical,
     check_targets,
     environment_of,
+    profile_key,
     profile_model,
+    suggested_settings,
 )
 from compilewatch.extras.profiles.messages import (
     END,
     PREPARE,
-    FirstCall,
-    MemoryUse,
     Order,
     Prepared,
+    ProfileFailure,
     Round,
 )
 from compilewatch.extras.profiles.records import (
+    BatchPoint,
     InferenceOptions,
     InferenceProfile,
     Memory,
     OpStat,
-    ProfileFailure,
-    Segments,
     Verdict,
     eager_of,
 )
@@ -66,47 +68,34 @@ class Scripted:
         name = self._targets.setdefault(order.subject, target)
         self.asked.append((order.step, name))
         self.fails(name, order)
+        if order.job is not None:
+            self._folder = Path(order.job.folder)
+            self._point = BatchPoint(batch_size=order.job.batch_size, status=Status.PASS)
         taken = SECONDS[name] * (1 + 0.001 * len(self.asked))
-        segments = Segments(
-            calls=5,
-            call_seconds=0.01,
-            graph_seconds=0.01,
-            guard_seconds=0.0,
-            eager_seconds=0.0,
-            python_seconds=0.0,
-        )
-        replies: dict[str, object] = {
-            "first_call": FirstCall(seconds=1.0, graphs=1, breaks=()),
-            "measure": Round(wall_seconds=(taken,), cpu_seconds=(taken,)),
-            "memory": MemoryUse(memory=Memory(rss_peak_bytes=10**8)),
-            "compare": profiled.MATCHES,
-            "segments": (segments, ()),
-            "recompile": FirstCall(seconds=0.5),
-            END: None,
+        point = msgspec.structs.replace(self._point, numerics=profiled.MATCHES)
+        memory = msgspec.structs.replace(point, memory=Memory(rss_peak_bytes=10**8))
+        replies: dict[str, Callable[[], object]] = {
+            PREPARE: lambda: self._prepared(name),
+            "measure": lambda: Round(wall_seconds=(taken,), cpu_seconds=(taken,)),
+            "memory": lambda: (memory, "a note of the device"),
+            "trace": lambda: self._traced(name),
+            END: lambda: None,
         }
-        if order.step == PREPARE:
-            return self._prepared(name, order)
-        return self._traced(name) if order.step == "trace" else replies[order.step]
+        return replies.get(order.step, lambda: point)()
 
-    def _prepared(self, name: str, order: Order) -> Prepared:
-        assert order.job is not None
-        self._folder = Path(order.job.folder)
+    def _prepared(self, name: str) -> Prepared:
         return Prepared(
-            load_seconds=0.1,
             parameters=self.parameters.get(name, 100),
             trainable_parameters=100,
             model_bytes=400,
             inputs=(),
-            strategy="text",
-            batch_size=order.job.batch_size,
+            inputs_strategy="text",
         )
 
     def _traced(self, name: str) -> tuple[OpStat, ...]:
-        (self._folder.parent / f"{name}-{self._number(name)}" / "trace.json").write_text(name)
+        number = next(number for number, target in self._targets.items() if target == name)
+        (self._folder.parent / f"{name}-{number}" / "trace.json").write_text(name)
         return (OpStat(name=name, calls=1, self_cpu_seconds=1e-3, total_cpu_seconds=1e-3),)
-
-    def _number(self, name: str) -> int:
-        return next(number for number, target in self._targets.items() if target == name)
 
 
 class _Server:
@@ -129,10 +118,11 @@ def profiled_on(
     tmp_path: Path, *targets: str, servers: Any = None, trace: bool = False, sizes: Any = (1,)
 ) -> InferenceProfile:
     options = InferenceOptions(targets=targets, batch_sizes=sizes, runs=1)
-    job = Job(request=factories.result("A").request, options=options, trace=trace)
+    request = factories.result("A").request
     profilers: Any = servers or Scripted()
     folder = ProfileFolder(tmp_path / "profile-20261122-100000-0001")
-    return profile_model(job, profilers, folder, lambda *_: None, "id").profile
+    inference = Inference(request, options, profilers, folder, lambda *_: None, trace=trace)
+    return profile_model(inference, "id").profile
 
 
 def test_two_environments_are_measured_in_turns_and_compared(tmp_path: Path) -> None:
@@ -152,9 +142,11 @@ def test_two_environments_are_measured_in_turns_and_compared(tmp_path: Path) -> 
     assert judged.ratio == pytest.approx(2, rel=0.05)
     assert eager.points[0].against_first is None
     assert new.points[0].against_first is None
-    report = (tmp_path / found.id.replace("id", "profile-20261122-100000-0001")).joinpath
-    assert f"{OLD}" in report("report.html").read_text()
-    assert "takes 2.00 × the time of inductor" in report("baseline_summary_report.txt").read_text()
+    assert found.notes[-1] == "a note of the device"  # once
+    folder = next(tmp_path.glob("profile-*"))
+    assert OLD in (folder / "report.html").read_text()
+    summary = (folder / "baseline_summary_report.txt").read_text()
+    assert "takes 2.00 × the time of inductor" in summary
 
 
 def test_another_model_in_another_environment_is_said(tmp_path: Path) -> None:
@@ -236,3 +228,31 @@ def test_a_default_environment_is_not_part_of_a_name() -> None:
 def test_wrong_targets(targets: tuple[str, ...], device: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         check_targets(targets, device)
+
+
+def test_the_machine_and_the_options_are_in_the_key_and_the_software_is_not() -> None:
+    request, options = factories.result("A").request, InferenceOptions()
+    key = profile_key(request, options, profiled.MACHINE)
+    newer = msgspec.structs.replace(request, key="of another torch")
+    assert profile_key(newer, options, profiled.MACHINE) == key
+    other = msgspec.structs.replace(profiled.MACHINE, cpu="Another CPU")
+    threads = msgspec.structs.replace(options, threads=2)
+    model = factories.result("B").request
+    assert profile_key(request, options, other) != key
+    assert profile_key(request, threads, profiled.MACHINE) != key
+    assert profile_key(model, options, profiled.MACHINE) != key
+
+
+def test_settings_are_those_that_torch_suggests() -> None:
+    text = "set torch._dynamo.config.capture_dynamic_output_shape_ops = True"
+    other, none = (msgspec.structs.replace(profiled.COST, reason=r) for r in (text, "none"))
+    assert suggested_settings([profiled.COST, other, none, profiled.COST]) == [
+        "capture_scalar_outputs",
+        "capture_dynamic_output_shape_ops",
+    ]
+
+
+def test_only_a_busy_machine_gets_a_note() -> None:
+    assert busy_note(profiled.MACHINE, 0.4) is None
+    assert busy_note(profiled.MACHINE, None) is None
+    assert "load of 5.0 on 2 cores" in str(busy_note(profiled.MACHINE, 5.0))

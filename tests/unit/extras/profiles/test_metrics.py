@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
 import pytest
 
@@ -13,7 +11,6 @@ from compilewatch.extras.profiles.metrics import DEFINITIONS
 from compilewatch.extras.profiles.of_run import RunProfiles
 from compilewatch.extras.profiles.records import ProfileComparison
 from compilewatch.sinks import prometheus
-from compilewatch.sinks.prometheus import all_definitions
 from tests import profiled
 from tests.run_folder import VIEW
 
@@ -69,20 +66,6 @@ def test_the_series_of_a_thousand_models_fit_the_budget() -> None:
     counted = dict(by_name(view)["compilewatch_profile_changes"])
     assert counted["inductor", "slower"] == 3000
     assert counted["eager", "slower"] == 0  # an alert must see the value fall to zero
-
-
-def test_the_samples_have_the_labels_of_their_definitions() -> None:
-    labels = {each.name: each.own_labels for each in all_definitions()}
-    for name, values, _ in metrics.samples(with_profiles(2)):
-        assert len(values) == len(labels[name]), name
-
-
-def test_profiles_are_in_the_group_of_the_run() -> None:
-    view = replace(VIEW, parts={"profiles": with_profiles(1)})
-    groups = prometheus.groups(view)
-    names = {name for name, *_ in groups[(VIEW.run.source,)]}
-    assert "compilewatch_latency_seconds" in names
-    assert b"compilewatch_latency_seconds{" in prometheus.exposition(view)
 
 
 def test_every_metric_of_profiles_is_exposed_with_its_labels() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from compilewatch.errors import StoreError
@@ -16,6 +16,8 @@ from compilewatch.extras.profiles.check import read_training, tail
 from compilewatch.extras.profiles.profiler import StageClock, TrainingFolder
 from compilewatch.extras.profiles.training import STEPS_FILE, SUMMARY_FILE, TrainingProfile
 from compilewatch.profiling import Profiler, Stage
+
+TIMES = "stage_times.json"
 
 
 def folder_of(profiler: Profiler) -> Path:
@@ -45,26 +47,9 @@ def test_every_step_is_stored_with_its_stages(tmp_path: Path) -> None:
     assert set(found.steps[1].stages) == {Stage.DATA, Stage.FORWARD, Stage.OTHER}
     assert (found.steps[3].loss, found.steps[3].samples) == (0.5, 8)
     assert (found.config.model, found.config.settings) == ("Tiny", {"lr": 0.1})
-    assert found.metrics is not None
-    assert (found.metrics.steps, found.metrics.steady_steps) == (6, 4)
-    assert found.stage_times is not None
-    assert sum(found.stage_times.shares.values()) == pytest.approx(1)
-
-
-def test_the_steps_of_sleeping_stages_are_those_of_another_clock(tmp_path: Path) -> None:
-    profiler = Profiler(tmp_path)
-    with profiler:
-        began = time.perf_counter()
-        with profiler.stage("data"):
-            time.sleep(0.02)
-        with profiler.stage(Stage.FORWARD):
-            time.sleep(0.04)
-        elapsed = time.perf_counter() - began
-        profiler.step()
-    (step,) = stored(profiler).steps
-    assert step.wall_seconds == pytest.approx(elapsed, rel=0.01, abs=0.001)
-    assert sum(step.stages.values()) == pytest.approx(step.wall_seconds, rel=0.01)
-    assert step.stages[Stage.FORWARD] >= 0.04
+    files = [msgspec.json.decode((found.path / n).read_bytes()) for n in ("metrics.json", TIMES)]
+    assert (files[0]["steps"], files[0]["steady_steps"]) == (6, 4)
+    assert sum(files[1]["shares"].values()) == pytest.approx(1)
 
 
 def test_another_process_sees_a_step_at_once_and_that_it_runs(tmp_path: Path) -> None:
@@ -84,9 +69,17 @@ def test_two_profiles_never_share_a_folder(tmp_path: Path) -> None:
         assert first.folder != second.folder
 
 
-def test_a_profiler_that_is_off_writes_nothing(tmp_path: Path) -> None:
-    profiler = Profiler(tmp_path / "out", enabled=False)
-    train(profiler)
+@pytest.mark.parametrize("enabled", [True, False])
+def test_used_in_the_wrong_order_or_switched_off_it_writes_nothing(
+    tmp_path: Path, enabled: bool
+) -> None:
+    profiler = Profiler(tmp_path / "out", enabled=enabled)
+    if not enabled:
+        train(profiler)
+    profiler.step()
+    with profiler.stage("forward"):
+        profiler.step()
+    profiler.__exit__(None, None, None)
     assert profiler.folder is None
     assert list(tmp_path.iterdir()) == []
 
@@ -112,8 +105,7 @@ def test_an_exception_of_the_training_passes_and_is_stored(tmp_path: Path) -> No
 def test_a_loss_that_is_not_finite_is_said(tmp_path: Path, loss: float) -> None:
     profiler = Profiler(tmp_path)
     train(profiler, loss=loss)
-    assert [step.loss_finite for step in stored(profiler).steps] == [False] * 6
-    assert stored(profiler).steps[0].loss is None
+    assert {(step.loss, step.loss_finite) for step in stored(profiler).steps} == {(None, False)}
 
 
 def test_a_folder_that_cannot_be_made_does_not_stop_the_training(
@@ -190,15 +182,6 @@ def test_a_profile_whose_folder_was_deleted_does_not_stop_the_training(tmp_path:
     assert any("cannot be completed" in problem for problem in profiler.problems)
 
 
-def test_used_in_the_wrong_order_it_does_nothing(tmp_path: Path) -> None:
-    profiler = Profiler(tmp_path)
-    profiler.step()
-    with profiler.stage("forward"):
-        profiler.step()
-    profiler.__exit__(None, None, None)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_fork_does_not_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     profiler = Profiler(tmp_path)
     with profiler:
@@ -246,18 +229,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
     return fake
 
 
-def test_stages_and_the_rest_add_up_to_the_step(clock: Time) -> None:
-    stages = StageClock()
-    clock.now += 1
-    stages.enter(Stage.FORWARD)
-    clock.now += 4
-    stages.leave(Stage.FORWARD)
-    clock.now += 2
-    assert stages.end_step() == (7, {Stage.FORWARD: 4, Stage.OTHER: 3})
-
-
 def test_an_inner_stage_does_not_count_for_the_outer_one(clock: Time) -> None:
     stages = StageClock()
+    clock.now += 1
     stages.enter(Stage.FORWARD)
     clock.now += 1
     stages.enter(Stage.DATA)
@@ -265,14 +239,9 @@ def test_an_inner_stage_does_not_count_for_the_outer_one(clock: Time) -> None:
     stages.leave(Stage.DATA)
     clock.now += 2
     stages.leave(Stage.FORWARD)
-    assert stages.end_step() == (13, {Stage.DATA: 10, Stage.FORWARD: 3, Stage.OTHER: 0})
-
-
-def test_time_between_steps_belongs_to_none(clock: Time) -> None:
-    stages = StageClock()
-    clock.now += 1
-    stages.end_step()
-    clock.now += 50
+    clock.now += 4
+    assert stages.end_step() == (18, {Stage.DATA: 10, Stage.FORWARD: 3, Stage.OTHER: 5})
+    clock.now += 50  # time between steps belongs to none
     stages.begin_step()
     clock.now += 3
     assert stages.end_step() == (3, {Stage.OTHER: 3})

@@ -11,7 +11,6 @@ import click
 import msgspec
 from rich.console import RenderableType
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from rich.text import Text
 
 from compilewatch import plugins
@@ -19,38 +18,27 @@ from compilewatch.api.choose import one_request, split
 from compilewatch.cli import completion, options
 from compilewatch.cli.conditions import FOUND, INCOMPLETE
 from compilewatch.cli.options import Decorator
+from compilewatch.cli.progress import SECONDS_BETWEEN_LINES
 from compilewatch.config import Settings, load_settings
 from compilewatch.environments import Environments
 from compilewatch.errors import MissingExtraError, SinkError, UsageError
-from compilewatch.extras.profiles import analysis, report
-from compilewatch.extras.profiles.analysis import compare_profiles
-from compilewatch.extras.profiles.measurement import (
-    Job,
-    Profilers,
-    canonical,
-    check_targets,
-    profile_model,
-)
+from compilewatch.extras.profiles import analysis, measurement, report
+from compilewatch.extras.profiles.labelled import read_labelled
+from compilewatch.extras.profiles.measurement import Profilers
 from compilewatch.extras.profiles.metrics import push_profile
 from compilewatch.extras.profiles.records import (
-    EAGER,
-    BatchPoint,
     InferenceOptions,
     InferenceProfile,
-    PointChange,
     ProfileComparison,
-    TargetProfile,
     Verdict,
 )
 from compilewatch.extras.profiles.store import PREFIX, ProfileFolder, open_profile
 from compilewatch.records import ConfigBuild, Depth, Request, Status, Tier, new_run_id
-from compilewatch.report.terminal import console, plain, plain_table, spaced
+from compilewatch.report.terminal import console, plain, spaced, table
 from compilewatch.report.wording import milliseconds
-from compilewatch.sources.labelled import read_labelled
 
 DEFAULTS = InferenceOptions()
 
-SECONDS_BETWEEN_LINES = 10.0
 BREAKS_SHOWN = 8
 
 VERDICT_STYLES = {
@@ -153,9 +141,9 @@ def infer_command(
     is 3 if a batch size could not be measured.
     """
     names = split(targets) or []
-    check_targets(names, fields["device"])
+    measurement.check_targets(names, fields["device"])
     chosen = InferenceOptions(
-        targets=tuple(map(canonical, names)), batch_sizes=_sizes(batch_sizes), **fields
+        targets=tuple(map(measurement.canonical, names)), batch_sizes=_sizes(batch_sizes), **fields
     )
     if data is None and label_mappings is not None:
         raise UsageError("--label-mappings needs --data")
@@ -167,24 +155,20 @@ def infer_command(
         "source": source,
         "python_path": python_path,
     }
-    jobs = [
-        Job(
-            request=_request(name, inputs_file, flags, with_weights=data is not None),
-            options=chosen,
-            trace=trace,
-            data=texts,
-        )
-        for name in models
-    ]
+    weights = data is not None
+    requests = [_request(name, inputs_file, flags, with_weights=weights) for name in models]
     root = Path(settings.output_dir).absolute()
     profiles: list[InferenceProfile] = []
     environments = Environments(settings.cache_folder)
     with Profilers(chosen.targets, environments, chosen.device) as profilers:
-        for job in jobs:
+        for request in requests:
             name = PREFIX + new_run_id()
             folder = ProfileFolder(root / name)
-            with ProfileProgress(job.request.model.name) as progress:
-                stored = profile_model(job, profilers, folder, progress.on_step, name)
+            with ProfileProgress(request.model.name) as progress:
+                inference = measurement.Inference(
+                    request, chosen, profilers, folder, progress.on_step, trace=trace, data=texts
+                )
+                stored = measurement.profile_model(inference, name)
             profiles.append(stored.profile)
             published = _publish(settings, stored.profile)
             if not as_json:
@@ -273,7 +257,7 @@ def compare_command(
     root = Path(load_settings({"output_dir": output_dir}).output_dir).absolute()
     old = open_profile(root, before, model)
     new = open_profile(root, after, model or old.profile.model)
-    comparison = compare_profiles(old.profile, old.samples(), new.profile, new.samples())
+    comparison = analysis.compare_profiles(old.profile, old.samples(), new.profile, new.samples())
     if as_json:
         options.print_json(comparison)
     else:
@@ -291,11 +275,14 @@ def compare_command(
 def profile_panel(profile: InferenceProfile) -> RenderableType:
     """Everything about one profile."""
     facts = "\n".join(f"{name:<9} {value}" for name, value in report.facts(profile))
+    first, *figures, last = report.POINT_HEADINGS
+    headings = (first, *(f">{name}" for name in figures), last)
     best = analysis.fastest(profile)
-    points = _figures("Target", "Batch", "Latency", "Per sample", "Samples/s", "Memory", "Speed-up")
-    for target, point in profile.points():
-        style = "bold" if best == (target, point) else ""
-        points.add_row(*_point_row(target, point), style=style)
+    styles = ["bold" if best == pair else "" for pair in profile.points()]
+    points = (
+        (*((cell, style) for cell in cells), (remark, f"{style} yellow"))
+        for style, (*cells, remark) in zip(styles, report.point_rows(profile), strict=True)
+    )
     answers = Text()
     for name, value in report.answers(profile):
         answers.append(f"{name}: ", style="bold")
@@ -303,51 +290,22 @@ def profile_panel(profile: InferenceProfile) -> RenderableType:
     for note in profile.notes:
         answers.append_text(plain(f"note: {note}\n", "yellow"))
     answers.rstrip()
-    return spaced([plain(facts), points, *_breaks(profile), answers])
-
-
-def _figures(first: str, *headings: str, last: str = "") -> Table:
-    """A table with figures between a name and a remark."""
-    table = plain_table(first, *headings, last, gap=2)
-    for column in table.columns[1:-1]:
-        column.justify = "right"
-    return table
-
-
-def _point_row(target: TargetProfile, point: BatchPoint) -> tuple[RenderableType, ...]:
-    name, size = plain(target.target), str(point.batch_size)
-    if point.latency is None:
-        empty = ("–",) * 5
-        return (name, size, *empty, plain(f"{point.status.value}: {point.detail}", "yellow"))
-    timing = point.latency
-    remark = "" if timing.stable else "unstable"
-    if point.numerics is not None and not point.numerics.matches:
-        remark = "numbers differ"
-    return (
-        name,
-        size,
-        milliseconds(timing.median_seconds),
-        milliseconds(timing.median_seconds / point.batch_size),
-        report.rate(point.samples_per_second),
-        report.megabytes(point.memory.rss_peak_bytes if point.memory else None),
-        "1.00 ×" if target.target == EAGER else report.speedup_words(point).partition(" (")[0],
-        plain(remark, "yellow"),
-    )
+    return spaced([plain(facts), table(headings, points, gap=2), *_breaks(profile), answers])
 
 
 def _breaks(profile: InferenceProfile) -> Iterator[RenderableType]:
     """The costs of graph breaks at the first batch size that has them."""
-    target, point = analysis.broken(profile) or (None, None)
-    if target is None or point is None:
+    if (broken := analysis.broken(profile)) is None:
         return
-    costs = f"Costs in a call of {target.target} at batch {point.batch_size}"
-    table = plain_table("Graph break", "Where", costs)
-    for cost in point.breaks[:BREAKS_SHOWN]:
-        place = f"{cost.file}:{cost.line} in {cost.function}"
-        table.add_row(*map(plain, (cost.code, place, report.break_cost_words(cost))))
+    target, point = broken
+    rows = [
+        (cost.code, f"{cost.file}:{cost.line} in {cost.function}", report.break_cost_words(cost))
+        for cost in point.breaks[:BREAKS_SHOWN]
+    ]
     if len(point.breaks) > BREAKS_SHOWN:
-        table.add_row("", plain(f"and {len(point.breaks) - BREAKS_SHOWN} more"), "")
-    yield table
+        rows.append(("", f"and {len(point.breaks) - BREAKS_SHOWN} more", ""))
+    costs = f"Costs in a call of {target.target} at batch {point.batch_size}"
+    yield table(("Graph break", "Where", costs), rows)
 
 
 def comparison_table(comparison: ProfileComparison) -> RenderableType:
@@ -357,33 +315,34 @@ def comparison_table(comparison: ProfileComparison) -> RenderableType:
     if comparison.obstacle:
         parts.append(plain(f"not compared: {comparison.obstacle}", "yellow"))
     elif comparison.points:
-        before = f"Before ({comparison.points[0].measure})"
-        headings = ("Batch", before, "After", "Change", "Against eager", "Memory")
-        table = _figures("Target", *headings, last="Verdict")
-        for point in comparison.points:
-            table.add_row(*_comparison_row(point))
-        parts.append(table)
-    if comparison.differences:
-        parts.append(plain("Also different: " + "; ".join(comparison.differences)))
-    else:
-        parts.append(plain("The software and the machine are the same."))
+        before = f">Before ({comparison.points[0].measure})"
+        changes = (">After", ">Change", ">Against eager", ">Memory")
+        headings = ("Target", ">Batch", before, *changes, "Verdict")
+        parts.append(table(headings, _comparison_rows(comparison), gap=2))
+    different = "; ".join(comparison.differences)
+    same = "The software and the machine are the same."
+    parts.append(plain(f"Also different: {different}" if different else same))
     return spaced(parts)
 
 
-def _comparison_row(point: PointChange) -> tuple[RenderableType, ...]:
-    judged = point.judgement
-    before, after = point.memory_before_bytes, point.memory_after_bytes
-    verdict = judged.verdict.value + (f": {judged.reason}" if judged.reason else "")
-    return (
-        plain(point.target),
-        str(point.batch_size),
-        milliseconds(point.before_seconds),
-        milliseconds(point.after_seconds),
-        f"{judged.ratio - 1:+.1%}" if judged.ratio else "–",
-        f"{point.relative - 1:+.1%}" if point.relative else "–",
-        f"{(after - before) / before:+.1%}" if before and after else "–",
-        plain(verdict, VERDICT_STYLES[judged.verdict]),
-    )
+def _comparison_rows(comparison: ProfileComparison) -> Iterator[tuple[str | tuple[str, str], ...]]:
+    def change(ratio: float | None) -> str:
+        return f"{ratio - 1:+.1%}" if ratio else "–"
+
+    for point in comparison.points:
+        judged = point.judgement
+        before, after = point.memory_before_bytes, point.memory_after_bytes
+        verdict = judged.verdict.value + (f": {judged.reason}" if judged.reason else "")
+        yield (
+            point.target,
+            str(point.batch_size),
+            milliseconds(point.before_seconds),
+            milliseconds(point.after_seconds),
+            change(judged.ratio),
+            change(point.relative),
+            change(after / before if before and after else None),
+            (verdict, VERDICT_STYLES[judged.verdict]),
+        )
 
 
 class ProfileProgress(Progress):

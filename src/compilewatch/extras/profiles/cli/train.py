@@ -10,15 +10,12 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import msgspec
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from compilewatch.api.choose import call_worker, local_launcher, one_request, split
@@ -26,18 +23,11 @@ from compilewatch.cli import completion, options
 from compilewatch.cli.conditions import INCOMPLETE
 from compilewatch.cli.progress import spinner
 from compilewatch.config import Settings, load_settings
-from compilewatch.environments import Environments, last_line, oneshot
+from compilewatch.environments import Environments
 from compilewatch.errors import CompilerError, InputsError, StoreError, UsageError
+from compilewatch.extras.profiles import check
 from compilewatch.extras.profiles import training as analysis
-from compilewatch.extras.profiles.check import (
-    CheckedProfile,
-    check_outputs,
-    check_profiles,
-    find_training,
-    read_training,
-    write_report,
-)
-from compilewatch.extras.profiles.messages import CapturedProfile, NeuronCapture
+from compilewatch.extras.profiles.messages import CapturedProfile
 from compilewatch.extras.profiles.training import (
     ProfileFinding,
     Stage,
@@ -48,7 +38,7 @@ from compilewatch.files import safe_name
 from compilewatch.launchers import Launcher
 from compilewatch.neuron import profiler
 from compilewatch.records import Depth, Mode, Request, Result, Status, Tier, Work, new_run_id
-from compilewatch.report.terminal import console, plain
+from compilewatch.report.terminal import console, plain, table
 from compilewatch.report.wording import plural
 
 EAGER, XLA = "eager", "xla"
@@ -59,6 +49,8 @@ SAME_LOSS = 1e-3
 COMPARED_STEPS = 3
 
 TARGETS = (EAGER, "inductor")
+
+T = TypeVar("T")
 
 SHOWN = (Stage.FORWARD, Stage.BACKWARD, Stage.OPTIMIZER)
 
@@ -120,8 +112,8 @@ def profile_training(
         passed, detail, profile = result.status is Status.PASS, result.detail, None
         assert request.work is not None
         try:
-            for folder in find_training(Path(request.work.options["out"]))[:1]:
-                profile = read_training(folder)
+            for folder in check.find_training(Path(request.work.options["out"]))[:1]:
+                profile = check.read_training(folder)
             detail += "" if passed else f" (in {result.phase})"
         except StoreError as error:
             detail = str(error)
@@ -148,17 +140,18 @@ def _compared(trained: TrainingProfile, eager: TrainingProfile) -> tuple[bool, f
     same = bool(pairs) and all(
         a is not None and b is not None and math.isclose(a, b, rel_tol=SAME_LOSS) for a, b in pairs
     )
-    old, new = (analysis.times_of(profile).step for profile in (eager, trained))
+    old, new = (profile.times.step for profile in (eager, trained))
     return same, old.median / new.median if same and old and new else None
 
 
-def train_alone(environments: Environments, request: Request) -> Result:
+def _alone(settings: Settings, verb: str, request: Request, kind: type[T]) -> T:
     """Train for a profile in an interpreter of its own, which no server has warmed up.
 
-    Raises InputsError if it does not end within the deadline of all phases.
+    Raises InputsError with the message of a failure, and if it does not end within the deadline of
+    all phases.
     """
     try:
-        return call_worker(environments, "train", request, Result)
+        return call_worker(Environments(settings.cache_folder), verb, request, kind)
     except subprocess.TimeoutExpired:
         seconds = request.deadlines.total_seconds
         raise InputsError(
@@ -248,8 +241,11 @@ def train_command(
         local_launcher(settings, names) as launcher,
         spinner(f"training {', '.join(models)}", launcher),
     ):
-        alone = partial(train_alone, Environments(settings.cache_folder))
-        done.extend(profile_training(prepared, launcher, Path(scratch), alone))
+
+        def train_alone(request: Request) -> Result:
+            return _alone(settings, "train", request, Result)
+
+        done.extend(profile_training(prepared, launcher, Path(scratch), train_alone))
     if as_json:
         options.print_json([_trained_json(trained) for trained in done])
     else:
@@ -283,12 +279,11 @@ def _requests(
 
 
 def _show_trained(done: Sequence[Trained], out: Path) -> None:
-    headings = ("first step s", "step ms", *(f"{stage} ms" for stage in SHOWN), "memory MB")
-    table = _figures("model", "target", figures=(*headings, "speed-up"))
-    for trained in done:
-        table.add_row(plain(trained.model), plain(trained.target), *_cells(trained))
+    stages = (f">{stage} ms" for stage in SHOWN)
+    figures = (">first step s", ">step ms", *stages, ">memory MB", ">speed-up")
+    rows = ((trained.model, trained.target, *_cells(trained)) for trained in done)
     printer = console()
-    printer.print(table)
+    printer.print(table(("model", "target", *figures), rows, gap=2))
     for trained in done:
         lines = [f"{trained.status}: {trained.detail}"] if trained.status is not Status.PASS else []
         if trained.same_losses is False:
@@ -299,27 +294,16 @@ def _show_trained(done: Sequence[Trained], out: Path) -> None:
     printer.print(plain(f"Next: compilewatch profile check {out} --analysis"))
 
 
-def _figures(*names: str, figures: Sequence[str]) -> Table:
-    """A table of names, and of figures after them."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in names:
-        table.add_column(heading, overflow="fold")
-    for heading in figures:
-        table.add_column(heading, justify="right")
-    return table
-
-
 def _cells(trained: Trained) -> Iterator[str]:
-    if trained.profile is None:
+    profile = trained.profile
+    if profile is None or profile.times.step is None:
         return
-    figures, times = analysis.metrics_of(trained.profile), analysis.times_of(trained.profile)
-    if times.step is None:
-        return
-    yield _figure(figures.first_step_seconds)
-    yield _figure(times.step.median, 1e3)
+    yield _figure(profile.metrics.first_step_seconds)
+    yield _figure(profile.times.step.median, 1e3)
     for stage in SHOWN:
-        yield _figure(times.stages[stage].median if stage in times.stages else None, 1e3)
-    peak = figures.peak_resident_bytes
+        spread = profile.times.stages.get(stage)
+        yield _figure(spread.median if spread is not None else None, 1e3)
+    peak = profile.metrics.peak_resident_bytes
     yield f"{peak / 1e6:,.0f}" if peak is not None else "–"
     yield _figure(trained.speedup)
 
@@ -332,7 +316,7 @@ def _trained_json(trained: Trained) -> dict[str, Any]:
     names = ("model", "target", "status", "detail", "speedup", "same_losses")
     profile = trained.profile
     return {name: getattr(trained, name) for name in names} | {
-        "metrics": analysis.metrics_of(profile) if profile is not None else None,
+        "metrics": profile.metrics if profile is not None else None,
         "findings": trained.findings(),
         "folder": str(profile.path) if profile is not None else None,
     }
@@ -358,8 +342,15 @@ def check_command(
     viewer would open are found. The exit status is 0 if nothing was found, 1 if there are findings
     (also for a profile that is incomplete or still being written), 2 if a profile is broken.
     """
-    root = Path(load_settings({"output_dir": output_dir}).output_dir)
-    profiles = check_profiles(folder) if folder is not None else check_outputs(root)
+    root = folder or Path(load_settings({"output_dir": output_dir}).output_dir)
+    if folder is not None and not folder.is_dir():
+        raise UsageError(f"there is no folder {folder}")
+    folders = [root] if folder else [root / "profiles", *sorted(root.glob("profile-*"))]
+    profiles = check.check_profiles(*folders)
+    if not profiles:
+        missing = "no config.json and no baseline_metrics.json"
+        hint = missing if folder else "`compilewatch profile train` makes one"
+        raise UsageError(f"{root} contains no profile: {hint}")
     if as_json:
         options.print_json([_check_json(profile, explained) for profile in profiles])
     else:
@@ -367,11 +358,11 @@ def check_command(
             console().print(Group(*_check_lines(profile, explained)))
     if report:
         for profile in profiles:
-            click.echo(f"Saved: {write_report(profile).absolute()}", err=True)
+            click.echo(f"Saved: {check.write_report(profile).absolute()}", err=True)
     return max(profile.exit_status for profile in profiles)
 
 
-def _check_lines(checked: CheckedProfile, explained: bool) -> Iterator[RenderableType]:
+def _check_lines(checked: check.CheckedProfile, explained: bool) -> Iterator[RenderableType]:
     style = STATUS_STYLES[checked.exit_status]
     head = Text.assemble(plain(str(checked.path)), ": ", (checked.state, style))
     if checked.broken is not None:
@@ -387,52 +378,25 @@ def _check_lines(checked: CheckedProfile, explained: bool) -> Iterator[Renderabl
     if explained and training is not None:
         for sentence in analysis.explanation(training):
             yield plain(f"  {sentence}")
-        yield from _tables(training)
+        if stages := analysis.stage_rows(training):
+            yield table(("stage", ">median ms", ">min ms", ">max ms", ">share"), stages, gap=2)
+        if operators := analysis.operator_rows(training):
+            yield table(("operator", ">calls", ">own CPU ms", ">CPU ms"), operators, gap=2)
 
 
-def _tables(profile: TrainingProfile) -> Iterator[Table]:
-    stages, operators = analysis.stage_rows(profile), analysis.operator_rows(profile)
-    if stages:
-        table = _figures("stage", figures=("median ms", "min ms", "max ms", "share"))
-        for row in stages:
-            table.add_row(*row)
-        yield table
-    if operators:
-        table = _figures("operator", figures=("calls", "own CPU ms", "CPU ms"))
-        for name, *cells in operators:
-            table.add_row(plain(name), *cells)
-        yield table
-
-
-def _check_json(checked: CheckedProfile, explained: bool) -> dict[str, Any]:
+def _check_json(checked: check.CheckedProfile, explained: bool) -> dict[str, Any]:
     names = ("kind", "state", "exit_status", "broken", "findings")
     fields = {"path": str(checked.path)} | {name: getattr(checked, name) for name in names}
     if (training := checked.training) is not None:
-        fields["metrics"] = analysis.metrics_of(training)
+        fields["metrics"] = training.metrics
         if explained:
-            fields["explanation"] = analysis.explanation(training)
-            fields["shares"] = analysis.times_of(training).shares
+            fields["explanation"] = tuple(analysis.explanation(training))
+            fields["shares"] = training.times.shares
             fields["operators"] = analysis.top_operators(training)
     return fields
 
 
 # --- the Neuron SDK -------------------------------------------------------------------------------
-
-
-def capture_on_neuron(environments: Environments, order: NeuronCapture) -> CapturedProfile:
-    """Run `neuron-profile` of `worker.process.oneshot`, with the variables of this shell.
-
-    Raises CompilerError with the message of the failure.
-    """
-    chosen = environments.interpreter(order.request.target.environment)
-    seconds = order.request.deadlines.total_seconds
-    try:
-        done = oneshot(chosen, "neuron-profile", msgspec.json.encode(order), seconds)
-    except subprocess.TimeoutExpired:
-        raise CompilerError(f"the capture did not end within {seconds:g} s") from None
-    if done.returncode != 0:
-        raise CompilerError(f"{order.request.model.name}: {last_line(done.stderr)}")
-    return msgspec.json.decode(done.stdout, type=CapturedProfile)
 
 
 @click.group("neuron")
@@ -515,21 +479,23 @@ def capture_command(
             inputs_file=None,
             flags=flags,
         )
-        order = NeuronCapture(
-            request=msgspec.structs.replace(request, tier=Tier.REAL),
-            steps=steps,
-            port=port,
-            profile_type=profile_type,
-            ms_duration=ms_duration,
-            neuron_tensorboard_plugin_dir=str(logdir.absolute() / "plugins" / "neuron"),
-            delete_working=delete_working,
+        folder = str(logdir.absolute() / "plugins" / "neuron")
+        work = {
+            "steps": steps,
+            "port": port,
+            "profile_type": profile_type,
+            "ms_duration": ms_duration,
+            "neuron_tensorboard_plugin_dir": folder,
+            "delete_working": delete_working,
+        }
+        request = msgspec.structs.replace(
+            request, tier=Tier.REAL, work=Work(name="neuron-profile", options=work)
         )
         with spinner(f"profiling {request.model.name}"):
-            result = capture_on_neuron(Environments(settings.cache_folder), order)
+            result = _alone(settings, "neuron-profile", request, CapturedProfile)
         text = (
             f"{plural(result.steps, 'step')}, {plural(len(result.files), 'file')} in "
-            f"{order.neuron_tensorboard_plugin_dir}\n"
-            f"Next: tensorboard --logdir {logdir} --load_fast=false (view NEURON)"
+            f"{folder}\nNext: tensorboard --logdir {logdir} --load_fast=false (view NEURON)"
         )
     if as_json:
         options.print_json(result)
@@ -581,10 +547,11 @@ def summarize_command(*, place: Path, as_json: bool) -> None:
     if as_json:
         options.print_json({"tool": tool.name, "summary": figures})
         return
-    table = Table("figure", "value", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name, value in figures.items():
-        table.add_row(name, f"{value:,.6g}" if isinstance(value, float) else value)
-    console().print(table)
+    rows = (
+        (name, f"{value:,.6g}" if isinstance(value, float) else str(value))
+        for name, value in figures.items()
+    )
+    console().print(table(("figure", "value"), rows, gap=2))
 
 
 def _existing(place: Path) -> Path:

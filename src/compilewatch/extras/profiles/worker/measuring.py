@@ -26,7 +26,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from compilewatch.contract.processes import field_bytes
 from compilewatch.errors import UsageError
-from compilewatch.extras.profiles.messages import STACKS_FILE, TRACE_FILE, MemoryUse, Round
+from compilewatch.extras.profiles.messages import STACKS_FILE, TRACE_FILE, Round
 from compilewatch.extras.profiles.records import BreakCost, Memory, OpStat, Segments
 from compilewatch.records import GraphBreak
 
@@ -117,10 +117,11 @@ def finished(call: Callable[[], object]) -> Callable[[], object]:
     return wait
 
 
-def used(call: Callable[[], object], host: Memory) -> MemoryUse:
+def used(call: Callable[[], object], host: Memory) -> tuple[Memory, float | None, str]:
     """Return the memory that one call takes on the device, and how busy calls keep it.
 
-    `call` must end when the device has finished; `host` is what it takes on the host.
+    `call` must end when the device has finished; `host` is what it takes on the host. The share is
+    None where a sentence says why it is not known.
     """
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
@@ -132,14 +133,10 @@ def used(call: Callable[[], object], host: Memory) -> MemoryUse:
     try:
         shares, in_use = _watched(call)
     except ImportError:
-        note = "the utilisation of the GPU needs the package nvidia-ml-py"
-        return MemoryUse(memory=memory, device_note=note)
+        return memory, None, "the utilisation of the GPU needs the package nvidia-ml-py"
     except Exception as error:  # noqa: BLE001  (NVML's errors, which only that package defines)
-        return MemoryUse(memory=memory, device_note=f"NVML: {type(error).__name__}: {error}")
-    return MemoryUse(
-        memory=msgspec.structs.replace(memory, device_used_bytes=in_use),
-        device_utilization=fmean(shares) / 100,
-    )
+        return memory, None, f"NVML: {type(error).__name__}: {error}"
+    return msgspec.structs.replace(memory, device_used_bytes=in_use), fmean(shares) / 100, ""
 
 
 def _watched(call: Callable[[], object]) -> tuple[list[int], int]:
@@ -280,11 +277,10 @@ class Division:
 
     def segments(self, calls: int) -> Segments:
         """Where the call spends its time, by kind; it is one of `calls` traced calls."""
-        seconds = dict.fromkeys((GRAPH, GUARD, EAGER, PYTHON), 0.0)
-        for kinds in self.nanoseconds.values():
-            for kind, value in kinds.items():
-                seconds[kind] += value / 1e9
-        of_kind = {f"{kind}_seconds": value for kind, value in seconds.items()}
+        of_kind = {
+            f"{kind}_seconds": sum(kinds.get(kind, 0) for kinds in self.nanoseconds.values()) / 1e9
+            for kind in (GRAPH, GUARD, EAGER, PYTHON)
+        }
         return Segments(calls=calls, call_seconds=self.total / 1e9, **of_kind)
 
     def costs(self, breaks: Sequence[GraphBreak], ends: Mapping[str, int]) -> tuple[BreakCost, ...]:
@@ -302,14 +298,10 @@ class Division:
                 sum(self.nanoseconds.get(owner, {}).get(kind, 0) for owner in owners)
                 for kind in (GUARD, PYTHON, EAGER)
             )
-            of_break = {
-                name: getattr(graph_break, name)
-                for name in BreakCost.__struct_fields__
-                if name in GraphBreak.__struct_fields__
-            }
+            shared = {*BreakCost.__struct_fields__} & {*GraphBreak.__struct_fields__}
             costs.append(
                 BreakCost(
-                    **of_break,
+                    **{name: getattr(graph_break, name) for name in shared},
                     compile_ids=tuple(owner for owner in owners if owner != NO_FRAME),
                     guard_seconds=guard / 1e9,
                     python_seconds=python / 1e9,
@@ -320,52 +312,51 @@ class Division:
         return tuple(sorted(costs, key=lambda cost: -cost.seconds))
 
 
-@dataclass
-class _Open:
-    end: int
-    owner: str
-    kind: str
-    exclusive: int
-
-
 def divide(call: Slice, slices: Iterable[Slice]) -> Division:
     """Divide a call among the slices inside of it, which are of its own thread.
 
     Every nanosecond of the call counts exactly once: for the innermost slice that covers it.
     """
     division = Division(total=call.duration)
-    stack = [_Open(call.start + call.duration, NO_FRAME, PYTHON, call.duration)]
+    # The end, the owner and the kind of each open slice.
+    stack = [(call.start + call.duration, NO_FRAME, PYTHON)]
+    at = call.start
 
-    def close() -> None:
-        done = stack.pop()
-        division.add(done.owner, done.kind, done.exclusive)
+    def advance(to: int) -> None:
+        """Count the time up to a moment for the innermost open slice."""
+        nonlocal at
+        _, owner, kind = stack[-1]
+        division.add(owner, kind, to - at)
+        at = to
 
     for slice_ in sorted(slices, key=lambda s: (s.start, -s.duration)):
-        while len(stack) > 1 and slice_.start >= stack[-1].end:
-            close()
-        parent = stack[-1]
-        # A slice that does not nest (torch rounds) is cut at the end of the slice around it.
-        duration = min(slice_.start + slice_.duration, parent.end) - slice_.start
-        if duration < 0 or slice_.start < call.start:
+        if slice_.start < call.start:
             continue
-        parent.exclusive -= duration
-        owner, kind = _belongs(slice_, parent)
-        stack.append(_Open(slice_.start + duration, owner, kind, duration))
+        while len(stack) > 1 and slice_.start >= stack[-1][0]:
+            advance(stack[-1][0])
+            stack.pop()
+        end, owner, kind = stack[-1]
+        if slice_.start <= end:
+            advance(slice_.start)
+            # A slice that does not nest (torch rounds) is cut at the end of the slice around it.
+            inside = min(slice_.start + slice_.duration, end)
+            stack.append((inside, *_belongs(slice_, owner, kind)))
     while stack:
-        close()
+        advance(stack[-1][0])
+        stack.pop()
     return division
 
 
-def _belongs(part: Slice, parent: _Open) -> tuple[str, str]:
-    """Return the compile id and the kind of a slice inside of another."""
-    if parent.kind in (GRAPH, GUARD, EAGER):
-        return parent.owner, parent.kind
+def _belongs(part: Slice, owner: str, kind: str) -> tuple[str, str]:
+    """Return the compile id and the kind of a slice inside of one with these."""
+    if kind in (GRAPH, GUARD, EAGER):
+        return owner, kind
     if (region := _REGION.match(part.name)) is not None:
         return region["id"], PYTHON
     if part.name.startswith(_GUARDS):
-        return parent.owner, GUARD
+        return owner, GUARD
     if part.name.startswith(_GRAPH):
-        return parent.owner, GRAPH
+        return owner, GRAPH
     if part.is_operator and "::" in part.name:
-        return parent.owner, EAGER
-    return parent.owner, PYTHON  # the runtime wrapper of a graph, annotations of the model
+        return owner, EAGER
+    return owner, PYTHON  # the runtime wrapper of a graph, annotations of the model

@@ -16,18 +16,22 @@ import signal
 import socket
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import msgspec
 
 from compilewatch.contract.failures import error_record, one_line
-from compilewatch.contract.messages import Lines
+from compilewatch.contract.messages import Lines, encoded
 from compilewatch.contract.processes import resident_bytes
 from compilewatch.errors import CompilewatchError, UsageError
-from compilewatch.extras.profiles.messages import END, Order, StepReply, SubjectJob
-from compilewatch.extras.profiles.records import ProfileFailure
+from compilewatch.extras.profiles.messages import (
+    END,
+    Order,
+    ProfileFailure,
+    StepReply,
+    SubjectJob,
+)
 from compilewatch.records import Phase, Status
 from compilewatch.worker import forked
 from compilewatch.worker.process import child, warmup
@@ -39,53 +43,24 @@ POLL_SECONDS = 0.5
 _orders = msgspec.json.Decoder(Order)
 
 
-@dataclass
-class _Subject:
+class _Subject(NamedTuple):
     """A running subject, as the server sees it. `limit` is its memory limit in bytes."""
 
     pid: int
     lines: Lines
     limit: int
 
-    def ask(self, line: bytes, deadline_seconds: float) -> bytes | StepReply:
-        """Pass on an order and return the line of the reply, or why there is none."""
-        with contextlib.suppress(OSError):  # it has ended: the empty reply says so
-            self.lines.channel.sendall(line + b"\n")
-        end = time.monotonic() + deadline_seconds
-        while True:
-            readable, _, _ = select.select([self.lines], [], [], POLL_SECONDS)
-            if readable:
-                received = self.lines.receive()
-                if received is None:
-                    return self._ended()
-                if received:
-                    return received[0]
-            if time.monotonic() > end:
-                self.kill()
-                return _failed(Status.TIMEOUT, f"did not finish within {deadline_seconds:g} s")
-            if (used := resident_bytes(self.pid) or 0) > self.limit:
-                self.kill()
-                gib = f"used {used / 2**30:.1f} GiB of {self.limit / 2**30:.1f} GiB allowed"
-                return _failed(Status.OOM, gib)
+    def kill(self) -> None:
+        """End it with everything it started."""
+        for kill in (os.killpg, os.kill):
+            with contextlib.suppress(OSError):
+                kill(self.pid, signal.SIGKILL)
+        self.wait()
 
-    def kill(self) -> int:
-        """End it with everything it started, and return its wait status."""
-        with contextlib.suppress(OSError):
-            os.killpg(self.pid, signal.SIGKILL)
-        with contextlib.suppress(OSError):
-            os.kill(self.pid, signal.SIGKILL)
+    def wait(self) -> int:
+        """Wait for its end, and return its wait status."""
         self.lines.channel.close()
         return os.waitpid(self.pid, 0)[1]
-
-    def _ended(self) -> StepReply:
-        status = os.waitpid(self.pid, 0)[1]
-        self.lines.channel.close()
-        if os.WIFSIGNALED(status):
-            number = os.WTERMSIG(status)
-            # The kernel's memory killer uses SIGKILL, and so does nobody else here.
-            kind = Status.OOM if number == signal.SIGKILL else Status.CRASHED
-            return _failed(kind, f"ended by {signal.Signals(number).name}")
-        return _failed(Status.CRASHED, f"ended with exit code {os.WEXITSTATUS(status)}")
 
 
 class ProfilingServer:
@@ -99,32 +74,30 @@ class ProfilingServer:
         try:
             while (received := self.lines.receive()) is not None:
                 for line in received:
-                    reply = self._reply(line)
-                    reply = reply if isinstance(reply, bytes) else msgspec.json.encode(reply)
-                    self.lines.channel.sendall(reply + b"\n")
+                    self.lines.channel.sendall(self._reply(line) + b"\n")
         except OSError:
             return  # the parent has ended
         finally:
             for subject in self.subjects.values():
                 subject.kill()
 
-    def _reply(self, line: bytes) -> bytes | StepReply:
+    def _reply(self, line: bytes) -> bytes:
         order = _orders.decode(line)
         if order.job is not None:
             try:
                 self.subjects[order.subject] = self._fork(order.job)
             except OSError as error:
                 return _failed(Status.CRASHED, f"no process could be started: {error.strerror}")
-        subject = self.subjects.get(order.subject)
+        subject = self.subjects.pop(order.subject, None)
         if order.step == END:
             if subject is not None:
-                self.subjects.pop(order.subject).kill()
-            return StepReply()
+                subject.kill()
+            return msgspec.json.encode(StepReply())
         if subject is None:
             return _failed(Status.CRASHED, "its process has ended")
-        reply = subject.ask(line, order.deadline_seconds)
-        if isinstance(reply, StepReply):
-            del self.subjects[order.subject]
+        reply, alive = _asked(subject, line, order.deadline_seconds)
+        if alive:
+            self.subjects[order.subject] = subject
         return reply
 
     def _fork(self, job: SubjectJob) -> _Subject:
@@ -138,7 +111,39 @@ class ProfilingServer:
                 other.lines.channel.close()
             _be_subject(job, theirs, parent)
         theirs.close()
-        return _Subject(pid=pid, lines=Lines(ours), limit=job.request.memory_limit_bytes)
+        return _Subject(pid, Lines(ours), job.request.memory_limit_bytes)
+
+
+def _asked(subject: _Subject, line: bytes, deadline_seconds: float) -> tuple[bytes, bool]:
+    """Pass on an order and return the reply, and whether the subject is still alive."""
+    with contextlib.suppress(OSError):  # it has ended: the empty reply says so
+        subject.lines.channel.sendall(line + b"\n")
+    end = time.monotonic() + deadline_seconds
+    while True:
+        readable, _, _ = select.select([subject.lines], [], [], POLL_SECONDS)
+        received = subject.lines.receive() if readable else []
+        if received:
+            return received[0], True
+        if received is None:
+            return _ended(subject.wait()), False
+        used, limit = resident_bytes(subject.pid) or 0, subject.limit
+        if time.monotonic() > end:
+            subject.kill()
+            detail = f"did not finish within {deadline_seconds:g} s"
+            return _failed(Status.TIMEOUT, detail), False
+        if used > limit:
+            subject.kill()
+            detail = f"used {used / 2**30:.1f} GiB of {limit / 2**30:.1f} GiB allowed"
+            return _failed(Status.OOM, detail), False
+
+
+def _ended(status: int) -> bytes:
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        # The kernel's memory killer uses SIGKILL, and so does nobody else here.
+        kind = Status.OOM if number == signal.SIGKILL else Status.CRASHED
+        return _failed(kind, f"ended by {signal.Signals(number).name}")
+    return _failed(Status.CRASHED, f"ended with exit code {os.WEXITSTATUS(status)}")
 
 
 def _be_subject(job: SubjectJob, channel: socket.socket, parent: int) -> NoReturn:
@@ -156,10 +161,10 @@ def _be_subject(job: SubjectJob, channel: socket.socket, parent: int) -> NoRetur
             for line in received:
                 order = _orders.decode(line)
                 try:
-                    value = getattr(subject, order.step)(**order.options)
-                    lines.send(StepReply(value=msgspec.Raw(msgspec.json.encode(value))))
+                    reply = _returned(getattr(subject, order.step)(**order.options))
                 except BaseException as error:  # noqa: BLE001  (the worker's top)
-                    lines.send(_failure_of(error, subject.phase))
+                    reply = _failure_of(error, subject.phase)
+                channel.sendall(reply + b"\n")
         code = 0
     finally:
         if code:
@@ -167,26 +172,31 @@ def _be_subject(job: SubjectJob, channel: socket.socket, parent: int) -> NoRetur
         os._exit(code)
 
 
-def _failure_of(error: BaseException, phase: Phase) -> StepReply:
-    record = error_record(error)
+def _returned(value: object) -> bytes:
+    return msgspec.json.encode(StepReply(value=msgspec.Raw(msgspec.json.encode(value))))
+
+
+def _failure_of(error: BaseException, phase: Phase) -> bytes:
+    code = error_record(error).code
     detail = str(error) if isinstance(error, CompilewatchError) else one_line(error)
-    status = Status.OOM if record.code == "out_of_memory" else Status.ERROR
-    if record.code in ("missing_package", "unknown_architecture"):
+    status = Status.OOM if code == "out_of_memory" else Status.ERROR
+    if code in ("missing_package", "unknown_architecture"):
         status = Status.UNSUPPORTED
     return _failed(status, detail, phase)
 
 
-def _failed(status: Status, detail: str, phase: Phase = Phase.PROFILE) -> StepReply:
-    return StepReply(failure=ProfileFailure(status=status, phase=phase, detail=detail))
+def _failed(status: Status, detail: str, phase: Phase = Phase.PROFILE) -> bytes:
+    failure = ProfileFailure(status=status, phase=phase, detail=detail)
+    return encoded(StepReply(failure=failure))
 
 
-def main(arguments: list[str]) -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(prog="compilewatch.extras.profiles.worker.server")
     parser.add_argument("--channel", type=int, required=True)
     parser.add_argument("--environment", default="default")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--targets", default="")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     channel = socket.socket(fileno=options.channel)
     channel.set_inheritable(False)
     with own_temporary_folder():
@@ -209,15 +219,14 @@ def main(arguments: list[str]) -> int:
         try:
             measuring.device_of(options.device)
         except UsageError as error:
-            server.lines.send(_failed(Status.UNSUPPORTED, str(error)))
-            return 0
+            channel.sendall(_failed(Status.UNSUPPORTED, str(error)) + b"\n")
+            return
         environment = describe(options.environment, options.device)
-        server.lines.send(StepReply(value=msgspec.Raw(msgspec.json.encode(environment))))
+        channel.sendall(_returned(environment) + b"\n")
         server.serve()
-    return 0
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
+    main()
     sys.stderr.flush()
-    os._exit(code)
+    os._exit(0)

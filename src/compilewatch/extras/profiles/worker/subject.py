@@ -20,18 +20,10 @@ import torch._dynamo
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from compilewatch.errors import UsageError
-from compilewatch.extras.profiles.messages import (
-    TEXTS_FILE,
-    FirstCall,
-    Generated,
-    MemoryUse,
-    Prepared,
-    Round,
-    SubjectJob,
-)
-from compilewatch.extras.profiles.records import BreakCost, OpStat, Segments
+from compilewatch.extras.profiles.messages import TEXTS_FILE, Prepared, Round, SubjectJob
+from compilewatch.extras.profiles.records import BatchPoint, OpStat
 from compilewatch.extras.profiles.worker import measuring
-from compilewatch.records import ConfigBuild, FactoryBuild, GraphBreak, Numerics, Phase
+from compilewatch.records import ConfigBuild, FactoryBuild, GraphBreak, Numerics, Phase, Status
 from compilewatch.worker.example_inputs import make_inputs, summarize
 from compilewatch.worker.model.overrides import overrides_of
 from compilewatch.worker.model.resolve import build_model
@@ -48,10 +40,11 @@ REFERENCE_PARAMETERS = 500_000_000
 
 
 class Eager:
-    """The model as it is."""
+    """The model as it is. `function` is called on the inputs of `subject`."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
+        self.function: Callable[..., Any] = subject.module
 
     def first_call(self) -> None:
         """Compile and call."""
@@ -59,15 +52,13 @@ class Eager:
 
     def call(self) -> Any:
         """One call, finished when it returns."""
-        return self._on_inputs(self.subject.module, self.subject)
-
-    def _on_inputs(self, function: Callable[..., Any], subject: Subject) -> Any:
+        inputs = self.subject.inputs
         with torch.no_grad():
-            return function(*subject.inputs.args, **subject.inputs.kwargs)
+            return self.function(*inputs.args, **inputs.kwargs)
 
     def observed(self) -> dict[str, Any]:
         """The results of one call by path, for a comparison with eager mode."""
-        return observed(self.subject, self.subject.module)
+        return observed(self.subject, self.function)
 
     def compiled(self, module: Any) -> Any:
         """Return how this target calls a module with other inputs."""
@@ -78,14 +69,6 @@ class Eager:
 
     def breaks(self) -> tuple[GraphBreak, ...] | None:
         return None
-
-    def ends(self, breaks: tuple[GraphBreak, ...]) -> dict[str, int]:
-        """The index of the break at which the code of each compile id ends."""
-        del breaks
-        return {}
-
-    def forget(self) -> None:
-        """Drop compiled code, but keep what the compiler cached on disk."""
 
 
 class Inductor(Eager):
@@ -102,7 +85,6 @@ class Inductor(Eager):
         from compilewatch.worker.targets.inductor import prepare_tool_chain
 
         self.captured = Capture()
-        self.optimized: Callable[..., Any] = subject.module
         # These hold until the process ends.
         config.compile_threads = 1
         config.fallback_random = True
@@ -112,7 +94,7 @@ class Inductor(Eager):
 
     def first_call(self) -> None:
         def call(optimized: Callable[..., Any]) -> None:
-            self.optimized = optimized
+            self.function = optimized
             self.call()
 
         backend = torch._dynamo.lookup_backend("inductor")
@@ -120,22 +102,17 @@ class Inductor(Eager):
         with unmeasured_guards():
             self.captured = capture(call, self.subject.module, backend=backend, dynamic=None)
 
-    def call(self) -> Any:
-        return self._on_inputs(self.optimized, self.subject)
-
-    def observed(self) -> dict[str, Any]:
-        return observed(self.subject, self.optimized)
-
     def compiled(self, module: Any) -> Any:
         return torch.compile(module)
 
     def graphs(self) -> int | None:
         return self.captured.graphs
 
-    def breaks(self) -> tuple[GraphBreak, ...] | None:
+    def breaks(self) -> tuple[GraphBreak, ...]:
         return self.captured.log.breaks(forward_of(self.subject.module))
 
     def ends(self, breaks: tuple[GraphBreak, ...]) -> dict[str, int]:
+        """The index of the break at which the code of each compile id ends."""
         capture = self.captured
         ids = list(capture.log.reports)
         at = capture.log.ends(ids, breaks, forward_of(self.subject.module))
@@ -147,6 +124,7 @@ class Inductor(Eager):
         return ends
 
     def forget(self) -> None:
+        """Drop compiled code, but keep what the compiler cached on disk."""
         from torch._inductor.utils import clear_caches
 
         torch._dynamo.reset()
@@ -156,29 +134,24 @@ class Inductor(Eager):
 class Xla(Eager):
     """PyTorch/XLA on its CPU device: the graph is traced in each call, and run once it is whole."""
 
-    placed: Subject
-
-    def __init__(self, subject: Subject) -> None:
-        super().__init__(subject)
-        from compilewatch.worker.targets.xla import capture as device
-
-        self._device = device
-
     def first_call(self) -> None:
-        self.placed = self._device.on_device(self.subject)
+        from compilewatch.worker.targets.xla.capture import on_device
+
+        self.subject = on_device(self.subject)
+        self.function = self.subject.module
         self.call()
 
     def call(self) -> Any:
         import torch_xla
 
-        output = self._on_inputs(self.placed.module, self.placed)
+        output = super().call()
         torch_xla.sync(wait=True)
         return output
 
     def observed(self) -> dict[str, Any]:
         return {
             name: value.cpu() if isinstance(value, torch.Tensor) else value
-            for name, value in observed(self.placed, self.placed.module).items()
+            for name, value in super().observed().items()
         }
 
     def compiled(self, module: Any) -> Any:
@@ -186,7 +159,9 @@ class Xla(Eager):
         raise UsageError("only eager and inductor are called with inputs of another shape")
 
     def graphs(self) -> int | None:
-        return int(self._device.compiled_graphs())
+        from compilewatch.worker.targets.xla.capture import compiled_graphs
+
+        return int(compiled_graphs())
 
 
 CALLABLES: dict[str, type[Eager]] = {"eager": Eager, "inductor": Inductor, "xla": Xla}
@@ -196,25 +171,28 @@ class ProfiledModel:
     """The state of one subject. `phase` is where it is, for the report of a failure.
 
     Its public methods are the steps of a profile: their arguments are the options of an order, and
-    what they return is the reply. Errors of the model and of the compiler propagate.
+    what they return is the reply. Most add figures to `point`. Errors of the model and of the
+    compiler propagate.
     """
 
     def __init__(self, job: SubjectJob) -> None:
         self.job = job
-        self.folder = Path(job.folder)
+        self.options = job.options
         self.phase = Phase.SETUP
-        self._classifier: _Classifier | None = None
+        self.point = BatchPoint(batch_size=job.batch_size, status=Status.PASS)
+        self._classifier: Callable[[int, int], tuple[list[int], float]] | None = None
 
     def prepare(self) -> Prepared:
         """Build the model and its inputs; on a compiled target, also make a call in eager mode."""
-        job = self.job
-        self._set_up()
+        job, options = self.job, self.options
+        device = self._set_up()
         self.phase = Phase.CREATE
         overrides = overrides_of(job.request)
-        dtype = _dtype(job.dtype)
+        dtype = getattr(torch, options.dtype)
         began = time.perf_counter()
-        built = build_model(job.request, None, overrides, full_size=job.full_size)
-        module = built.module.eval().to(dtype).to(self.device)
+        full = options.size == "full"
+        built = build_model(job.request, None, overrides, full_size=full)
+        module = built.module.eval().to(dtype).to(device)
         load_seconds = time.perf_counter() - began
         self.phase = Phase.INPUTS
         inputs = make_inputs(
@@ -224,22 +202,20 @@ class ProfiledModel:
             overrides,
             None,
             batch=job.batch_size,
-            length=job.max_length,
+            length=options.max_length,
         )
         # Rules make what they derive in the wanted size; the rows of own inputs are repeated.
         build, rows = job.request.model.build, rows_of(inputs)
         own = isinstance(build, FactoryBuild) and build.inputs is not None
         if rows not in (None, job.batch_size) and (own or job.request.inputs_file is not None):
             inputs, rows = with_rows(inputs, rows, job.batch_size), job.batch_size
-        inputs = mapped(
-            inputs, lambda t: t.to(self.device, dtype if t.is_floating_point() else t.dtype)
-        )
+        inputs = mapped(inputs, lambda t: t.to(device, dtype if t.is_floating_point() else t.dtype))
         self.built = Subject(
             request=job.request,
             module=module,
             inputs=inputs,
             fake_mode=None,
-            artifacts=self.folder,
+            artifacts=Path(job.folder),
             enter=lambda phase: setattr(self, "phase", phase),
         )
         self.target = CALLABLES[job.target](self.built)
@@ -251,35 +227,26 @@ class ProfiledModel:
         parameters = list(module.parameters())
         can_generate = getattr(module, "can_generate", None)
         labels = getattr(built.config, "id2label", None)
+        labels = labels if isinstance(labels, dict) else {}
+        self._add(batch_size=rows or 1, load_seconds=load_seconds)
         return Prepared(
-            load_seconds=load_seconds,
             parameters=sum(p.numel() for p in parameters),
             trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
             model_bytes=sum(t.numel() * t.element_size() for t in (*parameters, *module.buffers())),
             inputs=summarize(inputs),
-            strategy=inputs.strategy,
-            batch_size=rows or 1,
-            is_fixed=rows != job.batch_size,
+            inputs_strategy=inputs.strategy,
             tokens_per_sample=tokens_of(inputs),
+            is_fixed=rows != job.batch_size,
             generates=bool(can_generate()) if callable(can_generate) else False,
-            labels=tuple(str(labels[key]) for key in sorted(labels, key=int))
-            if isinstance(labels, dict)
-            else (),
-            device=torch.cuda.get_device_name(self.device) if self._on_gpu else "cpu",
+            labels=tuple(str(labels[key]) for key in sorted(labels, key=int)),
+            device=torch.cuda.get_device_name(device) if self._on_gpu else "cpu",
         )
 
-    @property
-    def _on_gpu(self) -> bool:
-        return bool(self.device.type == measuring.CUDA)
-
-    def _finished(self, call: Callable[[], object]) -> Callable[[], object]:
-        return measuring.finished(call) if self._on_gpu else call
-
-    def _set_up(self) -> None:
+    def _set_up(self) -> torch.device:
         import numpy
 
-        self.device = measuring.device_of(self.job.device)
-        torch.set_num_threads(self.job.threads)
+        device = measuring.device_of(self.options.device)
+        torch.set_num_threads(self.options.threads)
         random.seed(SEED)
         numpy.random.seed(SEED)
         torch.manual_seed(SEED)
@@ -290,9 +257,37 @@ class ProfiledModel:
             import huggingface_hub.constants
 
             huggingface_hub.constants.HF_HUB_OFFLINE = False
+        return device
 
-    def first_call(self, *, warmup: int) -> FirstCall:
+    @property
+    def _on_gpu(self) -> bool:
+        return self.options.device == measuring.CUDA
+
+    def _finished(self, call: Callable[[], object]) -> Callable[[], object]:
+        return measuring.finished(call) if self._on_gpu else call
+
+    def _add(self, **figures: object) -> BatchPoint:
+        self.point = msgspec.structs.replace(self.point, **figures)
+        return self.point
+
+    def first_call(self, *, warmup: int) -> BatchPoint:
         """Compile, make the first call, and then `warmup` more."""
+        seconds = self._compile(warmup)
+        breaks = self.target.breaks()
+        return self._add(
+            first_call_seconds=seconds,
+            graphs=self.target.graphs(),
+            graph_breaks=sum(b.occurrences for b in breaks) if breaks is not None else None,
+        )
+
+    def recompile(self) -> BatchPoint:
+        """Drop the compiled code and make a first call again, from filled caches on disk."""
+        assert isinstance(self.target, Inductor)
+        self.phase = Phase.COMPILE
+        self.target.forget()
+        return self._add(warm_first_call_seconds=self._compile())
+
+    def _compile(self, warmup: int = 0) -> float:
         self.phase = Phase.COMPILE
         call = self._finished(self.target.first_call)
         began = time.perf_counter()
@@ -301,24 +296,23 @@ class ProfiledModel:
         for _ in range(warmup):
             self.call()
         self.phase = Phase.PROFILE
-        return FirstCall(seconds=seconds, graphs=self.target.graphs(), breaks=self.target.breaks())
-
-    def recompile(self) -> FirstCall:
-        """Drop the compiled code and make a first call again, from filled caches on disk."""
-        self.phase = Phase.COMPILE
-        self.target.forget()
-        return self.first_call(warmup=0)
+        return seconds
 
     def measure(self, *, runs: int, seconds: float) -> Round:
         """One round: `runs` calls, fewer if `seconds` are over; at least one."""
         return measuring.measure(self.call, runs, seconds)
 
-    def memory(self) -> MemoryUse:
-        """The peak memory of one call alone, and how busy calls keep a CUDA device."""
-        host = measuring.peak_memory(self.call)
-        return measuring.used(self.call, host) if self._on_gpu else MemoryUse(memory=host)
+    def memory(self) -> tuple[BatchPoint, str]:
+        """The peak memory of one call alone, and how busy calls keep a CUDA device.
 
-    def compare(self) -> Numerics:
+        With it comes a sentence on why that is not known, if so.
+        """
+        memory, share, note = measuring.peak_memory(self.call), None, ""
+        if self._on_gpu:
+            memory, share, note = measuring.used(self.call, memory)
+        return self._add(memory=memory, device_utilization=share), note
+
+    def compare(self) -> BatchPoint:
         """Compare the numbers of compiled code with those of eager mode."""
         self.phase = Phase.COMPARE
         module = self.built.module
@@ -332,24 +326,27 @@ class ProfiledModel:
         if not compared.matches and small:  # only then is the cost of a reference worth it
             compared = assess(lambda: observed_in_float64(self.built))
         self.phase = Phase.PROFILE
-        return compared
+        return self._add(numerics=compared)
 
-    def segments(self, *, calls: int) -> tuple[Segments, tuple[BreakCost, ...]]:
+    def segments(self, *, calls: int) -> BatchPoint:
         """Where a call spends its time, and what its graph breaks cost; from `calls` calls."""
+        assert isinstance(self.target, Inductor)
         division = measuring.divided(self.call, calls)
-        breaks = self.target.breaks() or ()
-        return division.segments(calls), division.costs(breaks, self.target.ends(breaks))
+        breaks = self.target.breaks()
+        costs = division.costs(breaks, self.target.ends(breaks))
+        return self._add(segments=division.segments(calls), breaks=costs)
 
     def trace(self, *, calls: int) -> tuple[OpStat, ...]:
         """Write `trace.json` and `stacks.txt` of `calls` calls; return the sums by operator."""
-        return measuring.traced(self.call, calls, self.folder)[0]
+        return measuring.traced(self.call, calls, self.built.artifacts)[0]
 
-    def generate(self, *, tokens: int, runs: int) -> Generated:
+    def generate(self, *, tokens: int, runs: int) -> tuple[int, Round, Round]:
         """Generate greedily from the example inputs' ids; the first text is a warm-up.
 
         Each text is a call over the prompt (prefill), then `tokens` calls of one token each
         (decode). Compiled code adapts to a cache that grows in the first text, so later ones run
-        without a compilation. Raises UsageError for a model that returns no cache.
+        without a compilation. Returns the tokens of the prompt, and the times of each prompt and of
+        each token (mean of one text). Raises UsageError for a model that returns no cache.
         """
         ids = self.built.inputs.kwargs.get("input_ids")
         if not isinstance(ids, torch.Tensor) or ids.dim() != 2:
@@ -357,23 +354,20 @@ class ProfiledModel:
         call = self.target.compiled(self.built.module)
         with torch.no_grad():
             texts = [_text_times(call, ids, tokens) for _ in range(runs + 1)][1:]
-        (prompt_wall, prompt_cpu), (wall, cpu) = (
-            zip(*(text[part] for text in texts), strict=True) for part in range(2)
+        prefill, decode = (
+            Round(
+                wall_seconds=tuple(text[part][0] / count for text in texts),
+                cpu_seconds=tuple(text[part][1] / count for text in texts),
+            )
+            for part, count in ((0, 1), (1, tokens))
         )
-        return Generated(
-            prompt_tokens=int(ids.shape[1]),
-            prefill=Round(wall_seconds=prompt_wall, cpu_seconds=prompt_cpu),
-            decode=Round(
-                wall_seconds=tuple(seconds / tokens for seconds in wall),
-                cpu_seconds=tuple(seconds / tokens for seconds in cpu),
-            ),
-        )
+        return int(ids.shape[1]), prefill, decode
 
     def classify(self, *, start: int, stop: int) -> tuple[list[int], float]:
         """Predict the classes of rows `start` to `stop` of the texts in `texts.json`."""
         if self._classifier is None:
-            self._classifier = _Classifier(self.built, self.job, self.target)
-        return self._classifier.classify(start, stop)
+            self._classifier = _classifier(self.built, self.job, self.target)
+        return self._classifier(start, stop)
 
 
 def _text_times(call: Any, ids: torch.Tensor, tokens: int) -> list[tuple[float, float]]:
@@ -398,58 +392,52 @@ def _text_times(call: Any, ids: torch.Tensor, tokens: int) -> list[tuple[float, 
     return [(end[0] - begin[0], end[1] - begin[1]) for begin, end in pairwise(moments)]
 
 
-class _Classifier:
-    """The model with its tokenizer. Every batch has the same shape, so that code compiles once."""
+def _classifier(
+    subject: Subject, job: SubjectJob, target: Eager
+) -> Callable[[int, int], tuple[list[int], float]]:
+    """Return what classifies rows of the texts, with the seconds that it took.
 
-    def __init__(self, subject: Subject, job: SubjectJob, target: Eager) -> None:
-        """Raises UsageError if the model has no tokenizer beside its weights."""
-        from transformers import AutoTokenizer
+    Every batch has the same shape, so that code compiles once. Raises UsageError if the model has
+    no tokenizer beside its weights.
+    """
+    from transformers import AutoTokenizer
 
-        build = job.request.model.build
-        if not isinstance(build, ConfigBuild):
-            raise UsageError("texts need a model with a tokenizer: a folder or a Hub repository")
-        where = build.repo or str(Path(build.config_file).parent)
-        try:
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(
-                where, revision=None if Path(where).is_dir() else job.request.model.revision
-            )
-        except (OSError, ValueError) as error:
-            first = (str(error).splitlines() or [""])[0]
-            raise UsageError(f"{where} has no tokenizer that can be loaded: {first}") from None
-        texts = (Path(job.folder) / TEXTS_FILE).read_bytes()
-        self._texts = msgspec.json.decode(texts, type=list[str])
-        self._call = target.compiled(subject.module)
-        self._device = next(subject.module.parameters()).device
-        self._batch, self._length = job.batch_size, job.max_length or 512
+    build = job.request.model.build
+    if not isinstance(build, ConfigBuild):
+        raise UsageError("texts need a model with a tokenizer: a folder or a Hub repository")
+    where = build.repo or str(Path(build.config_file).parent)
+    revision = None if Path(where).is_dir() else job.request.model.revision
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(where, revision=revision)
+    except (OSError, ValueError) as error:
+        first = (str(error).splitlines() or [""])[0]
+        raise UsageError(f"{where} has no tokenizer that can be loaded: {first}") from None
+    all_texts = msgspec.json.decode((subject.artifacts / TEXTS_FILE).read_bytes(), type=list[str])
+    call = target.compiled(subject.module)
+    device = next(subject.module.parameters()).device
 
-    def classify(self, start: int, stop: int) -> tuple[list[int], float]:
+    def classify(start: int, stop: int) -> tuple[list[int], float]:
         """The class with the largest logit of each text; the time includes the tokenizer."""
         began = time.perf_counter()
         classes: list[int] = []
-        for row in range(start, stop, self._batch):
-            texts = self._texts[row : min(row + self._batch, stop)]
-            padded = texts + texts[-1:] * (self._batch - len(texts))
-            encoded = self._tokenizer(
-                padded,
+        for row in range(start, stop, job.batch_size):
+            texts = all_texts[row : min(row + job.batch_size, stop)]
+            encoded = tokenizer(
+                texts + texts[-1:] * (job.batch_size - len(texts)),
                 padding="max_length",
                 truncation=True,
-                max_length=self._length,
+                max_length=job.options.max_length,
                 return_tensors="pt",
             )
             with torch.no_grad():
-                output = self._call(**encoded.to(self._device))
+                output = call(**encoded.to(device))
             logits = getattr(output, "logits", None)
             if not isinstance(logits, torch.Tensor) or logits.dim() != 2:
                 raise UsageError("the model is no text classifier: it returns no class logits")
             classes += logits.argmax(-1).tolist()[: len(texts)]
         return classes, time.perf_counter() - began
 
-
-def _dtype(name: str) -> torch.dtype:
-    dtype = getattr(torch, name, None)
-    if not isinstance(dtype, torch.dtype):
-        raise UsageError(f"torch has no dtype {name!r}")
-    return dtype
+    return classify
 
 
 # --- the batch of example inputs ------------------------------------------------------------------

@@ -13,8 +13,8 @@ import importlib.util
 import json
 import tempfile
 from collections import Counter
-from contextlib import ExitStack
-from dataclasses import replace
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from torch._dynamo.utils import counters
 
 from compilewatch.contract.failures import error_record, one_line
 from compilewatch.errors import CompilerError
-from compilewatch.extras.profiles.messages import CapturedProfile, NeuronCapture
+from compilewatch.extras.profiles.messages import CapturedProfile
 from compilewatch.extras.profiles.profiler import Profiler
 from compilewatch.extras.profiles.training import Stage, TrainingOptions
 from compilewatch.extras.profiles.worker.subject import rows_of, with_rows
@@ -93,8 +93,13 @@ def train(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
     subject.enter(Phase.COMPILE)
     counters.clear()
     words = ""
+
+    def end_step(index: int) -> None:
+        if index == 0:
+            subject.enter(Phase.PROFILE)
+
     try:
-        subject = _resized(subject, options.batch_size)
+        inputs = _resized(subject.inputs, options.batch_size)
         with ExitStack() as stack:
             if options.compiled and target.name == "inductor":
                 from torch._inductor import config
@@ -105,9 +110,14 @@ def train(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
                 stack.enter_context(fresh_cache())
             stack.enter_context(profiler)
             if target.name == "xla":
-                words = _xla_loop(subject, options, profiler)
+                words = _xla_loop(subject, inputs, options, profiler, end_step)
             else:
-                _loop(subject, options, profiler)
+                module: Any = subject.module
+                optimizer = torch.optim.AdamW(module.parameters(), lr=options.learning_rate)
+                if options.compiled:
+                    backend = target.backend or "inductor"
+                    module = torch.compile(module, backend=backend, dynamic=target.dynamic)
+                _loop(inputs, module, options.steps, optimizer, profiler, end_step)
     except Exception as error:  # noqa: BLE001  (the edge to model code and to the compiler)
         record = error_record(error)
         oom = record.code == "out_of_memory"
@@ -124,53 +134,66 @@ def train(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
     )
 
 
-def _loop(subject: Subject, options: TrainingOptions, profiler: Profiler) -> None:
-    module, samples = subject.module, rows_of(subject.inputs)
-    call: Any = module
-    if options.compiled:
-        target = subject.request.target
-        backend = target.backend or "inductor"
-        call = torch.compile(module, backend=backend, dynamic=target.dynamic)
-    optimizer = torch.optim.AdamW(module.parameters(), lr=options.learning_rate)
-    for index in range(options.steps):
+def _loop(
+    inputs: ExampleInputs,
+    call: Any,
+    steps: int,
+    optimizer: torch.optim.Optimizer,
+    profiler: Profiler,
+    end_step: Callable[[int], object],
+    *,
+    place: Callable[[torch.Tensor], torch.Tensor] = torch.clone,
+    views: Any = None,
+) -> None:
+    """Train by calling `call` on the inputs, which `place` copies to where it computes.
+
+    `views` is XLA's profiler, in whose traces steps and `BLOCKS` are named. `end_step` is called
+    with the number of each step, outside of its blocks. Raises UntrainableError.
+    """
+
+    def block(name: str) -> AbstractContextManager[object]:
+        return nullcontext() if views is None else views.Trace(name)
+
+    for index in range(steps):
         torch.manual_seed(index)  # The same dropout on each target, so that losses compare.
-        with profiler.stage(Stage.DATA):
-            inputs = mapped(subject.inputs, torch.clone)
-        loss = _forward(subject, call, inputs, optimizer, profiler)
-        with profiler.stage(Stage.BACKWARD):
-            loss.backward()
-        with profiler.stage(Stage.OPTIMIZER):
-            optimizer.step()
-        profiler.step(loss=loss, samples=samples)
-        if index == 0:
-            subject.enter(Phase.PROFILE)
+        whole = views and views.StepTrace("training_step", step_num=index)
+        with whole or nullcontext():
+            with profiler.stage(Stage.DATA):
+                placed = mapped(inputs, place)
+            with block("model_build"):
+                with profiler.stage(Stage.ZERO_GRAD):
+                    optimizer.zero_grad()
+                with profiler.stage(Stage.FORWARD):
+                    output = call(*placed.args, **placed.kwargs)
+                with profiler.stage(Stage.LOSS):
+                    loss = loss_of(output)
+            if loss is None:
+                raise UntrainableError("the model has no output with a gradient")
+            with block("loss_backward"), profiler.stage(Stage.BACKWARD):
+                loss.backward()
+            with block("optimizer_step"), profiler.stage(Stage.OPTIMIZER):
+                optimizer.step()
+        end_step(index)
+        profiler.step(loss=loss, samples=rows_of(inputs))
 
 
-def _forward(
-    subject: Subject, call: Any, inputs: ExampleInputs, optimizer: Any, profiler: Profiler
-) -> torch.Tensor:
-    with profiler.stage(Stage.ZERO_GRAD):
-        optimizer.zero_grad()
-    with profiler.stage(Stage.FORWARD):
-        output = call(*inputs.args, **inputs.kwargs)
-    with profiler.stage(Stage.LOSS):
-        loss = loss_of(output)
-    if loss is None:
-        raise UntrainableError(f"{subject.request.model.name} has no output with a gradient")
-    return loss
-
-
-def _resized(subject: Subject, batch: int | None) -> Subject:
-    """Return the subject with inputs of a wanted batch size. Raises UntrainableError."""
-    rows = rows_of(subject.inputs)
+def _resized(inputs: ExampleInputs, batch: int | None) -> ExampleInputs:
+    """Return inputs of a wanted batch size. Raises UntrainableError."""
+    rows = rows_of(inputs)
     if batch is None or rows == batch:
-        return subject
+        return inputs
     if rows is None:
         raise UntrainableError("the inputs have no batch dimension: leave out --batch-size")
-    return replace(subject, inputs=with_rows(subject.inputs, rows, batch))
+    return with_rows(inputs, rows, batch)
 
 
-def _xla_loop(subject: Subject, options: TrainingOptions, profiler: Profiler) -> str:
+def _xla_loop(
+    subject: Subject,
+    inputs: ExampleInputs,
+    options: TrainingOptions,
+    profiler: Profiler,
+    end_step: Callable[[int], object],
+) -> str:
     """Train on XLA, and return a sentence about the blocks in its trace; empty without one.
 
     XLA records operations and runs them at the end of a step: the stages `forward`, `backward` and
@@ -181,37 +204,33 @@ def _xla_loop(subject: Subject, options: TrainingOptions, profiler: Profiler) ->
 
     from compilewatch.worker.targets.xla.capture import on_device
 
-    placed, samples = on_device(subject), rows_of(subject.inputs)
-    device = torch_xla.device()
-    optimizer = torch.optim.AdamW(placed.module.parameters(), lr=options.learning_rate)
+    module, device = on_device(subject).module, torch_xla.device()
     folder = profiler.folder / XLA_FOLDER if profiler.folder is not None else None
-    tracing = False
-    for index in range(options.steps):
-        if index == options.warm_up and folder is not None and options.trace_steps:
+    traced = range(options.warm_up, min(options.warm_up + options.trace_steps, options.steps))
+
+    def trace(index: int) -> None:
+        """Start and stop the trace where step `index` is the next one."""
+        if folder is not None and traced and index == traced.start:
             xp.start_trace(str(folder))
-            tracing = True
-        torch.manual_seed(index)
-        with xp.StepTrace("training_step", step_num=index):
-            with profiler.stage(Stage.DATA):
-                inputs = mapped(subject.inputs, lambda tensor: tensor.to(device))
-            with xp.Trace("model_build"):
-                loss = _forward(subject, placed.module, inputs, optimizer, profiler)
-            with xp.Trace("loss_backward"), profiler.stage(Stage.BACKWARD):
-                loss.backward()
-            with xp.Trace("optimizer_step"), profiler.stage(Stage.OPTIMIZER):
-                optimizer.step()
-        torch_xla.sync(wait=True)
-        profiler.step(loss=loss, samples=samples)
-        if index == 0:
-            subject.enter(Phase.PROFILE)
-        if tracing and index + 1 == min(options.warm_up + options.trace_steps, options.steps):
+        elif folder is not None and traced and index == traced.stop:
             xp.stop_trace()
-            tracing = False
+
+    def end(index: int) -> None:
+        torch_xla.sync(wait=True)
+        trace(index + 1)
+        end_step(index)
+
+    def place(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(device)
+
+    trace(0)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=options.learning_rate)
+    work = (inputs, module, options.steps, optimizer, profiler, end)
+    _loop(*work, place=place, views=xp)
     if folder is None or not folder.exists():
         return ""
-    return "blocks in the trace of XLA: " + ", ".join(
-        f"{name} {count}" for name, count in xla_blocks(folder).items()
-    )
+    counts = ", ".join(f"{name} {count}" for name, count in xla_blocks(folder).items())
+    return f"blocks in the trace of XLA: {counts}"
 
 
 def xla_blocks(folder: Path) -> dict[str, int]:
@@ -243,27 +262,35 @@ def api() -> Any:
 def captured(content: bytes) -> CapturedProfile:
     """Train for some steps inside of the profiler's context. Raises CompilerError.
 
-    `content` is a `NeuronCapture` as JSON.
+    `content` is a request as JSON; the options of its work are the number of `steps`, and the
+    arguments of `torch_neuronx.experimental.profiler.profile`.
     """
-    order = msgspec.json.decode(content, type=NeuronCapture)
+    request = msgspec.json.decode(content, type=Request)
+    assert request.work is not None
+    arguments = dict(request.work.options)
+    steps, folder = arguments.pop("steps"), Path(arguments["neuron_tensorboard_plugin_dir"])
     profiler = api()
-    overrides = overrides_of(order.request)
+    overrides = overrides_of(request)
     torch.manual_seed(0)
-    built = build_model(order.request, None, overrides)
+    built = build_model(request, None, overrides)
     built.module.train()
-    inputs = make_inputs(built.module, built.config, order.request, overrides, None)
-    folder = Path(order.neuron_tensorboard_plugin_dir)
+    inputs = make_inputs(built.module, built.config, request, overrides, None)
     folder.mkdir(parents=True, exist_ok=True)
     before = set(folder.rglob("*"))
-    with profiler.profile(
-        port=order.port,
-        profile_type=order.profile_type,
-        ms_duration=order.ms_duration,
-        neuron_tensorboard_plugin_dir=order.neuron_tensorboard_plugin_dir,
-        delete_working=order.delete_working,
-    ):
+    views: Any = importlib.import_module("torch_xla.debug.profiler")
+    xm: Any = importlib.import_module("torch_xla.core.xla_model")
+    with profiler.profile(**arguments):
         # The model is moved to the device in here: what was moved before would not be recorded.
-        blocks = _train_on_neuron(built.module, inputs, order.steps)
+        device = xm.xla_device()
+        module = built.module.to(device)
+        optimizer = torch.optim.SGD(module.parameters(), lr=NEURON_LEARNING_RATE)
+        # torch_xla rejects a mark inside of a named block.
+        work = (inputs, module, steps, optimizer, Profiler(enabled=False), lambda _: xm.mark_step())
+        try:
+            _loop(*work, place=lambda tensor: tensor.to(device), views=views)
+        except UntrainableError as error:
+            raise CompilerError(str(error)) from None
+        xm.wait_device_ops()
     files = sorted(path for path in set(folder.rglob("*")) - before if path.is_file())
     if not files:
         raise CompilerError(
@@ -272,34 +299,7 @@ def captured(content: bytes) -> CapturedProfile:
         )
     return CapturedProfile(
         api=EXPERIMENTAL,
-        steps=order.steps,
-        blocks=blocks,
+        steps=steps,
+        blocks=dict.fromkeys(BLOCKS, steps),
         files=tuple(path.relative_to(folder).as_posix() for path in files),
     )
-
-
-def _train_on_neuron(module: torch.nn.Module, inputs: ExampleInputs, steps: int) -> dict[str, int]:
-    """Train in named blocks, and return how often each has run."""
-    import torch_xla.core.xla_model as xm
-
-    profiler: Any = importlib.import_module("torch_xla.debug.profiler")
-    ran: Counter[str] = Counter()
-    device = xm.xla_device()
-    module = module.to(device)
-    placed = mapped(inputs, lambda tensor: tensor.to(device))
-    optimizer = torch.optim.SGD(module.parameters(), lr=NEURON_LEARNING_RATE)
-    for number in range(steps):
-        with profiler.StepTrace("training_step", step_num=number):
-            with profiler.Trace("model_build"):
-                optimizer.zero_grad()
-                loss = loss_of(module(*placed.args, **placed.kwargs))
-            if loss is None:
-                raise CompilerError("the model has no output with a gradient")
-            with profiler.Trace("loss_backward"):
-                loss.backward()
-            with profiler.Trace("optimizer_step"):
-                optimizer.step()
-            ran.update(BLOCKS)
-        xm.mark_step()  # torch_xla rejects it inside of a named block
-    xm.wait_device_ops()
-    return dict(ran)

@@ -11,28 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.doubles import BIN, FOLDER, with_python_path
+from tests.integration.extras.profiles.cli.test_train import MODEL
 from tests.team import PROGRAM
-
-TINY = """
-import torch
-
-
-class Tiny(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = torch.nn.Linear(4, 2)
-
-    def forward(self, values: torch.Tensor) -> torch.Tensor:
-        return self.layer(values)
-
-
-def build() -> torch.nn.Module:
-    return Tiny()
-
-
-def inputs() -> tuple[torch.Tensor, ...]:
-    return (torch.ones(3, 4),)
-"""
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -85,18 +65,18 @@ def test_each_tool_gets_the_session_by_its_own_flag(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "path", "said"),
     [
-        (
-            "double: fail",
-            "failed with exit status 1: NRT_EXEC_BAD_INPUT: the NEFF cannot be loaded",
-        ),
-        ("double: nothing", "recorded nothing in graph.ntff"),
+        ("double: fail", None, "exit status 1: NRT_EXEC_BAD_INPUT: the NEFF cannot be loaded"),
+        ("double: nothing", None, "recorded nothing in graph.ntff"),
+        ("neff", "/usr/bin:/bin", "install aws-neuronx-tools"),
     ],
 )
-def test_a_capture_that_fails_is_one_line(run: Run, neff: Path, text: str, said: str) -> None:
+def test_a_capture_that_fails_is_one_line(
+    run: Run, neff: Path, text: str, path: str | None, said: str
+) -> None:
     neff.write_text(text)
-    done = run("capture", "graph.neff")
+    done = run("capture", "graph.neff", **({"PATH": path} if path else {}))
     assert done.returncode == 2
     assert said in done.stderr.splitlines()[-1]
 
@@ -107,17 +87,11 @@ def test_an_empty_session_is_one_line(run: Run, tmp_path: Path, neff: Path) -> N
     assert "graph.ntff is empty: nothing was captured" in run("summarize", ".").stderr
 
 
-def test_without_the_tools_it_says_what_to_install(run: Run, neff: Path) -> None:
-    done = run("capture", "graph.neff", PATH="/usr/bin:/bin")
-    assert done.returncode == 2
-    assert "install aws-neuronx-tools" in done.stderr
-
-
 # Only the environment with torch_xla can run the named blocks; torch_neuronx is a double there.
 @pytest.mark.xla
 @pytest.mark.parametrize("kind", ["trace", pytest.param("operator", marks=pytest.mark.matrix)])
 def test_a_model_is_captured_in_named_blocks(run: Run, tmp_path: Path, kind: str) -> None:
-    (tmp_path / "tiny.py").write_text(TINY)
+    (tmp_path / "tiny.py").write_text(MODEL)
     done = run(
         *("capture", "./tiny.py:build", "--environment", "xla", "--json"),
         *("--type", kind, "--steps", "3", "--logdir", "logs", "--port", "9013", "--keep-working"),

@@ -115,12 +115,22 @@ def test_a_process_that_dies_leaves_an_incomplete_profile(run: Run) -> None:
     assert "its process ended without a summary, after 4 steps" in checked.stdout
 
 
-def test_an_unknown_target_is_one_line(run: Run) -> None:
-    done = run("train", "./tiny.py:build", "--target", "eager,neuron")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ("train", "./tiny.py:build", "--target", "eager,neuron"),
+            "cannot train on 'neuron'; known: eager, inductor, inductor:BACKEND, xla",
+        ),
+        (("check",), "outputs contains no profile: `compilewatch profile train` makes one"),
+        (("check", "."), "contains no profile: no config.json and no baseline_metrics.json"),
+        (("check", "nowhere"), "there is no folder nowhere"),
+    ],
+)
+def test_wrong_input_is_one_line(run: Run, arguments: tuple[str, ...], said: str) -> None:
+    done = run(*arguments)
     assert done.returncode == 2
-    assert done.stderr.strip().endswith(
-        "cannot train on 'neuron'; known: eager, inductor, inductor:BACKEND, xla"
-    )
+    assert done.stderr.strip().endswith(said)
 
 
 # Only the environment with torch_xla writes the blocks of XLA's own profiler.
@@ -132,3 +142,28 @@ def test_on_xla_each_named_block_appears_once_a_step(run: Run) -> None:
     (found,) = json.loads(done.stdout)
     assert "model_build 5, loss_backward 5, optimizer_step 5" in found["detail"]
     assert len(profile_of(found)) == 6
+
+
+# Only Inductor generates code for a backward: forward, backward and losses of a compiled training.
+@pytest.mark.torch
+@pytest.mark.matrix
+@pytest.mark.timeout(600)
+def test_eager_and_inductor_train_alike_on_a_larger_batch(run: Run) -> None:
+    size = ("--steps", "6", "--warmup", "2", "--trace-steps", "1", "--batch-size", "5")
+    done = run("train", "./tiny.py:build", *size, "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    assert [each["target"] for each in found] == ["eager", "inductor"]
+    compiled = found[1]
+    losses = [each["metrics"]["last_loss"] for each in found]
+    assert compiled["same_losses"] is True, losses
+    assert compiled["speedup"] > 0
+    for each in found:
+        assert [step["samples"] for step in profile_of(each)] == [5] * 6
+        assert (Path(each["folder"]) / "op_stats.csv").exists()
+    figures = compiled["metrics"]
+    assert figures["first_step_seconds"] > figures["step_seconds_median"]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    operators = (Path(compiled["folder"]) / "op_stats.csv").read_text()
+    assert "CompiledFunctionBackward" in operators
+    assert "Torch-Compiled Region" in operators

@@ -78,41 +78,38 @@ def test_a_call_ends_when_the_device_has_finished(device: Device) -> None:
     assert time.perf_counter() - began >= 0.05
 
 
+def used(device: Device) -> tuple[Memory, float | None, str]:
+    return measuring.used(measuring.finished(lambda: device.launch(0.001, 400)), HOST)
+
+
 def test_memory_is_that_of_the_device_and_the_host(device: Device, nvml: ModuleType) -> None:
-    found = measuring.used(measuring.finished(lambda: device.launch(0.001, 400)), HOST)
-    assert found.memory == Memory(
+    memory = Memory(
         rss_peak_bytes=10**9,
         call_peak_bytes=400,
         pss_bytes=10**8,
         device_peak_bytes=1400,
         device_used_bytes=pynvml.USED_BYTES,
     )
-    assert (found.device_utilization, found.device_note) == (0.8, "")
+    assert used(device) == (memory, 0.8, "")
 
 
 def test_the_first_sample_periods_do_not_count(device: Device, nvml: Any) -> None:
     """The question whether NVML works is the first sample: from before the first call."""
     nvml.samples[:] = [0, 90]
-    assert (
-        measuring.used(measuring.finished(lambda: device.launch(0.001)), HOST).device_utilization
-        == 0.9
-    )
+    assert used(device)[1] == 0.9
 
 
 def test_without_nvml_the_rest_is_measured_and_the_note_says_why(device: Device) -> None:
-    found = measuring.used(measuring.finished(lambda: device.launch(0.001, 400)), HOST)
-    assert found.memory.device_peak_bytes == 1400
-    assert found.device_utilization is None
-    assert "nvidia-ml-py" in found.device_note
+    memory, share, note = used(device)
+    assert (memory.device_peak_bytes, share) == (1400, None)
+    assert "nvidia-ml-py" in note
 
 
 def test_a_device_without_utilisation_is_said(
     device: Device, nvml: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pynvml, "not_supported", True)
-    found = measuring.used(measuring.finished(lambda: device.launch(0.001)), HOST)
-    assert found.device_utilization is None
-    assert found.device_note == "NVML: NVMLError_NotSupported: Not Supported"
+    assert used(device)[1:] == (None, "NVML: NVMLError_NotSupported: Not Supported")
 
 
 def test_this_machine_has_no_gpu_or_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,5 +132,4 @@ def test_the_steps_of_a_training_have_the_utilisation(
     found = read_training(profiler.folder)
     assert [step.device_utilization for step in found.steps] == [0.8, None, None]
     assert all(step.stages["forward"] >= 0.01 for step in found.steps)  # type: ignore[index]
-    assert found.metrics is not None
     assert found.metrics.device_utilization == 0.8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import time
 from pathlib import Path
@@ -11,9 +12,10 @@ import pytest
 import torch
 from breaks import CASES, Case, line_of
 from torch import Tensor, nn
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import profile, record_function
 
 from compilewatch.extras.profiles.messages import STACKS_FILE, TRACE_FILE
+from compilewatch.extras.profiles.report import op_stats
 from compilewatch.extras.profiles.worker import measuring
 from compilewatch.extras.profiles.worker.measuring import NO_FRAME, Division
 from compilewatch.extras.profiles.worker.subject import Inductor
@@ -39,7 +41,7 @@ def seconds(found: Division, owners: list[str]) -> float:
 
 
 def cost_at(compiled: Inductor, found: Division, line: int) -> float:
-    breaks = compiled.breaks() or ()
+    breaks = compiled.breaks()
     ends = compiled.ends(breaks)
     return seconds(found, [owner for owner, at in ends.items() if breaks[at].line == line])
 
@@ -92,7 +94,7 @@ def test_the_parts_sum_to_the_call_and_each_break_has_a_frame(
     found = measuring.divided(compiled.call, 1)
     spent = sum(value for kinds in found.nanoseconds.values() for value in kinds.values())
     assert spent == found.total
-    breaks = compiled.breaks() or ()
+    breaks = compiled.breaks()
     ends = compiled.ends(breaks)
     assert {breaks[at].line for at in ends.values()} == {b.line for b in breaks}
     # Every frame that runs is one that was captured or that a break is known of.
@@ -122,8 +124,10 @@ def test_a_frame_that_was_given_up_costs_its_break(make_inductor: MakeInductor) 
     assert cost_at(compiled, found, line("given up")) >= SLEEP_SECONDS
 
 
-def traced_again(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The profilers that `measuring` makes from now on."""
+def test_operators_and_their_table_are_those_of_key_averages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counts exactly and times to the microsecond, of the same recording."""
     made: list[Any] = []
 
     def recording(**arguments: Any) -> Any:
@@ -131,21 +135,16 @@ def traced_again(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return made[-1]
 
     monkeypatch.setattr(measuring, "profile", recording)
-    return made
-
-
-def test_operators_are_those_of_key_averages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = traced_again(monkeypatch)
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
     operators, wall_seconds = measuring.traced(lambda: model(torch.ones(8, 64)), 4, tmp_path)
+    rows = {row["name"]: row for row in csv.DictReader(op_stats(operators).decode().splitlines())}
     averages = {event.key: event for event in made[0].key_averages()}
-    assert {each.name for each in operators} == averages.keys()
-    for each in operators:
-        expected = averages[each.name]
-        assert each.calls == expected.count
-        assert each.self_cpu_seconds == pytest.approx(expected.self_cpu_time_total / 1e6, abs=1e-6)
+    assert rows.keys() == averages.keys()
+    for name, event in averages.items():
+        assert int(rows[name]["calls"]) == event.count
+        times = (event.self_cpu_time_total, event.cpu_time_total)
+        for column, total in zip(("self_cpu_time_us", "cpu_time_total_us"), times, strict=True):
+            assert float(rows[name][column]) == pytest.approx(total, abs=1)
     own = sum(each.self_cpu_seconds for each in operators)
     assert own <= wall_seconds
     called = next(each for each in operators if each.name == measuring.CALL)
@@ -166,10 +165,3 @@ def test_the_files_of_a_trace_are_valid(tmp_path: Path) -> None:
     names = [e.get("name") for e in json.loads((tmp_path / TRACE_FILE).read_text())["traceEvents"]]
     assert names.count("model") == 2
     assert "test_traces.py" in (tmp_path / STACKS_FILE).read_text()
-
-
-def test_the_division_needs_no_stacks() -> None:
-    """One profiler option is enough: stacks would make slices that do not nest."""
-    with profile(activities=[ProfilerActivity.CPU]) as found:
-        torch.ones(3) + 1
-    assert found.profiler.kineto_results.events()

@@ -1,0 +1,85 @@
+"""Labelled texts from CSV files, good and bad, and scores against scikit-learn itself."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from compilewatch.errors import UsageError
+from compilewatch.extras.profiles.labelled import accuracy_of, read_labelled
+
+NAMES = ("play", "alarm", "weather")
+
+
+def written(folder: Path, text: str, name: str = "data.csv") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_labels_are_names_or_numbers_of_the_model(tmp_path: Path) -> None:
+    path = written(tmp_path, 'text,label\n"a, b",alarm\nc,2\n')
+    found = read_labelled(path, "text", "label")
+    assert found.texts == ["a, b", "c"]
+    assert found.classes(NAMES) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "mappings", ['{"x": 4, "y": 5}', '{"4": "x", "5": "y"}', '{"label2id": {"x": 4, "y": 5}}']
+)
+def test_mappings_give_the_classes(tmp_path: Path, mappings: str) -> None:
+    path = written(tmp_path, "text,label\na,y\nb,x\n")
+    names = written(tmp_path, mappings, "names.json")
+    assert read_labelled(path, "text", "label", names).classes(NAMES) == [5, 4]
+
+
+def test_an_unknown_label_names_its_line_and_a_near_one(tmp_path: Path) -> None:
+    path = written(tmp_path, "text,label\na,play\nb,alarn\n")
+    found = read_labelled(path, "text", "label")
+    with pytest.raises(
+        UsageError, match=r"data.csv:3: unknown label 'alarn'; did you mean 'alarm'"
+    ):
+        found.classes(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("content", "mappings", "said"),
+    [
+        ("text,labels\na,b\n", "", "has no column 'label'; its columns are text, labels"),
+        ("", "", "has no column 'text'; its columns are none"),
+        ("text,label\n", "", "has no rows"),
+        ("text,label\na\n", "", "data.csv:2: this row has no text or no label"),
+        ("text,label\na,\n", "", "data.csv:2: this row has no text or no label"),
+        ("text,label\n\xfc,1\n", "", "not a CSV file in UTF-8"),
+        ("text,label\na,1\n", "[1]", r"names\.json"),
+        ("text,label\na,1\n", "nothing", r"names\.json"),
+        ("text,label\na,1\n", '{"a": "b"}', r"names\.json"),
+    ],
+)
+def test_files_that_cannot_be_used(tmp_path: Path, content: str, mappings: str, said: str) -> None:
+    path = tmp_path / "data.csv"
+    path.write_bytes(content.encode("latin-1"))
+    names = written(tmp_path, mappings, "names.json") if mappings else None
+    with pytest.raises(UsageError, match=said):
+        read_labelled(path, "text", "label", names)
+
+
+def test_scores_are_those_of_scikit_learn() -> None:
+    # Not above: each worker of pytest-xdist would import it, and one runs this test.
+    from sklearn.metrics import accuracy_score, f1_score
+
+    draw = random.Random(0)
+    truth = [draw.randrange(20) for _ in range(2000)]
+    predicted = [t if draw.random() < 0.9 else draw.randrange(20) for t in truth]
+    scores = accuracy_of(truth, predicted, eager=truth)
+    assert scores.labels == 20  # of 23: three are never seen
+    assert scores.accuracy == pytest.approx(accuracy_score(truth, predicted), abs=1e-12)
+    for average, value in (("macro", scores.f1_macro), ("weighted", scores.f1_weighted)):
+        assert value == pytest.approx(f1_score(truth, predicted, average=average), abs=1e-12)
+    # Classes that do not occur must not lower the mean.
+    every = f1_score(truth, predicted, average="macro", labels=range(23), zero_division=0.0)
+    assert scores.f1_macro > every
+    assert scores.disagreements == sum(t != p for t, p in zip(truth, predicted, strict=True))
+    assert accuracy_of(truth, predicted).disagreements is None
