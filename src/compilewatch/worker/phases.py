@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from compilewatch.worker.model.overrides import Overrides
     from compilewatch.worker.model.resolve import BuiltModel
-    from compilewatch.worker.subject import ExampleInputs, Subject
+    from compilewatch.worker.subject import Subject
 
 
 FAKE_ERRORS = frozenset(
@@ -269,53 +269,44 @@ class _Preparation:
     enter: Callable[[Phase], None]
 
     def build(self) -> BuiltModel:
-        from compilewatch.worker.device import torch_device
         from compilewatch.worker.model.resolve import build_model
 
         _seed()
         built = build_model(self.request, self.fake_mode, self.overrides)
         built.module.train(self.request.target.mode is Mode.TRAIN)
-        if _uses_real_device(self.request):
-            built.module.to(torch_device(self.request.device))
         return built
 
     def subject(self, built: BuiltModel, without: frozenset[str] = frozenset()) -> Subject:
         """Return a model that nothing has called, with example inputs but some arguments.
 
         Some rules for inputs call the model, to learn how many features an image has. Then it is
-        built again.
+        built again; so it is for a real device, to which it is moved after that.
         """
+        from compilewatch.worker.device.subjects import on_real_device
+        from compilewatch.worker.example_inputs import make_inputs
         from compilewatch.worker.subject import Subject
 
+        moves = _uses_real_device(self.request)
         with _calls_noticed() as called:
-            inputs = self._inputs(built, without)
-        return Subject(
+            inputs = make_inputs(
+                built.module,
+                built.config,
+                self.request,
+                self.overrides,
+                self.fake_mode,
+                without=without,
+                real=real_builder(self.request, self.overrides),
+            )
+        subject = Subject(
             request=self.request,
-            module=self.build().module if called else built.module,
+            module=self.build().module if called or moves else built.module,
             inputs=inputs,
             fake_mode=self.fake_mode,
             artifacts=self.artifacts,
             enter=self.enter,
             rebuilt=lambda: self.build().module,
         )
-
-    def _inputs(self, built: BuiltModel, without: frozenset[str]) -> ExampleInputs:
-        from compilewatch.worker.device import torch_device
-        from compilewatch.worker.device.subjects import inputs_on_real_device
-        from compilewatch.worker.example_inputs import make_inputs
-
-        inputs = make_inputs(
-            built.module,
-            built.config,
-            self.request,
-            self.overrides,
-            self.fake_mode,
-            without=without,
-            real=real_builder(self.request, self.overrides),
-        )
-        if _uses_real_device(self.request):
-            inputs = inputs_on_real_device(inputs, torch_device(self.request.device))
-        return inputs
+        return on_real_device(subject) if moves else subject
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
 
 from compilewatch.contract.messages import ChildResult
+from compilewatch.contract.targets import declared
 from compilewatch.errors import InputsError
 from compilewatch.records import (
     Depth,
@@ -26,6 +27,7 @@ from compilewatch.records import (
     Tier,
 )
 from compilewatch.worker import example_inputs, forked, phases
+from compilewatch.worker.device import subjects
 from compilewatch.worker.model import resolve as models
 from compilewatch.worker.model.resolve import MissingPackageError, UnknownArchitectureError
 from compilewatch.worker.subject import Subject
@@ -400,3 +402,26 @@ def test_commands_name_the_environment_of_the_request(own: Ask) -> None:
     chosen = Target(environment="mine")
     result = own("Broken", tier=Tier.REAL, target=chosen).result
     assert "`compilewatch inputs m --environment mine --save FILE`" in result.detail
+
+
+def test_a_model_moves_to_a_real_device_after_its_inputs_are_made(
+    ask: Ask, target: StubTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rule for labels calls the model, with inputs that no device has yet."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(subjects, "torch_device", lambda _: torch.device("meta"))
+    monkeypatch.setattr(phases, "_call_once", lambda _: None)  # a meta tensor has no values
+    result = ask(
+        tier=Tier.REAL,
+        asked=Tier.REAL,
+        model=factories.spec("GPT2LMHeadModel"),
+        target=Target(mode=Mode.TRAIN, device="cuda"),
+        device=declared("cuda"),
+        depth=Depth.REDUCED,
+    ).result
+    assert result.status is Status.PASS, result.detail
+    (subject,) = target.subjects
+    assert "labels" in subject.inputs.kwargs
+    assert subject.rebuilt is not None
+    tensors = [*subject.inputs.kwargs.values(), *subject.rebuilt().parameters()]
+    assert {str(tensor.device) for tensor in [*tensors, *subject.module.parameters()]} == {"meta"}

@@ -69,7 +69,7 @@ def _function(module: types.ModuleType, name: str) -> types.FunctionType:
     if not isinstance(function, types.FunctionType) or function.__closure__:
         raise DeviceUnavailableError(
             f"torch {torch.__version__}: {module.__name__}.{name} is not a plain function, so no "
-            "device can be declared; torch 2.13 to 2.15 can"
+            "device can be declared; torch 2.11 to 2.15 can"
         )
     return function
 

@@ -1,7 +1,7 @@
 """What C++ needs of a CUDA device when fake tensors are on it: a guard, and whether it was used.
 
-Tried with CUDA builds of torch 2.13 and 2.15 and with a CPU build of torch 2.14. Nothing here runs
-code of CUDA or needs its driver.
+Tried with CUDA builds of torch 2.11, 2.13 and 2.15 and with a CPU build of torch 2.14. Nothing here
+runs code of CUDA or needs its driver.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ctypes import CFUNCTYPE, POINTER, addressof, c_int64, c_void_p, cast
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses import fake_tensor
 
 from compilewatch.worker.device import DeviceUnavailableError
 
@@ -50,16 +50,19 @@ def install() -> None:
         raise _differs(str(error)) from None
     if not hasattr(torch._C, "_ensureCUDADeviceGuardSet"):
         raise _differs("torch._C._ensureCUDADeviceGuardSet is missing")
-    if not isinstance(vars(FakeTensorMode).get("avoid_device_init"), property | bool):
+    if not isinstance(vars(fake_tensor.FakeTensorMode).get("avoid_device_init"), property | bool):
         raise _differs("FakeTensorMode.avoid_device_init is missing")
+    if not hasattr(fake_tensor, "init_gpu_context"):
+        raise _differs("fake_tensor.init_gpu_context is missing")
     _check_hooks(torchs, table)
     _install_guard(guards)
     if torch.version.cuda is not None:
         _deny_contexts(hooks, table)
     _let_reads_fail()
-    # It is computed from `torch.cuda.is_available()`, which is about to say yes. Values of fake
-    # tensors must stay on the CPU.
-    FakeTensorMode.avoid_device_init = True
+    # Both are about `torch.cuda.is_available()`, which is about to say yes. Values of fake tensors
+    # must stay on the CPU, and torch 2.11 would put a real one on the device.
+    fake_tensor.FakeTensorMode.avoid_device_init = True
+    fake_tensor.init_gpu_context = lambda _: None
 
 
 def _check_hooks(torchs: ctypes.CDLL, table: Any) -> None:
@@ -136,5 +139,5 @@ def _keep(*objects: Any) -> None:
 def _differs(what: str) -> DeviceUnavailableError:
     return DeviceUnavailableError(
         f"torch {torch.__version__} cannot hold fake CUDA tensors without a device ({what}); "
-        "torch 2.13 to 2.15 on Linux can"
+        "torch 2.11 to 2.15 on Linux can"
     )

@@ -11,7 +11,7 @@ from compilewatch.worker.example_inputs.files import converted
 from compilewatch.worker.example_inputs.files import to_fake as fake_inputs
 from compilewatch.worker.model.construct import to_fake
 from compilewatch.worker.model.fake_mode import InputAwareFakeMode
-from compilewatch.worker.subject import ExampleInputs, Subject
+from compilewatch.worker.subject import Subject
 
 
 def on_declared_device(subject: Subject) -> Subject:
@@ -27,14 +27,21 @@ def on_declared_device(subject: Subject) -> Subject:
     )
 
 
-def inputs_on_real_device(inputs: ExampleInputs, device: torch.device) -> ExampleInputs:
-    """Move example inputs to the CUDA device of this machine."""
+def on_real_device(subject: Subject) -> Subject:
+    """Move a subject with real tensors to the CUDA device of this machine."""
+    device = torch_device(subject.request.device)
 
     def moved(value: torch.Tensor) -> torch.Tensor:
         return value.to(device)
 
+    inputs, rebuilt = subject.inputs, subject.rebuilt
     return dataclasses.replace(
-        inputs,
-        args=converted(inputs.args, moved, device),
-        kwargs=converted(inputs.kwargs, moved, device),
+        subject,
+        module=subject.module.to(device),
+        inputs=dataclasses.replace(
+            inputs,
+            args=converted(inputs.args, moved, device),
+            kwargs=converted(inputs.kwargs, moved, device),
+        ),
+        rebuilt=None if rebuilt is None else lambda: rebuilt().to(device),
     )
