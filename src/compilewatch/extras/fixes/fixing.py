@@ -143,9 +143,8 @@ class Finder:
         request = _reduced(request)
         if request.key in self._read_values:
             request = msgspec.structs.replace(request, tier=Tier.REAL)
-        if changes:
-            options = {"changes": msgspec.to_builtins(changes)}
-            request = msgspec.structs.replace(request, work=Work(name=WORK, options=options))
+        options = {"changes": msgspec.to_builtins(changes)}
+        request = msgspec.structs.replace(request, work=Work(name=WORK, options=options))
         (completed,) = self._launcher.run([request], self._scratch)
         if completed.result.tier is Tier.REAL:
             self._read_values.add(request.key)  # fake tensors would fail again

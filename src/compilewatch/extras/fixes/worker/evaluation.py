@@ -39,7 +39,7 @@ def evaluate(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
             target = msgspec.structs.replace(target, dynamic=bool(options["dynamic"]))
         request = msgspec.structs.replace(subject.request, target=target)
         inputs = replace(own_inputs, args=args, kwargs=kwargs)
-        return DynamoTarget().run(replace(subject, inputs=inputs, request=request))
+        return DynamoTarget().breaks(replace(subject, inputs=inputs, request=request))
 
 
 MOST_ATTEMPTS = 16

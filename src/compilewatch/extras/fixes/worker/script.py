@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from compilewatch.contract.targets import target_label
 from compilewatch.extras.fixes.code import NAME, context_manager, imports
-from compilewatch.extras.fixes.records import SCRIPT_FILE, FixChange, WantedVerification
+from compilewatch.extras.fixes.records import SCRIPT_FILE, FixChange, FixKind, WantedVerification
 from compilewatch.extras.fixes.worker import verifying
 from compilewatch.records import Mode, Request, Status
 from compilewatch.worker import forked
@@ -187,5 +187,6 @@ def of_subject(changes: tuple[FixChange, ...], *, train: bool) -> str:
         ),
         "attributes": repr(tuple(name for change in changes for name in change.attributes)),
         "branches": f"[{', '.join(branches)}]",
+        "settings": repr(all(change.kind is FixKind.SETTING for change in changes)),
     }
     return "{" + ", ".join(f"{name!r}: {text}" for name, text in arguments.items()) + "}"

@@ -111,7 +111,8 @@ class ScriptSubject:
     `functions` (`module:path`) are those that the fix changes, `frozen` those of them that run when
     the model is compiled and not at each call, and `attributes` names of attributes that it
     replaces. `branches` are a title, and the model's function and the fix's, both with one branch
-    forced, as context managers. `calls` are those of `CALLS` that are made (`choose`).
+    forced, as context managers. With `settings`, it changes settings of the compiler alone, which
+    eager mode does not read. `calls` are those of `CALLS` that are made (`choose`).
     """
 
     def __init__(
@@ -126,12 +127,14 @@ class ScriptSubject:
         frozen: tuple[str, ...] = (),
         attributes: tuple[str, ...] = (),
         branches: Sequence[tuple[str, Callable[..., Any], Callable[..., Any]]] = (),
+        settings: bool = False,
     ) -> None:
         self.build, self.inputs, self.compilable = build, inputs, compilable
         self.train, self.drops, self.branches = train, drops, branches
         self.functions, self.frozen, self.attributes = functions, frozen, attributes
+        self.settings = settings
         self.calls: tuple[Call, ...] = CALLS
-        self.eager_only: tuple[Call, ...] = EAGER_ONLY
+        self.eager_only: tuple[Call, ...] = () if settings else EAGER_ONLY
 
     def unchanged(
         self, _: Any, args: Any, kwargs: Any, *__: Any
@@ -291,8 +294,8 @@ def accepted(subject: ScriptSubject) -> dict[str, Any]:
     usable: list[Call] = []
     seconds: list[float] = []
     slow = False
-    for call in dict.fromkeys([*CALLS, *EAGER_ONLY]):
-        if call not in (*planned(subject, slow=slow), *EAGER_ONLY):
+    for call in dict.fromkeys([*CALLS, *subject.eager_only]):
+        if call not in (*planned(subject, slow=slow), *subject.eager_only):
             continue
         began = time.process_time()
         try:
@@ -312,7 +315,7 @@ def choose(subject: ScriptSubject, usable: set[Call], *, slow: bool) -> None:
     """Plan calls, with own inputs in the place of those that eager mode does not accept."""
     calls = planned(subject, slow=slow)
     subject.calls = tuple(call if call in usable else (call[0], "own") for call in calls)
-    subject.eager_only = tuple(call for call in EAGER_ONLY if call in usable)
+    subject.eager_only = tuple(call for call in subject.eager_only if call in usable)
 
 
 # --- what a call leaves ---------------------------------------------------------------------------
@@ -704,11 +707,23 @@ def difference(
             return f"{name} is missing"
         if name not in expected:
             return f"{name} is new"
-        scale = steepest if name.startswith("gradient of ") else size_of(expected[name])
+        ours, theirs = expected[name], got[name]
+        if identical(ours, theirs):  # as most are, and this takes no copies of them
+            continue
+        scale = steepest if name.startswith("gradient of ") else size_of(ours)
         reference = (exact or {}).get(name)
-        if detail := unequal(expected[name], got[name], reference, tolerance, scale):
+        if detail := unequal(ours, theirs, reference, tolerance, scale):
             return f"{name} {detail}"
     return ""
+
+
+def identical(ours: Any, theirs: Any) -> bool:
+    """Whether two values are tensors with the same numbers."""
+    if not isinstance(ours, torch.Tensor) or not isinstance(theirs, torch.Tensor):
+        return False
+    with contextlib.suppress(NotImplementedError, RuntimeError):  # sparse tensors, subclasses
+        return (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype) and ours.equal(theirs)
+    return False
 
 
 def unequal(ours: Any, theirs: Any, exact: Any, tolerance: float, scale: float) -> str:
@@ -747,7 +762,8 @@ def size_of(value: Any) -> float:
     """Return the largest magnitude in a tensor; 0 if that is not a number."""
     if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
         return 0.0
-    size = float(value.abs().max())
+    low, high = value.aminmax()
+    size = max(-float(low), float(high))
     return size if size < float("inf") else 0.0
 
 
@@ -1051,10 +1067,12 @@ def captured_with_results(subject: ScriptSubject) -> dict[str, Any]:
     of_other = plain.all(with_further)
     of_graph.append(step(1, few, of_other, compiled))
     del captures, plain, compiled, got, calling  # models may take gigabytes
-    fixed = ScriptCall(subject, subject.build(0), subject.compilable)
-    of_eager = [step(0, calls, expected, fixed)]
-    fixed.take(other)
-    of_eager.append(step(1, with_further, of_other, fixed))
+    of_eager = [(True, "settings of the compiler do not change eager mode")] * len(SEEDS)
+    if not subject.settings:
+        fixed = ScriptCall(subject, subject.build(0), subject.compilable)
+        of_eager = [step(0, calls, expected, fixed)]
+        fixed.take(other)
+        of_eager.append(step(1, with_further, of_other, fixed))
     results = {"eager": of_eager, "graph": of_graph, "unusual": of_unusual}
     return {**figures, "refused": refused, **results}
 
@@ -1551,6 +1569,7 @@ def verify(
 
     figures: dict[str, Any] = {"single_graph": False, "tried": [], "holds_if": []}
     of_accepted = forks.start(partial(accepted, subject))
+    of_before = forks.start(partial(captured, subject, calls=1))
     of_settings = forks.start(partial(left_behind, subject))
     of_branches = forks.start(partial(equal_branches, subject))
     calls = forks.result(of_accepted)
@@ -1564,7 +1583,6 @@ def verify(
     with_inductor = partial(equal_with_inductor, subject, threads=forks.at_a_time)
     # It takes longest, and is in vain if something else fails.
     of_inductor = forks.start(with_inductor) if forks.at_a_time > 1 else None
-    of_before = forks.start(partial(captured, subject, calls=1))
     after, before = forks.result(of_after), forks.result(of_before)
     for name in ("breaks", "graphs", "operators"):
         figures[name] = [before.get(name, -1), after.get(name, -1)]

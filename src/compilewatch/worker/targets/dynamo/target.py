@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -167,18 +168,25 @@ class DynamoTarget(CompileTarget):
         if subject.request.target.nested_graph_breaks and not has_nested_graph_breaks():
             detail = f"torch {torch.__version__} has no setting nested_graph_breaks"
             return TargetOutcome(status=Status.UNSUPPORTED, detail=detail)
-        subject.enter(Phase.COMPILE)
-        captured = subject.in_fork(self._captured, _Captured)
-        outcome = captured.outcome
-        if outcome.status is Status.ERROR:
-            return _after_failure(subject, captured)
-        if outcome.fullgraph is None:
+        outcome = self.breaks(subject, brief=False)
+        if outcome.status is not Status.ERROR and outcome.fullgraph is None:
             subject.enter(Phase.COMPILE)  # after the rendering of the trace
             outcome = replace(outcome, fullgraph=_compile_fullgraph(subject).verdict)
         return outcome
 
-    def _captured(self, subject: Subject) -> _Captured:
-        """Capture the model, whose first call this is, and call it once more."""
+    def breaks(self, subject: Subject, *, brief: bool = True) -> TargetOutcome:
+        """Capture the model and record the graph breaks.
+
+        If `brief`, neither the second call nor `fullgraph` is looked at.
+        """
+        subject.enter(Phase.COMPILE)
+        captured = subject.in_fork(partial(self._captured, brief=brief), _Captured)
+        if captured.outcome.status is Status.ERROR:
+            return _after_failure(subject, captured, brief=brief)
+        return captured.outcome
+
+    def _captured(self, subject: Subject, *, brief: bool) -> _Captured:
+        """Capture the model, whose first call this is, and call it once more unless `brief`."""
         try:
             with _tensors(subject):
                 captured = capture(
@@ -188,7 +196,7 @@ class DynamoTarget(CompileTarget):
                     dynamic=subject.request.target.dynamic,
                     trace_folder=_trace_folder(subject),
                     count_operators=True,
-                    again=second_call(subject),
+                    again=None if brief else second_call(subject),
                     forget=subject.forget,
                 )
         except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
@@ -378,7 +386,7 @@ def _failed(subject: Subject, error: Exception) -> _Captured:
     return _Captured(outcome=_error_outcome(error, None), by_compiler=is_by_compiler(error))
 
 
-def _after_failure(subject: Subject, captured: _Captured) -> TargetOutcome:
+def _after_failure(subject: Subject, captured: _Captured, *, brief: bool) -> TargetOutcome:
     """Return the outcome of a capture that failed.
 
     Raises what the model's own backward raises, in phase eager: that is no compiler error.
@@ -387,7 +395,7 @@ def _after_failure(subject: Subject, captured: _Captured) -> TargetOutcome:
     training = subject.request.target.mode is Mode.TRAIN
     if training:
         subject.in_fork(_check_eager_backward, type(None))
-    if captured.by_compiler:
+    if captured.by_compiler and not brief:
         outcome = replace(outcome, fullgraph=_compile_fullgraph(subject).verdict)
     if training and outcome.error and outcome.error.code in ("backend_error", "runtime_error"):
         record = msgspec.structs.replace(outcome.error, code=AOT_AUTOGRAD)

@@ -165,7 +165,7 @@ def test_what_eager_code_may_read_is_computed(
 
 def test_gradients_have_the_size_of_their_parameters(make_subject: MakeSubject) -> None:
     subject = make_subject(Normalised, tier=Tier.FAKE, mode=Mode.TRAIN)
-    DynamoTarget()._captured(subject)
+    DynamoTarget()._captured(subject, brief=False)
     for parameter in subject.module.parameters():
         assert parameter.grad is not None
         assert parameter.grad.shape == parameter.shape

@@ -295,7 +295,7 @@ def test_train_mode_captures_loss_and_backward(
 
     monkeypatch.setattr(aot_autograd, "create_aot_state", noting)
     subject = make_subject(Network, tier=tier, mode=Mode.TRAIN)
-    outcome = DynamoTarget()._captured(subject).outcome
+    outcome = DynamoTarget()._captured(subject, brief=False).outcome
     assert (outcome.status, outcome.graphs) == (Status.PASS, 1)
     assert joint
     assert all(parameter.grad is not None for parameter in subject.module.parameters())
