@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -298,17 +299,6 @@ STEPS = ("Creating", "Collecting", "Downloading", "Building", "Installing", "Suc
 """The beginnings of those lines of pip's output that are worth showing."""
 
 
-class CheckedEnvironment(Record, frozen=True, kw_only=True):
-    """The output of `check --json`. `problem` is one line, empty if the environment works."""
-
-    name: str
-    works: bool
-    problem: str = ""
-    advice: str = ""
-    environment: Environment | None = None
-    working: choose.Working | None = None
-
-
 @click.group("env")
 def env_command() -> None:
     """Create, list, check and delete environments: Python interpreters, each with its own torch.
@@ -424,56 +414,43 @@ def check_verb(name: str, as_json: bool) -> int:
 
     If that fails, the exit status is 1, and the message says what is wrong and how to fix it.
     """
-    checked = _tried(name)
+    environments = _all_environments()
+    facts: dict[str, Any] = {"problem": "", "advice": "", "environment": None, "working": None}
+    try:
+        environments.interpreter(name)
+        facts["advice"] = "make setup" if name in INTERPRETERS else create_command(name)
+        environment = environments.describe(name, fresh=True)
+        measured = choose.try_environment(environments, name)
+    except InterpreterError as error:
+        facts["problem"] = str(error)
+    else:
+        facts |= {"advice": "", "environment": environment, "working": measured}
+    works = not facts["problem"]
     if as_json:
-        options.print_json(checked)
-    elif checked.environment is None or checked.working is None:
-        click.echo(checked.problem + (f"; {checked.advice}" if checked.advice else ""), err=True)
+        options.print_json({"name": name, "works": works, **facts})
+    elif not works:
+        click.echo("; ".join(filter(None, (facts["problem"], facts["advice"]))), err=True)
     else:
         click.echo(
-            f"{name} works: torch {checked.environment.torch} "
-            f"(git {checked.environment.torch_git[:10]}), transformers "
-            f"{checked.environment.transformers or 'none'}, worker ready after "
-            f"{checked.working.start_seconds:.1f} s, compiled in "
-            f"{checked.working.request_seconds:.1f} s"
+            f"{name} works: torch {environment.torch} (git {environment.torch_git[:10]}), "
+            f"transformers {environment.transformers or 'none'}, worker ready after "
+            f"{measured.start_seconds:.1f} s, compiled in {measured.request_seconds:.1f} s"
         )
-        if checked.working.threads > 1:
-            click.echo(f"note: {cannot_fork(name, checked.working.threads)}", err=True)
-    return 0 if checked.works else 1
+        if measured.threads > 1:
+            click.echo(f"note: {cannot_fork(name, measured.threads)}", err=True)
+    return 0 if works else 1
 
 
 def _all_environments() -> Environments:
     return Environments(load_settings().cache_folder)
 
 
-def _tried(name: str) -> CheckedEnvironment:
-    environments = _all_environments()
-    advice = ""
-    try:
-        environments.interpreter(name)
-        default = name in INTERPRETERS
-        advice = "make setup" if default else create_command(name)
-        environment = environments.describe(name, fresh=True)
-        working = choose.try_environment(environments, name)
-    except InterpreterError as error:
-        return CheckedEnvironment(name=name, works=False, problem=str(error), advice=advice)
-    return CheckedEnvironment(name=name, works=True, environment=environment, working=working)
+def _listed_targets(settings: Settings, *, fresh: bool = False) -> Iterator[dict[str, Any]]:
+    """Every target in the environment that a sweep would use, and why it cannot run there.
 
-
-class ListedTarget(Record, frozen=True, kw_only=True):
-    """One target in the environment that a sweep would use; `why` it cannot run there.
-
-    `dynamo/cuda` is the target for a CUDA device, which the machine need not have.
+    Each environment is checked once, or its stored facts are used. `dynamo/cuda` is the target for
+    a CUDA device, which the machine need not have.
     """
-
-    target: str
-    environment: str
-    runs: bool
-    why: str = ""
-
-
-def listed_targets(settings: Settings, *, fresh: bool = False) -> tuple[ListedTarget, ...]:
-    """Every registered target. Each environment is checked once, or its stored facts are used."""
     environments = Environments(settings.cache_folder)
     known: list[Environment] = []
     ready: dict[str, Readiness] = {}
@@ -487,7 +464,6 @@ def listed_targets(settings: Settings, *, fresh: bool = False) -> tuple[ListedTa
     named = [name for name in settings.environments if name not in broken]
     targets = [Target(name=name) for name in TARGETS]
     devices = [Target(name=n, device=CUDA) for n, e in TARGETS.items() if e.captures_for_devices]
-    listed = []
     for target in place([*targets, *devices], named, known):
         name = target.environment
         why: str | None = broken.get(name) or needs(target)
@@ -496,8 +472,7 @@ def listed_targets(settings: Settings, *, fresh: bool = False) -> tuple[ListedTa
             if target.device == CUDA:
                 why = why or ready[name].no_cuda
         label = target.name if target.device == CPU else f"{target.name}/{target.device}"
-        listed.append(ListedTarget(target=label, environment=name, runs=not why, why=why or ""))
-    return tuple(listed)
+        yield {"target": label, "environment": name, "runs": not why, "why": why or ""}
 
 
 @click.command("list-targets")
@@ -511,82 +486,55 @@ def listed_targets(settings: Settings, *, fresh: bool = False) -> tuple[ListedTa
 def list_targets_command(environments: str | None, fresh: bool, as_json: bool) -> None:
     """List the compile targets, the environment of each, and whether it can run here."""
     settings = load_settings({"environments": choose.split(environments)})
-    targets = listed_targets(settings, fresh=fresh)
+    targets = list(_listed_targets(settings, fresh=fresh))
     if as_json:
         options.print_json(targets)
         return
-    lines = ((t.target, t.environment, "yes" if t.runs else "no", t.why) for t in targets)
+    lines = [
+        (t["target"], t["environment"], "yes" if t["runs"] else "no", t["why"]) for t in targets
+    ]
     console().print(listing(("Target", "Environment", "Runs here", "Reason"), lines))
 
 
-class ListedSource(Record, frozen=True, kw_only=True):
-    """One source: its package and environment if it is a library, and why it has no models here.
+def _listed_sources(settings: Settings) -> Iterator[dict[str, Any]]:
+    """Every source, libraries first, with the number of models that are selected by default.
 
-    `models` counts those that are selected by default.
+    A library has its package and environment. `why` says why a source has no models here. No model
+    is built or evaluated.
     """
-
-    source: str
-    package: str = ""
-    version: str = ""
-    environment: str = ""
-    models: int | None = None
-    why: str = ""
-
-
-def listed_sources(settings: Settings) -> tuple[ListedSource, ...]:
-    """Every registered source, libraries first. No model is built or evaluated."""
-    libraries = [row.source for row in LIBRARIES.values()]
-    others = [name for name in source_names() if name not in libraries]
-    return tuple(_listed(name, settings) for name in (*libraries, *others))
-
-
-def _listed(name: str, settings: Settings) -> ListedSource:
-    row = next((row for row in LIBRARIES.values() if row.source == name), None)
-    package = version = environment = ""
+    libraries = {row.source: row for row in LIBRARIES.values()}
     places = Places(
         pulled=Path(settings.pulled_dir) / "models.toml",
         manifest=Path(settings.models_file),
         cache=settings.cache_folder,
         outputs=Path(settings.output_dir),
     )
-    models, why = None, ""
-    try:
-        if row is not None:
-            package, environment = row.distribution, row.environments[0]
-            library = PackageSource(row.name, cache=settings.cache_folder)
-            environment, version = library.installed()
-        models = len(choose_source(name, places=places)[0].models())
-    except CompilewatchError as error:
-        why = str(error)
-    return ListedSource(
-        source=name,
-        package=package,
-        version=version,
-        environment=environment,
-        models=models,
-        why=why,
-    )
+    for name in dict.fromkeys((*libraries, *source_names())):
+        listed: dict[str, Any] = {"source": name, "package": "", "version": "", "environment": ""}
+        listed |= {"models": None, "why": ""}
+        try:
+            if (row := libraries.get(name)) is not None:
+                listed |= {"package": row.distribution, "environment": row.environments[0]}
+                library = PackageSource(row.name, cache=settings.cache_folder)
+                listed["environment"], listed["version"] = library.installed()
+            listed["models"] = len(choose_source(name, places=places)[0].models())
+        except CompilewatchError as error:
+            listed["why"] = str(error)
+        yield listed
 
 
 @click.command("list-sources")
 @options.as_json
 def list_sources_command(as_json: bool) -> None:
     """List the sources of models, the environment of each library, and what is missing here."""
-    sources = listed_sources(load_settings())
+    sources = list(_listed_sources(load_settings()))
     if as_json:
         options.print_json(sources)
         return
-    lines = (
-        (
-            source.source,
-            source.package,
-            source.version,
-            source.environment,
-            "" if source.models is None else f"{source.models:,}",
-            source.why,
-        )
+    lines = [
+        ["" if v is None else f"{v:,}" if isinstance(v, int) else v for v in source.values()]
         for source in sources
-    )
+    ]
     titles = ("Source", "Package", "Version", "Environment", "Models", "Missing")
     console().print(listing(titles, lines))
 
