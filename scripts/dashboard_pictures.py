@@ -23,12 +23,11 @@ import sys
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, sync_playwright
 
 ROOT = Path(__file__).parents[1]
 PASSWORD = ROOT / "stack" / "secrets" / "grafana_admin_password"
@@ -62,16 +61,6 @@ FAILED = """
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Look:
-    """How pages are shown."""
-
-    width: int
-    theme: str
-    variables: tuple[str, ...]
-    """NAME=VALUE, as in an address without its `var-`; also from=… and to=…"""
-
-
 class Grafana:
     """The server, with the password that scripts/stack_setup.sh created."""
 
@@ -85,37 +74,24 @@ class Grafana:
         with urllib.request.urlopen(request, timeout=30) as answer:
             return json.load(answer)
 
-    def dashboards(self) -> Iterator[tuple[str, str, int]]:
-        """Uid, name and height in pixels of each dashboard of compilewatch."""
+    def dashboards(self) -> Iterator[tuple[str, int]]:
+        """Uid and height in pixels of each dashboard of compilewatch."""
         for listed in self.get("/api/search?type=dash-db&tag=compilewatch"):
-            uid = listed["uid"]
-            panels = self.get(f"/api/dashboards/uid/{uid}")["dashboard"]["panels"]
+            panels = self.get(f"/api/dashboards/uid/{listed['uid']}")["dashboard"]["panels"]
             rows = max(one["gridPos"]["y"] + one["gridPos"]["h"] for one in panels)
-            yield uid, uid.removeprefix("compilewatch-"), rows * ROW_PIXELS + MARGIN_PIXELS
-
-    def address(self, uid: str, look: Look) -> str:
-        asked = [("kiosk", "true"), ("theme", look.theme)]
-        for one in look.variables:
-            name, _, value = one.partition("=")
-            asked.append((name if name in ("from", "to") else f"var-{name}", value))
-        return f"{self.url}/d/{uid}?{urllib.parse.urlencode(asked)}"
-
-
-def opened(browser: Browser, grafana: Grafana, look: Look, height: int) -> Page:
-    context = browser.new_context(
-        viewport={"width": look.width, "height": height},
-        color_scheme="dark" if look.theme == "dark" else "light",
-        extra_http_headers=grafana.headers,
-        timezone_id="UTC",
-    )
-    return context.new_page()
+            yield listed["uid"], rows * ROW_PIXELS + MARGIN_PIXELS
 
 
 def taken(
-    browser: Browser, grafana: Grafana, uid: str, look: Look, height: int
+    browser: Browser, grafana: Grafana, uid: str, height: int, given: argparse.Namespace
 ) -> tuple[bytes, list[str], bool]:
     """The picture of a dashboard as PNG, what a reader would miss, and whether it is at fault."""
-    page = opened(browser, grafana, look, height)
+    page = browser.new_context(
+        viewport={"width": given.width, "height": height},
+        color_scheme=given.theme,
+        extra_http_headers=grafana.headers,
+        timezone_id="UTC",
+    ).new_page()
     hosts: set[str] = set()
     complaints: list[str] = []
     page.on("request", lambda request: hosts.add(urllib.parse.urlsplit(request.url).netloc))
@@ -123,10 +99,15 @@ def taken(
         "console",
         lambda said: complaints.append(said.text[:160]) if said.type == "error" else None,
     )
-    page.goto(grafana.address(uid, look), timeout=LOAD_MILLISECONDS)
-    page.wait_for_selector("[data-testid^='data-testid Panel header']", timeout=LOAD_MILLISECONDS)
-    page.wait_for_load_state("networkidle", timeout=LOAD_MILLISECONDS)
-    page.wait_for_function(LOADED, timeout=LOAD_MILLISECONDS)
+    asked = [("kiosk", "true"), ("theme", given.theme)]
+    for one in given.set:  # NAME=VALUE, as in an address without its `var-`
+        name, _, value = one.partition("=")
+        asked.append((name if name in ("from", "to") else f"var-{name}", value))
+    page.set_default_timeout(LOAD_MILLISECONDS)
+    page.goto(f"{grafana.url}/d/{uid}?{urllib.parse.urlencode(asked)}")
+    page.wait_for_selector("[data-testid^='data-testid Panel header']")
+    page.wait_for_load_state("networkidle")
+    page.wait_for_function(LOADED)
     page.wait_for_timeout(DRAW_MILLISECONDS)
     failed = page.evaluate(FAILED)
     foreign = sorted(hosts - {urllib.parse.urlsplit(grafana.url).netloc, ""})
@@ -139,13 +120,6 @@ def taken(
     picture = page.screenshot(animations="disabled")
     page.context.close()
     return picture, said, bool(failed or foreign)
-
-
-def write(picture: bytes, path: Path) -> int:
-    """As WebP, which is a third of a PNG; returns the number of bytes."""
-    with Image.open(io.BytesIO(picture)) as image:
-        image.convert("RGB").save(path, "WEBP", quality=QUALITY, method=6)
-    return path.stat().st_size
 
 
 def options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -164,9 +138,7 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = options(arguments)
-    password = os.environ.get("GRAFANA_PASSWORD") or PASSWORD.read_text()
-    grafana = Grafana(given.grafana, password)
-    look = Look(width=given.width, theme=given.theme, variables=tuple(given.set))
+    grafana = Grafana(given.grafana, os.environ.get("GRAFANA_PASSWORD") or PASSWORD.read_text())
     label = given.label and f"-{given.label}"
     wanted = set(filter(None, given.only.split(",")))
     fault = False
@@ -174,12 +146,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=list(FLAGS)
         )
-        for uid, name, height in grafana.dashboards():
+        for uid, height in grafana.dashboards():
+            name = uid.removeprefix("compilewatch-")
             if wanted and name not in wanted:
                 continue
-            picture, said, wrong = taken(browser, grafana, uid, look, height)
+            picture, said, wrong = taken(browser, grafana, uid, height, given)
             path = given.folder / f"dashboard-{name}{label}.webp"
-            print(f"{path}: {write(picture, path) / 1000:.0f} kB")
+            with Image.open(io.BytesIO(picture)) as image:  # a third of the PNG
+                image.convert("RGB").save(path, "WEBP", quality=QUALITY, method=6)
+            print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
             for line in said:
                 print(f"  {line}")
             fault = fault or wrong

@@ -11,11 +11,11 @@ it. Where no single cause leaves a model without breaks, a step has several caus
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
 
 from compilewatch import records
 from compilewatch.analysis.summary import downloads_of, target_order
@@ -139,8 +139,8 @@ def models_of_one_reason(results: Sequence[records.Result]) -> dict[str, tuple[i
     """Reason -> models, and their downloads, that break for this reason only; zeros included."""
     causes = FixableCauses(results, By.ID)
     return {
-        reason: (len(names), downloads_of(causes.models[name] for name in names))
-        for reason, names in ((key, causes.alone(key)) for key in causes.found)
+        reason: (len(causes.alone[reason]), causes.downloads(causes.alone[reason]))
+        for reason in causes.found
     }
 
 
@@ -171,39 +171,33 @@ class FixableCauses:
     def __init__(self, results: Iterable[records.Result], by: By) -> None:
         self.models: dict[str, records.ModelSpec] = {}
         self.found: defaultdict[str, list[tuple[str, records.GraphBreak]]] = defaultdict(list)
-        of_model: defaultdict[str, set[str | None]] = defaultdict(set)
+        self.of_model: defaultdict[str, set[str | None]] = defaultdict(set)
         for result in results:
             name = result.request.model.name
             if result.probed and result.breaks:
-                of_model[name].add(None)  # only its first break was looked for
+                self.of_model[name].add(None)  # only its first break was looked for
             for graph_break in breaks_of(result):
                 self.models[name] = result.request.model
                 key = cause_key(graph_break, by)
-                of_model[name].add(key)
+                self.of_model[name].add(key)
                 if key is not None:
                     self.found[key].append((name, graph_break))
-        self.of_model: Mapping[str, frozenset[str | None]] = {
-            name: frozenset(keys) for name, keys in of_model.items()
-        }
-
-    @cached_property
-    def _only(self) -> Mapping[str | None, list[str]]:
-        only: defaultdict[str | None, list[str]] = defaultdict(list)
+        self.alone: defaultdict[str | None, list[str]] = defaultdict(list)
+        """The models that break for one cause only."""
         for name, keys in self.of_model.items():
             if len(keys) == 1:
-                only[next(iter(keys))].append(name)
-        return only
+                self.alone[next(iter(keys))].append(name)
 
-    def alone(self, key: str) -> list[str]:
-        """The models that break for this cause only."""
-        return self._only.get(key, [])
+    def affected(self, keys: Iterable[str | None]) -> int:
+        """How many models break for one of these causes."""
+        return len({name for key in keys if key is not None for name, _ in self.found[key]})
 
-    def affected(self, keys: Iterable[str]) -> set[str]:
-        return {name for key in keys for name, _ in self.found[key]}
+    def downloads(self, names: Iterable[str]) -> int | None:
+        return downloads_of(self.models[name] for name in names)
 
-    def specs(self, names: Iterable[str]) -> list[records.ModelSpec]:
-        """The models of these names, most downloaded first."""
-        return sorted((self.models[name] for name in names), key=_most_downloaded)
+    def ranked(self, names: Iterable[str]) -> list[str]:
+        """The models, most downloaded first."""
+        return sorted(names, key=lambda name: _most_downloaded(self.models[name]))
 
     def describe(self, key: str) -> FixableCause:
         hits = self.found[key]
@@ -212,11 +206,10 @@ class FixableCauses:
             fingerprints[graph_break.fingerprint].append(graph_break)
         here = max(fingerprints.values(), key=len)
         lines = Counter(graph_break.line for graph_break in here)
-        sample = next(
-            graph_break for graph_break in here if graph_break.line == lines.most_common(1)[0][0]
-        )
-        affected = self.specs({name for name, _ in hits})
-        alone = self.specs(self.alone(key))
+        usual = lines.most_common(1)[0][0]
+        sample = next(graph_break for graph_break in here if graph_break.line == usual)
+        affected = self.ranked({name for name, _ in hits})
+        alone = self.ranked(self.alone[key])
         return FixableCause(
             key=key,
             label=records.reason_label(sample),
@@ -227,10 +220,10 @@ class FixableCauses:
             source=records.source_line(sample).strip(),
             places=len(fingerprints),
             models=len(affected),
-            downloads=downloads_of(affected),
+            downloads=self.downloads(affected),
             alone=len(alone),
-            alone_downloads=downloads_of(alone),
-            example=(alone or affected)[0].name,
+            alone_downloads=self.downloads(alone),
+            example=(alone or affected)[0],
         )
 
 
@@ -242,52 +235,45 @@ def of_target(broken: list[records.Result], label: str | None) -> list[records.R
     return [result for result in broken if target_order(result.request.target)[:1] == first]
 
 
-def _greedy(causes: FixableCauses, order: FixOrder, top: int | None) -> Iterable[LeverageStep]:
+def _greedy(causes: FixableCauses, order: FixOrder, top: int | None) -> Iterator[LeverageStep]:
     """Yield the steps; a set of causes is a candidate where it is all that a model has left."""
     left = {name: keys for name, keys in causes.of_model.items() if None not in keys}
-    fixed: frozenset[str | None] = frozenset()
+    fixed: set[str | None] = set()
     unbroken: list[str] = []
-    step = 0
-    while left and (top is None or step < top):
-        candidates = {keys - fixed for keys in left.values()}
+
+    def worth(keys: frozenset[str | None]) -> tuple[float, float, int, list[str]]:
+        """What a step gives for each of its causes; equal ones by the other figure, then reach."""
+        models = len(gained[keys]) / len(keys)
+        downloads = (causes.downloads(gained[keys]) or 0) / len(keys)
+        by_models = order is FixOrder.MODELS
+        figures = (models, downloads) if by_models else (downloads, models)
+        return (*figures, causes.affected(keys), sorted(filter(None, keys)))
+
+    for _ in itertools.count() if top is None else range(top):
+        if not left:
+            return
         gained = {
-            keys: [name for name, all_keys in left.items() if all_keys - fixed <= keys]
-            for keys in candidates
+            candidate: [name for name, keys in left.items() if keys - fixed <= candidate]
+            for candidate in {frozenset(keys - fixed) for keys in left.values()}
         }
-        worth = {keys: _worth(causes, keys, gained[keys], order) for keys in candidates}
-        best = max(candidates, key=worth.__getitem__)
+        best = max(gained, key=worth)
         # A part of it that gives something by itself comes first, as a step of its own.
-        while parts := [keys for keys in candidates if keys < best]:
-            best = max(parts, key=worth.__getitem__)
-        names = gained[best]
-        exact = all(causes.of_model[name] <= best for name in names)
-        keys = sorted(key for key in best if key is not None)
-        step += 1
+        while parts := [keys for keys in gained if keys < best]:
+            best = max(parts, key=worth)
+        names = causes.ranked(gained[best])
         fixed |= best
         unbroken += names
         left = {name: keys for name, keys in left.items() if name not in set(names)}
-        added = causes.specs(names)
-        described = sorted(map(causes.describe, keys), key=lambda c: (-c.models, c.label, c.key))
+        described = map(causes.describe, filter(None, best))
         yield LeverageStep(
-            causes=tuple(described),
-            models=tuple(spec.name for spec in added),
-            downloads=downloads_of(added),
-            exact=exact,
-            affected=len(causes.affected(keys)),
+            causes=tuple(sorted(described, key=lambda c: (-c.models, c.label, c.key))),
+            models=tuple(names),
+            downloads=causes.downloads(names),
+            exact=all(causes.of_model[name] <= best for name in names),
+            affected=causes.affected(best),
             total_models=len(unbroken),
-            total_downloads=downloads_of(causes.models[name] for name in unbroken),
+            total_downloads=causes.downloads(unbroken),
         )
-
-
-def _worth(
-    causes: FixableCauses, keys: frozenset[str | None], names: Sequence[str], order: FixOrder
-) -> tuple[float, float, int, tuple[str, ...]]:
-    """What a step gives for each of its causes; equal ones by the other figure, then by reach."""
-    models = len(names) / len(keys)
-    downloads = (downloads_of(causes.models[name] for name in names) or 0) / len(keys)
-    first, second = (models, downloads) if order is FixOrder.MODELS else (downloads, models)
-    known = sorted(key for key in keys if key is not None)
-    return (first, second, len(causes.affected(known)), tuple(known))
 
 
 @dataclass(frozen=True, kw_only=True)

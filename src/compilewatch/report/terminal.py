@@ -28,14 +28,8 @@ from compilewatch.report.wording import ResultGroup, outcome, plural
 
 UNLIMITED_WIDTH = 10_000
 
-STYLES: dict[ResultGroup, str] = {
-    ResultGroup.PASS: "green",
-    ResultGroup.GRAPH_BREAK: "yellow",
-    ResultGroup.MISMATCH: "magenta",
-    ResultGroup.COMPILE_ERROR: "red",
-    ResultGroup.NO_VERDICT: "bright_red",
-    ResultGroup.NOT_RUN: "dim",
-}
+COLOURS = ("green", "yellow", "magenta", "red", "bright_red", "dim")
+STYLES = dict(zip(wording.OUTCOME_LABELS, COLOURS, strict=True))
 
 
 class Indented:
