@@ -6,10 +6,22 @@ from pathlib import Path
 import pytest
 
 from compilewatch.records import Plan, Result
-from compilewatch.store import Store
+from compilewatch.store import Store, StoredRun
 from tests import factories
 
 EMPTY = Plan(requests=(), skipped=(), digest="plan")
+FRESH = factories.run("", state="running", wall_seconds=None, finished_at=None)
+
+Stored = Callable[..., str]
+
+
+def names(run: StoredRun) -> list[str]:
+    """The models of the results, in their order."""
+    return [result.request.model.name for result in run.results()]
+
+
+def results(*models: str) -> list[Result]:
+    return [factories.result(name) for name in models]
 
 
 @pytest.fixture
@@ -18,7 +30,7 @@ def store(tmp_path: Path) -> Store:
 
 
 @pytest.fixture
-def stored(store: Store) -> Callable[..., str]:
+def stored(store: Store) -> Stored:
     """Writes a finished run of these results; returns its id."""
 
     def write(*results: Result, state: str = "finished", baseline: str | None = None) -> str:

@@ -11,23 +11,12 @@ import pytest
 
 from compilewatch.errors import StoreError, UsageError
 from compilewatch.events import EventFactory
-from compilewatch.records import Plan
 from compilewatch.store import Store
 from tests import factories
-from tests.unit.store.conftest import EMPTY
-
-FRESH = factories.run("", state="running", wall_seconds=None, finished_at=None)
+from tests.unit.store.conftest import EMPTY, FRESH, Stored, names, results
 
 
-def test_a_result_is_a_line_on_disk_when_append_returns(store: Store) -> None:
-    with store.create_run(FRESH, EMPTY) as writer:
-        result = factories.result("A")
-        writer.append([result])
-        data = (writer.path / "results.jsonl").read_bytes()
-        assert data == msgspec.json.encode(result) + b"\n"
-
-
-def test_a_result_is_synced_when_append_returns(
+def test_a_result_is_a_synced_line_when_append_returns(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a power cut would lose: nothing that has been written and not yet synced."""
@@ -39,34 +28,28 @@ def test_a_result_is_synced_when_append_returns(
 
     monkeypatch.setattr(os, "fdatasync", note)
     with store.create_run(FRESH, EMPTY) as writer:
-        for name in ("A", "B"):
-            writer.append([factories.result(name)])
-            written = (writer.path / "results.jsonl").stat()
-            assert synced[written.st_ino] == written.st_size > 0
+        lines = b""
+        for result in results("A", "B"):
+            writer.append([result])
+            lines += msgspec.json.encode(result) + b"\n"
+            path = writer.path / "results.jsonl"
+            assert path.read_bytes() == lines
+            assert synced[path.stat().st_ino] == len(lines)
 
 
-def test_artifacts_are_named_by_all_results_that_share_them(store: Store, tmp_path: Path) -> None:
+def test_artifacts_are_named_by_all_results_that_share_them_and_are_adopted(store: Store) -> None:
     with store.create_run(FRESH, EMPTY) as writer:
         folder = writer.make_scratch() / "child"
         folder.mkdir()
         (folder / "trace.log").write_text("t")
-        shared = [factories.result("org/a"), factories.result("org/b")]
-        stored = writer.append(shared, folder)
-        names = ("artifacts/org--a/dynamo/trace.log",)
-        assert [r.artifacts for r in stored] == [names, names]
-        assert (writer.path / names[0]).read_text() == "t"
-    assert [r.artifacts for r in store.open().results()] == [names, names]
-
-
-def test_adopted_results_bring_their_artifacts(store: Store) -> None:
-    with store.create_run(FRESH, EMPTY) as first:
-        folder = first.make_scratch() / "child"
-        folder.mkdir()
-        (folder / "trace.log").write_text("t")
-        (kept,) = first.append([factories.result("A")], folder)
-        first.finish("finished")
+        shared = writer.append(results("org/a", "org/b"), folder)
+        artifacts = ("artifacts/org--a/dynamo/trace.log",)
+        assert [r.artifacts for r in shared] == [artifacts, artifacts]
+        assert (writer.path / artifacts[0]).read_text() == "t"
+        writer.finish("finished")
+    assert [r.artifacts for r in store.open().results()] == [artifacts, artifacts]
     with store.create_run(FRESH, EMPTY) as second:
-        (adopted,) = second.adopt([(kept, first.path)])
+        (adopted,) = second.adopt([(shared[0], writer.path)])
         assert (second.path / adopted.artifacts[0]).read_text() == "t"
 
 
@@ -92,53 +75,46 @@ def test_a_second_writer_of_one_run_is_rejected(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("compilewatch.store.runs.LOCK_WAIT_SECONDS", 0.0)
-    with store.create_run(FRESH, EMPTY) as writer:
-        stored = store.open(writer.run.id)
-        with pytest.raises(StoreError, match="written by another process"):
-            store.resume_run(stored)
+    with (
+        store.create_run(FRESH, EMPTY) as writer,
+        pytest.raises(StoreError, match="written by another process"),
+    ):
+        store.resume_run(store.open(writer.run.id))
 
 
 def test_a_torn_line_is_cut_when_the_run_is_taken_up_again(store: Store) -> None:
     with store.create_run(FRESH, EMPTY) as writer:
-        writer.append([factories.result("A")])
+        writer.append(results("A"))
         whole = (writer.path / "results.jsonl").read_bytes()
         (writer.path / ".scratch-1").mkdir()
-    with (writer.path / "results.jsonl").open("ab") as file:
-        file.write(b'{"torn')
-    with (writer.path / "logs" / f"{writer.run.id}.jsonl").open("ab") as file:
-        file.write(b'{"torn')
+    log = writer.path / "logs" / f"{writer.run.id}.jsonl"
+    for path in (writer.path / "results.jsonl", log):
+        with path.open("ab") as file:
+            file.write(b'{"torn')
 
     with store.resume_run(store.open(writer.run.id)) as again:
         assert (again.path / "results.jsonl").read_bytes() == whole
-        assert (again.path / "logs" / f"{again.run.id}.jsonl").read_bytes() == b""
+        assert log.read_bytes() == b""
         assert not (again.path / ".scratch-1").exists()
-        assert again.run.id == writer.run.id
-        assert again.run.state == "running"
-        again.append([factories.result("B")])
-    names = [r.request.model.name for r in store.open().results()]
-    assert names == ["A", "B"]
+        assert (again.run.id, again.run.state) == (writer.run.id, "running")
+        again.append(results("B"))
+    assert names(store.open()) == ["A", "B"]
 
 
-def test_a_finished_run_cannot_be_taken_up(store: Store) -> None:
-    with store.create_run(FRESH, EMPTY) as writer:
-        writer.finish("finished")
+def test_a_finished_run_cannot_be_taken_up(store: Store, stored: Stored) -> None:
+    run = stored()
     with pytest.raises(UsageError, match="nothing to resume"):
-        store.resume_run(store.open(writer.run.id))
+        store.resume_run(store.open(run))
 
 
-def test_wall_time_adds_up_over_the_parts_of_a_run(store: Store) -> None:
+def test_wall_time_adds_up_over_the_parts_of_a_run_also_of_a_killed_one(store: Store) -> None:
     with store.create_run(FRESH, EMPTY) as writer:
         writer.finish("interrupted")
         writer.update(wall_seconds=100.0)
     with store.resume_run(store.open(writer.run.id)) as again:
-        run = again.finish("finished")
-    assert run.wall_seconds is not None
-    assert run.wall_seconds >= 100.0
-
-
-def test_wall_time_of_a_killed_part_is_read_from_the_files(store: Store) -> None:
+        assert (again.finish("finished").wall_seconds or 0.0) >= 100.0
     with store.create_run(FRESH, EMPTY) as writer:
-        writer.append([factories.result("A")])
+        writer.append(results("A"))
     started = (writer.path / "run.json").stat().st_mtime
     os.utime(writer.path / "results.jsonl", (started + 50, started + 50))
     with store.resume_run(store.open(writer.run.id)) as again:
@@ -148,39 +124,39 @@ def test_wall_time_of_a_killed_part_is_read_from_the_files(store: Store) -> None
 def test_a_full_disk_stops_the_run_in_one_line_and_loses_nothing(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def no_space(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
     with store.create_run(FRESH, EMPTY) as writer:
-        writer.append([factories.result("A")])
+        writer.append(results("A"))
         with monkeypatch.context() as full:
-
-            def no_space(descriptor: int, data: bytes) -> int:
-                raise OSError(errno.ENOSPC, "No space left on device")
-
             full.setattr(os, "write", no_space)
             with pytest.raises(StoreError, match=r"disk is full; free some space.*--resume"):
-                writer.append([factories.result("B")])
+                writer.append(results("B"))
             with pytest.raises(StoreError, match="disk is full"):
                 writer.events([EventFactory(writer.run).started(reused=0, skipped=0, duplicates=0)])
-        writer.append([factories.result("C")])
-    stored = store.open()
-    assert [r.request.model.name for r in stored.results()] == ["A", "C"]
-    assert stored.damaged == ()
+        writer.append(results("C"))
+    assert names(store.open()) == ["A", "C"]
+    assert store.open().damaged == ()
+    monkeypatch.setattr(os, "fdatasync", no_space)
+    before = set(store.root.iterdir())
+    with pytest.raises(StoreError, match="disk is full"):
+        store.create_run(FRESH, EMPTY)  # its plan cannot be written: no run is left
+    assert set(store.root.iterdir()) == before
 
 
 LIMITED = """
 import resource, sys
 from pathlib import Path
 from compilewatch.errors import StoreError
-from compilewatch.records import Plan
 from compilewatch.store import Store
-from tests import factories
+from tests.unit.store.conftest import EMPTY, FRESH, results
 
-store = Store(Path(sys.argv[1]))
-run = factories.run("", state="running")
-with store.create_run(run, Plan(requests=(), skipped=(), digest="plan")) as writer:
+with Store(Path(sys.argv[1])).create_run(FRESH, EMPTY) as writer:
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
     try:
         for number in range(1000):
-            writer.append([factories.result(f"M{number}")])
+            writer.append(results(f"M{number}"))
     except StoreError as error:
         print(number)
         print(error)
@@ -199,22 +175,8 @@ def test_a_file_that_may_not_grow_further_keeps_complete_lines(store: Store) -> 
     )
     counted, message = done.stdout.splitlines()
     assert "size limit" in message
-    stored = store.open()
-    assert [r.request.model.name for r in stored.results()] == [
-        f"M{n}" for n in range(int(counted))
-    ]
     assert int(counted) > 1
-    assert stored.damaged == ()
-    assert (stored.path / "results.jsonl").read_bytes().endswith(b"\n")
-
-
-def test_a_plan_that_cannot_be_written_leaves_no_run(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fdatasync", full)
-    with pytest.raises(StoreError, match="disk is full"):
-        store.create_run(FRESH, Plan(requests=(), skipped=(), digest="plan"))
-    assert list(store.root.iterdir()) == []
+    run = store.open()
+    assert names(run) == [f"M{n}" for n in range(int(counted))]
+    assert run.damaged == ()
+    assert (run.path / "results.jsonl").read_bytes().endswith(b"\n")
