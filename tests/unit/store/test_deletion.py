@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,7 @@ import pytest
 from compilewatch.errors import StoreError
 from compilewatch.store import Store, freed_bytes, run_bytes
 from tests import factories
-from tests.unit.store.conftest import EMPTY
-
-Stored = Callable[..., str]
+from tests.unit.store.conftest import EMPTY, Stored
 
 
 def delete(store: Store, run: str) -> None:

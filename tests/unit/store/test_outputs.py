@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,10 +15,7 @@ from compilewatch.records import RUN_VERSION, new_run_id
 from compilewatch.store import Store
 from compilewatch.store.outputs import RUN_ID
 from tests import factories
-from tests.unit.store.conftest import EMPTY
-
-Stored = Callable[..., str]
-FRESH = factories.run("", state="running")
+from tests.unit.store.conftest import EMPTY, FRESH, Stored
 
 
 def test_ids_sort_by_time_within_a_second() -> None:
@@ -72,11 +69,6 @@ def test_a_run_is_found_by_id_beginning_path_and_as_latest(store: Store, stored:
     assert store.open(store.root / first).run.id == first
     assert (store.root / "latest").readlink() == Path(second)
     assert [s.run.id for s in store.runs()] == [second, first]
-
-
-def test_latest_is_the_newest_run_where_the_link_is_lost(store: Store, stored: Stored) -> None:
-    stored()
-    second = stored()
     (store.root / "latest").unlink()
     assert store.open("latest").run.id == second
 
@@ -93,14 +85,10 @@ def test_latest_is_the_newest_run_where_the_link_is_lost(store: Store, stored: S
 def test_an_unknown_run_is_one_line(
     store: Store, stored: Stored, reference: str, message: str
 ) -> None:
-    stored(), stored()
+    _, run_id = stored(), stored()
     with pytest.raises(UsageError, match=message):
         store.open(reference)
-
-
-def test_a_near_id_is_suggested(store: Store, stored: Stored) -> None:
-    run_id = stored()
-    with pytest.raises(UsageError, match=f"did you mean {run_id}"):
+    with pytest.raises(UsageError, match=f"did you mean .*{run_id}"):
         store.open(run_id[:-1] + "g")
 
 
@@ -123,12 +111,7 @@ def test_a_run_that_cannot_be_read_does_not_hide_the_others(store: Store, stored
     assert len(problems) == 2
     assert any("upgrade" in p for p in problems)
     assert any("damaged" in p for p in problems)
-
-
-def test_a_run_that_cannot_be_read_says_why_when_it_is_named(store: Store, stored: Stored) -> None:
-    broken, _ = stored(), stored()
-    (store.root / broken / "run.json").write_text("{")
-    for reference in (broken, broken[:-1]):
+    for reference in (damaged, damaged[:-1]):
         with pytest.raises(StoreError, match=r"run\.json"):
             store.open(reference)
 
@@ -140,32 +123,24 @@ def test_the_newest_interrupted_run_is_the_one_to_resume(store: Store, stored: S
         assert store.unfinished().run.id == interrupted
 
 
-def test_a_sink_writes_into_its_run_and_nowhere_else(store: Store, stored: Stored) -> None:
-    run_id = stored()
-    files = store.files(run_id)
-    files.write("report/models/index.html", b"<p>")
-    assert (store.root / run_id / "report/models/index.html").read_bytes() == b"<p>"
-    for name in ("../outside", "/etc/x", "a/../../b", ""):
-        with pytest.raises(StoreError, match="outside"):
-            files.write(name, b"")
-
-
-def test_a_sink_sees_the_files_of_its_run_but_none_in_the_making(
+def test_a_sink_writes_and_sees_complete_files_of_its_run_and_no_others(
     store: Store, stored: Stored
 ) -> None:
     run_id = stored()
     files = store.files(run_id)
-    files.write("report/index.html", b"<p>")
+    files.write("report/models/index.html", b"<p>")
+    assert (store.root / run_id / "report/models/index.html").read_bytes() == b"<p>"
+    assert files.path("report/models/index.html").read_bytes() == b"<p>"
+    for name in ("../outside", "/etc/x", "a/../../b", ""):
+        with pytest.raises(StoreError, match="outside"):
+            files.write(name, b"")
     (store.root / run_id / ".scratch-1").mkdir()
     (store.root / run_id / ".scratch-1" / "x").touch()
     (store.root / run_id / "report" / ".index.html.1.tmp").touch()
     assert files.names() == (
-        f"logs/{run_id}.jsonl",
-        "report/index.html",
-        "results.jsonl",
-        "run.json",
+        *(f"logs/{run_id}.jsonl", "report/models/index.html"),
+        *("results.jsonl", "run.json"),
     )
-    assert files.path("report/index.html").read_bytes() == b"<p>"
 
 
 @pytest.fixture
