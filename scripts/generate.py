@@ -24,8 +24,8 @@ from compilewatch.extras.papers.calls import ModelPrices, PaperRules
 from compilewatch.extras.profiles.records import PROFILE_VERSION
 from compilewatch.plan import Expectations
 from compilewatch.sinks.prometheus import metrics_page
-from compilewatch.sources.hub.pulled import PulledList, RemoteCode
-from compilewatch.sources.hub.repositories import ReviewedRepositories
+from compilewatch.sources.hub.pulled import PulledList
+from compilewatch.sources.hub.repositories import RemoteCode, ReviewedRepositories
 from compilewatch.sources.own import Manifest
 from compilewatch.worker.model.overrides import Overrides
 from compilewatch.worker.targets.xla.target import NeuronOperators

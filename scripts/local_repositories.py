@@ -35,13 +35,12 @@ from compilewatch.records import LibraryBuild, ModelSpec, Part
 from compilewatch.sources.hub.formats import kept_files
 from compilewatch.sources.hub.pull import fetch_configurations
 from compilewatch.sources.hub.pulled import (
-    HubSource,
     PulledList,
     PulledModel,
     PulledQuery,
     write_pulled,
 )
-from compilewatch.sources.hub.repositories import BASE
+from compilewatch.sources.hub.repositories import BASE, HubSource
 from compilewatch.sources.transformers import ScannedLibrary, read_library
 
 COMMIT = "0" * 40

@@ -198,16 +198,25 @@ def from_json(data: bytes | str, kind: type[_Decoded]) -> _Decoded:
         raise DamagedError(str(error)) from None
 
 
-def read_json_object(path: Path) -> dict[str, Any]:
-    """Read a JSON file that holds an object. Raises ConfigError that names the file."""
+def read_json_object(path: Path, origin: str = "") -> dict[str, Any]:
+    """Read a JSON file that holds an object.
+
+    Raises ConfigError that names the file, or `origin` in its place.
+    """
     try:
-        values = json.loads(path.read_bytes())
+        return json_object(path.read_bytes(), origin or str(path))
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+        raise ConfigError(f"{origin or path}: cannot be read: {error.strerror}") from None
+
+
+def json_object(data: bytes | str, origin: str) -> dict[str, Any]:
+    """Decode JSON that holds an object. Raises ConfigError that names `origin`."""
+    try:
+        values = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not JSON: {error}") from None
+        raise ConfigError(f"{origin}: not JSON: {error}") from None
     if not isinstance(values, dict):
-        raise ConfigError(f"{path}: a configuration is a JSON object")
+        raise ConfigError(f"{origin}: a configuration is a JSON object")
     return values
 
 

@@ -32,7 +32,7 @@ SOURCES: dict[str, str] = {
     "library": "compilewatch.sources.transformers:LibrarySource",
     **dict.fromkeys(PACKAGES, "compilewatch.sources.libraries:PackageSource"),
     ALL: "compilewatch.sources.libraries:AllLibraries",
-    "hub": "compilewatch.sources.hub.pulled:HubSource",
+    "hub": "compilewatch.sources.hub.repositories:HubSource",
     "manifest": "compilewatch.sources.own:ManifestSource",
     "papers": "compilewatch.extras.papers.execution:PapersSource",
 }

@@ -8,23 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from compilewatch import extras
 from compilewatch.config import cache_folder, inputs_folder
-from compilewatch.contract.libraries import (
-    LIBRARIES,
-    LibraryModel,
-    LibraryRow,
-    ListedModels,
-)
+from compilewatch.contract.libraries import LIBRARIES, LibraryModel, ListedModels
 from compilewatch.data import LIBRARY_POPULARITY, SENTENCE_TRANSFORMERS
 from compilewatch.environments import (
     PACKAGE,
@@ -34,10 +28,22 @@ from compilewatch.environments import (
     last_line,
     oneshot,
 )
-from compilewatch.errors import InterpreterError, SourceError, StoreError, UsageError
-from compilewatch.files import DamagedError, from_json, write_atomically
-from compilewatch.records import DEFAULT_ENVIRONMENT, LibraryBuild, ModelSpec
-from compilewatch.sources.popularity import Figure, read_library_popularity
+from compilewatch.errors import (
+    ConfigError,
+    InterpreterError,
+    SourceError,
+    StoreError,
+    UsageError,
+)
+from compilewatch.files import DamagedError, from_json, read_json_object, write_atomically
+from compilewatch.records import (
+    DEFAULT_ENVIRONMENT,
+    LibraryBuild,
+    ModelSpec,
+    canonical_config,
+    digest,
+)
+from compilewatch.sources.popularity import Figure, read_popularity
 
 if TYPE_CHECKING:
     from compilewatch.sources import Source
@@ -87,7 +93,8 @@ class PackageSource:
         package. Raises SourceError with the line to type if it is nowhere.
         """
         row, package = self.row, self.row.distribution
-        for name in (self._environment,) if self._environment else _searched(row):
+        searched = dict.fromkeys((DEFAULT_ENVIRONMENT, *row.environments))
+        for name in (self._environment,) if self._environment else searched:
             with contextlib.suppress(InterpreterError):
                 packages = self._environments.describe(name).packages
                 if package in packages:
@@ -105,9 +112,13 @@ class PackageSource:
         """Return all models and pipelines, in the order of the library. Raises SourceError."""
         environment, _ = self.installed()
         if self.row.configurations:
-            return tuple(
-                LibraryModel(name=name, family=_model_type(folder), task="sentence-similarity")
+            families = {
+                name: str(read_json_object(folder / "config.json").get("model_type", "unknown"))
                 for name, folder in sorted(configurations().items())
+            }
+            return tuple(
+                LibraryModel(name=name, family=family, task="sentence-similarity")
+                for name, family in families.items()
             )
         listed = self._stored_list(environment)
         if self.row.name not in listed.models:
@@ -121,11 +132,11 @@ class PackageSource:
     def _stored_list(self, environment: str) -> ListedModels:
         """What a worker lists, stored under the digest of its environment and of what lists it."""
         try:
-            digest = hashlib.sha256(self._environments.describe(environment).digest.encode())
+            known = hashlib.sha256(self._environments.describe(environment).digest.encode())
             for path in _LISTERS:
-                digest.update(path.read_bytes())
+                known.update(path.read_bytes())
             folder = self._environments.cache or cache_folder()
-            stored = folder / f"models-{environment}-{digest.hexdigest()[:16]}.json"
+            stored = folder / f"models-{environment}-{known.hexdigest()[:16]}.json"
             with contextlib.suppress(OSError, DamagedError):
                 return from_json(stored.read_bytes(), ListedModels)
             listed = _ask(self._environments.interpreter(environment))
@@ -138,7 +149,7 @@ class PackageSource:
     def models(self) -> tuple[ModelSpec, ...]:
         """Return the most used model first, and then those of the library in its order."""
         own = self._popularity or inputs_folder() / "library_popularity.csv"
-        figures = read_library_popularity(self.row.name, LIBRARY_POPULARITY, own)
+        figures = read_popularity(LIBRARY_POPULARITY, own, library=self.row.name)
         models = [model for model in self.listed() if not model.parts]
         # Stable: models without downloads keep the order of the library.
         models.sort(key=lambda model: -_downloads(figures, model))
@@ -185,13 +196,9 @@ class AllLibraries:
         """Return the models of all. Libraries that are missing here are left out."""
         specs: list[ModelSpec] = []
         for make in self._makers:
-            with contextlib.suppress(SourceError):
+            with contextlib.suppress(SourceError, ConfigError):
                 specs += make().models()
         return tuple(sorted(specs, key=lambda spec: -(spec.downloads or 0)))
-
-
-def _searched(row: LibraryRow) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((DEFAULT_ENVIRONMENT, *row.environments)))
 
 
 def _ask(chosen: Interpreter) -> ListedModels:
@@ -223,16 +230,16 @@ def configurations() -> dict[str, Path]:
 
 
 def folder_sha256(folder: Path) -> str:
-    """Return the digest of the configuration files in a folder, by name and content."""
-    digest = hashlib.sha256()
+    """Return the digest of the configurations in a folder, by name and content.
+
+    Raises ConfigError for a file that is not JSON.
+    """
+    content: dict[str, Any] = {}
     for path in sorted(folder.rglob("*.json")):
-        digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes() + b"\0")
-    return digest.hexdigest()
-
-
-def _model_type(folder: Path) -> str:
-    path = folder / "config.json"
-    try:
-        return str(json.loads(path.read_bytes())["model_type"])
-    except (OSError, ValueError, KeyError) as error:
-        raise SourceError(f"{path}: has no model_type: {error}") from None
+        name = path.relative_to(folder).as_posix()
+        try:
+            value = from_json(path.read_bytes(), object)
+        except DamagedError as error:
+            raise ConfigError(f"{name}: not JSON: {error}") from None
+        content[name] = canonical_config(value) if isinstance(value, dict) else value
+    return digest(content)

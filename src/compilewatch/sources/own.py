@@ -15,7 +15,6 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
@@ -23,9 +22,9 @@ from compilewatch.config import inputs_folder
 from compilewatch.contract.failures import how_to_get
 from compilewatch.data import package_classes
 from compilewatch.errors import ConfigError, MissingModuleError, SourceError
-from compilewatch.files import read_toml
+from compilewatch.files import read_json_object, read_toml
 from compilewatch.records import SCHEMA_VERSION, FactoryBuild, ModelSpec
-from compilewatch.sources.transformers import Resolver, read_config, read_library
+from compilewatch.sources.transformers import Resolver, read_library
 
 FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 """`package.module:callable`."""
@@ -34,7 +33,7 @@ FORMS = "name a folder with a config.json, a file ./FILE.py or ./FILE.py:NAME, o
 
 _LIKELY = re.compile(r"(build|make|create|get|load)(_\w+)?|\w*_?(model|net|network)")
 _NO_FACTORY = re.compile(r"_.*|main|test_.*|(example_)?inputs")
-_MODULE_BASES = ("Module", "PreTrainedModel", "LightningModule")
+_MODULE_BASES = {"Module", "PreTrainedModel", "LightningModule"}
 
 
 def is_file(name: str) -> bool:
@@ -61,18 +60,16 @@ def possible_factories(file: Path) -> list[str]:
     the modules that no other class of the file uses. Raises ConfigError for a file that is not
     Python.
     """
-    functions, _, outer = _factories(file)
     body = _parsed(file).body
-    classes = {node.name: node for node in body if isinstance(node, ast.ClassDef)}
-    if any(_is_module(node, classes) for node in classes.values()):
-        named = [n for n in functions if _LIKELY.fullmatch(n) and not n.startswith(("get", "load"))]
-        return named or outer
-    return []
+    functions, _, outer = _factories(body)
+    if not _modules(body):
+        return []
+    named = [n for n in functions if _LIKELY.fullmatch(n) and not n.startswith(("get", "load"))]
+    return named or outer
 
 
-def _factories(file: Path) -> tuple[list[str], list[str], list[str]]:
+def _factories(body: Sequence[ast.stmt]) -> tuple[list[str], list[str], list[str]]:
     """The functions that return something without arguments, the modules, and the outer modules."""
-    body = _parsed(file).body
     functions = [
         node.name
         for node in body
@@ -81,16 +78,30 @@ def _factories(file: Path) -> tuple[list[str], list[str], list[str]]:
         and not _needed(node)
         and any(isinstance(inner, ast.Return) and inner.value for inner in ast.walk(node))
     ]
-    classes = {node.name: node for node in body if isinstance(node, ast.ClassDef)}
-    modules = [name for name, node in classes.items() if _is_module(node, classes)]
-    callable_modules = [name for name in modules if not _needed_by_class(classes[name])]
+    modules = _modules(body)
     used = {
         inner.id
-        for name in modules
-        for inner in ast.walk(classes[name])
+        for name, node in modules.items()
+        for inner in ast.walk(node)
         if isinstance(inner, ast.Name) and inner.id != name
     }
+    callable_modules = [name for name, node in modules.items() if not _needed(node)]
     return functions, callable_modules, [name for name in callable_modules if name not in used]
+
+
+def _modules(body: Sequence[ast.stmt]) -> dict[str, ast.ClassDef]:
+    """The classes that seem to be an `nn.Module`, directly or through a base class in the file."""
+    classes = {node.name: node for node in body if isinstance(node, ast.ClassDef)}
+
+    def is_module(node: ast.ClassDef) -> bool:
+        names = {
+            b.attr if isinstance(b, ast.Attribute) else getattr(b, "id", "") for b in node.bases
+        }
+        return bool(names & _MODULE_BASES) or any(
+            is_module(classes[name]) for name in names & classes.keys() - {node.name}
+        )
+
+    return {name: node for name, node in classes.items() if is_module(node)}
 
 
 def only_factory(file: Path, shown: str) -> str:
@@ -100,7 +111,7 @@ def only_factory(file: Path, shown: str) -> str:
     typical name of a factory is chosen; of several classes, the one that no other class of the file
     uses. Raises ConfigError with the candidates if there is not exactly one.
     """
-    functions, modules, outer = _factories(file)
+    functions, modules, outer = _factories(_parsed(file).body)
     likely = [name for name in functions if _LIKELY.fullmatch(name)]
     for choice in (functions, likely, *([] if functions else [modules, outer])):
         if len(choice) == 1:
@@ -125,8 +136,7 @@ def check_factory(file: Path, attribute: str, module: str) -> None:
     for node in nodes:
         if not isinstance(node, ast.FunctionDef | ast.ClassDef) or node.name != attribute:
             continue
-        needed = _needed(node) if isinstance(node, ast.FunctionDef) else _needed_by_class(node)
-        if needed:
+        if needed := _needed(node):
             raise ConfigError(
                 f"{module}:{attribute} needs {', '.join(needed)}: name a function without "
                 "arguments as MODULE:FACTORY"
@@ -166,35 +176,20 @@ def _names(node: ast.stmt) -> Iterator[str]:
         yield from ("*" for n in ast.walk(node) if getattr(n, "id", "") in ("globals", "setattr"))
 
 
-def _needed(function: ast.FunctionDef, skipped: int = 0) -> list[str]:
-    """The arguments that a call must give, without the first `skipped`."""
-    arguments = function.args
+def _needed(node: ast.FunctionDef | ast.ClassDef) -> list[str]:
+    """The arguments that a call of a function or class must give."""
+    skipped = 0
+    if isinstance(node, ast.ClassDef):
+        functions = (inner for inner in node.body if isinstance(inner, ast.FunctionDef))
+        init = next((inner for inner in functions if inner.name == "__init__"), None)
+        if init is None:
+            return []
+        node, skipped = init, 1
+    arguments = node.args
     positional = [*arguments.posonlyargs, *arguments.args]
     required = positional[skipped : len(positional) - len(arguments.defaults)]
-    named = [
-        a
-        for a, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-        if not default
-    ]
-    return [argument.arg for argument in (*required, *named)]
-
-
-def _needed_by_class(node: ast.ClassDef) -> list[str]:
-    for inner in node.body:
-        if isinstance(inner, ast.FunctionDef) and inner.name == "__init__":
-            return _needed(inner, skipped=1)
-    return []
-
-
-def _is_module(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> bool:
-    """Whether a class seems to be an `nn.Module`, directly or through a base class in the file."""
-    for base in node.bases:
-        name = base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "")
-        if name in _MODULE_BASES:
-            return True
-        if name in classes and name != node.name and _is_module(classes[name], classes):
-            return True
-    return False
+    named = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    return [a.arg for a in (*required, *(a for a, default in named if not default))]
 
 
 def own_model(
@@ -250,7 +245,7 @@ def folder_spec(
     elsewhere = package_classes(inputs_folder() / "overrides")
     resolved = Resolver(read_library(root), elsewhere).resolve(
         folder / "config.json",
-        read_config(folder / "config.json"),
+        read_json_object(folder / "config.json"),
         repo=str(folder.resolve()) if weights or trust else None,
         weights=weights,
         trust_remote_code=trust,
@@ -290,7 +285,15 @@ def factory_spec(
     module, _, attribute = factory.partition(":")
     where = _module_file(module, python_path, root)
     if where is None:
-        raise _missing(module, python_path, root)
+        packages = "the Python path" if root is None else str(root.parent)
+        message = (
+            f"there is no module {module} on {os.pathsep.join(map(str, python_path)) or packages}: "
+            "give MODULE:FACTORY and, with python_path (--python-path), the folder of the module"
+        )
+        if python_path:
+            raise ConfigError(message)
+        package = how_to_get(module.partition(".")[0])
+        raise MissingModuleError(f"{message}; for an installed package, the model {package}")
     check_factory(where, attribute, module)
     digest = hashlib.sha256()
     for path in sorted(path for path in where.parent.glob("*.py") if path.is_file()):
@@ -306,19 +309,6 @@ def factory_spec(
         ),
         architecture=factory,
     )
-
-
-def _missing(module: str, python_path: Sequence[Path], root: Path | None) -> ConfigError:
-    searched = os.pathsep.join(map(str, python_path))
-    packages = "the Python path" if root is None else str(root.parent)
-    message = (
-        f"there is no module {module} on {searched or packages}: give MODULE:FACTORY and, with "
-        "python_path (--python-path), the folder of the module"
-    )
-    if python_path:
-        return ConfigError(message)
-    package = how_to_get(module.partition(".")[0])
-    return MissingModuleError(f"{message}; for an installed package, the model {package}")
 
 
 def with_inputs(spec: ModelSpec, inputs: str, root: Path | None = None) -> ModelSpec:
@@ -383,27 +373,21 @@ def _module_file(
 ) -> Path | None:
     """The file of a dotted module. Nothing is imported, not even parent packages."""
     top, *rest = module.split(".")
-    for folder in _places(top, python_path, root):
-        stem = folder.joinpath(*rest) if rest else folder
+    # Possible places of the top-level package: `…/top`, a folder or a file without its suffix.
+    places = [folder / top for folder in python_path]
+    if root is not None:
+        places += (folder / top for folder in _package_folders(root.parent))
+    elif top not in sys.builtin_module_names and (spec := importlib.util.find_spec(top)):
+        if spec.submodule_search_locations:
+            places += map(Path, spec.submodule_search_locations)
+        elif spec.origin:
+            places.append(Path(spec.origin).with_suffix(""))
+    for place in places:
+        stem = place.joinpath(*rest)
         for candidate in (stem.with_suffix(".py"), stem / "__init__.py"):
             if candidate.is_file():
                 return candidate
     return None
-
-
-def _places(top: str, python_path: Sequence[Path], root: Path | None) -> Iterator[Path]:
-    """Possible places of the top-level package: `…/top`, a folder or a file without its suffix."""
-    yield from (folder / top for folder in python_path)
-    if root is not None:
-        yield from (folder / top for folder in _package_folders(root.parent))
-        return
-    if top in sys.builtin_module_names:
-        return
-    module_spec = importlib.util.find_spec(top)
-    if module_spec is not None and module_spec.submodule_search_locations:
-        yield from map(Path, module_spec.submodule_search_locations)
-    elif module_spec is not None and module_spec.origin:
-        yield Path(module_spec.origin).with_suffix("")
 
 
 def _package_folders(packages: Path) -> Iterator[Path]:
@@ -413,9 +397,6 @@ def _package_folders(packages: Path) -> Iterator[Path]:
         for line in listed.read_text(errors="replace").splitlines():
             if line and not line.startswith(("import ", "import\t", "#")):
                 yield packages / line.strip()
-
-
-T = TypeVar("T")
 
 
 class ManifestEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -495,11 +476,14 @@ class ManifestSource:
         file = base / entry.inputs_file if entry.inputs_file is not None else None
         if file and not (file.suffix in (".toml", ".safetensors") and file.is_file()):
             raise ConfigError(f"{origin}: inputs_file must be a .toml or .safetensors file")
-        kind, other = ("path", "factory") if entry.factory is None else ("factory", "path")
-        fields = ("inputs", "python_path") if entry.factory is None else ("weights", "trust")
-        for field in fields:
-            if getattr(entry, field) not in (None, False):
-                raise ConfigError(f"{origin}: {field} can be used with {other}, not with {kind}")
+        of_folder, of_factory = ("weights", "trust"), ("inputs", "python_path")
+        is_folder = entry.factory is None
+        for field in of_factory if is_folder else of_folder:
+            if getattr(entry, field):
+                kinds = ("factory", "path") if is_folder else ("path", "factory")
+                raise ConfigError(
+                    f"{origin}: {field} can be used with {kinds[0]}, not with {kinds[1]}"
+                )
         if entry.factory is None:
             folder = base / (entry.path or "")
             if not folder.is_dir():
@@ -508,12 +492,11 @@ class ManifestSource:
                 folder, entry.name, weights=entry.weights, trust=entry.trust, root=self._root
             )
         else:
-            python_path = (base / entry.python_path,) if entry.python_path else ()
             try:
                 spec = factory_spec(
                     entry.factory,
                     entry.name,
-                    python_path=python_path,
+                    python_path=(base / entry.python_path,) if entry.python_path else (),
                     inputs=entry.inputs,
                     root=self._root,
                 )

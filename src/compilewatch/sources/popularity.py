@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -30,58 +30,41 @@ class Figure(Record, frozen=True, kw_only=True):
     top_model_downloads: int
 
 
-def read_popularity(*paths: Path) -> dict[str, Figure]:
+def read_popularity(*paths: Path, library: str | None = None) -> dict[str, Figure]:
     """Read figures by model type; those of a later file replace those of an earlier one.
 
-    A file that does not exist has none. Raises ConfigError, with the line, if one is malformed.
+    With `library`, the files have a library and the name of a model in place of a model type, and
+    the figures are those of this library by name. A file that does not exist has none. Raises
+    ConfigError, with the line, if one is malformed.
     """
-    figures = (_figure(row, where) for path in paths for row, where in _rows(path, COLUMNS))
-    return {figure.model_type: figure for figure in figures}
-
-
-def read_library_popularity(library: str, *paths: Path) -> dict[str, Figure]:
-    """Read the figures of one library by the names of its models.
-
-    The files are like those of `read_popularity`, with a library and a name in place of a model
-    type. Raises ConfigError, with the line, if one is malformed.
-    """
-    figures = (
-        _figure(row[1:], where)
-        for path in paths
-        for row, where in _rows(path, LIBRARY_COLUMNS)
-        if row[:1] == [library]
-    )
-    return {figure.model_type: figure for figure in figures}
-
-
-def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[list[str], str]]:
-    """Yield the rows of a file, each with its place."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return
-    except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"{path}: cannot be read: {exc}") from exc
-    lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if not line.startswith("#")]
-    rows = csv.reader(line for _, line in lines)
-    if tuple(next(rows, ())) != tuple(columns):
-        raise ConfigError(f"{path}: the columns must be {','.join(columns)}")
-    for row in rows:
-        yield row, f"{path}, line {lines[rows.line_num - 1][0]}"
-
-
-def _figure(row: Sequence[str], where: str) -> Figure:
-    try:
-        name, downloads, models, top_model, top_downloads = row
-        return Figure(
-            model_type=name,
-            downloads=int(downloads),
-            models=int(models),
-            top_model=top_model,
-            top_model_downloads=int(top_downloads),
-        )
-    except ValueError as exc:
-        raise ConfigError(f"{where}: {exc}") from exc
+    columns = COLUMNS if library is None else LIBRARY_COLUMNS
+    figures: dict[str, Figure] = {}
+    for path in filter(Path.exists, paths):
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as exc:
+            raise ConfigError(f"{path}: cannot be read: {exc}") from exc
+        lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line[:1] != "#"]
+        rows = csv.reader(line for _, line in lines)
+        if tuple(next(rows, ())) != columns:
+            raise ConfigError(f"{path}: the columns must be {','.join(columns)}")
+        for row in rows:
+            if library is not None and row[:1] != [library]:
+                continue
+            try:
+                name, downloads, models, top_model, top_downloads = row[
+                    len(columns) - len(COLUMNS) :
+                ]
+                figures[name] = Figure(
+                    model_type=name,
+                    downloads=int(downloads),
+                    models=int(models),
+                    top_model=top_model,
+                    top_model_downloads=int(top_downloads),
+                )
+            except ValueError as exc:
+                raise ConfigError(f"{path}, line {lines[rows.line_num - 1][0]}: {exc}") from exc
+    return figures
 
 
 def figures_of(models: Iterable[tuple[str, str, int]]) -> tuple[Figure, ...]:

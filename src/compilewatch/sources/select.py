@@ -76,42 +76,32 @@ def by_name(
         except SourceError as error:
             unread = error
     pending = list(others)
+
+    def matches(name: str) -> tuple[ModelSpec, ...]:
+        for pool in pools:
+            if specs_of := _in_pool(name, pool):
+                return specs_of
+        if own := own_model(name, python_path, transformers):
+            return (own,)
+        while pending:
+            try:
+                pools.append(pending.pop(0)().models())
+            except (SourceError, ConfigError):
+                # This is not the source that the user chose, so its absence is not an error.
+                continue
+            if specs_of := _in_pool(name, pools[-1]):
+                return specs_of
+        if own := dotted_model(name, python_path, transformers):
+            return (own,)
+        raise unread or UnknownModelError(_unknown(name, pools), name)
+
     chosen: dict[str, ModelSpec] = {}
     for name in names:
-        try:
-            matches = _find(name, pools, pending, python_path, transformers)
-        except UnknownModelError as unknown:
-            raise unread or unknown from None
-        for spec in matches:
+        for spec in matches(name):
             chosen.setdefault(spec.name, spec)
     if not chosen:
         raise UsageError("no model is named: name at least one")
     return tuple(chosen.values())
-
-
-def _find(
-    name: str,
-    pools: list[Sequence[ModelSpec]],
-    pending: list[Callable[[], Source]],
-    python_path: Sequence[Path],
-    transformers: Path | None,
-) -> tuple[ModelSpec, ...]:
-    for pool in pools:
-        if matches := _in_pool(name, pool):
-            return matches
-    if own := own_model(name, python_path, transformers):
-        return (own,)
-    while pending:
-        try:
-            pools.append(pending.pop(0)().models())
-        except (SourceError, ConfigError):
-            # This is not the source that the user chose, so its absence is not an error.
-            continue
-        if matches := _in_pool(name, pools[-1]):
-            return matches
-    if own := dotted_model(name, python_path, transformers):
-        return (own,)
-    raise UnknownModelError(_unknown(name, pools), name)
 
 
 def _in_pool(name: str, pool: Sequence[ModelSpec]) -> tuple[ModelSpec, ...]:

@@ -13,9 +13,8 @@ import ast
 import contextlib
 import hashlib
 import importlib.util
-import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
@@ -26,10 +25,10 @@ from compilewatch import extras
 from compilewatch.config import cache_folder, inputs_folder
 from compilewatch.data import POPULARITY, PackageClass
 from compilewatch.environments import SUPPORTED_TRANSFORMERS
-from compilewatch.errors import ConfigError, SourceError, StoreError, UsageError
+from compilewatch.errors import SourceError, StoreError, UsageError
 from compilewatch.files import DamagedError, from_json, write_atomically
 from compilewatch.records import ClassBuild, ConfigBuild, ModelSpec, Record, config_sha256
-from compilewatch.sources.popularity import Figure, read_popularity
+from compilewatch.sources.popularity import read_popularity
 
 _ROOT_CLASS = "PreTrainedModel"
 _ROOT_CONFIGS = ("PreTrainedConfig", "PretrainedConfig")  # since 5.0, and before
@@ -156,7 +155,11 @@ class _Class:
         self.modalities = _strings(assigned.get("input_modalities"))
         self.backends = _strings(decorated.get(("requires", "backends")))
         self.makes_layers = "__init__" in functions
-        self.forward = _parameters(functions["forward"]) if "forward" in functions else ()
+        self.forward: tuple[str, ...] = ()
+        if "forward" in functions:
+            arguments = functions["forward"].args
+            every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+            self.forward = tuple(a.arg for a in every if a.arg != "self")
         # The configuration class is stated as `config_class = X` or `config: X`; the annotation of
         # `PreTrainedModel` itself is not specific to a model.
         self.config = _last_name(assigned.get("config_class"))
@@ -188,41 +191,28 @@ class _Module:
                 self.exports = tuple(ast.literal_eval(node.value))
 
 
-class _Modules:
-    """All parsed files by stem (`modeling_bert`), with lookups along the inheritance."""
+_Modules = dict[str, _Module]
+"""All parsed files by stem (`modeling_bert`)."""
 
-    def __init__(self, files: list[Path]) -> None:
-        self.by_stem = {path.stem: _Module(path) for path in files}
 
-    def lineage(self, stem: str, name: str) -> Iterator[tuple[str, _Class]]:
-        """Yield the class and its ancestors, depth first as written, without `PreTrainedModel`."""
-        module = self.by_stem.get(stem)
-        if module is None or name == _ROOT_CLASS:
-            return
-        cls = module.classes.get(name)
-        if cls is None:
-            if name in module.imports and module.imports[name][0] != stem:
-                yield from self.lineage(*module.imports[name])
-            return
+def _lineage(modules: _Modules, stem: str, name: str) -> Iterator[tuple[str, _Class]]:
+    """Yield the class and its ancestors, depth first as written, without `PreTrainedModel`."""
+    module = modules.get(stem)
+    if module is None or name == _ROOT_CLASS:
+        return
+    cls = module.classes.get(name)
+    if cls is not None:
         yield stem, cls
         for base in cls.bases:
             if base != name:
-                yield from self.lineage(stem, base)
-
-    def is_model(self, stem: str, name: str) -> bool:
-        return any(_ROOT_CLASS in cls.bases for _, cls in self.lineage(stem, name))
-
-    def config_of(self, stem: str, name: str) -> tuple[str, str] | None:
-        """Return where the configuration class of a model class is defined, as (stem, name)."""
-        for where, cls in self.lineage(stem, name):
-            if cls.config is not None:
-                return self.by_stem[where].imports.get(cls.config, (where, cls.config))
-        return None
+                yield from _lineage(modules, stem, base)
+    elif name in module.imports and module.imports[name][0] != stem:
+        yield from _lineage(modules, *module.imports[name])
 
 
 def scan(root: Path) -> ScannedLibrary:
     """Parse the Transformers at `root`; takes some seconds. See `read_library`."""
-    modules = _Modules(sorted(_files(root)))
+    modules = {path.stem: _Module(path) for path in sorted(_files(root))}
     auto = root / "models" / "auto"
     named = _mappings(auto / "modeling_auto.py")
     model_types = _mappings(auto / "auto_mappings.py", auto / "configuration_auto.py").get(
@@ -231,38 +221,44 @@ def scan(root: Path) -> ScannedLibrary:
     type_of_folder = {
         module.folder: model_type
         for model_type, (config, *_) in sorted(model_types.items(), reverse=True)
-        for module in modules.by_stem.values()
+        for module in modules.values()
         if config in module.classes and model_type.replace("-", "_") == module.folder
     }
-    classes = [
-        _model_class(modules, stem, name, type_of_folder.get(module.folder, module.folder))
-        for stem, module in modules.by_stem.items()
-        if stem.startswith("modeling_")
-        for name in module.exports
-        if name in module.classes and modules.is_model(stem, name)
-    ]
+    classes: list[ModelClass] = []
+    for stem, module in modules.items():
+        for name in module.exports if stem.startswith("modeling_") else ():
+            lineage = list(_lineage(modules, stem, name)) if name in module.classes else []
+            if not any(_ROOT_CLASS in cls.bases for _, cls in lineage):
+                continue
+            # Where the configuration class is defined.
+            config = next(
+                (
+                    modules[where].imports.get(cls.config, (where, cls.config))
+                    for where, cls in lineage
+                    if cls.config is not None
+                ),
+                None,
+            )
+            configs = [cls for _, cls in _lineage(modules, *config)] if config else []
+            folder_type = type_of_folder.get(module.folder, module.folder)
+            layers = any(cls.makes_layers for _, cls in lineage)
+            model_class = ModelClass(
+                name=name,
+                module=module.folder,
+                config_class=config[1] if config else None,
+                model_type=next((c.model_type[0] for c in configs if c.model_type), folder_type),
+                checkpoint=configs[0].checkpoint if configs else None,
+                parameters=next((c.forward for _, c in lineage if c.forward), ()),
+                modalities=next((c.modalities for _, c in lineage if c.modalities), ()),
+                backends=lineage[0][1].backends,
+                concrete=not name.endswith(_ROOT_CLASS) and layers,
+            )
+            classes.append(model_class)
     return ScannedLibrary(
         version=transformers_version(root),
         classes=tuple(sorted(classes, key=lambda c: c.name)),
         mappings={k: v for k, v in named.items() if k.startswith("MODEL_")},
         model_types={k: v[0] for k, v in model_types.items()},
-    )
-
-
-def _model_class(modules: _Modules, stem: str, name: str, folder_type: str) -> ModelClass:
-    config = modules.config_of(stem, name)
-    configs = list(modules.lineage(*config)) if config else []
-    lineage = [cls for _, cls in modules.lineage(stem, name)]
-    return ModelClass(
-        name=name,
-        module=modules.by_stem[stem].folder,
-        config_class=config[1] if config else None,
-        model_type=next((c.model_type[0] for _, c in configs if c.model_type), folder_type),
-        checkpoint=configs[0][1].checkpoint if configs else None,
-        parameters=next((c.forward for c in lineage if c.forward), ()),
-        modalities=next((c.modalities for c in lineage if c.modalities), ()),
-        backends=lineage[0].backends,
-        concrete=not name.endswith(_ROOT_CLASS) and any(c.makes_layers for c in lineage),
     )
 
 
@@ -281,12 +277,6 @@ def _strings(node: ast.expr | None) -> tuple[str, ...]:
     return ()
 
 
-def _parameters(function: ast.FunctionDef) -> tuple[str, ...]:
-    arguments = function.args
-    every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
-    return tuple(a.arg for a in every if a.arg != "self")
-
-
 def _mappings(*paths: Path) -> dict[str, dict[str, tuple[str, ...]]]:
     """Read every `NAME = OrderedDict([(key, value), …])` and `NAME.update({key: value, …})`.
 
@@ -300,26 +290,23 @@ def _mappings(*paths: Path) -> dict[str, dict[str, tuple[str, ...]]]:
             if not isinstance(node, (ast.Assign, ast.Expr)) or not isinstance(node.value, ast.Call):
                 continue
             call = node.value
-            name = _last_name(node.targets[0] if isinstance(node, ast.Assign) else _owner(call))
+            target: ast.expr = node.targets[0] if isinstance(node, ast.Assign) else call.func
+            if isinstance(target, ast.Attribute) and target.attr == "update":
+                target = target.value
+            name = _last_name(target)
             if name is None or not name.endswith("_NAMES") or not call.args:
                 continue
-            pairs = mappings.setdefault(name, {})
-            for key, value in _pairs(call.args[0]):
-                pairs[key] = (value,) if isinstance(value, str) else tuple(value)
+            pairs: list[tuple[str, Any]] = []
+            if isinstance(call.args[0], ast.Dict):
+                pairs += ast.literal_eval(call.args[0]).items()
+            elif isinstance(call.args[0], ast.List):
+                pairs += (
+                    ast.literal_eval(e) for e in call.args[0].elts if isinstance(e, ast.Tuple)
+                )
+            mappings.setdefault(name, {}).update(
+                {key: (value,) if isinstance(value, str) else tuple(value) for key, value in pairs}
+            )
     return mappings
-
-
-def _owner(call: ast.Call) -> ast.expr:
-    """Return `X` for `X.update(…)`; for other calls, the call itself."""
-    func = call.func
-    return func.value if isinstance(func, ast.Attribute) and func.attr == "update" else call
-
-
-def _pairs(node: ast.expr) -> Iterator[tuple[str, Any]]:
-    if isinstance(node, ast.Dict):
-        yield from ast.literal_eval(node).items()
-    elif isinstance(node, ast.List):
-        yield from (ast.literal_eval(e) for e in node.elts if isinstance(e, ast.Tuple))
 
 
 DEFAULT_HEADS = ("Model", "ForCausalLM", "ForConditionalGeneration")
@@ -367,25 +354,42 @@ class LibrarySource:
         self._popularity = popularity
         self._cache = cache
 
-    def library(self) -> ScannedLibrary:
-        """Return the scan; fast after the first call on a machine."""
-        return read_library(self._root, self._cache)
-
     def models(self) -> tuple[ModelSpec, ...]:
         """Return the most used architecture first, and its primary class before the others."""
-        library = self.library()
+        library = read_library(self._root, self._cache)
         own = self._popularity or inputs_folder() / "popularity.csv"
         figures = read_popularity(POPULARITY, own)
-        chosen = [c for c in concrete_classes(library) if self.heads == "all" or _is_default(c)]
         primaries = set(primary_classes(library).values())
-        packages = self._root.parent if self._root is not None else None
-        specs = [_spec(library, cls, figures, packages) for cls in chosen]
-        return tuple(
-            sorted(
-                specs,
-                key=lambda s: (-(s.downloads or 0), s.family, s.name not in primaries, s.name),
+        specs = [
+            ModelSpec(
+                source="library",
+                name=cls.name,
+                build=ClassBuild(class_name=cls.name),
+                architecture=cls.name,
+                family=cls.model_type,
+                task=task_group(cls, library),
+                downloads=figure.downloads if figure else None,
+                checkpoint=cls.checkpoint,
+                skip_reason=self._missing_backends(cls),
             )
-        )
+            for cls in concrete_classes(library)
+            if self.heads == "all" or cls.name.endswith(DEFAULT_HEADS)
+            for figure in [figures.get(cls.model_type)]
+        ]
+        specs.sort(key=lambda s: (-(s.downloads or 0), s.family, s.name not in primaries, s.name))
+        return tuple(specs)
+
+    def _missing_backends(self, cls: ModelClass) -> str | None:
+        """The reason to skip a class if one of its optional packages is not installed."""
+        missing = []
+        for backend in cls.backends:
+            module = _BACKEND_MODULES.get(backend, backend)
+            if self._root is None:
+                module_spec = importlib.util.find_spec(module)
+            else:
+                module_spec = PathFinder.find_spec(module, [str(self._root.parent)])
+            missing += [backend] if module_spec is None else []
+        return f"needs {', '.join(missing)}, which is not installed" if missing else None
 
 
 def concrete_classes(library: ScannedLibrary) -> tuple[ModelClass, ...]:
@@ -402,33 +406,26 @@ def primary_classes(library: ScannedLibrary) -> dict[str, str]:
     """
     members: dict[str, dict[str, ModelClass]] = {}
     for cls in concrete_classes(library):
-        if _is_default(cls):
+        if cls.name.endswith(DEFAULT_HEADS):
             members.setdefault(cls.model_type, {})[cls.name] = cls
+
+    def plainness(name: str) -> tuple[int, int, str]:
+        """For classes in no auto mapping: generating ones first, then the shortest name."""
+        endings = ("ForConditionalGeneration", "ForCausalLM", "Model")
+        return next(i for i, end in enumerate(endings) if name.endswith(end)), len(name), name
+
     primaries = {}
     for model_type, classes in members.items():
-        ranked = (*_ranked(library.mappings, model_type), *sorted(classes, key=_plainness))
+        encoder = model_type in library.mappings.get("MODEL_FOR_MASKED_LM_MAPPING_NAMES", {})
+        causal = () if encoder else ("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",)
+        ranked = [
+            name
+            for mapping in (*_GENERATION, *causal, "MODEL_MAPPING_NAMES")
+            for name in library.mappings.get(mapping, {}).get(model_type, ())
+        ]
+        ranked += sorted(classes, key=plainness)
         primaries[model_type] = next(name for name in ranked if name in classes)
     return primaries
-
-
-def _ranked(mappings: Mapping[str, Mapping[str, tuple[str, ...]]], model_type: str) -> list[str]:
-    def offered(mapping: str) -> tuple[str, ...]:
-        return mappings.get(mapping, {}).get(model_type, ())
-
-    ranked = [name for mapping in _GENERATION for name in offered(mapping)]
-    if not offered("MODEL_FOR_MASKED_LM_MAPPING_NAMES"):
-        ranked += offered("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES")
-    return ranked + list(offered("MODEL_MAPPING_NAMES"))
-
-
-def _plainness(name: str) -> tuple[int, int, str]:
-    """Sort key for classes in no auto mapping: generating ones first, then the shortest name."""
-    endings = ("ForConditionalGeneration", "ForCausalLM", "Model")
-    return next(i for i, end in enumerate(endings) if name.endswith(end)), len(name), name
-
-
-def _is_default(cls: ModelClass) -> bool:
-    return cls.name.endswith(DEFAULT_HEADS)
 
 
 def task_group(cls: ModelClass, library: ScannedLibrary) -> str:
@@ -455,11 +452,6 @@ def task_group(cls: ModelClass, library: ScannedLibrary) -> str:
         modalities.add("image")
     if hears:
         modalities.add("audio")
-    return _group(cls, library, modalities)
-
-
-def _group(cls: ModelClass, library: ScannedLibrary, modalities: set[str]) -> str:
-    takes = set(cls.parameters)
     # For a class without forward (it only generates), the declaration counts.
     reads = "input_ids" in takes or (not takes and "text" in modalities)
     decodes = "decoder_input_ids" in takes
@@ -474,38 +466,6 @@ def _group(cls: ModelClass, library: ScannedLibrary, modalities: set[str]) -> st
         return "audio"
     is_video = "image" not in senses or cls.model_type in library.mappings.get(_VIDEO, {})
     return "video" if is_video else "vision"
-
-
-def _spec(
-    library: ScannedLibrary, cls: ModelClass, figures: Mapping[str, Figure], packages: Path | None
-) -> ModelSpec:
-    figure = figures.get(cls.model_type)
-    return ModelSpec(
-        source="library",
-        name=cls.name,
-        build=ClassBuild(class_name=cls.name),
-        architecture=cls.name,
-        family=cls.model_type,
-        task=task_group(cls, library),
-        downloads=figure.downloads if figure else None,
-        checkpoint=cls.checkpoint,
-        skip_reason=missing_backends(cls.backends, packages),
-    )
-
-
-def missing_backends(backends: Iterable[str], packages: Path | None = None) -> str | None:
-    """Return the reason to skip a class if one of its optional packages is not installed.
-
-    `packages` is the package folder of the environment to run in (default: this one).
-    """
-
-    def installed(module: str) -> bool:
-        if packages is None:
-            return importlib.util.find_spec(module) is not None
-        return PathFinder.find_spec(module, [str(packages)]) is not None
-
-    missing = [b for b in backends if not installed(_BACKEND_MODULES.get(b, b))]
-    return f"needs {', '.join(missing)}, which is not installed" if missing else None
 
 
 TIMM = "timm"
@@ -525,27 +485,6 @@ class Configured(Record, frozen=True, kw_only=True):
     task: str = "unknown"
     skip_reason: str | None = None
     needs_remote_code: bool = False
-
-
-def parse_config(text: str, origin: str) -> dict[str, Any]:
-    """Parse a configuration. Raises ConfigError that names `origin` and the line."""
-    try:
-        config = json.loads(text)
-    except json.JSONDecodeError as exc:
-        raise ConfigError(f"{origin}, line {exc.lineno}: not JSON: {exc.msg}") from exc
-    if not isinstance(config, dict):
-        raise ConfigError(f"{origin}: must be a JSON object, not {type(config).__name__}")
-    return config
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """Read a configuration file. Raises ConfigError."""
-    try:
-        return parse_config(path.read_text(encoding="utf-8"), str(path))
-    except OSError as exc:
-        raise ConfigError(f"{path}: cannot be read: {exc.strerror}") from exc
-    except UnicodeDecodeError as exc:
-        raise ConfigError(f"{path}: not UTF-8 text: {exc.reason}") from exc
 
 
 class Resolver:
@@ -579,11 +518,14 @@ class Resolver:
         `class_name` is the class, if something else than the configuration names it. Where only the
         class is named, its model type is taken, as its `from_pretrained` does.
         """
-        named = class_name or _architecture(config)
+        architectures = config.get("architectures")
+        first = architectures[0] if isinstance(architectures, list) and architectures else None
+        named = class_name or (first if isinstance(first, str) else None)
         family = config.get("model_type")
         if not isinstance(family, str) or not family:
             family = self._classes[named].model_type if named in self._classes else "unknown"
-        model_class = self._class_of(family, named)
+        known = family in self._library.model_types
+        model_class = self._classes.get(named or self._primaries.get(family, "")) if known else None
         foreign = model_class is None or (
             bool(config.get("auto_map")) and model_class.model_type != family
         )
@@ -593,7 +535,13 @@ class Resolver:
         if needs_code and not trust_remote_code:
             skip_reason = "remote code: its repository and revision are not in remote_code.toml"
         elif model_class is None and other is None and not needs_code:
-            skip_reason = self._why_unknown(family, named)
+            skip_reason = f"transformers {self._library.version} has no "
+            if family == "unknown":
+                skip_reason = "its config.json names no model_type"
+            elif known:
+                skip_reason += f"class {named or f'to build a {family} with'}"
+            else:
+                skip_reason += f"model type {family}"
         build = ConfigBuild(
             config_file=str(config_file.resolve()),
             config_sha256=config_sha256(config),
@@ -626,19 +574,6 @@ class Resolver:
         types = [t for t in self._library.model_types if len(t) > 3 and t in words]
         return max(types, key=len, default=None)
 
-    def _class_of(self, family: str, named: str | None) -> ModelClass | None:
-        if family not in self._library.model_types:
-            return None
-        return self._classes.get(named or self._primaries.get(family, ""))
-
-    def _why_unknown(self, family: str, named: str | None) -> str:
-        version = f"transformers {self._library.version}"
-        if family == "unknown":
-            return "its config.json names no model_type"
-        if family not in self._library.model_types:
-            return f"{version} has no model type {family}"
-        return f"{version} has no class {named or f'to build a {family} with'}"
-
 
 def _has_timm_backbone(value: Any) -> bool:
     """Whether a configuration or a part of it names a backbone of timm."""
@@ -647,10 +582,3 @@ def _has_timm_backbone(value: Any) -> bool:
     if value.get("use_timm_backbone") is True or value.get("model_type") in TIMM_TYPES:
         return True
     return any(map(_has_timm_backbone, value.values()))
-
-
-def _architecture(config: dict[str, Any]) -> str | None:
-    architectures = config.get("architectures")
-    if isinstance(architectures, list) and architectures and isinstance(architectures[0], str):
-        return architectures[0]
-    return None

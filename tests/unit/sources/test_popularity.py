@@ -7,7 +7,7 @@ import pytest
 from compilewatch import data
 from compilewatch.errors import ConfigError
 from compilewatch.sources.popularity import figures_of, popularity_csv, read_popularity
-from compilewatch.sources.transformers import LibrarySource
+from compilewatch.sources.transformers import read_library
 
 REVIEWED = data.POPULARITY
 
@@ -47,14 +47,12 @@ def test_malformed_files_name_the_line(tmp_path: Path, text: str, says: str) -> 
     assert str(path) in str(caught.value)
 
 
-def test_the_reviewed_file_says_where_and_when_and_fits_the_library(
-    installed: LibrarySource,
-) -> None:
+def test_the_reviewed_file_says_where_and_when_and_fits_the_library(scans: Path) -> None:
     comments = [line for line in REVIEWED.read_text().splitlines() if line.startswith("#")]
     assert any(line.startswith("# source: ") for line in comments)
     assert any(line.startswith("# date: 2") for line in comments)
     figures = read_popularity(REVIEWED)
     downloads = [figure.downloads for figure in figures.values()]
     assert downloads == sorted(downloads, reverse=True)
-    families = {c.model_type for c in installed.library().classes}
+    families = {c.model_type for c in read_library(cache=scans).classes}
     assert set(figures) <= families

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from compilewatch.errors import ConfigError, SourceError, UnknownModelError, UsageError
-from compilewatch.records import ClassBuild, ConfigBuild, FactoryBuild, ModelSpec, Part
+from compilewatch.records import ClassBuild, ConfigBuild, ModelSpec, Part
 from compilewatch.sources import Source
 from compilewatch.sources.select import select
 
@@ -128,16 +128,6 @@ def test_a_folder_with_a_configuration(
         assert found.name == name
     with pytest.raises(ConfigError, match=r"the folder .*elsewhere does not exist"):
         select(LIBRARY, names=[str(tmp_path / "elsewhere")])
-
-
-def test_a_factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "ours.py").write_text("raise RuntimeError('imported')\nmake = 1\n")
-    (found,) = select(LIBRARY, names=["ours:make"])
-    assert isinstance(found.build, FactoryBuild)
-    assert (found.build.factory, found.build.path) == ("ours:make", str(tmp_path))
-    with pytest.raises(ConfigError, match="no module theirs"):
-        select(LIBRARY, names=["theirs:make"])
 
 
 @pytest.mark.parametrize(

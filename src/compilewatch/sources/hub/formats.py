@@ -29,6 +29,7 @@ OWN_LIBRARIES = frozenset(
 USES_TRANSFORMERS = frozenset({"axolotl", "trl", "unsloth", "vllm", "safetensors", "pytorch"})
 """Names in the place of a library of what trains, serves or stores models of Transformers."""
 
+CTRANSLATE2_VOCABULARY = re.compile(r"(shared_)?vocabulary\.(txt|json)|source_vocabulary\.txt")
 SHARD = re.compile(r"-0*(\d+)-of-\d+(?=\.)")
 MAX_FILES = 200
 MAX_TAGS = 60
@@ -89,29 +90,19 @@ def foreign_format(
     """Return the format of a repository whose weights PyTorch cannot load; None for others."""
     named = [LIBRARY_FORMATS[name] for name in (library, *tags) if name in LIBRARY_FORMATS]
     if files is None:
-        return _named_format(library, tags, named)
-    formats = formats_of(files)
+        # A library decides; tags may be of several formats.
+        if library not in LIBRARY_FORMATS and {"pytorch", "safetensors"} & set(tags):
+            return None
+        return named[0] if named else None
+    names, formats = set(files), formats_of(files)
     if "MLX" in named:
         return "MLX"
-    if _is_ctranslate2(files, "CTranslate2" in named):
+    # CTranslate2 writes `model.bin` and vocabularies with names that no other library uses.
+    vocabularies = any(map(CTRANSLATE2_VOCABULARY.fullmatch, names))
+    if "model.bin" in names and ("CTranslate2" in named or vocabularies):
         return "CTranslate2"
     others = [name for name in FORMATS if name in formats and name != PYTORCH]
     return None if PYTORCH in formats or not others else others[0]
-
-
-def _named_format(library: str | None, tags: Iterable[str], named: list[str]) -> str | None:
-    """The format where only names are known: a library decides, tags may be of several formats."""
-    if library in LIBRARY_FORMATS:
-        return LIBRARY_FORMATS[library]
-    return named[0] if named and not {"pytorch", "safetensors"} & set(tags) else None
-
-
-def _is_ctranslate2(files: Iterable[str], named: bool) -> bool:
-    """CTranslate2 writes `model.bin` and vocabularies with names that no other library uses."""
-    names = set(files)
-    vocabularies = {"vocabulary.txt", "vocabulary.json", "shared_vocabulary.txt"}
-    vocabularies |= {"shared_vocabulary.json", "source_vocabulary.txt"}
-    return "model.bin" in names and (named or bool(vocabularies & names))
 
 
 def other_library(

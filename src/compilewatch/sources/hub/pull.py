@@ -6,7 +6,7 @@ import json
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -41,7 +41,7 @@ from huggingface_hub.utils._http import default_client_factory, hf_request_event
 from tenacity import RetryCallState
 
 from compilewatch.errors import ConfigError, SourceError, UsageError
-from compilewatch.files import write_atomically
+from compilewatch.files import json_object, read_json_object, write_atomically
 from compilewatch.records import Record
 from compilewatch.retry import TransientError, retrying, within
 from compilewatch.sources.hub.formats import kept_files, kept_tags
@@ -61,9 +61,9 @@ from compilewatch.sources.hub.repositories import (
     ORIGINAL_CONFIG,
     converted,
     converted_mamba,
+    read_modules,
 )
 from compilewatch.sources.popularity import figures_of, popularity_csv
-from compilewatch.sources.transformers import parse_config
 
 
 def problem_of(exc: Exception) -> str:
@@ -239,48 +239,48 @@ MAX_FILES = 24
 MAX_FILE_BYTES = 2 * 2**20
 """The largest published configurations, with the names of 20,000 labels, have about 1 MB."""
 
-BASE_TAG = "base_model"
-
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
-Fetch = Callable[[str], str]
-"""Returns the text of a file of the repository."""
 
-
-def fetch_configurations(files: Iterable[str] | None, fetch: Fetch, folder: Path) -> str | None:
+def fetch_configurations(
+    files: Iterable[str] | None, fetch: Callable[[str], str], folder: Path
+) -> str | None:
     """Fetch the configuration files of a repository into `folder`; return the name of the main one.
 
-    `files` are the names of the repository's files; without a list only `config.json` is tried. A
-    repository may have none, for which None is returned. Raises ConfigError for a malformed one,
-    and what `fetch` raises.
+    `files` are the names of the repository's files; without a list only `config.json` is tried.
+    `fetch` returns the text of one. A repository may have none, for which None is returned. Raises
+    ConfigError for a malformed one, and what `fetch` raises.
     """
     names = set(files) if files is not None else {"config.json"}
-    texts: dict[str, str] = {}
-    for name in (*MAIN_FILES, *sorted(CONFIG_FILES)):
-        if name in names and name not in texts:
-            texts[name] = fetch(name)
+    first = dict.fromkeys((*MAIN_FILES, *sorted(CONFIG_FILES)))
+    texts = {name: fetch(name) for name in first if name in names}
     main = next((name for name in MAIN_FILES if name in texts), None)
     if main is None:
         return None
-    for name in list(_nested(texts, names))[: MAX_FILES - len(texts)]:
-        texts[name] = fetch(name)
-    for name, text in texts.items():
-        if name != "modules.json":
-            parse_config(text, name)
-    if (original := _original(texts)) is not None:
+    # The components or modules that the main files name.
+    index = json_object(texts.get("model_index.json", "{}"), "model_index.json")
+    folders = [name for name, value in index.items() if isinstance(value, list)]
+    folders += [module.path for module in read_modules(texts.get("modules.json", "[]"))]
+    nested = [
+        file
+        for path in folders
+        if all(_PART.fullmatch(part) for part in path.split("/"))
+        for name in ("config.json", "sentence_bert_config.json")
+        if (file := f"{path}/{name}") in names
+    ]
+    texts |= {name: fetch(name) for name in nested[: MAX_FILES - len(texts)]}
+    values = {n: json_object(text, n) for n, text in texts.items() if n != "modules.json"}
+    # Files in the form of a model's own code, as a configuration of Transformers.
+    original = None
+    if "config.json" in values:
+        original = converted_mamba(values["config.json"])
+    elif "params.json" in values:
+        original = converted(values["params.json"])
+    if original is not None:
         texts[ORIGINAL_CONFIG] = json.dumps(original, indent=1)
     for name, text in texts.items():
         write_atomically(folder / name, text.encode())
     return main
-
-
-def _original(texts: Mapping[str, str]) -> dict[str, Any] | None:
-    """The configuration of Transformers for files in the form of a model's own code."""
-    if "config.json" in texts:
-        return converted_mamba(parse_config(texts["config.json"], "config.json"))
-    if "params.json" in texts:
-        return converted(parse_config(texts["params.json"], "params.json"))
-    return None
 
 
 def base_pipeline(library: str | None, tags: Iterable[str]) -> str | None:
@@ -291,44 +291,10 @@ def base_pipeline(library: str | None, tags: Iterable[str]) -> str | None:
     """
     if library != "diffusers":
         return None
-    bases = [tag.split(":")[1:] for tag in tags if tag.startswith(f"{BASE_TAG}:")]
+    bases = [tag.split(":")[1:] for tag in tags if tag.startswith("base_model:")]
     related = [base[1] for base in bases if len(base) == 2 and base[0] == "adapter"]
     plain = [base[0] for base in bases if len(base) == 1]
     return next(iter([*related, *plain]), None)
-
-
-def base_model(folder: Path) -> str | None:
-    """Return the base model of an adapter whose configuration was fetched into `folder`."""
-    path = folder / "adapter_config.json"
-    if not path.is_file():
-        return None
-    base = parse_config(path.read_text(encoding="utf-8"), path.name).get("base_model_name_or_path")
-    return base if isinstance(base, str) and base else None
-
-
-def _nested(texts: dict[str, str], files: set[str]) -> Iterator[str]:
-    """Yield the configurations of the components or modules that the main files name."""
-    folders: list[str] = []
-    if "model_index.json" in texts:
-        index = parse_config(texts["model_index.json"], "model_index.json")
-        folders += [name for name, value in index.items() if isinstance(value, list)]
-    if "modules.json" in texts:
-        folders += _module_folders(texts["modules.json"])
-    for folder in folders:
-        parts = folder.split("/")
-        if not all(_PART.fullmatch(part) for part in parts):
-            continue
-        for name in ("config.json", "sentence_bert_config.json"):
-            if (path := f"{folder}/{name}") in files:
-                yield path
-
-
-def _module_folders(text: str) -> list[str]:
-    try:
-        modules: Any = json.loads(text)
-        return [str(module.get("path", "")) for module in modules]
-    except (ValueError, AttributeError, TypeError) as error:
-        raise ConfigError(f"modules.json: not a list of modules: {error}") from error
 
 
 NO_CONFIGURATION = "no configuration file: the sweep says what the repository is"
@@ -376,63 +342,56 @@ def pull(
         raise UsageError(f"top must be 1 or more, not {top}")
     path = output or pulled_path()
     query = PulledQuery(top=top, sort=sort, task=task, family=family, library=library)
-    earlier = read_pulled(path) if path.exists() else None
+    earlier = {m.repository: m for m in read_pulled(path).model} if path.exists() else {}
     disable_progress_bars()
     logging.set_verbosity_error()
-    api = HfApi(endpoint=endpoint, token=token)
-    _check_address(api.endpoint)
-    puller = _Puller(api, path.parent, cache, earlier, limits or RetryLimits(), notice)
-    puller.list_models(query)
-    puller.fetch(workers, progress)
-    return _write(path, query, api, puller)
-
-
-def _check_address(endpoint: str) -> None:
-    """Raise UsageError for an address that is not valid for a server."""
+    api, limits = HfApi(endpoint=endpoint, token=token), limits or RetryLimits()
     try:
-        parts = urlsplit(endpoint)
+        parts = urlsplit(api.endpoint)
         usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:  # the port is not a number
         usable = False
     if not usable:
-        raise UsageError(f"HF_ENDPOINT {endpoint!r} is not an address: write https://host[:port]")
+        raise UsageError(
+            f"HF_ENDPOINT {api.endpoint!r} is not an address: write https://host[:port]"
+        )
+    puller = _Puller(api, path.parent, cache, {n for n, m in earlier.items() if m.weights})
+    with retrying_client(limits, threading.Event(), notice):
+        puller.list_models(query)
+    stopped = threading.Event()
+    with retrying_client(limits, stopped, notice):
+        puller.fetch(workers, stopped, progress)
+    return _write(path, query, puller, earlier)
 
 
 class _Puller:
-    """One pull: the listed models, the results so far, and why it was interrupted."""
+    """One pull: the listed models, the results so far, and why it was interrupted.
+
+    Models in `with_weights` keep their mark.
+    """
 
     def __init__(
-        self,
-        api: HfApi,
-        folder: Path,
-        cache: Path | None,
-        earlier: PulledList | None,
-        limits: RetryLimits,
-        notice: Notice,
+        self, api: HfApi, folder: Path, cache: Path | None, with_weights: set[str]
     ) -> None:
         self.api = api
         self.folder = folder
         self.cache = cache
-        self.earlier = {m.repository: m for m in earlier.model} if earlier else {}
-        self.limits = limits
-        self.notice = notice
+        self.with_weights = with_weights
         self.listed: list[ModelInfo] = []
         self.done: dict[str, PulledModel] = {}
         self.message: str | None = None
 
     def list_models(self, query: PulledQuery) -> None:
         """Fill `listed`, up to the first page that fails. Raises SourceError if none succeeds."""
-        tags = [tag for tag in (query.family, query.library) if tag]
         try:
-            with retrying_client(self.limits, threading.Event(), self.notice):
-                for info in self.api.list_models(
-                    filter=tags or None,
-                    pipeline_tag=query.task,
-                    sort=SORTS[query.sort],
-                    limit=query.top,
-                    expand=_EXPAND,
-                ):
-                    self.listed.append(info)
+            for info in self.api.list_models(
+                filter=[tag for tag in (query.family, query.library) if tag] or None,
+                pipeline_tag=query.task,
+                sort=SORTS[query.sort],
+                limit=query.top,
+                expand=_EXPAND,
+            ):
+                self.listed.append(info)
         except _UNREACHABLE as exc:
             self.message = one_line(exc)
         except HfHubHTTPError as exc:
@@ -442,13 +401,13 @@ class _Puller:
         if not self.listed:
             raise SourceError(self.message or f"{self.api.endpoint}: lists no such model")
 
-    def fetch(self, workers: int, progress: Callable[[int, int], None]) -> None:
+    def fetch(
+        self, workers: int, stopped: threading.Event, progress: Callable[[int, int], None]
+    ) -> None:
         """Fill `done`; sets `message` if the pull is interrupted."""
-        stopped = threading.Event()
         failed_in_a_row = 0
         futures: list[Future[PulledModel]] = []
-        client = retrying_client(self.limits, stopped, self.notice)
-        with client, ThreadPoolExecutor(workers) as pool:
+        with ThreadPoolExecutor(workers) as pool:
             try:
                 futures += [pool.submit(self._fetch_one, info) for info in self.listed]
                 for count, future in enumerate(as_completed(futures), 1):
@@ -464,21 +423,30 @@ class _Puller:
                 pool.shutdown(cancel_futures=True)
         for future in futures:
             if not future.cancelled():
-                self._collect(future)
-
-    def _collect(self, future: Future[PulledModel]) -> None:
-        failure = future.exception()
-        if isinstance(failure, _UNREACHABLE):
-            self.message = self.message or one_line(failure)
-        elif failure is not None:
-            raise failure
-        else:
-            model = future.result()
-            self.done[model.repository] = model
+                try:
+                    model = future.result()
+                except _UNREACHABLE as failure:
+                    self.message = self.message or one_line(failure)
+                else:
+                    self.done[model.repository] = model
 
     def _fetch_one(self, info: ModelInfo) -> PulledModel:
         """Pin one model and download its configuration. Raises the errors in `_UNREACHABLE`."""
-        listed = _listed(info)
+        config, tags, files = info.config or {}, info.tags or [], info.siblings
+        model_type = config.get("model_type")
+        licenses = (tag.removeprefix("license:") for tag in tags if tag.startswith("license:"))
+        listed = PulledModel(
+            repository=info.id,
+            model_type=model_type if isinstance(model_type, str) else None,
+            downloads=info.downloads,
+            likes=info.likes,
+            task=info.pipeline_tag,
+            library=info.library_name,
+            license=next(licenses, None),
+            gated=bool(info.gated),
+            tags=kept_tags(tags),
+            files=kept_files(s.rfilename for s in files) if files is not None else None,
+        )
         try:
             revision = info.sha or self.api.model_info(info.id, expand=["sha"]).sha
             if revision is None:
@@ -494,74 +462,58 @@ class _Puller:
         """Fetch the configuration files of a repository, and those of an adapter's base."""
         where = Path("configs") / info.id.replace("/", "--") / revision[:12]
         folder = self.folder / where
-        names = [sibling.rfilename for sibling in info.siblings] if info.siblings else None
-        main = fetch_configurations(
-            names, lambda name: self._config_text(info.id, revision, name), folder
-        )
+        main = self._fetch_into(folder, info, revision)
+        pipeline = base_pipeline(info.library_name, info.tags or ()) if main is None else None
+        try:
+            if pipeline is not None:
+                base = f"adapter of diffusers: its base pipeline {pipeline}"
+                of_base = self.api.model_info(pipeline, expand=["sha", "siblings"])
+                main = self._fetch_into(folder / BASE, of_base, of_base.sha or "main")
+                where /= BASE
+            elif main is not None and not (folder / "config.json").is_file():
+                file = folder / "adapter_config.json"
+                adapter = read_json_object(file) if file.is_file() else {}
+                name = adapter.get("base_model_name_or_path")
+                if isinstance(name, str) and name:
+                    base = f"PEFT adapter: its base model {name}"
+                    commit = self.api.model_info(name, expand=["sha"]).sha
+                    text = self._download(name, commit or "main", "config.json")
+                    json_object(text, "config.json")
+                    write_atomically(folder / BASE_CONFIG, text.encode())
+        except _REFUSED as exc:
+            return msgspec.structs.replace(listed, problem=f"{base}: {problem_of(exc)}")
         if main is None:
-            return self._of_base_pipeline(listed, info, where)
-        if (base := base_model(folder)) and not (folder / "config.json").exists():
-            try:
-                commit = self.api.model_info(base, expand=["sha"]).sha
-                text = self._config_text(base, commit or "main", "config.json")
-                parse_config(text, "config.json")
-            except _REFUSED as exc:
-                problem = f"PEFT adapter: its base model {base}: {problem_of(exc)}"
-                return msgspec.structs.replace(listed, problem=problem)
-            write_atomically(folder / BASE_CONFIG, text.encode())
+            return listed
         model_type = None
         if (folder / "config.json").is_file():
-            config = parse_config((folder / "config.json").read_text("utf-8"), "config.json")
-            model_type = config.get("model_type")
+            model_type = read_json_object(folder / "config.json").get("model_type")
         return msgspec.structs.replace(
             listed,
             config=(where / main).as_posix(),
             model_type=model_type if isinstance(model_type, str) else listed.model_type,
-            weights=info.id in self.earlier and self.earlier[info.id].weights,
+            weights=info.id in self.with_weights,
         )
 
-    def _of_base_pipeline(self, listed: PulledModel, info: ModelInfo, where: Path) -> PulledModel:
-        """Fetch the configurations of the pipeline that an adapter of diffusers is for, if any."""
-        base = base_pipeline(info.library_name, info.tags or ())
-        if base is None:
-            return listed
-        try:
-            pipeline = self.api.model_info(base, expand=["sha", "siblings"])
-            main = fetch_configurations(
-                [sibling.rfilename for sibling in pipeline.siblings or ()],
-                lambda name: self._config_text(base, pipeline.sha or "main", name),
-                self.folder / where / BASE,
-            )
-        except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as exc:
-            problem = f"adapter of diffusers: its base pipeline {base}: {problem_of(exc)}"
-            return msgspec.structs.replace(listed, problem=problem)
-        if main is None:
-            return listed
-        return msgspec.structs.replace(listed, config=(where / BASE / main).as_posix())
+    def _fetch_into(self, folder: Path, info: ModelInfo, revision: str) -> str | None:
+        names = [sibling.rfilename for sibling in info.siblings] if info.siblings else None
+        return fetch_configurations(
+            names, lambda name: self._download(info.id, revision, name), folder
+        )
 
-    def _config_text(self, repository: str, revision: str, name: str) -> str:
-        fetched = self.download(repository, revision, name)
-        try:
-            return fetched.read_text(encoding="utf-8")
-        except UnicodeDecodeError as exc:
-            raise ConfigError(f"{name}: not UTF-8 text: {exc.reason}") from exc
+    def _download(self, repository: str, revision: str, filename: str) -> str:
+        """Return the text of one of `CONFIG_FILES`, through the user's cache of the Hub.
 
-    def download(self, repository: str, revision: str, filename: str) -> Path:
-        """Download one of `CONFIG_FILES`, through the user's cache of the Hub.
-
-        Raises ConfigError for a file of more than `MAX_FILE_BYTES`.
+        Raises ConfigError for a file of more than `MAX_FILE_BYTES`, or that is no text.
         """
         if filename.rpartition("/")[2] not in CONFIG_FILES:
             raise UsageError(f"a pull downloads configuration files, never {filename}")
-        cached = try_to_load_from_cache(repository, filename, self.cache, revision)
-        if isinstance(cached, str):
-            return Path(cached)
-        url = hf_hub_url(repository, filename, revision=revision, endpoint=self.api.endpoint)
-        size = get_hf_file_metadata(url, token=self.api.token, endpoint=self.api.endpoint).size
-        if size is not None and size > MAX_FILE_BYTES:
-            raise ConfigError(f"{filename}: {size:,} bytes are too many for a configuration")
-        return Path(
-            hf_hub_download(
+        path = try_to_load_from_cache(repository, filename, self.cache, revision)
+        if not isinstance(path, str):
+            url = hf_hub_url(repository, filename, revision=revision, endpoint=self.api.endpoint)
+            size = get_hf_file_metadata(url, token=self.api.token, endpoint=self.api.endpoint).size
+            if size is not None and size > MAX_FILE_BYTES:
+                raise ConfigError(f"{filename}: {size:,} bytes are too many for a configuration")
+            path = hf_hub_download(
                 repository,
                 filename,
                 revision=revision,
@@ -569,41 +521,27 @@ class _Puller:
                 token=self.api.token,
                 cache_dir=self.cache,
             )
-        )
+        try:
+            return Path(path).read_text(encoding="utf-8")
+        except UnicodeDecodeError as exc:
+            raise ConfigError(f"{filename}: not UTF-8 text: {exc.reason}") from exc
 
 
-def _listed(info: ModelInfo) -> PulledModel:
-    """Return what the listing itself contains about a model."""
-    config = info.config if isinstance(info.config, dict) else {}
-    tags = info.tags or []
-    model_type = config.get("model_type")
-    return PulledModel(
-        repository=info.id,
-        model_type=model_type if isinstance(model_type, str) else None,
-        downloads=info.downloads,
-        likes=info.likes,
-        task=info.pipeline_tag,
-        library=info.library_name,
-        license=next((t.removeprefix("license:") for t in tags if t.startswith("license:")), None),
-        gated=bool(info.gated),
-        tags=kept_tags(tags),
-        files=kept_files(s.rfilename for s in info.siblings) if info.siblings is not None else None,
-    )
-
-
-def _write(path: Path, query: PulledQuery, api: HfApi, puller: _Puller) -> PullReport:
+def _write(
+    path: Path, query: PulledQuery, puller: _Puller, earlier: dict[str, PulledModel]
+) -> PullReport:
     """Write list and figures; an interrupted pull keeps the other models of the earlier list."""
-    models = [puller.done[i.id] for i in puller.listed if i.id in puller.done]
+    endpoint = puller.api.endpoint
+    models = [puller.done[info.id] for info in puller.listed if info.id in puller.done]
     if not models:
-        raise SourceError(puller.message or f"{api.endpoint}: no model could be fetched")
-    partial = puller.message is not None
-    kept = [m for name, m in puller.earlier.items() if name not in puller.done] if partial else []
-    message = None
+        raise SourceError(puller.message or f"{endpoint}: no model could be fetched")
+    partial, message, figures, kept = puller.message is not None, None, None, []
     if partial:
+        kept = [model for name, model in earlier.items() if name not in puller.done]
         message = f"{len(models)} of {query.top} models pulled, then: {puller.message}"
     now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     pulled = PulledList(
-        endpoint=api.endpoint,
+        endpoint=endpoint,
         pulled_at=now,
         query=query,
         partial=partial,
@@ -611,31 +549,23 @@ def _write(path: Path, query: PulledQuery, api: HfApi, puller: _Puller) -> PullR
         model=[*models, *kept],
     )
     write_pulled(path, pulled)
-    figures = None
     if query.sort == "downloads" and not query.is_filtered and not partial:
+        counted = [(m.model_type, m.repository, m.downloads or 0) for m in models if m.model_type]
+        provenance = {
+            "source": f"{endpoint}, {len(counted)} most-downloaded models with a model type",
+            "date": now[:10],
+            "use": "compare with inputs/popularity.csv, then copy it there",
+        }
         figures = path.with_name("popularity.csv")
-        write_atomically(figures, _figures(models, api.endpoint, now).encode())
+        write_atomically(figures, popularity_csv(figures_of(counted), provenance).encode())
+    problems = Counter(m.problem or NO_CONFIGURATION for m in models if not m.config)
     return PullReport(
         path=str(path),
         models=len(models),
         configs=sum(m.config is not None for m in models),
-        problems=dict(
-            Counter(m.problem or NO_CONFIGURATION for m in models if not m.config).most_common()
-        ),
+        problems=dict(problems.most_common()),
         partial=partial,
         message=message,
         kept=len(kept),
         figures=str(figures) if figures else None,
-    )
-
-
-def _figures(models: Iterable[PulledModel], endpoint: str, now: str) -> str:
-    counted = [(m.model_type, m.repository, m.downloads or 0) for m in models if m.model_type]
-    return popularity_csv(
-        figures_of(counted),
-        {
-            "source": f"{endpoint}, {len(counted)} most-downloaded models with a model type",
-            "date": now[:10],
-            "use": "compare with inputs/popularity.csv, then copy it there",
-        },
     )

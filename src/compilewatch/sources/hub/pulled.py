@@ -1,4 +1,4 @@
-"""The pulled list `inputs/pulled/models.toml`, which `pull` writes and the source `hub` reads.
+"""The pulled list `inputs/pulled/models.toml`, which `pull` writes and `repositories` reads.
 
 Each model is pinned to a commit; its configuration is stored next to the list, so that a sweep
 needs no network. docs/formats.md describes the format.
@@ -7,18 +7,15 @@ needs no network. docs/formats.md describes the format.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import tomli_w
 
 from compilewatch.config import PULLED, inputs_folder
-from compilewatch.data import package_classes
 from compilewatch.errors import ConfigError, SourceError
 from compilewatch.files import read_toml, write_atomically
-from compilewatch.records import SCHEMA_VERSION, ConfigBuild, ModelSpec, Record
-from compilewatch.sources.hub.repositories import BASE, Repository, models_of, shipped_and_own
-from compilewatch.sources.transformers import Resolver, read_library
+from compilewatch.records import SCHEMA_VERSION, Record
 
 SORTS = {"downloads": "downloads", "likes": "likes", "trending": "trending_score"}
 """Values of `pull --sort` -> those of `HfApi.list_models`."""
@@ -125,92 +122,3 @@ def _without_none(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_none(v) for v in value]
     return value
-
-
-Commit = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{40}$")]
-
-
-class Allowed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Remote code that a person has reviewed: this repository at this commit, and no other."""
-
-    repository: str
-    revision: Commit
-    reason: str
-    date: str
-
-
-class RemoteCode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    schema_version: int = SCHEMA_VERSION
-    allow: list[Allowed] = []
-
-
-class HubSource:
-    """The models of the pulled list. `remote_code` is the reviewed list of code that may run."""
-
-    name = "hub"
-
-    def __init__(
-        self,
-        *,
-        path: Path | None = None,
-        remote_code: Path | None = None,
-        transformers: Path | None = None,
-    ) -> None:
-        self.path = path or pulled_path()
-        self._inputs = inputs_folder()
-        self._remote_code = remote_code or self._inputs / "remote_code.toml"
-        self._root = transformers
-
-    def models(self) -> tuple[ModelSpec, ...]:
-        pulled = read_pulled(self.path)
-        resolver = Resolver(read_library(self._root), package_classes(self._inputs / "overrides"))
-        reviewed = shipped_and_own(self._inputs)
-        allowed: set[tuple[str, str]] = set()
-        if self._remote_code.exists():
-            rows = read_toml(self._remote_code, RemoteCode).allow
-            allowed = {(row.repository, row.revision) for row in rows}
-        specs: list[ModelSpec] = []
-        for model in pulled.model:
-            spec = _listed_spec(model)
-            if model.problem is not None:
-                specs.append(spec)
-                continue
-            if model.config is not None and model.revision is None:
-                raise ConfigError(f"{self.path}: {model.repository} has a config, but no revision")
-            folder = None
-            if model.config is not None:
-                config_file = self.path.parent / model.config
-                if not config_file.is_file():
-                    reason = "its configuration file is missing next to the list: pull again"
-                    specs.append(msgspec.structs.replace(spec, skip_reason=reason))
-                    continue
-                # A repository without a configuration of its own has that of its base.
-                folder = config_file.parent
-                folder = folder.parent if folder.name == BASE else folder
-            repository = Repository(
-                name=model.repository,
-                folder=folder,
-                library=model.library,
-                tags=tuple(model.tags),
-                files=tuple(model.files) if model.files is not None else None,
-                weights=model.weights,
-                trusted=(model.repository, model.revision or "") in allowed,
-            )
-            specs += models_of(spec, repository, resolver, reviewed)
-        return tuple(sorted(specs, key=lambda s: (-(s.downloads or 0), s.checkpoint or "", s.name)))
-
-
-def _listed_spec(model: PulledModel) -> ModelSpec:
-    """What the list itself says of a repository."""
-    return ModelSpec(
-        source=HubSource.name,
-        name=model.repository,
-        build=ConfigBuild(config_file="", config_sha256="", repo=model.repository),
-        family=model.model_type or "unknown",
-        revision=model.revision,
-        downloads=model.downloads,
-        license=model.license,
-        gated=model.gated,
-        checkpoint=model.repository,
-        skip_reason=model.problem,
-    )

@@ -1,4 +1,4 @@
-"""From a repository's configuration files to the models that it has, or the reason for none.
+"""The source `hub`: from a repository's configuration files to its models, or why it has none.
 
 What decides, in turn: the format of the weights, the library that the Hub names, and which
 configuration files there are. No weights and no code of a repository are read. docs/guide.md lists
@@ -8,22 +8,23 @@ the kinds of repository.
 from __future__ import annotations
 
 import datetime
-import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+from compilewatch.config import inputs_folder
 from compilewatch.contract.libraries import ADAPTERS, LIBRARIES
-from compilewatch.data import REPOSITORIES
+from compilewatch.data import REPOSITORIES, package_classes
 from compilewatch.errors import ConfigError
-from compilewatch.files import read_toml
+from compilewatch.files import DamagedError, from_json, read_json_object, read_toml
 from compilewatch.records import (
     SCHEMA_VERSION,
+    ConfigBuild,
     LibraryBuild,
     ModelSpec,
     Part,
@@ -32,7 +33,9 @@ from compilewatch.records import (
     digest,
 )
 from compilewatch.sources.hub import formats
-from compilewatch.sources.transformers import Configured, Resolver, read_config
+from compilewatch.sources.hub.pulled import PulledModel, pulled_path, read_pulled
+from compilewatch.sources.libraries import folder_sha256
+from compilewatch.sources.transformers import Configured, Resolver, read_library
 
 _METHODS = {
     "awq": Quantization.AWQ,
@@ -44,32 +47,106 @@ _METHODS = {
 }
 """`quant_method` as Transformers spells it (`QuantizationMethod`)."""
 
+ORIGINAL_CONFIG = "original/config.json"
+"""Where the converted configuration is stored in the folder of a repository."""
 
-def quantization_of(
-    config: Mapping[str, Any], beside: Mapping[str, Any] | None = None
-) -> Quantization | None:
-    """Return the quantisation that a configuration says, None for weights as they were trained.
+BASE = "base"
+"""The folder, in that of a repository, with the configurations of an adapter's base."""
 
-    `beside` is the `quantize_config.json` with which older releases of AutoGPTQ and AutoAWQ
-    describe the weights instead of the configuration.
-    """
-    stated = config.get("quantization_config") or config.get("compression_config")
-    if isinstance(stated, Mapping):
-        return _method(stated)
-    if beside is not None:
-        return Quantization.AWQ if "zero_point" in beside else Quantization.GPTQ
-    return None
+BASE_CONFIG = f"{BASE}/config.json"
+BASE_INDEX = f"{BASE}/model_index.json"
+
+NO_MODELS = re.compile(
+    r"(Scheduler|Tokenizer(Fast)?|Processor(Fast)?|FeatureExtractor|Guider|GuidanceProjector)$"
+)
+"""Classes of a pipeline's components that are not models."""
+
+SIZES = {"hidden_size", "num_attention_heads", "num_hidden_layers", "vocab_size"}
+"""Keys of a configuration that was written for Transformers before it stored `model_type`."""
+
+BUILT_HERE = "Transformers, timm, diffusers, sentence-transformers and open_clip"
+
+Commit = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{40}$")]
 
 
-def _method(stated: Mapping[str, Any]) -> Quantization:
-    method = str(stated.get("quant_method", "")).lower()
-    eight = stated.get("load_in_8bit") or stated.get("_load_in_8bit")
-    four = stated.get("load_in_4bit") or stated.get("_load_in_4bit")
-    if method.startswith("bitsandbytes") or (not method and (eight or four)):
-        return Quantization.BITSANDBYTES_8BIT if eight else Quantization.BITSANDBYTES_4BIT
-    if method == "modelopt" and "FP8" in str(stated.get("quant_algo", "")):
-        return Quantization.FP8
-    return _METHODS.get(method, Quantization.OTHER)
+class Allowed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Remote code that a person has reviewed: this repository at this commit, and no other."""
+
+    repository: str
+    revision: Commit
+    reason: str
+    date: str
+
+
+class RemoteCode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of `remote_code.toml`."""
+
+    schema_version: int = SCHEMA_VERSION
+    allow: list[Allowed] = []
+
+
+class HubSource:
+    """The models of the pulled list. `remote_code` is the reviewed list of code that may run."""
+
+    name = "hub"
+
+    def __init__(
+        self,
+        *,
+        path: Path | None = None,
+        remote_code: Path | None = None,
+        transformers: Path | None = None,
+    ) -> None:
+        self.path = path or pulled_path()
+        self._remote_code = remote_code or inputs_folder() / "remote_code.toml"
+        self._root = transformers
+
+    def models(self) -> tuple[ModelSpec, ...]:
+        """Return the models of all repositories, and those without one with the reason."""
+        pulled, inputs = read_pulled(self.path), inputs_folder()
+        resolver = Resolver(read_library(self._root), package_classes(inputs / "overrides"))
+        reviewed = read_reviewed((inputs / REPOSITORIES.name, REPOSITORIES))
+        allowed: set[tuple[str, str | None]] = set()
+        if self._remote_code.exists():
+            rows = read_toml(self._remote_code, RemoteCode).allow
+            allowed = {(row.repository, row.revision) for row in rows}
+        specs: list[ModelSpec] = []
+        for listed in pulled.model:
+            spec = ModelSpec(
+                source=self.name,
+                name=listed.repository,
+                build=ConfigBuild(config_file="", config_sha256="", repo=listed.repository),
+                family=listed.model_type or "unknown",
+                revision=listed.revision,
+                downloads=listed.downloads,
+                license=listed.license,
+                gated=listed.gated,
+                checkpoint=listed.repository,
+                skip_reason=listed.problem,
+            )
+            if listed.problem is not None:
+                specs.append(spec)
+                continue
+            if listed.config is not None and listed.revision is None:
+                raise ConfigError(f"{self.path}: {listed.repository} has a config, but no revision")
+            main = None if listed.config is None else self.path.parent / listed.config
+            if main is not None and not main.is_file():
+                reason = "its configuration file is missing next to the list: pull again"
+                specs += skipped(spec, reason)
+                continue
+            repository = _Repository(
+                listed=listed,
+                spec=spec,
+                resolver=resolver,
+                # A repository without a configuration of its own has that of its base.
+                folder=main and (main.parents[1] if main.parent.name == BASE else main.parent),
+                trusted=(listed.repository, listed.revision) in allowed,
+            )
+            specs += repository.models(reviewed)
+        return tuple(sorted(specs, key=lambda s: (-(s.downloads or 0), s.checkpoint or "", s.name)))
+
+
+# --- models of Transformers and of other libraries ------------------------------------------------
 
 
 def skipped(spec: ModelSpec, reason: str) -> tuple[ModelSpec]:
@@ -84,10 +161,7 @@ def configured(
     part: Part,
     beside: Mapping[str, Any] | None = None,
 ) -> ModelSpec:
-    """Return the model of Transformers that a configuration says.
-
-    `beside` is a file that describes the quantisation instead of the configuration.
-    """
+    """Return the model of Transformers that a configuration says; `beside` as in `quantization`."""
     return msgspec.structs.replace(
         spec,
         build=resolved.build,
@@ -95,42 +169,63 @@ def configured(
         family=resolved.family,
         task=resolved.task,
         part=part,
-        quantization=quantization_of(config, beside),
+        quantization=quantization(config, beside),
         skip_reason=resolved.skip_reason,
     )
 
 
 def built(
     spec: ModelSpec,
-    build: LibraryBuild,
+    library: str,
+    name: str,
+    path: Path,
+    config: dict[str, Any],
+    *,
     family: str,
-    task: str,
-    config: Mapping[str, Any],
+    task: str = "vision",
     part: Part = Part.WHOLE,
 ) -> ModelSpec:
-    """Return a model of another library."""
-    return msgspec.structs.replace(
-        spec,
-        build=build,
-        architecture=build.name,
-        family=family,
-        task=task,
-        part=part,
-        quantization=quantization_of(config),
-    )
-
-
-def library_build(library: str, name: str, path: Path) -> LibraryBuild:
-    """Return the build of a library's model that a file configures. Raises ConfigError."""
-    return LibraryBuild(
+    """Return the model of another library that the file `path` configures."""
+    build = LibraryBuild(
         library=library,
         name=name,
         configuration=str(path.resolve()),
-        configuration_sha256=digest(canonical_config(read_config(path))),
+        configuration_sha256=digest(canonical_config(config)),
+    )
+    return msgspec.structs.replace(
+        spec,
+        build=build,
+        architecture=name,
+        family=family,
+        task=task,
+        part=part,
+        quantization=quantization(config),
     )
 
 
-FOLDER = "models"
+def quantization(
+    config: Mapping[str, Any], beside: Mapping[str, Any] | None = None
+) -> Quantization | None:
+    """Return the quantisation that a configuration says, None for weights as they were trained.
+
+    `beside` is the `quantize_config.json` with which older releases of AutoGPTQ and AutoAWQ
+    describe the weights instead of the configuration.
+    """
+    stated = config.get("quantization_config") or config.get("compression_config")
+    if not isinstance(stated, Mapping):
+        older = Quantization.AWQ if "zero_point" in (beside or ()) else Quantization.GPTQ
+        return older if beside else None
+    method = str(stated.get("quant_method", "")).lower()
+    eight = stated.get("load_in_8bit") or stated.get("_load_in_8bit")
+    four = stated.get("load_in_4bit") or stated.get("_load_in_4bit")
+    if method.startswith("bitsandbytes") or (not method and (eight or four)):
+        return Quantization.BITSANDBYTES_8BIT if eight else Quantization.BITSANDBYTES_4BIT
+    if method == "modelopt" and "FP8" in str(stated.get("quant_algo", "")):
+        return Quantization.FP8
+    return _METHODS.get(method, Quantization.OTHER)
+
+
+# --- reviewed lines: what users run of a repository whose files do not say it ---------------------
 
 
 class ReviewedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -175,56 +270,40 @@ class ReviewedRepositories(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     repository: list[ReviewedRepository] = []
 
 
-@dataclass(frozen=True)
-class Reviewed:
-    """Reviewed lines, each with the folder of the file that has it; the first that fits applies.
-
-    A line says which models the users of a repository run whose files do not say it, by library and
-    by a configuration in the folder `models` beside the file. It applies only where nothing else
-    resolves the repository.
-    """
-
-    lines: tuple[tuple[ReviewedRepository, Path], ...]
-
-    def models(self, spec: ModelSpec, resolver: Resolver) -> tuple[ModelSpec, ...]:
-        """Return the models of a repository, none for one without a line. Raises ConfigError."""
-        for line, folder in self.lines:
-            if any(fnmatchcase(spec.name, name) for name in line.names):
-                if line.skip is not None:
-                    return skipped(spec, line.skip)
-                return tuple(_model(spec, line, model, folder, resolver) for model in line.model)
-        return ()
+Reviewed = Sequence[tuple[ReviewedRepository, Path]]
+"""Lines, each with the folder `models` beside its file; the first that fits applies."""
 
 
 def read_reviewed(paths: Iterable[Path]) -> Reviewed:
     """Read the files that exist; lines of earlier ones come first. Raises ConfigError."""
     lines: list[tuple[ReviewedRepository, Path]] = []
-    for path in paths:
-        if path.exists():
-            for line in read_toml(path, ReviewedRepositories).repository:
-                _check(line, path)
-                lines.append((line, path.parent / FOLDER))
-    return Reviewed(tuple(lines))
+    for path in filter(Path.exists, paths):
+        for line in read_toml(path, ReviewedRepositories).repository:
+            problem = None
+            if bool(line.model) == (line.skip is not None):
+                problem = "write either [[repository.model]] or skip"
+            elif len(line.model) > 1 and any(model.component is None for model in line.model):
+                problem = "each of several models needs a component"
+            for model in line.model:
+                if model.library not in LIBRARIES:
+                    problem = f"no library {model.library!r}; known: {', '.join(LIBRARIES)}"
+            if problem is not None:
+                raise ConfigError(f"{path}: {', '.join(line.names)}: {problem}")
+            lines.append((line, path.parent / "models"))
+    return lines
 
 
-def shipped_and_own(inputs: Path) -> Reviewed:
-    """Read the lines of a project and those of every installation. Raises ConfigError."""
-    return read_reviewed((inputs / REPOSITORIES.name, REPOSITORIES))
+def reviewed_models(lines: Reviewed, spec: ModelSpec, resolver: Resolver) -> tuple[ModelSpec, ...]:
+    """Return the models of a repository, none for one without a line. Raises ConfigError."""
+    for line, folder in lines:
+        if any(fnmatchcase(spec.name, name) for name in line.names):
+            if line.skip is not None:
+                return skipped(spec, line.skip)
+            return tuple(_reviewed(spec, line, model, folder, resolver) for model in line.model)
+    return ()
 
 
-def _check(line: ReviewedRepository, path: Path) -> None:
-    names = ", ".join(line.names)
-    if bool(line.model) == (line.skip is not None):
-        raise ConfigError(f"{path}: {names}: write either [[repository.model]] or skip")
-    if len(line.model) > 1 and any(model.component is None for model in line.model):
-        raise ConfigError(f"{path}: {names}: each of several models needs a component")
-    for model in line.model:
-        if model.library not in LIBRARIES:
-            known = ", ".join(LIBRARIES)
-            raise ConfigError(f"{path}: {names}: no library {model.library!r}; known: {known}")
-
-
-def _model(
+def _reviewed(
     spec: ModelSpec,
     line: ReviewedRepository,
     model: ReviewedModel,
@@ -232,7 +311,7 @@ def _model(
     resolver: Resolver,
 ) -> ModelSpec:
     path = folder / model.library / f"{model.configuration}.json"
-    config = read_config(path)
+    config = read_json_object(path)
     part = line.part or (Part.WHOLE if model.component is None else Part.COMPONENT)
     if model.component is not None:
         name = f"{spec.name}#{model.component}"
@@ -241,14 +320,10 @@ def _model(
         return configured(spec, resolver.resolve(path, config), config, part)
     is_class = model.library == "diffusers"
     name = str(config.get("_class_name")) if is_class else model.configuration
-    build = library_build(model.library, name, path)
-    return built(spec, build, name, "unknown", config, part)
+    return built(spec, model.library, name, path, config, family=name, task="unknown", part=part)
 
 
-ORIGINAL_CONFIG = "original/config.json"
-"""Where the converted configuration is stored in the folder of a repository."""
-
-_MADE_OF = ("dim", "n_layers", "n_heads", "norm_eps")
+# --- configurations in the form of a model's own code ---------------------------------------------
 
 
 def converted(params: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -259,7 +334,7 @@ def converted(params: Mapping[str, Any]) -> dict[str, Any] | None:
     `convert_mistral_weights_to_hf.py` and `convert_mamba_ssm_checkpoint_to_pytorch.py` of
     Transformers 5.23.
     """
-    sizes = [params.get(name) for name in _MADE_OF]
+    sizes = [params.get(name) for name in ("dim", "n_layers", "n_heads", "norm_eps")]
     if not all(isinstance(size, int | float) and size > 0 for size in sizes):
         return None
     vocabulary = params.get("vocab_size", 0)
@@ -276,17 +351,17 @@ def converted(params: Mapping[str, Any]) -> dict[str, Any] | None:
         "rope_theta": params.get("rope_theta", 10000.0),
     }
     if "hidden_dim" not in params:
-        config |= {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
-        return config | {"intermediate_size": _intermediate_size(params)}
+        multiple = int(params.get("multiple_of", 256))
+        size = int(float(params.get("ffn_dim_multiplier") or 1) * int(8 * int(params["dim"]) / 3))
+        config["intermediate_size"] = multiple * -(-size // multiple)
+        return config | {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
     if "head_dim" in params:
         config["head_dim"] = params["head_dim"]
     config["intermediate_size"] = params["hidden_dim"]
     experts = params.get("moe")
     if isinstance(experts, Mapping):
-        config |= {
-            "num_local_experts": experts.get("num_experts", 8),
-            "num_experts_per_tok": experts.get("num_experts_per_tok", 2),
-        }
+        config["num_local_experts"] = experts.get("num_experts", 8)
+        config["num_experts_per_tok"] = experts.get("num_experts_per_tok", 2)
         return config | {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"]}
     return config | {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
 
@@ -312,168 +387,138 @@ def converted_mamba(config: Mapping[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def _intermediate_size(params: Mapping[str, Any]) -> int:
-    multiple = int(params.get("multiple_of", 256))
-    size = int(float(params.get("ffn_dim_multiplier") or 1) * int(8 * int(params["dim"]) / 3))
-    return multiple * -(-size // multiple)
+# --- kinds of repository --------------------------------------------------------------------------
 
 
-BASE = "base"
-"""The folder, in that of a repository, with the configurations of an adapter's base."""
+class Module(msgspec.Struct, frozen=True):
+    """An entry of `modules.json`: its class, and the folder with its configuration."""
 
-BASE_CONFIG = f"{BASE}/config.json"
-BASE_INDEX = f"{BASE}/model_index.json"
+    type: str
+    path: str = ""
 
-NO_MODELS = re.compile(
-    r"(Scheduler|Tokenizer(Fast)?|Processor(Fast)?|FeatureExtractor|Guider|GuidanceProjector)$"
-)
-"""Classes of a pipeline's components that are not models."""
 
-SIZES = {"hidden_size", "num_attention_heads", "num_hidden_layers", "vocab_size"}
-"""Keys of a configuration that was written for Transformers before it stored `model_type`."""
-
-BUILT_HERE = "Transformers, timm, diffusers, sentence-transformers and open_clip"
+def read_modules(data: bytes | str) -> list[Module]:
+    """Return the entries of a `modules.json`. Raises ConfigError."""
+    try:
+        return from_json(data, list[Module])
+    except DamagedError as error:
+        raise ConfigError(f"modules.json: not a list of modules: {error}") from None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Repository:
-    """What is known of a repository; `folder` has its configuration files, if it has any.
+class _Repository:
+    """A repository of the list; each kind is a method that returns its models, or nothing.
 
-    `files` are the names of its files, None in a list that does not name them. `trusted`: a person
-    listed this commit in `remote_code.toml`.
+    `spec` has what the list says. `folder` has the configuration files, if there are any.
+    `trusted`: a person listed this commit in `remote_code.toml`.
     """
 
-    name: str
-    folder: Path | None = None
-    library: str | None = None
-    tags: tuple[str, ...] = ()
-    files: tuple[str, ...] | None = None
-    weights: bool = False
-    trusted: bool = False
-
-    def has(self, name: str) -> bool:
-        return self.folder is not None and (self.folder / name).is_file()
+    listed: PulledModel
+    spec: ModelSpec
+    resolver: Resolver
+    folder: Path | None
+    trusted: bool
 
     def path(self, name: str) -> Path:
-        assert self.folder is not None
-        return self.folder / name
+        return (self.folder or Path()) / name
+
+    def has(self, name: str) -> bool:
+        return self.folder is not None and self.path(name).is_file()
 
     def read(self, name: str) -> dict[str, Any]:
         """Read a configuration file, {} where there is none.
 
         Raises ConfigError, with the name that the file has on the Hub.
         """
-        if not self.has(name):
-            return {}
+        return read_json_object(self.path(name), name) if self.has(name) else {}
+
+    def models(self, reviewed: Reviewed) -> tuple[ModelSpec, ...]:
+        """Return the models, or `spec` with a reason to skip it.
+
+        There is one model for each component of a pipeline, and one model for every other kind.
+        Reviewed lines apply only where nothing else resolves the repository.
+        """
+        listed = self.listed
+        foreign = formats.foreign_format(listed.library, listed.tags, listed.files)
+        if foreign is not None:
+            return skipped(self.spec, f"not PyTorch: it has only {foreign} weights")
         try:
-            return read_config(self.path(name))
+            specs = next(filter(None, (kind() for kind in self.kinds())), ())
         except ConfigError as error:
-            reason = str(error).removeprefix(str(self.path(name))).lstrip(":, ")
-            raise ConfigError(f"{name}: {reason}") from error
+            specs = skipped(self.spec, f"invalid configuration: {error}")
+        specs = specs or skipped(self.spec, self.why_none())
+        if all(spec.skip_reason is not None for spec in specs):
+            return reviewed_models(reviewed, self.spec, self.resolver) or specs
+        return specs
 
-
-def models_of(
-    spec: ModelSpec, repository: Repository, resolver: Resolver, reviewed: Reviewed | None = None
-) -> tuple[ModelSpec, ...]:
-    """Return the models of a repository, or `spec` with a reason to skip it.
-
-    `spec` has what the list says of the repository; there is one model for each component of a
-    pipeline, and one model for every other kind. `reviewed` has the repositories whose files do not
-    say what their users run.
-    """
-    foreign = formats.foreign_format(repository.library, repository.tags, repository.files)
-    if foreign is not None:
-        return skipped(spec, f"not PyTorch: it has only {foreign} weights")
-    try:
-        kinds = _Kinds(spec, repository, resolver).in_turn()
-        specs = next(filter(None, kinds), None) or skipped(spec, _why_none(repository))
-    except ConfigError as error:
-        specs = skipped(spec, f"invalid configuration: {error}")
-    if reviewed is not None and all(model.skip_reason is not None for model in specs):
-        return reviewed.models(spec, resolver) or specs
-    return specs
-
-
-@dataclass(frozen=True)
-class _Kinds:
-    """The kinds of repository: each returns the models of one of its kind, or nothing."""
-
-    spec: ModelSpec
-    repository: Repository
-    resolver: Resolver
-
-    def in_turn(self) -> Iterator[tuple[ModelSpec, ...]]:
-        """Try the kind of the library which the Hub names, then those of the files."""
-        repository = self.repository
-        if repository.has("adapter_config.json") and (
-            repository.library == "peft" or not repository.has("config.json")
-        ):
-            yield self.adapter()
-        if repository.has("model_index.json"):
-            yield self.pipeline("model_index.json", Part.COMPONENT)
-        elif repository.has(BASE_INDEX):
-            # An adapter such as a LoRA stores its layers in its weights only, which are not read.
-            yield self.pipeline(BASE_INDEX, Part.BASE_COMPONENT)
-        named = {
-            "diffusers": self.diffusers_model,
-            "open_clip": self.open_clip,
+    def kinds(self) -> Iterator[Callable[[], tuple[ModelSpec, ...]]]:
+        """Yield the kind of the library that the Hub names, then those of the files."""
+        library = self.listed.library
+        if self.has("adapter_config.json") and (library == "peft" or not self.has("config.json")):
+            yield self.adapter
+        if self.has("model_index.json") or self.has(BASE_INDEX):
+            yield self.pipeline
+        of_libraries = {
             "sentence-transformers": self.sentence_transformers,
-            "timm": self.timm,
             "transformers": self.transformers,
+            "diffusers": self.diffusers_model,
+            "timm": self.timm,
+            "open_clip": self.open_clip,
         }
-        if repository.library in named:
-            yield named[repository.library]()
-        yield self.sentence_transformers()
-        yield self.transformers()
-        yield self.diffusers_model()
-        yield self.timm()
-        yield self.open_clip()
-        yield self.original()
+        if library in of_libraries:
+            yield of_libraries[library]
+        yield from of_libraries.values()
+        yield self.original
 
     def adapter(self) -> tuple[ModelSpec, ...]:
         """The base model of a PEFT adapter with the adapter on it."""
-        spec, repository = self.spec, self.repository
-        adapter = repository.read("adapter_config.json")
+        adapter = self.read("adapter_config.json")
         base = adapter.get("base_model_name_or_path")
         if not isinstance(base, str) or not base:
-            return skipped(spec, "PEFT adapter: it names no base model")
-        if not repository.has(BASE_CONFIG):
+            return skipped(self.spec, "PEFT adapter: it names no base model")
+        if not self.has(BASE_CONFIG):
             reason = f"PEFT adapter: the configuration of its base model {base} is not available"
-            return skipped(spec, reason)
-        config = repository.read(BASE_CONFIG)
+            return skipped(self.spec, reason)
+        config = self.read(BASE_CONFIG)
         # The base has a commit of its own, which nobody listed for remote code.
-        resolved = self.resolver.resolve(repository.path(BASE_CONFIG), config, repo=base)
-        base_spec = configured(spec, resolved, config, Part.WHOLE)
+        resolved = self.resolver.resolve(self.path(BASE_CONFIG), config, repo=base)
+        spec = configured(self.spec, resolved, config, Part.WHOLE)
         if resolved.skip_reason is not None:
-            return skipped(base_spec, f"PEFT adapter of {base}: {resolved.skip_reason}")
+            return skipped(spec, f"PEFT adapter of {base}: {resolved.skip_reason}")
         build = msgspec.structs.replace(
             resolved.build,
-            adapter_file=str(repository.path("adapter_config.json").resolve()),
+            adapter_file=str(self.path("adapter_config.json").resolve()),
             adapter_sha256=digest(canonical_config(adapter)),
             packages=(*resolved.build.packages, ADAPTERS),
         )
-        return (msgspec.structs.replace(base_spec, build=build),)
+        return (msgspec.structs.replace(spec, build=build),)
 
-    def pipeline(self, index_file: str, part: Part) -> tuple[ModelSpec, ...]:
-        """One model for each component of a pipeline of diffusers that may be a model."""
+    def pipeline(self) -> tuple[ModelSpec, ...]:
+        """One model for each component of a pipeline of diffusers that may be a model.
+
+        An adapter such as a LoRA stores its layers in its weights only, which are not read: its
+        components are those of its base.
+        """
+        own = self.has("model_index.json")
+        index, folder = ("model_index.json", "") if own else (BASE_INDEX, f"{BASE}/")
+        part = Part.COMPONENT if own else Part.BASE_COMPONENT
         models = []
-        for name, value in self.repository.read(index_file).items():
+        for name, value in self.read(index).items():
             if not name.isidentifier() or not isinstance(value, list) or len(value) != 2:
                 continue
             library, class_name = value
             named = isinstance(library, str) and isinstance(class_name, str)
             if named and not NO_MODELS.search(class_name):
-                folder = f"{index_file.removesuffix('model_index.json')}{name}"
-                component = self._component(name, library, class_name, f"{folder}/config.json")
+                file = f"{folder}{name}/config.json"
+                component = self.component(name, library, class_name, file)
                 models.append(msgspec.structs.replace(component, part=part))
         reason = "pipeline of diffusers without a component that is a model"
         return tuple(models) or skipped(self.spec, reason)
 
-    def _component(self, name: str, library: str, class_name: str, file: str) -> ModelSpec:
-        repository = self.repository
+    def component(self, name: str, library: str, class_name: str, file: str) -> ModelSpec:
         spec = msgspec.structs.replace(
             self.spec,
-            name=f"{repository.name}#{name}",
+            name=f"{self.spec.name}#{name}",
             component=name,
             architecture=class_name,
             family=class_name,
@@ -481,140 +526,114 @@ class _Kinds:
         if library not in ("diffusers", "transformers"):
             reason = f"component {name}: {class_name} belongs to the pipeline, not to the models "
             reason += "of diffusers"
-            if {f"{name}.py", f"{library}.py"} & set(repository.files or ()):
+            if {f"{name}.py", f"{library}.py"} & set(self.listed.files or ()):
                 reason = f"remote code: component {name} is a class of the repository"
             return skipped(spec, reason)[0]
-        if not repository.has(file):
+        if not self.has(file):
             reason = "its configuration is not in the repository's list: pull again"
             return skipped(spec, f"component {name}: {reason}")[0]
-        config = repository.read(file)
-        if library == "transformers":
-            resolved = self.resolver.resolve(
-                repository.path(file), config, class_name=class_name, repo=repository.name
-            )
-            return configured(spec, resolved, config, Part.COMPONENT)
-        build = library_build("diffusers", class_name, repository.path(file))
-        return built(spec, build, class_name, "vision", config)
+        config, path = self.read(file), self.path(file)
+        if library == "diffusers":
+            return built(spec, library, class_name, path, config, family=class_name)
+        resolved = self.resolver.resolve(path, config, class_name=class_name, repo=self.spec.name)
+        return configured(spec, resolved, config, Part.COMPONENT)
 
     def diffusers_model(self) -> tuple[ModelSpec, ...]:
         """A single model of diffusers, such as an autoencoder or a ControlNet."""
-        config = self.repository.read("config.json")
+        config, path = self.read("config.json"), self.path("config.json")
         name = config.get("_class_name")
         if not isinstance(name, str):
             return ()
-        build = library_build("diffusers", name, self.repository.path("config.json"))
-        return (built(self.spec, build, name, "vision", config),)
+        return (built(self.spec, "diffusers", name, path, config, family=name),)
 
     def timm(self) -> tuple[ModelSpec, ...]:
-        config = self.repository.read("config.json")
+        config, path = self.read("config.json"), self.path("config.json")
         name = config.get("architecture")
         if not isinstance(name, str) or "model_type" in config:
             return ()
-        build = library_build("timm", name, self.repository.path("config.json"))
-        return (built(self.spec, build, name.partition("_")[0], "vision", config),)
+        return (built(self.spec, "timm", name, path, config, family=name.partition("_")[0]),)
 
     def open_clip(self) -> tuple[ModelSpec, ...]:
-        config, file = self.repository.read("open_clip_config.json"), "open_clip_config.json"
-        if not self.repository.has(file):
+        if not self.has(file := "open_clip_config.json"):
             return ()
-        build = library_build("open_clip", self.repository.name, self.repository.path(file))
-        return (built(self.spec, build, "open_clip", "multimodal", config),)
+        config, path = self.read(file), self.path(file)
+        kind, task = "open_clip", "multimodal"
+        return (built(self.spec, kind, self.spec.name, path, config, family=kind, task=task),)
 
     def sentence_transformers(self) -> tuple[ModelSpec, ...]:
         """The chain of `modules.json`, or its Transformers part where a module is remote code."""
-        spec, repository = self.spec, self.repository
-        if not repository.has("modules.json"):
+        if self.folder is None or not self.has("modules.json"):
             return ()
-        modules = _modules(repository)
-        own = [kind for kind, _ in modules if not kind.startswith("sentence_transformers.")]
-        paths = [path for kind, path in modules if kind.endswith(("Transformer", "CLIPModel"))]
+        modules = read_modules(self.path("modules.json").read_bytes())
+        own = [m.type for m in modules if not m.type.startswith("sentence_transformers.")]
+        paths = [m.path for m in modules if m.type.endswith(("Transformer", "CLIPModel"))]
         files = (f"{path}/config.json" if path else "config.json" for path in paths)
-        file = next(filter(repository.has, files), None)
-        config = repository.read(file) if file is not None else {}
-        resolved = self._resolved(file, config) if file is not None else None
+        file = next(filter(self.has, files), None)
+        config = self.read(file) if file is not None else {}
+        resolved = self.resolved(file, config) if file is not None else None
         if own or (resolved is not None and resolved.needs_remote_code):
             if resolved is None:
                 reason = f"{own[0]} is not a module of sentence-transformers"
-                return skipped(spec, f"remote code: {reason}")
-            return (configured(spec, resolved, config, Part.TRANSFORMERS),)
+                return skipped(self.spec, f"remote code: {reason}")
+            return (configured(self.spec, resolved, config, Part.TRANSFORMERS),)
         build = LibraryBuild(
             library="sentence-transformers",
-            name=repository.name,
-            configuration=str(repository.path(".").resolve()),
-            configuration_sha256=_folder_sha256(repository.path(".")),
+            name=self.spec.name,
+            configuration=str(self.folder.resolve()),
+            configuration_sha256=folder_sha256(self.folder),
         )
-        chain = built(spec, build, resolved.family if resolved else "unknown", "text", config)
+        chain = msgspec.structs.replace(
+            self.spec,
+            build=build,
+            architecture=resolved.architecture if resolved else None,
+            family=resolved.family if resolved else "unknown",
+            task="text",
+            part=Part.WHOLE,
+            quantization=quantization(config),
+        )
         if resolved is not None and resolved.skip_reason is not None:
             return skipped(chain, f"sentence-transformers: {resolved.skip_reason}")
-        architecture = resolved.architecture if resolved else None
-        return (msgspec.structs.replace(chain, architecture=architecture),)
+        return (chain,)
 
     def transformers(self) -> tuple[ModelSpec, ...]:
         """A class of Transformers; only a part, where the repository is of another library."""
-        repository = self.repository
-        config = repository.read("config.json")
+        config = self.read("config.json")
         if not {"model_type", "architectures", "auto_map"} & config.keys():
-            named = self.resolver.named_type(repository.name)
+            named = self.resolver.named_type(self.spec.name)
             if named is None or not config.keys() >= SIZES:
                 return ()
             config["model_type"] = named
-        resolved = self._resolved("config.json", config)
-        other = formats.other_library(repository.library, (), repository.files)
+        resolved = self.resolved("config.json", config)
+        other = formats.other_library(self.listed.library, (), self.listed.files)
         if other and resolved.skip_reason is not None and not resolved.needs_remote_code:
             return ()
-        beside = repository.read("quantize_config.json") or None
         part = Part.WHOLE if other is None else Part.TRANSFORMERS
+        beside = self.read("quantize_config.json")
         return (configured(self.spec, resolved, config, part, beside),)
 
     def original(self) -> tuple[ModelSpec, ...]:
-        config = self.repository.read(ORIGINAL_CONFIG)
-        if not config:
+        if not (config := self.read(ORIGINAL_CONFIG)):
             return ()
-        resolved = self.resolver.resolve(self.repository.path(ORIGINAL_CONFIG), config)
+        resolved = self.resolver.resolve(self.path(ORIGINAL_CONFIG), config)
         return (configured(self.spec, resolved, config, Part.ORIGINAL),)
 
-    def _resolved(self, file: str, config: dict[str, Any]) -> Configured:
-        repository = self.repository
+    def resolved(self, file: str, config: dict[str, Any]) -> Configured:
         return self.resolver.resolve(
-            repository.path(file),
+            self.path(file),
             config,
-            repo=repository.name,
-            weights=repository.weights,
-            trust_remote_code=repository.trusted,
+            repo=self.spec.name,
+            weights=self.listed.weights,
+            trust_remote_code=self.trusted,
         )
 
-
-def _why_none(repository: Repository) -> str:
-    other = formats.other_library(repository.library, repository.tags, repository.files)
-    if other is not None:
-        return f"a model of {other}: only models of {BUILT_HERE} are built"
-    if repository.library == "diffusers":
-        kind = "a LoRA" if "lora" in repository.tags else "adapter or single-file weights"
-        return f"{kind} for diffusers, without the configuration of a model"
-    if repository.has("config.json"):
-        return "its config.json names no model_type"
-    return formats.why_no_model(repository.files)
-
-
-def _modules(repository: Repository) -> list[tuple[str, str]]:
-    """Return type and folder of each module of `modules.json`. Raises ConfigError."""
-    try:
-        modules = json.loads(repository.path("modules.json").read_bytes())
-        return [(str(module["type"]), str(module.get("path", ""))) for module in modules]
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"modules.json: not JSON: {error}") from error
-    except (AttributeError, KeyError, TypeError):
-        raise ConfigError("modules.json: must be a list of modules with type and path") from None
-
-
-def _folder_sha256(folder: Path) -> str:
-    """Return the digest of all configuration files of a repository."""
-    content: dict[str, Any] = {}
-    for path in sorted(folder.rglob("*.json")):
-        name = path.relative_to(folder).as_posix()
-        try:
-            value = json.loads(path.read_bytes())
-        except ValueError as error:
-            raise ConfigError(f"{name}: not JSON: {error}") from error
-        content[name] = canonical_config(value) if isinstance(value, dict) else value
-    return digest(content)
+    def why_none(self) -> str:
+        library, tags, files = self.listed.library, self.listed.tags, self.listed.files
+        other = formats.other_library(library, tags, files)
+        if other is not None:
+            return f"a model of {other}: only models of {BUILT_HERE} are built"
+        if library == "diffusers":
+            kind = "a LoRA" if "lora" in tags else "adapter or single-file weights"
+            return f"{kind} for diffusers, without the configuration of a model"
+        if self.has("config.json"):
+            return "its config.json names no model_type"
+        return formats.why_no_model(files)

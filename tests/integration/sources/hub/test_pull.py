@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,8 @@ from compilewatch.errors import ConfigError, SourceError, UsageError
 from compilewatch.records import ConfigBuild, LibraryBuild, ModelSpec, Part
 from compilewatch.sources.hub import pull as pulling
 from compilewatch.sources.hub.pull import RetryLimits, pull
-from compilewatch.sources.hub.pulled import HubSource, PullReport, read_pulled
+from compilewatch.sources.hub.pulled import PullReport, read_pulled
+from compilewatch.sources.hub.repositories import HubSource
 from compilewatch.sources.popularity import read_popularity
 from tests.doubles.misbehaving import Fault, dripping_body, dripping_headers, misbehaving
 from tests.integration.sources.hub_double import HubDouble, HubModel, serving
@@ -24,6 +24,7 @@ from tests.integration.sources.hub_double import HubDouble, HubModel, serving
 ACORN = {"model_type": "acorn", "architectures": ["AcornModel"], "hidden_size": 8}
 REMOTE = {"model_type": "oak", "architectures": ["OakModel"], "auto_map": {"AutoModel": "m.Oak"}}
 HASTY = RetryLimits(attempts=3, first_wait_seconds=0.01, longest_wait_seconds=0.05)
+PLACE = "column 16 (char 15)"
 HURRIED = RetryLimits(attempts=1, timeout_seconds=1.0)
 
 
@@ -50,57 +51,52 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.fixture
-def hub() -> Iterator[HubDouble]:
-    with serving(HubDouble(list(CATALOGUE), page_size=3)) as served:
-        yield served
+class Pulls:
+    """A hub, the list that pulls from it write, and what is read from the list."""
 
+    def __init__(self, hub: HubDouble, folder: Path, transformers: Path) -> None:
+        self.hub, self.listing = hub, folder / "pulled" / "models.toml"
+        self.cache, self.transformers = folder / "hub-cache", transformers
 
-@pytest.fixture
-def listing(tmp_path: Path) -> Path:
-    return tmp_path / "pulled" / "models.toml"
-
-
-@pytest.fixture
-def pull_from(hub: HubDouble, listing: Path, tmp_path: Path) -> Callable[..., PullReport]:
-    def run(**arguments: Any) -> PullReport:
+    def __call__(self, **arguments: Any) -> PullReport:
         settings: dict[str, Any] = {
-            "endpoint": hub.endpoint,
-            "output": listing,
-            "cache": tmp_path / "hub-cache",
+            "endpoint": self.hub.endpoint,
+            "output": self.listing,
+            "cache": self.cache,
             "limits": HASTY,
             "token": False,
         }
         return pull(**(settings | arguments))
 
-    return run
+    def specs(self, **more: Any) -> dict[str, ModelSpec]:
+        models = HubSource(path=self.listing, transformers=self.transformers, **more).models()
+        return {spec.name.removeprefix("org/"): spec for spec in models}
+
+    def names(self) -> list[str]:
+        models = read_pulled(self.listing).model
+        return [listed.repository.removeprefix("org/") for listed in models]
 
 
-def specs(listing: Path, miniature: Path, **more: Any) -> dict[str, ModelSpec]:
-    found = HubSource(path=listing, transformers=miniature, **more).models()
-    return {spec.name.removeprefix("org/"): spec for spec in found}
+@pytest.fixture
+def pulls(tmp_path: Path, miniature: Path) -> Iterator[Pulls]:
+    with serving(HubDouble(list(CATALOGUE), page_size=3)) as served:
+        yield Pulls(served, tmp_path, miniature)
 
 
-def names(listing: Path) -> list[str]:
-    return [m.repository.removeprefix("org/") for m in read_pulled(listing).model]
-
-
-def test_models_are_pinned_and_sorted_out(
-    pull_from: Callable[..., PullReport], hub: HubDouble, listing: Path, miniature: Path
-) -> None:
-    report = pull_from(top=8)
+def test_models_are_pinned_and_sorted_out(pulls: Pulls) -> None:
+    report = pulls(top=8)
     assert (report.models, report.configs, report.partial) == (8, 4, False)
     assert report.problems == {
         "gated: accept its terms on the Hub and set HF_TOKEN": 1,
         "private or deleted": 1,
         pulling.NO_CONFIGURATION: 1,
-        "malformed configuration: config.json, line 1: not JSON: Expecting value": 1,
+        f"malformed configuration: config.json: not JSON: Expecting value: line 1 {PLACE}": 1,
     }
-    found = specs(listing, miniature)
+    found = pulls.specs()
     assert list(found) == [m.id.removeprefix("org/") for m in CATALOGUE]
     acorn = found["acorn"]
     assert acorn.skip_reason is None
-    assert acorn.revision == hub.models["org/acorn"].sha
+    assert acorn.revision == pulls.hub.models["org/acorn"].sha
     assert (acorn.downloads, acorn.license, acorn.family) == (900, "mit", "acorn")
     assert (acorn.architecture, acorn.task) == ("AcornModel", "text")
     assert found["gated"].gated
@@ -114,15 +110,15 @@ def test_models_are_pinned_and_sorted_out(
 
 
 def test_only_configuration_files_are_fetched(
-    pull_from: Callable[..., PullReport], hub: HubDouble, monkeypatch: pytest.MonkeyPatch
+    pulls: Pulls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pull_from(top=8)
-    resolved = [request for request in hub.requests if "/resolve/" in request]
+    pulls(top=8)
+    resolved = [request for request in pulls.hub.requests if "/resolve/" in request]
     assert len(resolved) >= 8
     assert all(request.endswith("/config.json") for request in resolved)
     monkeypatch.setattr(pulling, "CONFIG_FILES", frozenset())
     with pytest.raises(UsageError, match=r"never config\.json"):
-        pull_from(top=1)
+        pulls(top=1)
 
 
 PIPELINE = HubModel(
@@ -173,21 +169,19 @@ def adapter(name: str, base: str) -> HubModel:
     return HubModel(id=f"org/{name}", library="peft", downloads=30, files=files)
 
 
-def test_all_configuration_files_of_a_repository_are_fetched_and_nothing_else(
-    pull_from: Callable[..., PullReport], hub: HubDouble, listing: Path, miniature: Path
-) -> None:
+def test_all_configuration_files_of_a_repository_are_fetched_and_nothing_else(pulls: Pulls) -> None:
     added = (
         *(PIPELINE, CHAIN, adapter("adapter", "org/acorn"), adapter("closed", "org/gated")),
         HubModel(id="org/large", downloads=20, config={"model_type": "acorn", "x": "x" * 2**21}),
         HubModel(id="org/weights", downloads=10, files={"model.gguf": None, "readme.md": None}),
     )
-    hub.models |= {each.id: each for each in added}
+    pulls.hub.models |= {each.id: each for each in added}
 
-    report = pull_from(top=99)
+    report = pulls(top=99)
 
     fetched = {
         request.partition("/resolve/")[2].partition("/")[2]
-        for request in hub.requests
+        for request in pulls.hub.requests
         if "/resolve/" in request
     }
     assert fetched == {
@@ -195,8 +189,8 @@ def test_all_configuration_files_of_a_repository_are_fetched_and_nothing_else(
         *("modules.json", "1_Pooling/config.json", "sentence_bert_config.json"),
         "adapter_config.json",
     }
-    assert not [r for r in hub.requests if r.startswith("GET") and "large" in r]
-    found = specs(listing, miniature)
+    assert not [r for r in pulls.hub.requests if r.startswith("GET") and "large" in r]
+    found = pulls.specs()
     assert {name for name in found if name.startswith("pipeline")} == {
         "pipeline#unet",
         "pipeline#text_encoder",
@@ -204,13 +198,13 @@ def test_all_configuration_files_of_a_repository_are_fetched_and_nothing_else(
     unet = found["pipeline#unet"]
     assert (unet.part, unet.component, unet.skip_reason) == (Part.COMPONENT, "unet", None)
     assert isinstance(unet.build, LibraryBuild)
-    assert Path(unet.build.configuration or "").is_relative_to(listing.parent)
+    assert Path(unet.build.configuration or "").is_relative_to(pulls.listing.parent)
     chain = found["chain"].build
     assert isinstance(chain, LibraryBuild)
     assert (Path(chain.configuration or "") / "1_Pooling" / "config.json").is_file()
     adapted = found["adapter"].build
     assert isinstance(adapted, ConfigBuild)
-    assert Path(adapted.adapter_file or "").is_relative_to(listing.parent)
+    assert Path(adapted.adapter_file or "").is_relative_to(pulls.listing.parent)
     assert found["adapter"].part is Part.WHOLE
     assert found["adapter"].skip_reason is None
     closed = "PEFT adapter: its base model org/gated: gated: accept its terms on the Hub and set"
@@ -221,7 +215,7 @@ def test_all_configuration_files_of_a_repository_are_fetched_and_nothing_else(
 
 
 def test_the_base_pipeline_of_an_adapter_of_diffusers_is_fetched_as_far_as_the_token_reaches(
-    pull_from: Callable[..., PullReport], hub: HubDouble, listing: Path, miniature: Path
+    pulls: Pulls,
 ) -> None:
     weights: dict[str, str | None] = {"pytorch_lora_weights.safetensors": None}
     for name, base in {"lora": "org/pipeline", "closed": "org/gated", "odd": "org/acorn"}.items():
@@ -229,12 +223,12 @@ def test_the_base_pipeline_of_an_adapter_of_diffusers_is_fetched_as_far_as_the_t
         added = HubModel(
             id=f"org/{name}", library="diffusers", downloads=30, files=weights, tags=tags
         )
-        hub.models[added.id] = added
-    hub.models[PIPELINE.id] = PIPELINE
+        pulls.hub.models[added.id] = added
+    pulls.hub.models[PIPELINE.id] = PIPELINE
 
-    pull_from(top=99)
+    pulls(top=99)
 
-    found = specs(listing, miniature)
+    found = pulls.specs()
     unet = found["lora#unet"]
     assert (unet.part, unet.skip_reason) == (Part.BASE_COMPONENT, None)
     assert isinstance(unet.build, LibraryBuild)
@@ -245,121 +239,101 @@ def test_the_base_pipeline_of_an_adapter_of_diffusers_is_fetched_as_far_as_the_t
     assert "without the configuration of a model" in (found["odd"].skip_reason or "")
 
 
-def test_a_hub_that_lists_no_files_has_at_most_a_config(
-    pull_from: Callable[..., PullReport], hub: HubDouble, listing: Path, miniature: Path
-) -> None:
-    for each in hub.models.values():
+def test_a_hub_that_lists_no_files_has_at_most_a_config(pulls: Pulls) -> None:
+    for each in pulls.hub.models.values():
         each.lists_files = False
-    pull_from(top=8)
-    assert specs(listing, miniature)["acorn"].skip_reason is None
-    without = specs(listing, miniature)["diffuser"].skip_reason
+    pulls(top=8)
+    assert pulls.specs()["acorn"].skip_reason is None
+    without = pulls.specs()["diffuser"].skip_reason
     assert (
         without
         == "adapter or single-file weights for diffusers, without the configuration of a model"
     )
 
 
-def test_the_list_is_read_without_network(
-    pull_from: Callable[..., PullReport], hub: HubDouble, listing: Path, miniature: Path
-) -> None:
-    pull_from(top=8)
-    hub.requests.clear()
-    acorn = specs(listing, miniature)["acorn"]
+def test_the_list_is_read_without_network(pulls: Pulls) -> None:
+    pulls(top=8)
+    pulls.hub.requests.clear()
+    acorn = pulls.specs()["acorn"]
     assert isinstance(acorn.build, ConfigBuild)
-    assert Path(acorn.build.config_file).is_relative_to(listing.parent)
-    assert Path(acorn.build.config_file).read_text() == hub.models["org/acorn"].text
-    assert hub.requests == []
+    assert Path(acorn.build.config_file).is_relative_to(pulls.listing.parent)
+    assert Path(acorn.build.config_file).read_text() == pulls.hub.models["org/acorn"].text
+    assert pulls.hub.requests == []
     Path(acorn.build.config_file).unlink()
-    gone = specs(listing, miniature)["acorn"]
+    gone = pulls.specs()["acorn"]
     assert "pull again" in (gone.skip_reason or "")
 
 
-def test_orders_and_filters_are_the_hubs(
-    pull_from: Callable[..., PullReport], listing: Path
-) -> None:
-    pull_from(top=2, sort="likes")
-    assert names(listing) == ["remote", "acorn"]
-    pull_from(top=1, sort="trending")
-    assert names(listing) == ["twin"]
-    pull_from(top=9, family="acorn", library="transformers")
-    assert names(listing) == ["acorn", "gated", "deleted", "twin"]
-    pull_from(top=9, task="text-generation")
-    assert names(listing) == ["acorn"]
-    pull_from(top=9, library="diffusers")
-    assert names(listing) == ["diffuser"]
+def test_orders_and_filters_are_the_hubs(pulls: Pulls) -> None:
+    pulls(top=2, sort="likes")
+    assert pulls.names() == ["remote", "acorn"]
+    pulls(top=1, sort="trending")
+    assert pulls.names() == ["twin"]
+    pulls(top=9, family="acorn", library="transformers")
+    assert pulls.names() == ["acorn", "gated", "deleted", "twin"]
+    pulls(top=9, task="text-generation")
+    assert pulls.names() == ["acorn"]
+    pulls(top=9, library="diffusers")
+    assert pulls.names() == ["diffuser"]
     for arguments in ({"sort": "fame"}, {"top": 0}):
         with pytest.raises(UsageError):
-            pull_from(**arguments)
-    assert names(listing) == ["diffuser"]
+            pulls(**arguments)
+    assert pulls.names() == ["diffuser"]
 
 
-def test_a_token_opens_gated_models(
-    pull_from: Callable[..., PullReport], listing: Path, miniature: Path
-) -> None:
-    pull_from(top=2, token="hf_good")
-    assert specs(listing, miniature)["gated"].skip_reason is None
-
-
-def test_endpoint_and_token_of_the_environment(hub: HubDouble, listing: Path) -> None:
+def test_endpoint_and_token_of_the_environment(pulls: Pulls) -> None:
     script = (
         "from pathlib import Path\n"
         "from compilewatch.sources.hub.pull import pull\n"
-        f"print(pull(top=2, output=Path({str(listing)!r})).configs)"
+        f"print(pull(top=2, output=Path({str(pulls.listing)!r})).configs)"
     )
     environment = os.environ | {
-        "HF_ENDPOINT": hub.endpoint,
+        "HF_ENDPOINT": pulls.hub.endpoint,
         "HF_TOKEN": "hf_good",
-        "HF_HOME": str(listing.parent / "home"),
+        "HF_HOME": str(pulls.listing.parent / "home"),
     }
     done = subprocess.run(
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True
     )
     assert done.stdout == "2\n", done.stderr
-    assert read_pulled(listing).endpoint == hub.endpoint
+    assert read_pulled(pulls.listing).endpoint == pulls.hub.endpoint
 
 
 def test_remote_code_needs_repository_and_commit_in_the_reviewed_file(
-    pull_from: Callable[..., PullReport],
-    hub: HubDouble,
-    listing: Path,
-    miniature: Path,
+    pulls: Pulls,
     tmp_path: Path,
 ) -> None:
-    pull_from(top=8)
+    pulls(top=8)
     allowed = tmp_path / "remote_code.toml"
     entry = '[[allow]]\nrepository = "org/remote"\nrevision = "{}"\nreason = "r"\ndate = "d"\n'
     allowed.write_text(entry.format("0" * 40))
-    refused = specs(listing, miniature, remote_code=allowed)["remote"]
+    refused = pulls.specs(remote_code=allowed)["remote"]
     assert (refused.skip_reason or "").startswith("remote code")
-    allowed.write_text(entry.format(hub.models["org/remote"].sha))
-    trusted = specs(listing, miniature, remote_code=allowed)["remote"]
+    allowed.write_text(entry.format(pulls.hub.models["org/remote"].sha))
+    trusted = pulls.specs(remote_code=allowed)["remote"]
     assert trusted.skip_reason is None
     assert isinstance(trusted.build, ConfigBuild)
     assert (trusted.build.trust_remote_code, trusted.build.repo) == (True, "org/remote")
     allowed.write_text(entry.format("main"))
     with pytest.raises(ConfigError, match=r"allow\[0\]\.revision"):
-        specs(listing, miniature, remote_code=allowed)
+        pulls.specs(remote_code=allowed)
 
 
-def test_passing_trouble_is_waited_out(
-    pull_from: Callable[..., PullReport], hub: HubDouble, listing: Path
-) -> None:
-    hub.fail("^/api/models$", 503, times=2)
-    hub.fail("/org/acorn/resolve/", 429, times=1, Retry_After="0")
-    hub.fail("/org/twin/resolve/", 500, times=2)
-    report = pull_from(top=8)
+def test_passing_trouble_is_waited_out(pulls: Pulls) -> None:
+    pulls.hub.fail("^/api/models$", 503, times=2)
+    pulls.hub.fail("/org/acorn/resolve/", 429, times=1, Retry_After="0")
+    pulls.hub.fail("/org/twin/resolve/", 500, times=2)
+    report = pulls(top=8)
     assert (report.configs, report.partial) == (4, False)
 
 
-def test_one_model_that_the_hub_fails_for_does_not_stop_the_rest(
-    pull_from: Callable[..., PullReport], hub: HubDouble, listing: Path
-) -> None:
-    hub.fail("/org/acorn/resolve/", 502)
-    report = pull_from(top=8)
+def test_one_model_that_the_hub_fails_for_does_not_stop_the_rest(pulls: Pulls) -> None:
+    pulls.hub.fail("/org/acorn/resolve/", 502)
+    report = pulls(top=8)
     assert report.partial
     assert report.message == "7 of 8 models pulled, then: 127.0.0.1: responds 502 Bad Gateway"
-    assert "acorn" not in names(listing)
-    assert len([r for r in hub.requests if "/org/acorn/" in r]) == HASTY.attempts
+    assert "acorn" not in pulls.names()
+    assert len([r for r in pulls.hub.requests if "/org/acorn/" in r]) == HASTY.attempts
 
 
 @pytest.mark.parametrize(
@@ -372,139 +346,109 @@ def test_one_model_that_the_hub_fails_for_does_not_stop_the_rest(
     ],
 )
 def test_an_outage_is_reported_and_what_there_is_is_kept(
-    pull_from: Callable[..., PullReport],
-    hub: HubDouble,
-    listing: Path,
-    miniature: Path,
+    pulls: Pulls,
     status: int,
     headers: dict[str, Any],
     says: str,
 ) -> None:
-    pull_from(top=8)
-    before = listing.read_text()
-    hub.models["org/fresh"] = model("fresh", 999, ACORN | {"hidden_size": 9})
-    hub.models["org/fresher"] = model("fresher", 998, ACORN | {"hidden_size": 10})
-    hub.fail("/org/(deleted|diffuser|fresher|gated|malformed)/resolve/", status, **headers)
+    pulls(top=8)
+    before = pulls.listing.read_text()
+    pulls.hub.models["org/fresh"] = model("fresh", 999, ACORN | {"hidden_size": 9})
+    pulls.hub.models["org/fresher"] = model("fresher", 998, ACORN | {"hidden_size": 10})
+    pulls.hub.fail("/org/(deleted|diffuser|fresher|gated|malformed)/resolve/", status, **headers)
     limits = HASTY if status else HURRIED
-    report = pull_from(top=8, workers=1 if status else 4, limits=limits)
+    report = pulls(top=8, workers=1 if status else 4, limits=limits)
     assert report.partial
     assert report.message is not None
     assert says in report.message
     assert "\n" not in report.message
-    kept = read_pulled(listing)
+    kept = read_pulled(pulls.listing)
     assert (kept.partial, kept.message) == (True, report.message)
     assert {m.repository for m in kept.model} >= {m.id for m in CATALOGUE} | {"org/fresh"}
-    assert len(specs(listing, miniature)) == len(kept.model)
+    assert len(pulls.specs()) == len(kept.model)
     # Nothing at all learnt: the list stays as it is.
-    after = listing.read_text()
-    hub.fail("^/api/models$", status, **headers)
+    after = pulls.listing.read_text()
+    pulls.hub.fail("^/api/models$", status, **headers)
     with pytest.raises(SourceError, match=r"127\.0\.0\.1"):
-        pull_from(top=8, limits=limits)
-    assert listing.read_text() == after != before
+        pulls(top=8, limits=limits)
+    assert pulls.listing.read_text() == after != before
 
 
-def test_pages_that_came_before_a_failure_count(
-    pull_from: Callable[..., PullReport], hub: HubDouble, listing: Path
-) -> None:
-    served = hub.note
+def test_pages_that_came_before_a_failure_count(pulls: Pulls) -> None:
+    served = pulls.hub.note
 
     def break_second_page(request: str, path: str) -> Any:
         if "cursor" in request:
-            hub.fail("^/api/models$", 500, times=1)
+            pulls.hub.fail("^/api/models$", 500, times=1)
         return served(request, path)
 
-    hub.note = break_second_page  # type: ignore[method-assign]
-    report = pull_from(top=8)
+    pulls.hub.note = break_second_page  # type: ignore[method-assign]
+    report = pulls(top=8)
     assert report.message == (
         "3 of 8 models pulled, then: 127.0.0.1: responds 500 Internal Server Error"
     )
-    assert names(listing) == ["acorn", "gated", "deleted"]
+    assert pulls.names() == ["acorn", "gated", "deleted"]
 
 
-def test_nobody_listens(listing: Path, tmp_path: Path) -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        endpoint = f"http://127.0.0.1:{unused.getsockname()[1]}"
-        with pytest.raises(SourceError, match=r"127\.0\.0\.1: cannot be reached") as caught:
-            pull(endpoint=endpoint, output=listing, cache=tmp_path / "c", limits=HASTY)
-    assert "\n" not in str(caught.value)
-    assert not listing.exists()
-
-
-def test_retries_are_reported_and_a_host_that_is_not_there_is_tried_once(
-    listing: Path, tmp_path: Path
-) -> None:
+def test_retries_are_reported_and_a_host_that_is_not_there_is_tried_once(pulls: Pulls) -> None:
     told: list[str] = []
-    with pytest.raises(SourceError, match="cannot be reached"):
-        pull(
-            output=listing,
-            endpoint="http://127.0.0.1:9",
-            cache=tmp_path,
-            limits=RetryLimits(attempts=3, first_wait_seconds=0.001),
-            notice=told.append,
-        )
+    limits = RetryLimits(attempts=3, first_wait_seconds=0.001)
+    with pytest.raises(SourceError, match=r"127\.0\.0\.1: cannot be reached") as caught:
+        pulls(endpoint="http://127.0.0.1:9", limits=limits, notice=told.append)
+    assert "\n" not in str(caught.value)
+    assert not pulls.listing.exists()
     assert [line.rpartition("; ")[2] for line in told] == ["attempt 2 of 3", "attempt 3 of 3"]
 
 
 @pytest.mark.parametrize("fault", [dripping_headers, dripping_body])
-def test_a_hub_that_sends_a_byte_now_and_then_is_given_up(
-    fault: Fault, listing: Path, tmp_path: Path
-) -> None:
+def test_a_hub_that_sends_a_byte_now_and_then_is_given_up(fault: Fault, pulls: Pulls) -> None:
     limits = RetryLimits(attempts=1, deadline_seconds=0.5)
     late = "no complete response within 0.5 s"
     with misbehaving(fault) as address, pytest.raises(SourceError, match=late):
-        pull(output=listing, endpoint=f"http://{address}", cache=tmp_path, limits=limits)
+        pulls(endpoint=f"http://{address}", limits=limits)
 
 
-def test_something_else_listens(hub: HubDouble, listing: Path, tmp_path: Path) -> None:
-    hub.listing = lambda query: ([{"error": "no list"}], None)  # type: ignore[method-assign]
+def test_something_else_listens(pulls: Pulls) -> None:
+    pulls.hub.listing = lambda query: ([{"error": "no list"}], None)  # type: ignore[method-assign]
     with pytest.raises(SourceError, match="is not a Hub"):
-        pull(endpoint=hub.endpoint, output=listing, cache=tmp_path / "c", limits=HASTY)
+        pulls()
 
 
-def test_an_interrupted_pull_keeps_what_it_has(
-    pull_from: Callable[..., PullReport], hub: HubDouble, listing: Path
-) -> None:
+def test_an_interrupted_pull_keeps_what_it_has(pulls: Pulls) -> None:
     def interrupt(done: int, total: int) -> None:
         raise KeyboardInterrupt
 
-    report = pull_from(top=8, workers=1, progress=interrupt)
+    report = pulls(top=8, workers=1, progress=interrupt)
     assert report.partial
     assert report.message is not None
     assert report.message.endswith("models pulled, then: interrupted")
-    assert "acorn" in names(listing)
+    assert "acorn" in pulls.names()
 
 
-def test_a_second_pull_fetches_only_what_is_new(
-    pull_from: Callable[..., PullReport], hub: HubDouble, listing: Path
-) -> None:
-    pull_from(top=1)
-    text = listing.read_text()
-    listing.write_text(text.replace("weights = false", "weights = true"))
-    hub.requests.clear()
-    pull_from(top=1)
-    assert [r for r in hub.requests if "/resolve/" in r] == []
+def test_a_second_pull_fetches_only_what_is_new(pulls: Pulls) -> None:
+    pulls(top=1)
+    text = pulls.listing.read_text()
+    pulls.listing.write_text(text.replace("weights = false", "weights = true"))
+    pulls.hub.requests.clear()
+    pulls(top=1)
+    assert [r for r in pulls.hub.requests if "/resolve/" in r] == []
     # What a person set is kept.
-    assert read_pulled(listing).model[0].weights
+    assert read_pulled(pulls.listing).model[0].weights
 
 
-def test_figures_by_architecture_are_written_beside_the_list(
-    pull_from: Callable[..., PullReport], listing: Path
-) -> None:
-    report = pull_from(top=8)
-    assert report.figures == str(listing.with_name("popularity.csv"))
+def test_figures_by_architecture_are_written_beside_the_list(pulls: Pulls) -> None:
+    report = pulls(top=8)
+    assert report.figures == str(pulls.listing.with_name("popularity.csv"))
     figures = read_popularity(Path(report.figures))
     assert (figures["acorn"].downloads, figures["acorn"].models) == (900 + 800 + 700 + 200, 4)
     # A selection says nothing about architectures at large.
-    assert pull_from(top=8, family="acorn").figures is None
-    assert pull_from(top=8, sort="likes").figures is None
+    assert pulls(top=8, family="acorn").figures is None
+    assert pulls(top=8, sort="likes").figures is None
 
 
-def test_threads_share_one_client_and_leave_none_behind(
-    pull_from: Callable[..., PullReport],
-) -> None:
+def test_threads_share_one_client_and_leave_none_behind(pulls: Pulls) -> None:
     before = threading.active_count()
-    pull_from(top=8, workers=4)
+    pulls(top=8, workers=4)
     from huggingface_hub import get_session
 
     assert type(get_session()).__name__ == "Client"
@@ -529,23 +473,18 @@ def test_threads_share_one_client_and_leave_none_behind(
         ),
     ],
 )
-def test_a_damaged_list_is_rejected(listing: Path, miniature: Path, text: str, says: str) -> None:
-    listing.parent.mkdir()
-    listing.write_text(text)
+def test_a_damaged_list_is_rejected(pulls: Pulls, text: str, says: str) -> None:
+    pulls.listing.parent.mkdir()
+    pulls.listing.write_text(text)
     with pytest.raises(ConfigError) as caught:
-        HubSource(path=listing, transformers=miniature).models()
+        pulls.specs()
     assert says in str(caught.value)
-    assert str(listing) in str(caught.value)
-
-
-def test_no_list(listing: Path) -> None:
-    with pytest.raises(SourceError, match="run `compilewatch pull`"):
-        HubSource(path=listing).models()
+    assert str(pulls.listing) in str(caught.value)
 
 
 @pytest.mark.parametrize(
     "endpoint", ["http://127.0.0.1:99999", "http://127.0.0.1:x", "ftp://host", "host", "http://"]
 )
-def test_an_address_that_is_none_is_rejected_at_once(tmp_path: Path, endpoint: str) -> None:
+def test_an_address_that_is_none_is_rejected_at_once(pulls: Pulls, endpoint: str) -> None:
     with pytest.raises(UsageError, match="is not an address: write https://host"):
-        pull(top=1, output=tmp_path / "hub.toml", endpoint=endpoint)
+        pulls(endpoint=endpoint)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from compilewatch.sources.hub.pulled import HubSource
+from compilewatch.sources.hub.repositories import HubSource
 from compilewatch.sources.transformers import scan
 from scripts import local_repositories
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,10 +11,10 @@ from compilewatch.config import inputs_folder
 from compilewatch.data import MODELS, REPOSITORIES
 from compilewatch.errors import ConfigError
 from compilewatch.records import ConfigBuild, LibraryBuild, ModelSpec, Part
-from compilewatch.sources.hub.repositories import Reviewed, read_reviewed
+from compilewatch.sources.hub.repositories import read_reviewed, reviewed_models
 from compilewatch.sources.transformers import Resolver, read_library, scan
 from tests import factories
-from tests.unit.sources.hub.conftest import Kind, Read
+from tests.unit.sources.hub.conftest import Read
 
 HEAD = 'reason = "Its documentation says so."\ndate = 2026-11-24\n'
 WEIGHTS = {"model.pt": None}
@@ -71,54 +72,40 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("inputs")
-@pytest.mark.parametrize("name", ["org/tagger", "org/any-copy"])
-def test_a_repository_with_a_line_is_the_model_that_it_names(name: str, read: Read) -> None:
-    (spec,) = read(Kind(files=WEIGHTS, name=name))
-    assert isinstance(spec.build, LibraryBuild)
-    assert (spec.build.library, spec.build.name) == ("open_clip", "tagger")
-    assert Path(spec.build.configuration or "").is_file()
-    assert (spec.name, spec.part, spec.skip_reason) == (name, Part.WHOLE, None)
-    assert spec.family == "tagger"
-
-
-@pytest.mark.usefixtures("inputs")
-def test_models_of_several_libraries_are_components(read: Read) -> None:
-    tagger, embeddings = sorted(
-        read(Kind(files=WEIGHTS, name="org/pipeline")), key=lambda spec: spec.name, reverse=True
-    )
-    assert tagger.name == "org/pipeline#tagger"
-    assert (tagger.part, tagger.component) == (Part.COMPONENT, "tagger")
+def test_a_repository_with_a_line_is_what_it_names(read: Read) -> None:
+    for name in ("org/tagger", "org/any-copy"):
+        (spec,) = read(WEIGHTS, name=name)
+        assert isinstance(spec.build, LibraryBuild)
+        assert (spec.build.library, spec.build.name) == ("open_clip", "tagger")
+        assert Path(spec.build.configuration or "").is_file()
+        assert (spec.name, spec.part, spec.skip_reason) == (name, Part.WHOLE, None)
+    embeddings, tagger = sorted(read(WEIGHTS, name="org/pipeline"), key=lambda spec: spec.name)
+    assert (tagger.name, tagger.component) == ("org/pipeline#tagger", "tagger")
     assert isinstance(embeddings.build, ConfigBuild)
     assert (embeddings.build.class_name, embeddings.part) == ("AcornModel", Part.COMPONENT)
     assert {tagger.repository, embeddings.repository} == {"org/pipeline"}
-
-
-@pytest.mark.usefixtures("inputs")
-def test_a_line_says_which_part_is_evaluated_or_why_nothing_is(read: Read) -> None:
-    (ported,) = read(Kind(files=WEIGHTS, name="org/ported"))
+    (ported,) = read(WEIGHTS, name="org/ported")
     assert isinstance(ported.build, LibraryBuild)
     assert (ported.build.name, ported.part) == ("Denoiser", Part.PORT)
-    (words,) = read(Kind(files={}, name="org/words"))
-    assert words.skip_reason == "no model: lists of words"
+    assert read({}, name="org/words")[0].skip_reason == "no model: lists of words"
 
 
 @pytest.mark.usefixtures("inputs")
 @pytest.mark.parametrize(
-    "kind",
+    ("files", "more"),
     [
         # Its own files say it.
-        Kind(files={"config.json": {"model_type": "acorn"}, **WEIGHTS}, name="org/tagger"),
+        ({"config.json": {"model_type": "acorn"}, **WEIGHTS}, {"name": "org/tagger"}),
         # PyTorch does not load it, and it is not there.
-        Kind(files={"model.gguf": None}, name="org/tagger"),
-        Kind(files={}, name="org/tagger", problem="gated"),
-        Kind(files=WEIGHTS, name="org/other"),
+        ({"model.gguf": None}, {"name": "org/tagger"}),
+        ({}, {"name": "org/tagger", "problem": "gated"}),
+        (WEIGHTS, {"name": "org/other"}),
     ],
 )
 def test_a_line_applies_only_where_nothing_else_resolves_a_repository(
-    kind: Kind, read: Read
+    files: dict[str, Any], more: dict[str, Any], read: Read
 ) -> None:
-    for spec in read(kind):
-        assert not isinstance(spec.build, LibraryBuild)
+    assert not any(isinstance(spec.build, LibraryBuild) for spec in read(files, **more))
 
 
 @pytest.mark.parametrize(
@@ -153,13 +140,9 @@ def test_a_line_that_says_too_little_or_too_much_is_rejected(
 
 def test_a_configuration_that_is_not_there_is_named(inputs: Path, miniature: Path) -> None:
     (inputs / "models" / "open_clip" / "tagger.json").unlink()
-    found = read_reviewed([inputs / "repositories.toml"])
+    lines = read_reviewed([inputs / "repositories.toml", inputs / "none.toml"])
     with pytest.raises(ConfigError, match=r"tagger\.json: cannot be read"):
-        found.models(spec_of("org/tagger"), Resolver(scan(miniature)))
-
-
-def test_a_file_that_does_not_exist_has_no_lines(tmp_path: Path) -> None:
-    assert read_reviewed([tmp_path / "repositories.toml"]) == Reviewed(())
+        reviewed_models(lines, spec_of("org/tagger"), Resolver(scan(miniature)))
 
 
 def test_all_shipped_lines_resolve_and_all_configurations_are_used() -> None:
@@ -167,15 +150,16 @@ def test_all_shipped_lines_resolve_and_all_configurations_are_used() -> None:
     shipped = read_reviewed([REPOSITORIES])
     resolver = Resolver(read_library())
     used: set[Path] = set()
-    for line, _ in shipped.lines:
-        for spec in shipped.models(spec_of(line.names[0].replace("*", "any")), resolver):
-            assert line.skip is not None or spec.skip_reason is None, (spec.name, spec.skip_reason)
-            if isinstance(spec.build, ConfigBuild | LibraryBuild) and line.skip is None:
-                path = _configuration(spec)
-                assert path.is_file()
-                used.add(path.relative_to(MODELS.resolve()))
-    there = {path.relative_to(MODELS) for path in MODELS.rglob("*.json")}
-    assert used == there
+    for line, _ in shipped:
+        spec = spec_of(line.names[0].replace("*", "any"))
+        for model in reviewed_models(shipped, spec, resolver):
+            assert line.skip is not None or model.skip_reason is None, (
+                model.name,
+                model.skip_reason,
+            )
+            if line.skip is None:
+                used.add(_configuration(model).relative_to(MODELS.resolve()))
+    assert used == {path.relative_to(MODELS) for path in MODELS.rglob("*.json")}
 
 
 def _configuration(spec: ModelSpec) -> Path:
