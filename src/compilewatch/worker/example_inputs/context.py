@@ -11,9 +11,8 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -105,9 +104,6 @@ class Context:
     module: nn.Module
     config: Any | None
     signature: Signature
-    rules: Mapping[str, Rule]
-    required_rules: Mapping[str, Rule]
-    fallback: Callable[..., Any] | None = None
     train: bool = False
     batch: int = BATCH
     length: int | None = None
@@ -129,17 +125,18 @@ class Context:
             return None
         if name in self.pending:  # a rule that depends on the argument being made
             return None
-        rules = [self.rules.get(name)]
-        if required or name in self.signature.required:
-            rules.append(self.required_rules.get(name))
-            rules.append(self.fallback and partial(self.fallback, name=name))
+        from compilewatch.worker.example_inputs import rules as known
+
         self.pending.append(name)
-        for rule in rules:
-            value = rule(self) if rule is not None else None
-            if value is not None:
-                self.values.setdefault(name, value)
-                break
+        value = known.rule(self, name)
+        if required or name in self.signature.required:
+            if value is None and name in known.REQUIRED_RULES:
+                value = known.REQUIRED_RULES[name](self)
+            if value is None and self.config is not None:
+                value = known.required_argument(self, name)
         self.pending.pop()
+        if value is not None:
+            self.values.setdefault(name, value)
         return self.values.get(name)
 
     @property
@@ -150,47 +147,42 @@ class Context:
         positions = self.number("max_position_embeddings", kind="text", default=SEQUENCE)
         return min(SEQUENCE, positions) if positions > 1 else SEQUENCE
 
-    def limit_length(self, length: int | None) -> None:
-        """Make texts of `length` tokens, or of as many as the model has positions; None: usual."""
-        if length is not None:
-            positions = self.number("max_position_embeddings", kind="text", default=length)
-            self.length = min(length, positions) if positions > 1 else length
-
     def uses(self, strategy: str) -> None:
         """Record a strategy; the first one comes first in the name."""
         self.strategies[strategy] = None
 
     # --- configuration ---------------------------------------------------------------------
 
-    def configs(self, kind: str | None = None) -> Iterator[Any]:
-        """Yield the configuration and its sub-configurations: of a kind, the root, the others."""
-        if self.config is None:
-            return
-        tree = list(_walk(self.config, ""))
+    def configs(self, kind: str | None = None) -> list[Any]:
+        """Return the configuration and its sub-configurations: of a kind, the root, the others."""
         words = KINDS.get(kind or "", ())
-        ranked = sorted(tree, key=lambda item: _rank(item[0], words))
-        for _, config in ranked:
-            yield config
+
+        def rank(item: tuple[str, Any]) -> int:
+            """Earlier words rank first, the root after all words, other parts last."""
+            path, _ = item
+            found = (place for place, word in enumerate(words) if word in path)
+            return next(found, len(words) + 1) if path else len(words)
+
+        tree = _walk(self.config, "") if self.config is not None else ()
+        return [config for _, config in sorted(tree, key=rank)]
 
     def find(self, *names: str, kind: str | None = None) -> Any:
         """Return the first of these settings that is not None; configurations of `kind` first."""
-        for config in self.configs(kind):
-            for name in names:
-                setting = getattr(config, name, None)
-                if setting is not None:
-                    return setting
-        return None
+        return next(self._settings(names, kind), None)
 
     def number(self, *names: str, kind: str | None = None, default: int) -> int:
         """Return `find` for one integer; of a sequence, its first element."""
-        for config in self.configs(kind):
-            for name in names:
-                setting = getattr(config, name, None)
-                if isinstance(setting, (list, tuple)) and setting:
-                    setting = setting[0]
-                if isinstance(setting, int) and not isinstance(setting, bool):
-                    return setting
+        for setting in self._settings(names, kind):
+            if isinstance(setting, (list, tuple)) and setting:
+                setting = setting[0]
+            if isinstance(setting, int) and not isinstance(setting, bool):
+                return setting
         return default
+
+    def _settings(self, names: Iterable[str], kind: str | None) -> Iterator[Any]:
+        configs = self.configs(kind)
+        settings = (getattr(config, name, None) for config in configs for name in names)
+        return (setting for setting in settings if setting is not None)
 
     def lacks(self, medium: str) -> bool:
         """Whether a model of several media was built without the tower of this medium."""
@@ -223,9 +215,7 @@ class Context:
             return int(word)
         if word in ("batch_size", "batch", "bs", "bsz"):
             return self.batch
-        if word.endswith(
-            ("sequence_length", "seq_length", "seq_len", "seqlen", "input_ids_length")
-        ):
+        if word.endswith(_TOKENS):
             return self.sequence
         if word in ("frames", "num_frames", "time_steps"):
             return 8
@@ -238,24 +228,24 @@ class Context:
     @property
     def fake_mode(self) -> FakeTensorMode | None:
         """The mode under which the module's own parameters were made."""
-        for parameter in self.module.parameters():
-            if isinstance(parameter, FakeTensor):
-                return parameter.fake_mode
-            return None
-        return None
+        first = next(self.module.parameters(), None)
+        return first.fake_mode if isinstance(first, FakeTensor) else None
 
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of the module's floating-point parameters."""
-        for parameter in self.module.parameters():
-            if parameter.dtype.is_floating_point:
-                return parameter.dtype
-        return torch.get_default_dtype()
+        dtypes = (p.dtype for p in self.module.parameters() if p.dtype.is_floating_point)
+        return next(dtypes, torch.get_default_dtype())
 
-    def vocabulary(self, embedding: nn.Module | None = None) -> int:
+    def vocabulary(self) -> int:
         """Return the number of ids of the input embedding, or the configured vocabulary size."""
-        if embedding is None:
-            embedding = _input_embedding(self.module)
+        try:
+            embedding = self.module.get_input_embeddings()
+        except (NotImplementedError, AttributeError):
+            # For a model of another library, the first embedding is that of the input.
+            of_transformers = hasattr(self.module, "get_input_embeddings")
+            modules = () if of_transformers else self.module.modules()
+            embedding = next((m for m in modules if isinstance(m, nn.Embedding)), None)
         if isinstance(embedding, nn.Embedding):
             return int(embedding.num_embeddings)
         return self.number("vocab_size", kind="text", default=1000)
@@ -268,8 +258,7 @@ class Context:
 
     def integers(self, name: str, low: int, high: int, *shape: int) -> torch.Tensor:
         """Return int64 values in [low, high)."""
-        high = max(high, low + 1)
-        return torch.randint(low, high, shape, generator=generator(name))
+        return torch.randint(low, max(high, low + 1), shape, generator=generator(name))
 
 
 def _walk(config: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
@@ -279,27 +268,6 @@ def _walk(config: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
     for name, value in vars(config).items():
         if hasattr(value, "model_type") and hasattr(value, "to_dict"):
             yield from _walk(value, f"{path}.{name.lstrip('_')}" if path else name, depth + 1)
-
-
-def _rank(path: str, words: tuple[str, ...]) -> int:
-    """Earlier words rank first, the root after all words, other sub-configurations last."""
-    if not path:
-        return len(words)
-    for rank, word in enumerate(words):
-        if word in path:
-            return rank
-    return len(words) + 1
-
-
-def _input_embedding(module: nn.Module) -> nn.Module | None:
-    getter = getattr(module, "get_input_embeddings", None)
-    if getter is None:  # not a model of Transformers
-        return next((m for m in module.modules() if isinstance(m, nn.Embedding)), None)
-    try:
-        embedding = getter()
-    except (NotImplementedError, AttributeError):
-        return None
-    return embedding if isinstance(embedding, nn.Module) else None
 
 
 ALONG_SEQUENCE: dict[str, str] = {

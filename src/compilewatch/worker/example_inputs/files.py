@@ -41,8 +41,8 @@ from compilewatch.worker.subject import ExampleInputs
 
 GRAPHS = "torch_geometric.data"
 
-Resolve = Callable[[str], int]
-"""Returns the size that a name in an expression means."""
+Resolve = Callable[[str], int] | None
+"""Returns the size that a name in an expression means; None in files, which contain numbers."""
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -70,11 +70,29 @@ def from_spec(name: str, spec: Any, resolve: Resolve, float_dtype: torch.dtype) 
     unknown = set(spec) - KEYS
     if unknown:
         raise InputsError(f"{name}: unknown {', '.join(sorted(unknown))}; known: {_known(KEYS)}")
-    for key in CONTAINERS:
-        if key in spec:
-            return _container(name, key, spec[key], resolve, float_dtype)
+    key = next((key for key in CONTAINERS if key in spec), None)
+    if key is not None:
+        content: Any = spec[key]
+        is_list = key in ("items", "tuple")
+        if not isinstance(content, list if is_list else dict):
+            kind = "a list of tables" if is_list else "a table of tables"
+            raise InputsError(f"{name}: {key} must be {kind}")
+        if is_list:
+            named = ((f"{name}[{i}]", inner) for i, inner in enumerate(content))
+            values = [from_spec(n, inner, resolve, float_dtype) for n, inner in named]
+            return tuple(values) if key == "tuple" else values
+        entries = {
+            k: from_spec(f"{name}.{k}", inner, resolve, float_dtype) for k, inner in content.items()
+        }
+        return attributes_object(entries) if key == "attributes" else entries
+    dtype = spec.get("dtype")
+    if dtype is not None and dtype not in DTYPES:
+        raise InputsError(f"{name}: unknown dtype {dtype!r}; known: {_known(DTYPES)}")
     if "values" in spec:
-        return _literal(name, spec)
+        try:
+            return torch.tensor(spec["values"], dtype=DTYPES.get(dtype or ""))
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputsError(f"{name}: values are not a tensor: {_line(error)}") from None
     if "shape" in spec:
         return _filled(name, spec, resolve, float_dtype)
     if "value" in spec:
@@ -84,18 +102,49 @@ def from_spec(name: str, spec: Any, resolve: Resolve, float_dtype: torch.dtype) 
     raise InputsError(f"{name}: needs one of shape, values, value, none, {', '.join(CONTAINERS)}")
 
 
-def _container(
-    name: str, key: str, content: Any, resolve: Resolve, float_dtype: torch.dtype
-) -> Any:
-    if key in ("items", "tuple"):
-        if not isinstance(content, list):
-            raise InputsError(f"{name}: {key} must be a list of tables")
-        items = [from_spec(f"{name}[{i}]", s, resolve, float_dtype) for i, s in enumerate(content)]
-        return tuple(items) if key == "tuple" else items
-    if not isinstance(content, dict):
-        raise InputsError(f"{name}: {key} must be a table of tables")
-    entries = {k: from_spec(f"{name}.{k}", s, resolve, float_dtype) for k, s in content.items()}
-    return attributes_object(entries) if key == "attributes" else entries
+def _filled(
+    name: str, spec: dict[str, Any], resolve: Resolve, float_dtype: torch.dtype
+) -> torch.Tensor:
+    fill = spec.get("fill", "normal")
+    if fill not in FILLS:
+        raise InputsError(f"{name}: unknown fill {fill!r}; known: {_known(FILLS)}")
+    if not isinstance(spec["shape"], list):
+        raise InputsError(f"{name}: shape must be a list of sizes")
+    shape = [size_of(name, size, resolve) for size in spec["shape"]]
+    default = torch.int64 if fill == "randint" else float_dtype
+    dtype = DTYPES.get(spec.get("dtype") or "", default)
+    try:
+        if fill == "randint":
+            low = size_of(name, spec.get("low", 0), resolve)
+            high = size_of(name, spec.get("high", 2), resolve)
+            return torch.randint(low, high, shape, generator=generator(name)).to(dtype)
+        if fill in ("normal", "uniform"):
+            draw = torch.randn if fill == "normal" else torch.rand
+            return draw(shape, generator=generator(name)).to(dtype)
+        constant = {"zeros": 0, "ones": 1}.get(fill, spec.get("value", 0))
+        return torch.full(shape, constant, dtype=dtype)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputsError(f"{name}: cannot be filled: {_line(error)}") from None
+
+
+def size_of(name: str, size: Any, resolve: Resolve) -> int:
+    """Return one size of a shape, from a number or a product such as `"batch*2"`."""
+    if isinstance(size, bool) or not isinstance(size, (int, str)):
+        raise InputsError(f"{name}: {size!r} is not a size")
+    product = 1
+    for factor in map(str.strip, str(size).split("*")):
+        if not factor.isdigit() and resolve is None:
+            raise InputsError(f"{name}: {factor!r} is not a size; a file contains numbers")
+        product *= int(factor) if factor.isdigit() or resolve is None else resolve(factor)
+    return product
+
+
+def _known(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+def _line(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def to_spec(name: str, value: Any) -> dict[str, Any]:
@@ -108,7 +157,7 @@ def to_spec(name: str, value: Any) -> dict[str, Any]:
         return _tensor_spec(name, value)
     if value is None:
         return {"none": True}
-    if isinstance(value, (bool, int, float, str)) or _is_plain(value):
+    if _is_plain(value):
         return {"value": value}
     if isinstance(value, (list, tuple)):
         key = "tuple" if isinstance(value, tuple) else "items"
@@ -118,6 +167,29 @@ def to_spec(name: str, value: Any) -> dict[str, Any]:
         key = "entries" if isinstance(value, dict) else "attributes"
         return {key: {k: to_spec(f"{name}.{k}", v) for k, v in entries.items()}}
     raise InputsError(f"{name}: a {type(value).__name__} cannot be written to a file")
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(_is_plain(v) for v in value)
+    return isinstance(value, (bool, int, float, str))
+
+
+def _tensor_spec(name: str, tensor: torch.Tensor) -> dict[str, Any]:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    spec: dict[str, Any] = {"shape": list(tensor.shape), "dtype": dtype}
+    if isinstance(tensor, torch._subclasses.FakeTensor):
+        if not tensor.dtype.is_floating_point:
+            raise InputsError(f"{name}: a fake tensor has no values to write; make real inputs")
+        return spec | {"fill": "normal"}
+    if tensor.numel() and bool((tensor == tensor.flatten()[0]).all()):
+        return spec | {"fill": "full", "value": tensor.flatten()[0].item()}
+    if tensor.dtype.is_floating_point or tensor.dtype.is_complex or not tensor.numel():
+        return spec | {"fill": "normal"}
+    return {"dtype": dtype, "values": tensor.tolist()}
+
+
+# --- objects with attributes, and the state of earlier calls --------------------------------------
 
 
 def attributes_object(values: dict[str, Any]) -> Any:
@@ -144,87 +216,6 @@ def attributes_of(value: Any) -> dict[str, Any] | None:
     if geometric is not None and isinstance(value, geometric.Data):
         return dict(value.to_dict())
     return None
-
-
-def size_of(name: str, size: Any, resolve: Resolve) -> int:
-    """Return one size of a shape, from a number or a product such as `"batch*2"`."""
-    if isinstance(size, bool) or not isinstance(size, (int, str)):
-        raise InputsError(f"{name}: {size!r} is not a size")
-    product = 1
-    for factor in str(size).split("*"):
-        factor = factor.strip()
-        product *= int(factor) if factor.isdigit() else resolve(factor)
-    return product
-
-
-def _literal(name: str, spec: dict[str, Any]) -> torch.Tensor:
-    dtype = _dtype(name, spec.get("dtype"), None)
-    try:
-        return torch.tensor(spec["values"], dtype=dtype)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputsError(f"{name}: values are not a tensor: {_line(error)}") from None
-
-
-def _filled(
-    name: str, spec: dict[str, Any], resolve: Resolve, float_dtype: torch.dtype
-) -> torch.Tensor:
-    fill = spec.get("fill", "normal")
-    if fill not in FILLS:
-        raise InputsError(f"{name}: unknown fill {fill!r}; known: {_known(FILLS)}")
-    if not isinstance(spec["shape"], list):
-        raise InputsError(f"{name}: shape must be a list of sizes")
-    shape = [size_of(name, size, resolve) for size in spec["shape"]]
-    default = torch.int64 if fill == "randint" else float_dtype
-    dtype = _dtype(name, spec.get("dtype"), default)
-    try:
-        if fill == "randint":
-            low = size_of(name, spec.get("low", 0), resolve)
-            high = size_of(name, spec.get("high", 2), resolve)
-            return torch.randint(low, high, shape, generator=generator(name)).to(dtype)
-        if fill in ("normal", "uniform"):
-            draw = torch.randn if fill == "normal" else torch.rand
-            return draw(shape, generator=generator(name)).to(dtype)
-        constant = {"zeros": 0, "ones": 1}.get(fill, spec.get("value", 0))
-        return torch.full(shape, constant, dtype=dtype)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputsError(f"{name}: cannot be filled: {_line(error)}") from None
-
-
-def _tensor_spec(name: str, tensor: torch.Tensor) -> dict[str, Any]:
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    spec: dict[str, Any] = {"shape": list(tensor.shape), "dtype": dtype}
-    if isinstance(tensor, torch._subclasses.FakeTensor):
-        if not tensor.dtype.is_floating_point:
-            raise InputsError(f"{name}: a fake tensor has no values to write; make real inputs")
-        return spec | {"fill": "normal"}
-    if tensor.numel() and bool((tensor == tensor.flatten()[0]).all()):
-        return spec | {"fill": "full", "value": tensor.flatten()[0].item()}
-    if tensor.dtype.is_floating_point or tensor.dtype.is_complex or not tensor.numel():
-        return spec | {"fill": "normal"}
-    return {"dtype": dtype, "values": tensor.tolist()}
-
-
-def _dtype(name: str, dtype_name: Any, default: torch.dtype | None) -> torch.dtype | None:
-    if dtype_name is None:
-        return default
-    if dtype_name not in DTYPES:
-        raise InputsError(f"{name}: unknown dtype {dtype_name!r}; known: {_known(DTYPES)}")
-    dtype: torch.dtype = DTYPES[dtype_name]
-    return dtype
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, list):
-        return all(_is_plain(v) for v in value)
-    return isinstance(value, (bool, int, float, str))
-
-
-def _known(names: Any) -> str:
-    return ", ".join(sorted(names))
-
-
-def _line(error: BaseException) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def fake_values(values: Any, mode: FakeTensorMode) -> Any:
@@ -285,6 +276,14 @@ def call(function: Callable[..., Any], values: dict[str, Any], mode: FakeTensorM
         return function(**values)
 
 
+def to_fake(inputs: ExampleInputs, fake_mode: FakeTensorMode) -> ExampleInputs:
+    """Return the same inputs with each tensor made fake under a mode."""
+    args, kwargs = fake_values((inputs.args, inputs.kwargs), fake_mode)
+    return replace(inputs, args=args, kwargs=kwargs)
+
+
+# --- files ----------------------------------------------------------------------------------------
+
 SCHEMA = 1
 
 NUMBERS = re.compile(r"\[\n((?:\s+[\w.+-]+,\n)+)\s*\]")
@@ -306,16 +305,31 @@ def load_inputs_file(path: Path) -> ExampleInputs:
 
     Raises InputsError, in one line, for a file that is missing, malformed or of another format.
     """
-    if path.suffix == ".toml":
-        return _load_toml(path)
-    if path.suffix != ".safetensors":
+    if path.suffix not in (".toml", ".safetensors"):
         raise InputsError(f"{path}: inputs are read from .toml or .safetensors files")
+    if path.suffix == ".safetensors":
+        try:
+            with safe_open(path, framework="pt") as tensors:
+                kwargs = {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError) as error:
+            raise InputsError(f"{path}: not a safetensors file: {error}") from None
+        return ExampleInputs(strategy="file", kwargs=kwargs)
+
     try:
-        with safe_open(path, framework="pt") as tensors:
-            kwargs = {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise InputsError(f"{path}: not a safetensors file: {error}") from None
-    return ExampleInputs(strategy="file", kwargs=kwargs)
+        document = msgspec.convert(tomllib.loads(path.read_text("utf-8")), InputsFile)
+        dynamic = {n: {int(d): s for d, s in v.items()} for n, v in document.dynamic_shapes.items()}
+        if document.schema != SCHEMA:
+            raise InputsError(f"schema {document.schema} is unknown; this version reads {SCHEMA}")
+        specs = {f"args[{i}]": spec for i, spec in enumerate(document.args)} | document.inputs
+        values = {n: from_spec(n, spec, None, torch.float32) for n, spec in specs.items()}
+    except OSError as error:
+        raise InputsError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise InputsError(f"{path}: not an inputs file: {error}") from None
+    except InputsError as error:
+        raise InputsError(f"{path}: {error}") from None
+    args = tuple(values.pop(f"args[{i}]") for i in range(len(document.args)))
+    return ExampleInputs(strategy="file", args=args, kwargs=values, dynamic_shapes=dynamic)
 
 
 SKELETON = """
@@ -347,39 +361,3 @@ def inputs_to_toml(inputs: ExampleInputs, unknown: Iterable[str] = ()) -> str:
         lambda array: f"[{', '.join(array[1].replace(',', ' ').split())}]", tomli_w.dumps(document)
     )
     return known + "".join(SKELETON.format(name=name) for name in unknown)
-
-
-def to_fake(inputs: ExampleInputs, fake_mode: FakeTensorMode) -> ExampleInputs:
-    """Return the same inputs with each tensor made fake under a mode."""
-    return replace(
-        inputs,
-        args=fake_values(inputs.args, fake_mode),
-        kwargs=fake_values(inputs.kwargs, fake_mode),
-    )
-
-
-def _load_toml(path: Path) -> ExampleInputs:
-    try:
-        document = msgspec.convert(tomllib.loads(path.read_text("utf-8")), InputsFile)
-        dynamic = {n: {int(d): s for d, s in v.items()} for n, v in document.dynamic_shapes.items()}
-    except OSError as error:
-        raise InputsError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise InputsError(f"{path}: not an inputs file: {error}") from None
-    if document.schema != SCHEMA:
-        raise InputsError(
-            f"{path}: schema {document.schema} is unknown; this version reads {SCHEMA}"
-        )
-    try:
-        args = tuple(_spec(f"args[{i}]", s) for i, s in enumerate(document.args))
-        kwargs = {name: _spec(name, spec) for name, spec in document.inputs.items()}
-    except InputsError as error:
-        raise InputsError(f"{path}: {error}") from None
-    return ExampleInputs(strategy="file", args=args, kwargs=kwargs, dynamic_shapes=dynamic)
-
-
-def _spec(name: str, spec: dict[str, Any]) -> Any:
-    def refuse(size: str) -> int:
-        raise InputsError(f"{name}: {size!r} is not a size; a file contains numbers")
-
-    return from_spec(name, spec, refuse, torch.float32)

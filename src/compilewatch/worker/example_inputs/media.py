@@ -29,6 +29,101 @@ GRIDS = ("image_grid_thw", "grid_thw")
 POSITIONS = ("image_position_ids", "pixel_position_ids")
 
 
+def rule(ctx: Context, name: str) -> Any:
+    """Return the value of an argument of this name, None without a rule or to keep its default."""
+    batch, side, pixels = ctx.batch, patches_per_side(ctx), None
+    tiles = ctx.number("max_num_tiles", kind="image", default=1)
+    match name:
+        case "pixel_values":
+            return _pixel_values(ctx)
+        case "flattened_patches":
+            # (batch, patches, 2 + values): row and column of each patch from 1, then its pixels.
+            ctx.uses("vision")
+            places = _position_grid(ctx).flip(-1) + 1
+            count = _patch_features(ctx, image_layer(ctx))
+            pixels = ctx.normal(name, *places.shape[:2], count)
+            return torch.cat((places.to(pixels.dtype), pixels), dim=-1)
+        case "pixel_values_videos":  # (batch, frames, channels, height, width), but beside images
+            if ctx.lacks("video") or "pixel_values" in ctx.signature.parameters:
+                return None
+            ctx.uses("video")
+            return ctx.normal(name, batch, _video_frames(ctx), channels(ctx), *image_size(ctx))
+        case "image_grid_thw" | "grid_thw":  # patches over time, height and width of each image
+            has_pixels = ctx.value("pixel_values") is not None
+            takes = has_pixels or "hidden_states" in ctx.signature.parameters
+            return torch.tensor([[1, side, side]] * batch) if takes else None
+        case "image_merge_sizes" | "merge_sizes":
+            return torch.ones(batch, dtype=torch.int64)
+        case "aspect_ratio_ids":
+            return torch.ones(batch, 1, dtype=torch.int64)
+        case "aspect_ratio_mask":  # the first tile is filled
+            mask = torch.zeros(batch, 1, tiles, dtype=torch.int64)
+            mask[..., 0] = 1
+            return mask
+        case "cross_attention_mask":  # (batch, sequence, 1, tiles): every token sees the first tile
+            filled, ids = ctx.value("aspect_ratio_mask"), ctx.value("input_ids")
+            if filled is None or ids is None:
+                return None
+            return filled[:, None].expand(-1, ids.shape[1], -1, -1).contiguous()
+        case "input_features":
+            return _input_features(ctx)
+        case "input_values":
+            return _input_values(ctx)
+        case "input_features_mask" | "feature_attention_mask":
+            return features_mask(ctx)
+        case _ if name not in OF_PIXELS or (pixels := ctx.value("pixel_values")) is None:
+            return None
+        case "target_sizes" | "spatial_shapes":  # patches over height and width of each image
+            return torch.tensor([[side, side]] * batch)
+        case "pixel_attention_mask":  # ones over the patches (batch, patches) or tiles
+            if "spatial_shapes" in ctx.signature.parameters:
+                return torch.ones(pixels.shape[:2], dtype=torch.int64)
+            documented = ctx.signature.documented_shape(name) or ()
+            if len(documented) == 2 or name in ctx.signature.required:
+                return torch.ones(pixels.shape[:2], dtype=torch.bool)
+            return None
+    return _position_grid(ctx)
+
+
+OF_PIXELS = frozenset({"target_sizes", "spatial_shapes", "pixel_attention_mask", *POSITIONS})
+"""Arguments that are made beside pixels only."""
+
+
+def _vision_hidden_states(ctx: Context) -> torch.Tensor | None:
+    """Packed patches, as vision towers with a grid name them."""
+    if "grid_thw" not in ctx.signature.parameters:
+        return None
+    ctx.uses("vision")
+    return _packed_patches(ctx, "hidden_states", image_layer(ctx))
+
+
+def _image_sizes(ctx: Context) -> torch.Tensor | None:
+    """Return (images, 2): height and width; for models with tiles, one of their resolutions."""
+    if (pixels := ctx.value("pixel_values")) is None:
+        return None
+    return torch.tensor([list(_resolution(ctx) or pixels.shape[-2:])] * ctx.batch)
+
+
+def _padding_mask(ctx: Context) -> torch.Tensor | None:
+    """Return ones over the samples of `input_values`, in its shape if so documented, or over the
+    samples from which `input_features` were made."""
+    values, features = ctx.value("input_values"), ctx.value("input_features")
+    if values is None and features is not None:
+        return torch.ones(features.shape[0], max(features.shape[1:]) * HOP, dtype=torch.bool)
+    if values is None:
+        return None
+    dims = len(ctx.signature.documented_shape("padding_mask") or ())
+    shape = values.shape if dims == values.dim() else (values.shape[0], values.shape[-1])
+    return torch.ones(shape, dtype=torch.bool)
+
+
+REQUIRED_RULES: dict[str, Rule] = {
+    "hidden_states": _vision_hidden_states,
+    "image_sizes": _image_sizes,
+    "padding_mask": _padding_mask,
+}
+
+
 def image_size(ctx: Context) -> tuple[int, int]:
     """Return the configured height and width, or 224 x 224; smaller if any size is possible.
 
@@ -108,44 +203,12 @@ def _pixel_values(ctx: Context) -> torch.Tensor | None:
         return ctx.normal("pixel_values", ctx.batch, count, first.in_features)
     if "pixel_attention_mask" in parameters:
         return ctx.normal("pixel_values", ctx.batch, 1, *plain)
-    if _is_video(ctx):
+    frames = ctx.find("num_frames", kind="video")
+    if frames is not None and "pixel_values_videos" not in parameters:
         ctx.strategies.pop("vision", None)
         ctx.uses("video")
         return ctx.normal("pixel_values", ctx.batch, _video_frames(ctx), *plain)
     return ctx.normal("pixel_values", ctx.batch, *plain)
-
-
-def _flattened_patches(ctx: Context) -> torch.Tensor:
-    """Return (batch, patches, 2 + values): row and column of each patch from 1, then its pixels."""
-    ctx.uses("vision")
-    places = _position_grid(ctx).flip(-1) + 1
-    count = _patch_features(ctx, image_layer(ctx))
-    pixels = ctx.normal("flattened_patches", *places.shape[:2], count)
-    return torch.cat((places.to(pixels.dtype), pixels), dim=-1)
-
-
-def _pixel_values_videos(ctx: Context) -> torch.Tensor | None:
-    """Return (batch, frames, channels, height, width); None if the forward also takes images."""
-    if ctx.lacks("video") or "pixel_values" in ctx.signature.parameters:
-        return None
-    ctx.uses("video")
-    return ctx.normal(
-        "pixel_values_videos", ctx.batch, _video_frames(ctx), channels(ctx), *image_size(ctx)
-    )
-
-
-def _grid_thw(ctx: Context) -> torch.Tensor | None:
-    """(images, 3): patches over time, height and width of each image."""
-    if ctx.value("pixel_values") is None and "hidden_states" not in ctx.signature.parameters:
-        return None
-    side = patches_per_side(ctx)
-    return torch.tensor([[1, side, side]] * ctx.batch)
-
-
-def _patch_counts(ctx: Context) -> torch.Tensor:
-    """(images, 2): patches over height and width of each image."""
-    side = patches_per_side(ctx)
-    return torch.tensor([[side, side]] * ctx.batch)
 
 
 def _position_grid(ctx: Context) -> torch.Tensor:
@@ -154,47 +217,6 @@ def _position_grid(ctx: Context) -> torch.Tensor:
     rows, columns = torch.meshgrid(side, side, indexing="ij")
     grid = torch.stack((columns.flatten(), rows.flatten()), dim=-1)
     return grid.expand(ctx.batch, -1, -1).contiguous()
-
-
-def _image_sizes(ctx: Context) -> torch.Tensor:
-    """Return (images, 2): height and width; for models with tiles, one of their resolutions."""
-    size = _resolution(ctx) or tuple(ctx.value("pixel_values").shape[-2:])
-    return torch.tensor([list(size)] * ctx.batch)
-
-
-def _pixel_attention_mask(ctx: Context) -> torch.Tensor | None:
-    """Return ones over the patches (batch, patches) or tiles (batch, tiles); otherwise None."""
-    pixels = ctx.value("pixel_values")
-    if "spatial_shapes" in ctx.signature.parameters:
-        return torch.ones(pixels.shape[:2], dtype=torch.int64)
-    documented = ctx.signature.documented_shape("pixel_attention_mask") or ()
-    if len(documented) == 2 or "pixel_attention_mask" in ctx.signature.required:
-        return torch.ones(pixels.shape[:2], dtype=torch.bool)
-    return None
-
-
-def _aspect_ratio_mask(ctx: Context) -> torch.Tensor:
-    """(batch, 1, tiles): the first tile is filled."""
-    tiles = ctx.number("max_num_tiles", kind="image", default=1)
-    mask = torch.zeros(ctx.batch, 1, tiles, dtype=torch.int64)
-    mask[..., 0] = 1
-    return mask
-
-
-def _cross_attention_mask(ctx: Context) -> torch.Tensor | None:
-    """(batch, sequence, 1, tiles): every token sees the first tile."""
-    tiles, ids = ctx.value("aspect_ratio_mask"), ctx.value("input_ids")
-    if tiles is None or ids is None:
-        return None
-    return tiles[:, None].expand(-1, ids.shape[1], -1, -1).contiguous()
-
-
-def _vision_hidden_states(ctx: Context) -> torch.Tensor | None:
-    """Packed patches, as vision towers with a grid name them."""
-    if "grid_thw" not in ctx.signature.parameters:
-        return None
-    ctx.uses("vision")
-    return _packed_patches(ctx, "hidden_states", image_layer(ctx))
 
 
 def image_layer(ctx: Context) -> nn.Module | None:
@@ -245,13 +267,6 @@ def _resolution(ctx: Context) -> tuple[int, int] | None:
 
 def _video_frames(ctx: Context) -> int:
     return ctx.number("num_frames", "frames_per_clip", kind="video", default=8)
-
-
-def _is_video(ctx: Context) -> bool:
-    return (
-        ctx.find("num_frames", kind="video") is not None
-        and "pixel_values_videos" not in ctx.signature.parameters
-    )
 
 
 SAMPLES = 19_200
@@ -327,19 +342,6 @@ def features_mask(ctx: Context) -> torch.Tensor | None:
     return torch.ones(features.shape[0], features.shape[over_time], dtype=torch.int64)
 
 
-def _padding_mask(ctx: Context) -> torch.Tensor | None:
-    """Return ones over the samples of `input_values`, in its shape if so documented, or over the
-    samples from which `input_features` were made."""
-    values, features = ctx.value("input_values"), ctx.value("input_features")
-    if values is None and features is not None:
-        return torch.ones(features.shape[0], max(features.shape[1:]) * HOP, dtype=torch.bool)
-    if values is None:
-        return None
-    dims = len(ctx.signature.documented_shape("padding_mask") or ())
-    shape = values.shape if dims == values.dim() else (values.shape[0], values.shape[-1])
-    return torch.ones(shape, dtype=torch.bool)
-
-
 def audio_layer(ctx: Context) -> nn.Module | None:
     """Return the convolution or projection that processes the frames first.
 
@@ -385,37 +387,3 @@ def _audio_frames(ctx: Context) -> int:
     positions = ctx.number("max_source_positions", kind="audio", default=0)
     fixed = isinstance(audio_layer(ctx), nn.Conv1d) and positions and not _transposes(ctx)
     return 2 * positions if fixed else FRAMES
-
-
-def _of_pixels(make: Rule) -> Rule:
-    """Return a rule that makes nothing without pixels."""
-    return lambda ctx: None if ctx.value("pixel_values") is None else make(ctx)
-
-
-MEDIA_RULES: dict[str, Rule] = {
-    "pixel_values": _pixel_values,
-    "flattened_patches": _flattened_patches,
-    "pixel_values_videos": _pixel_values_videos,
-    "image_grid_thw": _grid_thw,
-    "grid_thw": _grid_thw,
-    "target_sizes": _of_pixels(_patch_counts),
-    "spatial_shapes": _of_pixels(_patch_counts),
-    "image_position_ids": _of_pixels(_position_grid),
-    "pixel_position_ids": _of_pixels(_position_grid),
-    "pixel_attention_mask": _of_pixels(_pixel_attention_mask),
-    "aspect_ratio_ids": lambda ctx: torch.ones(ctx.batch, 1, dtype=torch.int64),
-    "aspect_ratio_mask": _aspect_ratio_mask,
-    "cross_attention_mask": _cross_attention_mask,
-    "image_merge_sizes": lambda ctx: torch.ones(ctx.batch, dtype=torch.int64),
-    "merge_sizes": lambda ctx: torch.ones(ctx.batch, dtype=torch.int64),
-    "input_features": _input_features,
-    "input_values": _input_values,
-    "input_features_mask": features_mask,
-    "feature_attention_mask": features_mask,
-}
-
-REQUIRED_MEDIA_RULES: dict[str, Rule] = {
-    "hidden_states": _vision_hidden_states,
-    "image_sizes": _of_pixels(_image_sizes),
-    "padding_mask": _padding_mask,
-}

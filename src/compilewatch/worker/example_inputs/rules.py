@@ -1,7 +1,8 @@
 """Text, documents, time series, several media in one text, and the state of earlier calls.
 
-There is one rule per argument name, in `RULES` here and in `media`: an argument that forty models
-take is one rule. What no rule can make is data in `data/overrides/`. Rules see no class names.
+There is one rule per argument name, a case of `rule` here or of `media.rule`: an argument that
+forty models take is one rule. What no rule can make is data in `data/overrides/`. Rules see no
+class names.
 """
 
 from __future__ import annotations
@@ -13,13 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from compilewatch.worker.example_inputs import media
 from compilewatch.worker.example_inputs.context import Context, Rule
 from compilewatch.worker.example_inputs.files import call
-from compilewatch.worker.example_inputs.media import (
-    MEDIA_RULES,
-    REQUIRED_MEDIA_RULES,
-    features_mask,
-)
 
 ID_LIMIT = 1000
 """Upper limit of ids, so that a reduced vocabulary still contains them."""
@@ -51,6 +48,100 @@ PROMPT_TOKENS = 32
 
 SIDE = 64
 """Height and width of an image, or length of a signal, for an argument without a rule."""
+
+
+def rule(ctx: Context, name: str) -> Any:
+    """Return the value of an argument of this name, None without a rule or to keep its default."""
+    takes = ctx.signature.parameters
+    match name:
+        case "input_ids":
+            return _input_ids(ctx)
+        case "attention_mask":  # ones over the tokens
+            ids = ctx.value("input_ids")
+            if ids is None:
+                return None
+            choices = "num_choices" in (ctx.signature.documented_shape("input_ids") or ())
+            return torch.ones(ids.shape if choices else ids.shape[:2], dtype=torch.int64)
+        case "decoder_input_ids":
+            # As long as the encoder's text: heads that pool the decoder find the end of sequence by
+            # its position in the encoder (Bart).
+            ctx.uses("encoder_decoder")
+            vocabulary = ctx.number("vocab_size", kind="decoder", default=ctx.vocabulary())
+            special = documented_layout(ctx, name)
+            if special is not None:
+                return ctx.integers(name, 0, vocabulary, *special)
+            return token_ids(ctx, name, ctx.sequence, vocabulary)
+        case "qformer_input_ids":  # the instruction for the query transformer
+            vocabulary = ctx.number("vocab_size", kind="qformer", default=ctx.vocabulary())
+            return token_ids(ctx, name, ctx.sequence // 2, vocabulary)
+        case "qformer_attention_mask":
+            return torch.ones_like(ctx.value("qformer_input_ids"))
+        case "bbox":
+            # (batch, sequence, 4): left, top, right, bottom; integers if positions are embedded,
+            # otherwise fractions of the page.
+            ids = ctx.value("input_ids")
+            if ids is None:
+                return None
+            ctx.uses("document")
+            corners = ctx.integers(name, 0, PAGE, *ids.shape, 2, 2).sort(dim=-2).values
+            boxes = corners.flatten(start_dim=-2)
+            embedded = ctx.find("max_2d_position_embeddings") is not None
+            if embedded and ctx.find("dim_bbox") is None:
+                return boxes.clamp(max=ctx.number("max_2d_position_embeddings", default=PAGE) - 1)
+            return boxes.to(ctx.dtype) / PAGE
+        # --- several media in one text
+        case "mm_token_type_ids":
+            return _token_types(ctx)
+        case "token_type_ids":  # which a model with placeholders asks for in training only
+            asks = ctx.train and placeholder_id(ctx, "image") is not None
+            return _token_types(ctx) if asks else None
+        case "image_embeds_position_mask":  # positions are marked instead of ids (Kosmos)
+            ids = ctx.value("input_ids") if _marks_images(ctx) else None
+            return None if ids is None else (ids == ID_UNDER_IMAGE).long()
+        # --- time series
+        case "past_values":  # (batch, length), and channels if the model takes several
+            ctx.uses("time_series")
+            several = ctx.find("num_input_channels") is not None
+            channels = ctx.number("num_input_channels", default=0)
+            channels = channels or ctx.number("input_size", default=1)
+            shape = (channels,) if channels > 1 or several else ()
+            return ctx.normal(name, ctx.batch, _past_length(ctx), *shape)
+        case "past_observed_mask":
+            return torch.ones_like(ctx.value("past_values"))
+        case "past_time_features" | "future_time_features":
+            length = _past_length(ctx) if name.startswith("past") else _prediction(ctx)
+            count = ctx.number("num_time_features", default=1)  # the configured ones, with the age
+            return ctx.normal(name, ctx.batch, length, count)
+        case "future_values":
+            if "future_time_features" not in takes and not ctx.train:
+                return None
+            past = ctx.value("past_values")
+            return ctx.normal(name, ctx.batch, _prediction(ctx), *past.shape[2:])
+        case "static_real_features":
+            count = ctx.number("num_static_real_features", default=0)
+            return ctx.normal(name, ctx.batch, count) if count else None
+        case "static_categorical_features":  # ids below each feature's cardinality
+            if not ctx.number("num_static_categorical_features", default=0):
+                return None
+            cardinality = ctx.find("cardinality") or [1]
+            columns = (
+                ctx.integers(f"static{i}", 0, c, ctx.batch) for i, c in enumerate(cardinality)
+            )
+            return torch.stack(list(columns), dim=-1)
+        # --- a video's session
+        case "inference_session":
+            return _inference_session(ctx)
+        case "frame" if "inference_session" in takes:  # the next one of a session's video
+            return ctx.normal(name, 1, 3, _frame_side(ctx), _frame_side(ctx))
+    return media.rule(ctx, name)
+
+
+REQUIRED_RULES: dict[str, Rule] = {
+    "past_values_padding": lambda ctx: torch.zeros_like(ctx.value("past_values")),
+    "freq": lambda ctx: torch.zeros(ctx.batch, 1, dtype=torch.int64),
+    **media.REQUIRED_RULES,
+}
+"""Rules for arguments that are only made if the forward requires them."""
 
 
 # --- text -----------------------------------------------------------------------------------------
@@ -86,49 +177,6 @@ def documented_layout(ctx: Context, name: str) -> tuple[int, ...] | None:
     return ctx.documented_sizes(name)
 
 
-def _attention_mask(ctx: Context) -> torch.Tensor | None:
-    """Return ones over the tokens, shape (batch, sequence)."""
-    ids = ctx.value("input_ids")
-    if ids is None:
-        return None
-    dims = ctx.signature.documented_shape("input_ids") or ()
-    shape = ids.shape if "num_choices" in dims else ids.shape[:2]
-    return torch.ones(shape, dtype=torch.int64)
-
-
-def _decoder_input_ids(ctx: Context) -> torch.Tensor:
-    """Return ids for the decoder, as long as the encoder's text.
-
-    Heads that pool the decoder find the end of sequence by its position in the encoder (Bart).
-    """
-    ctx.uses("encoder_decoder")
-    vocabulary = ctx.number("vocab_size", kind="decoder", default=ctx.vocabulary())
-    special = documented_layout(ctx, "decoder_input_ids")
-    if special is not None:
-        return ctx.integers("decoder_input_ids", 0, vocabulary, *special)
-    return token_ids(ctx, "decoder_input_ids", ctx.sequence, vocabulary)
-
-
-def _qformer_input_ids(ctx: Context) -> torch.Tensor:
-    """Return ids of the instruction for the query transformer."""
-    vocabulary = ctx.number("vocab_size", kind="qformer", default=ctx.vocabulary())
-    return token_ids(ctx, "qformer_input_ids", ctx.sequence // 2, vocabulary)
-
-
-def _bbox(ctx: Context) -> torch.Tensor | None:
-    """Return (batch, sequence, 4): left, top, right, bottom; integers if positions are embedded,
-    otherwise fractions of the page."""
-    ids = ctx.value("input_ids")
-    if ids is None:
-        return None
-    ctx.uses("document")
-    corners = ctx.integers("bbox", 0, PAGE, *ids.shape, 2, 2).sort(dim=-2).values
-    boxes = corners.flatten(start_dim=-2)
-    if ctx.find("max_2d_position_embeddings") is not None and ctx.find("dim_bbox") is None:
-        return boxes.clamp(max=ctx.number("max_2d_position_embeddings", default=PAGE) - 1)
-    return boxes.to(ctx.dtype) / PAGE
-
-
 # --- several media in one text --------------------------------------------------------------------
 
 
@@ -146,15 +194,13 @@ def _input_ids(ctx: Context) -> torch.Tensor:
     for medium, arguments in MEDIA.items():
         present = any(ctx.value(name) is not None for name in arguments)
         token = placeholder_id(ctx, medium)
-        if present and token:
-            count = _count_features(ctx, medium)
-            if count:
-                runs.append((token, count))
+        if present and token and (count := _count_features(ctx, medium)):
+            runs.append((token, count))
     if _marks_images(ctx):
         runs.append((ID_UNDER_IMAGE, ctx.number("latent_query_num", default=64)))
-    names = [name for arguments in MEDIA.values() for name in arguments]
-    takes = any(name in ctx.signature.parameters for name in names)
-    ctx.uses("text_only" if takes and not any(n in ctx.values for n in names) else "text")
+    names = {name for arguments in MEDIA.values() for name in arguments}
+    only_text = names & ctx.signature.parameters.keys() and not names & ctx.values.keys()
+    ctx.uses("text_only" if only_text else "text")
     special = documented_layout(ctx, "input_ids")
     if special is not None:
         return ctx.integers("input_ids", 0, ctx.vocabulary(), *special)
@@ -188,7 +234,7 @@ def _count_features(ctx: Context, medium: str) -> int:
 
 def _frames_left(ctx: Context) -> int:
     """Return the frames after the audio encoder's strides and pooling, by its own formula."""
-    mask = features_mask(ctx)
+    mask = media.features_mask(ctx)
     for module in ctx.module.modules():
         formula = getattr(module, "_get_feat_extract_output_lengths", None)
         if formula is not None and mask is not None:
@@ -242,68 +288,16 @@ def _token_types(ctx: Context) -> torch.Tensor | None:
     return types
 
 
-def _training_types(ctx: Context) -> torch.Tensor | None:
-    """Return the types of tokens where a model with placeholders asks for them in training only."""
-    return _token_types(ctx) if ctx.train and placeholder_id(ctx, "image") is not None else None
-
-
-def _image_positions(ctx: Context) -> torch.Tensor | None:
-    """Return ones at image features, for models that mark positions instead of ids (Kosmos)."""
-    ids = ctx.value("input_ids") if _marks_images(ctx) else None
-    return None if ids is None else (ids == ID_UNDER_IMAGE).long()
-
-
 def _marks_images(ctx: Context) -> bool:
     if "image_embeds_position_mask" not in ctx.signature.parameters:
         return False
     return any(ctx.value(name) is not None for name in MEDIA["image"])
 
 
-# --- time series ----------------------------------------------------------------------------------
-
-
 def _past_length(ctx: Context) -> int:
     """Return the context length plus the largest lag of the model."""
     length = ctx.number("context_length", "prediction_length", default=SERIES)
     return length + max(ctx.find("lags_sequence") or (0,))
-
-
-def _past_values(ctx: Context) -> torch.Tensor:
-    """Return (batch, length), with a last dimension of channels if the model takes several."""
-    ctx.uses("time_series")
-    channels = ctx.number("num_input_channels", default=0) or ctx.number("input_size", default=1)
-    many = channels > 1 or ctx.find("num_input_channels") is not None
-    shape = (ctx.batch, _past_length(ctx)) + ((channels,) if many else ())
-    return ctx.normal("past_values", *shape)
-
-
-def _future_values(ctx: Context) -> torch.Tensor | None:
-    """Return (batch, prediction length) if the forward also takes future time features."""
-    if "future_time_features" not in ctx.signature.parameters and not ctx.train:
-        return None
-    past = ctx.value("past_values")
-    return ctx.normal("future_values", ctx.batch, _prediction(ctx), *past.shape[2:])
-
-
-def _time_features(name: str, length: Callable[[Context], int]) -> Rule:
-    """Return the rule for (batch, length, time features): the configured ones, with the age."""
-    return lambda ctx: ctx.normal(
-        name, ctx.batch, length(ctx), ctx.number("num_time_features", default=1)
-    )
-
-
-def _static_real_features(ctx: Context) -> torch.Tensor | None:
-    count = ctx.number("num_static_real_features", default=0)
-    return ctx.normal("static_real_features", ctx.batch, count) if count else None
-
-
-def _static_categorical_features(ctx: Context) -> torch.Tensor | None:
-    """(batch, features): ids below each feature's cardinality."""
-    if not ctx.number("num_static_categorical_features", default=0):
-        return None
-    cardinality = ctx.find("cardinality") or [1]
-    columns = [ctx.integers(f"static{i}", 0, c, ctx.batch) for i, c in enumerate(cardinality)]
-    return torch.stack(columns, dim=-1)
 
 
 def _prediction(ctx: Context) -> int:
@@ -364,13 +358,6 @@ def _inference_session(ctx: Context) -> Any:
     return session
 
 
-def _frame(ctx: Context) -> torch.Tensor | None:
-    """Return the next frame of a session's video, shape (1, 3, side, side)."""
-    if "inference_session" not in ctx.signature.parameters:
-        return None
-    return ctx.normal("frame", 1, 3, _frame_side(ctx), _frame_side(ctx))
-
-
 def _frame_side(ctx: Context) -> int:
     return ctx.number("image_size", kind="image", default=FRAME_SIDE)
 
@@ -410,31 +397,3 @@ _FIRST_LAYERS: tuple[tuple[Any, Callable[[Context, Any], tuple[int, ...]]], ...]
     ((nn.LSTM, nn.GRU, nn.RNN), lambda ctx, layer: (ctx.sequence, layer.input_size)),
     (nn.Linear, lambda _, layer: (layer.in_features,)),
 )
-
-RULES: dict[str, Rule] = {
-    "attention_mask": _attention_mask,
-    "decoder_input_ids": _decoder_input_ids,
-    "qformer_input_ids": _qformer_input_ids,
-    "qformer_attention_mask": lambda ctx: torch.ones_like(ctx.value("qformer_input_ids")),
-    **MEDIA_RULES,
-    "bbox": _bbox,
-    "past_values": _past_values,
-    "past_observed_mask": lambda ctx: torch.ones_like(ctx.value("past_values")),
-    "past_time_features": _time_features("past_time_features", _past_length),
-    "future_values": _future_values,
-    "future_time_features": _time_features("future_time_features", _prediction),
-    "static_real_features": _static_real_features,
-    "static_categorical_features": _static_categorical_features,
-    "input_ids": _input_ids,
-    "mm_token_type_ids": _token_types,
-    "token_type_ids": _training_types,
-    "image_embeds_position_mask": _image_positions,
-    "inference_session": _inference_session,
-    "frame": _frame,
-}
-
-REQUIRED_RULES: dict[str, Rule] = {
-    "past_values_padding": lambda ctx: torch.zeros_like(ctx.value("past_values")),
-    "freq": lambda ctx: torch.zeros(ctx.batch, 1, dtype=torch.int64),
-    **REQUIRED_MEDIA_RULES,
-}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -36,6 +37,32 @@ VISION = {
     "image_size": 32,
     "patch_size": 8,
 }
+
+
+SEQ2SEQ = {
+    "vocab_size": 200,
+    "d_model": 32,
+    **dict.fromkeys(("encoder_layers", "decoder_layers"), 1),
+    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 4),
+    **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 48),
+}
+BERT = {k: v for k, v in TEXT.items() if k != "num_key_value_heads"}
+WAV2VEC2 = {
+    **{k: BERT[k] for k in ("hidden_size", "intermediate_size", "num_hidden_layers")},
+    "num_attention_heads": 4,
+    "conv_dim": (32, 32, 32),
+    "conv_kernel": (10, 8, 8),
+    "conv_stride": (5, 8, 8),
+    "num_conv_pos_embeddings": 16,
+    "num_conv_pos_embedding_groups": 4,
+}
+
+
+def tiny(class_name: str, **values: Any) -> nn.Module:
+    """A model of Transformers with these values in its configuration."""
+    model_class = getattr(transformers, class_name)
+    module: nn.Module = model_class(model_class.config_class(**values))
+    return module
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from compilewatch.errors import InputsError
-from compilewatch.worker.example_inputs import inputs_to_toml, load_inputs_file, summarize
-from compilewatch.worker.example_inputs.files import to_fake
+from compilewatch.worker.example_inputs import summarize
+from compilewatch.worker.example_inputs.files import inputs_to_toml, load_inputs_file, to_fake
 from compilewatch.worker.subject import ExampleInputs
 from tests.integration.worker.example_inputs.conftest import TEXT, Make
 

@@ -26,6 +26,15 @@ pytestmark = pytest.mark.torch
 OWN = FactoryBuild(factory="somewhere:model")
 
 
+class Made(nn.Module):
+    """A module of these parts."""
+
+    def __init__(self, **parts: Any) -> None:
+        super().__init__()
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+
 class Returns(nn.Module):
     def forward(self, x: Any) -> Any:
         return x
@@ -44,22 +53,14 @@ class Image(nn.Module):
         return self.stem(x)
 
 
-class Configured(nn.Module):
+class Configured(Made):
     default_cfg = {"input_size": (1, 40, 40)}  # noqa: RUF012
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(1600, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.linear(x.reshape(len(x), -1))
 
 
-class Example(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.example_input_array = torch.zeros(5, 7)
-
+class Example(Made):
     def forward(self, x: Tensor) -> Tensor:
         return x.reshape(5, 7) + 1
 
@@ -70,24 +71,16 @@ class Unpacked(nn.Module):
         return frames.reshape(b * t, c, h, w)
 
 
-class Unchecked(nn.Module):
+class Unchecked(Made):
     """Needs its second argument, although it has a default."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed, self.linear = nn.Embedding(11, 4), nn.Linear(6, 4)
 
     def forward(self, ids: Tensor, extra: Tensor | None = None, scale: Tensor | None = None) -> Any:
         found = self.embed(ids).mean(1) + self.linear(extra)
         return found if scale is None else found * scale
 
 
-class Optional(nn.Module):
+class Optional(Made):
     """Takes an image, a text, or both; with neither it returns nothing."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.visual, self.words = nn.Conv2d(3, 4, 8), nn.Embedding(20, 4)
 
     def encode(self, text: Tensor) -> Tensor:
         return self.words(text)
@@ -97,79 +90,47 @@ class Optional(nn.Module):
         return seen, self.encode(text) if text is not None else None
 
 
-class Batch(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.linear = nn.Conv2d(3, 4, 3), nn.Linear(5, 4)
-
+class Batch(Made):
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         return self.conv(batch["image"]).mean((2, 3)) + self.linear(batch["features"])
 
 
-class Detector(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 4, 3)
-
+class Detector(Made):
     def forward(self, images: list[Tensor], targets: list[dict[str, Tensor]] | None = None) -> Any:
         return [self.conv(image[None]) for image in images]
 
 
-class Graph(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear, self.edges = nn.Linear(6, 4), nn.Linear(3, 4)
-
+class Graph(Made):
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor, batch: Tensor) -> Tensor:
         message = self.linear(x)[edge_index[0]] + self.edges(edge_attr)
         nodes = torch.zeros(len(x), 4).index_add(0, edge_index[1], message)
         return torch.zeros(2, 4).index_add(0, batch, nodes)
 
 
-class Data(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(6, 4)
-
+class Data(Made):
     def forward(self, data: Any) -> Tensor:
         x, edge_index = data.x, data.edge_index
         return self.linear(x)[edge_index[0]]
 
 
-class Pair(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(20, 2)
-
+class Pair(Made):
     def forward(self, left: Tensor, right: Tensor) -> Tensor:
         return self.linear(torch.cat([left, right], dim=-1))
 
 
-class Scaled(nn.Module):
+class Scaled(Made):
     """Only a message says that its second argument must fit what the convolution returns."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 4, 3)
 
     def forward(self, image: Tensor, scale: Tensor) -> Tensor:
         return self.conv(image) * scale[:, :, None, None]
 
 
-class Recurrent(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.rnn = nn.LSTM(5, 8, batch_first=True)
-
+class Recurrent(Made):
     def forward(self, series: Tensor) -> Tensor:
         return self.rnn(series)[0]
 
 
-class Weight(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(3, 13))
-
+class Weight(Made):
     def forward(self, x: Tensor) -> Tensor:
         return functional.linear(x, self.weight)
 
@@ -181,21 +142,13 @@ class Ids(nn.Module):
         return functional.one_hot(thing % 5, 5)
 
 
-class Wrapper(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = Pair()
-
+class Wrapper(Made):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.inner(*args, **kwargs)
 
 
-class Asserted(nn.Module):
+class Asserted(Made):
     """Says in an assertion of another method what it needs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.left, self.right = nn.Linear(3, 4), nn.Linear(5, 4)
 
     def extra(self, extra: Tensor | None) -> Tensor:
         assert extra is not None
@@ -207,65 +160,40 @@ class Asserted(nn.Module):
         return self.left(x) + self.extra(extra)
 
 
-class Diffusion(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.steps = nn.Conv2d(2, 2, 1), nn.Embedding(10, 2)
-
+class Diffusion(Made):
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
         return self.conv(x) + self.steps(time)[:, :, None, None]
 
 
-class Transposed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv1d(7, 2, 3)
-
+class Transposed(Made):
     def forward(self, feats: Tensor) -> Tensor:
         return self.conv(feats.transpose(1, 2))
 
 
-class Masked(nn.Module):
+class Masked(Made):
     """A layer whose eager mode rejects masks of the shape that a tensor for it would have."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.TransformerEncoderLayer(8, 2, batch_first=True)
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         return self.layer(x, src_key_padding_mask=padding_mask)
 
 
-class Captions(nn.Module):
+class Captions(Made):
     """Runs on an image alone, as CoCa does; a user gives both."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.words = nn.Conv2d(3, 4, 1), nn.Embedding(50, 4)
 
     def forward(self, image: Tensor, text: Tensor | None = None, scale: Any = None) -> Any:
         found = self.conv(image)
         return found if text is None else (found, self.words(text))
 
 
-class Separates(nn.Module):
+class Separates(Made):
     """Sound of two channels at a rate of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.samplerate = 44100
-        self.conv = nn.Conv1d(2, 4, 8, stride=4)
 
     def forward(self, mix: Tensor) -> Tensor:
         return self.conv(mix)
 
 
-class Spectral(nn.Module):
+class Spectral(Made):
     """Sound whose first layer takes a spectrum of it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.audio_channels, self.conv = 2, nn.Conv2d(4, 8, 1)
 
     def forward(self, input: Tensor) -> Tensor:
         batch, channels, samples = input.shape
@@ -273,22 +201,14 @@ class Spectral(nn.Module):
         return self.conv(torch.cat([spectrum, spectrum], dim=1)) * samples
 
 
-class Speech(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(40, 4)
-
+class Speech(Made):
     def forward(self, features: Tensor, lengths: Tensor) -> Tensor:
         steps = torch.arange(features.shape[1])
         assert int(lengths.max()) == features.shape[1], "padding without any row that needs it"
         return self.linear(features) * (steps < lengths[:, None])[..., None]
 
 
-class Prompted(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.text = nn.Conv2d(4, 8, 1), nn.Linear(6, 8)
-
+class Prompted(Made):
     def forward(self, latents: Tensor, encoder_hidden_states: Tensor) -> Tensor:
         pooled = self.text(encoder_hidden_states).reshape(len(latents), -1, 8).mean(1)
         return self.conv(latents) + pooled[..., None, None]
@@ -297,34 +217,46 @@ class Prompted(nn.Module):
 @pytest.mark.parametrize(
     ("module", "shapes"),
     [
-        (Masked(), {"x": (2, 32, 8)}),
-        (Captions(), {"image": (2, 3, 64, 64), "text": (2, 32)}),
-        (Separates(), {"mix": (2, 2, 44100)}),
-        (Spectral(), {"input": (2, 2, 16000)}),
-        (Speech(), {"features": (2, 100, 40), "lengths": (2,)}),
+        (Masked(layer=nn.TransformerEncoderLayer(8, 2, batch_first=True)), {"x": (2, 32, 8)}),
         (
-            Prompted(),
+            Captions(conv=nn.Conv2d(3, 4, 1), words=nn.Embedding(50, 4)),
+            {"image": (2, 3, 64, 64), "text": (2, 32)},
+        ),
+        (Separates(samplerate=44100, conv=nn.Conv1d(2, 4, 8, stride=4)), {"mix": (2, 2, 44100)}),
+        (Spectral(audio_channels=2, conv=nn.Conv2d(4, 8, 1)), {"input": (2, 2, 16000)}),
+        (Speech(linear=nn.Linear(40, 4)), {"features": (2, 100, 40), "lengths": (2,)}),
+        (
+            Prompted(conv=nn.Conv2d(4, 8, 1), text=nn.Linear(6, 8)),
             {"latents": (2, 4, 64, 64), "encoder_hidden_states": (2, 32, 6)},
         ),
         (Returns(), {"x": (2, 32)}),
         (Image(), {"x": (2, 4, 48, 48)}),
-        (Configured(), {"x": (2, 1600)}),
-        (Example(), {"x": (5, 7)}),
+        (Configured(linear=nn.Linear(1600, 3)), {"x": (2, 1600)}),
+        (Example(example_input_array=torch.zeros(5, 7)), {"x": (5, 7)}),
         (Unpacked(), {"frames": (2, 3, 8, 64, 64)}),
-        (Unchecked(), {"ids": (2, 32), "extra": (2, 6)}),
-        (Optional(), {"image": (2, 3, 64, 64), "text": (2, 32)}),
-        (Batch(), {"batch.image": (2, 3, 64, 64), "batch.features": (2, 5)}),
-        (Detector(), {"images[0]": (3, 64, 64), "images[1]": (3, 64, 64)}),
         (
-            Graph(),
+            Unchecked(embed=nn.Embedding(11, 4), linear=nn.Linear(6, 4)),
+            {"ids": (2, 32), "extra": (2, 6)},
+        ),
+        (
+            Optional(visual=nn.Conv2d(3, 4, 8), words=nn.Embedding(20, 4)),
+            {"image": (2, 3, 64, 64), "text": (2, 32)},
+        ),
+        (
+            Batch(conv=nn.Conv2d(3, 4, 3), linear=nn.Linear(5, 4)),
+            {"batch.image": (2, 3, 64, 64), "batch.features": (2, 5)},
+        ),
+        (Detector(conv=nn.Conv2d(3, 4, 3)), {"images[0]": (3, 64, 64), "images[1]": (3, 64, 64)}),
+        (
+            Graph(linear=nn.Linear(6, 4), edges=nn.Linear(3, 4)),
             {"x": (16, 6), "edge_index": (2, 32), "edge_attr": (32, 3), "batch": (16,)},
         ),
-        (Data(), {"data.x": (16, 6), "data.edge_index": (2, 32)}),
-        (Pair(), {"left": (2, 10), "right": (2, 10)}),
-        (Scaled(), {"image": (2, 3, 64, 64), "scale": (2, 4)}),
-        (Wrapper(), {"args[0]": (2, 10), "args[1]": (2, 10)}),
-        (Asserted(), {"x": (2, 3), "extra": (2, 5)}),
-        (Recurrent(), {"series": (2, 32, 5)}),
+        (Data(linear=nn.Linear(6, 4)), {"data.x": (16, 6), "data.edge_index": (2, 32)}),
+        (Pair(linear=nn.Linear(20, 2)), {"left": (2, 10), "right": (2, 10)}),
+        (Scaled(conv=nn.Conv2d(3, 4, 3)), {"image": (2, 3, 64, 64), "scale": (2, 4)}),
+        (Wrapper(inner=Pair(linear=nn.Linear(20, 2))), {"args[0]": (2, 10), "args[1]": (2, 10)}),
+        (Asserted(left=nn.Linear(3, 4), right=nn.Linear(5, 4)), {"x": (2, 3), "extra": (2, 5)}),
+        (Recurrent(rnn=nn.LSTM(5, 8, batch_first=True)), {"series": (2, 32, 5)}),
         (nn.GRU(3, 4), {"input": (2, 32, 3)}),
         (nn.LayerNorm(9), {"input": (2, 32, 9)}),
         (nn.TransformerEncoderLayer(8, 2), {"src": (2, 32, 8)}),
@@ -332,10 +264,13 @@ class Prompted(nn.Module):
         (nn.MultiheadAttention(8, 2), dict.fromkeys(("query", "key", "value"), (2, 32, 8))),
         (nn.Conv3d(2, 3, 3), {"input": (2, 2, 8, 64, 64)}),
         (nn.Sequential(nn.Flatten(), nn.Linear(12, 3)), {"input": (2, 12)}),
-        (Weight(), {"x": (2, 13)}),
+        (Weight(weight=nn.Parameter(torch.zeros(3, 13))), {"x": (2, 13)}),
         (Ids(), {"thing": (2, 32)}),
-        (Diffusion(), {"x": (2, 2, 64, 64), "time": (2,)}),
-        (Transposed(), {"feats": (2, 64, 7)}),
+        (
+            Diffusion(conv=nn.Conv2d(2, 2, 1), steps=nn.Embedding(10, 2)),
+            {"x": (2, 2, 64, 64), "time": (2,)},
+        ),
+        (Transposed(conv=nn.Conv1d(7, 2, 3)), {"feats": (2, 64, 7)}),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
 )
@@ -351,7 +286,7 @@ def test_what_is_guessed_runs(
 
 def test_a_guess_is_tried_on_fake_tensors(make: Make) -> None:
     mode = InputAwareFakeMode()
-    inputs = make(to_fake(Pair(), mode), build=OWN, fake_mode=mode)
+    inputs = make(to_fake(Pair(linear=nn.Linear(20, 2)), mode), build=OWN, fake_mode=mode)
     for half in inputs.kwargs.values():
         assert isinstance(half, FakeTensor)
         assert tuple(half.shape) == (2, 10)
@@ -359,7 +294,7 @@ def test_a_guess_is_tried_on_fake_tensors(make: Make) -> None:
 
 def test_a_graph_is_fake_with_all_it_holds(make: Make) -> None:
     mode = InputAwareFakeMode()
-    inputs = make(to_fake(Data(), mode), build=OWN, fake_mode=mode)
+    inputs = make(to_fake(Data(linear=nn.Linear(6, 4)), mode), build=OWN, fake_mode=mode)
     found = attributes_of(inputs.kwargs["data"])
     assert found is not None
     assert all(isinstance(value, FakeTensor) for value in found.values())
@@ -407,17 +342,13 @@ def test_an_empty_file_is_rejected(make: Make, tmp_path: Any) -> None:
         make(Returns(), inputs_file=str(path))
 
 
-class Indexed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 2)
-
+class Indexed(Made):
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         return self.linear(x)[edge_index[0]]
 
 
 def test_two_rows_of_indices_are_no_batch(make: Make) -> None:
-    assert make(Indexed(), build=OWN).dynamic_shapes == {}
+    assert make(Indexed(linear=nn.Linear(4, 2)), build=OWN).dynamic_shapes == {}
     assert make(nn.Linear(3, 2), build=OWN).dynamic_shapes == {"input": {0: "batch"}}
 
 

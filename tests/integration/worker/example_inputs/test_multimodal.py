@@ -6,70 +6,56 @@ from typing import Any
 
 import pytest
 import torch
-import transformers as tf
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from compilewatch.records import Mode
 from compilewatch.worker.model.construct import to_fake
-from tests.integration.worker.example_inputs.conftest import TEXT, VISION, Make, forward
+from tests.integration.worker.example_inputs.conftest import (
+    SEQ2SEQ,
+    TEXT,
+    VISION,
+    Make,
+    forward,
+    tiny,
+)
 
 pytestmark = pytest.mark.torch
 
 
 def llava() -> nn.Module:
-    config = tf.LlavaConfig(
+    return tiny(
+        "LlavaForConditionalGeneration",
         text_config=TEXT | {"model_type": "llama"},
         vision_config=VISION | {"model_type": "clip_vision_model"},
         image_token_index=150,
         vision_feature_layer=-1,
     )
-    return tf.LlavaForConditionalGeneration(config)
 
 
 def qwen2_vl() -> nn.Module:
-    text = TEXT | {
-        "rope_parameters": {
-            "rope_type": "default",
-            "rope_theta": 10000.0,
-            "mrope_section": [2, 1, 1],
-        },
-    }
-    vision = {
-        "embed_dim": 32,
-        "hidden_size": 32,
-        "depth": 1,
-        "num_heads": 4,
-        "patch_size": 4,
-        "spatial_merge_size": 2,
-        "temporal_patch_size": 2,
-    }
-    config = tf.Qwen2VLConfig(
-        text_config=text,
-        vision_config=vision,
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
+    vision = {"embed_dim": 32, "hidden_size": 32, "depth": 1, "num_heads": 4, "patch_size": 4}
+    return tiny(
+        "Qwen2VLForConditionalGeneration",
+        text_config=TEXT | {"rope_parameters": rope},
+        vision_config=vision | {"spatial_merge_size": 2, "temporal_patch_size": 2},
         image_token_id=150,
         video_token_id=151,
         vision_start_token_id=152,
         vision_end_token_id=153,
     )
-    return tf.Qwen2VLForConditionalGeneration(config)
 
 
 def qwen2_audio() -> nn.Module:
-    audio = {
-        "d_model": 32,
-        "encoder_layers": 1,
-        "encoder_attention_heads": 4,
-        "encoder_ffn_dim": 48,
-        "num_mel_bins": 16,
-        "max_source_positions": 40,
-    }
-    config = tf.Qwen2AudioConfig(
+    audio = {k: v for k, v in SEQ2SEQ.items() if k == "d_model" or k.startswith("encoder")}
+    audio |= {"num_mel_bins": 16, "max_source_positions": 40}
+    return tiny(
+        "Qwen2AudioForConditionalGeneration",
         text_config=TEXT | {"model_type": "qwen2"},
         audio_config=audio | {"model_type": "qwen2_audio_encoder"},
         audio_token_index=150,
     )
-    return tf.Qwen2AudioForConditionalGeneration(config)
 
 
 def test_image_tokens_match_the_patches_of_the_tower(make: Make) -> None:

@@ -14,8 +14,7 @@ import itertools
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -23,23 +22,11 @@ import torch
 from torch import nn
 
 from compilewatch.worker.example_inputs.context import Context, dynamic_shapes
-from compilewatch.worker.example_inputs.guess.evidence import (
-    LENGTHS,
-    MEDIA,
-    SPEECH_FRAMES,
-    Argument,
-    Call,
-    Guess,
-    Sizes,
-    changed,
-    described,
-    is_known,
-    leaves,
-    rate_of,
-    tensors,
-)
+from compilewatch.worker.example_inputs.guess import evidence
+from compilewatch.worker.example_inputs.guess.evidence import Argument, Call, Guess, leaves
 from compilewatch.worker.example_inputs.guess.reading import read_uses
 from compilewatch.worker.example_inputs.guess.trial import Trial, tried
+from compilewatch.worker.example_inputs.rules import REQUIRED_RULES
 from compilewatch.worker.subject import ExampleInputs
 
 TRIALS = 60
@@ -65,17 +52,10 @@ _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _NEEDS_REAL = frozenset({"data_dependent", "dynamic_output_shape", "unsupported_operator"})
 
 
-@dataclass(frozen=True, kw_only=True)
-class FoundInputs:
-    """The best call: one that passed, or the failure that came furthest."""
-
-    inputs: ExampleInputs
-    trial: Trial
-
-
-def guessed_inputs(ctx: Context, mode: Any) -> FoundInputs:
+def guessed_inputs(ctx: Context, mode: Any) -> tuple[ExampleInputs, Trial]:
     """Return inputs that a call with tensors of `mode` accepts, or the failure that came furthest.
 
+    Calls are tried until one passes: the first ones, and corrections of the one that came furthest.
     Values that `ctx` has already, from overrides, are kept.
     """
     fixed = dict(ctx.values)
@@ -83,16 +63,19 @@ def guessed_inputs(ctx: Context, mode: Any) -> FoundInputs:
     named = {n: p for n, p in parameters.items() if p.kind not in _VARIABLE}
     positional = {n for n, p in named.items() if p.kind is p.POSITIONAL_ONLY}
     if len(named) < len(parameters) and not named:
-        named = _passed_on(ctx.module)
+        # The arguments of the only module inside one whose forward takes `*args, **kwargs`.
+        for child in islice(ctx.module.children(), 1):
+            inner = inspect.signature(child.forward).parameters
+            named = {n: p for n, p in inner.items() if p.kind not in _VARIABLE}
         if any(p.kind is p.VAR_POSITIONAL for p in parameters.values()):
             positional = {n for n, p in named.items() if p.default is p.empty}
-    graph = bool(_GRAPH & set(named)) or {"z", "pos"} <= set(named)
     required = [name for name, p in named.items() if p.default is p.empty]
-    uses = read_uses(ctx.module, list(named), required, is_known)
-    rate = rate_of(ctx.module, named)
-    spoken = rate is not None or any(re.fullmatch(LENGTHS, name) for name in named)
-    sequence = ctx.length or (SPEECH_FRAMES if spoken else ctx.sequence)
-    sizes = Sizes(module=ctx.module, batch=ctx.batch, sequence=sequence, rate=rate)
+    uses = read_uses(ctx.module, list(named), required, evidence.is_known)
+    rate = evidence.rate_of(ctx.module, named)
+    spoken = rate is not None or any(re.fullmatch(evidence.LENGTHS, name) for name in named)
+    sequence = ctx.length or (evidence.SPEECH_FRAMES if spoken else ctx.sequence)
+    sizes = evidence.Sizes(module=ctx.module, batch=ctx.batch, sequence=sequence, rate=rate)
+    graph = bool(_GRAPH & set(named)) or {"z", "pos"} <= set(named)
     arguments = {
         name: Argument(path=(name,), uses=uses, sizes=sizes, parameter=parameter, graph=graph)
         for name, parameter in named.items()
@@ -100,7 +83,7 @@ def guessed_inputs(ctx: Context, mode: Any) -> FoundInputs:
     }
 
     def inputs_of(call: Call) -> ExampleInputs:
-        values = {n: tensors(ctx, n, v) for n, v in call.items() if v is not None}
+        values = {n: evidence.tensors(ctx, n, v) for n, v in call.items() if v is not None}
         kwargs = {n: v for n, v in values.items() if n not in positional}
         return ExampleInputs(
             strategy="guess",
@@ -108,25 +91,14 @@ def guessed_inputs(ctx: Context, mode: Any) -> FoundInputs:
             kwargs=kwargs,
             # The rows of a graph are its nodes and edges, and two rows of indices are no batch.
             dynamic_shapes={} if _GRAPH & set(call) else dynamic_shapes(kwargs, ctx.batch),
-            guessed=described(call),
+            guessed=evidence.described(call),
         )
 
-    return _search(ctx, mode, arguments, fixed, inputs_of)
-
-
-def _search(
-    ctx: Context,
-    mode: Any,
-    arguments: Mapping[str, Argument],
-    fixed: Call,
-    inputs_of: Callable[[Call], ExampleInputs],
-) -> FoundInputs:
-    """Try calls until one passes: the first ones, and corrections of the one that came furthest."""
     deadline = time.monotonic() + SECONDS
     waiting, order = deque(_first_calls(ctx, arguments, fixed)), itertools.count()
     corrected: list[tuple[int, int, Call]] = []
     seen: set[str] = set()
-    best: FoundInputs | None = None
+    best: tuple[ExampleInputs, Trial] | None = None
     number = 0
     while (waiting or corrected) and number < TRIALS and time.monotonic() < deadline:
         fresh = waiting and (not corrected or (number + 1) % FIRST_AGAIN == 0)
@@ -137,30 +109,18 @@ def _search(
         number += 1
         inputs = inputs_of(call)
         trial = tried(ctx.module, inputs, mode)
-        attempt = FoundInputs(inputs=inputs, trial=trial)
-        if best is None or trial.calls > best.trial.calls:
-            best = attempt
+        if best is None or trial.calls > best[1].calls:
+            best = inputs, trial
         # A call without a tensor that passes says nothing.
         passed = trial.passed and bool(inputs.guessed)
-        if passed or trial.code == "missing_package" or (mode is not None and _needs_real(trial)):
-            return attempt
+        # Only real tensors can show more where the call read a value.
+        fake = any("Fake" in name or "DataDependent" in name for name in trial.names)
+        needs_real = mode is not None and (trial.code in _NEEDS_REAL or fake)
+        if passed or needs_real or trial.code == "missing_package":
+            return inputs, trial
         for correction in _corrections(call, trial, arguments):
             heapq.heappush(corrected, (-trial.calls, next(order), correction))
-    return best or FoundInputs(inputs=inputs_of({}), trial=Trial())
-
-
-def _needs_real(trial: Trial) -> bool:
-    """Whether only real tensors can show more: the call read a value."""
-    fake = ("Fake" in name or "DataDependent" in name for name in trial.names)
-    return trial.code in _NEEDS_REAL or any(fake)
-
-
-def _passed_on(module: nn.Module) -> dict[str, inspect.Parameter]:
-    """The arguments of the only module inside one whose forward takes `*args, **kwargs`."""
-    for child in module.children():
-        parameters = inspect.signature(child.forward).parameters
-        return {n: p for n, p in parameters.items() if p.kind not in _VARIABLE}
-    return {}
+    return best or (inputs_of({}), Trial())
 
 
 # --- first calls ----------------------------------------------------------------------------------
@@ -173,12 +133,13 @@ def _first_calls(ctx: Context, arguments: Mapping[str, Argument], fixed: Call) -
         if example:
             yield {**example, **fixed}
     free = {n: a for n, a in arguments.items() if n not in fixed}
-    media = {n for n, a in free.items() if MEDIA.fullmatch(n) and _may_be_tensor(a)}
+    media = {n for n, a in free.items() if evidence.MEDIA.fullmatch(n) and _may_be_tensor(a)}
     plain = {n: a for n, a in free.items() if a.required or n in media}
     needed = {n: a for n, a in free.items() if _is_needed(a) or n in media}
     if not needed and not fixed:
         needed = {n: a for n, a in arguments.items() if _may_be_tensor(a)}
-    ruled = {n: v for n in free if (v := _of_rule(ctx, n)) is not None}
+    # The values of the rules for arguments of these names in Transformers.
+    ruled = {n: v for n in free if (v := ctx.value(n)) is not None and n not in REQUIRED_RULES}
     # None stays None where the model runs without a tensor there, but for another medium.
     for chosen in (plain, {n: a for n, a in plain.items() if n not in media}):
         if chosen or fixed:
@@ -209,12 +170,6 @@ def _may_be_tensor(argument: Argument) -> bool:
     if parameter is None or parameter.default is not None:
         return False
     return "Tensor" in argument.annotation or not argument.annotation or argument.own.used
-
-
-def _of_rule(ctx: Context, name: str) -> Any:
-    """The value of the rule for arguments of this name in Transformers, if it can make one."""
-    value = ctx.value(name)
-    return value if value is not None and name in ctx.rules else None
 
 
 def _example(module: nn.Module, attribute: str, names: list[str]) -> dict[str, Any]:
@@ -260,45 +215,42 @@ def _with_missing(call: Call, trial: Trial, arguments: Mapping[str, Argument]) -
 
 def _with_sizes(call: Call, trial: Trial) -> Iterator[Call]:
     """Change sizes to those that the message names."""
-    sizes = {size for _, guess in leaves(call) for size in guess.shape[1:]}
+    guesses = list(leaves(call))
+    sizes = {size for _, guess in guesses for size in guess.shape[1:]}
     numbers = [int(n) for n in re.findall(r"(?<![\w.])\d{1,5}(?![\w.]\d)", trial.message[:400])]
     numbers += [int(n) for pair in re.findall(r"(\d+)x(\d+)", trial.message[:400]) for n in pair]
     pairs = [(h, w) for h in numbers if h in sizes for w in numbers if w not in sizes and w > 0]
     for have, want in dict.fromkeys(pairs):
-        yield _with_all(call, have, want)
-        for where, guess in leaves(call):
+        together = call
+        for where, guess in guesses:
+            rest = (want if size == have else size for size in guess.shape[1:])
+            together = _set(together, where, guess, (*guess.shape[:1], *rest))
+        yield together
+        for where, guess in guesses:
             for i, size in enumerate(guess.shape):
                 if size == have:
-                    shape = (*guess.shape[:i], want, *guess.shape[i + 1 :])
-                    yield _set(call, where, guess.resized(*shape))
+                    yield _set(call, where, guess, (*guess.shape[:i], want, *guess.shape[i + 1 :]))
     # A size of the message may be a multiple of one of the call.
-    for where, guess in leaves(call):
+    for where, guess in guesses:
         for i, size in enumerate(guess.shape[1:], start=1):
             for have, want in itertools.permutations(dict.fromkeys(numbers), 2):
                 factor = have // size if size > 1 and have % size == 0 else 0
                 if factor > 1 and want % factor == 0:
                     shape = (*guess.shape[:i], want // factor, *guess.shape[i + 1 :])
-                    yield _set(call, where, guess.resized(*shape))
+                    yield _set(call, where, guess, shape)
     # Tensors that the forward concatenates have a size together.
-    floating = [(w, g) for w, g in leaves(call) if g.shape and g.fill == "normal"]
+    floating = [(w, g) for w, g in guesses if g.shape and g.fill == "normal"]
     total, count = sum(guess.shape[-1] for _, guess in floating), len(floating)
     for want in numbers if count > 1 and total in numbers else ():
         if want != total and want % count == 0:
             together = call
             for where, guess in floating:
-                together = _set(together, where, guess.resized(*guess.shape[:-1], want // count))
+                together = _set(together, where, guess, (*guess.shape[:-1], want // count))
             yield together
 
 
-def _with_all(call: Call, have: int, want: int) -> Call:
-    for where, guess in list(leaves(call)):
-        rest = (want if size == have else size for size in guess.shape[1:])
-        call = _set(call, where, guess.resized(*guess.shape[:1], *rest))
-    return call
-
-
-def _set(call: Call, where: tuple[Any, ...], guess: Guess) -> Call:
-    if torch.Size(guess.shape).numel() > LARGEST:
+def _set(call: Call, where: tuple[Any, ...], guess: Guess, shape: tuple[int, ...]) -> Call:
+    if torch.Size(shape).numel() > LARGEST:
         return call
-    new: Call = changed(call, where, guess)
+    new: Call = evidence.changed(call, where, guess.resized(*shape))
     return new

@@ -1,8 +1,8 @@
 """What one argument may be, from what the model says about it: its layers, attributes and names.
 
-`SOURCES` is the table of kinds of evidence, `LAYERS` says what a layer takes, and `NAMES` is the
-vocabulary: what arguments and attributes of common names are. Another kind of evidence, layer or
-name is one more row.
+`SOURCES` is the table of kinds of evidence, `_shapes` says what a layer takes, and the tables of
+names are the vocabulary: what arguments and attributes of common names are. Another kind of
+evidence, layer or name is one more row.
 """
 
 from __future__ import annotations
@@ -49,53 +49,42 @@ class Guess:
         return replace(self, shape=shape)
 
 
-@dataclass(frozen=True)
-class Attributes:
-    """An object with attributes, such as a graph of PyTorch Geometric."""
-
-    values: Mapping[str, Any]
+class Attributes(dict[str, Any]):
+    """The attributes of an object, such as a graph of PyTorch Geometric."""
 
 
 def leaves(value: Any, where: Where = ()) -> Iterator[tuple[Where, Guess]]:
     """Yield the tensors of a nested value with their places."""
-    if isinstance(value, Attributes):
-        value = value.values
     if isinstance(value, Guess):
         yield where, value
-    elif isinstance(value, Mapping):
-        for key, inner in value.items():
+    elif isinstance(value, Mapping | list | tuple):
+        entries = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for key, inner in entries:
             yield from leaves(inner, (*where, key))
-    elif isinstance(value, list | tuple):
-        for i, inner in enumerate(value):
-            yield from leaves(inner, (*where, i))
 
 
 def changed(value: Any, where: Where, new: Any) -> Any:
     """Return a nested value with another value in one place, which may be a new key."""
     if not where:
         return new
-    first, *rest = where
-    below = tuple(rest)
-    if isinstance(value, Attributes):
-        return Attributes(changed(value.values, where, new))
+    first, *below = where
     if isinstance(value, Mapping):
-        return {**value, first: changed(value.get(first), below, new)}
-    elements = [changed(v, below, new) if i == first else v for i, v in enumerate(value)]
-    return tuple(elements) if isinstance(value, tuple) else elements
+        kind = Attributes if isinstance(value, Attributes) else dict
+        return kind({**value, first: changed(value.get(first), tuple(below), new)})
+    return type(value)(
+        changed(v, tuple(below), new) if i == first else v for i, v in enumerate(value)
+    )
 
 
 def tensors(ctx: Context, name: str, value: Any) -> Any:
     """Return a nested value with real tensors, drawn with the seeds of their places."""
     if isinstance(value, Guess):
         return _tensor(ctx, name, value)
-    if isinstance(value, Attributes):
-        values = {k: tensors(ctx, f"{name}.{k}", v) for k, v in value.values.items()}
-        return attributes_object(values)
     if isinstance(value, Mapping):
-        return {k: tensors(ctx, f"{name}.{k}", v) for k, v in value.items()}
+        values = {k: tensors(ctx, f"{name}.{k}", v) for k, v in value.items()}
+        return attributes_object(values) if isinstance(value, Attributes) else values
     if isinstance(value, list | tuple):
-        elements = [tensors(ctx, f"{name}[{i}]", v) for i, v in enumerate(value)]
-        return tuple(elements) if isinstance(value, tuple) else elements
+        return type(value)(tensors(ctx, f"{name}[{i}]", v) for i, v in enumerate(value))
     return value
 
 
@@ -151,31 +140,14 @@ SPEECH_FRAMES = 100
 NODES, EDGES = 16, 32
 """Sizes of a graph."""
 
-ATTRIBUTES: dict[str, tuple[str, ...]] = {
-    "image": (
-        "input_size",
-        "image_size",
-        "img_size",
-        "sample_size",
-        "input_resolution",
-        "img_dim",
-    ),
-    "channels": (
-        "audio_channels",
-        "nb_channels",
-        "in_channels",
-        "in_chans",
-        "num_channels",
-        "channels",
-        "input_channels",
-        "n_channels",
-        "in_ch",
-        "nc_in",
-    ),
-    "rate": ("sample_rate", "samplerate", "sampling_rate"),
-    "configuration": ("default_cfg", "pretrained_cfg", "config", "hparams", "cfg", "args"),
-}
-"""Names of attributes with the sizes of what a model takes."""
+IMAGE_SIZES = ("input_size", "image_size", "img_size", "sample_size", "input_resolution", "img_dim")
+CHANNELS = (
+    *("audio_channels", "nb_channels", "in_channels", "in_chans", "num_channels", "channels"),
+    *("input_channels", "n_channels", "in_ch", "nc_in"),
+)
+RATES = ("sample_rate", "samplerate", "sampling_rate")
+CONFIGURATIONS = ("default_cfg", "pretrained_cfg", "config", "hparams", "cfg", "args")
+"""Names of attributes with the sizes of what a model takes, and of objects that have them."""
 
 SOUND = re.compile(
     r"(?<![a-zA-Z])(wavs?|waveforms?|audios?|speech|sounds?|mix|mixtures?|music|noisy)(?![a-zA-Z])",
@@ -199,7 +171,7 @@ class Sizes:
     @property
     def image(self) -> tuple[int, ...] | None:
         """Channels, height and width that the model or its configuration names; or the last two."""
-        for name in ATTRIBUTES["image"]:
+        for name in IMAGE_SIZES:
             for value in self.named(name):
                 sizes = tuple(value) if isinstance(value, list | tuple) else (value,)
                 if not 0 < len(sizes) <= 3 or not all(map(_is_size, sizes)):
@@ -215,23 +187,24 @@ class Sizes:
         image = self.image
         if image is not None and len(image) == 3 and image[0] < 32:
             return image[0]
-        return self.number(*ATTRIBUTES["channels"], depth=2) or 3
+        return self.number(*CHANNELS, depth=2) or 3
 
     def number(self, *names: str, depth: int = 0) -> int | None:
         """Return the first size that the model, or a module within `depth`, names so."""
         values = (value for name in names for value in self.named(name, depth))
         return next(filter(_is_size, values), None)
 
-    def signal(self, channels: int) -> Iterator[tuple[int, ...]]:
-        """Yield lengths of a signal: at least a second of sound or of features of speech."""
-        if self.rate is not None:
-            yield (self.rate if channels <= 2 else SPEECH_FRAMES,)
-        yield from ((64,), (1024,), (SECOND,))
+    def spatial(self, rank: int, channels: int = 3) -> Iterator[tuple[int, ...]]:
+        """Yield sizes of a signal, an image, or a volume or video: first those the model names.
 
-    def spatial(self, rank: int) -> Iterator[tuple[int, ...]]:
-        """Yield sizes of an image, volume or video, those that the model names first."""
-        image = self.image
-        if image is not None:
+        A signal has at least a second of sound (of up to two channels) or of features of speech.
+        """
+        if rank == 1:
+            if self.rate is not None:
+                yield (self.rate if channels <= 2 else SPEECH_FRAMES,)
+            yield from ((64,), (1024,), (SECOND,))
+            return
+        if (image := self.image) is not None:
             known = image[-rank:] if len(image) >= rank else (image[-1],) * rank
             yield known if rank == 2 or len(image) >= rank else (FRAMES, *image[-2:])
             if rank == 3:
@@ -243,13 +216,9 @@ class Sizes:
         queue = deque([(self.module, 0)])
         while queue:
             module, level = queue.popleft()
-            configurations = (
-                _attribute(module, attribute) for attribute in ATTRIBUTES["configuration"]
-            )
-            for holder in (module, *configurations):
-                value = (
-                    holder.get(name) if isinstance(holder, Mapping) else _attribute(holder, name)
-                )
+            for holder in (module, *(_attribute(module, of) for of in CONFIGURATIONS)):
+                is_table = isinstance(holder, Mapping)
+                value = holder.get(name) if is_table else _attribute(holder, name)
                 if value is not None:
                     yield value
             if level < depth:
@@ -258,7 +227,7 @@ class Sizes:
 
 def rate_of(module: nn.Module, arguments: Iterable[str]) -> int | None:
     """Return the samples in a second if a module takes sound, by its own words; otherwise None."""
-    rates = [rate for name in ATTRIBUTES["rate"] for rate in Sizes(module).named(name)]
+    rates = [rate for name in RATES for rate in Sizes(module).named(name)]
     texts = (*arguments, inspect.getdoc(type(module)), inspect.getdoc(module.forward))
     if not rates and not any(SOUND.search((text or "").replace("_", " ")) for text in texts):
         return None
@@ -278,121 +247,88 @@ def _attribute(holder: Any, name: str) -> Any:
 
 # --- layers: the tensors that a layer takes, by its class -----------------------------------------
 
-Shapes = Iterable[tuple[int, ...]]
+_ODD = (AttributeError, TypeError, IndexError, ValueError, StopIteration)
+"""Of a class of another library with a familiar base and attributes of its own."""
 
 
-def _features(width: int, sizes: Sizes) -> Shapes:
-    """A vector of features for each row, or for each element of a sequence."""
-    return (sizes.batch, width), (sizes.batch, sizes.sequence, width)
+def _shapes(layer: Any, position: int, sizes: Sizes) -> Iterable[tuple[int, ...]] | None:
+    """The shapes of the argument in a position of a layer, None for an unknown one."""
+    batch, tokens = sizes.batch, sizes.sequence
+    match layer:
+        case nn.Embedding() | nn.EmbeddingBag():
+            return (batch, tokens), (batch,)
+        case nn.Conv1d() | nn.ConvTranspose1d():
+            return _spatial(1, layer.in_channels, sizes)
+        case nn.Conv2d() | nn.ConvTranspose2d():
+            return _spatial(2, layer.in_channels, sizes)
+        case nn.Conv3d() | nn.ConvTranspose3d():
+            return _spatial(3, layer.in_channels, sizes)
+        case nn.MultiheadAttention():
+            widths = (layer.embed_dim, layer.kdim, layer.vdim, layer.embed_dim)
+            return ((batch, tokens, widths[min(position, 3)]),)
+        case (
+            nn.TransformerEncoderLayer()
+            | nn.TransformerDecoderLayer()
+            | nn.TransformerEncoder()
+            | nn.TransformerDecoder()
+            | nn.Transformer()
+        ):
+            attention = next(m for m in layer.modules() if isinstance(m, nn.MultiheadAttention))
+            return ((batch, tokens, attention.embed_dim),)
+        case nn.RNNBase():
+            return ((batch, tokens, layer.input_size),)
+        case nn.RNNCellBase():
+            return ((batch, layer.hidden_size if position else layer.input_size),)
+        case nn.Bilinear():
+            return ((batch, layer.in2_features if position % 2 else layer.in1_features),)
+        case nn.BatchNorm1d() | nn.InstanceNorm1d():
+            return (batch, layer.num_features), *_spatial(1, layer.num_features, sizes)
+        case nn.BatchNorm2d() | nn.InstanceNorm2d():
+            return _spatial(2, layer.num_features, sizes)
+        case nn.GroupNorm():
+            return _spatial(2, layer.num_channels, sizes)
+        case nn.BatchNorm3d() | nn.InstanceNorm3d():
+            return _spatial(3, layer.num_features, sizes)
+        case nn.LayerNorm() | nn.RMSNorm():
+            shape = layer.normalized_shape
+            own = (batch, *shape)
+            return ((batch, tokens, shape[0]), own) if len(shape) == 1 else (own,)
+        case nn.Linear():
+            width = layer.in_features or tokens  # 0: a lazy layer
+            return (batch, width), (batch, tokens, width)
+    return None
 
 
-def _sequence(width: Callable[[Any, int], int]) -> Callable[[Any, int, Sizes], Shapes]:
-    return lambda layer, position, sizes: (
-        (sizes.batch, sizes.sequence, int(width(layer, position))),
-    )
-
-
-def _spatial(rank: int, channels: int, sizes: Sizes) -> Shapes:
+def _spatial(rank: int, channels: int, sizes: Sizes) -> Iterator[tuple[int, ...]]:
     channels = channels or sizes.channels  # 0: a lazy layer
-    for spatial in sizes.signal(channels) if rank == 1 else sizes.spatial(rank):
+    for spatial in sizes.spatial(rank, channels):
         yield (sizes.batch, channels, *spatial)
 
 
-def _convolution(rank: int) -> Callable[[Any, int, Sizes], Shapes]:
-    return lambda layer, _, sizes: _spatial(rank, int(layer.in_channels), sizes)
-
-
-def _channel_norm(rank: int) -> Callable[[Any, int, Sizes], Shapes]:
-    def shapes(layer: Any, _: int, sizes: Sizes) -> Shapes:
-        channels = int(getattr(layer, "num_features", 0) or getattr(layer, "num_channels", 0))
-        if rank == 1:
-            yield (sizes.batch, channels)
-        yield from _spatial(rank, channels, sizes)
-
-    return shapes
-
-
-def _norm(layer: Any, _: int, sizes: Sizes) -> Shapes:
-    shape = getattr(layer, "normalized_shape", None) or tuple(layer.weight.shape)
-    if len(shape) == 1:
-        yield (sizes.batch, sizes.sequence, int(shape[0]))
-    yield (sizes.batch, *shape)
-
-
-def _attention_width(layer: Any, position: int) -> int:
-    return int((layer.embed_dim, layer.kdim, layer.vdim, layer.embed_dim)[min(position, 3)])
-
-
-def _encoder_width(layer: Any, _: int) -> int:
-    attention = next(m for m in layer.modules() if isinstance(m, nn.MultiheadAttention))
-    return int(attention.embed_dim)
-
-
-LAYERS: tuple[tuple[tuple[type, ...], Callable[[Any, int, Sizes], Shapes]], ...] = (
-    (
-        (nn.Embedding, nn.EmbeddingBag),
-        lambda _layer, _, sizes: ((sizes.batch, sizes.sequence), (sizes.batch,)),
-    ),
-    ((nn.Conv1d, nn.ConvTranspose1d), _convolution(1)),
-    ((nn.Conv2d, nn.ConvTranspose2d), _convolution(2)),
-    ((nn.Conv3d, nn.ConvTranspose3d), _convolution(3)),
-    ((nn.MultiheadAttention,), _sequence(_attention_width)),
-    (
-        (
-            nn.TransformerEncoderLayer,
-            nn.TransformerDecoderLayer,
-            nn.TransformerEncoder,
-            nn.TransformerDecoder,
-            nn.Transformer,
-        ),
-        _sequence(_encoder_width),
-    ),
-    ((nn.RNNBase,), _sequence(lambda layer, _: layer.input_size)),
-    (
-        (nn.RNNCellBase,),
-        lambda layer, i, sizes: ((sizes.batch, layer.hidden_size if i else layer.input_size),),
-    ),
-    (
-        (nn.Bilinear,),
-        lambda layer, i, sizes: ((sizes.batch, (layer.in1_features, layer.in2_features)[i % 2]),),
-    ),
-    ((nn.BatchNorm1d, nn.InstanceNorm1d), _channel_norm(1)),
-    ((nn.BatchNorm2d, nn.InstanceNorm2d, nn.GroupNorm), _channel_norm(2)),
-    ((nn.BatchNorm3d, nn.InstanceNorm3d), _channel_norm(3)),
-    ((nn.LayerNorm, nn.RMSNorm), _norm),
-    (
-        (nn.Linear,),
-        lambda layer, _, sizes: _features(int(layer.in_features) or sizes.sequence, sizes),
-    ),
-)
-"""Classes of layers -> shapes of the argument in a position. The first row that fits counts."""
-
-
 def is_known(layer: Any) -> bool:
-    """Whether `LAYERS` has a row for a layer."""
-    return any(isinstance(layer, kinds) for kinds, _ in LAYERS)
+    """Whether it is known what a layer takes."""
+    try:
+        return _shapes(layer, 0, Sizes(layer)) is not None
+    except _ODD:
+        return True
 
 
 def taken_by(
     layer: Any, position: int, sizes: Sizes, changes: frozenset[str] = frozenset()
 ) -> Iterator[Guess]:
     """Yield what a layer may get as its argument, before the `changes` that the forward makes."""
-    shapes = next((row for kinds, row in LAYERS if isinstance(layer, kinds)), None)
-    if shapes is None:
-        return
-    ids = isinstance(layer, nn.Embedding | nn.EmbeddingBag)
     try:
-        for shape in list(shapes(layer, position, sizes)):
+        for shape in list(_shapes(layer, position, sizes) or ()):
             if "transposed" in changes and len(shape) == 3:
                 shape = (shape[0], shape[2], shape[1])
             if "unsqueezed" in changes and len(shape) > 2:
                 shape = (shape[0], *shape[2:])
-            if ids:
-                yield Guess(shape=shape, fill="integers", high=int(layer.num_embeddings))
+            if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+                yield _ids(layer.num_embeddings, *shape)
             else:
                 yield Guess(shape=shape)
-    except (AttributeError, TypeError, IndexError, ValueError, StopIteration):
-        return  # a class of another library with a familiar base and attributes of its own
+    except _ODD:
+        return
 
 
 # --- names: what arguments of common names are, where nothing else says it ------------------------
@@ -409,19 +345,6 @@ MEDIA = re.compile(
 
 FEATURE_SEQUENCES = re.compile(r"(\w*_)?(hidden_states|context|embeds|memory|sequence)")
 """Features of tokens: their axis is in the tensor although a linear layer needs none."""
-
-
-@dataclass(frozen=True)
-class Name:
-    """Names of an argument -> what it may be.
-
-    `strong`: the name says more than the layers that take the argument. `graph`: only beside edges.
-    """
-
-    pattern: str
-    values: Callable[[Argument], Iterable[Any]]
-    strong: bool = False
-    graph: bool = False
 
 
 def _ids(high: int, *shape: int) -> Guess:
@@ -442,25 +365,19 @@ def _edge_features(arg: Argument) -> Iterator[Guess]:
     yield Guess(shape=(EDGES,))
 
 
-def _lengths(arg: Argument) -> Iterator[Guess]:
-    yield Guess(shape=(arg.sizes.batch,), fill="lengths", high=arg.sizes.sequence)
-    yield _ids(8, arg.sizes.batch)
+def _lengths(arg: Argument) -> list[Guess]:
+    full = Guess(shape=(arg.sizes.batch,), fill="lengths", high=arg.sizes.sequence)
+    return [full, _ids(8, arg.sizes.batch)]
 
 
-def _token_ids(arg: Argument) -> Iterator[Guess]:
-    sizes = arg.sizes
-    yield _ids(sizes.number("num_tokens", "vocab_size") or 10, sizes.batch, sizes.sequence)
-    yield Guess(shape=(sizes.batch, sizes.sequence, 64))
-
-
-def _token_features(arg: Argument) -> Iterator[Guess]:
-    first, second = _token_ids(arg)
-    return iter((second, first))
+def _token_ids(arg: Argument) -> list[Guess]:
+    batch, tokens = arg.sizes.batch, arg.sizes.sequence
+    ids = _ids(arg.sizes.number("num_tokens", "vocab_size") or 10, batch, tokens)
+    return [ids, Guess(shape=(batch, tokens, 64))]
 
 
 def _images(arg: Argument) -> Iterator[Guess]:
-    for side in arg.sizes.spatial(2):
-        yield Guess(shape=(arg.sizes.batch, arg.sizes.channels, *side))
+    return (Guess(shape=shape) for shape in _spatial(2, arg.sizes.channels, arg.sizes))
 
 
 def _videos(arg: Argument) -> Iterator[Guess]:
@@ -469,62 +386,54 @@ def _videos(arg: Argument) -> Iterator[Guess]:
     yield from (Guess(shape=(batch, frames, channels, *side)) for frames, *side in volumes)
 
 
-def _waveforms(arg: Argument) -> Iterator[Guess]:
+def _waveforms(arg: Argument) -> list[Guess]:
     samples = arg.sizes.rate or SECOND
-    for channels in ((), (1,), (2,)):
-        yield Guess(shape=(arg.sizes.batch, *channels, samples))
+    return [Guess(shape=(arg.sizes.batch, *channels, samples)) for channels in ((), (1,), (2,))]
 
 
-NAMES: tuple[Name, ...] = (
-    Name(r"(\w+_)?edge_index|edges|adj_t", lambda _: [_ids(NODES, 2, EDGES)], strong=True),
-    Name(r"edge_(attr|feat\w*|features)", _edge_features, strong=True, graph=True),
-    Name(r"edge_weights?", lambda _: [Guess(shape=(EDGES,), fill="ones")], strong=True, graph=True),
-    Name(r"edge_types?|rel_types?", lambda _: [_ids(2, EDGES)], strong=True),
-    Name(
-        r"batch(_index)?",
-        lambda arg: [Guess(shape=(NODES,), fill="segments", high=arg.sizes.batch)],
-        strong=True,
-        graph=True,
+Names = dict[str, Callable[["Argument"], Iterable[Any]]]
+"""Patterns of the name of an argument -> what it may be. The first that fits counts."""
+
+STRONG_NAMES: Names = {
+    r"(\w+_)?edge_index|edges|adj_t": lambda _: [_ids(NODES, 2, EDGES)],
+    r"edge_types?|rel_types?": lambda _: [_ids(2, EDGES)],
+    r"num_nodes": lambda _: [NODES],
+    LENGTHS: _lengths,
+}
+"""Names that say more than the layers that take the argument."""
+
+GRAPH_NAMES: Names = {
+    r"edge_(attr|feat\w*|features)": _edge_features,
+    r"edge_weights?": lambda _: [Guess(shape=(EDGES,), fill="ones")],
+    r"batch(_index)?": lambda arg: [Guess(shape=(NODES,), fill="segments", high=arg.sizes.batch)],
+    r"pos|coords?": lambda _: [Guess(shape=(NODES, 3))],
+    r"z|atomic_numbers?": lambda _: [_ids(10, NODES)],
+    r"x|h|node_feat\w*|feats?|features": _nodes,
+}
+"""Names that do so beside edges only."""
+
+NAMES: Names = {
+    r"(\w*_)?masks?": lambda arg: [Guess(shape=(arg.sizes.batch, arg.sizes.sequence), fill="true")],
+    r"t|ts|times?|time_?steps?|steps?|sigmas?|noise_levels?|noise_labels": lambda arg: [
+        _ids(10, arg.sizes.batch),
+        Guess(shape=(arg.sizes.batch,)),
+    ],
+    r"(\w*_)?(length|len)": _lengths,
+    r"(class_)?labels?|classes|y|target_classes|class_ids": lambda arg: [_ids(2, arg.sizes.batch)],
+    r"(\w*_)?(ids|idx|tokens?|texts?|captions?)|toks|indices|items?": _token_ids,
+    r"(\w*_)?(images?|imgs?|pixel_values|pictures?|pixels)\d?|im\d?": _images,
+    r"(\w*_)?(videos?|clips?|frames)|vid": _videos,
+    r"(\w*_)?(wavs?|waveforms?|audios?|speech|signal|mix\w*)": _waveforms,
+    r"src|tgt|source|trg|query|key|value|queries|keys|values|q|k|v|context|memory": lambda arg: (
+        _token_ids(arg)[::-1]
     ),
-    Name(r"pos|coords?", lambda _: [Guess(shape=(NODES, 3))], strong=True, graph=True),
-    Name(r"z|atomic_numbers?", lambda _: [_ids(10, NODES)], strong=True, graph=True),
-    Name(r"x|h|node_feat\w*|feats?|features", _nodes, strong=True, graph=True),
-    Name(r"num_nodes", lambda _: [NODES], strong=True),
-    Name(LENGTHS, _lengths, strong=True),
-    Name(
-        r"(\w*_)?masks?",
-        lambda arg: [Guess(shape=(arg.sizes.batch, arg.sizes.sequence), fill="true")],
-    ),
-    Name(
-        r"t|ts|times?|time_?steps?|steps?|sigmas?|noise_levels?|noise_labels",
-        lambda arg: [_ids(10, arg.sizes.batch), Guess(shape=(arg.sizes.batch,))],
-    ),
-    Name(r"(\w*_)?(length|len)", _lengths),
-    Name(
-        r"(class_)?labels?|classes|y|target_classes|class_ids",
-        lambda arg: [_ids(2, arg.sizes.batch)],
-    ),
-    Name(
-        r"(\w*_)?(input_ids|ids|idx|tokens?|texts?|captions?|token_ids)|toks|indices|items?",
-        _token_ids,
-    ),
-    Name(r"(\w*_)?(images?|imgs?|pixel_values|pictures?|pixels)\d?|im\d?", _images),
-    Name(r"(\w*_)?(videos?|clips?|frames)|vid", _videos),
-    Name(r"(\w*_)?(wavs?|waveforms?|audios?|speech|signal|mix\w*)", _waveforms),
-    Name(
-        r"src|tgt|source|trg|query|key|value|queries|keys|values|q|k|v|context|memory",
-        _token_features,
-    ),
-)
-"""The vocabulary of arguments."""
+}
 
 
-def _named(arg: Argument, *, strong: bool) -> Iterator[Any]:
-    for row in NAMES:
-        meant = row.strong is strong and (arg.graph or not row.graph)
-        if meant and re.fullmatch(row.pattern, arg.word, re.IGNORECASE):
-            yield from row.values(arg)
-            return
+def _named(arg: Argument, names: Names) -> Iterable[Any]:
+    fits = (v for pattern, v in names.items() if re.fullmatch(pattern, arg.word, re.IGNORECASE))
+    values = next(fits, None)
+    return values(arg) if values is not None else ()
 
 
 # --- arguments: all evidence together -------------------------------------------------------------
@@ -594,8 +503,8 @@ class Argument:
         return next(iter(self.values()), None)
 
 
-def _of_strong_name(arg: Argument) -> Iterator[Any]:
-    return _named(arg, strong=True)
+def _of_strong_name(arg: Argument) -> Iterable[Any]:
+    return _named(arg, STRONG_NAMES | GRAPH_NAMES if arg.graph else STRONG_NAMES)
 
 
 def _of_parts(arg: Argument) -> Iterator[Any]:
@@ -639,15 +548,14 @@ def _of_type(arg: Argument) -> Iterator[Any]:
                 yield value
 
 
-def _of_layers(arg: Argument) -> Iterator[Any]:
+def _of_layers(arg: Argument) -> list[Guess]:
     """What the first layers take; of features of tokens, those with an axis of tokens first."""
     tokens = FEATURE_SEQUENCES.fullmatch(arg.word) is not None
-    yield from sorted(arg.of_layers(), key=lambda guess: tokens and len(guess.shape) != 3)
+    return sorted(arg.of_layers(), key=lambda guess: tokens and len(guess.shape) != 3)
 
 
 def _of_name(arg: Argument) -> Iterator[Any]:
-    for value in _named(arg, strong=False):
-        yield replace(value, why="its name") if isinstance(value, Guess) else value
+    return (replace(guess, why="its name") for guess in _named(arg, NAMES))
 
 
 def _of_sound(arg: Argument) -> Iterator[Any]:
@@ -658,31 +566,28 @@ def _of_sound(arg: Argument) -> Iterator[Any]:
         yield Guess(shape=shape, why="its channels of sound")
 
 
-def _of_first_layer(arg: Argument) -> Iterator[Any]:
+def _of_first_layer(arg: Argument) -> list[Guess]:
     """What the first layer of the module takes, if the source does not say where arguments go."""
-    if arg.own.layers:
-        return
-    for layer in arg.sizes.module.modules():
-        guesses = list(taken_by(layer, 0, arg.sizes))
-        if guesses:
+    for layer in arg.sizes.module.modules() if not arg.own.layers else ():
+        if guesses := list(taken_by(layer, 0, arg.sizes)):
             why = f"the first layer {type(layer).__name__}"
-            yield from (replace(guess, why=why) for guess in guesses)
-            return
+            return [replace(guess, why=why) for guess in guesses]
+    return []
 
 
 def _plain(arg: Argument) -> Iterator[Any]:
     """Tensors of usual shapes, for an argument about which nothing is known."""
     batch, sequence = arg.sizes.batch, arg.sizes.sequence
     yield Guess(shape=(batch, sequence), why="a plain tensor")
-    for side in arg.sizes.spatial(2):
-        yield Guess(shape=(batch, arg.sizes.channels, *side), why="a plain image")
+    for image in _images(arg):
+        yield replace(image, why="a plain image")
     if 5 in arg.own.ranks:
         yield Guess(shape=(batch, 8, arg.sizes.channels, 64, 64), why="a plain video")
-    yield Guess(shape=(batch, sequence), fill="integers", high=10, why="plain ids")
+    yield replace(_ids(10, batch, sequence), why="plain ids")
     yield Guess(shape=(batch, sequence, 64), why="a plain sequence")
 
 
-SOURCES: tuple[Callable[[Argument], Iterator[Any]], ...] = (
+SOURCES: tuple[Callable[[Argument], Iterable[Any]], ...] = (
     _of_strong_name,
     _of_parts,
     _of_type,

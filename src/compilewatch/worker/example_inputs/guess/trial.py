@@ -46,21 +46,12 @@ class Trial(Record, frozen=True, kw_only=True):
     missing: tuple[str, ...] = ()
 
 
-def tried(module: nn.Module, inputs: ExampleInputs, mode: Any, *, gradients: bool = False) -> Trial:
+def tried(module: nn.Module, inputs: ExampleInputs, mode: Any) -> Trial:
     """Call a module with real inputs, made fake under `mode`, so that the call leaves nothing.
 
     Where no fork is possible, the call is made here: then `phases` builds the model again.
     """
-
-    def call() -> Trial:
-        return _called(module, inputs, mode, gradients)
-
-    if not forked.possible():
-        return call()
-    try:
-        return forked.in_fork(call, Trial, [])
-    except RecordedError as error:  # SystemExit of the model's code
-        return Trial(line=error.line, message=str(error), names=tuple(error.names))
+    return _in_fork(lambda: _called(module, inputs, mode, gradients=False))
 
 
 def tried_on_real(
@@ -76,17 +67,12 @@ def tried_on_real(
         signal.alarm(SECONDS_ON_REAL)
         try:
             with torch.compiler.set_stance("force_eager"):  # functions that the model compiles
-                return _called(build(), copy.deepcopy(inputs), None, gradients)
+                return _called(build(), copy.deepcopy(inputs), None, gradients=gradients)
         finally:
             signal.alarm(0)
             signal.signal(signal.SIGALRM, before)
 
-    if not forked.possible():
-        return call()
-    try:
-        trial = forked.in_fork(call, Trial, [])
-    except RecordedError as error:  # of the constructor, or SystemExit
-        trial = Trial(line=error.line, message=str(error), names=tuple(error.names))
+    trial = _in_fork(call)
     return None if TooLongError.__name__ in f"{trial.names} {trial.line}" else trial
 
 
@@ -98,7 +84,16 @@ def _too_long(*_: object) -> None:
     raise TooLongError
 
 
-def _called(module: nn.Module, inputs: ExampleInputs, mode: Any, gradients: bool) -> Trial:
+def _in_fork(call: Callable[[], Trial]) -> Trial:
+    if not forked.possible():
+        return call()
+    try:
+        return forked.in_fork(call, Trial, [])
+    except RecordedError as error:  # of the constructor, or SystemExit of the model's code
+        return Trial(line=error.line, message=str(error), names=tuple(error.names))
+
+
+def _called(module: nn.Module, inputs: ExampleInputs, mode: Any, *, gradients: bool) -> Trial:
     calls = 0
 
     def count(*_: Any) -> None:
@@ -111,7 +106,9 @@ def _called(module: nn.Module, inputs: ExampleInputs, mode: Any, gradients: bool
         if mode is not None:
             args, kwargs = fake_values(args, mode), fake_values(kwargs, mode)
         else:
-            args, kwargs = _beside(module, (args, kwargs))
+            device = next((p.device for p in module.parameters()), torch.device("cpu"))
+            if device.type not in ("cpu", "meta"):
+                args, kwargs = converted((args, kwargs), lambda t: t.to(device), device)
         with mode or nullcontext(), nullcontext() if gradients else torch.no_grad():
             module(*args, **kwargs)
         return Trial(passed=True, calls=calls)
@@ -119,14 +116,6 @@ def _called(module: nn.Module, inputs: ExampleInputs, mode: Any, gradients: bool
         return _failure(error, module, calls)
     finally:
         hook.remove()
-
-
-def _beside(module: nn.Module, values: Any) -> Any:
-    """Return values on the device of a module's parameters."""
-    device = next((p.device for p in module.parameters()), torch.device("cpu"))
-    if device.type in ("cpu", "meta"):
-        return values
-    return converted(values, lambda tensor: tensor.to(device), device)
 
 
 def _failure(error: Exception, module: nn.Module, calls: int) -> Trial:
