@@ -9,7 +9,8 @@ replaced too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from compilewatch.worker.model import replaced
 from compilewatch.worker.model.fake_mode import CPU, InputAwareFakeMode
 
 SEED = 0
@@ -46,7 +48,9 @@ def construct_fake(construct: Construct, fake_mode: FakeTensorMode) -> nn.Module
 
 def construct_meta(construct: Construct) -> nn.Module:
     """Run a constructor on the meta device, which only has shapes."""
-    with _without_initialisation(), torch.device("meta"), _linspace_on_cpu():
+    # Constructors read drop-path rates from `linspace` by `.item()`.
+    on_cpu = partial(torch.linspace, device="cpu")
+    with _without_initialisation(), torch.device("meta"), replaced(torch, "linspace", on_cpu):
         return construct()
 
 
@@ -124,31 +128,15 @@ def _map_tensors(value: Any, fake: Callable[[torch.Tensor], torch.Tensor]) -> An
     return value
 
 
-@contextmanager
-def _without_initialisation() -> Iterator[None]:
+def _without_initialisation() -> AbstractContextManager[None]:
     """Skip the initialisation of weights, whose values are not read."""
     try:
         from transformers.initialization import no_init_weights
     except ImportError:  # before 5.0
         from transformers.modeling_utils import no_init_weights
 
-    with no_init_weights():
-        yield
-
-
-@contextmanager
-def _linspace_on_cpu() -> Iterator[None]:
-    """Compute `linspace` on the CPU: constructors read drop-path rates from it by `.item()`."""
-    original = torch.linspace
-
-    def linspace(*args: Any, **kwargs: Any) -> torch.Tensor:
-        return original(*args, **{"device": "cpu", **kwargs})
-
-    torch.linspace = linspace
-    try:
-        yield
-    finally:
-        torch.linspace = original
+    skipping: AbstractContextManager[None] = no_init_weights()
+    return skipping
 
 
 class FilledMemory(TorchDispatchMode):  # type: ignore[misc]
@@ -174,23 +162,14 @@ class FilledMemory(TorchDispatchMode):  # type: ignore[misc]
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in self._RANDOM and _is_large(args[0]):
-            return _fill_with_block(args[0], lambda block: func(block, *args[1:], **kwargs))
+        is_large = func in self._RANDOM and args[0].numel() > BLOCK_ELEMENTS
+        if is_large and args[0].is_contiguous() and args[0].is_cpu:
+            block = func(args[0].new_empty(BLOCK_ELEMENTS), *args[1:], **kwargs)
+            for part in args[0].view(-1).split(BLOCK_ELEMENTS):
+                part.copy_(block[: part.numel()])
+            return args[0]
         result = func(*args, **kwargs)
         return result.zero_() if func in self._EMPTY else result
-
-
-def _is_large(tensor: torch.Tensor) -> bool:
-    return bool(tensor.numel() > BLOCK_ELEMENTS and tensor.is_contiguous() and tensor.is_cpu)
-
-
-def _fill_with_block(
-    tensor: torch.Tensor, draw: Callable[[torch.Tensor], torch.Tensor]
-) -> torch.Tensor:
-    block = draw(tensor.new_empty(BLOCK_ELEMENTS))
-    for part in tensor.view(-1).split(BLOCK_ELEMENTS):
-        part.copy_(block[: part.numel()])
-    return tensor
 
 
 _TENSOR_TABLES = ("_parameters", "_buffers", "_modules")

@@ -27,6 +27,8 @@ from torch.fx import GraphModule, Interpreter
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
+from compilewatch.worker.model import replaced
+
 CPU = torch.device("cpu")
 
 KNOWN_ELEMENTS = 2**22
@@ -175,27 +177,25 @@ class InputAwareFakeMode(FakeTensorMode):  # type: ignore[misc]
             # Dynamo evaluates constants below its own mode, where this mode must change nothing.
             leaves = tree_leaves((args, kwargs))
             if not any(isinstance(leaf, FakeTensor) for leaf in leaves):
-                return _real(func, *on_cpu(args, kwargs))
+                return _real(func, args, kwargs)
             return super().dispatch(func, types, args, kwargs)
         _check_types(func, args)
         if func in _CONSTRUCTORS:
-            return self._constructed(func, types, args, kwargs)
-        if self.device.type != "cpu":
-            return self._dispatch_elsewhere(func, types, args, kwargs)
-        return self._faked(func, types, args, kwargs)
-
-    def _dispatch_elsewhere(
-        self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Any:
-        """Dispatch where tensors may be on another device than the CPU."""
+            tensor = super().dispatch(func, types, args, kwargs)
+            if tensor.numel() > KNOWN_ELEMENTS:
+                return tensor
+            if tensor.device.type not in ("cpu", self.device.type):
+                return tensor
+            return self.known(_real(func, args, kwargs), tensor.device)
+        if self.device.type == "cpu":
+            return self._faked(func, types, args, kwargs)
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, FakeTensor)]
         onto = torch.device(kwargs.get("device") or "cpu")
         if onto.type in ("cpu", "meta") and all(t.device.type == "cpu" for t in tensors):
             return self._faked(func, types, args, kwargs)
-        if func not in _UNINITIALISED:
-            folded = self._folded(func, args, kwargs, tensors)
-            if folded is not _NOT_FOLDED:
-                return folded
+        folded = self._folded(func, args, kwargs, tensors)
+        if folded is not _NOT_FOLDED:
+            return folded
         with self._values_hidden(func, tensors, args, kwargs):
             return self._faked(func, types, args, kwargs)
 
@@ -213,21 +213,28 @@ class InputAwareFakeMode(FakeTensorMode):  # type: ignore[misc]
         folded, nor one that draws random numbers. Operators of the namespace `prim` read properties
         of the fake tensor, such as its device.
         """
-        if not _foldable(func, args, kwargs, tensors):
+        if not isinstance(func, torch._ops.OpOverload) or func in _UNINITIALISED or not tensors:
             return _NOT_FOLDED
-        device = _device_of_result(func, args, kwargs)
-        if device is None:
+        makes_view = torch.Tag.inplace_view in func.tags and func is not _aten.detach_.default
+        if makes_view or torch.Tag.nondeterministic_seeded in func.tags or func.namespace == "prim":
             return _NOT_FOLDED
-        values = tree_map_only(
-            FakeTensor, lambda tensor: tensor.constant, (tuple(args), dict(kwargs))
-        )
+        leaves = tree_leaves((args, kwargs))
+        values = [leaf for leaf in leaves if isinstance(leaf, Tensor | torch.SymInt)]
+        if any(getattr(value, "constant", None) is None for value in values):
+            return _NOT_FOLDED
+        known = tree_map_only(FakeTensor, lambda t: t.constant, (tuple(args), dict(kwargs)))
         try:
-            with no_dispatch():
-                folded = func(*on_cpu(*values)[0], **on_cpu(*values)[1])
+            if kwargs.get("device") is not None:
+                device = FakeTensor._normalize_fake_device(torch.device(kwargs["device"]))
+            elif func in _ACROSS_DEVICES:
+                device = args[0].device
+            else:
+                device, _ = FakeTensor._find_common_device(func, leaves)
+            folded = _real(func, *known)
         except Exception:  # noqa: BLE001  (the fake kernel runs next, and its error counts)
             return _NOT_FOLDED
         if func._schema.is_mutable:
-            return args[0] if folded is values[0][0] else _NOT_FOLDED
+            return args[0] if folded is known[0][0] else _NOT_FOLDED
         results = [leaf for leaf in tree_leaves(folded) if isinstance(leaf, Tensor)]
         if not all(self.may_turn_const(result) for result in results):
             return _NOT_FOLDED
@@ -273,14 +280,6 @@ class InputAwareFakeMode(FakeTensorMode):  # type: ignore[misc]
             setattr(result, _ASSERTED, True)
         return result
 
-    def _constructed(
-        self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Any:
-        tensor = super().dispatch(func, types, args, kwargs)
-        if tensor.numel() > KNOWN_ELEMENTS or tensor.device.type not in ("cpu", self.device.type):
-            return tensor
-        return self.known(_real(func, *on_cpu(args, kwargs)), tensor.device)
-
     def _positions(self, indices: Sequence[Any]) -> list[Any]:
         """Replace known masks by the positions that they select, so that sizes are known."""
         indices_by_position: list[Any] = []
@@ -312,6 +311,8 @@ def _check_types(func: Any, args: Sequence[Any]) -> None:
 
 
 def _real(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Run an operator on real tensors, on the CPU whatever device it names."""
+    args, kwargs = on_cpu(args, kwargs)
     with no_dispatch():
         return func(*args, **kwargs)
 
@@ -340,47 +341,11 @@ def values_shown() -> Iterator[None]:
         with unset_fake_temporarily():
             return from_numpy(value)
 
-    FakeTensorConverter.from_real_tensor = shown
-    torch._dynamo.guards.from_numpy = real
-    try:
+    with (
+        replaced(FakeTensorConverter, "from_real_tensor", shown),
+        replaced(torch._dynamo.guards, "from_numpy", real),
+    ):
         yield
-    finally:
-        FakeTensorConverter.from_real_tensor = convert
-        torch._dynamo.guards.from_numpy = from_numpy
-
-
-def _foldable(
-    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[FakeTensor]
-) -> bool:
-    if not isinstance(func, torch._ops.OpOverload) or func.namespace == "prim" or not tensors:
-        return False
-    if torch.Tag.nondeterministic_seeded in func.tags:
-        return False
-    if torch.Tag.inplace_view in func.tags and func is not _aten.detach_.default:
-        return False
-    leaves = tree_leaves((args, kwargs))
-    if any(isinstance(leaf, Tensor) and not isinstance(leaf, FakeTensor) for leaf in leaves):
-        return False
-    if any(isinstance(leaf, torch.SymInt) for leaf in leaves):
-        return False
-    return all(tensor.constant is not None for tensor in tensors)
-
-
-def _device_of_result(
-    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> torch.device | None:
-    """Return None if tensors are on different devices that the operator does not accept."""
-    named = kwargs.get("device")
-    if named is not None:
-        return FakeTensor._normalize_fake_device(torch.device(named))
-    if func in _ACROSS_DEVICES:
-        device: torch.device = args[0].device
-        return device
-    try:
-        device, _ = FakeTensor._find_common_device(func, tree_leaves((args, kwargs)))
-    except Exception:  # noqa: BLE001  (the fake kernel raises it again, or accepts the devices)
-        return None
-    return device
 
 
 def on_cpu(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:

@@ -9,7 +9,7 @@ import re
 import sys
 import typing
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -97,32 +97,37 @@ def build_model(
     factory propagate.
     """
     build = request.model.build
-    with _missing_packages_named():
+    depth = Depth.REDUCED if fake_mode is None else request.depth
+    depth = Depth.FULL if full_size else depth
+    try:
         if isinstance(build, ClassBuild) or (isinstance(build, ConfigBuild) and not build.weights):
-            return _from_configuration(request, fake_mode, overrides, full_size=full_size)
-        if isinstance(build, LibraryBuild):
-            return _from_library(request, build, fake_mode, full_size=full_size)
-        if isinstance(build, ConfigBuild):
-            module = _with_weights(build, request)
+            module = _from_configuration(request, depth, fake_mode, overrides, full_size=full_size)
+        elif isinstance(build, LibraryBuild):
+            construct = library(build.library).constructor(build, depth)
+            real = fake_mode is None
+            module = construct_real(construct) if real else construct_fake(construct, fake_mode)
+            module = _in_named_type(module, request)
         else:
-            assert isinstance(build, FactoryBuild)  # an object of a caller needs no building
-            module = _in_named_type(_call_factory(build), request)
-    if fake_mode is not None:
-        module = to_fake(module, fake_mode)
-    return _built(module, fake_mode, Depth.FULL)
-
-
-def fit_config(
-    model_class: Any, config: Any, tier: Tier, depth: Depth, overrides: list[Override]
-) -> Any:
-    """The configuration reduced for a tier and depth, with overrides applied."""
-    if depth is Depth.REDUCED:
-        reduce_depth(config)
-    _override(config, overrides)
-    if tier is Tier.REAL:
-        config = narrow(config, lambda c: count_parameters(_constructor(model_class, c, depth)))
-        _override(config, overrides)  # again: overrides take precedence over the reduction
-    return config
+            depth = Depth.FULL
+            if isinstance(build, ConfigBuild):
+                module = _with_weights(build, request)
+            else:
+                assert isinstance(build, FactoryBuild)  # an object of a caller needs no building
+                module = _in_named_type(_call_factory(build), request)
+            module = to_fake(module, fake_mode) if fake_mode is not None else module
+    except ImportError as error:
+        if (missing := missing_package(error)) is not None:
+            raise missing from error
+        raise
+    part, module = generation_step(module)
+    return BuiltModel(
+        part=part,
+        module=module,
+        config=getattr(module, "config", None),
+        tier=Tier.REAL if fake_mode is None else Tier.FAKE,
+        depth=depth,
+        parameters=sum(p.numel() for p in module.parameters() if not is_lazy(p)),
+    )
 
 
 def _override(config: Any, overrides: list[Override]) -> None:
@@ -143,18 +148,12 @@ def change_defaults(model_class: type, functions: Mapping[str, Mapping[str, Any]
             continue
         function = inspect.unwrap(function)
         parameters = inspect.signature(function).parameters.values()
-        with_default = [
-            parameter for parameter in parameters if parameter.default is not parameter.empty
-        ]
-        by_name = {
-            parameter.name for parameter in with_default if parameter.kind is parameter.KEYWORD_ONLY
-        }
-        defaults = {
-            parameter.name: values.get(parameter.name, parameter.default)
-            for parameter in with_default
-        }
-        function.__defaults__ = tuple(v for name, v in defaults.items() if name not in by_name)
-        function.__kwdefaults__ = {name: defaults[name] for name in by_name}
+        with_default = [p for p in parameters if p.default is not p.empty]
+        by_name = [p for p in with_default if p.kind is p.KEYWORD_ONLY]
+        function.__defaults__ = tuple(
+            values.get(p.name, p.default) for p in with_default if p not in by_name
+        )
+        function.__kwdefaults__ = {p.name: values.get(p.name, p.default) for p in by_name}
 
 
 def _constructor(
@@ -172,29 +171,34 @@ def _constructor(
 
 
 def _from_configuration(
-    request: Request, fake_mode: FakeTensorMode | None, overrides: Overrides, *, full_size: bool
-) -> BuiltModel:
+    request: Request,
+    depth: Depth,
+    fake_mode: FakeTensorMode | None,
+    overrides: Overrides,
+    *,
+    full_size: bool,
+) -> nn.Module:
     tier = Tier.REAL if fake_mode is None else Tier.FAKE
-    depth = Depth.REDUCED if tier is Tier.REAL else request.depth
-    if full_size:
-        depth = Depth.FULL
-    mode = request.target.mode
-    build = request.model.build
+    mode, build = request.target.mode, request.model.build
     named: list[Override] = []
     if isinstance(build, ClassBuild):
         model_type = configuration_class(library_class(build.class_name)).model_type
         named = overrides.matching(Scope(build.class_name, model_type, tier, depth, mode))
     model_class, config = resolve(request, named)
     matching = overrides.matching(Scope(model_class.__name__, config.model_type, tier, depth, mode))
-    # Nothing is narrowed in the fake tier.
-    config = fit_config(model_class, config, Tier.FAKE if full_size else tier, depth, matching)
+    if depth is Depth.REDUCED:
+        reduce_depth(config)
+    _override(config, matching)
+    if tier is Tier.REAL and not full_size:
+        config = narrow(config, lambda c: count_parameters(_constructor(model_class, c, depth)))
+        _override(config, matching)  # again: overrides take precedence over the reduction
     for override in matching:
         change_defaults(model_class, override.functions)
     dtype = _dtype(request, config)
     adapter = adapter_config(request, depth)
     construct = with_adapter(_constructor(model_class, config, depth, dtype), adapter)
     if fake_mode is None:
-        return _built(construct_real(construct), None, depth)
+        return construct_real(construct)
     module = construct_fake(construct, fake_mode)
     free = request.device is None or request.target.dtype is Dtype.CONFIG
     if free and dtype is torch.float32 and _groups_experts(module):
@@ -203,9 +207,8 @@ def _from_configuration(
         # compiles a fallback that is not used in deployments (`_can_use_grouped_mm` of
         # integrations/moe.py).
         construct = _constructor(model_class, config, depth, torch.bfloat16)
-        construct = with_adapter(construct, adapter)
-        module = construct_fake(construct, fake_mode)
-    return _built(module, fake_mode, depth)
+        module = construct_fake(with_adapter(construct, adapter), fake_mode)
+    return module
 
 
 def _dtype(request: Request, config: Any) -> torch.dtype:
@@ -244,19 +247,6 @@ def _with_weights(build: ConfigBuild, request: Request) -> nn.Module:
     )
 
 
-def _from_library(
-    request: Request, build: LibraryBuild, fake_mode: FakeTensorMode | None, *, full_size: bool
-) -> BuiltModel:
-    depth = Depth.REDUCED if fake_mode is None else request.depth
-    depth = Depth.FULL if full_size else depth
-    construct = library(build.library).constructor(build, depth)
-    if fake_mode is None:
-        module = construct_real(construct)
-    else:
-        module = construct_fake(construct, fake_mode)
-    return _built(_in_named_type(module, request), fake_mode, depth)
-
-
 def _in_named_type(module: nn.Module, request: Request) -> nn.Module:
     """The module in the type that a person named; without one in its own type."""
     dtype = request.target.dtype
@@ -291,17 +281,6 @@ def import_own(build: FactoryBuild, module: str) -> ModuleType:
     return importlib.import_module(module)
 
 
-@contextmanager
-def _missing_packages_named() -> Iterator[None]:
-    try:
-        yield
-    except ImportError as error:
-        named = missing_package(error)
-        if named is None:
-            raise
-        raise named from error
-
-
 def generation_step(module: nn.Module) -> tuple[str, nn.Module]:
     """Return the part of a model whose forward is a step of its generation, and the part's name.
 
@@ -314,18 +293,6 @@ def generation_step(module: nn.Module) -> tuple[str, nn.Module]:
         if type(part).forward is not nn.Module.forward and hasattr(part, "generate"):
             return name, part
     return "", module
-
-
-def _built(module: nn.Module, fake_mode: FakeTensorMode | None, depth: Depth) -> BuiltModel:
-    part, module = generation_step(module)
-    return BuiltModel(
-        part=part,
-        module=module,
-        config=getattr(module, "config", None),
-        tier=Tier.REAL if fake_mode is None else Tier.FAKE,
-        depth=depth,
-        parameters=sum(p.numel() for p in module.parameters() if not is_lazy(p)),
-    )
 
 
 def _set_path(config: Any, path: str, value: Any) -> None:
@@ -385,11 +352,14 @@ def missing_package(error: BaseException) -> MissingPackageError | None:
 def configuration_class(model_class: Any) -> Any:
     """Return a model class's configuration class: as declared, or as annotated in `__init__`.
 
-    A class that inherits the declaration of its composite model takes the part with its own name.
+    `GemmaVisionModel` inherits `GemmaConfig` in some releases: of a declared class and its parts,
+    it takes the one that it is named after (`GemmaVisionConfig`), or the declared one without such.
     """
     declared = getattr(model_class, "config_class", None)
     if declared is not None:
-        return configuration_part(model_class.__name__, declared)
+        stems = {part.__name__.removesuffix("Config"): part for part in _parts_of(declared)}
+        named = [stem for stem in stems if model_class.__name__.startswith(stem)]
+        return stems[max(named, key=len)] if named else declared
     for base in model_class.__mro__:
         if "__init__" in vars(base):
             annotated = typing.get_type_hints(base.__init__).get("config")
@@ -398,27 +368,13 @@ def configuration_class(model_class: Any) -> Any:
     raise UnknownArchitectureError(f"{model_class.__name__} declares no configuration class")
 
 
-def configuration_part(class_name: str, declared: Any) -> Any:
-    """Return the part of a declared configuration class that a model class is named after.
-
-    `GemmaVisionModel` inherits `GemmaConfig` in some releases, and takes its `GemmaVisionConfig`.
-    Without such a part, the declared class is returned.
-    """
-    parts = [declared, *_parts_of(declared)]
-    named = [part for part in parts if class_name.startswith(_stem(part))]
-    return max(named, key=lambda part: len(_stem(part)), default=declared)
-
-
 def _parts_of(config_class: Any) -> Iterator[Any]:
+    """Yield a configuration class and the classes of its parts."""
+    yield config_class
     for part in getattr(config_class, "sub_configs", {}).values():
         # A part of any type is declared as `AutoConfig`, which has no parts.
         if isinstance(part, type) and hasattr(part, "model_type"):
-            yield part
             yield from _parts_of(part)
-
-
-def _stem(config_class: Any) -> str:
-    return str(config_class.__name__).removesuffix("Config")
 
 
 def resolve(request: Request, overrides: list[Override]) -> tuple[Any, Any]:
@@ -499,7 +455,10 @@ def _from_file(build: ConfigBuild, request: Request) -> tuple[Any, Any]:
     name = next((n for n in names if n), None)
     model_type = values.get("model_type")
     if build.class_module is not None:
-        model_class: Any = _package_class(build.class_module, str(name))
+        # Of another package. Raises ImportError if it is not installed.
+        model_class: Any = getattr(importlib.import_module(build.class_module), str(name), None)
+        if model_class is None:
+            raise UnknownArchitectureError(f"{build.class_module} has no class {str(name)!r}")
         return model_class, configuration_class(model_class).from_dict(values)
     if model_type in CONFIG_MAPPING:
         config = CONFIG_MAPPING[model_type].from_dict(values)
@@ -516,14 +475,6 @@ def _from_file(build: ConfigBuild, request: Request) -> tuple[Any, Any]:
     config_class = configuration_class(model_class)
     part = next((c for c in sub_configs(config) if type(c) is config_class), config)
     return model_class, part
-
-
-def _package_class(module: str, name: str) -> Any:
-    """Return a class of another package. Raises ImportError if the package is not installed."""
-    model_class = getattr(importlib.import_module(module), name, None)
-    if model_class is None:
-        raise UnknownArchitectureError(f"{module} has no class {name!r}")
-    return model_class
 
 
 def _base_class(config: Any) -> Any:

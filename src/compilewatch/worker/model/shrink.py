@@ -21,16 +21,19 @@ import importlib
 import importlib.util
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeGuard
 
 from torch import nn
 
+from compilewatch.worker.model import replaced
+
 MIN_LAYERS = 2
 """A stack keeps at least its first and last layer, which models treat specially."""
 
-DEPTH_NAME = re.compile(
+DEPTH = re.compile(
     r"(\w+_)?(num_hidden_layers|num_layers|n_layers?|depth|num_blocks)"
     r"|num_(encoder|decoder|spatial|temporal|global|attention)_layers"
     r"|(\w+_)?(encoder|decoder)_layers|([lrx]_)?layers"
@@ -40,69 +43,45 @@ DEPTH_NAME = re.compile(
 """Fields with the number of layers of a stack, or of copies of a part."""
 
 STAGE_DEPTHS = (
-    "depths",
-    "depth",
-    "block_sizes",
-    "n_attn_blocks",
-    "stage_num_blocks",
-    "stage_numb_of_layers",
+    *("depths", "depth", "block_sizes", "n_attn_blocks"),
+    *("stage_num_blocks", "stage_numb_of_layers"),
 )
 """Lists with the number of layers of each stage of a staged model."""
 
-BLOCK_SIZES = ("resblock_dilation_sizes", "resblock_kernel_sizes", "resblock_stride_sizes")
+BLOCK_SIZES = re.compile(r"resblock_(dilation|kernel|stride)_sizes")
 """Lists with one entry per block, for blocks that only differ in sizes."""
 
-STAGES_OF_LAYERS = ("block_configs",)
-"""Lists of stages; each is a list of complete layer descriptions. Equal layers are one kind."""
+STAGES_OF_LAYERS = "block_configs"
+"""A list of stages; each is a list of complete layer descriptions. Equal layers are one kind."""
 
-PER_LAYER_NAME = re.compile(
+PER_LAYER = re.compile(
     r"\w*layers?_\w+|\w*block_types?|\w+_types|\w+_layers|\w+_per_layer|\w+_pattern"
     r"|attention_window|intermediate_size|num_attention_heads|num_key_value_heads|head_dim"
 )
 """Lists with one entry per layer if they are as long as the stack is deep."""
 
-INDEX_SETS = (
-    "cross_attention_layers",
-    "deepstack_visual_indexes",
-    "full_attn_idxs",
-    "fullatt_block_indexes",
-    "global_attn_indexes",
-    "hybrid_layer_ids",
-    "insert_layer_id",
-    "attn_layer_indices",
-    "look_ahead_layers",
-    "look_backward_layers",
-    "merge_index",
-    "mlp_only_layers",
-    "moe_layers",
-    "no_rope_layer_ids",
-    "residual_block_indices",
-    "rope_scaling_layers",
-    "window_block_indexes",
-    "window_block_indices",
+INDEX_SET = re.compile(
+    r"cross_attention_layers|deepstack_visual_indexes|full_attn_idxs|fullatt_block_indexes"
+    r"|global_attn_indexes|hybrid_layer_ids|insert_layer_id|attn_layer_indices|look_ahead_layers"
+    r"|look_backward_layers|merge_index|mlp_only_layers|moe_layers|no_rope_layer_ids"
+    r"|residual_block_indices|rope_scaling_layers|window_block_indexes|window_block_indices"
 )
 """Indices of layers that differ from the others."""
 
-LAYER_TAPS = ("backbone_out_indices", "intermediate_hidden_state_indices")
+LAYER_TAPS = re.compile(r"backbone_out_indices|intermediate_hidden_state_indices")
 """Indices of layers whose output is used. They stay distinct: their number affects a shape."""
 
-HIDDEN_STATE_TAPS = ("intermediate_layers_indices", "out_indices", "_out_indices")
+HIDDEN_STATE_TAPS = re.compile(r"intermediate_layers_indices|_?out_indices")
 """The same as indices into `hidden_states`, where 0 is the embedding and i the output of i-1."""
 
-FIRST_COUNTS = (
-    "first_k_dense_replace",
-    "max_window_layers",
-    "moe_layer_start_index",
-    "num_dense_layers",
-    "num_first_full_attention_layers",
-    "num_hash_layers",
+FIRST_COUNT = re.compile(
+    r"first_k_dense_replace|max_window_layers|moe_layer_start_index|num_dense_layers"
+    r"|num_first_full_attention_layers|num_hash_layers"
 )
 """How many of the first layers differ from the others."""
 
-LAST_COUNTS = (
-    "num_kv_shared_layers",
-    "num_last_full_attention_layers",
-    "num_timestamp_prediction_layers",
+LAST_COUNT = re.compile(
+    r"num_kv_shared_layers|num_last_full_attention_layers|num_timestamp_prediction_layers"
 )
 """How many of the last layers differ from the others."""
 
@@ -124,21 +103,19 @@ PERIODS: dict[str, tuple[str, ...]] = {
 }
 """Period of a kind, with the per-layer lists that models read instead if they exist."""
 
-PATTERNS = ("block_types",)
-"""Lists of kinds that are repeated up to the depth of the stack."""
+PATTERN = "block_types"
+"""A list of kinds that is repeated up to the depth of the stack."""
 
-VISION_TAPS = (
-    "extract_layers",
-    "feature_layer",
-    "intermediate_hook_ids",
-    "vision_feature_layer",
-    "vision_feature_layers",
-    "vision_layer",
-    "vit_layers",
+VISION_TAPS = re.compile(
+    r"extract_layers|feature_layer|intermediate_hook_ids|vision_feature_layers?|vision_layer"
+    r"|vit_layers"
 )
 """Indices of the vision stack's layers whose output is used, in a parent or sibling."""
 
-_VISION_NAME = re.compile(r"vis|image|vit|backbone|patch_model")
+_VISION = re.compile(r"vis|image|vit|backbone|patch_model")
+
+Rewritten = Callable[[Sequence[int]], Any]
+"""Returns the value of a field for the layers that are kept."""
 
 
 def sub_configs(config: Any, _seen: set[int] | None = None) -> Iterator[Any]:
@@ -164,28 +141,23 @@ def reduce_depth(config: Any) -> None:
     Layers keep their order. Only fields that depend on the number of layers are rewritten.
     """
     for owner in sub_configs(config):
-        _reduce_stages(owner)
+        for name, value in list(vars(owner).items()):
+            _reduce_stages(owner, name, value)
         _reduce_stacks(owner)
     _clamp_vision_taps(config)
 
 
-def _reduce_stages(config: Any) -> None:
-    fields = vars(config)
-    for name in STAGE_DEPTHS:
-        depths = fields.get(name)
-        if _is_ints(depths):
-            # The first layer of a stage is of one kind (it downsamples) and the following ones of
-            # another. This pair occurs in every stage: the first that has it keeps it.
-            deep = next((i for i, depth in enumerate(depths) if depth >= MIN_LAYERS), None)
-            kept = (min(d, MIN_LAYERS if i == deep else 1) for i, d in enumerate(depths))
-            setattr(config, name, type(depths)(kept))
-    for name in BLOCK_SIZES:
-        if isinstance(fields.get(name), list | tuple):
-            setattr(config, name, fields[name][:MIN_LAYERS])
-    for name in STAGES_OF_LAYERS:
-        stages = fields.get(name)
-        if isinstance(stages, list | tuple) and all(isinstance(s, list | tuple) for s in stages):
-            setattr(config, name, [_distinct(stage) for stage in stages])
+def _reduce_stages(config: Any, name: str, value: Any) -> None:
+    if name in STAGE_DEPTHS and _is_ints(value):
+        # The first layer of a stage is of one kind (it downsamples) and the following ones of
+        # another. This pair occurs in every stage: the first that has it keeps it.
+        deep = next((i for i, depth in enumerate(value) if depth >= MIN_LAYERS), None)
+        kept = (min(d, MIN_LAYERS if i == deep else 1) for i, d in enumerate(value))
+        setattr(config, name, type(value)(kept))
+    elif BLOCK_SIZES.fullmatch(name) and isinstance(value, list | tuple):
+        setattr(config, name, value[:MIN_LAYERS])
+    elif name == STAGES_OF_LAYERS and all(isinstance(stage, list | tuple) for stage in value):
+        setattr(config, name, [_distinct(stage) for stage in value])
 
 
 def _distinct(layers: Sequence[Any]) -> list[Any]:
@@ -198,7 +170,7 @@ def _reduce_stacks(config: Any) -> None:
     depths = {
         name: value
         for name, value in fields.items()
-        if DEPTH_NAME.fullmatch(name)
+        if DEPTH.fullmatch(name)
         and _is_int(value)
         and value > MIN_LAYERS
         # A staged model repeats its number of stages, or of all blocks, in these fields.
@@ -206,42 +178,109 @@ def _reduce_stacks(config: Any) -> None:
     }
     # Per-layer settings (Transformers' `per_layer_config`).
     spec = fields.get("_heterogeneity_spec")
-    overrides = (
-        None if spec is None else {int(k): dict(v) for k, v in spec.per_layer_overrides.items()}
+    settings = (
+        {int(k): dict(v) for k, v in spec.per_layer_overrides.items()} if spec is not None else {}
     )
-    main = next((depths[n] for n in depths if not n.startswith("num_global")), None)
+    main = next((depth for name, depth in depths.items() if not name.startswith("num_global")), 0)
     for depth in dict.fromkeys(depths.values()):
-        is_main = depth == main
-        layers = _kept_layers(config, depth, is_main=is_main, overrides=overrides)
-        _rewrite(config, depth, layers, is_main=is_main)
-        for name, value in depths.items():
-            if value == depth:
-                setattr(config, name, len(layers))
-        if is_main and overrides is not None:
+        about = {
+            name: field
+            for name, value in fields.items()
+            if (field := _about_layers(name, value, depth, is_main=depth == main)) is not None
+        }
+        traits = [trait for trait, _ in about.values() if trait is not None]
+        if depth == main:
+            # Sizes do not make a kind.
+            kinds: dict[int, Hashable] = {
+                layer: tuple(
+                    (k, bool(v) if _is_int(v) else repr(v)) for k, v in sorted(own.items())
+                )
+                for layer, own in settings.items()
+            }
+            traits.append(kinds.get)
+        layers = _kept_layers(fields, depth, traits, is_main=depth == main)
+        for name, (_, rewritten) in about.items():
+            setattr(config, name, rewritten(layers))
+        for name in [name for name, value in depths.items() if value == depth]:
+            setattr(config, name, len(layers))
+        if depth != main:
+            continue
+        _rename_stages(config, depth, layers)
+        if spec is not None:
             config.per_layer_config = {
-                new: overrides[old] for new, old in enumerate(layers) if old in overrides
+                new: settings[old] for new, old in enumerate(layers) if old in settings
             }
 
 
+def _about_layers(
+    name: str, value: Any, depth: int, *, is_main: bool
+) -> tuple[Callable[[int], Hashable] | None, Rewritten] | None:
+    """What a field says about each layer of a stack, and its value for those that are kept.
+
+    None for a field about something else. Only the main stack of a configuration has indices and
+    counts.
+    """
+    is_list = isinstance(value, list | tuple) and not INDEX_SET.fullmatch(name)
+    if is_list and len(value) == depth and PER_LAYER.fullmatch(name):
+        # Of numbers, only whether they are zero makes a kind.
+        return (
+            lambda layer: value[layer] if isinstance(value[layer], str) else bool(value[layer]),
+            lambda layers: type(value)(value[layer] for layer in layers),
+        )
+    if not is_main:
+        return None
+    if _is_int(value):
+        if INDEX_SET.fullmatch(name) and 0 <= value < depth:
+            return lambda layer: layer == value, lambda layers: _position(value, layers)
+        if FIRST_COUNT.fullmatch(name):
+            return (
+                lambda layer: layer < value,
+                lambda layers: sum(layer < value for layer in layers),
+            )
+        if LAST_COUNT.fullmatch(name):
+            first = depth - value
+            return (
+                lambda layer: layer < first,
+                lambda layers: sum(layer >= first for layer in layers),
+            )
+        if name == "moe_layer_end_index":
+            return None, lambda layers: min(value, len(layers) - 1)
+    elif INDEX_SET.fullmatch(name) and _is_ints(value) and value and max(value) < depth:
+        return (
+            set(value).__contains__,
+            lambda layers: type(value)(_position(i, layers) for i in value if i in layers),
+        )
+    elif _is_taps(name, value) and not name.startswith("_"):
+        return None, lambda layers: type(value)(_position(i, layers) for i in value)
+    return None
+
+
+def _is_taps(name: str, value: Any) -> bool:
+    taps = LAYER_TAPS.fullmatch(name) or HIDDEN_STATE_TAPS.fullmatch(name)
+    return taps is not None and _is_ints(value)
+
+
+def _position(old: int, layers: Sequence[int]) -> int:
+    """The new index of an old layer, or of the next kept one; negative ones stay so."""
+    return max(old, -len(layers)) if old < 0 else bisect_left(layers, old)
+
+
 def _kept_layers(
-    config: Any, depth: int, *, is_main: bool, overrides: dict[int, dict[str, Any]] | None
+    fields: dict[str, Any],
+    depth: int,
+    traits: Sequence[Callable[[int], Hashable]],
+    *,
+    is_main: bool,
 ) -> list[int]:
     """Return the first layer of each kind, and the earliest others up to `MIN_LAYERS`."""
-    fields = vars(config)
-    traits: list[Callable[[int], Any]] = [
-        _entry_trait(value) for _, value in _per_layer_lists(fields, depth)
-    ]
-    required: set[int] = set()
-    if is_main:
-        traits += [_member_trait(value) for _, value in _index_sets(fields, depth)]
-        traits += [_below_trait(n) for _, n in _counts(fields, FIRST_COUNTS)]
-        traits += [_below_trait(depth - n) for _, n in _counts(fields, LAST_COUNTS)]
-        if overrides is not None:
-            traits.append(_settings_trait(overrides))
-        required = {t for _, value in _taps(fields, LAYER_TAPS) for t in value if t >= 0}
-        for _, value in _taps(fields, HIDDEN_STATE_TAPS):
+    layers: set[int] = set()
+    for name, value in fields.items() if is_main else ():
+        if _is_taps(name, value) and LAYER_TAPS.fullmatch(name):
+            layers |= {tap for tap in value if 0 <= tap < depth}
+        elif _is_taps(name, value):
             # Some stacks collect the input of a layer, not its output: keep one after the last tap.
-            required |= {t - 1 for t in value if t > 0} | {max((0, *value))}
+            needed = {tap - 1 for tap in value if tap > 0} | {max((0, *value))}
+            layers |= {layer for layer in needed if layer < depth}
     periods = [
         fields[name]
         for name, replaced_by in PERIODS.items()
@@ -249,51 +288,24 @@ def _kept_layers(
         and 1 < fields[name] <= depth
         and not any(fields.get(n) for n in replaced_by)
     ]
-    # A list that is shorter than the stack is repeated.
-    periods += [len(fields[n]) for n in PATTERNS if fields.get(n) and 1 < len(fields[n]) < depth]
-    first: dict[tuple[Any, ...], int] = {}
+    if 1 < len(fields.get(PATTERN) or ()) < depth:
+        periods.append(len(fields[PATTERN]))
+    first: dict[Hashable, int] = {}
     for layer in range(depth):
         phases = tuple(layer % period for period in periods)
         first.setdefault((*phases, *(trait(layer) for trait in traits)), layer)
-    layers = set(first.values()) | {layer for layer in required if layer < depth}
+    layers |= set(first.values())
     if periods:  # phases cannot be renumbered, so keep all layers up to the last needed one
         layers = set(range(max(layers) + 1))
-    for layer in range(depth):
-        if len(layers) >= MIN_LAYERS:
-            break
-        layers.add(layer)
-    return sorted(layers)
+    others = (layer for layer in range(depth) if layer not in layers)
+    return sorted([*layers, *(next(others) for _ in range(MIN_LAYERS - len(layers)))])
 
 
-def _rewrite(config: Any, depth: int, layers: Sequence[int], *, is_main: bool) -> None:
-    """Rewrite every field that counts or names layers of a stack for its kept layers."""
-
-    def position(old: int) -> int:
-        """The new index of an old layer, or of the next kept one; negative ones stay so."""
-        return max(old, -len(layers)) if old < 0 else bisect_left(layers, old)
-
-    fields = vars(config)
-    for name, value in list(_per_layer_lists(fields, depth)):
-        setattr(config, name, type(value)(value[layer] for layer in layers))
-    if not is_main:
-        return
-    for name, value in list(_index_sets(fields, depth)):
-        if _is_int(value):
-            setattr(config, name, position(value))
-        else:
-            setattr(config, name, type(value)(position(i) for i in value if i in layers))
-    for name, value in list(_taps(fields, LAYER_TAPS + HIDDEN_STATE_TAPS)):
-        if not name.startswith("_"):
-            setattr(config, name, type(value)(position(t) for t in value))
-    for name, count in _counts(fields, FIRST_COUNTS):
-        setattr(config, name, sum(layer < count for layer in layers))
-    for name, count in _counts(fields, LAST_COUNTS):
-        setattr(config, name, sum(layer >= depth - count for layer in layers))
-    if _is_int(fields.get("moe_layer_end_index")):
-        config.moe_layer_end_index = min(fields["moe_layer_end_index"], len(layers) - 1)
-    names = fields.get("stage_names")
-    if isinstance(names, list) and len(names) == depth + 1:  # a backbone: `stem`, `stage1`, …
-        indices = [position(i) for i in fields.get("_out_indices") or []]
+def _rename_stages(config: Any, depth: int, layers: Sequence[int]) -> None:
+    """Rewrite the stages of a backbone: `stem`, `stage1`, …"""
+    names = vars(config).get("stage_names")
+    if isinstance(names, list) and len(names) == depth + 1:
+        indices = [_position(i, layers) for i in vars(config).get("_out_indices") or []]
         config.stage_names = names[: len(layers) + 1]
         config.set_output_features_output_indices(out_features=None, out_indices=indices or None)
 
@@ -304,7 +316,7 @@ def _clamp_vision_taps(root: Any) -> None:
         vars(part)[name]
         for owner in sub_configs(root)
         for key, part in vars(owner).items()
-        if is_config(part) and _VISION_NAME.search(key)
+        if is_config(part) and _VISION.search(key)
         for name in ("num_hidden_layers", "num_layers", "depth", "layers")
         if _is_int(vars(part).get(name))
     ]
@@ -315,62 +327,11 @@ def _clamp_vision_taps(root: Any) -> None:
         return max(index, -min(depths)) if index < 0 else min(index, min(depths) - 1)
 
     for config in sub_configs(root):
-        for name in VISION_TAPS:
-            value = vars(config).get(name)
-            if _is_int(value):
+        for name, value in list(vars(config).items()):
+            if VISION_TAPS.fullmatch(name) and _is_int(value):
                 setattr(config, name, clamped(value))
-            elif _is_ints(value):
+            elif VISION_TAPS.fullmatch(name) and _is_ints(value):
                 setattr(config, name, type(value)(map(clamped, value)))
-
-
-def _per_layer_lists(fields: Mapping[str, Any], depth: int) -> Iterator[tuple[str, Any]]:
-    for name, value in fields.items():
-        if (
-            isinstance(value, list | tuple)
-            and len(value) == depth
-            and name not in INDEX_SETS
-            and PER_LAYER_NAME.fullmatch(name)
-        ):
-            yield name, value
-
-
-def _index_sets(fields: Mapping[str, Any], depth: int) -> Iterator[tuple[str, Any]]:
-    for name in INDEX_SETS:
-        value = fields.get(name)
-        if (_is_int(value) and 0 <= value < depth) or (
-            _is_ints(value) and value and max(value) < depth
-        ):
-            yield name, value
-
-
-def _taps(fields: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    return ((name, fields[name]) for name in names if _is_ints(fields.get(name)))
-
-
-def _counts(fields: Mapping[str, Any], names: tuple[str, ...]) -> list[tuple[str, int]]:
-    return [(name, fields[name]) for name in names if _is_int(fields.get(name))]
-
-
-def _entry_trait(values: Any) -> Callable[[int], Any]:
-    """Return the trait of list entries: names; of numbers only whether they are zero."""
-    return lambda i: values[i] if isinstance(values[i], str) else bool(values[i])
-
-
-def _member_trait(value: Any) -> Callable[[int], bool]:
-    members = {value} if _is_int(value) else set(value)
-    return lambda i: i in members
-
-
-def _below_trait(bound: int) -> Callable[[int], bool]:
-    return lambda i: i < bound
-
-
-def _settings_trait(overrides: Mapping[int, Mapping[str, Any]]) -> Callable[[int], Any]:
-    """Return the trait of per-layer settings, without sizes, which do not make a kind."""
-    return {
-        layer: tuple((k, bool(v) if _is_int(v) else repr(v)) for k, v in sorted(settings.items()))
-        for layer, settings in overrides.items()
-    }.get
 
 
 def _is_int(value: Any) -> TypeGuard[int]:
@@ -386,8 +347,7 @@ def _is_ints(value: Any) -> TypeGuard[list[int]]:
 TIMM_BUILDER = "timm.models._efficientnet_builder"
 
 
-@contextmanager
-def one_block_of_each_kind(config: Any) -> Iterator[None]:
+def one_block_of_each_kind(config: Any) -> AbstractContextManager[None]:
     """While active, timm builds each stage of an EfficientNet or MobileNet from its distinct
     blocks, in order (timm 1.0).
 
@@ -396,20 +356,15 @@ def one_block_of_each_kind(config: Any) -> Iterator[None]:
     """
     names_one = any(isinstance(vars(c).get("architecture"), str) for c in sub_configs(config))
     if not names_one or importlib.util.find_spec("timm") is None:
-        yield
-        return
+        return nullcontext()
     builder: Any = importlib.import_module(TIMM_BUILDER)
-    scale: Callable[..., list[dict[str, Any]]] = builder._scale_stage_depth
+    scale = builder._scale_stage_depth
 
-    def distinct(blocks: Sequence[dict[str, Any]], *_: Any) -> list[dict[str, Any]]:
+    def distinct(blocks: Sequence[dict[str, Any]], *_: Any) -> Any:
         kinds = _distinct(blocks)
         return scale(kinds, [1] * len(kinds))
 
-    builder._scale_stage_depth = distinct
-    try:
-        yield
-    finally:
-        builder._scale_stage_depth = scale
+    return replaced(builder, "_scale_stage_depth", distinct)
 
 
 def drop_repeated(module: nn.Module) -> nn.Module:
@@ -420,11 +375,11 @@ def drop_repeated(module: nn.Module) -> nn.Module:
     for sequence in list(module.modules()):
         if type(sequence) is not nn.Sequential:
             continue
-        seen: dict[Hashable, int] = {}
+        seen: Counter[Hashable] = Counter()
         kept: dict[str, nn.Module] = {}
         for name, block in sequence.named_children():
             kind = _kind(block) if _keeps_shape(block) else None
-            seen[kind] = seen.get(kind, 0) + 1
+            seen[kind] += 1
             if kind is None or seen[kind] <= MIN_LAYERS:
                 kept[name] = block
         # Under their new positions, since code may index a sequence.
@@ -481,22 +436,8 @@ EXPERT_GROUPS = 2
 ALIGNMENT = 8
 """Grouped kernels require rows of 16 bytes: eight values of two bytes."""
 
-EXPERT_COUNTS = (
-    "n_routed_experts",
-    "num_experts",
-    "num_local_experts",
-    "moe_num_experts",
-    "moe_num_primary_experts",
-    "num_routed_experts",
-)
-EXPERT_CHOICES = (
-    "num_experts_per_tok",
-    "num_experts_per_token",
-    "moe_k",
-    "moe_top_k",
-    "moe_topk",
-    "top_k_experts",
-)
+EXPERT_COUNT = re.compile(r"(n|num)_routed_experts|num_(local_)?experts|moe_num_(primary_)?experts")
+EXPERT_CHOICES = re.compile(r"num_experts_per_tok(en)?|moe_k|moe_top_?k|top_k_experts")
 
 WIDTH_NAME = re.compile(
     r"downsample_channels|(\w+_)?(hidden_size|hidden_dim|d_model|model_dim|n_embd|emb_dim|embed_dim|embedding_size|"
@@ -555,24 +496,20 @@ def narrow(config: Any, count: Callable[[Any], int | None]) -> Any:
 
 def _with_fewer_experts(config: Any) -> Any:
     changed = copy.deepcopy(config)
+    # Routing selects the best two of each group: half the groups, two experts each.
+    limits = {"n_group": EXPERT_GROUPS, "num_expert_group": EXPERT_GROUPS, "topk_group": 1}
     for owner in sub_configs(changed):
         fields = vars(owner)
-        for name in EXPERT_COUNTS:
-            _lower(owner, name, EXPERTS)
-        if any(name in fields for name in EXPERT_COUNTS):
-            for name in EXPERT_CHOICES:
-                _lower(owner, name, EXPERTS // 2)
-            # Routing selects the best two of each group: half the groups, two experts each.
-            _lower(owner, "n_group", EXPERT_GROUPS)
-            _lower(owner, "num_expert_group", EXPERT_GROUPS)
-            _lower(owner, "topk_group", EXPERT_GROUPS // 2)
+        has_experts = any(map(EXPERT_COUNT.fullmatch, fields))
+        for name, value in list(fields.items()) if has_experts else ():
+            limit = limits.get(name)
+            if EXPERT_COUNT.fullmatch(name):
+                limit = EXPERTS
+            elif EXPERT_CHOICES.fullmatch(name):
+                limit = EXPERTS // 2
+            if limit is not None and _is_int(value) and value > limit:
+                setattr(owner, name, limit)
     return changed
-
-
-def _lower(config: Any, name: str, limit: int) -> None:
-    value = vars(config).get(name)
-    if _is_int(value) and value > limit:
-        setattr(config, name, limit)
 
 
 def _divided(config: Any, factor: int, *, towers: bool) -> Any:
@@ -581,7 +518,11 @@ def _divided(config: Any, factor: int, *, towers: bool) -> Any:
     Without `towers`, image and audio encoders only change the width of their output.
     """
     divided_config = copy.deepcopy(config)
-    kept = set() if towers else {id(owner) for owner in _towers(divided_config)}
+    kept: set[int] = set()
+    for owner in sub_configs(divided_config) if not towers else ():
+        for name, value in vars(owner).items():
+            if is_config(value) and TOWER_NAME.search(name):
+                kept.update(map(id, sub_configs(value)))
     for owner in sub_configs(divided_config):
         # Each stage of a staged model has its own width, and the model is small.
         staged = any(isinstance(vars(owner).get(n), list | tuple) for n in STAGED)
@@ -595,18 +536,17 @@ def _divided(config: Any, factor: int, *, towers: bool) -> Any:
                 setattr(owner, name, max(ALIGNMENT, value // factor // ALIGNMENT * ALIGNMENT))
                 continue
             divided = _quotient(value, factor, shared="key_value" in name or "kv" in name)
-            if divided is None or not (heads or _as_aligned(divided, value)):
+            if divided is None:
+                return None
+            if (
+                not heads
+                and isinstance(value, int)
+                and value % ALIGNMENT == 0 != divided % ALIGNMENT
+            ):
                 return None
             if divided != value:
                 setattr(owner, name, divided)
     return divided_config
-
-
-def _towers(config: Any) -> Iterator[Any]:
-    for owner in sub_configs(config):
-        for name, value in vars(owner).items():
-            if is_config(value) and TOWER_NAME.search(name):
-                yield from sub_configs(value)
 
 
 def _quotient(value: Any, factor: int, *, shared: bool) -> Any:
@@ -622,7 +562,3 @@ def _quotient(value: Any, factor: int, *, shared: bool) -> Any:
     if value % factor == 0:
         return value // factor
     return 1 if shared and value < factor else None
-
-
-def _as_aligned(narrow_width: Any, width: Any) -> bool:
-    return not isinstance(width, int) or width % ALIGNMENT != 0 or narrow_width % ALIGNMENT == 0

@@ -108,15 +108,10 @@ def test_the_largest_default_is_built_in_full_without_memory() -> None:
     assert {str(t.device) for t in _tensors(built.module)} == {"cpu"}
 
 
-def test_what_was_one_tensor_stays_one() -> None:
-    built = _library("GPT2LMHeadModel", depth=Depth.REDUCED)
-
-    assert built.module.lm_head.weight is built.module.transformer.wte.weight
-
-
-def test_buffers_outside_the_state_dict_are_fake_too() -> None:
+def test_shared_tensors_stay_shared_and_buffers_outside_the_state_dict_are_fake() -> None:
+    tied = _library("GPT2LMHeadModel", depth=Depth.REDUCED).module
+    assert tied.lm_head.weight is tied.transformer.wte.weight
     rotary = _library("LlamaModel", depth=Depth.REDUCED).module.rotary_emb
-
     assert isinstance(rotary.inv_freq, FakeTensor)
     assert isinstance(rotary.original_inv_freq, FakeTensor)
 
@@ -163,29 +158,18 @@ def test_memory_that_nothing_initialises_is_zero() -> None:
     assert all(torch.equal(t, torch.zeros(64)) for t in tensors)
 
 
-def test_an_override_has_the_last_word() -> None:
-    override = Override(
-        reason="test",
-        date=datetime.date(2026, 11, 21),
-        classes=("LlamaModel",),
-        config={"num_hidden_layers": 5},
-    )
-    built = _library("LlamaModel", depth=Depth.REDUCED, overrides=Overrides(override=(override,)))
+def _line(**values: Any) -> Override:
+    return Override(reason="test", date=datetime.date(2026, 11, 21), **values)
 
+
+def test_an_override_has_the_last_word_and_keeps_tuples() -> None:
+    deeper = _line(classes=("LlamaModel",), config={"num_hidden_layers": 5})
+    # TOML has lists alone.
+    shape = _line(model_types=("reformer",), config={"axial_pos_shape": [8, 8]})
+    overrides = Overrides(override=(deeper, shape))
+    built = _library("LlamaModel", depth=Depth.REDUCED, overrides=overrides)
     assert len(built.module.layers) == 5
-
-
-def test_an_override_of_a_tuple_is_a_tuple() -> None:
-    override = Override(
-        reason="TOML has lists alone",
-        date=datetime.date(2026, 11, 22),
-        model_types=("reformer",),
-        config={"axial_pos_shape": [8, 8]},
-    )
-
-    built = _library("ReformerModel", overrides=Overrides(override=(override,)))
-
-    assert built.config.axial_pos_shape == (8, 8)
+    assert _library("ReformerModel", overrides=overrides).config.axial_pos_shape == (8, 8)
 
 
 def functions_of(override: Override) -> Iterator[tuple[Any, dict[str, Any]]]:
@@ -223,13 +207,10 @@ def test_defaults_are_those_of_each_kind_of_argument(monkeypatch: pytest.MonkeyP
         return a, b, c, d, e
 
     monkeypatch.setattr(modeling_kimi_linear, "function", function, raising=False)
-    change_defaults(modeling_kimi_linear.KimiLinearModel, {"function": {"b": 10, "e": 30}})
-
+    # What a release lacks is left out.
+    functions = {"function": {"b": 10, "e": 30}, "no_such_function": {"size": 8}}
+    change_defaults(modeling_kimi_linear.KimiLinearModel, functions)
     assert function(0, d=0) == (0, 10, 2, 0, 30)
-
-
-def test_a_function_that_a_release_lacks_is_left_out() -> None:
-    change_defaults(modeling_kimi_linear.KimiLinearModel, {"no_such_function": {"size": 8}})
 
 
 def test_gaps_of_a_default_configuration_are_filled_from_overrides() -> None:
@@ -240,17 +221,10 @@ def test_gaps_of_a_default_configuration_are_filled_from_overrides() -> None:
 
 
 def test_two_overrides_fill_one_sub_configuration() -> None:
-    def line(**values: int) -> Override:
-        return Override(
-            reason="test",
-            date=datetime.date(2026, 11, 21),
-            classes=("LlavaModel",),
-            defaults={"text_config": values},
-        )
-
-    lines = (line(hidden_size=64, num_attention_heads=2), line(hidden_size=32))
-    config = _library("LlavaModel", overrides=Overrides(override=lines)).config.text_config
-
+    tables = ({"hidden_size": 64, "num_attention_heads": 2}, {"hidden_size": 32})
+    lines = [_line(classes=("LlavaModel",), defaults={"text_config": table}) for table in tables]
+    overrides = Overrides(override=tuple(lines))
+    config = _library("LlavaModel", overrides=overrides).config.text_config
     assert (config.hidden_size, config.num_attention_heads) == (32, 2)
 
 
@@ -294,24 +268,18 @@ def test_the_missing_package_is_read_from_an_import_error(message: str, package:
 # --- config.json -------------------------------------------------------------------------------
 
 
-def test_a_config_file_builds_the_architecture_it_names(tmp_path: Path) -> None:
-    built = _build(_config_file(tmp_path, TINY))
-
-    assert type(built.module) is transformers.LlamaForCausalLM
-    assert len(built.module.model.layers) == 3
-
-
-def test_an_architecture_asked_for_overrides_the_file(tmp_path: Path) -> None:
-    built = _build(_config_file(tmp_path, TINY), architecture="LlamaModel", depth=Depth.REDUCED)
-
-    assert type(built.module) is transformers.LlamaModel
-    assert len(built.module.layers) == 2
-
-
-def test_a_file_without_architecture_builds_the_base_model(tmp_path: Path) -> None:
-    values = {k: v for k, v in TINY.items() if k != "architectures"}
-
-    assert type(_build(_config_file(tmp_path, values)).module) is transformers.LlamaModel
+def test_the_architecture_is_that_of_the_request_or_of_the_file_or_the_base(
+    tmp_path: Path,
+) -> None:
+    build = _config_file(tmp_path, TINY)
+    named = _build(build)
+    assert type(named.module) is transformers.LlamaForCausalLM
+    assert len(named.module.model.layers) == 3
+    other = _build(build, architecture="LlamaModel", depth=Depth.REDUCED)
+    assert type(other.module) is transformers.LlamaModel
+    assert len(other.module.layers) == 2
+    unnamed = _config_file(tmp_path, {k: v for k, v in TINY.items() if k != "architectures"})
+    assert type(_build(unnamed).module) is transformers.LlamaModel
 
 
 def test_a_tower_takes_its_part_of_a_composite_configuration(tmp_path: Path) -> None:
@@ -334,14 +302,6 @@ def test_an_unknown_model_type_is_a_clear_error(
 ) -> None:
     with pytest.raises(UnknownArchitectureError, match=said):
         _build(_config_file(tmp_path, values))
-
-
-def test_a_damaged_config_file_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    path.write_text("{")
-
-    with pytest.raises(ConfigError, match=r"config\.json: not JSON"):
-        _build(ConfigBuild(config_file=str(path), config_sha256="0"))
 
 
 def test_remote_code_runs_only_where_it_is_allowed(tmp_path: Path) -> None:
@@ -398,24 +358,27 @@ def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
 
 def test_a_factory_is_imported_from_its_folder(factory: Callable[[str], FactoryBuild]) -> None:
     build = factory("return nn.Linear(3, 4)")
-
     assert isinstance(_build(build, real=True).module.weight, nn.Parameter)
     assert isinstance(_build(build).module.weight, FakeTensor)
 
 
-def test_what_a_factory_raises_is_its_own(factory: Callable[[str], FactoryBuild]) -> None:
-    with pytest.raises(ImportError, match="no_such_name"):
-        _build(factory("from torch import no_such_name"))
-
-
-def test_a_package_that_a_factory_misses_is_named(factory: Callable[[str], FactoryBuild]) -> None:
-    with pytest.raises(MissingPackageError, match="not_installed"):
-        _build(factory("import not_installed"))
-
-
-def test_a_factory_returns_a_module(factory: Callable[[str], FactoryBuild]) -> None:
-    with pytest.raises(ConfigError, match=r"returned int, not a torch\.nn\.Module"):
-        _build(factory("return 3"))
+@pytest.mark.parametrize(
+    ("body", "error", "says"),
+    [
+        (
+            "from torch import no_such_name",
+            ImportError,
+            "no_such_name",
+        ),  # what it raises is its own
+        ("import not_installed", MissingPackageError, "not_installed"),
+        ("return 3", ConfigError, r"returned int, not a torch\.nn\.Module"),
+    ],
+)
+def test_what_is_wrong_with_a_factory(
+    factory: Callable[[str], FactoryBuild], body: str, error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        _build(factory(body))
 
 
 class AutoConfig:
@@ -486,12 +449,8 @@ class OnlyGenerates(nn.Module):
 
 
 def test_a_class_without_forward_is_evaluated_on_a_step_of_its_generation() -> None:
-    module = OnlyGenerates()
+    module, stage, empty = OnlyGenerates(), Stage(), nn.Module()
     assert generation_step(module) == ("first", module.first)
-
-
-def test_a_class_with_a_forward_is_evaluated_itself() -> None:
-    stage, empty = Stage(), nn.Module()
     assert generation_step(stage) == ("", stage)
     assert generation_step(empty) == ("", empty)
 

@@ -48,126 +48,91 @@ def _reduced(config_class: str, **values: Any) -> Any:
     return config
 
 
-def test_layers_of_one_kind_become_two() -> None:
-    config = _reduced("LlamaConfig")
-
-    assert config.num_hidden_layers == 2
-    assert config.hidden_size == transformers.LlamaConfig().hidden_size
-
-
-def test_a_shallow_stack_is_left_alone() -> None:
-    assert _reduced("LlamaConfig", num_hidden_layers=1).num_hidden_layers == 1
-
-
-def test_per_layer_lists_keep_the_first_of_each_kind() -> None:
-    config = _reduced("Gemma3TextConfig")
-
-    assert config.layer_types == ["sliding_attention", "full_attention"]
-    assert config.num_hidden_layers == 2
+@pytest.mark.parametrize(
+    ("config_class", "values", "expected"),
+    [
+        # Layers of one kind become two, and a shallow stack is left alone.
+        ("LlamaConfig", {}, {"num_hidden_layers": 2, "hidden_size": 4096}),
+        ("LlamaConfig", {"num_hidden_layers": 1}, {"num_hidden_layers": 1}),
+        # Per-layer lists keep the first of each kind.
+        ("Gemma3TextConfig", {}, {"layer_types": ["sliding_attention", "full_attention"]}),
+        # A threshold keeps layers on both sides.
+        (
+            "DeepseekV2Config",
+            {"first_k_dense_replace": 3},
+            {"num_hidden_layers": 2, "first_k_dense_replace": 1},
+        ),
+        # A repeated pattern is kept once.
+        ("RecurrentGemmaConfig", {}, {"num_hidden_layers": 3}),
+        # Index sets name the layers that stay.
+        ("MllamaTextConfig", {}, {"num_hidden_layers": 2, "cross_attention_layers": [1]}),
+        # Stages keep their number; the first that has a second layer keeps it.
+        ("SwinConfig", {}, {"depths": [2, 1, 1, 1], "num_layers": 4}),
+        (
+            "HGNetV2Config",
+            {},
+            {"stage_num_blocks": [1, 1, 2, 1], "stage_numb_of_layers": [2, 1, 1, 1]},
+        ),
+        # Blocks that differ in size become two.
+        (
+            "VitsConfig",
+            {},
+            {"resblock_kernel_sizes": [3, 7], "posterior_encoder_num_wavenet_layers": 2},
+        ),
+    ],
+)
+def test_fields_that_count_or_name_layers_are_rewritten(
+    config_class: str, values: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    reduced = vars(_reduced(config_class, **values))
+    shown = {n: list(v) if isinstance(v, tuple) else v for n, v in reduced.items()}
+    assert {name: shown[name] for name in expected} == expected
 
 
 def test_kinds_are_combinations_not_single_fields() -> None:
     full = transformers.Gemma3nTextConfig()
     config = _reduced("Gemma3nTextConfig")
-    n = config.num_hidden_layers
 
     def kinds(c: Any) -> set[Any]:
         first_shared = c.num_hidden_layers - c.num_kv_shared_layers
-        return {
-            (kind, sparsity > 0, i >= first_shared)
-            for i, (kind, sparsity) in enumerate(
-                zip(c.layer_types, c.activation_sparsity_pattern, strict=True)
-            )
-        }
+        layers = enumerate(zip(c.layer_types, c.activation_sparsity_pattern, strict=True))
+        return {(kind, sparsity > 0, i >= first_shared) for i, (kind, sparsity) in layers}
 
-    assert n < full.num_hidden_layers
+    assert len(config.intermediate_size) == config.num_hidden_layers < full.num_hidden_layers
     assert kinds(config) == kinds(full)
-    assert len(config.intermediate_size) == n
-
-
-def test_a_threshold_keeps_layers_on_both_sides() -> None:
-    config = _reduced("DeepseekV2Config", first_k_dense_replace=3)
-
-    assert (config.num_hidden_layers, config.first_k_dense_replace) == (2, 1)
 
 
 def test_a_period_keeps_every_phase() -> None:
-    full = transformers.JambaConfig()
-    config = _reduced("JambaConfig")
+    full, config = transformers.JambaConfig(), _reduced("JambaConfig")
 
     assert config.num_hidden_layers < full.num_hidden_layers
     assert config.attn_layer_period == full.attn_layer_period
     assert set(config.layers_block_type) == set(full.layers_block_type)
 
 
-def test_a_repeated_pattern_is_kept_once() -> None:
-    config = _reduced("RecurrentGemmaConfig")
-
-    assert config.num_hidden_layers == 3
-    assert set(config.layers_block_type) == {"linear_attention", "sliding_attention"}
-
-
-def test_index_sets_name_the_layers_that_stay() -> None:
-    config = _reduced("MllamaConfig")
-
-    assert config.text_config.num_hidden_layers == 2
-    assert config.text_config.cross_attention_layers == [1]
-
-
-def test_indices_of_tapped_hidden_states_stay_distinct_and_inside() -> None:
+def test_indices_of_tapped_layers_stay_distinct_and_inside() -> None:
     full = transformers.MllamaConfig().vision_config
     vision = _reduced("MllamaConfig").vision_config
-
     taps = vision.intermediate_layers_indices
     assert len(set(taps)) == len(full.intermediate_layers_indices)
     assert max(taps) <= vision.num_hidden_layers < full.num_hidden_layers
 
+    backbone = _reduced("Dinov2Config", out_indices=[3, 6, 9, 12])
+    assert len(backbone.out_features) == 4
+    assert backbone.out_features == [backbone.stage_names[i] for i in backbone.out_indices]
+    assert len(backbone.stage_names) == backbone.num_hidden_layers + 1
 
-def test_a_backbone_still_returns_as_many_stages() -> None:
-    config = _reduced("Dinov2Config", out_indices=[3, 6, 9, 12])
-
-    assert len(config.out_features) == 4
-    assert config.out_features == [config.stage_names[i] for i in config.out_indices]
-    assert len(config.stage_names) == config.num_hidden_layers + 1
-
-
-def test_a_parent_indexes_inside_the_reduced_vision_stack() -> None:
-    config = _reduced("VipLlavaConfig")
-
-    depth = config.vision_config.num_hidden_layers
+    parent = _reduced("VipLlavaConfig")
+    depth = parent.vision_config.num_hidden_layers
     assert depth == 2
-    assert all(-depth <= i < depth for i in config.vision_feature_layers)
-
-
-def test_stages_keep_their_number_and_one_of_them_a_second_layer() -> None:
-    config = _reduced("SwinConfig")
-
-    assert list(config.depths) == [2, 1, 1, 1]
-    assert config.num_layers == 4
-
-
-def test_the_first_stage_that_has_a_second_layer_keeps_it() -> None:
-    config = _reduced("HGNetV2Config")
-
-    assert list(config.stage_num_blocks) == [1, 1, 2, 1]
-    assert list(config.stage_numb_of_layers) == [2, 1, 1, 1]
-
-
-def test_blocks_that_differ_in_size_become_two() -> None:
-    config = _reduced("VitsConfig")
-
-    assert list(config.resblock_kernel_sizes) == [3, 7]
-    assert len(config.resblock_dilation_sizes) == 2
-    assert config.posterior_encoder_num_wavenet_layers == 2
-    assert len(config.upsample_rates) == 4
+    assert all(-depth <= i < depth for i in parent.vision_feature_layers)
 
 
 def test_layers_described_alike_are_one_kind() -> None:
-    config = _reduced("PPLCNetV3Config")
+    stages = _reduced("PPLCNetV3Config").block_configs
 
-    for stage in config.block_configs:
-        assert all(stage.count(layer) == 1 for layer in stage)
-    assert [len(stage) for stage in config.block_configs] == [1, 2, 2, 2, 3]
+    assert all(stage.count(layer) == 1 for stage in stages for layer in stage)
+    assert [len(stage) for stage in stages] == [1, 2, 2, 2, 3]
 
 
 SAME_KINDS = (
@@ -216,14 +181,9 @@ def _squares(config: Any) -> int:
     return int(text.hidden_size**2 * 64)
 
 
-def test_a_small_configuration_is_left_alone() -> None:
-    config = transformers.LlamaConfig(hidden_size=64)
-
-    assert narrow(config, _squares) is config
-
-
 def test_the_smallest_factor_that_fits_divides_widths_and_heads_alike() -> None:
-    full = transformers.LlamaConfig()
+    small, full = transformers.LlamaConfig(hidden_size=64), transformers.LlamaConfig()
+    assert narrow(small, _squares) is small
     narrow_config = narrow(full, _squares)
 
     factor = full.hidden_size // narrow_config.hidden_size
@@ -232,14 +192,9 @@ def test_the_smallest_factor_that_fits_divides_widths_and_heads_alike() -> None:
     assert narrow_config.head_dim == full.head_dim
     assert narrow_config.vocab_size == full.vocab_size
     assert full.hidden_size == 4096
-
-
-def test_what_cannot_be_built_is_not_chosen() -> None:
-    full = transformers.LlamaConfig()
-
-    narrow_config = narrow(full, lambda c: None if c.hidden_size == 1024 else _squares(c))
-
-    assert narrow_config.hidden_size < 1024
+    # What cannot be built is not chosen.
+    other = narrow(full, lambda c: None if c.hidden_size == 1024 else _squares(c))
+    assert other.hidden_size < 1024
 
 
 def test_a_tower_whose_heads_do_not_divide_keeps_its_width() -> None:
@@ -295,24 +250,18 @@ def test_two_blocks_of_a_kind_stay_whatever_their_rates() -> None:
     drop_repeated(stage)
     assert list(stage._modules) == ["0", "1"]
     assert stage(torch.rand(1, 4, 8, 8)).shape == (1, 4, 8, 8)
+    # Other settings make another kind.
+    shifts = drop_repeated(nn.Sequential(*(Block(shift=i % 2) for i in range(8))))
+    assert [block.shift for block in shifts.children()] == [0, 1, 0, 1]
 
 
-def test_blocks_with_other_settings_are_another_kind() -> None:
-    stage = nn.Sequential(*(Block(shift=i % 2) for i in range(8)))
-    assert shifts(drop_repeated(stage)) == [0, 1, 0, 1]
-
-
-def test_what_changes_a_shape_stays() -> None:
+def test_what_changes_a_shape_and_what_is_no_sequence_stays() -> None:
     down = nn.Sequential(*(Block(stride=2) for _ in range(4)))
     layers = nn.Sequential(*(layer for _ in range(4) for layer in (nn.ReLU(), nn.MaxPool2d(2))))
     widths = nn.Sequential(*(Block(width) for width in (4, 8, 16)))
-    assert [len(drop_repeated(each)) for each in (down, layers, widths)] == [4, 8, 3]
-
-
-def test_only_sequences_are_touched() -> None:
     blocks = nn.ModuleList(Block() for _ in range(5))
+    assert [len(drop_repeated(m)) for m in (down, layers, widths, blocks)] == [4, 8, 3, 5]
     nested = nn.ModuleDict({"stage": nn.Sequential(*(Block() for _ in range(5)))})
-    assert len(drop_repeated(blocks)) == 5
     assert len(drop_repeated(nested)["stage"]) == 2
 
 
@@ -362,15 +311,9 @@ def test_a_stage_has_its_kinds_in_their_order(config: Config, builder: types.Mod
     with one_block_of_each_kind(config):
         assert stage(builder) == [EXPAND, PLAIN, ATTEND]
     assert len(stage(builder)) == 8
-
-
-def test_the_builder_is_restored_after_an_error(builder: types.ModuleType) -> None:
-    with pytest.raises(ValueError, match="wrong size"), one_block_of_each_kind(Config("mobilenet")):
+    with pytest.raises(ValueError, match="wrong size"), one_block_of_each_kind(config):
         raise ValueError("wrong size")
     assert len(stage(builder)) == 8
-
-
-def test_nothing_changes_for_other_models(builder: types.ModuleType) -> None:
     with one_block_of_each_kind(Config(None)):
         assert len(stage(builder)) == 8
 
@@ -402,28 +345,22 @@ def evaluated(name: str, scratch: Path) -> Result:
 # Only timm itself shows that its builder is called as `one_block_of_each_kind` expects.
 @pytest.mark.vision
 @pytest.mark.matrix
-def test_reduced_depth_keeps_one_block_of_each_kind(tmp_path: Path) -> None:
-    result = evaluated("Gemma3nModel", tmp_path)
-    assert result.status is Status.GRAPH_BREAK, result.detail
-    assert {(each.code, each.function) for each in result.breaks} == {
-        ("GB0124", "torch_compilable_check")
-    }
-    # With all 84 blocks of the tower: 2,056 million parameters and 2,602 operations.
-    assert result.parameters is not None
-    assert result.parameters < 1_900_000_000
-    assert result.ops is not None
-    assert result.ops < 1_500
-
-
-# Only timm itself shows that its builder is called as `one_block_of_each_kind` expects.
-@pytest.mark.vision
-@pytest.mark.matrix
-def test_reduced_depth_keeps_two_of_a_transformers_blocks(tmp_path: Path) -> None:
-    result = evaluated("PeVideoModel", tmp_path)
+@pytest.mark.parametrize(
+    ("name", "parameters", "ops"),
+    [
+        # With all 84 blocks of the tower: 2,056 million parameters and 2,602 operations.
+        ("Gemma3nModel", 1_900_000_000, 1_500),
+        # With all 24 blocks of a Transformer: 498 million parameters and 1,188 operations.
+        ("PeVideoModel", 250_000_000, 400),
+    ],
+)
+def test_reduced_depth_keeps_few_blocks_of_a_tower(
+    name: str, parameters: int, ops: int, tmp_path: Path
+) -> None:
+    result = evaluated(name, tmp_path)
     # At its first call, Transformers installs hooks for outputs behind a lock.
     assert result.status is Status.GRAPH_BREAK, result.detail
-    # With all 24 blocks of the tower: 498 million parameters and 1,188 operations.
     assert result.parameters is not None
-    assert result.parameters < 250_000_000
+    assert result.parameters < parameters
     assert result.ops is not None
-    assert result.ops < 400
+    assert result.ops < ops

@@ -7,10 +7,7 @@ models are made from classes and configurations, is `worker.model.resolve` itsel
 from __future__ import annotations
 
 import importlib.util
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -19,24 +16,19 @@ from compilewatch import plugins
 from compilewatch.contract.failures import one_line
 from compilewatch.contract.libraries import LIBRARIES, LibraryModel, ListedModels
 from compilewatch.errors import ConfigError
-from compilewatch.files import read_json_object
 from compilewatch.records import Depth, LibraryBuild
+from compilewatch.worker.model.shrink import drop_repeated
 
 Construct = Callable[[], nn.Module]
+
+Arguments = tuple[Any, ...] | dict[str, Any]
+"""Arguments of one call: by position, or by name."""
 
 BATCH = 2
 """Rows of every batch: Dynamo specialises sizes 0 and 1."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Call:
-    """Arguments of one forward call, with real tensors."""
-
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = field(default_factory=dict)
-
-
-class Library(ABC):
+class Library:
     """Lists, builds and calls the models of one library; never loads weights or uses the network.
 
     A method imports the library itself: it is not in every environment.
@@ -46,28 +38,39 @@ class Library(ABC):
         """Return all models, in the order of the library; none if it has none of its own."""
         return ()
 
-    @abstractmethod
-    def constructor(self, build: LibraryBuild, depth: Depth) -> Construct:
-        """Return a function that makes the module; it may be called twice, also on meta.
-
-        Raises ConfigError for a configuration that cannot be read, and ImportError if the library
-        is not in this environment.
-        """
-
-    @abstractmethod
-    def inputs(self, module: nn.Module, build: LibraryBuild) -> Call | None:
-        """Return the arguments of a forward call in the module's mode.
-
-        None leaves them to the rules for unknown models.
-        """
-
     def source(self, build: LibraryBuild, depth: Depth) -> list[str] | None:
-        """Return lines of Python that make what `constructor` makes, and name it `model`.
+        """Return lines of Python that make the module, and name it `model`.
 
-        None if no such lines are written at this depth.
+        None if no such lines are written at this depth. Raises ConfigError for a configuration that
+        cannot be read, or a name that is unknown, and ImportError if the library is not in this
+        environment.
         """
         del build, depth
         return None
+
+    def constructor(self, build: LibraryBuild, depth: Depth) -> Construct:
+        """Return a function that makes the module; it may be called twice, also on meta.
+
+        It runs the lines of `source`. Where there are none at reduced depth, repeated blocks are
+        dropped from the module of full depth. Raises the errors of `source`.
+        """
+        own = self.source(build, depth)
+        lines = own or self.source(build, Depth.FULL) or []
+
+        def construct() -> nn.Module:
+            names: dict[str, Any] = {}
+            exec("\n".join(lines), names)
+            module: nn.Module = names["model"]
+            return module if own else drop_repeated(module)
+
+        return construct
+
+    def inputs(self, module: nn.Module, build: LibraryBuild) -> Arguments | None:
+        """Return the arguments of a forward call in the module's mode, with real tensors.
+
+        None leaves them to the rules for unknown models.
+        """
+        raise NotImplementedError
 
 
 def library(name: str) -> Library:
@@ -91,11 +94,3 @@ def list_models() -> ListedModels:
             except Exception as error:  # noqa: BLE001  (foreign packages, when they are imported)
                 problems[row.name] = one_line(error)
     return ListedModels(models=models, problems=problems)
-
-
-def read_configuration(build: LibraryBuild, *, file: str = "") -> dict[str, Any]:
-    """Return the JSON of a build's configuration, or of a file in its folder.
-
-    Raises ConfigError.
-    """
-    return read_json_object(Path(build.configuration or "") / file)

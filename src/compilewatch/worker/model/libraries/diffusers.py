@@ -24,8 +24,9 @@ from torch import nn
 from compilewatch.contract.libraries import LibraryModel
 from compilewatch.data import DIFFUSERS
 from compilewatch.errors import ConfigError
+from compilewatch.files import read_json_object
 from compilewatch.records import Depth, LibraryBuild
-from compilewatch.worker.model.libraries import BATCH, Call, Construct, Library, read_configuration
+from compilewatch.worker.model.libraries import BATCH, Library
 
 MIN_LAYERS = 2
 """Layers of a stack that stay at reduced depth."""
@@ -98,44 +99,16 @@ class Diffusers(Library):
                 if name in exported:
                     yield LibraryModel(name=name, family="pipeline", parts=parts)
 
-    def constructor(self, build: LibraryBuild, depth: Depth) -> Construct:
-        import diffusers
-
-        chosen: Any = getattr(diffusers, build.name, None)
-        if not (isinstance(chosen, type) and issubclass(chosen, nn.Module)):
-            raise ConfigError(f"diffusers {diffusers.__version__} has no class {build.name!r}")
-        reviewed = _reviewed(build.name)
-        if (several := reviewed.get("holds")) is not None:
-            part = LibraryBuild(library="diffusers", name=several["model"])
-            inner = self.constructor(part, depth)
-            return lambda: chosen(
-                **{several["argument"]: [inner() for _ in range(several["count"])]}
-            )
-        values = _arguments(chosen, build, depth)
-
-        def construct() -> nn.Module:
-            model: Any = chosen(**values)
-            if "prepare" in reviewed:
-                getattr(model, reviewed["prepare"])()
-            if "shares" in reviewed:
-                shared = LibraryBuild(library="diffusers", name=reviewed["shares"])
-                model.from_transformer(model, self.constructor(shared, depth)())
-            module: nn.Module = model
-            return module
-
-        return construct
-
     def source(self, build: LibraryBuild, depth: Depth) -> list[str] | None:
         reviewed = _reviewed(build.name)
-        lines = ["import diffusers", "", f"model = {_call(build, depth)}"]
+        lines = ["import diffusers", "", f"model = {_call(build.name, depth, build)}"]
         if "prepare" in reviewed:
             lines.append(f"model.{reviewed['prepare']}()")
         if "shares" in reviewed:
-            shared = LibraryBuild(library="diffusers", name=reviewed["shares"])
-            lines.append(f"model.from_transformer(model, {_call(shared, depth)})")
+            lines.append(f"model.from_transformer(model, {_call(reviewed['shares'], depth)})")
         return lines
 
-    def inputs(self, module: nn.Module, build: LibraryBuild) -> Call | None:
+    def inputs(self, module: nn.Module, build: LibraryBuild) -> dict[str, Any] | None:
         del build
         parts = getattr(module, "nets", None) or getattr(module, "adapters", None)
         if not hasattr(module, "config") and parts is not None:
@@ -156,7 +129,7 @@ class Diffusers(Library):
                 argument = _documented(facts, name)
             if argument is not None:
                 values[name] = argument
-        return Call(kwargs={name: value for name, value in values.items() if value is not None})
+        return {name: value for name, value in values.items() if value is not None}
 
 
 def _has_forward(model_class: type[nn.Module]) -> bool:
@@ -201,47 +174,41 @@ def _pipelines(tree: ast.Module, models: set[str]) -> Iterator[tuple[str, tuple[
 
 
 @cache
-def _reviewed_classes() -> dict[str, dict[str, Any]]:
-    return tomllib.loads(DIFFUSERS.read_text("utf-8"))
-
-
 def _reviewed(class_name: str) -> dict[str, Any]:
     """What `data/diffusers.toml` says of a class."""
-    return _reviewed_classes().get(class_name, {})
+    classes: dict[str, dict[str, Any]] = tomllib.loads(DIFFUSERS.read_text("utf-8"))
+    return classes.get(class_name, {})
 
 
-def _call(build: LibraryBuild, depth: Depth) -> str:
-    """The source of the call of a class, without defaults that nothing changes."""
+def _call(name: str, depth: Depth, build: LibraryBuild | None = None) -> str:
+    """The source of the call of a class, without defaults that nothing changes.
+
+    The arguments are those of a repository, or defaults with what they lack.
+    """
     import diffusers
 
-    if (several := _reviewed(build.name).get("holds")) is not None:
-        inner = _call(LibraryBuild(library="diffusers", name=several["model"]), depth)
-        parts = f"[{inner} for _ in range({several['count']})]"
-        return f"diffusers.{build.name}({several['argument']}={parts})"
-    chosen = getattr(diffusers, build.name)
+    if not hasattr(diffusers, name):
+        raise ConfigError(f"diffusers {diffusers.__version__} has no class {name!r}")
+    chosen, reviewed = getattr(diffusers, name), _reviewed(name)
+    if (several := reviewed.get("holds")) is not None:
+        parts = f"[{_call(several['model'], depth)} for _ in range({several['count']})]"
+        return f"diffusers.{name}({several['argument']}={parts})"
     parameters = inspect.signature(chosen.__init__).parameters
-    values = _arguments(chosen, build, depth)
-    arguments = (f"{n}={v!r}" for n, v in values.items() if v != parameters[n].default)
-    return f"diffusers.{build.name}({', '.join(arguments)})"
-
-
-def _arguments(chosen: type[nn.Module], build: LibraryBuild, depth: Depth) -> dict[str, Any]:
-    """The arguments of the constructor: those of a repository, or defaults with what they lack."""
-    parameters = inspect.signature(chosen.__init__).parameters
-    reviewed = _reviewed(build.name)
-    if build.configuration:
-        configuration = read_configuration(build)
-        values = {name: value for name, value in configuration.items() if name in parameters}
+    if build is not None and build.configuration:
+        configuration = read_json_object(Path(build.configuration))
+        values = {key: value for key, value in configuration.items() if key in parameters}
     else:
         values = {
-            name: parameter.default
-            for name, parameter in parameters.items()
+            key: parameter.default
+            for key, parameter in parameters.items()
             if parameter.default is not inspect.Parameter.empty
         }
-        values |= {n: _evaluated(v) for n, v in reviewed.get("configuration", {}).items()}
-    if depth is not Depth.REDUCED:
-        return values
-    return _shallow(values) | {n: _evaluated(v) for n, v in reviewed.get("reduced", {}).items()}
+        values |= {key: _evaluated(v) for key, v in reviewed.get("configuration", {}).items()}
+    if depth is Depth.REDUCED:
+        values = _shallow(values)
+        values |= {key: _evaluated(value) for key, value in reviewed.get("reduced", {}).items()}
+    arguments = (f"{n}={v!r}" for n, v in values.items() if v != parameters[n].default)
+    return f"diffusers.{name}({', '.join(arguments)})"
 
 
 def _shallow(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -338,19 +305,18 @@ def _random_video(channels: int, frames: int = LATENT_FRAMES, side: int = SIDE) 
     return torch.randn(BATCH, channels, frames, side, side)
 
 
-def _inputs_of_several(module: nn.Module, parts: list[nn.Module]) -> Call:
+def _inputs_of_several(module: nn.Module, parts: list[nn.Module]) -> dict[str, Any]:
     """The arguments of one part, with a condition and a weight for each part of a container."""
-    call = Diffusers().inputs(parts[0], LibraryBuild(library="diffusers", name=""))
-    assert call is not None
-    values = call.kwargs
+    values = Diffusers().inputs(parts[0], LibraryBuild(library="diffusers", name=""))
+    assert values is not None
     takes = inspect.signature(module.forward).parameters
     if "xs" in takes:
-        return Call(kwargs={"xs": [values["x"]] * len(parts)})
+        return {"xs": [values["x"]] * len(parts)}
     values["controlnet_cond"] = [values["controlnet_cond"]] * len(parts)
     values["conditioning_scale"] = [1.0] * len(parts)
     if "controlnet_mode" in takes:
         values["controlnet_mode"] = [values["controlnet_mode"]] * len(parts)
-    return Call(kwargs=values)
+    return values
 
 
 def _documented(facts: Facts, name: str) -> torch.Tensor | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,8 +13,10 @@ from torch import nn
 
 from compilewatch.contract.libraries import LibraryModel
 from compilewatch.errors import ConfigError
+from compilewatch.files import read_json_object
 from compilewatch.records import Depth, LibraryBuild
-from compilewatch.worker.model.libraries import BATCH, Call, Construct, Library, read_configuration
+from compilewatch.worker.model import replaced
+from compilewatch.worker.model.libraries import BATCH, Arguments, Construct, Library
 from compilewatch.worker.model.shrink import MIN_LAYERS, drop_repeated, reduce_depth
 
 _ROBERTA = {"max_position_embeddings": 514, "type_vocab_size": 1}
@@ -83,7 +86,7 @@ class OpenClip(Library):
 
         return construct
 
-    def inputs(self, module: nn.Module, build: LibraryBuild) -> Call | None:
+    def inputs(self, module: nn.Module, build: LibraryBuild) -> Arguments | None:
         del module
         name, _, tower = build.name.partition(":")
         values = _model_configuration(build, name)
@@ -96,8 +99,8 @@ class OpenClip(Library):
         ids = torch.randint(3, min(vocabulary, 1000), (BATCH, text.get("context_length", 77)))
         ids[:, -1] = vocabulary - 1 if "vocab_size" in text else 2
         if tower:
-            return Call(args=(image if tower == "visual" else ids,))
-        return Call(kwargs={"image": image, "text": ids})
+            return (image if tower == "visual" else ids,)
+        return {"image": image, "text": ids}
 
 
 class TextTower(nn.Module):  # type: ignore[misc]
@@ -126,7 +129,7 @@ def _model_configuration(build: LibraryBuild, name: str) -> dict[str, Any]:
     import open_clip
 
     if build.configuration:
-        values = read_configuration(build)
+        values = read_json_object(Path(build.configuration))
         values = values.get("model_cfg", values)
     else:
         values = open_clip.get_model_config(name)
@@ -176,8 +179,7 @@ def _tower(module: nn.Module, name: str) -> nn.Module:
     return TextTower(module)
 
 
-@contextmanager
-def _text_configurations(depth: Depth) -> Iterator[None]:
+def _text_configurations(depth: Depth) -> AbstractContextManager[None]:
     """While active, open_clip finds the configurations of TEXT_CONFIGS without the network."""
     import transformers
     from open_clip import hf_model
@@ -204,8 +206,4 @@ def _text_configurations(depth: Depth) -> Iterator[None]:
                 reduce_depth(config)
             return config
 
-    hf_model.AutoConfig = Known
-    try:
-        yield
-    finally:
-        hf_model.AutoConfig = original
+    return replaced(hf_model, "AutoConfig", Known)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import importlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,10 @@ import torch
 from torch import nn
 
 from compilewatch.errors import ConfigError
+from compilewatch.files import DamagedError, from_json, read_json_object
 from compilewatch.records import Depth, LibraryBuild
-from compilewatch.worker.model.libraries import BATCH, Call, Construct, Library, read_configuration
+from compilewatch.worker.model import replaced
+from compilewatch.worker.model.libraries import BATCH, Construct, Library
 from compilewatch.worker.model.shrink import reduce_depth
 
 LENGTH = 32
@@ -22,11 +23,7 @@ LENGTH = 32
 TEXT = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
 """How a model of text is called, as the library infers it from a tokenizer."""
 
-_ENCODERS = {
-    "t5": "T5EncoderModel",
-    "mt5": "MT5EncoderModel",
-    "umt5": "UMT5EncoderModel",
-}
+_ENCODERS = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
 """Models of two stacks of which the library takes the encoder, as its `_load_model` does."""
 
 
@@ -36,7 +33,9 @@ class SentenceTransformers(Library):
     def constructor(self, build: LibraryBuild, depth: Depth) -> Construct:
         import sentence_transformers
 
-        folder = _folder(build)
+        if not build.configuration:
+            raise ConfigError(f"{build.name}: a folder with its modules.json is needed")
+        folder = Path(build.configuration)
         chain = _chain(folder)
 
         def construct() -> nn.Module:
@@ -49,7 +48,7 @@ class SentenceTransformers(Library):
 
         return construct
 
-    def inputs(self, module: nn.Module, build: LibraryBuild) -> Call | None:
+    def inputs(self, module: nn.Module, build: LibraryBuild) -> dict[str, Any] | None:
         del build
         first = next(iter(module.children()))
         config = getattr(getattr(first, "model", None), "config", None)
@@ -59,40 +58,30 @@ class SentenceTransformers(Library):
         features = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         # A batch of texts of two lengths, as a tokenizer pads it.
         features["attention_mask"][-1, LENGTH // 2 :] = 0
-        return Call(kwargs={"input": features})
-
-
-def _folder(build: LibraryBuild) -> Path:
-    if not build.configuration:
-        raise ConfigError(f"{build.name}: a folder with its modules.json is needed")
-    return Path(build.configuration)
+        return {"input": features}
 
 
 def _chain(folder: Path) -> list[dict[str, Any]]:
+    file = folder / "modules.json"
     try:
-        modules = json.loads((folder / "modules.json").read_bytes())
+        return from_json(file.read_bytes(), list[dict[str, Any]])
     except OSError as error:
-        raise ConfigError(f"{folder}/modules.json: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise ConfigError(f"{folder}/modules.json: not JSON: {error}") from None
-    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
-        raise ConfigError(f"{folder}/modules.json: a list of modules is needed")
-    return modules
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+    except DamagedError as error:
+        raise ConfigError(f"{file}: not a list of modules: {error}") from None
 
 
 def _module(folder: Path, entry: dict[str, Any], depth: Depth) -> nn.Module:
+    from sentence_transformers.sentence_transformer import modules
+
     kind = str(entry.get("type", ""))
     place = folder / str(entry.get("path", ""))
     name = kind.rpartition(".")[2]
     if name == "Transformer":
         return _transformer(place, depth)
     if name == "Normalize":
-        from sentence_transformers.sentence_transformer.modules import Normalize
-
-        return Normalize()
-    values = json.loads((place / "config.json").read_bytes())
-    from sentence_transformers.sentence_transformer import modules
-
+        return modules.Normalize()
+    values = read_json_object(place / "config.json")
     chosen = getattr(modules, name, None)
     if chosen is None:
         raise ConfigError(f"{folder}/modules.json: sentence-transformers has no module {kind}")
@@ -136,9 +125,7 @@ def _transformer(folder: Path, depth: Depth) -> nn.Module:
     from transformers import AutoModel
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    values = read_configuration(
-        LibraryBuild(library="", name="", configuration=str(folder)), file="config.json"
-    )
+    values = read_json_object(folder / "config.json")
     kind = values.get("model_type")
     if kind not in CONFIG_MAPPING:
         raise ConfigError(
@@ -166,14 +153,11 @@ def _transformer(folder: Path, depth: Depth) -> nn.Module:
         def from_pretrained(*_: Any, **__: Any) -> Any:
             return _tokenizer()
 
-    original, library.AutoProcessor = library.AutoProcessor, Processors
-    try:
+    with replaced(library, "AutoProcessor", Processors):
         module: nn.Module = Configured(
             str(folder), modality_config=TEXT, module_output_name="token_embeddings"
         )
         return module
-    finally:
-        library.AutoProcessor = original
 
 
 def _tokenizer() -> Any:

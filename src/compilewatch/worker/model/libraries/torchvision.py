@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,8 +11,7 @@ from torch import nn
 
 from compilewatch.contract.libraries import LibraryModel
 from compilewatch.records import Depth, LibraryBuild
-from compilewatch.worker.model.libraries import BATCH, Call, Construct, Library
-from compilewatch.worker.model.shrink import drop_repeated
+from compilewatch.worker.model.libraries import BATCH, Library
 
 TASKS = {
     "models": "vision",
@@ -40,42 +39,32 @@ class Torchvision(Library):
     def models(self) -> Iterator[LibraryModel]:
         from torchvision import models
 
-        order = list(TASKS)
         places = []
         for name in models.list_models():
             builder = inspect.unwrap(models.get_model_builder(name))
             *_, folder, family = builder.__module__.split(".")
             if folder in TASKS:
                 line = builder.__code__.co_firstlineno
-                places.append((order.index(folder), family, line, name))
-        for place, family, _, name in sorted(places):
-            yield LibraryModel(name=name, family=family, task=TASKS[order[place]])
-
-    def constructor(self, build: LibraryBuild, depth: Depth) -> Construct:
-        from torchvision import models
-
-        builder = models.get_model_builder(build.name)
-        arguments = _arguments(builder)
-
-        def construct() -> nn.Module:
-            module: nn.Module = builder(**arguments)
-            return drop_repeated(module) if depth is Depth.REDUCED else module
-
-        return construct
+                places.append((list(TASKS).index(folder), family, line, name, TASKS[folder]))
+        for _, family, _, name, task in sorted(places):
+            yield LibraryModel(name=name, family=family, task=task)
 
     def source(self, build: LibraryBuild, depth: Depth) -> list[str] | None:
         from torchvision import models
 
         if depth is Depth.REDUCED:
             return None
-        arguments = "".join(f", {n}=None" for n in _arguments(models.get_model_builder(build.name)))
+        # No weights; without the second one, a detector downloads those of its backbone.
+        parameters = inspect.signature(models.get_model_builder(build.name)).parameters
+        given = [name for name in ("weights", "weights_backbone") if name in parameters]
+        arguments = "".join(f", {name}=None" for name in given)
         return [
             "from torchvision import models",
             "",
             f"model = models.get_model({build.name!r}{arguments})",
         ]
 
-    def inputs(self, module: nn.Module, build: LibraryBuild) -> Call | None:
+    def inputs(self, module: nn.Module, build: LibraryBuild) -> dict[str, Any] | None:
         from torchvision import models
 
         task = type(module).__module__
@@ -87,20 +76,14 @@ class Torchvision(Library):
             return _detection(module)
         if ".optical_flow." in task:
             frames = [torch.rand(BATCH, 3, FLOW_SIDE, FLOW_SIDE) for _ in range(2)]
-            return Call(kwargs={"image1": frames[0], "image2": frames[1]})
+            return {"image1": frames[0], "image2": frames[1]}
         name = next(iter(inspect.signature(module.forward).parameters))
         shape: tuple[int, ...] = (BATCH, 3, side, side)
         if ".video." in task:
             meta = published.meta if published is not None else {}
             frames_needed = max(int(meta.get("min_temporal_size", FRAMES)), FRAMES)
             shape = (BATCH, 3, frames_needed, side, side)
-        return Call(kwargs={name: torch.randn(shape)})
-
-
-def _arguments(builder: Callable[..., nn.Module]) -> dict[str, None]:
-    """No weights; without the second one, a detector downloads those of its backbone."""
-    names = inspect.signature(builder).parameters
-    return dict.fromkeys(n for n in ("weights", "weights_backbone") if n in names)
+        return {name: torch.randn(shape)}
 
 
 def _crop(weights: Any) -> int:
@@ -110,11 +93,11 @@ def _crop(weights: Any) -> int:
     return int(crop[0]) if isinstance(crop, (list, tuple)) else int(crop)
 
 
-def _detection(module: nn.Module) -> Call:
+def _detection(module: nn.Module) -> dict[str, Any]:
     """Images of two sizes, and in train mode the boxes in each."""
     images = [torch.rand(3, 256, 320), torch.rand(3, 224, 256)]
     if not module.training:
-        return Call(kwargs={"images": images})
+        return {"images": images}
     box = torch.tensor([[16.0, 16.0, 128.0, 160.0]])
     target: dict[str, torch.Tensor] = {"boxes": box, "labels": torch.tensor([1])}
     heads = getattr(module, "roi_heads", None)
@@ -126,4 +109,4 @@ def _detection(module: nn.Module) -> Call:
     targets = [dict(target) for _ in images]
     if "masks" in target:
         targets[0]["masks"] = torch.ones(1, 256, 320, dtype=torch.uint8)
-    return Call(kwargs={"images": images, "targets": targets})
+    return {"images": images, "targets": targets}
