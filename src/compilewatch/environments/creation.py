@@ -44,6 +44,7 @@ from compilewatch.environments import (
     Interpreter,
     Stamp,
     describe_interpreter,
+    last_line,
     module_command,
     package_folder,
 )
@@ -133,12 +134,13 @@ def recipe_of(
     if NAME.fullmatch(name) is None:
         raise UsageError(f"environment {name!r}: use letters, digits, dots and dashes")
     own_torch = REQUIREMENTS / "default.txt"
+    versions = {"torch": torch, "transformers": transformers}
+    chosen_versions = {package: v for package, v in versions.items() if v is not None}
     if name in targets.environments():
-        for package, version in (("torch", torch), ("transformers", transformers)):
-            if version is not None:
-                raise UsageError(
-                    f"environment {name!r} has its own version of {package}: omit --{package}"
-                )
+        for package in chosen_versions:
+            raise UsageError(
+                f"environment {name!r} has its own version of {package}: omit --{package}"
+            )
         if further:
             raise UsageError(f"environment {name!r} has its own packages: omit --with")
         if name != targets.CUDA_BUILD:
@@ -155,17 +157,23 @@ def recipe_of(
             )
         requirements = REQUIREMENTS / "worker.txt"
         return Recipe(torch=_pin_of_torch(own_torch), requirements=requirements, cuda_build=True)
-    if torch is None and transformers is None and not further:
+    if not chosen_versions and not further:
         own = ", ".join(sorted(targets.environments()))
         raise UsageError(
             f"environment {name!r} needs --torch VERSION, such as --torch 2.9.0, --transformers "
             f"VERSION, or --with PACKAGE; environments with their own recipe: {own}"
         )
-    versions = {"torch": torch, "transformers": transformers}
-    chosen = {p: _chosen_pin(p, version) for p, version in versions.items() if version is not None}
+    for package, version in chosen_versions.items():
+        if re.fullmatch(r"\d+\.\d+(\.\d+)?[A-Za-z0-9.+]*", version) is None:
+            raise UsageError(f"--{package} {version}: expected a version such as 2.9.0")
+    if transformers is not None and transformers not in SUPPORTED_TRANSFORMERS:
+        raise UsageError(
+            f"--transformers {transformers}: compilewatch supports {SUPPORTED_TRANSFORMERS} only"
+        )
     for package in further:
         if NAME.fullmatch(package) is None:
             raise UsageError(f"--with {package}: expected the name of a package, such as timm")
+    chosen = {package: f"{package}=={version}" for package, version in chosen_versions.items()}
     return Recipe(
         torch=chosen.get("torch") or _pin_of_torch(own_torch),
         requirements=REQUIREMENTS / ("worker.in" if transformers else "worker.txt"),
@@ -192,16 +200,6 @@ def _pin_of_torch(locked_file: Path) -> str:
     return pins[0]
 
 
-def _chosen_pin(package: str, version: str) -> str:
-    if re.fullmatch(r"\d+\.\d+(\.\d+)?[A-Za-z0-9.+]*", version) is None:
-        raise UsageError(f"--{package} {version}: expected a version such as 2.9.0")
-    if package == "transformers" and version not in SUPPORTED_TRANSFORMERS:
-        raise UsageError(
-            f"--transformers {version}: compilewatch supports {SUPPORTED_TRANSFORMERS} only"
-        )
-    return f"{package}=={version}"
-
-
 def releases(package: str, python: str | None = None) -> tuple[Version, ...]:
     """Return the final releases of a package with a wheel for this Python, oldest first.
 
@@ -224,25 +222,20 @@ def releases(package: str, python: str | None = None) -> tuple[Version, ...]:
         output, complaints = "", str(error)
     line = re.search(r"^Available versions: (.*)$", output, re.MULTILINE)
     if line is not None:
-        return final_releases(line[1].split(","))
+        versions: set[Version] = set()
+        for text in line[1].split(","):
+            with contextlib.suppress(InvalidVersion):
+                versions.add(Version(text.strip()))
+        return tuple(sorted(version for version in versions if not version.is_prerelease))
     unreachable = "Retrying" in complaints or "timed out" in complaints
     if not unreachable and "No matching distribution" not in complaints:
-        last = (complaints.strip().splitlines() or ["no message"])[-1]
+        last = last_line(complaints.encode())
         raise InterpreterError(f"{command[0]} cannot list the releases of {package}: {last}")
     why = "cannot be reached" if unreachable else "lists no wheel of it for this Python"
     raise InterpreterError(
         f"the releases of {package} are not known, because the package index {why}: check the "
         "network and pip's settings (pip config list)"
     )
-
-
-def final_releases(texts: Iterable[str]) -> tuple[Version, ...]:
-    """Return the final releases among these versions, oldest first; others are left out."""
-    versions: set[Version] = set()
-    for text in texts:
-        with contextlib.suppress(InvalidVersion):
-            versions.add(Version(text.strip()))
-    return tuple(sorted(version for version in versions if not version.is_prerelease))
 
 
 def check_release(package: str, version: str, python: str | None = None) -> None:
@@ -360,7 +353,6 @@ def create(
             run_step(name, folder, command + ["--without-pip"] * bool(links), observer)
         if recipe.shares:
             _share(environments, name, recipe, chosen, observer)
-            _check_room(name, recipe, chosen)
         pip = [chosen.path, "-m", "pip"]
         for arguments in _installs(recipe):
             command = [*pip, "install", "--disable-pip-version-check"]
@@ -450,15 +442,25 @@ def size_of(environments: Environments, name: str) -> Size:
 def _share(
     environments: Environments, name: str, recipe: Recipe, created: Interpreter, observer: Observer
 ) -> None:
-    """Link what other environments of the same Python have: torch, then the locked packages."""
+    """Link what other environments of the same Python have: torch, then the locked packages.
+
+    Raises InterpreterError, also if torch has to be downloaded and there is no room for it.
+    """
     into = package_folder(created)
     version = recipe.torch.partition("==")[2]
     names = environments.available()
     others = [package_folder(environments.interpreter(other)) for other in names]
     # Compiled packages only work with the version of Python that they were installed for.
     alike = [other for other in others if other.parent.name == into.parent.name and other != into]
+
+    def has_cuda_build(folder: Path) -> bool:
+        with contextlib.suppress(OSError):
+            text = (folder / "torch" / "version.py").read_text(encoding="utf-8")
+            return re.search(r"^cuda\b.*= *['\"]", text, re.MULTILINE) is not None
+        return False
+
     owners = (folder for folder in alike if release_in(folder, "torch") == version)
-    owner = next((o for o in owners if not recipe.cuda_build or _has_cuda_build(o)), None)
+    owner = next((o for o in owners if not recipe.cuda_build or has_cuda_build(o)), None)
     try:
         if release_in(into, "pip") is None:
             share(package_folder(INTERPRETERS[DEFAULT_ENVIRONMENT]), into, ["pip", "setuptools"])
@@ -470,19 +472,6 @@ def _share(
         raise InterpreterError(
             f"environment {name!r}: {error.filename} cannot be created: {error.strerror}"
         ) from None
-
-
-def _has_cuda_build(folder: Path) -> bool:
-    """Whether the torch of a package folder is a CUDA build, as its `version.py` says."""
-    with contextlib.suppress(OSError):
-        text = (folder / "torch" / "version.py").read_text(encoding="utf-8")
-        return re.search(r"^cuda\b.*= *['\"]", text, re.MULTILINE) is not None
-    return False
-
-
-def _check_room(name: str, recipe: Recipe, created: Interpreter) -> None:
-    """Raise InterpreterError if torch has to be downloaded and there is no room for it."""
-    into = package_folder(created)
     free = shutil.disk_usage(into).free
     from_usual_index = recipe.cuda_build or "TORCH_INDEX" not in os.environ
     if from_usual_index and free < TORCH_BYTES and release_in(into, "torch") is None:
@@ -513,8 +502,6 @@ def run_step(name: str, folder: Path, command: list[str], observer: Observer) ->
 
     Raises InterpreterError if it fails. An exception of the observer ends the step.
     """
-    # Packages on the PYTHONPATH of the calling shell would count as installed.
-    own = {n: v for n, v in os.environ.items() if n not in ("PYTHONPATH", "PYTHONHOME")}
     lines: list[str] = []
     try:
         with (
@@ -522,16 +509,15 @@ def run_step(name: str, folder: Path, command: list[str], observer: Observer) ->
             subprocess.Popen(
                 command,
                 cwd=folder,
-                env=own,
+                env=_own_variables(),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
                 errors="replace",
             ) as step,
         ):
-            assert step.stdout is not None
             try:
-                for line in step.stdout:
+                for line in step.stdout or ():
                     log.write(line)
                     observer(line.rstrip())
                     lines += [line.strip()] if line.strip() else []
@@ -543,11 +529,16 @@ def run_step(name: str, folder: Path, command: list[str], observer: Observer) ->
             f"environment {name!r}: {error.filename} cannot be used: {error.strerror}"
         ) from None
     if step.returncode != 0:
-        errors = [line for line in lines if line.startswith("ERROR")] or lines
-        reason = errors[-1].removeprefix("ERROR: ") if errors else "no message"
+        errors = [line for line in lines if line.startswith("ERROR")] or lines or ["no message"]
+        reason = errors[-1].removeprefix("ERROR: ")
         raise InterpreterError(
             f"environment {name!r} could not be created: {reason} (log: {folder / LOG_FILE})"
         )
+
+
+def _own_variables() -> dict[str, str]:
+    """The variables of this process, without packages of its shell, which would count too."""
+    return {n: v for n, v in os.environ.items() if n not in ("PYTHONPATH", "PYTHONHOME")}
 
 
 def runs(python: str) -> bool:
@@ -633,9 +624,8 @@ def run_tool(python: Path, module: str, arguments: list[str], variables: dict[st
     It can import compilewatch, whose package is loaded as in a worker.
     """
     command = module_command(str(python), module, *arguments)
-    own = {n: v for n, v in os.environ.items() if n not in ("PYTHONPATH", "PYTHONHOME")}
     try:
-        with subprocess.Popen(command, env=own | variables) as program:
+        with subprocess.Popen(command, env=_own_variables() | variables) as program:
             try:
                 return program.wait()
             except KeyboardInterrupt:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from compilewatch import environments
@@ -87,11 +86,6 @@ def test_workers_are_single_threaded_offline_and_without_foreign_switches(
     assert [name for name in variables if name.startswith(environments.CHANGES_ANSWERS)] == [
         "TORCHINDUCTOR_COMPILE_THREADS"
     ]
-
-
-def test_a_description_survives_the_way_through_json() -> None:
-    found = Environments().describe("default")
-    assert msgspec.json.decode(msgspec.json.encode(found), type=type(found)) == found
 
 
 def test_a_file_that_shadows_torch_is_named(
