@@ -119,20 +119,22 @@ def test_an_interpreter_that_is_not_there_is_one_line(
 
 
 @pytest.mark.parametrize(
-    ("name", "torch", "complaint"),
+    ("name", "torch", "transformers", "complaint"),
     [
-        ("default", None, "make setup"),
-        ("../up", "2.9.0", "use letters"),
-        ("nightly", None, "needs --torch VERSION"),
-        ("nightly", "newest", "expected a version"),
-        ("xla", "2.9.0", "omit --torch"),
+        ("default", None, None, "make setup"),
+        ("../up", "2.9.0", None, "use letters"),
+        ("nightly", None, None, "needs --torch VERSION"),
+        ("nightly", "newest", None, "expected a version"),
+        ("nightly", None, "newest", "expected a version"),
+        ("nightly", None, "4.56.2", "supports >=4.57 only"),
+        ("xla", "2.9.0", None, "omit --torch"),
     ],
 )
 def test_names_and_versions_that_make_no_sense(
-    name: str, torch: str | None, complaint: str
+    name: str, torch: str | None, transformers: str | None, complaint: str
 ) -> None:
     with pytest.raises(UsageError, match=complaint):
-        recipe_of(name, torch)
+        recipe_of(name, torch, transformers)
 
 
 @pytest.mark.parametrize("name", ["xla", "neuron"])
@@ -147,15 +149,6 @@ def test_another_torch_brings_only_what_a_worker_imports() -> None:
     names = [line.partition("==")[0] for line in recipe.requirements.read_text().splitlines()]
     assert {"msgspec", "transformers"} <= set(names)
     assert not {"torch", "torchvision", "timm"} & set(names)
-
-
-@pytest.mark.parametrize(
-    ("version", "complaint"),
-    [("4.56.2", "supports >=4.57 only"), ("newest", "expected a version")],
-)
-def test_a_transformers_that_is_not_supported_is_rejected(version: str, complaint: str) -> None:
-    with pytest.raises(UsageError, match=complaint):
-        recipe_of("old", transformers=version)
 
 
 def test_another_transformers_keeps_the_torch_of_the_lock_and_pins_nothing_else() -> None:

@@ -56,39 +56,28 @@ def build(name: str, python_path: tuple[Path, ...] = ()) -> tuple[str, str | Non
     return spec.build.factory, spec.build.path
 
 
-@pytest.mark.parametrize("name", ["./mynet.py", "mynet.py", "mynet", "./mynet.py:build"])
-def test_the_only_function_that_returns_a_model_is_the_factory(here: Path, name: str) -> None:
-    write(here / "mynet.py", NET, BUILD)
-    assert build(name) == ("mynet:build", str(here))
-
-
-def test_what_lies_beside_a_model_need_not_be_a_file(here: Path) -> None:
-    write(here / "mynet.py", NET, BUILD)
+@pytest.mark.parametrize(
+    ("name", "parts", "factory"),
+    [
+        # The only function that returns a model, however the file or the module is named.
+        ("./mynet.py", (NET, BUILD), "build"),
+        ("mynet.py", (NET, BUILD), "build"),
+        ("mynet", (NET, BUILD), "build"),
+        ("./mynet.py:build", (NET, BUILD), "build"),
+        ("mynet:build", (NET, BUILD), "build"),
+        ("mynet.build", (NET, BUILD), "build"),
+        # Without functions, the class that no other uses.
+        ("./mynet.py", (NET,), "Net"),
+        # Of several functions, the one that is called like a factory.
+        ("mynet.py", (NET, BUILD, "def width():\n    return 8\n"), "build"),
+    ],
+)
+def test_the_factory_of_a_file(here: Path, name: str, parts: tuple[str, ...], factory: str) -> None:
+    write(here / "mynet.py", *parts)
+    # What lies beside a model need not be a file.
     (here / "other.py").mkdir()
     (here / "gone.py").symlink_to("nowhere")
-    assert build("./mynet.py") == ("mynet:build", str(here))
-
-
-def test_a_file_that_is_nested_too_deeply_is_one_line(here: Path) -> None:
-    write(here / "mynet.py", "x = " + "-" * 100_000 + "1\n")
-    with pytest.raises(ConfigError, match=r"mynet\.py"):
-        build("./mynet.py")
-
-
-@pytest.mark.parametrize("name", ["mynet:build", "mynet.build"])
-def test_a_module_and_a_factory_with_a_colon_or_a_dot(here: Path, name: str) -> None:
-    write(here / "mynet.py", NET, BUILD)
-    assert build(name) == ("mynet:build", str(here))
-
-
-def test_without_functions_it_is_the_class_that_no_other_uses(here: Path) -> None:
-    write(here / "mynet.py", NET)
-    assert build("./mynet.py") == ("mynet:Net", str(here))
-
-
-def test_of_several_functions_the_one_that_is_called_like_a_factory(here: Path) -> None:
-    write(here / "mynet.py", NET, BUILD, "def width():\n    return 8\n")
-    assert build("mynet.py") == ("mynet:build", str(here))
+    assert build(name) == (f"mynet:{factory}", str(here))
 
 
 def test_several_candidates_are_listed(here: Path) -> None:
@@ -120,18 +109,13 @@ def test_an_installed_package_is_found_by_its_dotted_name_only() -> None:
     assert own_model("someone/something") is None
 
 
-def environment(tmp_path: Path) -> Path:
-    """The folder of Transformers in an environment with a package that is not installed here."""
-    packages = tmp_path / "venv" / "site-packages"
-    write(packages / "transformers" / "__init__.py", "")
-    write(packages / "elsewhere" / "nets.py", BUILD)
-    write(tmp_path / "sources" / "editable.py", BUILD)
-    write(packages / "editable.pth", f"import site\n{tmp_path / 'sources'}\n")
-    return packages / "transformers"
-
-
 def test_modules_are_searched_in_the_environment(here: Path) -> None:
-    root = environment(here)
+    """In one with packages that are not installed here."""
+    packages = here / "venv" / "site-packages"
+    write(packages / "elsewhere" / "nets.py", BUILD)
+    write(here / "sources" / "editable.py", BUILD)
+    write(packages / "editable.pth", f"import site\n{here / 'sources'}\n")
+    root = packages / "transformers"
     for name in ("elsewhere.nets:build", "editable:build"):
         found = own_model(name, root=root)
         assert found is not None
@@ -188,6 +172,7 @@ def test_a_callable_that_cannot_make_inputs(here: Path, name: str, says: str) ->
 @pytest.mark.parametrize(
     ("text", "name", "says"),
     [
+        ("x = " + "-" * 100_000 + "1\n", "./m.py", "m.py"),
         ("def build(:\n", "./m.py", "m.py:1: SyntaxError: invalid syntax: def build(:"),
         ("x = 1\n", "m:nofn", "m.py has no nofn: give MODULE:FACTORY"),
         ("def f(): ...\n", "./m.py:nofn", "it defines f"),

@@ -74,7 +74,8 @@ def from_spec(name: str, spec: Any, resolve: Resolve, float_dtype: torch.dtype) 
     if key is not None:
         content: Any = spec[key]
         is_list = key in ("items", "tuple")
-        if not isinstance(content, list if is_list else dict):
+        fits = isinstance(content, list if is_list else dict)
+        if not fits:
             kind = "a list of tables" if is_list else "a table of tables"
             raise InputsError(f"{name}: {key} must be {kind}")
         if is_list:

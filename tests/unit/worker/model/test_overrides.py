@@ -20,21 +20,11 @@ def _load(tmp_path: Path, text: str) -> Overrides:
     return load_overrides(tmp_path)
 
 
-def test_a_line_sets_values_for_the_model_types_it_names(tmp_path: Path) -> None:
-    overrides = _load(
-        tmp_path, HEAD + 'model_types = ["xyz"]\n[override.config]\n"text_config.layers" = 3\n'
-    )
-
-    (found,) = overrides.matching(Scope("XyzModel", "xyz", Tier.FAKE, Depth.FULL, Mode.EVAL))
-
-    assert found.config == {"text_config.layers": 3}
-    other = Scope("AbcModel", "abc", Tier.FAKE, Depth.FULL, Mode.EVAL)
-    assert overrides.matching(other) == []
-
-
 @pytest.mark.parametrize(
     ("scope", "applies"),
     [
+        ('model_types = ["xyz"]', True),
+        ('model_types = ["abc"]', False),
         ('classes = ["XyzModel"]', True),
         ('classes = ["XyzForCausalLM"]', False),
         ('model_types = ["xyz"]\nclasses = ["XyzForCausalLM"]', False),
@@ -65,6 +55,8 @@ def test_scopes_narrow_whom_a_line_is_for(tmp_path: Path, scope: str, applies: b
         (HEAD + 'model_types = ["xyz"]\ntransformers = "five"\n', "`transformers`"),
         (HEAD + 'model_types = ["xyz"]\ntiers = ["half"]\n', "tiers"),
         ("[[override]\n", "line 1"),
+        (HEAD + 'model_types = ["xyz"]\npackages = ["timm"]\n', "`packages` need `classes`"),
+        (HEAD + 'classes = ["Xyz"]\nmodule = "xyz"\n', "`module` needs `packages`"),
     ],
 )
 def test_a_malformed_file_is_rejected_in_one_line(tmp_path: Path, text: str, named: str) -> None:
@@ -75,13 +67,6 @@ def test_a_malformed_file_is_rejected_in_one_line(tmp_path: Path, text: str, nam
     assert "config.toml" in message
     assert named in message
     assert "\n" not in message
-
-
-def test_packages_are_of_classes(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="`packages` need `classes`"):
-        _load(tmp_path, HEAD + 'model_types = ["xyz"]\npackages = ["timm"]\n')
-    with pytest.raises(ConfigError, match="`module` needs `packages`"):
-        _load(tmp_path, HEAD + 'classes = ["Xyz"]\nmodule = "xyz"\n')
 
 
 def test_files_are_joined_in_order_of_their_names(tmp_path: Path) -> None:
