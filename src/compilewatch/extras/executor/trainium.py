@@ -1,7 +1,7 @@
 """The Trainium instance: started for a run, stopped after it, and its cost.
 
 `Ec2` makes every call of AWS, an `InstanceSession` is what a run has started, and `Operation`
-combines them to up, down and status. `OnDemand` starts the instance of an executor with the first
+combines them to up, down and status. `on_demand` starts the instance of an executor with the first
 work and stops it when nobody has any.
 """
 
@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import msgspec
 import tenacity
@@ -689,40 +689,35 @@ WAIT_SECONDS = 3600.0
 POLL_SECONDS = 15.0
 
 
-class OnDemand:
-    """An instance that is started with the first work, and stopped when all work has ended.
+@contextlib.contextmanager
+def on_demand(
+    make: Callable[[], contextlib.AbstractContextManager[None]],
+) -> Iterator[Callable[[], None]]:
+    """Yield a function that starts an instance, which is stopped when the context ends.
 
-    `start` can be called by several threads. If the instance cannot be started, each of them gets
-    the same error, and it is not tried again.
+    `make` returns the context in which the instance runs, see `running`. The function can be called
+    by several threads. It raises TrainiumError or ExecutorError: if the instance cannot be started,
+    each of them gets the same error, and it is not tried again.
     """
+    turn, held = threading.Lock(), contextlib.ExitStack()
+    outcomes: list[CompilewatchError | None] = []
 
-    def __init__(self, make: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
-        """Prepare it; `make` returns the context in which the instance runs, see `running`."""
-        self._make = make
-        self._held = contextlib.ExitStack()
-        self._lock = threading.Lock()
-        self._error: CompilewatchError | None = None
-        self._started = False
-
-    def start(self) -> None:
-        """Start the instance unless this has been done. Raises TrainiumError or ExecutorError."""
-        with self._lock:
-            if self._error is not None:
-                raise self._error
-            if not self._started:
+    def start() -> None:
+        with turn:
+            if not outcomes:
                 try:
-                    self._held.enter_context(self._make())
+                    held.enter_context(make())
+                    outcomes.append(None)
                 except CompilewatchError as error:
-                    self._error = error
-                    raise
-                self._started = True
+                    outcomes.append(error)
+            if outcomes[0] is not None:
+                raise outcomes[0]
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._held.close()
+    try:
+        yield start
+    finally:
+        with turn:
+            held.close()
 
 
 def state_file(settings: Settings) -> Path:

@@ -16,7 +16,6 @@ from functools import partial
 from typing import NamedTuple
 
 from compilewatch.extras.papers.records import (
-    Claim,
     Evidence,
     FindingClass,
     PaperFinding,
@@ -385,29 +384,27 @@ LINES_AROUND = 2
 
 
 def check_structure(source: str, plan: PaperPlan) -> tuple[PaperFinding, ...]:
-    """A finding for each claim that no live part of the code can implement."""
+    """A finding for each claim that no live part of the code can implement.
+
+    The operations of a claim must meet in one class, else they may belong to something else.
+    """
     parts = live_parts(ast.parse(source))
     operations = {part: set(operations_in(part.nodes)) for part in parts}
-    findings = (_check_claim(claim, operations) for claim in plan.claims)
-    return tuple(finding for finding in findings if finding is not None)
-
-
-def _check_claim(claim: Claim, operations: dict[LivePart, set[str]]) -> PaperFinding | None:
-    """The operations of a claim must meet in one class, else they may belong to something else."""
-    required = set(claim.operations)
-    if not operations:
-        return _unfaithful(
-            f"claim {claim.id}: model() uses no class of this module, only stock layers"
-        )
-    nearest = max(operations, key=lambda part: len(required & operations[part]))
-    missing = ", ".join(sorted(required - operations[nearest]))
-    if not missing:
-        return None
-    return _unfaithful(
-        f"claim {claim.id} ({claim.statement}): no class that the model uses contains "
-        f"{', '.join(sorted(required))}; {nearest.name} comes closest and lacks {missing}",
-        nearest.line,
-    )
+    findings = []
+    for claim in plan.claims:
+        required = set(claim.operations)
+        if not operations:
+            text = f"claim {claim.id}: model() uses no class of this module, only stock layers"
+            findings.append(_unfaithful(text))
+            continue
+        nearest = max(operations, key=lambda part: len(required & operations[part]))
+        if missing := ", ".join(sorted(required - operations[nearest])):
+            text = (
+                f"claim {claim.id} ({claim.statement}): no class that the model uses contains "
+                f"{', '.join(sorted(required))}; {nearest.name} comes closest and lacks {missing}"
+            )
+            findings.append(_unfaithful(text, nearest.line))
+    return tuple(findings)
 
 
 def check_rubric(source: str, plan: PaperPlan, review: Review) -> tuple[PaperFinding, ...]:

@@ -12,11 +12,11 @@ import functools
 import secrets
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -57,9 +57,6 @@ from compilewatch.extras.papers.store import PROFILER_FOLDER, PaperFolder, Paper
 from compilewatch.launchers import Completed, by_environment
 from compilewatch.plan import options_of, place, plan, targets_of, worker_sha256
 from compilewatch.records import Status, digest
-
-if TYPE_CHECKING:
-    from compilewatch.extras.executor.trainium import OnDemand
 
 Kind = TypeVar("Kind")
 
@@ -293,14 +290,14 @@ class Trainer:
     threads.
 
     A training begins only if the time of the run is sufficient for its deadline: `used_seconds` is
-    what earlier ones have used of `max_seconds` (None: no limit). `instance` is started before the
-    first job; None: it is not ours to start.
+    what earlier ones have used of `max_seconds` (None: no limit). `start_instance` is called
+    before each job; None: the instance is not ours to start.
     """
 
     settings: Settings
     limits: SandboxLimits
     runner: SandboxRunner = field(default_factory=SandboxRunner)
-    instance: OnDemand | None = None
+    start_instance: Callable[[], None] | None = None
     max_seconds: float | None = None
     used_seconds: float = 0.0
     _reserved: float = field(default=0.0, init=False)
@@ -375,8 +372,8 @@ class Trainer:
         lines = [r for r in folder.journal() if r.stage is PipelineStage.EXECUTE and r.findings]
         failed = sum(r.generation == generation.id and not r.is_lasting for r in lines)
         key = f"paper-{digest([generation.id, request, failed])[:40]}"
-        if self.instance is not None:
-            self.instance.start()
+        if self.start_instance is not None:
+            self.start_instance()
         with open_client(self.settings) as client:
             client.submit(key, request)
             wait = self.limits.deadline_seconds + WAIT_SECONDS

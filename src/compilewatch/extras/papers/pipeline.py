@@ -474,7 +474,7 @@ def run_papers(
             papers=frozenset(paper.id for paper in papers),
             run=now(),
         )
-        instance = None
+        start = None
         if trainium:
             from compilewatch.extras.executor import trainium as instances
             from compilewatch.extras.executor.client import open_client
@@ -482,8 +482,8 @@ def run_papers(
             client = stack.enter_context(open_client(settings))
             place = state or instances.state_file(settings)
             operation = instances.Operation(settings, place, say)
-            instance = stack.enter_context(
-                instances.OnDemand(lambda: instances.running(operation, client, say))
+            start = stack.enter_context(
+                instances.on_demand(lambda: instances.running(operation, client, say))
             )
         launcher = execution.SandboxLauncher(1, environments, cache=settings.cache_folder)
         limits = SandboxLimits(
@@ -503,7 +503,7 @@ def run_papers(
                 settings=settings,
                 limits=limits,
                 runner=runner,
-                instance=instance,
+                start_instance=start,
                 max_seconds=max_device_seconds,
                 used_seconds=used,
             ),

@@ -19,7 +19,7 @@ from compilewatch.config import Settings, load_settings
 from compilewatch.extras.executor.client import ExecutorClient
 from compilewatch.extras.executor.protocol import JobRequest
 from compilewatch.extras.executor.sandbox.policy import MIB, SandboxLimits
-from compilewatch.extras.executor.trainium import OnDemand, running
+from compilewatch.extras.executor.trainium import on_demand, running
 from compilewatch.extras.papers import execution
 from compilewatch.extras.papers.execution import SCRIPT, Trainer
 from compilewatch.extras.papers.records import PaperSummary, PipelineStage, StageResult
@@ -106,8 +106,8 @@ def run(
         def make() -> Any:
             return running(world.operation(), mine, lines.append, poll_seconds=0.1)
 
-        with OnDemand(make) as instance:
-            training = trainer(world.settings(), executor, instance=instance)
+        with on_demand(make) as start:
+            training = trainer(world.settings(), executor, start_instance=start)
             return papers.pipeline(tmp_path, provider, some, trainer=training).run(some, 2)
 
 

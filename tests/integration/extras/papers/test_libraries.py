@@ -3,26 +3,102 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from compilewatch.config import PapersSettings
 from compilewatch.errors import SourceError, UsageError
 from compilewatch.extras.papers import LIBRARIES, PaperLibrary, PaperQuery
-from compilewatch.extras.papers.libraries import open_library
+from compilewatch.extras.papers.libraries import describe, open_library
 from tests.aws import no_configuration
-from tests.integration.extras.papers import opensearch_server
 from tests.papers import INPUTS
 from tests.serving import serving
 
 DAY = 86_400
+INDEX = "research-papers-v2"
+KINDS = ("ids", "range", "match", "multi_match", "match_all", "function_score")
+
+
+def matching(query: dict[str, Any], documents: dict[str, Any]) -> Iterator[str]:
+    """The ids of the documents that a query of OpenSearch's language selects."""
+    ((kind, value),) = query.items()
+    if kind == "function_score":
+        yield from matching(value["query"], documents)
+        return
+    for key, one in documents.items():
+        if kind == "match_all" or (kind == "ids" and key in value["values"]):
+            yield key
+        elif kind == "range":
+            minutes = int(value["ingested_at"]["gte"].removeprefix("now-").removesuffix("m"))
+            since = datetime.now(UTC) - timedelta(minutes=minutes)
+            if datetime.fromisoformat(one["ingested_at"]) >= since:
+                yield key
+        elif kind in ("match", "multi_match"):
+            words = value["query"] if kind == "multi_match" else next(iter(value.values()))
+            text = " ".join(str(one[field]) for field in value.get("fields") or value).lower()
+            if any(word in text for word in words.lower().split()):
+                yield key
+
+
+@contextlib.contextmanager
+def served(documents: dict[str, Any], folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """OpenSearch's search and S3's GetObject: the address, and how requests were signed."""
+    signed: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            signed.append(self.headers.get("Authorization", ""))
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            kind = next(iter(body["query"]))
+            if urlsplit(self.path).path != f"/{INDEX}/_search":
+                self.reply(404, {"error": {"type": "index_not_found_exception"}, "status": 404})
+            elif kind not in KINDS:
+                why = {"type": "parsing_exception", "reason": f"unknown query [{kind}]"}
+                self.reply(400, {"error": {"root_cause": [why], **why}, "status": 400})
+            else:
+                keys = list(matching(body["query"], documents))
+                if "sort" in body:
+                    keys.sort(key=lambda key: str(documents[key]["ingested_at"]), reverse=True)
+                hits = [{"_id": key, "_source": documents[key]} for key in keys[: body["size"]]]
+                self.reply(200, {"hits": {"hits": hits}})
+
+        def do_GET(self) -> None:
+            self.reply(200, (folder / Path(urlsplit(self.path).path).name).read_bytes())
+
+        def reply(self, status: int, body: Any) -> None:
+            data = body if isinstance(body, bytes) else json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *args: object) -> None:
+            del format, args
+
+    with serving(Handler) as url:
+        yield url, signed
+
+
+def document(path: Path) -> dict[str, Any]:
+    """The paper of a file as a document of the index."""
+    about = {name: describe(path)[name] for name in ("title", "abstract", "date", "authors")}
+    when = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    location = {"s3_bucket": "papers", "s3_key": path.name}
+    authors = about["authors"].split("; ")
+    return {**about, "authors": authors, "ingested_at": when.isoformat(), **location}
 
 
 @pytest.fixture
@@ -54,12 +130,12 @@ def library(
     if request.param == "folder":
         yield open_library(PapersSettings(folder=str(folder)), cache=tmp_path / "cache")
         return
-    with opensearch_server.served(*opensearch_server.documents_of(folder)) as (url, server):
+    documents = {path.stem: document(path) for path in sorted(folder.iterdir())}
+    with served(documents, folder) as (url, signed):
         yield open_library(
             PapersSettings(opensearch_endpoint=url, s3_endpoint_url=url, region="us-west-2"),
             cache=tmp_path / "cache",
         )
-        signed = [headers.get("Authorization", "") for _, headers, _ in server.requests]
         assert all("AWS4-HMAC-SHA256" in row and "/us-west-2/es/" in row for row in signed)
 
 
@@ -120,9 +196,9 @@ class Page(BaseHTTPRequestHandler):
     ("service", "index", "kind", "message"),
     [
         (None, "another", UsageError, "no index another"),
-        ({"1": {"name": "x"}}, opensearch_server.INDEX, UsageError, "without the field `title`"),
-        ("a page", opensearch_server.INDEX, SourceError, "correct OPENSEARCH_ENDPOINT"),
-        ("nobody", opensearch_server.INDEX, SourceError, "does not respond"),
+        ({"1": {"name": "x"}}, INDEX, UsageError, "without the field `title`"),
+        ("a page", INDEX, SourceError, "correct OPENSEARCH_ENDPOINT"),
+        ("nobody", INDEX, SourceError, "does not respond"),
     ],
 )
 def test_an_endpoint_that_does_not_fit_is_said_in_one_line(
@@ -133,7 +209,7 @@ def test_an_endpoint_that_does_not_fit_is_said_in_one_line(
         if service == "a page":
             url = stack.enter_context(serving(Page))
         elif service != "nobody":
-            url, _ = stack.enter_context(opensearch_server.served(service or {}, {}))
+            url, _ = stack.enter_context(served(service or {}, tmp_path))
         settings = PapersSettings(
             opensearch_endpoint=url, opensearch_index=index, region="us-east-1"
         )

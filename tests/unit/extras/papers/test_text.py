@@ -6,6 +6,8 @@ import io
 from pathlib import Path
 
 import pytest
+from pypdf import PdfWriter
+from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
 from compilewatch.extras.papers.libraries import UnreadableError, clean, estimate_tokens, read_text
 from tests.papers import INPUTS
@@ -14,35 +16,23 @@ WORDS = "A gate weighs the branch of a residual block by its input. "
 
 
 def pdf(pages: int, *, padding: int = 0) -> bytes:
-    """A PDF with a line of text on each page, and streams of noise that no page shows."""
-    objects = [b"<< /Type /Catalog /Pages 2 0 R >>"]
-    kids = " ".join(f"{4 + 2 * n} 0 R" for n in range(pages))
-    objects.append(f"<< /Type /Pages /Kids [{kids}] /Count {pages} >>".encode())
-    objects.append(b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>")
+    """A PDF with a line of text on each page, and a stream of noise that no page shows."""
+    writer = PdfWriter()
+    name = NameObject
+    kinds = {"/Type": "/Font", "/Subtype": "/Type1", "/BaseFont": "/Helvetica"}
+    font = DictionaryObject({name(key): name(value) for key, value in kinds.items()})
+    fonts = DictionaryObject({name("/F1"): font})
     for number in range(pages):
-        resources = "/Resources << /Font << /F1 3 0 R >> >>"
-        objects.append(
-            f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 600 800] {resources} "
-            f"/Contents {5 + 2 * number} 0 R >>".encode()
-        )
-        shown = f"BT /F1 12 Tf 50 700 Td (Page {number}. {WORDS * 3}) Tj ET".encode()
-        objects.append(b"<< /Length %d >>\nstream\n%s\nendstream" % (len(shown), shown))
-    if padding:
-        noise = bytes(range(256)) * (padding // 256)
-        objects.append(b"<< /Length %d >>\nstream\n%s\nendstream" % (len(noise), noise))
-    out = io.BytesIO(b"")
-    out.write(b"%PDF-1.4\n")
-    offsets = []
-    for number, body in enumerate(objects, 1):
-        offsets.append(out.tell())
-        out.write(b"%d 0 obj\n%s\nendobj\n" % (number, body))
-    start = out.tell()
-    out.write(b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1))
-    for offset in offsets:
-        out.write(b"%010d 00000 n \n" % offset)
-    out.write(
-        b"trailer\n<< /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (len(objects) + 1, start)
-    )
+        shown = DecodedStreamObject()
+        shown.set_data(f"BT /F1 12 Tf 50 700 Td (Page {number}. {WORDS * 3}) Tj ET".encode())
+        page = writer.add_blank_page(600, 800)
+        page[name("/Resources")] = DictionaryObject({name("/Font"): fonts})
+        page[name("/Contents")] = writer._add_object(shown)
+    noise = DecodedStreamObject()
+    noise.set_data(bytes(range(256)) * (padding // 256))
+    writer._add_object(noise)
+    out = io.BytesIO()
+    writer.write(out)
     return out.getvalue()
 
 

@@ -88,8 +88,8 @@ def answer(
     """What a submodule computes of random inputs and parameters, as data.
 
     Parameters and buffers that belong to the formula get random values, and submodules return
-    random values, so that nothing in the formula is of the code's own choice. The formula is not
-    here: the mode `compare` computes it, in another sandbox.
+    random values of their own shape instead, so that nothing in the formula is of the code's own
+    choice. The formula is not here: the mode `compare` computes it, in another sandbox.
     """
     module = model.get_submodule(binding["module"]) if binding["module"] else model
     called: list[bool] = []
@@ -104,49 +104,38 @@ def answer(
     arguments = [values(seed, name, shape) for name, shape in binding["inputs"].items()]
     bound = {name: attribute(module, path) for name, path in binding["attributes"].items()}
     calls: dict[str, list[tuple[Any, ...]]] = {}
+
+    def prepared(name: str, value: Any) -> dict[str, Any]:
+        """Give a symbol of the formula its random value, and say what kind of symbol it is."""
+        if isinstance(value, torch.nn.Module):
+            symbol: dict[str, Any] = {"kind": "module"}
+            calls[name], original = [], value.forward
+
+            def forward(*arguments: Any) -> torch.Tensor:
+                calls[name].append(arguments)
+                symbol["shape"] = list(original(*arguments).shape)
+                return values(seed, name, symbol["shape"])
+
+            value.forward = forward
+            return symbol
+        if not isinstance(value, torch.Tensor):
+            return {"kind": "number", "value": float(value)}
+        if not value.is_floating_point():
+            return {"kind": "constant", **returned.tensor(value)}
+        value.copy_(values(seed, name, value.shape))
+        return {"kind": "tensor", "shape": list(value.shape)}
+
     with torch.no_grad():
         for number, parameter in enumerate(module.parameters()):
             # One that the formula does not have must not be hidden by an initial value of zero.
             parameter.copy_(values(seed, f"parameter {number}", parameter.shape))
-        symbols = {
-            name: prepare(value, name, seed, calls, returned) for name, value in bound.items()
-        }
+        symbols = {name: prepared(name, value) for name, value in bound.items()}
         output = returned.tensor(module(*arguments))
     for name, of_symbol in calls.items():
         if not of_symbol:
             raise ValueError(f"the submodule of {name} is not called")
         symbols[name]["calls"] = [list(map(returned.tensor, call)) for call in of_symbol]
     return {"symbols": symbols, "output": output}
-
-
-def prepare(
-    value: Any,
-    name: str,
-    seed: str,
-    calls: dict[str, list[tuple[Any, ...]]],
-    returned: Returned,
-) -> dict[str, Any]:
-    """Give a symbol of the formula its random value, and say what kind of symbol it is.
-
-    A submodule returns a random value of its own shape instead; its arguments are in `calls`.
-    """
-    if isinstance(value, torch.nn.Module):
-        symbol: dict[str, Any] = {"kind": "module"}
-        calls[name], original = [], value.forward
-
-        def forward(*arguments: Any) -> torch.Tensor:
-            calls[name].append(arguments)
-            symbol["shape"] = list(original(*arguments).shape)
-            return values(seed, name, symbol["shape"])
-
-        value.forward = forward
-        return symbol
-    if not isinstance(value, torch.Tensor):
-        return {"kind": "number", "value": float(value)}
-    if not value.is_floating_point():
-        return {"kind": "constant", **returned.tensor(value)}
-    value.copy_(values(seed, name, value.shape))
-    return {"kind": "tensor", "shape": list(value.shape)}
 
 
 def answers(
