@@ -332,15 +332,12 @@ def _checked(path: Path, kind: str) -> CheckedProfile:
                     check(path / name)
     except StoreError as error:
         return CheckedProfile(path=path, kind=kind, state="broken", broken=str(error))
-    findings = training.findings(profile) if profile is not None else tuple(_missing(path))
-    state = "incomplete" if any(f.code == "incomplete" for f in findings) else "finished"
-    return CheckedProfile(
-        path=path,
-        kind=kind,
-        state=profile.state if profile is not None else state,
-        findings=findings,
-        training=profile,
-    )
+    if profile is not None:
+        state, findings = profile.state, training.findings(profile)
+    else:
+        findings = tuple(_missing(path))
+        state = "incomplete" if any(f.code == "incomplete" for f in findings) else "finished"
+    return CheckedProfile(path=path, kind=kind, state=state, findings=findings, training=profile)
 
 
 def is_inference(path: Path) -> bool:

@@ -312,7 +312,7 @@ def summary_report(profile: InferenceProfile) -> str:
         row = "".join(f"{figure:>12}" for figure in figures)
         lines.append(f"{first:<{width}}{row}  {remark}".rstrip())
     lines += ["", "Findings", "-" * 70]
-    lines += [f"{name:<22}{value}" for name, value in answers(profile)]
+    lines += [f"{name + ' ':<22}{value}" for name, value in answers(profile)]
     lines += [f"Note: {note}" for note in profile.notes]
     return "\n".join(lines) + "\n"
 
@@ -611,7 +611,7 @@ def batch_size_comparison(profile: InferenceProfile) -> bytes:
             axis.set_ylim(min(axis.get_ylim()[0], 0.9), axis.get_ylim()[1] * 1.05)
         else:
             axis.set_ylim(0, axis.get_ylim()[1] * 1.05)
-        axis.set_title(panel.title, fontsize=11, loc="left", wrap=True)
+        axis.set_title(panel.title, fontsize=10, loc="left")
         axis.set_ylabel(panel.unit)
         axis.set_xlabel("batch size")
         axis.grid(visible=True, axis="y", alpha=0.25)

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from compilewatch.errors import StoreError
 from compilewatch.extras.profiles import profiler
 from compilewatch.extras.profiles.check import read_training, tail
 from compilewatch.extras.profiles.profiler import StageClock, TrainingFolder
@@ -60,13 +59,9 @@ def test_another_process_sees_a_step_at_once_and_that_it_runs(tmp_path: Path) ->
         profiler.step()
         assert len(tail(folder_of(profiler))) == 2
         assert stored(profiler).state == "running"
+        with Profiler(tmp_path) as other:
+            assert other.folder != profiler.folder
     assert stored(profiler).state == "finished"
-
-
-def test_two_profiles_never_share_a_folder(tmp_path: Path) -> None:
-    first, second = Profiler(tmp_path), Profiler(tmp_path)
-    with first, second:
-        assert first.folder != second.folder
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -203,16 +198,6 @@ def test_a_second_thousand_of_steps_costs_no_memory(tmp_path: Path) -> None:
         held = {name: value for name, value in vars(profiler).items() if name != "problems"}
     assert not any(isinstance(value, list | dict) and len(value) > 10 for value in held.values())
     assert (folder_of(profiler) / STEPS_FILE).read_bytes().count(b"\n") == 1000
-
-
-def test_a_step_that_does_not_add_up_is_damage(tmp_path: Path) -> None:
-    profiler = Profiler(tmp_path)
-    with profiler:
-        profiler.step()
-        path = folder_of(profiler) / STEPS_FILE
-        path.write_bytes(path.read_bytes().replace(b'"wall_seconds":', b'"wall_seconds":9'))
-        with pytest.raises(StoreError, match="stages of"):
-            stored(profiler)
 
 
 class Time:

@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -228,12 +229,25 @@ def train_command(
                 f"cannot train on {name!r}; known: eager, inductor, inductor:BACKEND, xla"
             )
     flags |= {"jobs": 1, "output_dir": output_dir}
-    requests, settings = _requests(models, chosen, max_seconds, flags)
+    settings = load_settings({"output_dir": output_dir})
     out = Path(settings.output_dir).absolute() / "profiles" / new_run_id()
     training = TrainingOptions(
         out=str(out), steps=steps, warm_up=warmup, trace_steps=trace_steps, batch_size=batch_size
     )
-    prepared = [(target, training_request(r, target, training)) for target, r in requests]
+    prepared = []
+    for model, target in product(models, chosen):
+        request, settings = one_request(
+            model,
+            target="inductor" if target == EAGER else target,
+            mode=Mode.TRAIN.value,
+            dynamic=None,
+            inputs_file=None,
+            flags=flags,
+        )
+        if max_seconds is not None:
+            limits = msgspec.structs.replace(request.deadlines, profile_seconds=max_seconds)
+            request = msgspec.structs.replace(request, deadlines=limits)
+        prepared.append((target, training_request(request, target, training)))
     names = tuple(dict.fromkeys(r.target.environment for t, r in prepared if t != XLA))
     done: list[Trained] = []
     with (
@@ -251,31 +265,6 @@ def train_command(
     else:
         _show_trained(done, out)
     return 0 if all(trained.status is Status.PASS for trained in done) else INCOMPLETE
-
-
-def _requests(
-    models: Sequence[str],
-    targets: Sequence[str],
-    max_seconds: float | None,
-    flags: dict[str, Any],
-) -> tuple[list[tuple[str, Request]], Settings]:
-    """Return each model's request for each target, named by target, and the settings."""
-    requests = []
-    for model in models:
-        for target in targets:
-            request, settings = one_request(
-                model,
-                target="inductor" if target == EAGER else target,
-                mode=Mode.TRAIN.value,
-                dynamic=None,
-                inputs_file=None,
-                flags=flags,
-            )
-            if max_seconds is not None:
-                limits = msgspec.structs.replace(request.deadlines, profile_seconds=max_seconds)
-                request = msgspec.structs.replace(request, deadlines=limits)
-            requests.append((target, request))
-    return requests, settings
 
 
 def _show_trained(done: Sequence[Trained], out: Path) -> None:

@@ -63,14 +63,16 @@ def call() -> None:
 
 def test_self_times_sum_to_the_wall_time_with_python_that_waits(tmp_path: Path) -> None:
     """Where no operator runs, the time is the annotation's own: nothing of a call is lost."""
-    shares = []
+    share = 0.0
     for _ in range(ATTEMPTS):
         operators, wall_seconds = measuring.traced(call, CALLS, tmp_path)
         own = {each.name: each.self_cpu_seconds for each in operators}
         assert own[measuring.CALL] >= CALLS * IDLE_SECONDS
         assert sum(own.values()) <= wall_seconds
-        shares.append(sum(own.values()) / wall_seconds)
-    assert max(shares) >= 0.99
+        share = sum(own.values()) / wall_seconds
+        if share >= 0.99:
+            break
+    assert share >= 0.99
 
 
 CALL = Slice(0, 1000, "compilewatch::call", is_operator=False)
