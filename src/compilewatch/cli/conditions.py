@@ -65,35 +65,25 @@ class Conditions:
         return met
 
 
-class _ConditionsType(click.ParamType[Conditions]):
-    name = "conditions"
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        del param, ctx
-        return "A,B"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Conditions:
-        if isinstance(value, Conditions):
-            return value
-        names: set[str] = set()
-        coverage: float | None = None
-        for text in filter(None, (part.strip() for part in str(value).split(","))):
-            limit = re.fullmatch(r"coverage\s*<\s*(\d+(?:\.\d+)?)\s*%?", text)
-            if limit is not None and float(limit[1]) <= 100:
-                coverage = float(limit[1]) / 100
-            elif text in NAMES[:-1]:
-                names.add(text)
-            else:
-                self.fail(f"{text!r} is not one of {', '.join(NAMES)}", param, ctx)
-        return Conditions(names=frozenset(names), coverage=coverage)
+def _parsed(ctx: click.Context, param: click.Parameter, value: str) -> Conditions:
+    names: set[str] = set()
+    coverage: float | None = None
+    for text in filter(None, (part.strip() for part in value.split(","))):
+        limit = re.fullmatch(r"coverage\s*<\s*(\d+(?:\.\d+)?)\s*%?", text)
+        if limit is not None and float(limit[1]) <= 100:
+            coverage = float(limit[1]) / 100
+        elif text in NAMES[:-1]:
+            names.add(text)
+        else:
+            raise click.BadParameter(f"{text!r} is not one of {', '.join(NAMES)}", ctx, param)
+    return Conditions(names=frozenset(names), coverage=coverage)
 
 
 option = click.option(
     "--fail-on",
-    type=_ConditionsType(),
-    default=Conditions(),
+    metavar="A,B",
+    default="",
+    callback=_parsed,
     help=f"Exit with status {FOUND} if one of these conditions is met: {', '.join(NAMES)}.",
 )
 

@@ -13,7 +13,7 @@ from compilewatch.config import load_settings
 from compilewatch.errors import CompilerError, StoreError, UsageError
 from compilewatch.neuron import neuronx_cc
 from compilewatch.neuron.neuronx_cc import HLO_SUFFIX, Compilation, Compiler
-from compilewatch.records import NeuronDetail, Record
+from compilewatch.records import NeuronDetail
 from compilewatch.report.terminal import console, plain, table
 from compilewatch.report.wording import plural
 
@@ -22,17 +22,11 @@ POLL_SECONDS = 0.1
 STYLES = {"compiled": "green", "already": "green", "failed": "red"}
 
 
-class Compiled(Record, frozen=True, kw_only=True):
-    """The outcome of one HLO module. `folder` holds its NEFF, its logs and neuron.json.
+Compiled = tuple[Path, Path, str, NeuronDetail]
+"""An HLO module, the folder of its NEFF, logs and neuron.json, and what became of it.
 
-    `outcome` is `compiled`, `already` (by the same compiler with the same flags) or `failed`.
-    """
-
-    hlo: str
-    folder: str
-    outcome: str
-    reason: str
-    detail: NeuronDetail | None = None
+`compiled`, `already` (by the same compiler with the same flags) or `failed`.
+"""
 
 
 @click.group("neuron")
@@ -101,31 +95,41 @@ def compile_command(
     done: list[Compiled] = []
     for compiled in _compile_all(modules, compiler, chosen, jobs, seconds):
         done.append(compiled)
+        hlo, _, outcome, detail = compiled
         if not as_json:
-            taken = compiled.detail.compile_seconds if compiled.detail is not None else None
+            taken = detail.compile_seconds
             after = f", {taken:.1f} s" if taken is not None else ""
-            line = f"{len(done)} of {len(modules)}: {compiled.outcome} {compiled.hlo}{after}"
-            click.echo(line, err=True)
+            click.echo(f"{len(done)} of {len(modules)}: {outcome} {hlo}{after}", err=True)
     if as_json:
-        options.print_json(done)
+        options.print_json(
+            [
+                {
+                    "hlo": str(hlo),
+                    "folder": str(folder),
+                    "outcome": outcome,
+                    "reason": neuronx_cc.described(detail),
+                    "detail": detail,
+                }
+                for hlo, folder, outcome, detail in done
+            ]
+        )
     else:
         rows = (
             (
-                plain(compiled.hlo),
-                (compiled.outcome, STYLES[compiled.outcome]),
-                plain(" - ".join(filter(None, (compiled.reason, _advice(compiled))))),
+                plain(str(hlo)),
+                (outcome, STYLES[outcome]),
+                plain(" - ".join(filter(None, (neuronx_cc.described(detail), _advice(detail))))),
             )
-            for compiled in done
+            for hlo, _, outcome, detail in done
         )
         filled = table(("HLO", "outcome", "message of the compiler"), rows)
         filled.columns[1].no_wrap = True
         console().print(filled)
-    return 1 if any(compiled.outcome == "failed" for compiled in done) else 0
+    return 1 if any(outcome == "failed" for _, _, outcome, _ in done) else 0
 
 
-def _advice(compiled: Compiled) -> str:
-    failure = compiled.detail.failure if compiled.detail is not None else None
-    return failure.advice if failure is not None else ""
+def _advice(detail: NeuronDetail) -> str:
+    return detail.failure.advice if detail.failure is not None else ""
 
 
 def _found(places: Iterable[Path], target: str, output: Path | None) -> dict[Path, Path]:
@@ -158,22 +162,13 @@ def _compile_all(
     waiting = list(modules.items())[::-1]
     running: list[tuple[Path, Compilation]] = []
 
-    def compiled(hlo: Path, folder: Path, outcome: str, detail: NeuronDetail) -> Compiled:
-        return Compiled(
-            hlo=str(hlo),
-            folder=str(folder),
-            outcome=outcome,
-            reason=neuronx_cc.described(detail),
-            detail=detail,
-        )
-
     try:
         while waiting or running:
             while waiting and len(running) < parallel:
                 folder, hlo = waiting.pop()
                 earlier = neuronx_cc.earlier_result(folder, compiler, hlo, target)
                 if earlier is not None:
-                    yield compiled(hlo, folder, "already", earlier)
+                    yield hlo, folder, "already", earlier
                     continue
                 try:
                     started = Compilation(compiler, hlo, target, folder, own_session=True)
@@ -187,7 +182,7 @@ def _compile_all(
                     running.remove((hlo, compilation))
                     detail = compilation.detail()
                     outcome = "compiled" if detail.compiled else "failed"
-                    yield compiled(hlo, compilation.folder, outcome, detail)
+                    yield hlo, compilation.folder, outcome, detail
             if running:
                 time.sleep(POLL_SECONDS)
     finally:

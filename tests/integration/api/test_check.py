@@ -526,7 +526,7 @@ def test_what_the_model_raises_is_the_result() -> None:
 
 
 def test_an_error_of_the_compiler_is_not_the_models() -> None:
-    def breaks(_graph: Any, _inputs: Any) -> Any:
+    def breaks(*_: Any) -> Any:
         raise RuntimeError("no such operator")
 
     def runs_badly(_graph: Any, _inputs: Any) -> Any:

@@ -52,7 +52,9 @@ def outcomes(done: subprocess.CompletedProcess[str]) -> list[tuple[str, str]]:
     return [(Path(each["hlo"]).parts[-3], each["outcome"]) for each in json.loads(done.stdout)]
 
 
-def test_every_capture_of_a_run_is_compiled(run_compile: Compile, run_folder: Path) -> None:
+def test_every_capture_of_a_run_is_compiled_once(
+    run_compile: Compile, run_folder: Path, tmp_path: Path
+) -> None:
     done = run_compile("run")
     assert done.returncode == 1
     assert "neuronx-cc 2.27.5334.0+f702b353 for trn1: 3 HLO" in done.stderr
@@ -62,22 +64,12 @@ def test_every_capture_of_a_run_is_compiled(run_compile: Compile, run_folder: Pa
     folder = run_folder / "artifacts/bert/xla/graph.trn1"
     assert (folder / "graph.neff").stat().st_size > 1024
     found = msgspec.json.decode((folder / "neuron.json").read_bytes(), type=NeuronDetail)
-    assert found.compiled
-    assert found.target == "trn1"
-
-
-def test_what_is_compiled_is_skipped_and_said(run_compile: Compile, run_folder: Path) -> None:
-    assert run_compile("run", "--jobs", "3").returncode == 1
-    again = run_compile("run", "--json")
-    assert outcomes(again) == [("bert", "already"), ("fft", "failed"), ("gpt", "already")]
-    assert outcomes(run_compile("run", "--json", "--target", "trn2"))[0] == ("bert", "compiled")
-
-
-def test_a_link_to_a_run_is_followed(
-    run_compile: Compile, run_folder: Path, tmp_path: Path
-) -> None:
+    assert (found.compiled, found.target) == (True, "trn1")
     (tmp_path / "latest").symlink_to("run")
-    assert len(outcomes(run_compile("latest", "--json"))) == 3
+    again = run_compile("latest", "--json")
+    assert outcomes(again) == [("bert", "already"), ("fft", "failed"), ("gpt", "already")]
+    hlo = "run/artifacts/bert/xla/graph.hlo_module.pb"
+    assert outcomes(run_compile(hlo, "--json", "--target", "trn2")) == [("bert", "compiled")]
 
 
 def test_one_file_into_a_folder_of_its_own(
