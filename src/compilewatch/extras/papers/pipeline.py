@@ -288,7 +288,7 @@ class PaperWork:
         if result.findings:
             return result.findings
         review, result = self._review(generation, plan)
-        if review is None or result.findings:
+        if result.findings:
             return result.findings
         eager, formulas = self._run_eager(generation, plan)
         if eager.findings:
@@ -300,17 +300,11 @@ class PaperWork:
             return faithful.findings
         return self._checked(PipelineStage.SWEEP, self.pipeline.sweeper, generation).findings
 
-    def _review(
-        self, generation: CodeVersion, plan: PaperPlan
-    ) -> tuple[Review | None, StageResult]:
-        """The review of a version. Without a valid review nothing is approved."""
+    def _review(self, generation: CodeVersion, plan: PaperPlan) -> tuple[Review, StageResult]:
+        """The review of a version. Without a valid review nothing is approved or run."""
         stage = PipelineStage.REVIEW
         prompt = calls.review_prompt(self.paper, plan, self.pipeline.caller.rules, generation)
-        call, key = self._call(prompt, stage, generation.id)
-        try:
-            review = calls.review_of(call)
-        except FoundError as error:
-            return None, self._once(stage, key, findings=(error.finding,))
+        review, _, key = self._reply(calls.review_of, prompt, stage, generation.id)
         serious = [issue for issue in review.issues if issue.severity != "minor"]
         findings = [
             finding_of(FindingClass.NOT_APPROVED, stage, issue.statement, issue.line)
@@ -383,15 +377,6 @@ class PaperWork:
 
     # --- calls ---
 
-    def _call(self, prompt: Prompt, stage: PipelineStage, parent: str) -> tuple[ModelCall, str]:
-        caller = self.pipeline.caller
-        key = caller.key(prompt, parent)
-        try:
-            return caller.call(prompt, stage=stage, parent=parent), key
-        except FoundError as error:
-            self._once(error.finding.stage, key, findings=(error.finding,))
-            raise _StoppedError from None
-
     def _reply(
         self,
         read: Callable[[ModelCall], Content],
@@ -400,8 +385,10 @@ class PaperWork:
         parent: str,
     ) -> tuple[Content, ModelCall, str]:
         """What `read` returns for the reply to a prompt, the call and its key."""
-        call, key = self._call(prompt, stage, parent)
+        caller = self.pipeline.caller
+        key = caller.key(prompt, parent)
         try:
+            call = caller.call(prompt, stage=stage, parent=parent)
             return read(call), call, key
         except FoundError as error:
             self._once(error.finding.stage, key, findings=(error.finding,))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import re
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -68,8 +67,8 @@ class PaperStore:
             return ()
         except OSError as error:
             raise failed("read", self.root, error) from None
-        named = {path.name: _paper_of(path / JOURNAL) for path in folders}
-        return tuple(sorted(name for name in named.values() if name))
+        journals = (read_records(p / JOURNAL, StageResult, SCHEMA_VERSION)[0] for p in folders)
+        return tuple(sorted(journal[0].paper for journal in journals if journal))
 
     def folder(self, paper: str) -> PaperFolder:
         """The folder of a paper, whether it exists or not."""
@@ -268,15 +267,6 @@ def _append(path: Path, record: Record) -> None:
     except OSError as error:
         raise failed("write", path, error) from None
     append_record(path, record)
-
-
-def _paper_of(journal: Path) -> str:
-    """The id of the paper that a journal is about, read from the first line that names it."""
-    with contextlib.suppress(OSError, UnicodeDecodeError), journal.open(encoding="utf-8") as file:
-        for line in file:
-            if pattern_match := re.search(r'"paper":"((?:[^"\\]|\\.)*)"', line):
-                return str(msgspec.json.decode(f'"{pattern_match[1]}"'))
-    return ""
 
 
 def summarise_paper(journal: Sequence[StageResult], entries: Iterable[ModelCall]) -> PaperSummary:
