@@ -1,17 +1,25 @@
-"""`fix MODEL` as it is typed, with a search that is made here."""
+"""`fix MODEL` and `compilewatch.fix` with a search that is made here, and what they refuse."""
 
 from __future__ import annotations
 
+import os
+import select
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+import compilewatch
 from compilewatch.cli import group, main
+from compilewatch.config import load_settings
 from compilewatch.errors import StoreError, UsageError
-from compilewatch.extras.fixes import command
-from compilewatch.extras.fixes.records import Fix, FixChange, FixKind, FixStatus
+from compilewatch.extras.fixes import command, fixing
+from compilewatch.extras.fixes.fixing import Limits, find_fix, run_verification
+from compilewatch.extras.fixes.records import LATE, Fix, FixChange, FixKind, FixStatus
+from compilewatch.records import DeclaredDevice, Target
 from tests import factories
 
 CHANGE = FixChange(
@@ -35,7 +43,8 @@ FOUND = Fix(
 @pytest.fixture(autouse=True)
 def _no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     given = (factories.request("BertModel"), factories.settings())
-    monkeypatch.setattr(command, "one_request", lambda *_, **__: given)
+    for module in (command, fixing):
+        monkeypatch.setattr(module, "one_request", lambda *_, **__: given)
 
 
 def run(*words: str) -> Any:
@@ -51,16 +60,13 @@ def test_a_diff_has_its_conditions_in_its_file(
     assert text == f"Holds if:\n- Nobody needs the message.\n\n{FOUND.patch}"
 
 
-def test_a_place_that_cannot_be_written_is_rejected_before_the_search(tmp_path: Path) -> None:
-    done = run("--patch", str(tmp_path / "missing" / "net.patch"))
-    assert isinstance(done.exception, UsageError)
-    assert "net.patch cannot be written: No such file or directory" in str(done.exception)
-
-
-def test_what_is_found_is_printed_although_it_can_be_written_no_more(
+def test_a_place_that_cannot_be_written_is_rejected_before_the_search(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     place = tmp_path / "folder" / "net.patch"
+    ended = run("--patch", str(place))
+    assert isinstance(ended.exception, UsageError)
+    assert "net.patch cannot be written: No such file or directory" in str(ended.exception)
     place.parent.mkdir()
 
     def find(*_: Any, **__: Any) -> Fix:
@@ -68,9 +74,9 @@ def test_what_is_found_is_printed_although_it_can_be_written_no_more(
         return FOUND
 
     monkeypatch.setattr(command, "find_fix", find)
-    done = run("--patch", str(place))
-    assert isinstance(done.exception, StoreError)
-    assert "one graph" in done.output
+    ended = run("--patch", str(place))
+    assert isinstance(ended.exception, StoreError)
+    assert "one graph" in ended.output  # what was found is printed all the same
 
 
 def test_an_interrupted_search_keeps_nothing_and_says_so(
@@ -86,3 +92,93 @@ def test_an_interrupted_search_keeps_nothing_and_says_so(
         main()
     assert ended.value.code == 130
     assert "interrupted; the search was not at its end, and nothing" in capsys.readouterr().err
+
+
+# --- in Python ------------------------------------------------------------------------------------
+
+
+def build() -> None: ...
+
+
+class Built: ...
+
+
+@pytest.mark.parametrize("model", [build, Built])
+def test_what_builds_a_model_is_found_again_by_its_file(
+    monkeypatch: pytest.MonkeyPatch, model: Callable[..., object]
+) -> None:
+    names: list[str] = []
+    monkeypatch.setattr(fixing, "fix_named", lambda name, **_: names.append(name))
+    compilewatch.fix(model)
+    assert names == [f"{__file__}:{model.__name__}"]
+
+
+def test_limits_are_those_of_the_command_unless_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Limits] = []
+
+    def find(_: Any, __: Any, *, limits: Limits, rewrites: bool) -> Fix:
+        assert rewrites
+        seen.append(limits)
+        return Fix(model="BertModel", target="dynamo", status=FixStatus.NOTHING, detail="no fix")
+
+    monkeypatch.setattr(fixing, "find_fix", find)
+    fix = compilewatch.fix("BertModel")
+    compilewatch.fix("BertModel", max_evaluations=3, max_seconds=5)
+    assert seen == [Limits(), Limits(evaluations=3, seconds=5)]
+    assert (fix.status, fix.code, fix.verification) == ("nothing", "", None)
+    assert "no fix" in str(fix)
+    assert '"status":"nothing"' in fix.to_json()
+
+
+DEVICE = DeclaredDevice(
+    name="cuda",
+    product="NVIDIA H100",
+    capability=(9, 0),
+    memory_bytes=2**36,
+    multiprocessors=132,
+    bfloat16=True,
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target": Target(name="export")}, "leave out --target, or name dynamo"),
+        ({"target": Target(backend="aot_eager")}, "leave out --target, or name dynamo"),
+        ({"device": DEVICE}, "leave out --device"),
+    ],
+)
+def test_what_a_fix_cannot_be_verified_for_is_rejected(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        find_fix(factories.request(**options), load_settings({}))
+
+
+FORKS = """
+import os, sys, time
+holds = os.open({fifo!r}, os.O_WRONLY)  # and so does the fork
+if os.fork() == 0:
+    time.sleep(600)
+time.sleep(600 if "--one-at-a-time" in sys.argv else 0)
+sys.exit("no model")
+"""
+
+
+@pytest.mark.process
+def test_forks_of_a_verification_end_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fork has the output, too: waiting for its end would take as long as the model hangs."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    script = FORKS.format(fifo=str(fifo))
+    for alone, seconds, failure in (
+        (True, 30, "the verification runs: no model"),
+        (False, 0.5, f"{LATE}: not within 0.5 s"),
+    ):
+        monkeypatch.setattr(fixing, "VERIFICATION_SECONDS", seconds)
+        with os.fdopen(os.open(fifo, os.O_RDONLY | os.O_NONBLOCK), "rb") as held:
+            assert run_verification(script, sys.executable, {}, alone=alone).failure == failure
+            assert select.select([held], [], [], 5)[0]
+            assert held.read() == b""  # nobody holds it any more
