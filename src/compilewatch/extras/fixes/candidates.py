@@ -484,13 +484,12 @@ def proposals(
 ) -> tuple[FixChange, ...]:
     """Return what all of `PROPOSERS` propose, the least intrusive first, each change once.
 
-    What removes a check of the model comes last. Of a kind, what does its work once comes last.
-    Nothing that is proposed is believed.
+    Of a kind, what does its work once comes last. Nothing that is proposed is believed.
     """
     changes: dict[str, FixChange] = {}
     for propose in PROPOSERS if rewrites else PROPOSERS[:-1]:
         for proposed in propose(breaks, place):
             changes.setdefault(proposed.name, proposed)
     kinds = list(FixKind)
-    ranked = sorted(changes.values(), key=lambda c: (c.removes_check, kinds.index(c.kind), c.once))
+    ranked = sorted(changes.values(), key=lambda c: (kinds.index(c.kind), c.once))
     return tuple(ranked)

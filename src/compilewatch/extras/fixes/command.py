@@ -16,10 +16,10 @@ from compilewatch.api.choose import one_request
 from compilewatch.cli import completion, options
 from compilewatch.config import load_settings
 from compilewatch.errors import StoreError, UsageError
-from compilewatch.extras.fixes.fixing import Limits, find_fix
+from compilewatch.extras.fixes.fixing import find_fix
 from compilewatch.extras.fixes.of_run import fix_run
 from compilewatch.extras.fixes.records import FixStatus
-from compilewatch.extras.fixes.search import MAX_EVALUATIONS, MAX_SECONDS
+from compilewatch.extras.fixes.search import MAX_EVALUATIONS, MAX_SECONDS, Limits
 from compilewatch.extras.fixes.text import conditions, fix_panel
 from compilewatch.report.terminal import console
 

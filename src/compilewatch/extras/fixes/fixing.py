@@ -8,7 +8,6 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,24 +28,13 @@ from compilewatch.extras.fixes.records import (
     Region,
     Verification,
     VerificationStep,
-    WantedVerification,
 )
 from compilewatch.extras.fixes.rewriting import patch
-from compilewatch.extras.fixes.search import MAX_EVALUATIONS, MAX_SECONDS, Changes, Search
+from compilewatch.extras.fixes.search import Changes, Limits, Report, Search, names_of
 from compilewatch.launchers import Launcher
 from compilewatch.records import Depth, Request, Result, Status, Tier, Variants, Work
 
-WORK = "fix"
-REGIONS = "fix-regions"
-SCRIPT = "fix-script"
-
 VERIFICATION_SECONDS = 900.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    evaluations: int = MAX_EVALUATIONS
-    seconds: float = MAX_SECONDS
 
 
 def find_fix(
@@ -56,7 +44,7 @@ def find_fix(
     limits: Limits | None = None,
     rewrites: bool = True,
     cost: bool = False,
-    report: Callable[[str, int], None] = lambda *_: None,
+    report: Report = lambda *_: None,
 ) -> Fix:
     """Search for changes that remove the graph breaks of a model, and verify them.
 
@@ -91,9 +79,10 @@ def fix_named(
     request, settings = one_request(
         model, target="dynamo", mode=mode, dynamic=dynamic, inputs_file=inputs, flags={"jobs": 1}
     )
+    usual = Limits()
     limits = Limits(
-        evaluations=MAX_EVALUATIONS if max_evaluations is None else max_evaluations,
-        seconds=MAX_SECONDS if max_seconds is None else max_seconds,
+        evaluations=usual.evaluations if max_evaluations is None else max_evaluations,
+        seconds=usual.seconds if max_seconds is None else max_seconds,
     )
     return find_fix(request, settings, limits=limits, rewrites=rewrites)
 
@@ -114,37 +103,33 @@ class Finder:
         limits: Limits,
         *,
         rewrites: bool = True,
-        report: Callable[[str, int], None] = lambda *_: None,
+        report: Report = lambda *_: None,
     ) -> Fix:
-        request = _reduced(request)
-        search = Search(
-            evaluate=lambda changes: self.evaluate(request, changes),
-            verify=lambda changes: self.verify(request, changes),
-            place=Place(request=request, source_of=self._source_of(request)),
-            max_evaluations=limits.evaluations,
-            max_seconds=limits.seconds,
+        place = Place(request=_reduced(request), source_of=self._source_of(request))
+        fix = Search(
+            lambda changes: self.evaluate(request, changes),
+            lambda changes: self.verify(request, changes),
+            place,
+            limits,
             rewrites=rewrites,
             report=report,
-        )
-        fix = search.run()
+        ).run()
         edits = [edit for change in fix.changes for edit in change.edits]
-        fix = msgspec.structs.replace(fix, patch=patch(edits, search.place.source_of))
-        if fix.status in (FixStatus.IMPROVES, FixStatus.CAPTURED, FixStatus.NOTHING):
-            fix = msgspec.structs.replace(fix, regions=self._regions(request))
-        return fix
-
-    def _regions(self, request: Request) -> tuple[Region, ...]:
-        """The submodules to compile instead of the model; none if that cannot be said."""
-        written, _ = self._written(REGIONS, REGIONS_FILE, request, {})
-        return () if written is None else msgspec.json.decode(written, type=tuple[Region, ...])
+        fix = msgspec.structs.replace(fix, patch=patch(edits, place.source_of))
+        if fix.status not in (FixStatus.IMPROVES, FixStatus.CAPTURED, FixStatus.NOTHING):
+            return fix
+        # The submodules to compile instead of the model; none if that cannot be said.
+        written, _ = self._written("fix-regions", REGIONS_FILE, request, {})
+        regions = msgspec.json.decode(written or b"[]", type=tuple[Region, ...])
+        return msgspec.structs.replace(fix, regions=regions)
 
     def evaluate(self, request: Request, changes: Changes) -> Result:
         """Return what Dynamo does with the model under changes, in a separate process."""
         request = _reduced(request)
         if request.key in self._read_values:
             request = msgspec.structs.replace(request, tier=Tier.REAL)
-        options = {"changes": msgspec.to_builtins(changes)}
-        request = msgspec.structs.replace(request, work=Work(name=WORK, options=options))
+        work = Work(name="fix", options={"changes": msgspec.to_builtins(changes)})
+        request = msgspec.structs.replace(request, work=work)
         (completed,) = self._launcher.run([request], self._scratch)
         if completed.result.tier is Tier.REAL:
             self._read_values.add(request.key)  # fake tensors would fail again
@@ -152,11 +137,10 @@ class Finder:
 
     def verify(self, request: Request, changes: Changes) -> tuple[str, Verification]:
         """Return the script that verifies changes, and what it found in a separate process."""
-        names = " and ".join(change.name for change in changes)
-        wanted = WantedVerification(changes=changes, title=f"{request.model.name} with {names}")
-        options = msgspec.to_builtins(wanted)
+        title = f"{request.model.name} with {names_of(changes)}"
+        options = {"changes": msgspec.to_builtins(changes), "title": title}
         real = msgspec.structs.replace(request, tier=Tier.REAL)
-        written, detail = self._written(SCRIPT, SCRIPT_FILE, real, options)
+        written, detail = self._written("fix-script", SCRIPT_FILE, real, options)
         if written is None:
             return "", _failed("the script is written", detail)
         chosen = self._environments.interpreter(request.target.environment)

@@ -29,7 +29,7 @@ from compilewatch.cli import options
 from compilewatch.config import Settings
 from compilewatch.errors import StoreError
 from compilewatch.extras.fixes import run_fixes, search
-from compilewatch.extras.fixes.fixing import Finder, Limits, searching
+from compilewatch.extras.fixes.fixing import Finder, searching
 from compilewatch.extras.fixes.records import (
     Fix,
     FixKind,
@@ -40,6 +40,7 @@ from compilewatch.extras.fixes.records import (
     Verification,
 )
 from compilewatch.extras.fixes.run_fixes import Key, cases_of, key_of, places_of
+from compilewatch.extras.fixes.search import Limits
 from compilewatch.extras.fixes.text import status_text
 from compilewatch.records import Result, Status
 from compilewatch.report.terminal import console, plain, spaced, table
@@ -389,7 +390,7 @@ def known_changes(
         parts += [min(having, key=lambda r: len(r.fix.changes))] if having else []
     changes = {change.name: change for part in parts for change in part.fix.changes}.values()
     kinds = list(FixKind)
-    ranked = sorted(changes, key=lambda change: (change.removes_check, kinds.index(change.kind)))
+    ranked = sorted(changes, key=lambda change: kinds.index(change.kind))
     removed = frozenset().union(*(part.fix.removed for part in parts))
     return tuple(dict.fromkeys(part.model for part in parts)), tuple(ranked), removed == places
 

@@ -52,9 +52,8 @@ class FixChange(Record, frozen=True, kw_only=True):
     `model` the module, `args` and `kwargs` (a dict that may be changed) the arguments of its call,
     and `options` the dict of keyword arguments of `torch.compile`. `imports` are the statements
     that they need and `definitions` functions that they call. A rewrite has its `edits`, and the
-    `diff` of the library's files. With `removes_check`, an error that the model raised for some
-    values is no longer raised. With `once`, what a function does besides its tensors is done when
-    the model is compiled, and not at each call. `drops` names outputs that the model no longer
+    `diff` of the library's files. With `once`, what a function does besides its tensors is done
+    when the model is compiled, and not at each call. `drops` names outputs that the model no longer
     returns. `functions` (`module:path`) and `attributes` are what it replaces. `holds_if` are
     conditions that no script can try, a short sentence each.
     """
@@ -67,19 +66,11 @@ class FixChange(Record, frozen=True, kw_only=True):
     definitions: tuple[str, ...] = ()
     edits: tuple[Edit, ...] = ()
     diff: str = ""
-    removes_check: bool = False
     once: bool = False
     drops: tuple[str, ...] = ()
     functions: tuple[str, ...] = ()
     attributes: tuple[str, ...] = ()
     holds_if: tuple[str, ...] = ()
-
-
-class WantedVerification(Record, frozen=True, kw_only=True):
-    """What a worker writes a script for: the changes of the model of its request."""
-
-    changes: tuple[FixChange, ...]
-    title: str
 
 
 class FixTrial(Record, frozen=True, kw_only=True):

@@ -34,7 +34,7 @@ from compilewatch.store import RunFolder, StoredRun
 from compilewatch.store.journal import append_record, read_records
 
 if TYPE_CHECKING:
-    from compilewatch.extras.fixes.fixing import Limits
+    from compilewatch.extras.fixes.search import Limits
 
 FILE = "fixes.jsonl"
 

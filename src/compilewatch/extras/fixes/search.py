@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -40,10 +40,8 @@ MAX_VERIFICATIONS = 4
 MAX_REWRITES = 4
 """How many rewrites are made one after the other while the compiler still fails."""
 
-
 WITHOUT = "without the fix, too"
-"""What a script says of a failure that is not the fix's (`worker.results`): the search ends."""
-
+"""What a script says of a failure that is not the fix's (`worker.verifying`): the search ends."""
 
 Evaluator = Callable[[Changes], Result]
 """Says what Dynamo does with the model under changes, in a separate process."""
@@ -51,39 +49,52 @@ Evaluator = Callable[[Changes], Result]
 Verifier = Callable[[Changes], tuple[str, Verification]]
 """Writes the script that verifies changes, and runs it in a separate process."""
 
+Report = Callable[[str, int], None]
+"""Gets what is tried, and how many trials there were."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    evaluations: int = MAX_EVALUATIONS
+    seconds: float = MAX_SECONDS
+
 
 class LimitReachedError(Exception):
     """A limit of the search; the argument says which."""
 
 
-@dataclass(kw_only=True)
 class Search:
-    """A search for one model. `report` gets what is tried, and how many trials there were."""
+    """A search for one model."""
 
-    evaluate: Evaluator
-    verify: Verifier
-    place: Place
-    max_evaluations: int = MAX_EVALUATIONS
-    max_seconds: float = MAX_SECONDS
-    rewrites: bool = True
-    report: Callable[[str, int], None] = lambda *_: None
-    trials: list[FixTrial] = field(default_factory=list)
-    _known: dict[frozenset[str], Result] = field(default_factory=dict)
-    _fix: Fix = field(init=False)
-    _not_verified: Changes = ()
-    """What helps, as far as this climb has come; it is verified where the evaluations end."""
-    _began: float = field(default_factory=time.monotonic)
+    def __init__(
+        self,
+        evaluate: Evaluator,
+        verify: Verifier,
+        place: Place,
+        limits: Limits,
+        *,
+        rewrites: bool = True,
+        report: Report = lambda *_: None,
+    ) -> None:
+        self._evaluate, self._verifier, self._place = evaluate, verify, place
+        self._limits, self._rewrites, self._report = limits, rewrites, report
+        self._began = time.monotonic()
+        self._trials: list[FixTrial] = []
+        self._known: dict[frozenset[str], Result] = {}
+        self._fix = nothing(place.request, ())
+        # What helps, as far as this climb has come; it is verified where the evaluations end.
+        self._not_verified: Changes = ()
 
     def run(self) -> Fix:
         """Search, verify, and return the best fix that was verified."""
         baseline = self._result(())
-        self._fix = nothing(self.place.request, baseline.breaks)
-        limit = ""
+        self._fix = nothing(self._place.request, baseline.breaks)
         if baseline.status is Status.PASS:
-            return self._ended(FixStatus.NO_BREAK, "it has no graph breaks")
+            return self._ended(status=FixStatus.NO_BREAK, detail="it has no graph breaks")
         if not baseline.is_verdict:  # it fails without the compiler
-            return self._ended(FixStatus.NO_VERDICT, baseline.detail)
-        self.place = replace(self.place, inputs=baseline.inputs)
+            return self._ended(status=FixStatus.NO_VERDICT, detail=baseline.detail)
+        self._place = replace(self._place, inputs=baseline.inputs)
+        limit = ""
         try:
             self._search(baseline)
         except LimitReachedError as reached:
@@ -91,22 +102,17 @@ class Search:
             if self._fix.verification is None and self._not_verified:
                 with suppress(LimitReachedError):  # of the time
                     self._verify(self._not_verified)
-        return with_captured(self._ended(self._fix.status, self._fix.detail, limit))
+        return with_captured(self._ended(limit=limit))
 
-    def _ended(self, status: FixStatus, detail: str, limit: str = "") -> Fix:
-        return msgspec.structs.replace(
-            self._fix,
-            status=status,
-            detail=detail,
-            limit=limit,
-            trials=tuple(self.trials),
-            seconds=round(time.monotonic() - self._began, 1),
-        )
+    def _ended(self, **fields: object) -> Fix:
+        seconds = round(time.monotonic() - self._began, 1)
+        fields |= {"trials": tuple(self._trials), "seconds": seconds}
+        return msgspec.structs.replace(self._fix, **fields)
 
     def _search(self, baseline: Result) -> None:
         banned: set[str] = set()
         for _ in range(MAX_VERIFICATIONS):
-            chosen = self._climb(baseline, frozenset(banned))
+            chosen = self._climb(baseline, banned)
             if not chosen or not _better(self._result(chosen), baseline):
                 return
             chosen = self._minimised(chosen)
@@ -125,80 +131,74 @@ class Search:
 
         def verify(changes: Changes) -> tuple[str, Verification]:
             self._check_time()
-            self.report(f"verifying {names_of(changes)}", len(self.trials))
-            return self.verify(changes)
+            self._report(f"verifying {names_of(changes)}", len(self._trials))
+            return self._verifier(changes)
 
         attempt = verified(verify, self._fix, changes)
         self._not_verified = ()
         if self._fix.verification is None or attempt.status is FixStatus.VERIFIED:
-            left = self._left(attempt.changes) if attempt.changes else attempt.left
+            changes = attempt.changes
+            while changes and (known := self._known.get(_names(changes))) is None:
+                changes = changes[1:]  # what was added for the verification alone
+            left = known.breaks if changes and known is not None else attempt.left
             self._fix = msgspec.structs.replace(attempt, left=left)
         else:
             self._fix = msgspec.structs.replace(self._fix, rejections=attempt.rejections)
 
-    def _climb(self, baseline: Result, banned: frozenset[str]) -> Changes:
+    def _climb(self, baseline: Result, banned: set[str]) -> Changes:
         """Add changes, from the first break to those that it hid, until nothing helps any more."""
         chosen: Changes = ()
-        self._not_verified = ()
-        result = baseline
+        self._not_verified, result = chosen, baseline
         while result.status is not Status.PASS:
-            added = self._next(chosen, result, banned)
+            added = next(self._helping(chosen, result, banned), None)
             if added is None:
                 break
             self._not_verified = chosen = (*chosen, *added)
             result = self._result(chosen)
         return chosen
 
-    def _next(self, chosen: Changes, result: Result, banned: frozenset[str]) -> Changes | None:
-        """Return what to add: everything plausible at once, or else the first change that helps."""
-        have = {change.name for change in chosen} | banned
-        offered = [
-            change
-            for change in proposals(_open(result), self.place, rewrites=self.rewrites)
-            if change.name not in have
-        ]
-        usual = tuple(change for change in offered if not _is_tried_alone(change))
+    def _helping(self, chosen: Changes, result: Result, banned: set[str]) -> Iterator[Changes]:
+        """Yield what to add: everything plausible at once, or else each change that helps."""
+        have = _names(chosen) | banned
+        offered = [change for change in self._proposed(result) if change.name not in have]
+        usual = tuple(c for c in offered if c.kind is not FixKind.REWRITE and not c.once)
         mild = tuple(change for change in usual if change.kind is not FixKind.USAGE)
         together = [proposed for proposed in dict.fromkeys([mild, usual]) if proposed]
         for attempt in together:
             if _better(self._result((*chosen, *attempt)), result):
-                return attempt
+                yield attempt
         singles = [(change,) for change in offered if (change,) not in together]
         for attempt in [*together[:1], *singles]:
             if _better(self._result((*chosen, *attempt)), result):
-                return attempt
-            mild_alone = attempt[0].kind not in (FixKind.REWRITE, FixKind.USAGE)
-            beyond = self._beyond_error(chosen, result, attempt, have) if mild_alone else None
-            if beyond is not None:
-                return beyond
-        return None
+                yield attempt
+            if attempt[0].kind not in (FixKind.REWRITE, FixKind.USAGE):
+                yield from self._beyond_error(chosen, result, attempt, have)
 
     def _beyond_error(
-        self, chosen: Changes, result: Result, attempt: Changes, have: set[str]
-    ) -> Changes | None:
-        """Return changes that end in an error of the compiler with the rewrites that remove it.
+        self, chosen: Changes, result: Result, attempt: Changes, have: frozenset[str]
+    ) -> Iterator[Changes]:
+        """Yield changes that end in an error of the compiler with the rewrites that remove it.
 
         A rewrite stays as long as the error is at another place than before.
         """
         for _ in range(MAX_REWRITES):
             failed = self._result((*chosen, *attempt))
-            names = have | {change.name for change in attempt}
-            for change in proposals(_open(failed), self.place, rewrites=self.rewrites):
-                if (
-                    failed.error is None
-                    or change.kind is not FixKind.REWRITE
-                    or change.name in names
-                ):
+            names = have | _names(attempt)
+            rewrites = [c for c in self._proposed(failed) if c.kind is FixKind.REWRITE]
+            for change in rewrites if failed.error is not None else ():
+                if change.name in names:
                     continue
-                found = self._result((*chosen, *attempt, change))
-                if _better(found, result):
-                    return (*attempt, change)
-                if found.error is not None and _place(found) != _place(failed):
+                further = self._result((*chosen, *attempt, change))
+                if _better(further, result):
+                    yield (*attempt, change)
+                if further.error is not None and _where(further) != _where(failed):
                     attempt = (*attempt, change)
                     break
             else:
-                return None
-        return None
+                return
+
+    def _proposed(self, result: Result) -> Changes:
+        return proposals(_open(result), self._place, rewrites=self._rewrites)
 
     def _minimised(self, chosen: Changes) -> Changes:
         """Return the changes without those whose removal brings no break back."""
@@ -207,28 +207,25 @@ class Search:
             without = tuple(other for other in chosen if other is not change)
             if without and not _better(best, self._result(without)):
                 self._not_verified = chosen = without
-        return tuple(sorted(chosen, key=lambda each: list(FixKind).index(each.kind)))
-
-    def _left(self, chosen: Changes) -> tuple[GraphBreak, ...]:
-        """The breaks that remain under changes, one of which may not have been evaluated."""
-        known = self._known.get(frozenset(change.name for change in chosen))
-        return known.breaks if known is not None else self._left(chosen[1:])
+        kinds = list(FixKind)
+        return tuple(sorted(chosen, key=lambda change: kinds.index(change.kind)))
 
     def _result(self, changes: Changes) -> Result:
-        key = frozenset(change.name for change in changes)
+        key = _names(changes)
         if key not in self._known:
             self._check_time()
-            if len(self.trials) >= self.max_evaluations:
-                raise LimitReachedError(f"{self.max_evaluations} evaluations")
-            self.report(f"trying {names_of(changes)}" if changes else "as it is", len(self.trials))
+            if len(self._trials) >= self._limits.evaluations:
+                raise LimitReachedError(f"{self._limits.evaluations} evaluations")
+            what = f"trying {names_of(changes)}" if changes else "as it is"
+            self._report(what, len(self._trials))
             began = time.monotonic()
-            result = self._known[key] = self.evaluate(changes)
-            self.trials.append(trial_of(changes, result, time.monotonic() - began))
+            result = self._known[key] = self._evaluate(changes)
+            self._trials.append(trial_of(changes, result, time.monotonic() - began))
         return self._known[key]
 
     def _check_time(self) -> None:
-        if time.monotonic() - self._began > self.max_seconds:
-            raise LimitReachedError(f"{self.max_seconds:g} seconds")
+        if time.monotonic() - self._began > self._limits.seconds:
+            raise LimitReachedError(f"{self._limits.seconds:g} seconds")
 
 
 def nothing(request: Request, breaks: Sequence[GraphBreak]) -> Fix:
@@ -282,71 +279,11 @@ def verified(verify: Verifier, fix: Fix, changes: Changes) -> Fix:
 
 def with_captured(fix: Fix) -> Fix:
     """Say where Dynamo captures a single graph under changes that the script rejected."""
-    passed = {trial.changes for trial in fix.trials if trial.status == Status.PASS}
-    captured = any(set(rejection.changes) in map(set, passed) for rejection in fix.rejections)
+    passed = [{*trial.changes} for trial in fix.trials if trial.status == Status.PASS]
+    captured = any({*rejection.changes} in passed for rejection in fix.rejections)
     if fix.status is FixStatus.NOTHING and captured:
         return msgspec.structs.replace(fix, status=FixStatus.CAPTURED)
     return fix
-
-
-def _is_tried_alone(change: FixChange) -> bool:
-    """Whether a change is so intrusive that it is not tried together with all others."""
-    return change.kind is FixKind.REWRITE or change.removes_check or change.once
-
-
-def _better(new: Result, old: Result) -> bool:
-    """Whether Dynamo comes further: it captures all, or it removes a break, and nothing fails."""
-    if new.status is Status.PASS:
-        return old.status is not Status.PASS
-    if new.status is not Status.GRAPH_BREAK:
-        return False
-    if old.status is not Status.GRAPH_BREAK:
-        return True
-    gone = _fingerprints(old) - _fingerprints(new)
-    return (bool(gone) or _count(new) < _count(old)) and _count(new) <= _count(old) + len(gone)
-
-
-def _place(result: Result) -> tuple[str | None, int | None]:
-    """Where the compiler failed."""
-    error = result.error
-    return (error.file, error.line) if error is not None else (None, None)
-
-
-def _count(result: Result) -> int:
-    return sum(graph_break.occurrences for graph_break in result.breaks)
-
-
-def _fingerprints(result: Result) -> set[str]:
-    return {graph_break.fingerprint for graph_break in result.breaks}
-
-
-_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
-_USER_CODE = "from user code:"
-"""What stands before the stack of the model in the message of an error of Dynamo."""
-
-
-def _user_stack(message: str) -> tuple[StackFrame, ...]:
-    """The stack that the message of an error of the compiler has; empty if it has none."""
-    frames = _FRAME.findall(message.partition(_USER_CODE)[2])
-    return tuple(StackFrame(file=file, line=int(line), function=f) for file, line, f in frames)
-
-
-def _open(result: Result) -> tuple[GraphBreak, ...]:
-    """The breaks of a result; of a failure, one that stands for the error at its place."""
-    error = result.error
-    if error is None:
-        return result.breaks
-    return (
-        GraphBreak(
-            code=error.code,
-            reason=f"{error.type}: {error.message}",
-            fingerprint="",
-            file=error.file or "",
-            line=error.line or 0,
-            function=error.function or "",
-            user_stack=_user_stack(error.message),
-        ),
-    )
 
 
 def trial_of(changes: Changes, result: Result, seconds: float) -> FixTrial:
@@ -365,3 +302,53 @@ def trial_of(changes: Changes, result: Result, seconds: float) -> FixTrial:
 def names_of(changes: Sequence[FixChange]) -> str:
     """Return the names of changes in one line."""
     return " and ".join(change.name for change in changes)
+
+
+def _names(changes: Changes) -> frozenset[str]:
+    return frozenset(change.name for change in changes)
+
+
+def _better(new: Result, old: Result) -> bool:
+    """Whether Dynamo comes further: it captures all, or it removes a break, and nothing fails."""
+    if new.status is Status.PASS:
+        return old.status is not Status.PASS
+    if new.status is not Status.GRAPH_BREAK or old.status is not Status.GRAPH_BREAK:
+        return new.status is Status.GRAPH_BREAK
+    before, after = ({b.fingerprint for b in result.breaks} for result in (old, new))
+    gone = len(before - after)
+    return (gone > 0 or _count(new) < _count(old)) and _count(new) <= _count(old) + gone
+
+
+def _count(result: Result) -> int:
+    return sum(graph_break.occurrences for graph_break in result.breaks)
+
+
+def _where(result: Result) -> tuple[str | None, int | None]:
+    """Where the compiler failed."""
+    error = result.error
+    return (error.file, error.line) if error is not None else (None, None)
+
+
+def _open(result: Result) -> tuple[GraphBreak, ...]:
+    """The breaks of a result; of a failure, one that stands for the error at its place.
+
+    Its stack is that of the model, which the message has.
+    """
+    error = result.error
+    if error is None:
+        return result.breaks
+    of_user = error.message.partition("from user code:")[2]
+    frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', of_user)
+    return (
+        GraphBreak(
+            code=error.code,
+            reason=f"{error.type}: {error.message}",
+            fingerprint="",
+            file=error.file or "",
+            line=error.line or 0,
+            function=error.function or "",
+            user_stack=tuple(
+                StackFrame(file=file, line=int(line), function=name) for file, line, name in frames
+            ),
+        ),
+    )

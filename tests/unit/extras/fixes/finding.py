@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from compilewatch.extras.fixes import search
-from compilewatch.extras.fixes.fixing import Finder, Limits
+from compilewatch.extras.fixes.fixing import Finder
 from compilewatch.extras.fixes.records import (
     Fix,
     FixChange,
@@ -19,6 +18,7 @@ from compilewatch.extras.fixes.records import (
     Verification,
     VerificationStep,
 )
+from compilewatch.extras.fixes.search import Changes, Limits, nothing
 from compilewatch.records import Request, Result
 from tests import factories
 
@@ -68,7 +68,7 @@ class FakeFinder(Finder):
         places = self.breaks[name]
         trial = FixTrial(changes=(), status="graph_break", detail="", breaks=1, seconds=1.0)
         fix = msgspec.structs.replace(
-            search.nothing(request, tuple(map(factories.graph_break, places))),
+            nothing(request, tuple(map(factories.graph_break, places))),
             trials=(trial,),
             limit=self.limit,
             seconds=2.0,
@@ -88,14 +88,14 @@ class FakeFinder(Finder):
             verification=Verification(steps=(VerificationStep(name="equal", passed=True),)),
         )
 
-    def evaluate(self, request: Request, changes: search.Changes) -> Result:
+    def evaluate(self, request: Request, changes: Changes) -> Result:
         name, names = request.model.name, {change.name for change in changes}
         self.evaluated.append((name, tuple(sorted(names))))
         known = {place: change.name for place, change in self.removing.items()}
         left = [place for place in self.breaks[name] if known.get(place) not in names]
         return broken(name, *left) if left else factories.result(name)
 
-    def verify(self, request: Request, changes: search.Changes) -> tuple[str, Verification]:
+    def verify(self, request: Request, changes: Changes) -> tuple[str, Verification]:
         name = request.model.name
         self.verified.append(name)
         holds = name not in self.unverified

@@ -6,7 +6,7 @@ import sys
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -54,17 +54,6 @@ def proposed(found: GraphBreak, *inputs: TensorSummary) -> dict[str, FixChange]:
 def test_a_setting_is_proposed_for_the_reason_that_names_it(reason: str, name: str) -> None:
     names = set(proposed(graph_break(reason=reason))) - ALWAYS
     assert any(each.startswith(name) for each in names), names
-
-
-def test_a_message_of_python_is_skipped_as_those_of_loggers() -> None:
-    found = proposed(graph_break(reason="how to trace the Python builtin `_warnings.warn`"))
-    change = found["ignore_logging_functions: warnings.warn"]
-    assert change.imports == ("import warnings",)
-    assert "config.ignore_logging_functions, warnings.warn}" in change.lines[0]
-    assert "Logger" not in change.summary
-
-
-def test_another_reason_proposes_no_setting() -> None:
     assert set(proposed(graph_break(reason="a branch that depends on data"))) == ALWAYS
 
 
@@ -97,14 +86,11 @@ def test_a_second_shape_that_fails_is_compiled_by_itself() -> None:
     assert after_rejection("eager results, seed 0: output differs by 1") is None
 
 
-class Config:
-    _attn_implementation = "sdpa"
-
-
 class Net:
     """What the source of the changes reads of a model."""
 
-    config = Config()
+    def __init__(self) -> None:
+        self.config = SimpleNamespace(_attn_implementation="sdpa")
 
     def set_attn_implementation(self, name: str) -> None:
         self.config._attn_implementation = name
@@ -118,35 +104,28 @@ class WithoutCache(Net):
         return x
 
 
-def in_force(change: FixChange, stack: ExitStack, model: Net, kwargs: dict[str, Any]) -> None:
-    names = {"stack": stack, "model": model, "kwargs": kwargs}
+def in_force(file: str, name: str, stack: ExitStack, model: Net) -> dict[str, Any]:
+    """Put the change in force that is proposed for a frame of this file; return the arguments."""
+    frame = StackFrame(file=file, line=1, function="forward")
+    change = proposed(graph_break(reason="x", user_stack=(frame,)))[name]
+    names: dict[str, Any] = {"stack": stack, "model": model, "kwargs": {}}
     for text in (*change.imports, *change.definitions, "\n".join(change.lines)):
         exec(text, names)
-
-
-def at(file: str) -> GraphBreak:
-    frame = StackFrame(file=file, line=1, function="forward")
-    return graph_break(reason="x", user_stack=(frame,))
+    return names["kwargs"]  # type: ignore[no-any-return]
 
 
 def test_the_implementation_of_attention_is_as_before_after_the_call() -> None:
-    change = proposed(at("net/attention.py"))["attention implementation eager"]
     model = Net()
     with ExitStack() as stack:
-        in_force(change, stack, model, {})
+        in_force("net/attention.py", "attention implementation eager", stack, model)
         assert model.config._attn_implementation == "eager"
     assert model.config._attn_implementation == "sdpa"
 
 
 def test_no_cache_is_wanted_only_of_a_model_that_takes_the_argument() -> None:
-    change = proposed(at("net/cache_utils.py"))["use_cache=False"]
-    with ExitStack() as stack:
-        taken: dict[str, Any] = {}
-        in_force(change, stack, Net(), taken)
-        left: dict[str, Any] = {}
-        in_force(change, stack, WithoutCache(), left)
-    assert (taken, left) == ({"use_cache": False}, {})
-    assert change.drops == ("past_key_values",)
+    for model, expected in ((Net(), {"use_cache": False}), (WithoutCache(), {})):
+        with ExitStack() as stack:
+            assert in_force("net/cache_utils.py", "use_cache=False", stack, model) == expected
 
 
 TEAM = """

@@ -17,8 +17,9 @@ from compilewatch.cli import group, main
 from compilewatch.config import load_settings
 from compilewatch.errors import StoreError, UsageError
 from compilewatch.extras.fixes import command, fixing
-from compilewatch.extras.fixes.fixing import Limits, find_fix, run_verification
+from compilewatch.extras.fixes.fixing import find_fix, run_verification
 from compilewatch.extras.fixes.records import LATE, Fix, FixChange, FixKind, FixStatus
+from compilewatch.extras.fixes.search import Limits
 from compilewatch.records import DeclaredDevice, Target
 from tests import factories
 

@@ -15,9 +15,9 @@ import pytest
 from compilewatch.cli import group
 from compilewatch.errors import CompilewatchError
 from compilewatch.extras.fixes import of_run, run_fixes
-from compilewatch.extras.fixes.fixing import Limits
 from compilewatch.extras.fixes.of_run import FixProgress, RunSearch
 from compilewatch.extras.fixes.records import LATE, FixOrigin, FixStatus, Rejection, RunFix
+from compilewatch.extras.fixes.search import Limits
 from compilewatch.records import GraphBreak, Result, Target
 from compilewatch.store import Store, StoredRun
 from tests import factories

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from compilewatch.contract.targets import target_label
 from compilewatch.extras.fixes.code import NAME, context_manager, imports
-from compilewatch.extras.fixes.records import SCRIPT_FILE, FixChange, FixKind, WantedVerification
+from compilewatch.extras.fixes.records import SCRIPT_FILE, FixChange, FixKind
 from compilewatch.extras.fixes.worker import verifying
 from compilewatch.records import Mode, Request, Status
 from compilewatch.worker import forked
@@ -34,15 +34,15 @@ SECOND_LENGTH = SEQUENCE - 8
 
 
 def script(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
-    """Write the script to a file of the artifacts; `values` are a `WantedVerification`."""
-    verification = msgspec.convert(values, WantedVerification)
+    """Write the script to a file of the artifacts; `values` are `changes` and its `title`."""
+    changes = msgspec.convert(values["changes"], tuple[FixChange, ...])
     free(subject.module)  # the script's model is built at its own depth, and may be as large
-    text = source(msgspec.structs.replace(subject.request, work=None), verification)
-    (subject.artifacts / SCRIPT_FILE).write_text(text)
+    request = msgspec.structs.replace(subject.request, work=None)
+    (subject.artifacts / SCRIPT_FILE).write_text(source(request, changes, values["title"]))
     return TargetOutcome(status=Status.PASS, artifacts=(SCRIPT_FILE,))
 
 
-def source(request: Request, verification: WantedVerification) -> str:
+def source(request: Request, changes: tuple[FixChange, ...], title: str) -> str:
     """Return the complete script.
 
     Raises InputsError or ConfigError where the model or its inputs cannot be written as source.
@@ -52,45 +52,37 @@ def source(request: Request, verification: WantedVerification) -> str:
     built = build_model(request, None, overrides)
     train = request.target.mode is Mode.TRAIN
     built.module.train(train)  # detectors take other inputs in train mode
-    first = make_inputs(built.module, built.config, request, overrides, None)
-    longer = make_inputs(
-        built.module,
-        built.config,
-        request,
-        overrides,
-        None,
-        batch=SECOND_BATCH,
-        length=SECOND_LENGTH,
-    )
+    inputs = partial(make_inputs, built.module, built.config, request, overrides, None)
+    first = inputs()
+    longer = inputs(batch=SECOND_BATCH, length=SECOND_LENGTH)
     second = second_shape(built.module, first, longer)
-    objects = has_objects(first) or has_objects(second)
     model = [
+        "torch.manual_seed(seed)",
         *model_source(request, built.module, built.config),
         *dtype_source(built.module),
         "model.train()" if train else "model.eval()",
         "return model",
     ]
     parts = [
-        f'"""{verification.title}: a verification in plain PyTorch {torch.__version__}.\n\n'
+        f'"""{title}: a verification in plain PyTorch {torch.__version__}.\n\n'
         f"{request.model.name} on {target_label(request.target)}. Exit status: 0 a single graph,\n"
         "1 fewer graph breaks, 3 not verified. With --json the figures are printed as JSON, with\n"
         "--cost the seconds of a call. With --one-at-a-time the requirements are examined one\n"
         'after the other, not two at a time.\n"""',
         verification_text(),
         "import functools\nimport importlib\nfrom collections import OrderedDict, defaultdict",
-        "\n".join(imports(verification.changes)),
-        OBJECTS.strip() if objects else "",
-        context_manager(verification.changes, verification.title),
-        "def build(seed):\n    torch.manual_seed(seed)\n"
-        + textwrap.indent("\n".join(model), "    "),
+        "\n".join(imports(changes)),
+        OBJECTS.strip() if has_objects(first) or has_objects(second) else "",
+        context_manager(changes, title),
+        "def build(seed):\n" + textwrap.indent("\n".join(model), "    "),
         "def inputs(shape):\n"
         '    if shape == "first shape":\n'
-        f"{_inputs(first, ' ' * 8)}\n"
+        f"{_inputs(first)}\n"
         "    else:\n"
-        f"{_inputs(second, ' ' * 8)}\n"
+        f"{_inputs(second)}\n"
         "    return args, kwargs",
         'if __name__ == "__main__":\n'
-        f"    given = {of_subject(verification.changes, train=train)}\n"
+        f"    given = {of_subject(changes, train=train)}\n"
         f"    subject = ScriptSubject(build, inputs, {NAME}, **given)\n"
         "    sys.exit(main(subject))\n",
     ]
@@ -157,36 +149,31 @@ def verification_text() -> str:
     return text.partition('"""\n\n')[2].strip()
 
 
-def _inputs(inputs: ExampleInputs, indent: str) -> str:
+def _inputs(inputs: ExampleInputs) -> str:
     """The source of inputs; those that a person gave have their own values."""
-    of_a_person = inputs.strategy in ("file", "factory")
-    return textwrap.indent(
-        inputs_source(inputs, tensor=given_source if of_a_person else None), indent
-    )
+    tensor = given_source if inputs.strategy in ("file", "factory") else None
+    return textwrap.indent(inputs_source(inputs, tensor=tensor), " " * 8)
 
 
 def of_subject(changes: tuple[FixChange, ...], *, train: bool) -> str:
     """Return the source of the other arguments of a `ScriptSubject`: what the changes concern."""
-    functions = dict.fromkeys(name for change in changes for name in change.functions)
     branches = []
-    for edit, name in [
-        pair for change in changes for pair in zip(change.edits, change.functions, strict=False)
-    ]:
-        module, _, path = name.partition(":")
-        for title, *lines in edit.branches:
-            forced = [
-                f"lambda: edited({module!r}, {path!r}, ({edit.old!r}, {new!r}))" for new in lines
-            ]
-            branches.append(f"({title!r}, {', '.join(forced)})")
+    for change in changes:
+        for edit, name in zip(change.edits, change.functions, strict=False):
+            module, _, path = name.partition(":")
+            for title, *lines in edit.branches:
+                forced = (
+                    f"lambda: edited({module!r}, {path!r}, ({edit.old!r}, {new!r}))"
+                    for new in lines
+                )
+                branches.append(f"({title!r}, {', '.join(forced)})")
+    functions = dict.fromkeys(name for change in changes for name in change.functions)
     arguments = {
-        "train": repr(train),
-        "drops": repr(tuple(sorted({name for change in changes for name in change.drops}))),
-        "functions": repr(tuple(functions)),
-        "frozen": repr(
-            tuple(name for change in changes if change.once for name in change.functions)
-        ),
-        "attributes": repr(tuple(name for change in changes for name in change.attributes)),
-        "branches": f"[{', '.join(branches)}]",
-        "settings": repr(all(change.kind is FixKind.SETTING for change in changes)),
+        "train": train,
+        "drops": tuple(sorted({name for change in changes for name in change.drops})),
+        "functions": tuple(functions),
+        "frozen": tuple(name for change in changes if change.once for name in change.functions),
+        "attributes": tuple(name for change in changes for name in change.attributes),
+        "settings": all(change.kind is FixKind.SETTING for change in changes),
     }
-    return "{" + ", ".join(f"{name!r}: {text}" for name, text in arguments.items()) + "}"
+    return f"{{**{arguments!r}, 'branches': [{', '.join(branches)}]}}"

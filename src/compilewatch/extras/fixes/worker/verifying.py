@@ -225,6 +225,10 @@ def arguments(subject: ScriptSubject, shape: str, variant: str) -> tuple[Any, An
     return tree_map_with_path(varied, own)  # type: ignore[no-any-return]
 
 
+def given_tensors(subject: ScriptSubject, shape: str) -> list[torch.Tensor]:
+    return list(filter(torch.is_tensor, tree_leaves(arguments(subject, shape, "own"))))
+
+
 def is_size(path: tuple[Any, ...], value: torch.Tensor) -> bool:
     """Whether an argument holds sizes or positions, by its name, type and number of elements."""
     if value.is_floating_point() or value.dtype is torch.bool or value.numel() > 64:
@@ -817,26 +821,19 @@ class Fork:
         sys.stdout.flush()
         sys.stderr.flush()
         self.process = os.fork()
-        if self.process == 0:
-            if sys.platform == "linux":  # the kernel kills it when this process ends (prctl.h)
-                ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
-            os.close(self.pipe)
-            torch.set_num_threads(1)  # before threads of autograd race for the pool of a fork
-            try:
-                text = json.dumps(self.function())
-            except BaseException as error:  # noqa: BLE001  (the parent reports it)
-                text = json.dumps({"raised": words_of(error)})
-            with os.fdopen(write, "w") as stream:
-                stream.write(text)
-            os._exit(0)
-        os.close(write)
-
-    def read(self) -> None:
-        """Take what the fork has written; at the end of its output it has ended."""
-        chunk = os.read(self.pipe, 2**16)
-        self.said += chunk
-        if not chunk:
-            self.end()
+        if self.process:
+            os.close(write)
+            return
+        if sys.platform == "linux":  # the kernel kills it when this process ends (prctl.h)
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+        torch.set_num_threads(1)  # before threads of autograd race for the pool of a fork
+        try:
+            text = json.dumps(self.function())
+        except BaseException as error:  # noqa: BLE001  (the parent reports it)
+            text = json.dumps({"raised": words_of(error)})
+        with os.fdopen(write, "w") as stream:
+            stream.write(text)
+        os._exit(0)
 
     def end(self) -> None:
         os.close(self.pipe)
@@ -861,10 +858,9 @@ class Forks:
             fork.end()
 
     def start(self, function: Callable[[], Any]) -> Fork:
-        fork = Fork(function)
-        self.forks.append(fork)
+        self.forks.append(Fork(function))
         self.fill()
-        return fork
+        return self.forks[-1]
 
     def result(self, fork: Fork) -> Any:
         """Wait for a fork, and return what its function did.
@@ -872,9 +868,11 @@ class Forks:
         That is `DIED` or `KILLED` if the process ended before.
         """
         while not fork.ended:
-            running = {each.pipe: each for each in self.running()}
+            running = {other.pipe: other for other in self.running()}
             for pipe in select.select(list(running), [], [])[0]:
-                running[pipe].read()
+                running[pipe].said += (chunk := os.read(pipe, 2**16))
+                if not chunk:
+                    running[pipe].end()
             self.fill()
         if fork.said:
             return json.loads(fork.said)
@@ -967,23 +965,22 @@ def left_behind(subject: ScriptSubject) -> Step:
 
     def settings() -> dict[str, Any]:
         owners = (torch, torch.nn.functional, torch.Tensor, torch.nn.Module)
-        functions = {
+        values = {
             f"{owner.__name__}.{name}": id(value)
             for owner in owners
             for name, value in vars(owner).items()
             if callable(value)
         }
-        config = {
-            f"torch._dynamo.config.{name}": value
-            for name, value in torch._dynamo.config.get_config_copy().items()
+        config = torch._dynamo.config.get_config_copy()
+        values |= {f"torch._dynamo.config.{name}": value for name, value in config.items()}
+        return values | {
+            "grad mode": torch.is_grad_enabled(),
+            "dtype": torch.get_default_dtype(),
         }
-        others = {"grad mode": torch.is_grad_enabled(), "dtype": torch.get_default_dtype()}
-        return functions | config | others
 
     model = subject.build(0)
-    model_args, model_kwargs = arguments(subject, FIRST, "own")
-    before = settings()
-    with subject.compilable(model, model_args, model_kwargs, {}):
+    given, before = arguments(subject, FIRST, "own"), settings()
+    with subject.compilable(model, *given, {}):
         pass
     after = settings()
     changed = [name for name, value in before.items() if after.get(name) != value]
@@ -1133,8 +1130,11 @@ def equal_with_inductor(
                 raise RuntimeError("nothing is captured")
             step = compared(subject, 0, backend, calls, expected, got)
         except Exception as error:  # noqa: BLE001  (of the compiler and of what it has compiled)
-            usual = fails_as_it_is(subject, backend, calls[: fixed.begun], error)
-            return {"step": (False, f"{words_of(error)}{usual}")}
+            torch._dynamo.reset()
+            usual = ScriptCall(subject, subject.build(0), subject.unchanged, backend)
+            without = attempted(partial(usual.all, calls[: fixed.begun]))
+            also = f" ({WITHOUT})" if without == {"raised": words_of(error)} else ""
+            return {"step": (False, f"{words_of(error)}{also}")}
     conditions: list[str] = []
     tried: list[str] = []
     with config.patch(compile_threads=1, fallback_random=True):  # a fork has no such threads
@@ -1153,18 +1153,6 @@ def equal_with_inductor(
     return {"step": step, "holds_if": conditions, "tried": tried}
 
 
-def fails_as_it_is(
-    subject: ScriptSubject, backend: str, calls: Sequence[Call], error: Exception
-) -> str:
-    """Say whether the model without the fix raises the same error when it is compiled."""
-    torch._dynamo.reset()
-    try:
-        ScriptCall(subject, subject.build(0), subject.unchanged, backend).all(calls)
-    except Exception as other:  # noqa: BLE001  (of the compiler and of what it has compiled)
-        return f" ({WITHOUT})" if words_of(other) == words_of(error) else ""
-    return ""
-
-
 def compared(
     subject: ScriptSubject,
     seed: int,
@@ -1175,6 +1163,12 @@ def compared(
 ) -> Step:
     """Whether the calls of a model with the fix did what eager mode does without it."""
     tolerance = INDUCTOR_TOLERANCE if backend == "inductor" else CAPTURE_TOLERANCE
+
+    def as_it_is() -> list[Outcome]:
+        """Make the calls of the compiled model without the fix."""
+        torch._dynamo.reset()
+        return ScriptCall(subject, subject.build(seed), subject.unchanged, backend).all(calls)
+
     for number, call in enumerate(calls):
         ours, theirs = expected[number], got[number]
         detail = difference(ours, theirs, tolerance, dropped=subject.drops)
@@ -1182,31 +1176,23 @@ def compared(
             exact = in_float64(subject, seed, number, call)
             detail = difference(ours, theirs, tolerance, exact, subject.drops)
         if detail:
-            usual = as_it_is(subject, seed, backend, tolerance, calls, expected)
-            return False, f"{', '.join(call)}: {detail}{usual}"
-    if backend == "inductor":
-        return equal_integers(subject, seed, calls, expected, got)
-    return True, f"{len(calls)} calls"
-
-
-def as_it_is(
-    subject: ScriptSubject,
-    seed: int,
-    backend: str | None,
-    tolerance: float,
-    calls: Sequence[Call],
-    expected: list[Outcome],
-) -> str:
-    """Say whether the compiled model differs from eager mode without the fix, too."""
-    if backend is None:
-        return ""
-    torch._dynamo.reset()
-    with contextlib.suppress(Exception):
-        plain = ScriptCall(subject, subject.build(seed), subject.unchanged, backend).all(calls)
-        pairs = zip(expected, plain, strict=False)
-        if any(difference(*pair, tolerance) for pair in pairs):
-            return f" (the compiled model differs from eager mode {WITHOUT})"
-    return ""
+            with contextlib.suppress(Exception):
+                plain = as_it_is() if backend else []
+                if any(map(partial(difference, tolerance=tolerance), expected, plain)):
+                    detail += f" (the compiled model differs from eager mode {WITHOUT})"
+            return False, f"{', '.join(call)}: {detail}"
+    passed = f"{len(calls)} calls"
+    pairs = list(zip(expected, got, strict=False))
+    if backend != "inductor" or not any(unequal_integers(*p, subject.drops) for p in pairs):
+        return True, passed
+    # The index of the largest of equal values depends on the last bit: where some integers differ,
+    # as many must differ in the model as it is.
+    for (ours, theirs), outcome in zip(pairs, as_it_is(), strict=True):
+        usual = unequal_integers(ours, outcome, subject.drops)
+        for name, count in unequal_integers(ours, theirs, subject.drops).items():
+            if count > usual.get(name, 0):
+                return False, f"{name} differs in {count} elements"
+    return True, f"{passed}; integers differ without the fix, too"
 
 
 def in_float64(subject: ScriptSubject, seed: int, number: int, call: Call) -> Outcome | None:
@@ -1221,31 +1207,6 @@ def in_float64(subject: ScriptSubject, seed: int, number: int, call: Call) -> Ou
         with restored_globals(subject, precise.model):
             return precise(args, kwargs, seed=number, brief=number >= COUNTED)
     return None
-
-
-def equal_integers(
-    subject: ScriptSubject,
-    seed: int,
-    calls: Sequence[Call],
-    expected: list[Outcome],
-    got: list[Outcome],
-) -> Step:
-    """Whether Inductor's integers are those of eager mode.
-
-    The index of the largest of equal values depends on the last bit: where some differ, as many
-    must differ in the model as it is.
-    """
-    pairs = list(zip(expected, got, strict=True))
-    if not any(unequal_integers(*pair, subject.drops) for pair in pairs):
-        return True, f"{len(pairs)} calls"
-    torch._dynamo.reset()
-    usual_model = ScriptCall(subject, subject.build(seed), subject.unchanged, "inductor")
-    for (ours, theirs), plain in zip(pairs, usual_model.all(calls), strict=True):
-        usual = unequal_integers(ours, plain, subject.drops)
-        for name, count in unequal_integers(ours, theirs, subject.drops).items():
-            if count > usual.get(name, 0):
-                return False, f"{name} differs in {count} elements"
-    return True, f"{len(pairs)} calls; integers differ without the fix, too"
 
 
 def unusual_kinds(subject: ScriptSubject) -> list[str]:
@@ -1264,8 +1225,7 @@ def unusual(subject: ScriptSubject, kind: str, calling: Sequence[ScriptCall]) ->
     """Return unusual arguments, or usual ones for which the models get unusual parameters."""
     own = arguments(subject, FIRST, "own")
     change, floating = UNUSUAL[kind], kind not in INTEGERS
-    tensors_given = [value for value in tree_leaves(own) if torch.is_tensor(value)]
-    if floating and not any(value.is_floating_point() for value in tensors_given):
+    if floating and not any(t.is_floating_point() for t in given_tensors(subject, FIRST)):
         for model_call in calling:
             model_call.parameters.clear()
             with torch.no_grad():
@@ -1344,8 +1304,9 @@ def is_check(error: Exception) -> bool:
 
 
 def without_error(kind: str, raised: str) -> str:
-    error = raised.partition(":")[0]
-    return f"No input is like {kind}: eager mode raises {error}, the fix does not."
+    return (
+        f"No input is like {kind}: eager mode raises {raised.partition(':')[0]}, the fix does not."
+    )
 
 
 # --- numbers --------------------------------------------------------------------------------------
@@ -1519,7 +1480,7 @@ def called_again(
     fix: Callable[..., Any],
     stack: contextlib.ExitStack,
     backend: str | None,
-) -> Callable[[], Any] | None:
+) -> Callable[[], None] | None:
     """Return a model as a call that can be repeated, compiled by two calls; None if that fails.
 
     The fix stays in force until the stack ends, as in a program that makes many calls within it.
@@ -1530,22 +1491,17 @@ def called_again(
     torch._dynamo.reset()
     args, kwargs = stack.enter_context(fix(model, args, kwargs, options))
     run = model if backend is None else torch.compile(model, backend=backend, **options)
-    call = partial(one_call, subject, run, args, kwargs)
-    try:
-        call()
-        call()
-    except Exception:  # noqa: BLE001  (the compiler's; the model as it is may not compile)
-        return None
+
+    def call() -> None:
+        with torch.set_grad_enabled(subject.train):
+            output = run(*args, **kwargs)
+        if subject.train and (loss := loss_of(output)) is not None:
+            loss.backward()
+
+    for _ in range(2):
+        if attempted(call) is not None:
+            return None  # the compiler's error; the model as it is may not compile
     return call
-
-
-def one_call(
-    subject: ScriptSubject, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> None:
-    with torch.set_grad_enabled(subject.train):
-        output = run(*args, **kwargs)
-    if subject.train and (loss := loss_of(output)) is not None:
-        loss.backward()
 
 
 # --- verification ---------------------------------------------------------------------------------
@@ -1593,7 +1549,10 @@ def verify(
     refused = after["refused"]
     whole = figures["single_graph"] = not refused
     if whole:
-        report("fullgraph=True accepts it", (True, shapes_of(subject)))
+        # Example inputs of a person may have one shape only.
+        first, second = ([t.shape for t in given_tensors(subject, shape)] for shape in SHAPES)
+        other = "both shapes" if first != second else "one shape: the example inputs have no other"
+        report("fullgraph=True accepts it", (True, other))
     elif not after["breaks"]:
         report("fullgraph=True accepts it", (False, refused))
         return figures
@@ -1603,7 +1562,11 @@ def verify(
         report("it has fewer graph breaks", (fewer, change if fewer else f"{change}; {refused}"))
         if not fewer:
             return figures
-    report("the graphs contain the model", contained(before, after, whole=whole))
+    # A single graph holds all of the model, in as many operators as it takes; excluding what
+    # breaks from graphs is no fix.
+    least = 1 if whole else max(KEPT * before.get("operators", 0), 1)
+    operators = f"{before.get('operators')} operators without, {after['operators']} with the fix"
+    report("the graphs contain the model", (after["operators"] >= least, operators))
     report("compilations do not grow", not_grown(subject, after, figures, forks))
     if not step("nothing stays changed", forks.result(of_settings)):
         return figures
@@ -1632,51 +1595,26 @@ def tried(subject: ScriptSubject) -> list[str]:
     """Say what the calls are."""
     variants = ", ".join(dict.fromkeys(variant for _, variant in subject.calls))
     eager = ", ".join(variant for _, variant in subject.eager_only)
-    texts = [
+    return [
         f"{len(subject.calls)} calls of one model, two shapes in alternation; inputs: {variants}",
         *([f"in eager mode: {eager}"] if eager else []),
         f"weights of {len(SEEDS)} seeds",
         f"inputs that are {', '.join(unusual_kinds(subject))}",
+        *(f"forced: {title}" for title, *_ in subject.branches),
     ]
-    return texts + [f"forced: {title}" for title, *_ in subject.branches]
 
 
 def limits(subject: ScriptSubject) -> list[str]:
     """Say what no call of the script tries."""
-    tensors = [
-        leaf for leaf in tree_leaves(arguments(subject, FIRST, "own")) if torch.is_tensor(leaf)
-    ]
     kinds = dict.fromkeys(
         f"{str(tensor.dtype).removeprefix('torch.')} of {tensor.dim()} dimensions"
-        for tensor in tensors
+        for tensor in given_tensors(subject, FIRST)
     )
-    conditions = (
-        [f"The inputs have the types that were tried: {', '.join(kinds)}."] if kinds else []
-    )
+    types = f"The inputs have the types that were tried: {', '.join(kinds)}."
+    conditions = [types] if kinds else []
     if not subject.train:
         conditions.append("No gradient is taken: mode eval was verified.")
     return [*conditions, *frozen_reads(subject)]
-
-
-def shapes_of(subject: ScriptSubject) -> str:
-    """Say whether the two shapes differ: example inputs of a person may have one only."""
-    shapes = []
-    for shape in SHAPES:
-        tensors = filter(torch.is_tensor, tree_leaves(arguments(subject, shape, "own")))
-        shapes.append([tensor.shape for tensor in tensors])
-    return (
-        "both shapes" if shapes[0] != shapes[1] else "one shape: the example inputs have no other"
-    )
-
-
-def contained(before: dict[str, int], after: dict[str, int], *, whole: bool) -> Step:
-    """Whether a fix keeps operators in graphs, instead of excluding what breaks them.
-
-    A single graph holds all of the model, in as many operators as it takes.
-    """
-    least = 1 if whole else max(KEPT * before.get("operators", 0), 1)
-    counts = f"{before.get('operators')} operators without, {after['operators']} with the fix"
-    return after["operators"] >= least, counts
 
 
 def not_grown(
