@@ -1,8 +1,8 @@
 """Rewrites of source lines: where a rule looks, what it writes, and the change that it becomes.
 
-A rule is a function with a row in `rules.RULES`. Its row says for which reasons it is tried and has
-an example before and after, which its test and the documentation use. A rule must be conservative:
-it says why what it writes computes the same, and under which conditions.
+A rule is a function with a row in `rules.RULES`. Its row says for which reasons it is tried, and
+docs/fixes-rewrites.md has an example before and after, which its test uses. A rule must be
+conservative: it says why what it writes computes the same, and under which conditions.
 """
 
 from __future__ import annotations
@@ -223,21 +223,15 @@ class RewriteRule:
     """A row of the table of rules.
 
     `when` is a pattern in the code and reason of a break, or in the message of an error of the
-    compiler. `before` and `after` are bodies of a function, and `at` the line of `before`, from 1,
-    that has the break. With `removes_check`, what was an error of the model is none any more; with
-    `other_error` it is one of another type, so that it applies only where nothing catches errors.
-    `holds_if` are conditions that no script can try.
+    compiler. With `other_error`, an error of the model becomes one of another type: it applies only
+    where nothing catches errors. `holds_if` are conditions that no script can try.
     """
 
     name: str
     summary: str
     when: str
     apply: Callable[[Site], Edits]
-    before: str
-    after: str
     holds_if: tuple[str, ...]
-    at: int = 1
-    removes_check: bool = False
     other_error: bool = False
 
 
@@ -273,7 +267,6 @@ def change(rule: RewriteRule, edits: Sequence[Edit], source_of: SourceOf) -> Fix
         edits=tuple(edits),
         functions=tuple(f"{module}:{path}" for module, path in functions),
         diff=patch(edits, source_of),
-        removes_check=rule.removes_check,
         holds_if=rule.holds_if,
     )
 

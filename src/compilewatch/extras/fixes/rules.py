@@ -666,15 +666,6 @@ RULES: tuple[RewriteRule, ...] = (
         when=r"GB0291|[Ll]ogg|print|warn|GB0059|builtin",
         apply=said,
         holds_if=("Nobody needs the message of compiled code, and no handler counts it.",),
-        before="""\
-logger.warning(f"The sequence has {x.shape[0]} tokens.")
-return x + 1
-""",
-        after="""\
-if not torch.compiler.is_compiling():
-    logger.warning(f"The sequence has {x.shape[0]} tokens.")
-return x + 1
-""",
     ),
     RewriteRule(
         name="check of numbers in the graph",
@@ -684,18 +675,6 @@ return x + 1
         when=_ON_VALUES,
         apply=hinted,
         holds_if=("Nobody catches the error by another type than RuntimeError, or by its text.",),
-        before="""\
-count = mask.sum().item()
-if count != limit:
-    raise ValueError(f"{count} elements")
-return x[:count]
-""",
-        at=2,
-        after="""\
-count = mask.sum().item()
-torch._check(count == limit)
-return x[:count]
-""",
     ),
     RewriteRule(
         name="check in the graph",
@@ -707,16 +686,6 @@ return x[:count]
             "Nobody catches the error by another type than RuntimeError, or by its text; on an "
             "accelerator it is raised after the call.",
         ),
-        before="""\
-if x.max().item() > 10:
-    raise ValueError("too large")
-return x + 1
-""",
-        after="""\
-condition = torch.as_tensor(x.max() > 10).bool().any()
-torch._assert_async(~condition, "a check of the model failed: x.max().item() > 10")
-return x + 1
-""",
     ),
     RewriteRule(
         name="list instead of a generator",
@@ -724,12 +693,6 @@ return x + 1
         when=r"GB0003|[Gg]enerator|GB9493|__next__",
         apply=listed,
         holds_if=("What the generator yields ends, and making all of it at once has no effect.",),
-        before="""\
-return tuple(each * 2 for each in x)
-""",
-        after="""\
-return tuple([each * 2 for each in x])
-""",
     ),
     RewriteRule(
         name="all rows visited",
@@ -741,22 +704,6 @@ return tuple([each * 2 for each in x])
             "A row without an element adds nothing: its weights get a gradient of zeros instead "
             "of none, which an optimizer with weight decay or momentum takes for an update.",
         ),
-        before="""\
-hit = torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero()
-for row in hit:
-    slot, token = torch.where(mask[row[0]])
-    states = hidden[token] * weights[row[0]]
-    output.index_add_(0, token, states)
-return output
-""",
-        after="""\
-hit = [[number] for number in range(mask.shape[0])]
-for row in hit:
-    slot, token = torch.where(mask[row[0]])
-    states = hidden[token] * weights[row[0]]
-    output.index_add_(0, token, states)
-return output
-""",
     ),
     RewriteRule(
         name="chosen instead of branched",
@@ -768,15 +715,6 @@ return output
             "The derivative of the value that is not chosen is finite: a gradient of NaN or "
             "infinity reaches the weights.",
         ),
-        before="""\
-if torch.isinf(x).any():
-    x = torch.clamp(x, min=-100, max=100)
-return x
-""",
-        after="""\
-x = torch.where(torch.isinf(x).any(), torch.clamp(x, min=-100, max=100), x)
-return x
-""",
     ),
     RewriteRule(
         name="assigned where a mask is true",
@@ -788,18 +726,6 @@ return x
             "Nobody needs the version or the gradient of a tensor that nothing is assigned "
             "to: it is written to in place all the same.",
         ),
-        before="""\
-mask = x > 3
-if mask.any():
-    x[mask] = 0
-return x
-""",
-        at=2,
-        after="""\
-mask = x > 3
-x[mask] = 0
-return x
-""",
     ),
     RewriteRule(
         name="numbers gathered in a tensor",
@@ -808,23 +734,6 @@ return x
         when=r"tolist|[Dd]ata.dependent|GuardOnDataDependent",
         apply=gathered,
         holds_if=("The numbers are integers of at most 64 bits, and need no gradient.",),
-        before="""\
-ends = [0]
-for x in tensors:
-    x = x.cumsum(0) + ends[-1]
-    ends.extend(x.tolist())
-ends = torch.tensor(ends, device=device, dtype=torch.int32)
-return ends.diff()
-""",
-        at=4,
-        after="""\
-ends = torch.tensor([0])
-for x in tensors:
-    x = x.cumsum(0) + ends[-1]
-    ends = torch.cat([ends.to(x.device), x])
-ends = ends.to(device=device, dtype=torch.int32)
-return ends.diff()
-""",
     ),
     RewriteRule(
         name="segments attended in one call",
@@ -836,32 +745,5 @@ return ends.diff()
             "No segment has NaN or infinity, which would reach the other segments.",
             "The memory suffices for a mask with the square of the sequence's length.",
         ),
-        before="""\
-lengths = cu_seqlens[1:] - cu_seqlens[:-1]
-splits = [torch.split(tensor, lengths.tolist(), dim=2) for tensor in (query, key, value)]
-outputs = [attend(self, q, k, v, attention_mask=None, scaling=2)[0] for q, k, v in zip(*splits)]
-output = torch.cat(outputs, dim=1)
-return output
-""",
-        at=2,
-        after="""\
-lengths = cu_seqlens[1:] - cu_seqlens[:-1]
-torch._assert_async((lengths >= 0).all() & (lengths.sum() == query.shape[2]))
-segments = torch.arange(query.shape[2], device=lengths.device)
-segments = torch.bucketize(segments, lengths.cumsum(0), right=True)
-segment_mask = segments[:, None] != segments
-segment_mask = torch.zeros_like(segment_mask, dtype=query.dtype).masked_fill(
-    segment_mask, torch.finfo(query.dtype).min
-)
-output = attend(
-    self,
-    query,
-    key,
-    value,
-    attention_mask=segment_mask[None, None],
-    scaling=2,
-)[0]
-return output
-""",
     ),
 )
