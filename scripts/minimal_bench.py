@@ -96,7 +96,7 @@ def measure(run: Path, sample: int | None, seed: int, save: Path | None = None) 
     started = time.monotonic()
     wanted, places = orders(run, sample, seed)
     rows = measured(wanted, save)
-    same_code = [m for m in rows if m.fresh is not None and m.fresh.code == m.broken.code]
+    same_code = [m for m in rows if m.code == m.broken.code]
     short = [m for m in same_code if m.lines <= LINES_LIMIT]
     failures = Counter(re.sub(r"\d+", "N", m.failure)[:120] for m in rows if m not in same_code)
     return {

@@ -94,8 +94,8 @@ def draft(
     duplicates: Mapping[str, list[str]],
 ) -> str:
     """The draft as Markdown; its last section is for its author, who removes it."""
-    broken, fresh = reproducer.broken, reproducer.fresh
-    reason = (fresh.reason if fresh else broken.reason).strip()
+    broken = reproducer.broken
+    reason = (reproducer.reason or broken.reason).strip()
     kind = (broken.gb_type or broken.reason.splitlines()[0]).strip()
     where = f"`{broken.file}:{broken.line}`, in `{broken.function}`"
     fullgraph = "fullgraph=True" in reproducer.source

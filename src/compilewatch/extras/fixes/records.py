@@ -288,25 +288,14 @@ class MinimalOrder(Record, frozen=True, kw_only=True):
     reducer: str = ""
 
 
-class FreshRun(Record, frozen=True, kw_only=True):
-    """What the file did in a separate process, as a user runs it.
-
-    `code` and `reason` are those that torch printed for the graph break that is most like the
-    wanted one; `code` is None if torch printed no graph break. `same_reason` is False if only the
-    codes are equal.
-    """
-
-    code: str | None
-    reason: str = ""
-    same_reason: bool = False
-
-
 class MinimalReproducer(Record, frozen=True, kw_only=True):
     """The outcome for one graph break.
 
     `source` is the complete file, empty if there is none, and then `failure` says why. `form` is
     the piece of code that the file was made from, `lines` counts its lines without comments and
-    empty ones, and `checks` the candidates that were run.
+    empty ones, and `checks` the candidates that were run. `code` and `reason` are those that torch
+    printed in a separate process for the graph break that is most like the wanted one, None if it
+    printed none; `same_reason` is False if only the codes are equal.
     """
 
     broken: GraphBreak
@@ -315,14 +304,15 @@ class MinimalReproducer(Record, frozen=True, kw_only=True):
     lines: int = 0
     checks: int = 0
     seconds: float = 0.0
-    fresh: FreshRun | None = None
+    code: str | None = None
+    reason: str = ""
+    same_reason: bool = False
     failure: str = ""
 
     @property
     def succeeded(self) -> bool:
         """Whether the file shows the same code with the same reason in a fresh process."""
-        fresh = self.fresh
-        return fresh is not None and fresh.code == self.broken.code and fresh.same_reason
+        return self.code == self.broken.code and self.same_reason
 
 
 class MinimalOutcome(Record, frozen=True, kw_only=True):

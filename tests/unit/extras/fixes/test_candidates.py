@@ -111,7 +111,7 @@ def in_force(file: str, name: str, stack: ExitStack, model: Net) -> dict[str, An
     names: dict[str, Any] = {"stack": stack, "model": model, "kwargs": {}}
     for text in (*change.imports, *change.definitions, "\n".join(change.lines)):
         exec(text, names)
-    return names["kwargs"]  # type: ignore[no-any-return]
+    return names["kwargs"]
 
 
 def test_the_implementation_of_attention_is_as_before_after_the_call() -> None:

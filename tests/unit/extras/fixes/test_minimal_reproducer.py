@@ -13,7 +13,7 @@ from compilewatch.environments import Environments
 from compilewatch.errors import InputsError
 from compilewatch.extras.fixes import minimal_reproducer
 from compilewatch.extras.fixes.minimal_reproducer import draft, stored_duplicates
-from compilewatch.extras.fixes.records import FreshRun, MinimalOutcome, MinimalReproducer
+from compilewatch.extras.fixes.records import MinimalOutcome, MinimalReproducer
 from compilewatch.records import Plan, StackFrame, Status
 from compilewatch.store import Store
 from tests import factories
@@ -29,7 +29,9 @@ MADE = MinimalReproducer(
     source=FILE,
     form="the statement of forward",
     lines=2,
-    fresh=FreshRun(code="GB0170", reason="Data-dependent branching", same_reason=True),
+    code="GB0170",
+    reason="Data-dependent branching",
+    same_reason=True,
 )
 
 
@@ -74,8 +76,7 @@ def test_the_draft_says_what_a_report_needs(written: Any) -> None:
     assert "No stored run has another graph break" in text
     # Hints are added where the reason has none.
     reason = "Data-dependent branching\n  Explanation: It branches.\n  Hint: Use `torch.cond`."
-    fresh = FreshRun(code="GB0170", reason=reason, same_reason=True)
-    complete = MinimalReproducer(broken=BREAK, source=FILE, fresh=fresh)
+    complete = MinimalReproducer(broken=BREAK, source=FILE, code="GB0170", reason=reason)
     assert "## Explanation" not in draft(complete, factories.request(), {}, {})
 
 

@@ -43,7 +43,6 @@ from compilewatch.errors import InputsError
 from compilewatch.extras.fixes.records import (
     CHOICE_SECONDS,
     FRESH_SECONDS,
-    FreshRun,
     MinimalOrder,
     MinimalOutcome,
     MinimalReproducer,
@@ -204,15 +203,19 @@ def _reproducer(
     )
     for showing in (Showing.RAISED,) if raises else (Showing.LOGGED, Showing.GIVEN_UP):
         source = complete(body, broken, request.model.name, showing=showing)
-        fresh = run_fresh(source, broken.reason)
-        if fresh.code == broken.code:
+        code, reason, same_reason = run_fresh(source, broken.reason)
+        if code == broken.code:
             break
-    failure = ""
-    if fresh.code != broken.code:
-        shown = fresh.code or fresh.reason
-        failure = f"in a fresh process, the file shows {shown} instead of {broken.code}"
-    lines = count_lines(source)
-    return outcome(source=source, form=choice.form, lines=lines, fresh=fresh, failure=failure)
+    failure = f"in a fresh process, the file shows {code or reason} instead of {broken.code}"
+    return outcome(
+        source=source,
+        form=choice.form,
+        lines=count_lines(source),
+        code=code,
+        reason=reason,
+        same_reason=same_reason,
+        failure=failure if code != broken.code else "",
+    )
 
 
 def _choose(
@@ -711,8 +714,12 @@ def count_lines(source: str) -> int:
     return sum(bool(line) and not line.startswith("#") for line in kept)
 
 
-def run_fresh(source: str, reason: str) -> FreshRun:
-    """Run a file in a new process and read the graph breaks that torch prints."""
+def run_fresh(source: str, reason: str) -> tuple[str | None, str, bool]:
+    """Run a file in a new process; return what torch prints of a graph break.
+
+    That is the code of the one that is most like the wanted one, its reason, and whether that is
+    the same. Without a graph break there is no code, and the reason says what happened.
+    """
     of_the_worker = ("TORCH_LOGS", "PYTHONPATH")  # which a user's shell does not have
     with tempfile.TemporaryDirectory(prefix="compilewatch-") as folder:
         path = Path(folder) / FILE
@@ -728,17 +735,14 @@ def run_fresh(source: str, reason: str) -> FreshRun:
                 env={k: v for k, v in os.environ.items() if k not in of_the_worker},
             )
         except subprocess.TimeoutExpired:
-            return FreshRun(code=None, reason="the file did not end in time")
+            return None, "the file did not end in time", False
     printed = reasons_in(ended.stderr)
     if not printed:
-        last = (ended.stderr.strip().splitlines() or ["torch printed no graph break"])[-1]
-        return FreshRun(code=None, reason=last)
+        lines = ended.stderr.strip().splitlines()
+        return None, (lines or ["torch printed no graph break"])[-1], False
     best = max(printed, key=lambda own: likeness(reason, own))
-    return FreshRun(
-        code=classify(best).code,
-        reason=portable_text(best),
-        same_reason=likeness(reason, best) >= Likeness.REASON,
-    )
+    same = likeness(reason, best) >= Likeness.REASON
+    return classify(best).code, portable_text(best), same
 
 
 # --- reduction ------------------------------------------------------------------------------------
