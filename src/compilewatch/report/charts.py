@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 SVG = "http://www.w3.org/2000/svg"
@@ -56,41 +56,53 @@ text { fill: #39424e; }
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """One stacked bar: a label and its parts as (style class, count) in order."""
+    """One stacked bar: a label and its parts as (style class, count or other amount) in order."""
 
     label: str
-    parts: tuple[tuple[str, int], ...]
+    parts: tuple[tuple[str, float], ...]
 
     @property
-    def total(self) -> int:
-        return sum(count for _, count in self.parts)
+    def total(self) -> float:
+        return sum(amount for _, amount in self.parts)
 
 
-def stacked_bars(title: str, bars: Sequence[Bar], legend: dict[str, str], width: int) -> bytes:
-    """Horizontal bars, one a row, lengths on one common scale.
+def stacked_bars(
+    title: str,
+    bars: Sequence[Bar],
+    legend: dict[str, str],
+    width: int,
+    *,
+    text: Callable[[float], str] = str,
+    tones: Mapping[str, str] = {},
+    equal: bool = False,
+) -> bytes:
+    """Horizontal bars, one a row, lengths on one common scale; with `equal`, all are equally long.
 
-    `legend` names the style classes in the order shown; `width` is in CSS pixels.
+    `legend` names the style classes, or the names that have `tones`, in the order shown; `text`
+    words an amount, and `width` is in CSS pixels.
     """
     row, bar_height = 22, 14
     described = "; ".join(
-        f"{bar.label}: " + ", ".join(f"{n} {legend[c]}" for c, n in bar.parts if n) for bar in bars
+        f"{bar.label}: " + ", ".join(f"{text(n)} {legend[c]}" for c, n in bar.parts if n)
+        for bar in bars
     )
     top = len(legend_layout(legend, width)) * 20 + 8
     svg = document(title, described, width, top + row * len(bars) + 4)
-    draw_legend(svg, legend, width)
+    draw_legend(svg, legend, width, tones)
     labels = max((len(bar.label) for bar in bars), default=0) * GLYPH_WIDTH + 10
-    figures = max((len(str(bar.total)) for bar in bars), default=0) * 7.5 + 8
-    scale = (width - labels - figures) / max((bar.total for bar in bars), default=1)
+    figures = max((len(text(bar.total)) for bar in bars), default=0) * 7.5 + 8
+    longest = max((bar.total for bar in bars), default=1)
     for index, bar in enumerate(bars):
         y = top + index * row
         text_at(svg, labels - 8, y + bar_height - 3, bar.label, anchor="end")
-        x = labels
-        for name, count in bar.parts:
-            if count:
-                rect = rectangle(svg, x, y, max(count * scale - 0.6, 0.8), bar_height, name)
-                ET.SubElement(rect, "title").text = f"{bar.label}: {count} {legend[name]}"
-                x += count * scale
-        text_at(svg, x + 5, y + bar_height - 3, str(bar.total), css="faint")
+        x, scale = labels, (width - labels - figures) / ((bar.total if equal else longest) or 1)
+        for name, amount in bar.parts:
+            if amount:
+                size = (max(amount * scale - 0.6, 0.8), bar_height)
+                rect = rectangle(svg, x, y, *size, name, tones.get(name, ""))
+                ET.SubElement(rect, "title").text = f"{bar.label}: {text(amount)} {legend[name]}"
+                x += amount * scale
+        text_at(svg, x + 5, y + bar_height - 3, text(bar.total), css="faint")
     return encoded(svg)
 
 

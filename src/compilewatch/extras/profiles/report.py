@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import io
 import sys
-import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import resources
 from statistics import median
@@ -31,21 +30,7 @@ from compilewatch.extras.profiles.records import (
     target_kind,
 )
 from compilewatch.records import Accuracy, GraphBreak
-from compilewatch.report import wording
-from compilewatch.report.charts import (
-    GLYPH_WIDTH,
-    PROFILE_TONES,
-    document,
-    draw_dot,
-    draw_grid,
-    draw_legend,
-    draw_line,
-    encoded,
-    legend_layout,
-    rectangle,
-    target_tones,
-    text_at,
-)
+from compilewatch.report import charts, wording
 from compilewatch.report.html import CHART_WIDTHS, environment, source_code
 from compilewatch.report.wording import milliseconds
 
@@ -481,64 +466,48 @@ def by_batch(profile: InferenceProfile, panel: Panel, width: int) -> bytes | Non
         f"{name}: " + ", ".join(f"batch {size} {panel.text(v)}" for size, v in points)
         for name, points in lines.items()
     )
-    svg = document(panel.title, described, width, HEIGHT)
-    tones = target_tones(profile.options.targets)
-    draw_legend(svg, {name: name for name in lines}, width, tones)
+    svg = charts.document(panel.title, described, width, HEIGHT)
+    tones = charts.target_tones(profile.options.targets)
+    charts.draw_legend(svg, {name: name for name in lines}, width, tones)
     largest = max(value for points in lines.values() for _, value in points) or 1.0
     scale = (HEIGHT - TOP - BOTTOM) / largest
     step = (width - LEFT - RIGHT - 12) / max(len(sizes) - 1, 1)
     places = {size: LEFT + 6 + index * step for index, size in enumerate(sizes)}
     for tick in (0.0, largest / 2, largest):
         y = HEIGHT - BOTTOM - tick * scale
-        draw_grid(svg, LEFT, width - RIGHT, y, y)
-        text_at(svg, LEFT - 8, y + 4, panel.text(tick) if tick else "0", anchor="end", css="faint")
+        charts.draw_grid(svg, LEFT, width - RIGHT, y, y)
+        charts.text_at(
+            svg, LEFT - 8, y + 4, panel.text(tick) if tick else "0", anchor="end", css="faint"
+        )
     for size, x in places.items():
-        text_at(svg, x, HEIGHT - 6, str(size), anchor="middle", css="faint")
+        charts.text_at(svg, x, HEIGHT - 6, str(size), anchor="middle", css="faint")
     for name, points in lines.items():
         dots = [
             (places.get(size, LEFT + 6), HEIGHT - BOTTOM - value * scale, size, value)
             for size, value in points
         ]
-        draw_line(svg, ((x, y) for x, y, _, _ in dots), tones[name])
+        charts.draw_line(svg, ((x, y) for x, y, _, _ in dots), tones[name])
         for x, y, size, value in dots:
-            draw_dot(svg, x, y, tones[name], f"{name}, batch {size}: {panel.text(value)}")
-    return encoded(svg)
+            charts.draw_dot(svg, x, y, tones[name], f"{name}, batch {size}: {panel.text(value)}")
+    return charts.encoded(svg)
 
 
 def call_parts(profile: InferenceProfile, width: int) -> bytes:
     """One bar for each batch size: the shares of a call of compiled code."""
-    values = [
-        (f"{target.target}, batch {point.batch_size}", call.call_seconds, call.parts)
+    bars = [
+        charts.Bar(label=f"{target.target}, batch {point.batch_size}", parts=(*parts.items(),))
         for target, point in profile.points()
-        if (call := point.segments) is not None
+        if (parts := point.segments.parts if point.segments else None) is not None
     ]
-    described = "; ".join(
-        f"{label}: " + ", ".join(f"{PARTS[n]} {v / total:.1%}" for n, v in parts.items())
-        for label, total, parts in values
+    title, tones = "Where a call goes", charts.PROFILE_TONES
+    return charts.stacked_bars(
+        title, bars, PARTS, width, text=milliseconds, tones=tones, equal=True
     )
-    lines = len(legend_layout(PARTS, width))
-    top, row = lines * 20 + 8, 24
-    svg = document("Where a call goes", described, width, top + row * len(values) + 4)
-    draw_legend(svg, PARTS, width, PROFILE_TONES)
-    labels = max(len(label) for label, _, _ in values) * GLYPH_WIDTH + 10
-    figures = 72
-    for index, (label, total, parts) in enumerate(values):
-        y, x = top + index * row, labels
-        text_at(svg, labels - 8, y + 12, label, anchor="end")
-        for name, seconds in parts.items():
-            share = (width - labels - figures) * seconds / total if total else 0
-            if share > 0:
-                bar = rectangle(svg, x, y, max(share - 0.6, 0.4), 15, name, PROFILE_TONES[name])
-                title = f"{PARTS[name]}: {milliseconds(seconds)} ({seconds / total:.1%})"
-                ET.SubElement(bar, "title").text = title
-                x += share
-        text_at(svg, width - 2, y + 12, milliseconds(total), anchor="end", css="faint")
-    return encoded(svg)
 
 
 def spread(profile: InferenceProfile, samples: Sequence[Samples], width: int) -> bytes:
     """One row for each series: the median of each round, relative to the median of all."""
-    rows, tones = [], target_tones(profile.options.targets)
+    rows, tones = [], charts.target_tones(profile.options.targets)
     for series in samples:
         rounds = [median(values) for values in series.wall_seconds if values]
         middle = median(rounds)
@@ -551,23 +520,23 @@ def spread(profile: InferenceProfile, samples: Sequence[Samples], width: int) ->
         f"{label}: from {min(changes):+.1%} to {max(changes):+.1%}" for label, changes in rows
     )
     row, top = 22, 22
-    svg = document("Spread of the rounds", described, width, top + row * len(rows) + 4)
-    labels = max(len(label) for label, _ in rows) * GLYPH_WIDTH + 16
+    svg = charts.document("Spread of the rounds", described, width, top + row * len(rows) + 4)
+    labels = max(len(label) for label, _ in rows) * charts.GLYPH_WIDTH + 16
     middle_x = labels + (width - labels - RIGHT) / 2
     scale = (width - labels - RIGHT - 12) / 2 / furthest
     for tick in (-furthest, 0.0, furthest):
         x = middle_x + tick * scale
-        draw_grid(svg, x, x, top - 4, top + row * len(rows))
+        charts.draw_grid(svg, x, x, top - 4, top + row * len(rows))
         anchor = "start" if tick < 0 else "end" if tick > 0 else "middle"
-        text_at(svg, x, 12, f"{tick:+.0%}" if tick else "median", anchor=anchor, css="faint")
+        charts.text_at(svg, x, 12, f"{tick:+.0%}" if tick else "median", anchor=anchor, css="faint")
     for index, (label, changes) in enumerate(rows):
         y = top + index * row + 9
-        text_at(svg, labels - 8, y + 4, label, anchor="end")
+        charts.text_at(svg, labels - 8, y + 4, label, anchor="end")
         for number, change in enumerate(changes, start=1):
             tone = tones[label.partition(",")[0]]
             x = middle_x + max(-furthest, min(furthest, change)) * scale
-            draw_dot(svg, x, y, tone, f"round {number}: {change:+.1%}")
-    return encoded(svg)
+            charts.draw_dot(svg, x, y, tone, f"round {number}: {change:+.1%}")
+    return charts.encoded(svg)
 
 
 # --- pictures -------------------------------------------------------------------------------------
@@ -584,7 +553,7 @@ def batch_size_comparison(profile: InferenceProfile) -> bytes:
     """Six panels, one line a target; bars show the 95 % interval of the median."""
     figure = _figure((13.0, 7.6))
     axes = figure.subplots(2, 3)
-    tones = target_tones(target.target for target in profile.targets)
+    tones = charts.target_tones(target.target for target in profile.targets)
     for axis, panel in zip(axes.flat, PANELS, strict=True):
         is_latency = panel.unit == "ms"
         for target in profile.targets:
@@ -607,7 +576,7 @@ def batch_size_comparison(profile: InferenceProfile) -> bytes:
             axis.yaxis.set_major_formatter("{x:,g}")
             axis.yaxis.set_minor_formatter("{x:,g}")
         elif panel.name == "speedup":
-            axis.axhline(1, color=PROFILE_TONES[EAGER], linewidth=1, linestyle="--")
+            axis.axhline(1, color=charts.PROFILE_TONES[EAGER], linewidth=1, linestyle="--")
             axis.set_ylim(min(axis.get_ylim()[0], 0.9), axis.get_ylim()[1] * 1.05)
         else:
             axis.set_ylim(0, axis.get_ylim()[1] * 1.05)
@@ -685,8 +654,8 @@ def _png(figure: Any) -> bytes:
 def page(profile: InferenceProfile, samples: Sequence[Samples]) -> Iterator[tuple[str, bytes]]:
     """Yield (name, content) of the page and of everything that it shows; the page comes last."""
     yield "report.css", resources.files("compilewatch.report").joinpath("report.css").read_bytes()
-    charts = dict(svg_charts(profile, samples, CHART_WIDTHS))
-    yield from charts.items()
+    drawn = dict(svg_charts(profile, samples, CHART_WIDTHS))
+    yield from drawn.items()
     operators = operators_of(profile)
     text = (
         environment("compilewatch.extras.profiles")
@@ -696,7 +665,7 @@ def page(profile: InferenceProfile, samples: Sequence[Samples]) -> Iterator[tupl
             facts=[(name, value) for name, value in facts(profile) if name != "Software"],
             answers=answers(profile),
             panels=PANELS,
-            charts=charts,
+            charts=drawn,
             best=analysis.fastest(profile),
             broken=analysis.broken(profile),
             source=_source,
