@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from compilewatch import extras
+from compilewatch import extras, records
 from compilewatch.config import cache_folder, inputs_folder
 from compilewatch.contract.libraries import LIBRARIES, LibraryModel, ListedModels
 from compilewatch.data import LIBRARY_POPULARITY, SENTENCE_TRANSFORMERS
@@ -36,13 +36,6 @@ from compilewatch.errors import (
     UsageError,
 )
 from compilewatch.files import DamagedError, from_json, read_json_object, write_atomically
-from compilewatch.records import (
-    DEFAULT_ENVIRONMENT,
-    LibraryBuild,
-    ModelSpec,
-    canonical_config,
-    digest,
-)
 from compilewatch.sources.popularity import Figure, read_popularity
 
 if TYPE_CHECKING:
@@ -93,7 +86,7 @@ class PackageSource:
         package. Raises SourceError with the line to type if it is nowhere.
         """
         row, package = self.row, self.row.distribution
-        searched = dict.fromkeys((DEFAULT_ENVIRONMENT, *row.environments))
+        searched = dict.fromkeys((records.DEFAULT_ENVIRONMENT, *row.environments))
         for name in (self._environment,) if self._environment else searched:
             with contextlib.suppress(InterpreterError):
                 packages = self._environments.describe(name).packages
@@ -105,7 +98,9 @@ class PackageSource:
                 f"`compilewatch env create NAME --torch VERSION --with {package}`"
             )
         lock = row.environments[0]
-        how = extras.install(package) if lock == DEFAULT_ENVIRONMENT else create_command(lock)
+        how = (
+            extras.install(package) if lock == records.DEFAULT_ENVIRONMENT else create_command(lock)
+        )
         raise SourceError(f"the package {package} is in no environment here: {how}")
 
     def listed(self) -> tuple[LibraryModel, ...]:
@@ -146,7 +141,7 @@ class PackageSource:
             write_atomically(stored, msgspec.json.encode(listed), durable=False)
         return listed
 
-    def models(self) -> tuple[ModelSpec, ...]:
+    def models(self) -> tuple[records.ModelSpec, ...]:
         """Return the most used model first, and then those of the library in its order."""
         own = self._popularity or inputs_folder() / "library_popularity.csv"
         figures = read_popularity(LIBRARY_POPULARITY, own, library=self.row.name)
@@ -166,12 +161,12 @@ class PackageSource:
         """Return the names of pipelines with those of their models."""
         return {model.name: model.parts for model in self.listed() if model.parts}
 
-    def _spec(self, model: LibraryModel, downloads: int) -> ModelSpec:
+    def _spec(self, model: LibraryModel, downloads: int) -> records.ModelSpec:
         folder = configurations()[model.name] if self.row.configurations else None
-        return ModelSpec(
+        return records.ModelSpec(
             source=self.name,
             name=f"{self.row.name}/{model.name}",
-            build=LibraryBuild(
+            build=records.LibraryBuild(
                 library=self.row.name,
                 name=model.name,
                 configuration=str(folder) if folder is not None else None,
@@ -192,9 +187,9 @@ class AllLibraries:
     def __init__(self, makers: Sequence[Callable[[], Source]]) -> None:
         self._makers = makers
 
-    def models(self) -> tuple[ModelSpec, ...]:
+    def models(self) -> tuple[records.ModelSpec, ...]:
         """Return the models of all. Libraries that are missing here are left out."""
-        specs: list[ModelSpec] = []
+        specs: list[records.ModelSpec] = []
         for make in self._makers:
             with contextlib.suppress(SourceError, ConfigError):
                 specs += make().models()
@@ -241,5 +236,5 @@ def folder_sha256(folder: Path) -> str:
             value = from_json(path.read_bytes(), object)
         except DamagedError as error:
             raise ConfigError(f"{name}: not JSON: {error}") from None
-        content[name] = canonical_config(value) if isinstance(value, dict) else value
-    return digest(content)
+        content[name] = records.canonical_config(value) if isinstance(value, dict) else value
+    return records.digest(content)

@@ -21,18 +21,10 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from compilewatch import records
 from compilewatch.contract.libraries import LIBRARIES
 from compilewatch.contract.targets import naming_options
 from compilewatch.errors import ConfigError, InputsError, UnknownArgumentsError, WrongGuessError
-from compilewatch.records import (
-    Depth,
-    FactoryBuild,
-    LibraryBuild,
-    Mode,
-    Request,
-    TensorSummary,
-    Tier,
-)
 from compilewatch.worker.example_inputs import files
 from compilewatch.worker.example_inputs.context import (
     BATCH,
@@ -45,7 +37,7 @@ from compilewatch.worker.example_inputs.guess.trial import tried_on_real
 from compilewatch.worker.example_inputs.labels import add_labels
 from compilewatch.worker.example_inputs.rules import filled_cache
 from compilewatch.worker.model.libraries import library
-from compilewatch.worker.model.overrides import Overrides, Scope
+from compilewatch.worker.model.overrides import Overrides
 from compilewatch.worker.model.resolve import (
     MissingPackageError,
     base_of,
@@ -59,7 +51,7 @@ from compilewatch.worker.subject import ExampleInputs
 def make_inputs(
     module: nn.Module,
     config: Any | None,
-    request: Request,
+    request: records.Request,
     overrides: Overrides,
     fake_mode: FakeTensorMode | None,
     *,
@@ -84,15 +76,15 @@ def make_inputs(
     without values.
     """
     build, name, where = request.model.build, request.model.name, naming_options(request)
-    train = request.target.mode is Mode.TRAIN
+    train = request.target.mode is records.Mode.TRAIN
     module = base_of(module, request)
     if request.inputs_file is not None:
         inputs = files.load_inputs_file(Path(request.inputs_file))
-    elif isinstance(build, FactoryBuild) and build.inputs is not None:
+    elif isinstance(build, records.FactoryBuild) and build.inputs is not None:
         inputs = _of_callable(build, build.inputs)
-    elif isinstance(build, LibraryBuild) and (known := _of_library(module, build)):
+    elif isinstance(build, records.LibraryBuild) and (known := _of_library(module, build)):
         inputs = known
-    elif isinstance(build, FactoryBuild) and (known := _of_its_library(module)):
+    elif isinstance(build, records.FactoryBuild) and (known := _of_its_library(module)):
         inputs = replace(known, guessed=tuple(map(repr, summarize(known))))
     else:
         context = Context(
@@ -103,7 +95,7 @@ def make_inputs(
             dropped=without,
             batch=batch,
         )
-        tier = Tier.REAL if fake_mode is None else Tier.FAKE
+        tier = records.Tier.REAL if fake_mode is None else records.Tier.FAKE
         _apply_overrides(context, overrides, request, tier)
         if context.length is None and length is not None:
             # As many tokens as the model has positions.
@@ -172,22 +164,22 @@ def _guess(
     raise WrongGuessError(name, inputs, trial.line, where)
 
 
-def summarize(inputs: ExampleInputs) -> tuple[TensorSummary, ...]:
+def summarize(inputs: ExampleInputs) -> tuple[records.TensorSummary, ...]:
     """Return name, shape and dtype of each tensor, and the value of other arguments."""
     named = {f"args[{i}]": v for i, v in enumerate(inputs.args)} | inputs.kwargs
     return tuple(summary for name, value in named.items() for summary in _summaries(name, value))
 
 
-def _summaries(name: str, value: Any) -> list[TensorSummary]:
+def _summaries(name: str, value: Any) -> list[records.TensorSummary]:
     if isinstance(value, torch.Tensor):
         dtype = str(value.dtype).removeprefix("torch.")
-        return [TensorSummary(name=name, shape=tuple(value.shape), dtype=dtype)]
+        return [records.TensorSummary(name=name, shape=tuple(value.shape), dtype=dtype)]
     if isinstance(value, (list, tuple)):
         return [s for i, v in enumerate(value) for s in _summaries(f"{name}[{i}]", v)]
     entries = value if isinstance(value, dict) else files.attributes_of(value)
     if entries is not None:
         return [s for k, v in entries.items() for s in _summaries(f"{name}.{k}", v)]
-    return [TensorSummary(name=name, value=repr(value))]
+    return [records.TensorSummary(name=name, value=repr(value))]
 
 
 # --- overrides ------------------------------------------------------------------------------------
@@ -213,16 +205,18 @@ class AppliedSettings(msgspec.Struct, frozen=True, kw_only=True):
 SETTINGS = frozenset(AppliedSettings.__struct_fields__)
 
 
-def _apply_overrides(ctx: Context, overrides: Overrides, request: Request, tier: Tier) -> None:
+def _apply_overrides(
+    ctx: Context, overrides: Overrides, request: records.Request, tier: records.Tier
+) -> None:
     """Apply the matching overrides to the context, before any rule runs.
 
     Raises ConfigError that names the model if a table is malformed or names no argument.
     """
     model_type = getattr(ctx.config, "model_type", "") or ""
     tables: dict[str, Any] = {}
-    depth = request.depth if tier is Tier.FAKE else Depth.REDUCED
-    scope = Scope(type(ctx.module).__name__, model_type, tier, depth, request.target.mode)
-    for override in overrides.matching(scope):
+    depth = request.depth if tier is records.Tier.FAKE else records.Depth.REDUCED
+    scope = (type(ctx.module).__name__, model_type, tier, depth, request.target.mode)
+    for override in overrides.matching(*scope):
         tables.update(override.inputs)
     arguments = {name: spec for name, spec in tables.items() if name not in SETTINGS}
 
@@ -260,7 +254,7 @@ def _apply_overrides(ctx: Context, overrides: Overrides, request: Request, tier:
 # --- factories and libraries ----------------------------------------------------------------------
 
 
-def _of_callable(build: FactoryBuild, name: str) -> ExampleInputs:
+def _of_callable(build: records.FactoryBuild, name: str) -> ExampleInputs:
     """Call `name`: a tuple is args, a dict kwargs, `(args, kwargs)` both, a tensor one arg.
 
     Raises InputsError if the name is not found, the callable fails, or it returns something else.
@@ -301,14 +295,14 @@ def _of_its_library(module: nn.Module) -> ExampleInputs | None:
         if row.by_module and row.module == package:
             try:
                 return _of_library(
-                    module, LibraryBuild(library=row.name, name=type(module).__name__)
+                    module, records.LibraryBuild(library=row.name, name=type(module).__name__)
                 )
             except (AttributeError, KeyError, TypeError, ValueError):
                 return None  # a class that the library's rules do not cover
     return None
 
 
-def _of_library(module: nn.Module, build: LibraryBuild) -> ExampleInputs | None:
+def _of_library(module: nn.Module, build: records.LibraryBuild) -> ExampleInputs | None:
     """Return the arguments that a library gives its model, in the type of its weights; or None."""
     torch.manual_seed(0)
     given = library(build.library).inputs(module, build)

@@ -10,7 +10,7 @@ import datetime
 import importlib.metadata
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -19,16 +19,6 @@ from compilewatch.data import OVERRIDES
 from compilewatch.errors import ConfigError
 from compilewatch.files import read_toml
 from compilewatch.records import Depth, Mode, Request, Tier
-
-
-class Scope(NamedTuple):
-    """The properties of a request that an override may depend on."""
-
-    class_name: str
-    model_type: str
-    tier: Tier
-    depth: Depth
-    mode: Mode
 
 
 class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -75,14 +65,14 @@ class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             except InvalidSpecifier as error:
                 raise ValueError(f"`transformers` is not a version specifier: {error}") from None
 
-    def applies_to(self, scope: Scope) -> bool:
-        if self.model_types and scope.model_type not in self.model_types:
+    def applies_to(
+        self, class_name: str, model_type: str, tier: Tier, depth: Depth, mode: Mode
+    ) -> bool:
+        if self.model_types and model_type not in self.model_types:
             return False
-        if self.classes and scope.class_name not in self.classes:
+        if self.classes and class_name not in self.classes:
             return False
-        if scope.tier not in self.tiers or scope.depth not in self.depths:
-            return False
-        if scope.mode not in self.modes:
+        if tier not in self.tiers or depth not in self.depths or mode not in self.modes:
             return False
         if self.transformers is None:
             return True
@@ -102,9 +92,12 @@ class Overrides(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     checked_with: str | None = None
     override: tuple[Override, ...] = ()
 
-    def matching(self, scope: Scope) -> list[Override]:
+    def matching(
+        self, class_name: str, model_type: str, tier: Tier, depth: Depth, mode: Mode
+    ) -> list[Override]:
         """Return the overrides for a request; the last one that sets a key takes precedence."""
-        return [o for o in self.override if o.applies_to(scope)]
+        scope = (class_name, model_type, tier, depth, mode)
+        return [override for override in self.override if override.applies_to(*scope)]
 
 
 def overrides_of(request: Request) -> Overrides:

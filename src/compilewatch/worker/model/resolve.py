@@ -20,20 +20,10 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.parameter import is_lazy
 
+from compilewatch import records
 from compilewatch.contract.targets import default_dtype
 from compilewatch.errors import ConfigError
 from compilewatch.files import read_json_object
-from compilewatch.records import (
-    ClassBuild,
-    ConfigBuild,
-    Depth,
-    Dtype,
-    FactoryBuild,
-    LibraryBuild,
-    Mode,
-    Request,
-    Tier,
-)
 from compilewatch.worker.model.construct import (
     Construct,
     construct_fake,
@@ -42,7 +32,7 @@ from compilewatch.worker.model.construct import (
     to_fake,
 )
 from compilewatch.worker.model.libraries import library
-from compilewatch.worker.model.overrides import Override, Overrides, Scope
+from compilewatch.worker.model.overrides import Override, Overrides
 from compilewatch.worker.model.shrink import (
     is_config,
     narrow,
@@ -75,14 +65,14 @@ class BuiltModel:
 
     module: nn.Module
     config: Any | None
-    tier: Tier
-    depth: Depth
+    tier: records.Tier
+    depth: records.Depth
     parameters: int
     part: str = ""
 
 
 def build_model(
-    request: Request,
+    request: records.Request,
     fake_mode: FakeTensorMode | None,
     overrides: Overrides,
     *,
@@ -97,22 +87,26 @@ def build_model(
     factory propagate.
     """
     build = request.model.build
-    depth = Depth.REDUCED if fake_mode is None else request.depth
-    depth = Depth.FULL if full_size else depth
+    depth = records.Depth.REDUCED if fake_mode is None else request.depth
+    depth = records.Depth.FULL if full_size else depth
     try:
-        if isinstance(build, ClassBuild) or (isinstance(build, ConfigBuild) and not build.weights):
+        if isinstance(build, records.ClassBuild) or (
+            isinstance(build, records.ConfigBuild) and not build.weights
+        ):
             module = _from_configuration(request, depth, fake_mode, overrides, full_size=full_size)
-        elif isinstance(build, LibraryBuild):
+        elif isinstance(build, records.LibraryBuild):
             construct = library(build.library).constructor(build, depth)
             real = fake_mode is None
             module = construct_real(construct) if real else construct_fake(construct, fake_mode)
             module = _in_named_type(module, request)
         else:
-            depth = Depth.FULL
-            if isinstance(build, ConfigBuild):
+            depth = records.Depth.FULL
+            if isinstance(build, records.ConfigBuild):
                 module = _with_weights(build, request)
             else:
-                assert isinstance(build, FactoryBuild)  # an object of a caller needs no building
+                assert isinstance(
+                    build, records.FactoryBuild
+                )  # an object of a caller needs no building
                 module = _in_named_type(_call_factory(build), request)
             module = to_fake(module, fake_mode) if fake_mode is not None else module
     except ImportError as error:
@@ -124,7 +118,7 @@ def build_model(
         part=part,
         module=module,
         config=getattr(module, "config", None),
-        tier=Tier.REAL if fake_mode is None else Tier.FAKE,
+        tier=records.Tier.REAL if fake_mode is None else records.Tier.FAKE,
         depth=depth,
         parameters=sum(p.numel() for p in module.parameters() if not is_lazy(p)),
     )
@@ -157,12 +151,12 @@ def change_defaults(model_class: type, functions: Mapping[str, Mapping[str, Any]
 
 
 def _constructor(
-    model_class: Any, config: Any, depth: Depth, dtype: torch.dtype = torch.float32
+    model_class: Any, config: Any, depth: records.Depth, dtype: torch.dtype = torch.float32
 ) -> Construct:
     def construct() -> nn.Module:
         # A constructor may change its configuration, and it may be called twice.
         own = copy.deepcopy(config)
-        with one_block_of_each_kind(own) if depth is Depth.REDUCED else nullcontext():
+        with one_block_of_each_kind(own) if depth is records.Depth.REDUCED else nullcontext():
             if hasattr(model_class, "_from_config"):
                 return model_class._from_config(own, dtype=dtype)
             return model_class(own)
@@ -171,25 +165,26 @@ def _constructor(
 
 
 def _from_configuration(
-    request: Request,
-    depth: Depth,
+    request: records.Request,
+    depth: records.Depth,
     fake_mode: FakeTensorMode | None,
     overrides: Overrides,
     *,
     full_size: bool,
 ) -> nn.Module:
-    tier = Tier.REAL if fake_mode is None else Tier.FAKE
+    tier = records.Tier.REAL if fake_mode is None else records.Tier.FAKE
     mode, build = request.target.mode, request.model.build
     named: list[Override] = []
-    if isinstance(build, ClassBuild):
+    if isinstance(build, records.ClassBuild):
         model_type = configuration_class(library_class(build.class_name)).model_type
-        named = overrides.matching(Scope(build.class_name, model_type, tier, depth, mode))
+        named = overrides.matching(build.class_name, model_type, tier, depth, mode)
     model_class, config = resolve(request, named)
-    matching = overrides.matching(Scope(model_class.__name__, config.model_type, tier, depth, mode))
-    if depth is Depth.REDUCED:
+    scope = (model_class.__name__, config.model_type, tier, depth, mode)
+    matching = overrides.matching(*scope)
+    if depth is records.Depth.REDUCED:
         reduce_depth(config)
     _override(config, matching)
-    if tier is Tier.REAL and not full_size:
+    if tier is records.Tier.REAL and not full_size:
         config = narrow(config, lambda c: count_parameters(_constructor(model_class, c, depth)))
         _override(config, matching)  # again: overrides take precedence over the reduction
     for override in matching:
@@ -200,7 +195,7 @@ def _from_configuration(
     if fake_mode is None:
         return construct_real(construct)
     module = construct_fake(construct, fake_mode)
-    free = request.device is None or request.target.dtype is Dtype.CONFIG
+    free = request.device is None or request.target.dtype is records.Dtype.CONFIG
     if free and dtype is torch.float32 and _groups_experts(module):
         # Such models are published in bfloat16. The fake kernel of _grouped_mm in torch 2.13
         # accepts no other type; that in 2.15 also accepts float32, but for float32 Transformers
@@ -211,10 +206,10 @@ def _from_configuration(
     return module
 
 
-def _dtype(request: Request, config: Any) -> torch.dtype:
+def _dtype(request: records.Request, config: Any) -> torch.dtype:
     """The type of weights that the request names, or that the configuration or a part of it has."""
     dtype = request.target.dtype
-    if dtype is not Dtype.CONFIG:
+    if dtype is not records.Dtype.CONFIG:
         named: torch.dtype = getattr(torch, dtype.value)
         return named
     parts = (config, *(part for part in vars(config).values() if hasattr(part, "model_type")))
@@ -236,7 +231,7 @@ def _groups_experts(module: nn.Module) -> bool:
     )
 
 
-def _with_weights(build: ConfigBuild, request: Request) -> nn.Module:
+def _with_weights(build: records.ConfigBuild, request: records.Request) -> nn.Module:
     model_class, config = resolve(request, [])
     return model_class.from_pretrained(
         weights_source(build),
@@ -247,15 +242,15 @@ def _with_weights(build: ConfigBuild, request: Request) -> nn.Module:
     )
 
 
-def _in_named_type(module: nn.Module, request: Request) -> nn.Module:
+def _in_named_type(module: nn.Module, request: records.Request) -> nn.Module:
     """The module in the type that a person named; without one in its own type."""
     dtype = request.target.dtype
-    if dtype in (Dtype.CONFIG, default_dtype(request.target.device)):
+    if dtype in (records.Dtype.CONFIG, default_dtype(request.target.device)):
         return module
     return module.to(getattr(torch, dtype.value))
 
 
-def _call_factory(build: FactoryBuild) -> nn.Module:
+def _call_factory(build: records.FactoryBuild) -> nn.Module:
     module_name, _, attribute = build.factory.partition(":")
     module = import_own(build, module_name)
     if not hasattr(module, attribute):
@@ -266,7 +261,7 @@ def _call_factory(build: FactoryBuild) -> nn.Module:
     return model
 
 
-def import_own(build: FactoryBuild, module: str) -> ModuleType:
+def import_own(build: records.FactoryBuild, module: str) -> ModuleType:
     """Import `module` from the folders of `build`, and write no bytecode from now on.
 
     Python takes cached bytecode for current if the file has the size and the modification time, in
@@ -377,20 +372,20 @@ def _parts_of(config_class: Any) -> Iterator[Any]:
             yield from _parts_of(part)
 
 
-def resolve(request: Request, overrides: list[Override]) -> tuple[Any, Any]:
+def resolve(request: records.Request, overrides: list[Override]) -> tuple[Any, Any]:
     """Return class and configuration for a library class or a config.json.
 
     `overrides` are those for the class; their `defaults` apply to configurations from defaults.
     """
     build = request.model.build
-    if isinstance(build, ClassBuild):
+    if isinstance(build, records.ClassBuild):
         model_class: Any = library_class(build.class_name)
         defaults: dict[str, Any] = {}
         for override in overrides:
             defaults = _merged(defaults, override.defaults)
         # A configuration may take its parts out of the tables that it is given.
         config = configuration_class(model_class)(**copy.deepcopy(defaults))
-    elif isinstance(build, ConfigBuild):
+    elif isinstance(build, records.ConfigBuild):
         model_class, config = _from_file(build, request)
     else:
         raise TypeError(f"{type(build).__name__} has no configuration")
@@ -442,7 +437,7 @@ def _hold_placeholders(config: Any) -> None:
         text.vocab_size = -(-(max(tokens) + 1) // _VOCABULARY_STEP) * _VOCABULARY_STEP
 
 
-def _from_file(build: ConfigBuild, request: Request) -> tuple[Any, Any]:
+def _from_file(build: records.ConfigBuild, request: records.Request) -> tuple[Any, Any]:
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -486,7 +481,9 @@ def _base_class(config: Any) -> Any:
     return model_class[0] if isinstance(model_class, tuple) else model_class
 
 
-def _remote_class(build: ConfigBuild, request: Request, values: dict[str, Any]) -> tuple[Any, Any]:
+def _remote_class(
+    build: records.ConfigBuild, request: records.Request, values: dict[str, Any]
+) -> tuple[Any, Any]:
     """Return classes from a repository's code, which is only reached if a person listed it."""
     from transformers import AutoConfig
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
@@ -505,7 +502,7 @@ def _remote_class(build: ConfigBuild, request: Request, values: dict[str, Any]) 
     return get_class_from_dynamic_module(reference, source, revision=revision), config
 
 
-def weights_source(build: ConfigBuild) -> str:
+def weights_source(build: records.ConfigBuild) -> str:
     """Return the repository of a configuration: its name on the Hub, or the local folder."""
     return build.repo or str(Path(build.config_file).parent)
 
@@ -519,19 +516,19 @@ FROM_WEIGHTS = ("init_lora_weights", "init_weights")
 """Fields with the initialisation, some of which compute it from the weights of the base model."""
 
 
-def adapter_config(request: Request, depth: Depth) -> dict[str, Any] | None:
+def adapter_config(request: records.Request, depth: records.Depth) -> dict[str, Any] | None:
     """Return the configuration of a request's adapter, None for a model without one.
 
     No weights are loaded, so that the initialisation is the plain one of the method. In train mode
     the adapter is trained: published configurations are stored for inference. Raises ConfigError.
     """
     build = request.model.build
-    if not isinstance(build, ConfigBuild) or build.adapter_file is None:
+    if not isinstance(build, records.ConfigBuild) or build.adapter_file is None:
         return None
     values = read_json_object(Path(build.adapter_file))
-    values["inference_mode"] = request.target.mode is not Mode.TRAIN
+    values["inference_mode"] = request.target.mode is not records.Mode.TRAIN
     left_out = {name for name in FROM_WEIGHTS if isinstance(values.get(name), str)}
-    left_out |= set(NAMED_LAYERS) if depth is Depth.REDUCED else set()
+    left_out |= set(NAMED_LAYERS) if depth is records.Depth.REDUCED else set()
     return {name: value for name, value in values.items() if name not in left_out}
 
 
@@ -550,10 +547,10 @@ def with_adapter(construct: Construct, values: dict[str, Any] | None) -> Constru
     return construct_both
 
 
-def base_of(module: nn.Module, request: Request) -> nn.Module:
+def base_of(module: nn.Module, request: records.Request) -> nn.Module:
     """Return the model that an adapter is on: it determines what a call needs."""
     build = request.model.build
-    if isinstance(build, ConfigBuild) and build.adapter_file is not None:
+    if isinstance(build, records.ConfigBuild) and build.adapter_file is not None:
         base: nn.Module = module.get_base_model()
         return base
     return module

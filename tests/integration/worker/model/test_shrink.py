@@ -13,14 +13,11 @@ import transformers
 from torch import nn
 
 from compilewatch import data
-from compilewatch.config import load_settings
-from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.records import (
     ClassBuild,
     Depth,
     ModelSpec,
     Request,
-    Result,
     Status,
     Target,
     Tier,
@@ -35,6 +32,7 @@ from compilewatch.worker.model.shrink import (
     one_block_of_each_kind,
     reduce_depth,
 )
+from tests.integration.worker.model.conftest import evaluated
 
 pytestmark = pytest.mark.torch
 
@@ -324,24 +322,6 @@ def test_nothing_happens_without_timm(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyError
 
 
-ENVIRONMENT = "vision"
-
-
-def evaluated(name: str, scratch: Path) -> Result:
-    asked = Request(
-        model=ModelSpec(source="library", name=name, build=ClassBuild(class_name=name)),
-        target=Target(environment=ENVIRONMENT),
-        key=name,
-        tier=Tier.FAKE,
-        depth=Depth.REDUCED,
-        keep_artifacts=False,
-    )
-    cache = load_settings().cache_folder
-    with LocalLauncher(1, (ENVIRONMENT,), cache=cache) as launcher:
-        (attempt,) = launcher.run([asked], scratch)
-    return attempt.result
-
-
 # Only timm itself shows that its builder is called as `one_block_of_each_kind` expects.
 @pytest.mark.vision
 @pytest.mark.matrix
@@ -357,7 +337,8 @@ def evaluated(name: str, scratch: Path) -> Result:
 def test_reduced_depth_keeps_few_blocks_of_a_tower(
     name: str, parameters: int, ops: int, tmp_path: Path
 ) -> None:
-    result = evaluated(name, tmp_path)
+    spec = ModelSpec(source="library", name=name, build=ClassBuild(class_name=name))
+    (result,) = evaluated([spec], "vision", tmp_path, tier=Tier.FAKE)
     # At its first call, Transformers installs hooks for outputs behind a lock.
     assert result.status is Status.GRAPH_BREAK, result.detail
     assert result.parameters is not None

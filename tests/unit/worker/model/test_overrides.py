@@ -9,7 +9,7 @@ import pytest
 from compilewatch import data
 from compilewatch.errors import ConfigError
 from compilewatch.records import Depth, Mode, Tier
-from compilewatch.worker.model.overrides import Overrides, Scope, load_overrides, overrides_of
+from compilewatch.worker.model.overrides import Overrides, load_overrides, overrides_of
 from tests import factories
 
 HEAD = '[[override]]\nreason = "why"\ndate = 2026-11-21\n'
@@ -41,8 +41,8 @@ def _load(tmp_path: Path, text: str) -> Overrides:
 def test_scopes_narrow_whom_a_line_is_for(tmp_path: Path, scope: str, applies: bool) -> None:
     overrides = _load(tmp_path, HEAD + scope + "\n")
 
-    scope_asked = Scope("XyzModel", "xyz", Tier.REAL, Depth.REDUCED, Mode.TRAIN)
-    assert bool(overrides.matching(scope_asked)) is applies
+    scope_asked = ("XyzModel", "xyz", Tier.REAL, Depth.REDUCED, Mode.TRAIN)
+    assert bool(overrides.matching(*scope_asked)) is applies
 
 
 @pytest.mark.parametrize(

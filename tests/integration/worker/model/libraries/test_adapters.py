@@ -8,19 +8,8 @@ from typing import Any
 
 import pytest
 
-from compilewatch.config import load_settings
-from compilewatch.launchers.local.launcher import LocalLauncher
-from compilewatch.records import (
-    ConfigBuild,
-    Depth,
-    Mode,
-    ModelSpec,
-    Request,
-    Result,
-    Status,
-    Target,
-    Tier,
-)
+from compilewatch.records import ConfigBuild, Depth, Mode, ModelSpec, Result, Status, Tier
+from tests.integration.worker.model.conftest import evaluated
 
 pytestmark = [pytest.mark.torch, pytest.mark.libraries, pytest.mark.matrix]
 
@@ -59,10 +48,10 @@ ADAPTERS: dict[str, dict[str, Any]] = {
 }
 
 
-def evaluated(folder: Path, *, mode: Mode = Mode.EVAL, tier: Tier = Tier.AUTO) -> dict[str, Result]:
+def adapted(folder: Path, **fields: Any) -> dict[str, Result]:
     base = folder / "config.json"
     base.write_text(json.dumps(TINY))
-    requests = []
+    specs = []
     for name, adapter in ADAPTERS.items():
         file = folder / f"{name}.json"
         file.write_text(json.dumps(adapter))
@@ -72,27 +61,16 @@ def evaluated(folder: Path, *, mode: Mode = Mode.EVAL, tier: Tier = Tier.AUTO) -
             class_name="LlamaForCausalLM",
             adapter_file=str(file) if adapter else None,
         )
-        requests.append(
-            Request(
-                model=ModelSpec(source="hub", name=name, build=build, family="llama"),
-                target=Target(mode=mode, environment="libraries"),
-                key=name,
-                tier=tier,
-                depth=Depth.REDUCED,
-                keep_artifacts=False,
-            )
-        )
-    cache = load_settings().cache_folder
-    with LocalLauncher(1, ("libraries",), cache=cache) as launcher:
-        results = [each.result for each in launcher.run(requests, folder / "scratch")]
+        specs.append(ModelSpec(source="hub", name=name, build=build, family="llama"))
+    (folder / "scratch").mkdir()
+    results = evaluated(specs, "libraries", folder / "scratch", **fields)
     return {result.request.model.name: result for result in results}
 
 
 # Only PEFT itself shows that its layers are built on fake tensors; a worker takes a few seconds.
 @pytest.mark.parametrize("tier", [Tier.FAKE, Tier.REAL])
 def test_base_and_adapter_are_captured_together(tmp_path: Path, tier: Tier) -> None:
-    (tmp_path / "scratch").mkdir()
-    results = evaluated(tmp_path, tier=tier)
+    results = adapted(tmp_path, tier=tier)
     base = results.pop("none")
     for name, result in results.items():
         assert result.status in (Status.PASS, Status.GRAPH_BREAK), (name, result.detail)
@@ -103,6 +81,5 @@ def test_base_and_adapter_are_captured_together(tmp_path: Path, tier: Tier) -> N
 
 # Only training shows that parameters of the adapter have gradients.
 def test_an_adapter_is_trained_in_train_mode(tmp_path: Path) -> None:
-    (tmp_path / "scratch").mkdir()
-    result = evaluated(tmp_path, mode=Mode.TRAIN)["lora"]
+    result = adapted(tmp_path, mode=Mode.TRAIN)["lora"]
     assert result.status in (Status.PASS, Status.GRAPH_BREAK), result.detail

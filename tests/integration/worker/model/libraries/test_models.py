@@ -16,7 +16,6 @@ from compilewatch.config import load_settings
 from compilewatch.contract.messages import Script
 from compilewatch.environments import Environments
 from compilewatch.errors import ConfigError
-from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.plan import place_model
 from compilewatch.records import (
     DEFAULT_ENVIRONMENT,
@@ -33,6 +32,7 @@ from compilewatch.sources import choose_source
 from compilewatch.sources.select import by_name
 from compilewatch.worker.model.libraries import library
 from tests import factories
+from tests.integration.worker.model.conftest import evaluated
 
 pytestmark = pytest.mark.torch
 
@@ -62,26 +62,14 @@ LISTS = {
 }
 
 
-def evaluated(
+def of_source(
     source: str, names: tuple[str, ...], scratch: Path, mode: Mode = Mode.EVAL
 ) -> list[Result]:
     specs = by_name(choose_source(source, heads="all")[0].models(), names)
     place = place_model(
         specs[0], Target(mode=mode), [], {DEFAULT_ENVIRONMENT: factories.environment()}
     )[1]
-    requests = [
-        Request(
-            model=spec,
-            target=place,
-            key=spec.name.replace("/", "-"),
-            depth=Depth.REDUCED,
-            keep_artifacts=False,
-        )
-        for spec in specs
-    ]
-    cache = load_settings().cache_folder
-    with LocalLauncher(1, (place.environment,), cache=cache) as launcher:
-        return [each.result for each in launcher.run(requests, scratch)]
+    return evaluated(specs, place.environment, scratch, mode)
 
 
 def check(results: list[Result]) -> None:
@@ -96,20 +84,20 @@ def check(results: list[Result]) -> None:
 @pytest.mark.matrix
 @pytest.mark.parametrize("source", ["timm", "torchvision"])
 def test_models_of_vision(source: str, tmp_path: Path) -> None:
-    check(evaluated(source, LISTS[source], tmp_path))
+    check(of_source(source, LISTS[source], tmp_path))
 
 
 @pytest.mark.libraries
 @pytest.mark.matrix
 @pytest.mark.parametrize("source", ["diffusers", "sentence-transformers", "open_clip"])
 def test_models_of_libraries(source: str, tmp_path: Path) -> None:
-    check(evaluated(source, LISTS[source], tmp_path))
+    check(of_source(source, LISTS[source], tmp_path))
 
 
 @pytest.mark.vision
 @pytest.mark.matrix
 def test_a_detector_gets_images_of_its_own_and_in_train_mode_boxes(tmp_path: Path) -> None:
-    (result,) = evaluated(
+    (result,) = of_source(
         "torchvision", ("torchvision/ssdlite320_mobilenet_v3_large",), tmp_path, Mode.TRAIN
     )
     names = {each.name for each in result.inputs}
@@ -120,7 +108,7 @@ def test_a_detector_gets_images_of_its_own_and_in_train_mode_boxes(tmp_path: Pat
 @pytest.mark.vision
 @pytest.mark.matrix
 def test_reduced_depth_keeps_few_blocks(tmp_path: Path) -> None:
-    (result,) = evaluated("timm", ("timm/resnet152",), tmp_path)
+    (result,) = of_source("timm", ("timm/resnet152",), tmp_path)
     assert result.parameters is not None
     # With all 50 blocks: 60 million.
     assert result.parameters < 30_000_000
@@ -214,14 +202,7 @@ def test_the_configuration_of_a_repository_decides(name: str, tmp_path: Path) ->
     file = tmp_path / "config.json"
     file.write_text(json.dumps(values))
     build = LibraryBuild(library=name, name=model, configuration=str(file))
-    request = Request(
-        model=ModelSpec(source="hub", name="a/repository", build=build),
-        target=Target(environment="libraries"),
-        key="k",
-        keep_artifacts=False,
-    )
-    cache = load_settings().cache_folder
-    with LocalLauncher(1, ("libraries",), cache=cache) as launcher:
-        (attempt,) = launcher.run([request], tmp_path)
-    check([attempt.result])
-    assert attempt.result.inputs[0].shape == shape
+    spec = ModelSpec(source="hub", name="a/repository", build=build)
+    (result,) = evaluated([spec], "libraries", tmp_path, depth=Depth.FULL)
+    check([result])
+    assert result.inputs[0].shape == shape

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.config import load_settings
 from compilewatch.data import OVERRIDES, package_classes
-from compilewatch.launchers.local.launcher import LocalLauncher
-from compilewatch.records import Depth, ModelSpec, Request, Status, Target
+from compilewatch.records import ModelSpec, Status
 from compilewatch.sources.transformers import Resolver, read_library
+from tests.integration.worker.model.conftest import evaluated
 
 BOLT = {
     "model_type": "t5",
@@ -47,15 +46,7 @@ def test_a_class_of_a_package_is_built_and_called_as_its_reviewed_line_says(tmp_
     config.write_text(json.dumps(BOLT))
     found = Resolver(read_library(), package_classes(OVERRIDES)).resolve(config, BOLT)
     assert found.skip_reason is None
-    request = Request(
-        model=ModelSpec(source="hub", name="org/bolt", build=found.build, family="t5"),
-        target=Target(environment="libraries"),
-        key="bolt",
-        depth=Depth.REDUCED,
-        keep_artifacts=False,
-    )
-    cache = load_settings().cache_folder
-    with LocalLauncher(1, ("libraries",), cache=cache) as launcher:
-        (result,) = (each.result for each in launcher.run([request], tmp_path))
+    spec = ModelSpec(source="hub", name="org/bolt", build=found.build, family="t5")
+    (result,) = evaluated([spec], "libraries", tmp_path)
     assert result.status in (Status.PASS, Status.GRAPH_BREAK), result.detail
     assert {each.name for each in result.inputs} == {"context"}
