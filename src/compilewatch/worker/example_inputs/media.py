@@ -195,7 +195,10 @@ def _pixel_values(ctx: Context) -> torch.Tensor | None:
         tiles = ctx.number("max_num_tiles", kind="image", default=1)
         return ctx.normal("pixel_values", ctx.batch, 1, tiles, *plain)
     if "image_sizes" in parameters:
-        return _tiles(ctx, plain)
+        # Images are tiled over a list of resolutions: one complete view, and the tiles of one.
+        resolution = _resolution(ctx)
+        views = [(resolution[0] // height) * (resolution[1] // width) + 1] if resolution else []
+        return ctx.normal("pixel_values", ctx.batch, *views, *plain)
     if isinstance(first, nn.Linear) and first.in_features == _patch_features(ctx, None):
         count = (height // patch_size(ctx)) * (width // patch_size(ctx))
         if len(ctx.signature.documented_shape("pixel_values") or ()) == 2:
@@ -247,16 +250,6 @@ def _packed_patches(ctx: Context, name: str, first: nn.Module | None) -> torch.T
     if isinstance(first, nn.Conv2d):
         return ctx.normal(name, count, first.in_channels, *first.kernel_size)
     return ctx.normal(name, count, _patch_features(ctx, first))
-
-
-def _tiles(ctx: Context, plain: tuple[int, int, int]) -> torch.Tensor:
-    """Return (batch, tiles, channels, height, width) if images are tiled over a list of resolutions
-    (one complete view and the tiles of one resolution), else (batch, channels, height, width)."""
-    resolution = _resolution(ctx)
-    if resolution is None:
-        return ctx.normal("pixel_values", ctx.batch, *plain)
-    tiles = (resolution[0] // plain[1]) * (resolution[1] // plain[2]) + 1
-    return ctx.normal("pixel_values", ctx.batch, tiles, *plain)
 
 
 def _resolution(ctx: Context) -> tuple[int, int] | None:

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from torch import nn
 
 from compilewatch.errors import InputsError
 from compilewatch.records import FactoryBuild
-from tests.integration.worker.example_inputs.conftest import Make, forward
+from tests.integration.worker.example_inputs.conftest import Make
 
 pytestmark = pytest.mark.torch
 
@@ -65,38 +64,3 @@ def test_a_faulty_callable_is_one_line(
     with pytest.raises(InputsError, match=message) as caught:
         make(nn.Identity(), build=written(source))
     assert "\n" not in str(caught.value)
-
-
-FACTORY = FactoryBuild(factory="somewhere:model")
-
-
-class Convolution(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Conv2d(5, 2, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(x)
-
-
-class Transformer(nn.Module):
-    """Names its argument as Transformers does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(50, 4)
-
-    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-        return self.embedding(input_ids)
-
-
-@pytest.mark.parametrize(
-    ("module", "shape"),
-    [(Convolution(), (2, 5, 64, 64)), (Transformer(), (2, 32)), (nn.Linear(7, 3), (2, 7))],
-)
-def test_without_a_callable_the_forward_is_read(
-    make: Make, module: nn.Module, shape: tuple[int, ...]
-) -> None:
-    inputs = make(module, build=FACTORY)
-    assert tuple(next(iter(inputs.kwargs.values())).shape) == shape
-    forward(module, inputs)

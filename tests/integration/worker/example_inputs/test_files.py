@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -37,8 +38,11 @@ INPUTS = ExampleInputs(
 )
 
 
+Write = Callable[[str], Path]
+
+
 @pytest.fixture
-def write(tmp_path: Path):  # type: ignore[no-untyped-def]
+def write(tmp_path: Path) -> Write:
     def to(text: str) -> Path:
         path = tmp_path / "inputs.toml"
         path.write_text(text)
@@ -47,7 +51,7 @@ def write(tmp_path: Path):  # type: ignore[no-untyped-def]
     return to
 
 
-def test_toml_keeps_names_shapes_dtypes_and_whole_numbers(write) -> None:  # type: ignore[no-untyped-def]
+def test_toml_keeps_names_shapes_dtypes_and_whole_numbers(write: Write) -> None:
     found = load_inputs_file(write(inputs_to_toml(INPUTS)))
     assert [(s.name, s.shape, s.dtype) for s in summarize(found) if s.shape is not None] == [
         (s.name, s.shape, s.dtype) for s in summarize(INPUTS) if s.shape is not None
@@ -73,7 +77,7 @@ NESTED = ExampleInputs(
 )
 
 
-def test_containers_are_read_as_they_were_written(write) -> None:  # type: ignore[no-untyped-def]
+def test_containers_are_read_as_they_were_written(write: Write) -> None:
     found = load_inputs_file(write(inputs_to_toml(NESTED))).kwargs
     assert summarize(ExampleInputs(strategy="file", kwargs=found)) == summarize(NESTED)
     assert isinstance(found["batch"]["more"], list)
@@ -84,14 +88,7 @@ def test_containers_are_read_as_they_were_written(write) -> None:  # type: ignor
     assert torch.equal(found["graph"].edge_index, torch.tensor([[0, 1], [1, 0]]))
 
 
-def test_containers_are_fake_with_all_they_hold(write) -> None:  # type: ignore[no-untyped-def]
-    mode = FakeTensorMode()
-    found = to_fake(load_inputs_file(write(inputs_to_toml(NESTED))), mode).kwargs
-    assert isinstance(found["batch"]["more"][1]["deep"], FakeTensor)
-    assert isinstance(found["graph"].x, FakeTensor)
-
-
-def test_random_values_of_a_file_are_the_same_each_time(write) -> None:  # type: ignore[no-untyped-def]
+def test_random_values_of_a_file_are_the_same_each_time(write: Write) -> None:
     path = write('[inputs.x]\nshape = [4]\n[inputs.n]\nshape = [4]\nfill = "randint"\nhigh = 900\n')
     first, second = load_inputs_file(path), load_inputs_file(path)
     assert torch.equal(first.kwargs["x"], second.kwargs["x"])
@@ -106,10 +103,12 @@ def test_safetensors_come_as_keyword_arguments(tmp_path: Path) -> None:
     assert torch.equal(found.kwargs["input_ids"], ids)
 
 
-def test_under_a_fake_mode_all_tensors_are_fake(write) -> None:  # type: ignore[no-untyped-def]
+def test_under_a_fake_mode_all_tensors_are_fake(write: Write) -> None:
     mode = FakeTensorMode()
-    found = to_fake(load_inputs_file(write(inputs_to_toml(INPUTS))), mode)
-    values = [found.args[0], found.kwargs["input_ids"], *found.kwargs["images"]]
+    inputs = to_fake(load_inputs_file(write(inputs_to_toml(INPUTS))), mode)
+    nested = to_fake(load_inputs_file(write(inputs_to_toml(NESTED))), mode).kwargs
+    values = [inputs.args[0], inputs.kwargs["input_ids"], *inputs.kwargs["images"]]
+    values += [nested["batch"]["more"][1]["deep"], nested["graph"].x]
     assert all(isinstance(v, FakeTensor) and v.fake_mode is mode for v in values)
 
 
@@ -120,7 +119,7 @@ def test_fake_whole_numbers_cannot_be_written() -> None:
         inputs_to_toml(fake)
 
 
-def test_a_file_wins_over_rules(write, make: Make) -> None:  # type: ignore[no-untyped-def]
+def test_a_file_wins_over_rules(write: Write, make: Make) -> None:
     path = write("[inputs.input_ids]\nvalues = [[4, 5], [6, 7]]\n")
     module = tf.LlamaForCausalLM(tf.LlamaConfig(**TEXT))
     inputs = make(module, inputs_file=str(path))
@@ -151,7 +150,9 @@ def test_a_file_wins_over_rules(write, make: Make) -> None:  # type: ignore[no-u
         ("[dynamic_shapes.x]\nfirst = 'batch'", "not an inputs file"),
     ],
 )
-def test_malformed_toml_is_one_line_that_names_the_file(write, text: str, message: str) -> None:  # type: ignore[no-untyped-def]
+def test_malformed_toml_is_one_line_that_names_the_file(
+    write: Write, text: str, message: str
+) -> None:
     path = write(text)
     with pytest.raises(InputsError) as caught:
         load_inputs_file(path)
@@ -174,7 +175,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_what_is_unknown_is_a_comment_to_fill_in(write) -> None:  # type: ignore[no-untyped-def]
+def test_what_is_unknown_is_a_comment_to_fill_in(write: Write) -> None:
     text = inputs_to_toml(INPUTS, ("left",))
     assert load_inputs_file(write(text)).kwargs.keys() == INPUTS.kwargs.keys()
     head, _, skeleton = text.partition("left cannot be inferred")

@@ -118,6 +118,13 @@ class Pair(Made):
         return self.linear(torch.cat([left, right], dim=-1))
 
 
+class Named(Made):
+    """Names its argument as Transformers does."""
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        return self.embedding(input_ids)
+
+
 class Scaled(Made):
     """Only a message says that its second argument must fit what the convolution returns."""
 
@@ -257,6 +264,8 @@ class Prompted(Made):
         (Wrapper(inner=Pair(linear=nn.Linear(20, 2))), {"args[0]": (2, 10), "args[1]": (2, 10)}),
         (Asserted(left=nn.Linear(3, 4), right=nn.Linear(5, 4)), {"x": (2, 3), "extra": (2, 5)}),
         (Recurrent(rnn=nn.LSTM(5, 8, batch_first=True)), {"series": (2, 32, 5)}),
+        (Named(embedding=nn.Embedding(50, 4)), {"input_ids": (2, 32)}),
+        (nn.Linear(7, 3), {"input": (2, 7)}),
         (nn.GRU(3, 4), {"input": (2, 32, 3)}),
         (nn.LayerNorm(9), {"input": (2, 32, 9)}),
         (nn.TransformerEncoderLayer(8, 2), {"src": (2, 32, 8)}),

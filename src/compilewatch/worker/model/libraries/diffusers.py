@@ -72,28 +72,23 @@ class Diffusers(Library):
         """Yield the exported classes with a forward, and the pipelines that consist of them."""
         import diffusers
 
-        exported = set(dir(diffusers))
-        package = Path(diffusers.__file__).parent
+        exported, package = set(dir(diffusers)), Path(diffusers.__file__).parent
         classes: dict[str, type[nn.Module]] = {}
-        for name in sorted(exported & set(dir(diffusers.models))):
+        for name in sorted(exported & set(dir(diffusers.models)) - {"ModelMixin"}):
             member = getattr(diffusers, name)
             if isinstance(member, type) and issubclass(member, diffusers.ModelMixin):
                 classes[name] = member
-        classes.pop("ModelMixin", None)
-        files = {name: Path(inspect.getfile(model_class)) for name, model_class in classes.items()}
-        places = {
-            name: list(vars(inspect.getmodule(model_class)))
-            for name, model_class in classes.items()
-        }
-        names = [
-            name
-            for name in sorted(classes, key=lambda name: (files[name], places[name].index(name)))
-            if _has_forward(classes[name])
-        ]
+
+        def place(name: str) -> tuple[Path, int]:
+            module = list(vars(inspect.getmodule(classes[name])))
+            return Path(inspect.getfile(classes[name])), module.index(name)
+
+        names = [name for name in sorted(classes, key=place) if _has_forward(classes[name])]
         for name in names:
-            folders = files[name].relative_to(package / "models").parts[:-1]
+            file, _ = place(name)
+            folders = file.relative_to(package / "models").parts[:-1]
             task = folders[0].replace("_", "-") if folders else "diffusion"
-            yield LibraryModel(name=name, family=files[name].stem, task=task)
+            yield LibraryModel(name=name, family=file.stem, task=task)
         for path in sorted((package / "pipelines").rglob("pipeline_*.py")):
             for name, parts in _pipelines(ast.parse(path.read_text("utf-8")), set(names)):
                 if name in exported:

@@ -75,14 +75,23 @@ class OpenClip(Library):
     def constructor(self, build: LibraryBuild, depth: Depth) -> Construct:
         name, _, tower = build.name.partition(":")
         values = _model_configuration(build, name)
-        if depth is Depth.REDUCED:
-            _make_shallow(values)
+        for part in ("vision_cfg", "text_cfg", "multimodal_cfg") if depth is Depth.REDUCED else ():
+            layers = values.get(part, {}).get("layers")
+            if isinstance(layers, list):
+                values[part]["layers"] = [min(count, MIN_LAYERS) for count in layers]
+            elif isinstance(layers, int):
+                values[part]["layers"] = min(layers, MIN_LAYERS)
 
         def construct() -> nn.Module:
             with _text_configurations(depth):
                 module = _create(copy.deepcopy(values))
             module = drop_repeated(module) if depth is Depth.REDUCED else module
-            return _tower(module, tower) if tower else module
+            if tower in ("", "visual"):
+                return module.visual if tower else module
+            if isinstance(getattr(module, "text", None), nn.Module):
+                return module.text
+            module.visual = None
+            return TextTower(module)
 
         return construct
 
@@ -144,15 +153,6 @@ def _model_configuration(build: LibraryBuild, name: str) -> dict[str, Any]:
     return copy.deepcopy(values)
 
 
-def _make_shallow(values: dict[str, Any]) -> None:
-    for part in ("vision_cfg", "text_cfg", "multimodal_cfg"):
-        layers = values.get(part, {}).get("layers")
-        if isinstance(layers, list):
-            values[part]["layers"] = [min(count, MIN_LAYERS) for count in layers]
-        elif isinstance(layers, int):
-            values[part]["layers"] = min(layers, MIN_LAYERS)
-
-
 def _create(values: dict[str, Any]) -> nn.Module:
     """Choose the class as `open_clip.create_model` does, which would read files of weights."""
     from open_clip.coca_model import CoCa
@@ -167,16 +167,6 @@ def _create(values: dict[str, Any]) -> nn.Module:
     chosen = (CoCa if "multimodal_cfg" in values else CustomTextCLIP) if custom else CLIP
     module: nn.Module = chosen(**values)
     return module
-
-
-def _tower(module: nn.Module, name: str) -> nn.Module:
-    if name == "visual":
-        return module.visual
-    if isinstance(getattr(module, "text", None), nn.Module):
-        text: nn.Module = module.text
-        return text
-    module.visual = None
-    return TextTower(module)
 
 
 def _text_configurations(depth: Depth) -> AbstractContextManager[None]:
