@@ -18,22 +18,12 @@ import httpx2
 import msgspec
 from huggingface_hub import (
     HfApi,
+    errors,
     get_hf_file_metadata,
     hf_hub_download,
     hf_hub_url,
     set_client_factory,
     try_to_load_from_cache,
-)
-from huggingface_hub.errors import (
-    DisabledRepoError,
-    GatedRepoError,
-    HfHubHTTPError,
-    HFValidationError,
-    LocalEntryNotFoundError,
-    OfflineModeIsEnabled,
-    RemoteEntryNotFoundError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
 )
 from huggingface_hub.hf_api import ModelInfo
 from huggingface_hub.utils import disable_progress_bars, logging, parse_ratelimit_headers
@@ -71,17 +61,17 @@ def problem_of(exc: Exception) -> str:
     match exc:
         case ConfigError():
             return f"malformed configuration: {exc}"
-        case GatedRepoError():
+        case errors.GatedRepoError():
             return "gated: accept its terms on the Hub and set HF_TOKEN"
-        case RepositoryNotFoundError():
+        case errors.RepositoryNotFoundError():
             return "private or deleted"
-        case DisabledRepoError():
+        case errors.DisabledRepoError():
             return "disabled by the Hub"
-        case RevisionNotFoundError():
+        case errors.RevisionNotFoundError():
             return "its commit was deleted: pull again"
-        case RemoteEntryNotFoundError():
+        case errors.RemoteEntryNotFoundError():
             return "it has no config.json"
-        case HfHubHTTPError() if exc.response.status_code in (401, 403):
+        case errors.HfHubHTTPError() if exc.response.status_code in (401, 403):
             return "access denied: check HF_TOKEN"
     return f"its configuration cannot be downloaded: {one_line(exc)}"
 
@@ -300,10 +290,13 @@ def base_pipeline(library: str | None, tags: Iterable[str]) -> str | None:
 NO_CONFIGURATION = "no configuration file: the sweep says what the repository is"
 """How a report counts repositories that say what they are by the names of their files alone."""
 
-_UNREACHABLE = (HubUnavailableError, httpx2.TransportError, OfflineModeIsEnabled)
+_UNREACHABLE = (HubUnavailableError, httpx2.TransportError, errors.OfflineModeIsEnabled)
 """Errors that say nothing about a model: the Hub or the network failed."""
 
-_REFUSED = (ConfigError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError)
+_REFUSED = (
+    *(ConfigError, errors.HfHubHTTPError),
+    *(errors.HFValidationError, errors.LocalEntryNotFoundError),
+)
 """Errors about one model: the Hub answers, but has no configuration that can be used."""
 
 _GIVE_UP_AFTER = 3
@@ -394,7 +387,7 @@ class _Puller:
                 self.listed.append(info)
         except _UNREACHABLE as exc:
             self.message = one_line(exc)
-        except HfHubHTTPError as exc:
+        except errors.HfHubHTTPError as exc:
             raise SourceError(f"{self.api.endpoint} rejects the listing: {one_line(exc)}") from exc
         except (ValueError, TypeError, KeyError) as exc:
             raise SourceError(f"{self.api.endpoint} is not a Hub: {one_line(exc)}") from exc
@@ -453,7 +446,7 @@ class _Puller:
                 return msgspec.structs.replace(listed, problem="the Hub reports no commit")
             listed = msgspec.structs.replace(listed, revision=revision)
             return self._configured(listed, info, revision)
-        except RemoteEntryNotFoundError:
+        except errors.RemoteEntryNotFoundError:
             return listed
         except _REFUSED as exc:
             return msgspec.structs.replace(listed, problem=problem_of(exc))
