@@ -1,17 +1,19 @@
-"""Which stored results `show` means, and what the shell completes of them."""
+"""Which stored results `show` and `leverage` mean, and what the shell completes of them."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
+from click.testing import Result as Done
 
 from compilewatch.cli import completion, group
-from compilewatch.cli.stored_runs import newest_results
+from compilewatch.cli.stored_runs import leverage_command, newest_results
 from compilewatch.cli.stored_runs import show_command as show
-from compilewatch.errors import StoreError, UnknownModelError
+from compilewatch.errors import StoreError, UnknownModelError, UsageError
 from compilewatch.records import FactoryBuild, Result, Status, Target
 from compilewatch.store import Store
 from tests import factories
@@ -109,3 +111,53 @@ def test_a_damaged_line_is_named_wherever_its_result_is_missing(
     said = CliRunner().invoke(group, [*arguments, "--output", str(tmp_path)])
     assert said.output.count(f"{path}:1: damaged line left out") == 1, said.output
     assert said.exit_code == 0
+
+
+# --- leverage ---
+
+SHARED = factories.graph_break()
+OTHER = factories.graph_break("b", "GB0059")
+
+
+@pytest.fixture
+def ranked(tmp_path: Path) -> tuple[str, str]:
+    before = (
+        factories.result("A", breaks=(SHARED,)),
+        factories.result("B", breaks=(SHARED, OTHER)),
+    )
+    after = (factories.result("A"), factories.result("B", breaks=(OTHER,)))
+    return add(tmp_path, *before), add(tmp_path, *after)
+
+
+def leverage(folder: Path, *arguments: str) -> Done:
+    return CliRunner().invoke(leverage_command, [*arguments, "--output", str(folder)])
+
+
+def test_the_latest_run_is_ranked_and_another_one_by_name(
+    tmp_path: Path, ranked: tuple[str, str]
+) -> None:
+    before, latest = ranked
+    assert leverage(tmp_path).output.startswith(f"Run {latest}\n1 model has graph breaks on dynamo")
+    said = leverage(tmp_path, before, "--by", "id", "--top", "1").output
+    assert "2 models have graph breaks" in said
+    assert "GB0170 Data-dependent branching" in said
+    assert "1 model would need steps that are not listed." in said
+
+
+def test_json_has_every_step(tmp_path: Path, ranked: tuple[str, str]) -> None:
+    found = json.loads(leverage(tmp_path, ranked[0], "--json").output)
+    assert [(fix["models"], fix["exact"], fix["affected"]) for fix in found["fixes"]] == [
+        (["A"], True, 2),
+        (["B"], False, 1),
+    ]
+    assert (found["by"], found["broken"], found["left"]) == ("line", 2, 0)
+
+
+def test_wrong_names_are_one_line(tmp_path: Path, ranked: tuple[str, str]) -> None:
+    for arguments, message in (
+        (("nope",), "no run 'nope'"),
+        ((ranked[0], "--target", "dynmo"), "did you mean 'dynamo'"),
+    ):
+        error = leverage(tmp_path, *arguments).exception
+        assert isinstance(error, UsageError)
+        assert message in str(error)
