@@ -1,4 +1,4 @@
-"""What /proc says of processes: which are alive, what they started, and their memory (Linux only).
+"""Programs that run to their end, and what /proc says of processes: alive, started, memory.
 
 Without /proc, no process is alive and nothing is measured. `getrusage` cannot measure the peak of
 a child: its `ru_maxrss` includes the memory that the parent had when it forked, and a worker with
@@ -8,15 +8,85 @@ torch uses more memory than most compilers.
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import tempfile
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 SAMPLE_SECONDS = 0.05
 """The kernel records the peak of each process, so only growth after the last sample and processes
 that live shorter than this are missed."""
+
+
+GRACE_SECONDS = 2.0
+"""The time for a program to write its last words."""
+
+
+class MemoryExpiredError(subprocess.TimeoutExpired):
+    """A program was ended because one of its processes took more memory than it may."""
+
+
+def run(
+    command: Sequence[str],
+    *,
+    seconds: float,
+    memory_bytes: int | None = None,
+    warning: signal.Signals = signal.SIGTERM,
+    content: bytes = b"",
+    **options: Any,
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a program in a session of its own, and end all that it has started at its end.
+
+    Its output goes to files, as a pipe stays open in what it has started. `content` is its standard
+    input, `options` are those of `Popen`. Raises subprocess.TimeoutExpired, with what it printed,
+    where it takes longer than `seconds`, and MemoryExpiredError where one of its processes takes
+    more than `memory_bytes`. It gets the signal `warning` first.
+    """
+    with (
+        tempfile.TemporaryFile() as given,
+        tempfile.TemporaryFile() as output,
+        tempfile.TemporaryFile() as errors,
+    ):
+
+        def printed(file: Any) -> bytes:
+            file.seek(0)
+            return bytes(file.read())
+
+        def exceeded() -> type[subprocess.TimeoutExpired] | None:
+            if time.monotonic() >= end:
+                return subprocess.TimeoutExpired
+            if memory_bytes is not None and (tree_peak_bytes(process.pid) or 0) > memory_bytes:
+                return MemoryExpiredError
+            return None
+
+        given.write(content)
+        given.seek(0)
+        process = subprocess.Popen(
+            command, stdin=given, stdout=output, stderr=errors, start_new_session=True, **options
+        )
+        end = time.monotonic() + seconds
+        limit = None
+        try:
+            while process.poll() is None and (limit := exceeded()) is None:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(SAMPLE_SECONDS)
+            if limit is not None:
+                process.send_signal(warning)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(GRACE_SECONDS)
+        finally:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if limit is not None:
+            raise limit(command, seconds, printed(output), printed(errors))
+        status = process.returncode
+        return subprocess.CompletedProcess(command, status, printed(output), printed(errors))
 
 
 class PeakMemory:

@@ -29,7 +29,7 @@ from packaging.specifiers import SpecifierSet
 
 from compilewatch import __version__
 from compilewatch.config import cache_folder
-from compilewatch.contract import targets
+from compilewatch.contract import processes, targets
 from compilewatch.errors import InterpreterError, StoreError
 from compilewatch.files import DamagedError, from_json, write_atomically
 from compilewatch.records import DEFAULT_ENVIRONMENT, HARNESS_VERSION, Environment, Record, now
@@ -316,14 +316,9 @@ def oneshot(
     chosen: Interpreter, verb: str, request: bytes, timeout_seconds: float
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a verb of `worker.process.oneshot`. Raises subprocess.TimeoutExpired."""
-    return subprocess.run(
-        worker_command(chosen, "oneshot", verb),
-        input=request,
-        env=worker_variables(chosen),
-        capture_output=True,
-        check=False,
-        timeout=timeout_seconds,
-    )
+    command = worker_command(chosen, "oneshot", verb)
+    variables = worker_variables(chosen)
+    return processes.run(command, seconds=timeout_seconds, content=request, env=variables)
 
 
 def last_line(output: bytes) -> str:
@@ -335,13 +330,9 @@ def describe_interpreter(name: str, chosen: Interpreter) -> Environment:
     """Describe an interpreter, which need not have a name yet; see `Environments.describe`."""
     where = f"environment {name!r}: {chosen.path}"
     try:
-        done = subprocess.run(
-            worker_command(chosen, "describe", name, chosen.device),
-            env=worker_variables(chosen),
-            capture_output=True,
-            timeout=DESCRIBE_TIMEOUT_SECONDS,
-            check=False,
-        )
+        command = worker_command(chosen, "describe", name, chosen.device)
+        variables = worker_variables(chosen)
+        done = processes.run(command, seconds=DESCRIBE_TIMEOUT_SECONDS, env=variables)
     except OSError as error:
         raise InterpreterError(f"{where} cannot be run: {error.strerror}") from None
     except subprocess.TimeoutExpired:

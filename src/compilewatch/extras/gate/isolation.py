@@ -15,7 +15,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -23,15 +22,12 @@ from typing import Any
 
 import pytest
 
-from compilewatch.contract.processes import tree_peak_bytes
+from compilewatch.contract import processes
 
 CHILD_OPTION = "compilewatch_child"
 ORDER, OUTPUT, REPORTS, STACKS = "order.json", "output", "reports.jsonl", "stacks"
 
-POLL_SECONDS = 0.05
 _TAIL_CHARACTERS = 4000
-_GRACE_SECONDS = 2.0
-"""The time for a child to write its stacks."""
 
 _FRAME_OF_PYTEST = re.compile(
     r'  File "(.*/(_pytest|pluggy)/.*|<string>|.*/extras/gate/isolation\.py)", line '
@@ -125,41 +121,27 @@ def _run(folder: Path, item: pytest.Item) -> str:
     gib = item.config.getoption("--compilewatch-memory")
     installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     memory = int(gib * 2**30 if gib else 0.75 * installed)
-    with (folder / OUTPUT).open("wb") as output:
-        child = subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", "-c", _PROGRAM, str(folder / ORDER)],
-            cwd=item.config.invocation_params.dir,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    deadline = time.monotonic() + timeout
+    command = [sys.executable, "-X", "faulthandler", "-c", _PROGRAM, str(folder / ORDER)]
+    ended: subprocess.CompletedProcess[bytes] | subprocess.TimeoutExpired
     try:
-        while True:
-            with suppress(subprocess.TimeoutExpired):
-                status = child.wait(POLL_SECONDS)
-                if status >= 0:
-                    return f"the process of the test ended early, with the exit status {status}"
-                name = signal.Signals(-status).name
-                return f"crashed: the process of the test was ended by {name}"
-            if time.monotonic() > deadline:
-                return f"timeout: the test took longer than {timeout:g} seconds"
-            if (tree_peak_bytes(child.pid) or 0) > memory:
-                return f"memory: the test needed more than {memory / 2**30:.3g} GiB"
-    finally:
-        _end(child)
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """End a child and what it has started, after it wrote Python's stacks."""
-    if child.poll() is None:
-        child.send_signal(signal.SIGUSR1)
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(_GRACE_SECONDS)
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
+        ended = processes.run(
+            command,
+            seconds=timeout,
+            memory_bytes=memory,
+            warning=signal.SIGUSR1,  # upon which it writes Python's stacks
+            cwd=item.config.invocation_params.dir,
+        )
+    except subprocess.TimeoutExpired as error:
+        ended = error
+    (folder / OUTPUT).write_bytes((ended.stdout or b"") + (ended.stderr or b""))
+    if isinstance(ended, processes.MemoryExpiredError):
+        return f"memory: the test needed more than {memory / 2**30:.3g} GiB"
+    if isinstance(ended, subprocess.TimeoutExpired):
+        return f"timeout: the test took longer than {timeout:g} seconds"
+    if ended.returncode < 0:
+        name = signal.Signals(-ended.returncode).name
+        return f"crashed: the process of the test was ended by {name}"
+    return f"the process of the test ended early, with the exit status {ended.returncode}"
 
 
 def _output(folder: Path) -> str:
