@@ -243,14 +243,14 @@ def find() -> str | None:
 
 def describe(path: str) -> Compiler:
     """Read version and flags of a compiler. Raises CompilerError if it does not start."""
-    output = _output_of(path, "--version")  # on stderr, in some versions
+    # On stderr, in some versions.
+    output = output_of([path, "--version"], _QUERY_SECONDS, errors_too=True)
     version = _VERSION.search(output)
     if version is None:
         raise CompilerError(f"{path} --version prints no NeuronX Compiler version: reinstall it")
-    listed = frozenset(
-        re.findall(r"(?<![\w-])--[a-z][\w-]+", _output_of(path, "compile", "--help"))
-    )
-    return Compiler(path=path, version=version[1], known=listed)
+    listed = output_of([path, "compile", "--help"], _QUERY_SECONDS, errors_too=True)
+    known = frozenset(re.findall(r"(?<![\w-])--[a-z][\w-]+", listed))
+    return Compiler(path=path, version=version[1], known=known)
 
 
 def folder_of(hlo: Path, target: str) -> Path:
@@ -435,25 +435,31 @@ def tail(path: Path) -> str:
         return ""
 
 
-def _output_of(path: str, *arguments: str) -> str:
+def output_of(command: list[str], seconds: float, *, errors_too: bool = False) -> str:
+    """Run a program of the SDK and return what it printed. Raises CompilerError.
+
+    With `errors_too`, what it printed to its standard error comes with it.
+    """
+    name = f"{Path(command[0]).name} {command[1]}"
     try:
         done = subprocess.run(
-            [path, *arguments],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=_QUERY_SECONDS,
+            stderr=subprocess.STDOUT if errors_too else subprocess.PIPE,
+            text=True,
+            errors="replace",
+            timeout=seconds,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise CompilerError(f"{path} did not respond in {_QUERY_SECONDS:g} s") from None
+        raise CompilerError(f"{name} did not end within {seconds:g} s") from None
     except OSError as error:
-        raise CompilerError(f"{path} cannot be run: {error.strerror}") from None
-    output = done.stdout.decode(errors="replace")
-    if done.returncode:
-        last = (output.strip().splitlines() or ["no message"])[-1]
-        raise CompilerError(f"{path} {arguments[0]} ended with {done.returncode}: {last}")
-    return output
+        raise CompilerError(f"{command[0]} cannot be run: {error.strerror}") from None
+    if done.returncode != 0:
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
+        raise CompilerError(f"{name} failed with exit status {done.returncode}: {lines[-1]}")
+    return done.stdout
 
 
 TOOLS = Path("/opt/aws/neuron/bin")

@@ -10,14 +10,12 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from compilewatch.errors import CompilerError
-from compilewatch.neuron.neuronx_cc import TOOLS
+from compilewatch.neuron.neuronx_cc import TOOLS, output_of
 
 PROGRAMS = ("neuron-explorer", "neuron-profile")
 """The newer program first."""
@@ -33,26 +31,7 @@ _NUMBER = re.compile(r"^-?\d+(\.\d+)?([eE][-+]?\d+)?$")
 _LINE = re.compile(r"^\s*([A-Za-z][\w ./()-]*?)\s*(?:[:=|]|\s{2,})\s*(\S.*?)\s*\|?\s*$")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProfilerTool:
-    """An installed profiler: its `name`, and the path of the program."""
-
-    name: str
-    path: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class NeuronSession:
-    """The files of a captured profile below one folder. `empty` NTFF files captured nothing."""
-
-    folder: Path
-    neffs: tuple[Path, ...]
-    ntffs: tuple[Path, ...]
-    empty: tuple[Path, ...]
-    system: tuple[Path, ...]
-
-
-def find() -> ProfilerTool:
+def find() -> Path:
     """Return the newest installed profiler: beside this Python, on PATH or in /opt/aws/neuron/bin.
 
     Raises CompilerError if there is none.
@@ -62,14 +41,14 @@ def find() -> ProfilerTool:
         path = str(beside) if os.access(beside, os.X_OK) else shutil.which(name)
         path = path or shutil.which(name, path=str(TOOLS))
         if path is not None:
-            return ProfilerTool(name=name, path=path)
+            return Path(path)
     raise CompilerError(
         f"neither {' nor '.join(PROGRAMS)} is on PATH or in {TOOLS}: install aws-neuronx-tools on "
         "an instance with Neuron devices"
     )
 
 
-def capture(tool: ProfilerTool, neff: Path, ntff: Path, *, timeout_seconds: float) -> None:
+def capture(tool: Path, neff: Path, ntff: Path, *, timeout_seconds: float) -> None:
     """Run a NEFF on a NeuronCore and record it; its inputs are zeros.
 
     Raises CompilerError if the program fails or records nothing.
@@ -80,7 +59,7 @@ def capture(tool: ProfilerTool, neff: Path, ntff: Path, *, timeout_seconds: floa
 
 
 def view_command(
-    tool: ProfilerTool, place: Path, *, output_format: str, output_file: Path | None
+    tool: Path, place: Path, *, output_format: str, output_file: Path | None
 ) -> list[str]:
     """Return the arguments that show a NEFF with its NTFF, or a session's folder.
 
@@ -108,42 +87,21 @@ def _neff_of(ntff: Path) -> Path:
     raise CompilerError(f"{ntff}: expected {same.name} beside it, found {len(beside)} NEFF files")
 
 
-def run(tool: ProfilerTool, arguments: list[str], *, timeout_seconds: float) -> str:
+def run(tool: Path, arguments: list[str], *, timeout_seconds: float) -> str:
     """Run the program and return what it printed. Raises CompilerError."""
-    command = f"{tool.name} {arguments[0]}"
-    try:
-        done = subprocess.run(
-            [tool.path, *arguments],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout_seconds,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise CompilerError(f"{command} did not end within {timeout_seconds:g} s") from None
-    except OSError as error:
-        raise CompilerError(f"{tool.path} cannot be run: {error.strerror}") from None
-    if done.returncode != 0:
-        lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
-        raise CompilerError(f"{command} failed with exit status {done.returncode}: {lines[-1]}")
-    return done.stdout
+    return output_of([str(tool), *arguments], timeout_seconds)
 
 
-def session(folder: Path) -> NeuronSession:
-    """Return the files of a session. Raises CompilerError if there is none."""
+def empty_files(folder: Path) -> list[Path]:
+    """Return the NTFF files of a session that captured nothing.
+
+    Raises CompilerError for a folder without a session.
+    """
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    ntffs = tuple(path for path in files if path.suffix == NTFF_SUFFIX)
-    system = tuple(path for path in files if path.name in SESSION_FILES)
-    if not ntffs and not system:
+    ntffs = [path for path in files if path.suffix == NTFF_SUFFIX]
+    if not ntffs and not any(path.name in SESSION_FILES for path in files):
         raise CompilerError(f"{folder} contains neither *{NTFF_SUFFIX} nor {SESSION_FILES[0]}")
-    return NeuronSession(
-        folder=folder,
-        neffs=tuple(path for path in files if path.suffix == NEFF_SUFFIX),
-        ntffs=ntffs,
-        empty=tuple(path for path in ntffs if path.stat().st_size == 0),
-        system=system,
-    )
+    return [path for path in ntffs if path.stat().st_size == 0]
 
 
 def parse_summary(text: str) -> dict[str, float | str]:

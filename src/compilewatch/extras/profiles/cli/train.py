@@ -527,7 +527,7 @@ def summarize_command(*, place: Path, as_json: bool) -> None:
     """Print the figures of a captured profile: time, utilisation, spilled bytes."""
     tool = profiler.find()
     place = _existing(place)
-    if place.is_dir() and (empty := profiler.session(place).empty):
+    if place.is_dir() and (empty := profiler.empty_files(place)):
         raise CompilerError(f"{empty[0]} is empty: nothing was captured")
     arguments = profiler.view_command(tool, place, output_format="summary-json", output_file=None)
     with spinner(f"{tool.name} summarises {place}"):
