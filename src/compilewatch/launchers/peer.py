@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from compilewatch.contract.messages import Lines, Order, Ping, Ready, Report
+from compilewatch.contract.messages import Lines, Ping, Ready, Report
 from compilewatch.environments import Interpreter, worker_command, worker_variables
 from compilewatch.errors import LauncherError
 from compilewatch.records import DeclaredDevice, Environment, Record
@@ -94,7 +94,7 @@ PING_SECONDS = 5.0
 _reports = msgspec.json.Decoder(Report)
 
 
-class ServerProcess:
+class ServerProcess(Peer):
     """A running server. `environment` is None until it is ready; `alive` never becomes True again.
 
     `threads` is the number of its threads once it is ready: with more than one it cannot fork, and
@@ -103,6 +103,7 @@ class ServerProcess:
     `ping_timeout_seconds` is how long a reply to a ping may take before the server counts as hung.
     The server imports in advance what `targets` need; with `single`, what one request needs. Its
     children evaluate for `device` (None: the CPU), which is declared, or present if `real_device`.
+    Raises LauncherError if it cannot be started.
     """
 
     def __init__(
@@ -134,7 +135,7 @@ class ServerProcess:
         elif device is not None:
             command += ["--declare", msgspec.json.encode(device).decode()]
         try:
-            self._peer = Peer(command, worker_variables(chosen, devices=real_device))
+            super().__init__(command, worker_variables(chosen, devices=real_device))
         except OSError as error:
             raise LauncherError(
                 f"environment {environment!r}: {chosen.path} cannot be started: {error.strerror}"
@@ -151,16 +152,12 @@ class ServerProcess:
         """The time since its start."""
         return time.monotonic() - self._started_at
 
-    def send(self, order: Order) -> None:
-        """Send one order. The next `receive` notices it if the server has ended."""
-        self._peer.send(order)
-
-    def receive(self, timeout_seconds: float) -> list[Report]:
+    def reports(self, timeout_seconds: float) -> list[Report]:
         """Its reports, after waiting up to the timeout for the first; updates `alive`.
 
         Raises LauncherError if the server ended or hung before it was ready.
         """
-        lines = self._peer.receive(timeout_seconds)
+        lines = self.receive(timeout_seconds)
         if lines is None:
             self._lost("ended")
             return []
@@ -170,10 +167,6 @@ class ServerProcess:
         for report in reports:
             if isinstance(report, Ready):
                 self.environment, self.threads = report.environment, report.threads
-        self._check_responsive()
-        return reports
-
-    def _check_responsive(self) -> None:
         now = time.monotonic()
         if self.environment is None:
             if now - self._started_at > START_SECONDS:
@@ -184,24 +177,21 @@ class ServerProcess:
                 self.send(Ping())
         elif now - self._pinged_at > self.ping_timeout_seconds:
             self._lost(f"did not respond for {self.ping_timeout_seconds:g} s")
+        return reports
 
     def _lost(self, how: str) -> None:
-        self.kill()
-        code = self._peer.process.returncode
+        self.kill()  # and the kernel kills its children with it
+        self.alive = False
+        code = self.process.returncode
         end = f" by {signal.Signals(-code).name}" if code < 0 and how == "ended" else ""
         self.end_reason = f"the worker server {how}{end}"
         if self.environment is None:
             raise LauncherError(
                 f"the worker of environment {self.name!r} {how} before it was ready: "
-                f"{self._peer.last_line()} (try: compilewatch env check {self.name})"
+                f"{self.last_line()} (try: compilewatch env check {self.name})"
             )
 
-    def kill(self) -> None:
-        """Kill it; the kernel kills its children with it."""
-        self.alive = False
-        self._peer.kill()
-
-    def close(self) -> None:
+    def close(self, timeout_seconds: float | None = None) -> None:
         """Let it end its children and itself; kill it if it does not."""
         self.alive = False
-        self._peer.close(self.ping_timeout_seconds)
+        super().close(self.ping_timeout_seconds if timeout_seconds is None else timeout_seconds)

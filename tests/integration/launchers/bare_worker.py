@@ -15,10 +15,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from compilewatch.contract.messages import ChildResult
 from compilewatch.records import Depth, Phase, Request, Result, Status, Tier
-from compilewatch.worker import phases
 from compilewatch.worker.process import warmup
 
 
@@ -73,7 +74,8 @@ def warm_up(targets: Iterable[str], *, single: bool = False, device: object = No
 
 
 if __name__ == "__main__":
-    phases.evaluate = answer
+    phases: Any = SimpleNamespace(evaluate=answer)  # the real one imports torch
+    sys.modules["compilewatch.worker.phases"] = phases
     warmup.warm_up = warm_up  # type: ignore[assignment]
     warmup.import_modules = lambda targets: None  # type: ignore[assignment,misc]
     _, _, _, module, *rest = sys.argv  # this file, -P, the bootstrap, the module

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count, groupby, zip_longest
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 
@@ -37,6 +37,7 @@ from compilewatch.contract.messages import (
     ChildResult,
     Exited,
     Kill,
+    Marks,
     NotStarted,
     Report,
     Start,
@@ -108,34 +109,18 @@ class Task:
         self.started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
         self.oom_kills_before = oom_kills()
 
-    def again(
-        self, number: int, folder: Path, tier: Tier, attempt: Attempt | None, *, alone: bool
-    ) -> None:
-        """Prepare for another child; `attempt` says how this one ended (None: it never ran)."""
-        if attempt is not None:
-            self.attempts.append(attempt)
-        self.id = number
-        self.folder = folder
-        self.tier = tier
-        self.alone = alone
-        self.pid = None
-        self.ending = None
-        self.kills = []
-
-    def phase(self) -> Phase:
-        marks = read_marks(self.folder)
-        return marks[-1][0] if marks else Phase.SETUP
+    def marks(self) -> Marks:
+        """The phases that its child has entered."""
+        return read_marks(self.folder) or ((Phase.SETUP, self.started_monotonic),)
 
     def running(self, now: float) -> Running:
         """The phase in which its child is."""
-        marks = read_marks(self.folder) or ((Phase.SETUP, self.started_monotonic),)
-        phase, begun = marks[-1]
+        phase, begun = self.marks()[-1]
         return Running(name=self.request.model.name, doing=phase.value, seconds=now - begun)
 
     def over_limit(self, now: float) -> ChildEnding | None:
         """The ending of a child that has exceeded a deadline or its memory limit, else None."""
-        marks = read_marks(self.folder) or ((Phase.SETUP, self.started_monotonic),)
-        phase, begun = marks[-1]
+        phase, begun = self.marks()[-1]
         limits = self.request.deadlines
         if now - begun > limits.of(phase):
             detail = f"{phase} did not finish within {limits.of(phase):g} s"
@@ -154,17 +139,18 @@ class Task:
         """How a child ended that wrote no result."""
         if self.ending is not None:
             return self.ending
-        phase = self.phase()
+        status, phase = Status.CRASHED, self.marks()[-1][0]
         if exited is None:
-            return ChildEnding(status=Status.CRASHED, phase=phase, detail=f"ended in {phase}")
-        if exited.signal is None:
+            how = f"ended in {phase}"
+        elif exited.signal is None:
             how = f"exit code {exited.exit_code} in {phase}, without a result"
-            return ChildEnding(status=Status.CRASHED, phase=phase, detail=how)
-        if exited.signal == signal.SIGKILL and oom_kills() > self.oom_kills_before:
-            how = f"killed in {phase}: the machine ran out of memory"
-            return ChildEnding(status=Status.OOM, phase=phase, detail=how)
-        how = f"{signal_name(exited.signal)} in {phase}"
-        return ChildEnding(status=Status.CRASHED, phase=phase, detail=how)
+        elif exited.signal == signal.SIGKILL and oom_kills() > self.oom_kills_before:
+            status, how = Status.OOM, f"killed in {phase}: the machine ran out of memory"
+        elif exited.signal in set(signal.Signals):
+            how = f"{signal.Signals(exited.signal).name} in {phase}"
+        else:
+            how = f"signal {exited.signal} in {phase}"
+        return ChildEnding(status=status, phase=phase, detail=how)
 
     def result(self, ending: ChildEnding, exited: Exited | None) -> Result:
         """The result for a child that wrote none, with the end of its output."""
@@ -180,7 +166,7 @@ class Task:
             tier=self.tier,
             depth=Depth.REDUCED if self.tier is Tier.REAL else self.request.depth,
             detail=ending.detail,
-            durations=self.durations(now),
+            durations=durations(self.marks(), now) if self.pid is not None else {},
             error=ErrorRecord(
                 type=kind,
                 message=ending.detail,
@@ -192,10 +178,6 @@ class Task:
             ),
             started_at=self.started_at,
         )
-
-    def durations(self, end: float) -> dict[str, float]:
-        marks = read_marks(self.folder) or ((Phase.SETUP, self.started_monotonic),)
-        return durations(marks, end) if self.pid is not None else {}
 
     def completed(
         self, result: Result, exited: Exited | None, digest: str, scratch: Path
@@ -235,13 +217,6 @@ def oom_kills() -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
-
-
-def signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def file_tail(path: Path) -> str:
@@ -309,7 +284,7 @@ class LocalExecution:
             if following is not None and len(self.sent) < self.launcher.jobs:
                 self.launcher.prepare(following)
                 following = None
-            for report in server.receive(POLL_SECONDS if self.sent else 0.0):
+            for report in server.reports(POLL_SECONDS if self.sent else 0.0):
                 self._take(report)
             self.launcher.warn_if_slow(server)
             if server.alive:
@@ -400,7 +375,7 @@ class LocalExecution:
 
     def _lost(self, task: Task, why: str) -> None:
         """Retry a lost task alone, since another task may be the cause; fail it the second time."""
-        ending = ChildEnding(status=Status.CRASHED, phase=task.phase(), detail=why)
+        ending = ChildEnding(status=Status.CRASHED, phase=task.marks()[-1][0], detail=why)
         result = task.result(ending, None)
         if task.alone:
             detail = f"{why}, twice, the second time without other requests running"
@@ -458,11 +433,16 @@ class LocalExecution:
         tier: Tier | None = None,
         alone: bool = False,
     ) -> None:
-        """Queue a task for another child, with a new id: reports on the old one may still come."""
+        """Queue a task for another child, with a new id: reports on the old one may still come.
+
+        `attempt` says how this child ended (None: it never ran).
+        """
         del self.sent[task.id]
         shutil.rmtree(task.folder, ignore_errors=True)
-        number, folder = self._place(task.request)
-        task.again(number, folder, tier or task.tier, attempt, alone=alone)
+        task.id, task.folder = self._place(task.request)
+        task.attempts += [attempt] if attempt is not None else []
+        task.tier, task.alone = tier or task.tier, alone
+        task.pid, task.ending, task.kills = None, None, []
         self.retries.append(task)
 
     def _finish(self, task: Task, result: Result, exited: Exited | None) -> None:
@@ -609,31 +589,21 @@ class LocalLauncher:
         if self._server is None and self._next is not None and self._next.suits(*worker):
             self._server, self._next = self._next, None
         if self._server is None:
-            self._server = self._start(name, targets, device, real_device)
+            self._server = self._start(name, targets, device=device, real_device=real_device)
         return self._server
 
     def prepare(self, batch: LocalExecution) -> None:
         """Start the server of the next batch. If that fails, it is said when it is needed."""
         if self._next is None:
             with contextlib.suppress(CompilewatchError):
-                self._next = self._start(batch.name, batch.targets, batch.device, batch.real_device)
+                self._next = self._start(
+                    batch.name, batch.targets, device=batch.device, real_device=batch.real_device
+                )
 
-    def _start(
-        self,
-        name: str,
-        targets: Iterable[str],
-        device: DeclaredDevice | None,
-        real_device: bool,
-    ) -> ServerProcess:
+    def _start(self, name: str, targets: Iterable[str], **options: Any) -> ServerProcess:
+        chosen, seconds = self._known.interpreter(name), self._timeout_seconds
         return ServerProcess(
-            name,
-            self._known.interpreter(name),
-            self.jobs,
-            self._timeout_seconds,
-            targets,
-            single=self._single,
-            device=device,
-            real_device=real_device,
+            name, chosen, self.jobs, seconds, targets, single=self._single, **options
         )
 
     def warn_if_slow(self, server: ServerProcess) -> None:

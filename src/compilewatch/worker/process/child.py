@@ -1,5 +1,9 @@
 """One child: it gets its own session and limits, evaluates one request, and ends by `os._exit`.
 
+`worker.process.child FOLDER SERVER_PID` is one that is not a fork of the server, which starts it
+where it cannot fork. It reads its request from `start.json` in FOLDER and imports torch itself, in
+the phase `setup`, whose deadline includes the import.
+
 Reserve memory for Python frames, so that deep recursion does not map memory again and again.
 
 CPython keeps the frames of a thread in chunks of 16 KiB that it maps when a call needs one and
@@ -31,6 +35,7 @@ from compilewatch.contract.messages import (
     NO_RESULT,
     PHASES_FILE,
     RESULT_FILE,
+    START_FILE,
     STDERR_FILE,
     STDOUT_FILE,
     Start,
@@ -40,7 +45,7 @@ from compilewatch.contract.messages import (
 )
 from compilewatch.errors import CompilewatchError
 from compilewatch.records import Phase, Request, Tier
-from compilewatch.worker import forked, phases
+from compilewatch.worker import forked
 
 SLOTS = 2**20 + 2**16
 """Words in the frame of `with_large_frame`: 8.5 MiB. Its chunk has 16 MiB, which leaves 7 MiB.
@@ -122,6 +127,8 @@ def evaluate(start: Start, folder: Path, prepare: Callable[[], None]) -> None:
     mark = _marker(folder, marks)
     mark(Phase.SETUP)
     prepare()
+    from compilewatch.worker import phases
+
     (folder / ARTIFACTS_FOLDER).mkdir(exist_ok=True)
     written = with_large_frame(lambda: phases.evaluate(start.request, start.tier, folder, mark))
     mark(Phase.DONE)
@@ -220,3 +227,12 @@ def _mapped_bytes() -> int:
     except OSError:
         return 4 * 2**30
     return data_pages * os.sysconf("SC_PAGE_SIZE")
+
+
+if __name__ == "__main__":
+    from compilewatch.worker.process import warmup
+
+    path, server = sys.argv[1:]
+    given = msgspec.json.decode((Path(path) / START_FILE).read_bytes(), type=Start)
+    target = given.request.target.name
+    main(given, int(server), prepare=lambda: warmup.import_modules([target]))

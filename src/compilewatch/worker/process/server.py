@@ -187,7 +187,7 @@ class Server:
 
 
 def _spawn(start: Start) -> int:
-    """Start a process that runs `spawned`, with the command that started this server.
+    """Start a process that runs `child`, with the command that started this server.
 
     `posix_spawn` neither copies threads nor runs Python code in the new process before the
     program starts, so it is safe here.
@@ -195,7 +195,7 @@ def _spawn(start: Start) -> int:
     files.replace(Path(start.folder) / START_FILE, msgspec.json.encode(start))
     package = "compilewatch.worker.process"
     end = sys.orig_argv.index(f"{package}.server")
-    command = [*sys.orig_argv[:end], f"{package}.spawned", start.folder, str(os.getpid())]
+    command = [*sys.orig_argv[:end], f"{package}.child", start.folder, str(os.getpid())]
     return os.posix_spawn(sys.executable, command, os.environ)
 
 

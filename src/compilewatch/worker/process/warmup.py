@@ -44,12 +44,8 @@ MODULES = (
     "transformers.tokenization_utils_tokenizers",
     "transformers.video_processing_utils",
     "compilewatch.worker.process.child",
-    "compilewatch.worker.model.construct",
-    "compilewatch.worker.example_inputs",
-    "compilewatch.worker.model.resolve",
-    "compilewatch.worker.model.overrides",
+    "compilewatch.worker.phases",
     "compilewatch.worker.model.shrink",
-    "compilewatch.worker.subject",
     "compilewatch.worker.targets.dynamo.target",
 )
 """Imported in this order. Modules that this environment lacks are left out: a child that needs one

@@ -242,7 +242,7 @@ class StubServer:
         if isinstance(order, Start):
             self._reports += self._script(order)
 
-    def receive(self, timeout_seconds: float) -> list[Any]:
+    def reports(self, timeout_seconds: float) -> list[Any]:
         reports, self._reports = self._reports, []
         return reports
 
@@ -333,7 +333,7 @@ class LastOfBatch(StubServer):
         self._started = started
         self._polls = 0
 
-    def receive(self, timeout_seconds: float) -> list[Any]:
+    def reports(self, timeout_seconds: float) -> list[Any]:
         self._polls += 1
         assert self._polls < 100, "nothing was started in advance"
         starts = [order.id for order in self.orders if isinstance(order, Start)]
@@ -380,7 +380,7 @@ def test_a_server_that_was_started_in_advance_ends_with_its_launcher(
         prepared = launcher._next
         assert prepared is not None
         answers.close()  # type: ignore[attr-defined]
-    assert gone(prepared._peer.process.pid)
+    assert gone(prepared.process.pid)
 
 
 def test_the_next_server_that_cannot_start_loses_no_result_of_this_one(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,8 +16,6 @@ from compilewatch.contract.messages import (
     Abandon,
     Exited,
     Kill,
-    Lines,
-    Order,
     Ping,
     Pong,
     Ready,
@@ -29,34 +25,23 @@ from compilewatch.contract.messages import (
     read_marks,
     read_result,
 )
+from compilewatch.launchers.peer import Peer
 from compilewatch.records import ClassBuild, ModelSpec, Request, Target, Tier
 
 BARE = Path(__file__).parents[2] / "launchers" / "bare_worker.py"
 
 
-class Peer:
-    """The launcher's end."""
+class Server(Peer):
+    """The launcher's end of a server."""
 
     def __init__(self, jobs: int, folder: Path) -> None:
         self.folder = folder
-        ours, theirs = socket.socketpair()
-        ours.settimeout(60)
         begin = [sys.executable, str(BARE), "-P", "-m", "compilewatch.worker.process.server"]
-        with theirs:
-            self.process = subprocess.Popen(
-                [*begin, "--channel", str(theirs.fileno()), "--jobs", str(jobs)],
-                pass_fds=[theirs.fileno()],
-                stderr=subprocess.PIPE,
-                env={**os.environ, "TMPDIR": str(folder)},
-            )
-        self.lines = Lines(ours)
+        super().__init__([*begin, "--jobs", str(jobs)], {**os.environ, "TMPDIR": str(folder)})
         self._reports: list[Report] = []
         ready = self.next()
         assert isinstance(ready, Ready)
         self.ready = ready
-
-    def send(self, order: Order) -> None:
-        self.lines.send(order)
 
     def start(self, number: int, name: str) -> Path:
         folder = self.folder / str(number)
@@ -68,28 +53,24 @@ class Peer:
 
     def next(self) -> Report:
         while not self._reports:
-            lines = self.lines.receive()
-            assert lines is not None, "the server hung up"
+            lines = self.receive(60.0)
+            assert lines, "the server hung up"
             self._reports += [msgspec.json.decode(line, type=Report) for line in lines]
         return self._reports.pop(0)
 
-    def close(self) -> None:
-        self.lines.channel.close()
-        self.process.kill()
-        self.process.communicate()
-
 
 @pytest.fixture
-def peer(tmp_path: Path) -> Iterator[Callable[[int], Peer]]:
-    made: list[Peer] = []
+def peer(tmp_path: Path) -> Iterator[Callable[[int], Server]]:
+    made: list[Server] = []
 
-    def make(jobs: int) -> Peer:
-        made.append(Peer(jobs, tmp_path))
+    def make(jobs: int) -> Server:
+        made.append(Server(jobs, tmp_path))
         return made[-1]
 
     yield make
     for each in made:
-        each.close()
+        each.kill()
+        each.close(60.0)
 
 
 def expect_started(report: Report, number: int) -> int:
@@ -104,10 +85,14 @@ def expect_exited(report: Report, number: int) -> Exited:
     return report
 
 
+@pytest.mark.parametrize("threads", [1, 2])
 def test_a_child_leaves_its_result_in_its_folder_and_its_end_is_reported(
-    peer: Callable[[int], Peer],
+    peer: Callable[[int], Server], monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
+    """A server with two threads starts a process for each request."""
+    monkeypatch.setenv("BARE_WORKER_THREADS", str(threads - 1))
     server = peer(1)
+    assert server.ready.threads == threads
     folder = server.start(7, "ok")
     pid = expect_started(server.next(), 7)
     exited = expect_exited(server.next(), 7)
@@ -118,10 +103,19 @@ def test_a_child_leaves_its_result_in_its_folder_and_its_end_is_reported(
     assert answer.result.request.key == "7"
     assert [phase.value for phase, _ in read_marks(folder)] == ["setup", "create", "done"]
     assert (folder / "artifacts/pid").read_text() == str(pid)
+    hanging = server.start(8, "hang")
+    pid = expect_started(server.next(), 8)
+    wait_for(lambda: (hanging / "artifacts/pid").exists())
+    assert os.getsid(pid) == pid
+    command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    assert (b"compilewatch.worker.process.child" in command) is (threads == 2)
+    server.close(60.0)
+    assert server.process.returncode == 0
+    assert not Path(f"/proc/{pid}").exists()
 
 
 def test_children_are_sessions_of_their_own_and_write_into_their_folder(
-    peer: Callable[[int], Peer],
+    peer: Callable[[int], Server],
 ) -> None:
     server = peer(1)
     folder = server.start(1, "hang")
@@ -139,7 +133,7 @@ def test_children_are_sessions_of_their_own_and_write_into_their_folder(
 
 
 def test_no_more_than_its_jobs_run_and_the_next_needs_no_order(
-    peer: Callable[[int], Peer],
+    peer: Callable[[int], Server],
 ) -> None:
     server = peer(1)
     for number in (1, 2, 3):
@@ -149,7 +143,7 @@ def test_no_more_than_its_jobs_run_and_the_next_needs_no_order(
     assert [report.id for report in order if isinstance(report, Exited)] == [1, 2, 3]
 
 
-def test_a_kill_reaches_the_child_and_is_reported(peer: Callable[[int], Peer]) -> None:
+def test_a_kill_reaches_the_child_and_is_reported(peer: Callable[[int], Server]) -> None:
     server = peer(1)
     server.start(1, "hang")
     expect_started(server.next(), 1)
@@ -160,7 +154,7 @@ def test_a_kill_reaches_the_child_and_is_reported(peer: Callable[[int], Peer]) -
     assert server.next() == Pong()
 
 
-def test_an_abandoned_child_gives_its_slot_away(peer: Callable[[int], Peer]) -> None:
+def test_an_abandoned_child_gives_its_slot_away(peer: Callable[[int], Server]) -> None:
     server = peer(1)
     server.start(1, "hang")
     server.start(2, "ok")
@@ -172,52 +166,15 @@ def test_an_abandoned_child_gives_its_slot_away(peer: Callable[[int], Peer]) -> 
     expect_exited(server.next(), 2)
 
 
-def test_the_end_of_the_launcher_ends_server_and_children(peer: Callable[[int], Peer]) -> None:
-    server = peer(2)
-    server.start(1, "hang")
-    pid = expect_started(server.next(), 1)
-    server.lines.channel.close()
-    assert server.process.wait(timeout=60) == 0
-    assert not Path(f"/proc/{pid}").exists()
-
-
 def test_a_server_leaves_nothing_in_the_temporary_folder(
-    peer: Callable[[int], Peer], tmp_path: Path
+    peer: Callable[[int], Server], tmp_path: Path
 ) -> None:
     server = peer(1)
     inside = next(tmp_path.glob("compilewatch-*"))
     (inside / "cache_of_a_killed_child").mkdir()
-    server.lines.channel.close()
-    assert server.process.wait(timeout=60) == 0
+    server.close(60.0)
+    assert server.process.returncode == 0
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_server_with_two_threads_starts_a_process_for_each_request(
-    peer: Callable[[int], Peer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BARE_WORKER_THREADS", "1")
-    server = peer(1)
-    assert server.ready.threads == 2
-    folder = server.start(7, "ok")
-    pid = expect_started(server.next(), 7)
-    exited = expect_exited(server.next(), 7)
-    assert (exited.exit_code, exited.signal) == (0, None)
-    answer = read_result(folder)
-    assert answer is not None
-    assert answer.result.request.key == "7"
-    assert (folder / "artifacts/pid").read_text() == str(pid)
-    hanging = server.start(8, "hang")
-    pid = expect_started(server.next(), 8)
-    wait_for(lambda: (hanging / "artifacts/pid").exists())
-    assert os.getsid(pid) == pid
-    assert b"compilewatch.worker.process.spawned" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    server.lines.channel.close()
-    assert server.process.wait(timeout=60) == 0
-    assert not Path(f"/proc/{pid}").exists()
-
-
-def test_a_server_that_may_fork_has_one_thread(peer: Callable[[int], Peer]) -> None:
-    assert peer(1).ready.threads == 1
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:

@@ -29,7 +29,7 @@ def test_the_cuda_build_without_a_device_keeps_one_thread(
     assert answer.result.status is Status.PASS
     server = warm_launcher.server("default")
     assert server.threads == 1
-    log = Path(f"/proc/{server._peer.process.pid}/fd/2").read_text()
+    log = Path(f"/proc/{server.process.pid}/fd/2").read_text()
     assert "warm-up:" not in log
 
 

@@ -52,42 +52,40 @@ LIMIT = 2**30
 
 
 @pytest.fixture
-def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
+def task(tmp_path: Path) -> Task:
     """A child in its first phase, which may take 10 s of 100 s in all."""
     deadlines = Deadlines(setup_seconds=10.0, total_seconds=100.0)
     request = factories.request(deadlines=deadlines, memory_limit_bytes=LIMIT)
     made = Task(id=1, request=request, tier=Tier.FAKE, folder=tmp_path)
     made.started(4711, time.monotonic())
-    monkeypatch.setattr(watch, "resident_bytes", lambda pid: 0)
     return made
 
 
-@pytest.mark.parametrize(("used", "status"), [(LIMIT, None), (LIMIT + 1, Status.OOM)])
-def test_a_child_is_given_its_limit_of_memory_and_no_byte_more(
-    task: Task, used: int, status: Status | None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("used", "seconds", "begun", "status"),
+    [
+        (LIMIT, 0.0, 0.0, None),
+        (LIMIT + 1, 0.0, 0.0, Status.OOM),
+        (0, 10.0, 0.0, None),
+        (0, 10.5, 0.0, Status.TIMEOUT),
+        (0, 99.0, 99.0, None),
+        (0, 101.0, 101.0, Status.TIMEOUT),  # each phase in time: the last one has only begun
+    ],
+)
+def test_a_child_is_given_its_memory_and_its_time_and_no_more(
+    task: Task,
+    used: int,
+    seconds: float,
+    begun: float,
+    status: Status | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(watch, "resident_bytes", lambda pid: used if pid == 4711 else 0)
-    verdict = task.over_limit(task.started_monotonic)
-    assert (verdict.status if verdict else None) is status
-
-
-@pytest.mark.parametrize(("seconds", "status"), [(10.0, None), (10.5, Status.TIMEOUT)])
-def test_a_phase_is_given_its_deadline(task: Task, seconds: float, status: Status | None) -> None:
-    verdict = task.over_limit(task.started_monotonic + seconds)
-    assert (verdict.status if verdict else None) is status
-    assert verdict is None or verdict.phase is Phase.SETUP
-
-
-@pytest.mark.parametrize(("seconds", "status"), [(99.0, None), (101.0, Status.TIMEOUT)])
-def test_all_phases_together_are_given_the_deadline_in_all(
-    task: Task, seconds: float, status: Status | None
-) -> None:
-    """Each phase in time: the last one has only begun."""
-    now = task.started_monotonic + seconds
-    marks = ((Phase.SETUP, task.started_monotonic), (Phase.CREATE, now))
-    (task.folder / PHASES_FILE).write_bytes(msgspec.json.encode(marks))
-    verdict = task.over_limit(now)
-    assert (verdict.status if verdict else None) is status
-    assert (
-        verdict is None or verdict.detail == "did not finish within 100 s in total; was in create"
-    )
+    start = task.started_monotonic
+    if begun:
+        marks = ((Phase.SETUP, start), (Phase.CREATE, start + begun))
+        (task.folder / PHASES_FILE).write_bytes(msgspec.json.encode(marks))
+    ending = task.over_limit(start + seconds)
+    assert (ending.status if ending else None) is status
+    if ending is not None and begun:
+        assert ending.detail == "did not finish within 100 s in total; was in create"
