@@ -855,31 +855,22 @@ class VariantResult(Record, frozen=True, kw_only=True):
         return self.status in (Status.PASS, Status.GRAPH_BREAK, Status.ERROR)
 
 
-class Result(Record, frozen=True, kw_only=True):
-    """The outcome of a request. A number that was not measured is None, never zero.
+class TargetOutcome(Record, frozen=True, kw_only=True):
+    """What a target found. A number that was not measured is None, never zero.
 
     `detail` is one line for users. `graph_breaks` is the total number of occurrences and equals the
     sum over `breaks`; `unattributed` is how many of them have no reason from torch (they are also
     in `breaks`, with the code `unattributed`). `graph_ops` is the number of operations of each
     captured graph, in order, and `graph_ends` is the index in `breaks` of the break that ended each
     graph (-1 for none). Both cover only the first graphs, and are empty where none were counted.
-    `durations` maps phases to seconds. `reused_from` is the run from which this result was taken.
-    `artifacts` are paths relative to the folder of the run. `dtype` is the type of the model's
-    weights, None where none was built. `probed` means that only the first graph break was
-    looked for, because the model cannot run without values on a device that is only declared.
-    `variants` are the results of all input variants if there is more than one; `variant` is the
-    worst of them, which everything else in the result is about. Everything is about the first call
-    of a model that nothing has called; `second_call` is set if the next one, with equal inputs,
-    differs.
+    `artifacts` are paths relative to the folder of the run. `probed` means that only the first
+    graph break was looked for, because the model cannot run without values on a device that is only
+    declared. `variants` are the results of all input variants if there is more than one; `variant`
+    is the worst of them, which everything else is about. Everything is about the first call of a
+    model that nothing has called; `second_call` is set if the next one, with equal inputs, differs.
     """
 
-    request: Request
     status: Status
-    phase: Phase
-    tier: Tier
-    depth: Depth
-    schema_version: int = RESULT_VERSION
-    harness_version: int = HARNESS_VERSION
     detail: str = ""
     graphs: int | None = None
     graph_breaks: int | None = None
@@ -893,22 +884,37 @@ class Result(Record, frozen=True, kw_only=True):
     breaks: tuple[GraphBreak, ...] = ()
     capture: CaptureFigures | None = None
     second_call: SecondCall | None = None
-    durations: dict[str, float] = {}
-    peak_memory_bytes: int | None = None
-    parameters: int | None = None
     numerics: Numerics | None = None
     details: Details | None = None
     error: ErrorRecord | None = None
+    artifacts: tuple[str, ...] = ()
+    probed: bool = False
+    variant: str = ""
+    variants: tuple[VariantResult, ...] = ()
+
+
+class Result(TargetOutcome, frozen=True, kw_only=True):
+    """The outcome of a request.
+
+    `durations` maps phases to seconds. `reused_from` is the run from which this result was taken.
+    `dtype` is the type of the model's weights, None where none was built.
+    """
+
+    request: Request
+    phase: Phase
+    tier: Tier
+    depth: Depth
+    schema_version: int = RESULT_VERSION
+    harness_version: int = HARNESS_VERSION
+    durations: dict[str, float] = {}
+    peak_memory_bytes: int | None = None
+    parameters: int | None = None
     inputs: tuple[TensorSummary, ...] = ()
     inputs_strategy: str = ""
-    artifacts: tuple[str, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     started_at: str = ""
     environment_digest: str = ""
     dtype: str | None = None
-    probed: bool = False
-    variant: str = ""
-    variants: tuple[VariantResult, ...] = ()
     reused_from: str | None = None
     expectation: str | None = None
 

@@ -17,13 +17,12 @@ import torch
 from breaks import CASES, Case
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from compilewatch.records import FactoryBuild, ModelSpec, Request, Target, Tier
+from compilewatch.records import FactoryBuild, ModelSpec, Request, Target, TargetOutcome, Tier
 from compilewatch.worker import forked
 from compilewatch.worker.model.fake_mode import InputAwareFakeMode
 from compilewatch.worker.process import warmup
 from compilewatch.worker.reproduce import script
 from compilewatch.worker.subject import ExampleInputs, Subject
-from compilewatch.worker.targets import TargetOutcome
 from compilewatch.worker.targets.dynamo.target import DynamoTarget
 
 FACTORIES = """

@@ -156,7 +156,7 @@ def check(
     from compilewatch.worker.caller.evaluation import evaluate
 
     with _ONE_AT_A_TIME:
-        evaluation = evaluate(
+        result, recompilations, files, left = evaluate(
             model,
             invocations,
             mode=records.Mode(mode),
@@ -164,13 +164,8 @@ def check(
             dynamic=dynamic,
             numerics=numerics,
         )
-    again = evaluation.recompilations if calls is not None else ()
-    return CheckResult(
-        result=cast("Result", evaluation.result),
-        recompilations=again,
-        files=evaluation.files,
-        left=evaluation.left,
-    )
+    again = recompilations if calls is not None else ()
+    return CheckResult(result=result, recompilations=again, files=files, left=left)
 
 
 def _call(arguments: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

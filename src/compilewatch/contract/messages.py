@@ -153,15 +153,16 @@ def _without_surrogates(value: Any) -> Any:
         return {
             _without_surrogates(key): _without_surrogates(inner) for key, inner in value.items()
         }
-    return [_without_surrogates(inner) for inner in value] if isinstance(value, list) else value
+    if isinstance(value, list | tuple):
+        return [_without_surrogates(inner) for inner in value]
+    return value
 
 
 class Lines:
     """One end of a socket: splits received data into lines, and sends each message as a line.
 
     It is for every process that stays: the servers of workers and of profiles, and the driver of a
-    cluster. A step of XLA splits the lines of its pipe itself, because what it imports is part of
-    the key of its results; a sandbox exchanges frames, which hold files.
+    cluster. A sandbox exchanges frames, which hold files.
     """
 
     def __init__(self, channel: socket.socket) -> None:

@@ -13,11 +13,13 @@ import contextlib
 import ctypes
 import faulthandler
 import os
+import select
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+import time
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -25,23 +27,25 @@ import msgspec
 
 from compilewatch.contract.failures import RecordedError, error_record, one_line, type_names
 from compilewatch.contract.messages import encoded
-from compilewatch.records import ErrorRecord, Record
+from compilewatch.records import ErrorRecord
 
 LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 _PR_SET_PDEATHSIG = 1  # prctl.h
+_POLL_SECONDS = 1.0
 
 _Value = TypeVar("_Value")
+_Answer = tuple[msgspec.Raw, list[str], tuple[ErrorRecord, str, list[str]] | None]
+"""What a fork writes at its end: the value, the log, and the exception that ended the call."""
 
 
-class _Ending(Record, frozen=True, kw_only=True):
-    """What a fork writes at its end: an encoded value, or the exception that ended the call."""
+class ForkEndedError(Exception):
+    """A fork ended without a value: by itself (`how` says it), or for a limit (`late`)."""
 
-    value: bytes = b""
-    log: tuple[str, ...] = ()
-    record: ErrorRecord | None = None
-    line: str = ""
-    names: tuple[str, ...] = ()
+    def __init__(self, how: str, *, late: bool) -> None:
+        super().__init__(how if late else f"its process ended by {how}")
+        self.how = how
+        self.late = late
 
 
 def possible() -> bool:
@@ -61,7 +65,9 @@ def fork() -> int:
     A fork does not inherit the death signal of its parent, so each needs one of its own.
     """
     parent = os.getpid()
-    pid = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+        pid = os.fork()
     if pid == 0:
         die_with(parent)
     return pid
@@ -75,59 +81,93 @@ def die_with(parent: int) -> None:
             os._exit(0)
 
 
-def in_fork(function: Callable[[], _Value], kind: type[_Value], log: list[str]) -> _Value:
+def in_fork(
+    function: Callable[[], _Value],
+    kind: Any,
+    log: list[str] | None = None,
+    *,
+    limit_seconds: float | None = None,
+    idle_seconds: float | None = None,
+) -> _Value:
     """Call a function in a fork of this process and return what it returns.
 
     `kind` is the type of the value, which msgspec must be able to encode. What the function adds to
     `log` in the fork is added to it here too. An exception of the function becomes a
-    `RecordedError`. If a signal or `os._exit` ends the fork, this process ends in the same way,
-    because the call would have ended it.
+    `RecordedError`.
+
+    If a signal or `os._exit` ends the fork, this process ends in the same way, because the call
+    would have ended it. With a limit, that raises `ForkEndedError`, and so does a fork that takes
+    longer than `limit_seconds`, or uses no CPU time for `idle_seconds`; it is killed with its
+    process group, if it has one.
     """
+    limited = limit_seconds is not None or idle_seconds is not None
     read, write = os.pipe()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    with _termination_delayed() as mask:
+    flush()
+    # The fork gets a SIGTERM too, and its stack, written first, says where a model was.
+    delayed = () if limited else (signal.SIGTERM,)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, delayed)
+    try:
         pid = fork()
         if pid == 0:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             os.close(read)
-            _call(function, write, log)
+            _call(function, write, [] if log is None else log)
         os.close(write)
-        with os.fdopen(read, "rb") as stream:
-            written = stream.read()
-        _, status = os.waitpid(pid, 0)
-    if not written:
+        try:
+            answer = _read(read, pid, limit_seconds, idle_seconds)
+        finally:
+            os.close(read)
+            if limited:
+                for kill in (os.killpg, os.kill):
+                    with contextlib.suppress(OSError):
+                        kill(pid, signal.SIGKILL)
+            status = _reap(pid)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    if not answer and not limited:
         _end_like(status)
-    ending = msgspec.msgpack.decode(written, type=_Ending)
-    log[:] = ending.log
-    if ending.record is not None:
-        raise RecordedError(ending.record, line=ending.line, names=ending.names)
-    return msgspec.msgpack.decode(ending.value, type=kind)
+    if not answer:
+        how = signal.Signals(-status).name if status < 0 else f"exit code {status}"
+        raise ForkEndedError(how, late=False)
+    value, ended_log, failure = msgspec.msgpack.decode(answer, type=_Answer)
+    if log is not None:
+        log[:] = ended_log
+    if failure is not None:
+        record, line, names = failure
+        raise RecordedError(record, line=line, names=names)
+    result: _Value = msgspec.msgpack.decode(value, type=kind)
+    return result
 
 
 def _call(function: Callable[[], object], write: int, log: list[str]) -> NoReturn:
     code = 1
     try:
         renew_thread_pool()
-        ending = msgspec.structs.replace(_ending(function), log=tuple(log))
+        answer = _answer(function, log)
+        flush()
         with os.fdopen(write, "wb") as stream:
-            stream.write(encoded(ending, msgspec.msgpack.encode))
+            stream.write(answer)
         code = 0
     finally:
         if code:
             sys.excepthook(*sys.exc_info())
-        with contextlib.suppress(OSError, ValueError):
-            sys.stdout.flush()
-            sys.stderr.flush()
+            flush()
         os._exit(code)
 
 
-def _ending(function: Callable[[], object]) -> _Ending:
+def _answer(function: Callable[[], object], log: list[str]) -> bytes:
     try:
-        return _Ending(value=encoded(function(), msgspec.msgpack.encode))
+        return encoded((function(), log, None), msgspec.msgpack.encode)
     except BaseException as error:  # noqa: BLE001  (whatever code of the model raises)
-        names = tuple(sorted(type_names(error)))
-        return _Ending(record=error_record(error), line=one_line(error), names=names)
+        failure = (error_record(error), one_line(error), sorted(type_names(error)))
+        return encoded((None, log, failure), msgspec.msgpack.encode)
+
+
+def flush() -> None:
+    """Write what Python holds back, so that no fork writes it again."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            stream.flush()
 
 
 def renew_thread_pool() -> None:
@@ -139,27 +179,61 @@ def renew_thread_pool() -> None:
     """
     torch: Any = sys.modules.get("torch")
     if torch is not None:
-        torch.set_num_threads(torch.get_num_threads())
+        torch.set_num_threads(1)
 
 
-@contextmanager
-def _termination_delayed() -> Iterator[Iterable[int]]:
-    """Delay SIGTERM: the fork gets it too, and its stack, written first, says where a model was.
+def _read(read: int, pid: int, limit: float | None, idle: float | None) -> bytes:
+    """Return what the fork writes until its end. Raises ForkEndedError for a limit."""
+    poll = select.poll()
+    poll.register(read, select.POLLIN)
+    data, ended = b"", False
+    used, began = -1.0, time.monotonic()
+    since = began
+    wait = 1000 * min(_POLL_SECONDS, limit or _POLL_SECONDS)
+    while True:
+        if poll.poll(0 if ended else wait):
+            received = os.read(read, 1 << 20)
+            if not received:
+                return data
+            data += received
+            continue
+        if ended:
+            return data  # a process that the fork has started may still hold the pipe
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        now = time.monotonic()
+        if limit is not None and now - began > limit:
+            raise ForkEndedError(f"it did not end within {limit:.0f} s", late=True)
+        if idle is None:
+            continue
+        if (spent := _cpu_seconds(pid)) != used:
+            used, since = spent, now
+        elif now - since > idle:
+            raise ForkEndedError(f"a fork of it did nothing for {idle:.0f} s", late=True)
 
-    Yields the signals that were blocked before.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+def _cpu_seconds(group: int) -> float:
+    """Return the CPU time of the processes of a group; the time of day where that is hidden."""
+    ticks = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[2]) == group:
+                ticks.append(int(fields[11]) + int(fields[12]))
+    return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else time.monotonic()
+
+
+def _reap(pid: int) -> int:
     try:
-        yield before
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except ChildProcessError:  # the caller ignores SIGCHLD
+        return 1
 
 
-def _end_like(status: int) -> NoReturn:
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
+def _end_like(code: int) -> NoReturn:
+    """End this process as a fork ended; one that ended with 0 has no value, and so has failed."""
+    if code < 0:
         faulthandler.disable()  # the fork has written its stack
         with contextlib.suppress(OSError, ValueError):
-            signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-    os._exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 1)
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code or 1)

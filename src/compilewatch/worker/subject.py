@@ -14,7 +14,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map_only
 
-from compilewatch.records import Phase, Request
+from compilewatch.records import Mode, Phase, Request
 from compilewatch.worker import forked
 
 _Value = TypeVar("_Value")
@@ -67,6 +67,11 @@ class Subject:
         """Return the context in which its tensors may be used: the fake mode, or an empty one."""
         return self.fake_mode if self.fake_mode is not None else nullcontext()
 
+    def gradients(self) -> AbstractContextManager[Any]:
+        """Return the context of its calls: without gradients, but in train mode."""
+        training = self.request.target.mode is Mode.TRAIN
+        return nullcontext() if training else torch.no_grad()
+
     def copied_inputs(self) -> ExampleInputs:
         """Return the inputs with copies of their tensors, which a call may change."""
         copies: dict[int, torch.Tensor] = {}
@@ -94,15 +99,22 @@ class Subject:
         """Whether a call can have a fork of this process."""
         return forked.possible()
 
-    def in_fork(self, function: Callable[[Subject], _Value], kind: type[_Value]) -> _Value:
+    def in_fork(
+        self,
+        function: Callable[[Subject], _Value],
+        kind: Any,
+        *,
+        limit_seconds: float | None = None,
+        beside_threads: bool = False,
+    ) -> _Value:
         """Call `function` with this subject in a fork, so that it leaves nothing in this process.
 
-        See `forked.in_fork` for `kind` and for errors. The last phase that the fork enters is
-        entered here too. Where a fork is not possible, because imports or a device have started
-        threads, the call is made here, with a module and tensors of its own: that cannot restore
-        globals.
+        See `forked.in_fork` for `kind`, the limit and errors. The last phase that the fork enters
+        is entered here too. Where a fork is not possible, because imports or a device have started
+        threads, the call is made here, unless it needs a fork also `beside_threads`: with a module
+        and tensors of its own, which cannot restore globals.
         """
-        if not self.can_fork():
+        if not beside_threads and not self.can_fork():
             module = self.rebuilt() if self.rebuilt is not None else self.module
             return function(replace(self, module=module, inputs=self.copied_inputs()))
         entered: list[str] = []
@@ -113,7 +125,9 @@ class Subject:
 
         inside = replace(self, enter=enter)
         try:
-            return forked.in_fork(lambda: function(inside), kind, entered)
+            return forked.in_fork(
+                lambda: function(inside), kind, entered, limit_seconds=limit_seconds
+            )
         finally:
             if entered:
                 self.enter(Phase(entered[-1]))

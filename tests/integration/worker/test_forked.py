@@ -17,7 +17,7 @@ import os, random, signal, sys, time
 from compilewatch.contract.failures import (
     RecordedError, error_code, error_record, one_line, type_names
 )
-from compilewatch.worker.forked import in_fork, possible
+from compilewatch.worker.forked import ForkEndedError, in_fork, possible
 
 assert possible()
 STATE = []
@@ -27,9 +27,9 @@ def call():
     random.random()
     return [len(STATE), os.getpid()]
 
-def run(function, kind=list):
+def run(function, kind=list, **limits):
     log = ["before"]
-    value = in_fork(lambda: (log.append("inside"), function())[1], kind, log)
+    value = in_fork(lambda: (log.append("inside"), function())[1], kind, log, **limits)
     print(value, log)
     return value
 """
@@ -97,6 +97,10 @@ print("not reached")
     assert (done.returncode, done.stdout) == (7, "SystemExit\n")
 
 
+def test_a_fork_that_ends_well_without_a_value_has_failed() -> None:
+    assert ran("run(lambda: os._exit(0))").returncode == 1
+
+
 @pytest.mark.parametrize("kind", ["KeyboardInterrupt", "GeneratorExit", "BaseException"])
 def test_whatever_a_model_raises_comes_back_with_its_message(kind: str) -> None:
     done = ran(
@@ -123,6 +127,38 @@ def test_a_value_with_a_lone_surrogate_comes_back() -> None:
 def test_a_signal_ends_this_process_too(number: str) -> None:
     done = ran(f"run(lambda: os.kill(os.getpid(), signal.{number}))")
     assert done.returncode == -signal.Signals[number]
+
+
+@pytest.mark.parametrize(
+    ("end", "how"),
+    [("os.abort()", "SIGABRT"), ("os._exit(7)", "exit code 7"), ("time.sleep(600)", "within 1 s")],
+)
+def test_with_a_limit_an_end_is_an_error(end: str, how: str) -> None:
+    done = ran(
+        f"""
+try:
+    run(lambda: {end}, limit_seconds=1)
+except ForkEndedError as error:
+    print(error)
+"""
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().endswith(how)
+
+
+def test_what_a_fork_has_started_does_not_delay_its_value() -> None:
+    done = ran(
+        """
+def starts():
+    return [os.getpid()] if os.fork() else time.sleep(15) or os._exit(0)
+
+began = time.monotonic()
+run(starts)
+print(time.monotonic() - began)
+"""
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout.splitlines()[-1]) < 10
 
 
 def test_the_stack_of_the_fork_is_dumped_before_that_of_its_parent() -> None:

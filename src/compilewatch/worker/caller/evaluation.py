@@ -1,14 +1,8 @@
 """A model of the caller's, with the caller's tensors, evaluated on Dynamo in their process.
 
-Whether a caller's model computes the same compiled as in eager mode, in their process.
-
-The comparison, its tolerances and its reference in float64 are those of the target Inductor.
-
-A call in a copy of the caller's process, a fork, which leaves nothing in the process itself.
-
-The caller's process may have threads, which a fork does not have: OpenMP's, those of a notebook.
-The copy therefore computes with one thread, and if it waits for a lock or a thread that does not
-exist in it, it is ended.
+It runs in a copy of the process, a fork, which leaves nothing in the process itself. That may have
+threads, which a fork does not have: OpenMP's, those of a notebook. The copy therefore computes with
+one thread, and if it waits for a lock or a thread that does not exist in it, it is ended.
 """
 
 from __future__ import annotations
@@ -21,18 +15,15 @@ import inspect
 import json
 import logging
 import os
-import select
 import signal
 import sys
-import time
 import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 import torch
@@ -48,37 +39,38 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
-from compilewatch.contract.failures import error_record, one_line
-from compilewatch.contract.messages import encoded
+from compilewatch import records
+from compilewatch.contract.failures import RecordedError, error_record, one_line
 from compilewatch.contract.targets import default_dtype
 from compilewatch.errors import UsageError
-from compilewatch.records import (
-    CallerBuild,
-    CaptureFigures,
-    Depth,
-    GraphBreak,
-    Mode,
-    ModelSpec,
-    Numerics,
-    Phase,
-    Recompilation,
-    Request,
-    Result,
-    Status,
-    Target,
-    Tier,
-)
+from compilewatch.records import Mode, Phase, Recompilation, Request, Result, Status, TargetOutcome
 from compilewatch.worker import forked
 from compilewatch.worker.caller.snapshot import NOT_RESTORED, apart, kept
 from compilewatch.worker.example_inputs import summarize
+from compilewatch.worker.phases import dtype_of
 from compilewatch.worker.subject import ExampleInputs, Subject
-from compilewatch.worker.targets import TargetOutcome, numerics
+from compilewatch.worker.targets.dynamo import graph_breaks
 from compilewatch.worker.targets.dynamo.capture import writes_the_trace
-from compilewatch.worker.targets.dynamo.graph_breaks import PATHS, portable_text, stack_frame
 from compilewatch.worker.targets.dynamo.target import DynamoTarget
-from compilewatch.worker.targets.execution import observed, observed_in_float64, samples
+from compilewatch.worker.targets.execution import compared
 from compilewatch.worker.targets.inductor import InductorTarget
-from compilewatch.worker.targets.numerics import from_bytes, to_bytes
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+"""The positional and the keyword arguments of one call."""
+
+Evaluation = tuple[Result, tuple[Recompilation, ...], dict[str, str], tuple[str, ...]]
+"""A result, what was compiled again, where the files that the result names lie, and what may be
+left in the process."""
+
+STRATEGY = "caller"
+INDUCTOR = "inductor"
+
+IDLE_SECONDS = 30.0
+"""A copy that has used no CPU time for so long waits for something that it does not have."""
+
+_ACCELERATORS = ("cuda", "xpu", "mtia", "hpu", "npu")
+_REJECTED_IN_FORKS = ("in forked subprocess", "fork-based multiprocessing")
+"""In torch's messages where it cannot work in a fork: CUDA, and threads of autograd."""
 
 _Value = TypeVar("_Value")
 
@@ -130,7 +122,8 @@ class Recompilations(logging.Handler):
             if frame is None:
                 continue
             file = frame["filename"]
-            place = stack_frame(files.get(file, str(file)), frame["line"], frame["name"])
+            name = files.get(file, str(file))
+            place = graph_breaks.stack_frame(name, frame["line"], frame["name"])
             recompilations.append(
                 Recompilation(
                     call=call,
@@ -145,86 +138,9 @@ class Recompilations(logging.Handler):
 
 def _guard(reason: str) -> str:
     """Return Dynamo's description of a guard in one line, without the stack behind it."""
-    text = portable_text(reason.partition("\nUser stack trace:")[0])
+    text = graph_breaks.portable_text(reason.partition("\nUser stack trace:")[0])
     code, mark, place = text.partition("  # ")
     return " ".join((code + mark.strip() + " " + place).split()) if mark else " ".join(text.split())
-
-
-INDUCTOR = "inductor"
-
-
-def compared(subject: Subject, backend: str) -> Numerics:
-    """Compare the results of all calls, and in train mode their gradients, with eager mode.
-
-    `backend` compiles the model. Raises UsageError where the comparison is not possible here; what
-    the compiler or the model raises propagates.
-    """
-    if subject.request.tier is Tier.FAKE:
-        raise UsageError("numerics compares values, which fake tensors do not have")
-    for_cpu = backend == INDUCTOR and subject.request.target.device == "cpu"
-    if for_cpu and (missing := InductorTarget().missing()):
-        raise UsageError(f"numerics compiles with Inductor: {missing}, or name a backend")
-    subject.enter(Phase.COMPARE)
-
-    def eager() -> dict[str, Any]:
-        return from_bytes(subject.in_fork(lambda s: _results(s, s.module), bytes))
-
-    def compiled() -> dict[str, Any]:
-        return from_bytes(subject.in_fork(lambda s: _results(s, _compiled(s, backend)), bytes))
-
-    def reference() -> dict[str, Any]:
-        every = subject.in_fork(lambda s: _of_all_calls(s, observed_in_float64), bytes)
-        return from_bytes(every)
-
-    def sample(inputs: ExampleInputs) -> Any:
-        return subject.in_fork(
-            lambda single: observed(replace(single, inputs=inputs), single.module), dict
-        )
-
-    several = subject.later is not None
-    alone = [] if several else [partial(sample, single.inputs) for single in samples(subject)]
-    # A pool of compile workers would stay in the caller's process. Random numbers as in eager mode,
-    # because dropout could not be compared otherwise.
-    with torch._inductor.config.patch(compile_threads=1, fallback_random=True):
-        return numerics.assess(eager, compiled, reference, alone)
-
-
-def _compiled(subject: Subject, backend: str) -> Callable[..., Any]:
-    compiled: Callable[..., Any] = torch.compile(
-        subject.module, backend=backend, dynamic=subject.request.target.dynamic
-    )
-    return compiled
-
-
-def _results(subject: Subject, call: Callable[..., Any]) -> bytes:
-    return _of_all_calls(subject, lambda one_call: observed(one_call, call))
-
-
-def _of_all_calls(subject: Subject, results: Callable[[Subject], dict[str, Any]]) -> bytes:
-    """The results of each call by path; each starts from the state in which the model was given."""
-    if subject.later is None:
-        return to_bytes(results(subject))
-    return to_bytes(
-        {
-            f"call {number}: {path}": value
-            for number, inputs in enumerate((subject.inputs, *subject.later), start=1)
-            for path, value in results(replace(subject, inputs=inputs)).items()
-        }
-    )
-
-
-IDLE_SECONDS = 30.0
-"""A copy that has used no CPU time for so long waits for something that it does not have."""
-
-_ACCELERATORS = ("cuda", "xpu", "mtia", "hpu", "npu")
-
-
-class CopyIdleError(Exception):
-    """The copy waited for a thread or a lock of its parent, and was ended."""
-
-
-class CopyDiedError(Exception):
-    """The copy ended without a value; the message says how."""
 
 
 def hindrance(tensors: list[torch.Tensor]) -> str:
@@ -244,74 +160,6 @@ def hindrance(tensors: list[torch.Tensor]) -> str:
     return ""
 
 
-def in_copy(function: Callable[[], _Value], kind: type[_Value]) -> _Value:
-    """Call `function` in a copy of this process, and return what it returns.
-
-    `kind` is the type of the value, which msgspec must be able to encode. Modules of torch that the
-    copy imports are imported here too, so that the next copy has them. Raises OSError if there can
-    be no copy, CopyIdleError, and CopyDiedError if the call ended the process or failed.
-    """
-    _start_autograd()
-    read, write = os.pipe()
-    _flush()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
-        pid = forked.fork()
-    if pid == 0:
-        _run_in_copy(function, write)
-    os.close(write)
-    try:
-        data = _read(read, pid)
-    finally:
-        os.close(read)
-        with contextlib.suppress(OSError):
-            os.killpg(pid, signal.SIGKILL)  # also what the copy has started
-        code = _reap(pid)
-    if not data:
-        name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        raise CopyDiedError(f"the model ended its process with {name}")
-    written: Any = tuple[kind, list[str]]  # type: ignore[valid-type]
-    value, modules = msgspec.msgpack.decode(data, type=written)
-    for module in modules:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(module)
-    result: _Value = value
-    return result
-
-
-def _run_in_copy(function: Callable[[], object], write: int) -> NoReturn:
-    code = 1
-    try:
-        os.setpgid(0, 0)  # Ctrl-C is for the parent, which then ends this group
-        with contextlib.suppress(ValueError):  # if another thread than the main one has forked
-            signal.set_wakeup_fd(-1)
-        torch.set_num_threads(1)
-        gc.freeze()  # a collection would copy the pages of all objects
-        before = set(sys.modules)
-        value = function()
-        modules = [
-            name
-            for name in sys.modules
-            if name not in before
-            and name.startswith(("torch.", "sympy."))
-            and not name.startswith("torch._inductor")  # which starts processes
-        ]
-        with os.fdopen(write, "wb") as stream:
-            stream.write(encoded((value, modules), msgspec.msgpack.encode))
-        code = 0
-    finally:
-        if code:
-            sys.excepthook(*sys.exc_info())
-        _flush()
-        os._exit(code)
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, OSError, ValueError):
-            stream.flush()
-
-
 @functools.cache
 def _start_autograd() -> None:
     """Run a first backward before a `FakeTensorMode`, so that autograd starts no threads.
@@ -323,53 +171,6 @@ def _start_autograd() -> None:
     if not was_compiled and not torch._C._len_torch_dispatch_stack():
         with torch.inference_mode(mode=False):
             torch.ones((), device="cpu", requires_grad=True).backward()
-
-
-def _read(read: int, pid: int) -> bytes:
-    """Return what the copy writes. Raises CopyIdleError."""
-    poll = select.poll()
-    poll.register(read, select.POLLIN)
-    data = b""
-    used, since = -1.0, time.monotonic()
-    while True:
-        if poll.poll(1000):
-            received = os.read(read, 1 << 20)
-            if not received:
-                return data
-            data += received
-        elif os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-            return data  # a process that the copy has started may still hold the pipe
-        elif (now := _cpu_seconds(pid)) != used:
-            used, since = now, time.monotonic()
-        elif time.monotonic() - since > IDLE_SECONDS:
-            raise CopyIdleError(f"a fork of it did nothing for {IDLE_SECONDS:.0f} s")
-
-
-def _cpu_seconds(group: int) -> float:
-    """Return the CPU time of the processes of a group; the time of day where that is hidden."""
-    ticks = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            fields = stat.read_text().rpartition(")")[2].split()
-            if int(fields[2]) == group:
-                ticks.append(int(fields[11]) + int(fields[12]))
-    return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else time.monotonic()
-
-
-def _reap(pid: int) -> int:
-    try:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    except ChildProcessError:  # the caller ignores SIGCHLD
-        return 1
-
-
-Call = tuple[tuple[Any, ...], dict[str, Any]]
-"""The positional and the keyword arguments of one call."""
-
-STRATEGY = "caller"
-
-_REJECTED_IN_FORKS = ("in forked subprocess", "fork-based multiprocessing")
-"""In torch's messages where it cannot work in a fork: CUDA, and threads of autograd."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -388,18 +189,17 @@ class CallerSubject(Subject):
         """
         return True
 
-    def in_fork(self, function: Callable[[Subject], _Value], kind: type[_Value]) -> _Value:
+    def in_fork(self, function: Callable[[Subject], _Value], kind: Any, **options: Any) -> _Value:
         """Call `function` in a fork, and take over what it has learnt about frames."""
 
-        def call(subject: Subject) -> Any:
-            return function(subject), self.recompilations.reasons(), PATHS
+        def call(subject: Subject) -> tuple[_Value, tuple[Recompilation, ...], dict[str, str]]:
+            return function(subject), self.recompilations.reasons(), graph_breaks.PATHS
 
-        kinds: Any = tuple[kind, tuple[Recompilation, ...], dict[str, str]]  # type: ignore[valid-type]
-        value, again, paths = super().in_fork(call, kinds)
+        kinds = tuple[kind, tuple[Recompilation, ...], dict[str, str]]
+        value, again, paths = super().in_fork(call, kinds, **options)
         self.recompilations.take(again)
-        PATHS.update(paths)
-        result: _Value = value
-        return result
+        graph_breaks.PATHS.update(paths)
+        return value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -417,7 +217,7 @@ class SharedSubject(CallerSubject):
     def forget(self) -> None:
         self.forgotten()
 
-    def in_fork(self, function: Callable[[Subject], _Value], _: type[_Value]) -> _Value:
+    def in_fork(self, function: Callable[[Subject], _Value], *_: Any, **__: Any) -> _Value:
         """Call `function` here, and restore afterwards what it changed; see `snapshot`."""
         inputs = [
             (call_inputs.args, call_inputs.kwargs)
@@ -429,20 +229,6 @@ class SharedSubject(CallerSubject):
             return function(self)
 
 
-@dataclass(frozen=True, kw_only=True)
-class CallerEvaluation:
-    """A result, what was compiled again, and where the files that it names lie.
-
-    `left` says what may be left in the process. With a `usage_error`, there is no result.
-    """
-
-    result: Result | None = None
-    recompilations: tuple[Recompilation, ...] = ()
-    files: dict[str, str] = field(default_factory=dict)
-    left: tuple[str, ...] = ()
-    usage_error: str = ""
-
-
 def evaluate(
     model: Callable[..., Any],
     calls: Sequence[Call],
@@ -451,7 +237,7 @@ def evaluate(
     backend: str | None,
     dynamic: bool | None,
     numerics: bool = False,
-) -> CallerEvaluation:
+) -> Evaluation:
     """Compile a model, make all calls, and return what Dynamo reports.
 
     `calls` has at least one. After a single one, a call with equal inputs follows, as in other
@@ -468,9 +254,8 @@ def evaluate(
     _reject(model, calls)
     module = _as_module(model)
     first, *later = (ExampleInputs(strategy=STRATEGY, args=a, kwargs=k) for a, k in calls)
-    request = _request(module, first, mode, backend, dynamic)
     parts = {
-        "request": request,
+        "request": _request(module, first, mode, backend, dynamic),
         "module": module,
         "inputs": first,
         "fake_mode": None,
@@ -478,52 +263,65 @@ def evaluate(
         "later": tuple(later) or None,
         "recompilations": Recompilations(),
     }
-    reason = hindrance(
-        _tensors(
-            module, *((call_inputs.args, call_inputs.kwargs) for call_inputs in (first, *later))
-        )
-    )
+    reason = hindrance(_tensors(module, [(one.args, one.kwargs) for one in (first, *later)]))
     if not reason:
+        _start_autograd()
         try:
-            evaluation = in_copy(lambda: _in_copy(parts, numerics=numerics), CallerEvaluation)
-        except CopyDiedError as error:
-            outcome = TargetOutcome(status=Status.CRASHED, detail=str(error))
-            return CallerEvaluation(result=_result(parts, Phase.COMPILE, outcome))
-        except (OSError, CopyIdleError) as error:
+            evaluation, modules = forked.in_fork(
+                lambda: _in_copy(parts, numerics=numerics),
+                tuple[Evaluation, list[str]],
+                idle_seconds=IDLE_SECONDS,
+            )
+        except RecordedError as error:
+            if "UsageError" in error.names:
+                raise UsageError(str(error)) from None
+            raise
+        except forked.ForkEndedError as error:
+            if not error.late:
+                detail = f"the model ended its process with {error.how}"
+                outcome = TargetOutcome(status=Status.CRASHED, detail=detail)
+                return _result(parts, Phase.COMPILE, outcome), (), {}, ()
+            reason = str(error)
+        except OSError as error:
             reason = str(error)
         else:
-            if evaluation.usage_error:
-                raise UsageError(evaluation.usage_error)
-            reason = _limit_of_forks(evaluation.result)
+            for name in modules:
+                with contextlib.suppress(ImportError):
+                    importlib.import_module(name)
+            reason = _limit_of_forks(evaluation[0])
             if not reason:
                 return evaluation
-    return _here(parts, reason, numerics=numerics)
-
-
-def _in_copy(parts: dict[str, Any], *, numerics: bool) -> CallerEvaluation:
-    """Evaluate in this process, which is a copy of the caller's."""
-    torch._dynamo.reset()
-    torch.compiler.set_stance("default")
-    torch._inductor.config.compile_threads = 1
-    try:
-        _prepare(parts["module"], parts["request"].target.mode)
-        return _evaluation(CallerSubject, parts, numerics=numerics)
-    except UsageError as error:
-        return CallerEvaluation(usage_error=str(error))
-
-
-def _here(parts: dict[str, Any], reason: str, *, numerics: bool) -> CallerEvaluation:
-    """Evaluate in the caller's process, and say what may be left in it."""
     left = {f"evaluated in this process, since {reason}: {NOT_RESTORED}": None}
     with apart() as forgotten:
         shared = {**parts, "forgotten": forgotten, "left": left}
-        evaluation = _evaluation(SharedSubject, shared, numerics=numerics)
-    return replace(evaluation, left=tuple(left))
+        return *_evaluation(SharedSubject, shared, numerics=numerics)[:3], tuple(left)
 
 
-def _evaluation(
-    kind: type[CallerSubject], parts: dict[str, Any], *, numerics: bool
-) -> CallerEvaluation:
+def _in_copy(parts: dict[str, Any], *, numerics: bool) -> tuple[Evaluation, list[str]]:
+    """Evaluate in this process, which is a copy of the caller's.
+
+    Returns also the modules of torch that it has imported, so that the next copy has them.
+    """
+    os.setpgid(0, 0)  # Ctrl-C is for the parent, which then ends this group
+    with contextlib.suppress(ValueError):  # if another thread than the main one has forked
+        signal.set_wakeup_fd(-1)
+    gc.freeze()  # a collection would copy the pages of all objects
+    before = set(sys.modules)
+    torch._dynamo.reset()
+    torch.compiler.set_stance("default")
+    torch._inductor.config.compile_threads = 1
+    _prepare(parts["module"], parts["request"].target.mode)
+    evaluation = _evaluation(CallerSubject, parts, numerics=numerics)
+    new = [name for name in sys.modules if name not in before]
+    starts_processes = "torch._inductor"
+    return evaluation, [
+        name
+        for name in new
+        if name.startswith(("torch.", "sympy.")) and not name.startswith(starts_processes)
+    ]
+
+
+def _evaluation(kind: type[CallerSubject], parts: dict[str, Any], *, numerics: bool) -> Evaluation:
     phases = [Phase.COMPILE]
     subject = kind(enter=phases.append, **parts)
     backend = subject.request.target.backend
@@ -536,9 +334,7 @@ def _evaluation(
         if numerics and outcome.status in (Status.PASS, Status.GRAPH_BREAK):
             outcome = _with_numerics(subject, outcome, backend or INDUCTOR)
     result = _result(parts, phases[-1], outcome)
-    return CallerEvaluation(
-        result=result, recompilations=subject.recompilations.reasons(), files=dict(PATHS)
-    )
+    return result, subject.recompilations.reasons(), dict(graph_breaks.PATHS), ()
 
 
 def _result(parts: dict[str, Any], phase: Phase, outcome: TargetOutcome) -> Result:
@@ -548,19 +344,19 @@ def _result(parts: dict[str, Any], phase: Phase, outcome: TargetOutcome) -> Resu
         request=request,
         phase=phase if failed else Phase.DONE,
         tier=request.tier,
-        depth=Depth.FULL,
-        dtype=_dtype(module),
+        depth=records.Depth.FULL,
+        dtype=dtype_of(module),
         parameters=sum(p.numel() for p in module.parameters() if not is_lazy(p)),
         inputs=summarize(parts["inputs"]),
         inputs_strategy=STRATEGY,
-        **vars(outcome),
+        **msgspec.structs.asdict(outcome),
     )
     return _over_all_calls(result) if parts["later"] else result
 
 
-def _limit_of_forks(result: Result | None) -> str:
+def _limit_of_forks(result: Result) -> str:
     """Return the message by which torch rejects something in a fork; "" without one."""
-    message = result.error.message if result is not None and result.error is not None else ""
+    message = result.error.message if result.error is not None else ""
     lines = (line for line in message.splitlines() if "fork" in line)
     rejected = any(words in message for words in _REJECTED_IN_FORKS)
     return next(lines, "") if rejected else ""
@@ -608,9 +404,10 @@ def _request(
     tensors = _tensors(module, inputs.args, inputs.kwargs)
     device = tensors[0].device.type if tensors else "cpu"
     fake = any(isinstance(tensor, FakeTensor) for tensor in tensors)
+    name, build = type(module).__name__, records.CallerBuild()
     return Request(
-        model=ModelSpec(source=STRATEGY, name=type(module).__name__, build=CallerBuild()),
-        target=Target(
+        model=records.ModelSpec(source=STRATEGY, name=name, build=build),
+        target=records.Target(
             mode=mode,
             backend=backend,
             dynamic=dynamic,
@@ -618,7 +415,7 @@ def _request(
             dtype=default_dtype(device),
         ),
         key="",
-        tier=Tier.FAKE if fake else Tier.REAL,
+        tier=records.Tier.FAKE if fake else records.Tier.REAL,
         keep_artifacts=False,
     )
 
@@ -627,12 +424,6 @@ def _tensors(module: nn.Module, *inputs: object) -> list[torch.Tensor]:
     leaves = tree_leaves(inputs)
     arguments = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     return [*module.parameters(), *module.buffers(), *arguments]
-
-
-def _dtype(module: nn.Module) -> str | None:
-    types = (p.dtype for p in module.parameters() if p.dtype.is_floating_point)
-    dtype = next(types, None)
-    return str(dtype).removeprefix("torch.") if dtype is not None else None
 
 
 def _outcome(subject: CallerSubject) -> TargetOutcome:
@@ -649,22 +440,42 @@ def _outcome(subject: CallerSubject) -> TargetOutcome:
 
 
 def _with_numerics(subject: CallerSubject, outcome: TargetOutcome, backend: str) -> TargetOutcome:
-    """Return the outcome with a comparison; a graph break stays the status of a mismatch."""
-    comparisons: list[Numerics] = []
+    """Return the outcome with a comparison of the results of all calls with eager mode.
+
+    A graph break stays the status of a mismatch. Raises UsageError where the comparison is not
+    possible here.
+    """
+    if subject.request.tier is records.Tier.FAKE:
+        raise UsageError("numerics compares values, which fake tensors do not have")
+    for_cpu = backend == INDUCTOR and subject.request.target.device == "cpu"
+    if for_cpu and (missing := InductorTarget().missing()):
+        raise UsageError(f"numerics compiles with Inductor: {missing}, or name a backend")
+    subject.enter(Phase.COMPARE)
+
+    def compiled(inside: Subject) -> Callable[..., Any]:
+        dynamic = inside.request.target.dynamic
+        function: Callable[..., Any] = torch.compile(
+            inside.module, backend=backend, dynamic=dynamic
+        )
+        return function
 
     def compare() -> TargetOutcome:
-        comparisons.append(compared(subject, backend))
-        return outcome
+        # A pool of compile workers would stay in the caller's process. Random numbers as in eager
+        # mode, because dropout could not be compared otherwise.
+        with torch._inductor.config.patch(compile_threads=1, fallback_random=True):
+            return msgspec.structs.replace(outcome, numerics=compared(subject, compiled))
 
-    failed = _caught(compare)
-    if not comparisons:
-        detail = f"with the backend {backend}: {failed.detail}"
-        return replace(outcome, status=failed.status, detail=detail, error=failed.error)
-    differs = comparisons[0].deterministic and not comparisons[0].matches
-    if not differs or outcome.status is Status.GRAPH_BREAK:
-        return replace(outcome, numerics=comparisons[0])
-    detail = f"differs from eager in {comparisons[0].difference}"
-    return replace(outcome, status=Status.MISMATCH, detail=detail, numerics=comparisons[0])
+    judged = _caught(compare)
+    if judged.numerics is None:
+        detail = f"with the backend {backend}: {judged.detail}"
+        return msgspec.structs.replace(
+            outcome, status=judged.status, detail=detail, error=judged.error
+        )
+    wrong = judged.numerics.deterministic and not judged.numerics.matches
+    if not wrong or outcome.status is Status.GRAPH_BREAK:
+        return judged
+    detail = f"differs from eager in {judged.numerics.difference}"
+    return msgspec.structs.replace(judged, status=Status.MISMATCH, detail=detail)
 
 
 def _caught(function: Callable[[], TargetOutcome]) -> TargetOutcome:
@@ -679,8 +490,7 @@ def _caught(function: Callable[[], TargetOutcome]) -> TargetOutcome:
 
 
 def _call(subject: Subject) -> TargetOutcome:
-    training = subject.request.target.mode is Mode.TRAIN
-    with torch.set_grad_enabled(training):
+    with torch.set_grad_enabled(subject.request.target.mode is Mode.TRAIN):
         subject.module(*subject.inputs.args, **subject.inputs.kwargs)
     return TargetOutcome(status=Status.PASS)
 
@@ -690,8 +500,9 @@ def _over_all_calls(result: Result) -> Result:
     later = result.second_call
     if later is None:
         return result
-    breaks = _joined((*result.breaks, *later.breaks))
-    capture = result.capture or CaptureFigures()
+    breaks = graph_breaks.merge((*result.breaks, *later.breaks))
+    total = sum(graph_break.occurrences for graph_break in breaks)
+    capture = result.capture or records.CaptureFigures()
     status = result.status
     graphs = (result.graphs or 0) + later.graphs
     again = capture.recompilations + later.recompilations
@@ -701,7 +512,6 @@ def _over_all_calls(result: Result) -> Result:
     elif later.graph_breaks:
         status = Status.GRAPH_BREAK
     if breaks and not later.error:
-        total = sum(graph_break.occurrences for graph_break in breaks)
         detail += f", breaks {total} ({len(breaks)} distinct)"
     if status is Status.MISMATCH:
         detail = f"{result.detail}; {detail}"
@@ -711,24 +521,12 @@ def _over_all_calls(result: Result) -> Result:
         phase=Phase.COMPILE if later.error else result.phase,
         detail=detail,
         breaks=breaks,
-        graph_breaks=sum(graph_break.occurrences for graph_break in breaks),
+        graph_breaks=total,
         distinct_breaks=len(breaks),
         graphs=graphs,
         capture=msgspec.structs.replace(capture, recompilations=again),
         second_call=None,
     )
-
-
-def _joined(breaks: Sequence[GraphBreak]) -> tuple[GraphBreak, ...]:
-    """Return breaks with those of the same place and reason as one."""
-    merged: dict[str, GraphBreak] = {}
-    for graph_break in breaks:
-        known = merged.get(graph_break.fingerprint)
-        times = graph_break.occurrences + (known.occurrences if known is not None else 0)
-        merged[graph_break.fingerprint] = msgspec.structs.replace(
-            known or graph_break, occurrences=times
-        )
-    return tuple(merged.values())
 
 
 @contextmanager

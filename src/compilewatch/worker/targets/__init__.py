@@ -1,54 +1,16 @@
-"""The Protocol of a compile target and what it returns; `contract.targets` lists the targets."""
+"""The Protocol of a compile target; `contract.targets` lists the targets."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from compilewatch import plugins
 from compilewatch.contract.targets import entry
-from compilewatch.records import (
-    CaptureFigures,
-    Details,
-    ErrorRecord,
-    FullgraphVerdict,
-    GraphBreak,
-    Numerics,
-    SecondCall,
-    Status,
-    Tier,
-    VariantResult,
-)
+from compilewatch.records import TargetOutcome as TargetOutcome
+from compilewatch.records import Tier
 
 if TYPE_CHECKING:
     from compilewatch.worker.subject import Subject
-
-
-@dataclass(frozen=True, kw_only=True)
-class TargetOutcome:
-    """What a target found; the fields are those of `records.Result`."""
-
-    status: Status
-    detail: str = ""
-    graphs: int | None = None
-    graph_breaks: int | None = None
-    distinct_breaks: int | None = None
-    unattributed: int | None = None
-    ops: int | None = None
-    guards: int | None = None
-    graph_ops: tuple[int, ...] = ()
-    graph_ends: tuple[int, ...] = ()
-    fullgraph: FullgraphVerdict | None = None
-    breaks: tuple[GraphBreak, ...] = ()
-    capture: CaptureFigures | None = None
-    second_call: SecondCall | None = None
-    numerics: Numerics | None = None
-    details: Details | None = None
-    error: ErrorRecord | None = None
-    artifacts: tuple[str, ...] = ()
-    probed: bool = False
-    variant: str = ""
-    variants: tuple[VariantResult, ...] = ()
 
 
 class CompileTarget(Protocol):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
-from compilewatch.records import Mode
+from compilewatch.records import Mode, Numerics
 from compilewatch.worker.model.construct import preserved
 from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets import numerics
@@ -23,24 +24,30 @@ _BATCH = "batch"
 _MOST_SAMPLES = 8
 
 
-def enlarged(inputs: ExampleInputs) -> ExampleInputs | None:
-    """Add one row in every batch dimension; None if the inputs name no batch dimension."""
-    batches = {
-        name: [dim for dim, label in dims.items() if label == _BATCH]
-        for name, dims in inputs.dynamic_shapes.items()
-    }
-    named = {name: dims for name, dims in batches.items() if dims and name in inputs.kwargs}
-    if not named:
-        return None
-    kwargs = dict(inputs.kwargs)
-    for name, dims in named.items():
-        for dim in dims:
+def enlarged(subject: Subject) -> Subject | None:
+    """Return the subject with one more row in every batch dimension.
+
+    None if the inputs name no batch dimension, or if eager mode rejects the larger ones.
+    """
+    kwargs = dict(subject.inputs.kwargs)
+    changed = False
+    for name, dims in subject.inputs.dynamic_shapes.items():
+        for dim in [dim for dim, label in dims.items() if label == _BATCH and name in kwargs]:
+            changed = True
             kwargs[name] = tree_map_only(
                 torch.Tensor,
                 lambda t, dim=dim: torch.cat([t, t.narrow(dim, t.shape[dim] - 1, 1)], dim),
                 kwargs[name],
             )
-    return replace(inputs, kwargs=kwargs)
+    if not changed:
+        return None
+    larger = replace(subject, inputs=replace(subject.inputs, kwargs=kwargs))
+    with preserved(subject.module):
+        try:
+            forward(subject, subject.module, larger.inputs)
+        except Exception:  # noqa: BLE001  (model code, with inputs that may not fit)
+            return None
+    return larger
 
 
 def forward(subject: Subject, call: Call, inputs: ExampleInputs) -> Any:
@@ -89,6 +96,45 @@ def samples(subject: Subject) -> list[Subject]:
     ]
 
 
+def compared(
+    subject: Subject, compile_model: Callable[[Subject], Call], first: bytes = b""
+) -> Numerics:
+    """Compare the results of all calls with eager mode; each run has a fork, as a model's first.
+
+    `compile_model` compiles the model of a subject; `first` are the encoded results of a run of it
+    that has taken place. What the compiler or the model raises propagates.
+    """
+    kept = [first] if first else []
+
+    def run(call: Callable[[Subject], dict[str, Any]], inside: Subject = subject) -> dict[str, Any]:
+        def encoded(subject: Subject) -> bytes:
+            return numerics.to_bytes(_of_all_calls(replace(subject, inputs=inside.inputs), call))
+
+        return numerics.from_bytes(subject.in_fork(encoded, bytes))
+
+    def compiled() -> dict[str, Any]:
+        if kept:
+            return numerics.from_bytes(kept.pop())
+        return run(lambda inside: observed(inside, compile_model(inside)))
+
+    def eager(inside: Subject) -> dict[str, Any]:
+        return observed(inside, inside.module)
+
+    alone = [] if subject.later else [partial(run, eager, single) for single in samples(subject)]
+    return numerics.assess(partial(run, eager), compiled, partial(run, observed_in_float64), alone)
+
+
+def _of_all_calls(subject: Subject, results: Callable[[Subject], dict[str, Any]]) -> dict[str, Any]:
+    """The results of each call by path; each starts from the state in which the model was given."""
+    if subject.later is None:
+        return results(subject)
+    return {
+        f"call {number}: {path}": value
+        for number, inputs in enumerate((subject.inputs, *subject.later), start=1)
+        for path, value in results(replace(subject, inputs=inputs)).items()
+    }
+
+
 def comparable(subject: Subject, output: Any) -> dict[str, Any]:
     """Return outputs by path, and the existing gradients by parameter."""
     results = dict(numerics.leaves(output))
@@ -103,6 +149,41 @@ def observed_in_float64(subject: Subject) -> dict[str, Any]:
     module = copy.deepcopy(subject.module).double()
     inputs = mapped(subject.inputs, lambda t: t.double() if t.is_floating_point() else t)
     return observed(replace(subject, module=module, inputs=inputs), module)
+
+
+class Flat(nn.Module):  # type: ignore[misc]  # torch is not followed
+    """A model as a function of tensors only: tensors in, in order; a tuple of tensors out.
+
+    All other arguments are constants. Each call sets `outputs` to the paths of its results as in
+    `numerics.leaves`.
+    """
+
+    def __init__(self, subject: Subject, outputs: list[str]) -> None:
+        super().__init__()
+        self.module = subject.module
+        leaves, self._spec = tree_flatten((subject.inputs.args, subject.inputs.kwargs))
+        self._constants = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        self._places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+
+        def name_outputs(names: Iterable[str]) -> None:
+            outputs[:] = names  # not an attribute: export rejects a module whose attributes change
+
+        self._name_outputs = name_outputs
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        leaves: list[Any] = list(self._constants)
+        for place, tensor in zip(self._places, tensors, strict=True):
+            leaves[place] = tensor
+        args, kwargs = tree_unflatten(leaves, self._spec)
+        results = numerics.leaves(self.module(*args, **kwargs))
+        named = {name: value for name, value in results if isinstance(value, Tensor)}
+        self._name_outputs(named)
+        return tuple(named.values())
+
+    def tensors(self, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
+        """Return the arguments of the model as arguments of `forward`."""
+        leaves, _ = tree_flatten((args, kwargs))
+        return tuple(leaves[place] for place in self._places)
 
 
 def mapped(inputs: ExampleInputs, change: Callable[[torch.Tensor], torch.Tensor]) -> ExampleInputs:

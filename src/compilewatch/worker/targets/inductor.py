@@ -13,10 +13,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import torch
@@ -25,21 +22,19 @@ from torch._dynamo.utils import counters
 
 from compilewatch.contract.failures import one_line
 from compilewatch.contract.processes import PeakMemory
-from compilewatch.records import ErrorRecord, Numerics, Performance, Phase, Status, Tier
+from compilewatch.records import Numerics, Performance, Phase, Status, TargetOutcome, Tier
 from compilewatch.worker.model.construct import preserved
-from compilewatch.worker.subject import ExampleInputs, Subject
-from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, TargetOutcome, numerics
+from compilewatch.worker.subject import Subject
+from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, numerics
 from compilewatch.worker.targets.dynamo.failures import Codes, compiler_failure
 from compilewatch.worker.targets.execution import (
     Call,
+    compared,
     enlarged,
     forward,
     mapped,
     observed,
-    observed_in_float64,
-    samples,
 )
-from compilewatch.worker.targets.numerics import from_bytes, to_bytes
 
 WARM_UP_RUNS = 3
 LEAST_SAMPLES = 5
@@ -52,6 +47,9 @@ CODES: Codes = (
     ("lowering_error", r"LoweringException|MissingOperator"),
 )
 """Causes that are specific to Inductor; others have the codes of Dynamo's graph breaks."""
+
+_Compiled = tuple[TargetOutcome, bytes]
+"""The outcome so far of a model that compiles, and the encoded results of its first call."""
 
 
 class InductorTarget(CompileTarget):
@@ -115,51 +113,32 @@ def prepare_tool_chain() -> None:
     torch._dynamo.reset()
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Compiled:
-    """The first call of a compiled model: what it returned, and what the compiler took."""
-
-    results: bytes = b""
-    graphs: int = 0
-    ops: int = 0
-    seconds: float = 0.0
-    peak_memory_bytes: int | None = None
-    failure: TargetOutcome | None = None
-
-
 def _evaluated(subject: Subject) -> TargetOutcome:
     """Compile, compare and measure, with a fork for each call that must be a model's first."""
-    compiled: _Compiled = numerics.seeded(lambda: subject.in_fork(_compile, _Compiled))
-    if compiled.failure is not None:
-        return compiled.failure
-    performance = Performance(
-        cold_compile_seconds=compiled.seconds, compiler_peak_memory_bytes=compiled.peak_memory_bytes
-    )
-    outcome = TargetOutcome(
-        status=Status.PASS, graphs=compiled.graphs, ops=compiled.ops, details=performance
-    )
+    outcome, results = numerics.seeded(lambda: subject.in_fork(_compile, _Compiled))
+    if outcome.status is not Status.PASS:
+        return outcome
+    assert isinstance(outcome.details, Performance)
     subject.enter(Phase.COMPARE)
     try:
-        comparison = _numerics(subject, compiled)
+        comparison = compared(subject, _compiled, results)
         call, seconds = _compile_again(subject)
         performance = msgspec.structs.replace(
-            performance,
-            warm_compile_seconds=seconds,
-            recompiles=_recompiles(subject, call),
+            outcome.details, warm_compile_seconds=seconds, recompiles=_recompiles(subject, call)
         )
     except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
         failed = _failed(error, "compiled once, then ")
-        return replace(outcome, status=failed.status, detail=failed.detail, error=failed.error)
+        return msgspec.structs.replace(
+            outcome, status=failed.status, detail=failed.detail, error=failed.error
+        )
     subject.enter(Phase.PROFILE)
     performance, problem = _profiled(subject, call, performance)
-    return replace(
+    differs = comparison.deterministic and not comparison.matches
+    remarks = _remarks(outcome.graphs, comparison, performance)
+    return msgspec.structs.replace(
         outcome,
-        status=Status.MISMATCH
-        if comparison.deterministic and not comparison.matches
-        else Status.PASS,
-        detail="; ".join(
-            filter(None, (*_remarks(compiled.graphs, comparison, performance), problem))
-        ),
+        status=Status.MISMATCH if differs else Status.PASS,
+        detail="; ".join(filter(None, (*remarks, problem))),
         numerics=comparison,
         details=performance,
     )
@@ -174,7 +153,7 @@ def _compiled(subject: Subject) -> Call:
 
 
 def _compile(subject: Subject) -> _Compiled:
-    """Compile cold and return the results of the first call."""
+    """Compile cold and return what that took, and the results of the first call."""
     call = _compiled(subject)
     counters.clear()
     try:
@@ -183,40 +162,14 @@ def _compile(subject: Subject) -> _Compiled:
             results = observed(subject, call)
             seconds = time.perf_counter() - started
     except Exception as error:  # noqa: BLE001  (the edge to the compiler)
-        return _Compiled(failure=_failed(error, ""))
-    return _Compiled(
-        results=to_bytes(results),
+        return _failed(error, ""), b""
+    outcome = TargetOutcome(
+        status=Status.PASS,
         graphs=counters["stats"]["unique_graphs"],
         ops=counters["stats"]["calls_captured"],
-        seconds=seconds,
-        peak_memory_bytes=peak.bytes,
+        details=Performance(cold_compile_seconds=seconds, compiler_peak_memory_bytes=peak.bytes),
     )
-
-
-def _numerics(subject: Subject, compiled: _Compiled) -> Numerics:
-    """Compare the first call of a compiled model with the first call in eager mode."""
-    results = [compiled.results]
-
-    def eager() -> dict[str, Any]:
-        return from_bytes(subject.in_fork(lambda s: to_bytes(observed(s, s.module)), bytes))
-
-    def by_compiler() -> dict[str, Any]:
-        if results:
-            return from_bytes(results.pop())
-        again = subject.in_fork(lambda s: to_bytes(observed(s, _compiled(s))), bytes)
-        return from_bytes(again)
-
-    def reference() -> dict[str, Any]:
-        return from_bytes(subject.in_fork(lambda s: to_bytes(observed_in_float64(s)), bytes))
-
-    def sample(inputs: ExampleInputs) -> dict[str, Any]:
-        def call(s: Subject) -> bytes:
-            return to_bytes(observed(replace(s, inputs=inputs), s.module))
-
-        return from_bytes(subject.in_fork(call, bytes))
-
-    alone = [partial(sample, single.inputs) for single in samples(subject)]
-    return numerics.assess(eager, by_compiler, reference, alone)
+    return outcome, numerics.to_bytes(results)
 
 
 def _compile_again(subject: Subject) -> tuple[Call, float]:
@@ -233,17 +186,12 @@ def _compile_again(subject: Subject) -> tuple[Call, float]:
 
 def _recompiles(subject: Subject, call: Call) -> int | None:
     """Count recompiled graphs for a batch larger by one; None if eager mode rejects it."""
-    larger = enlarged(subject.inputs)
+    larger = enlarged(subject)
     if larger is None:
         return None
-    with preserved(subject.module):
-        try:
-            forward(subject, subject.module, larger)
-        except Exception:  # noqa: BLE001  (model code, with inputs that may not fit)
-            return None
     before = counters["stats"]["unique_graphs"]
     with preserved(subject.module):
-        forward(subject, call, larger)
+        forward(subject, call, larger.inputs)
     return int(counters["stats"]["unique_graphs"] - before)
 
 
@@ -290,11 +238,11 @@ def latencies(eager: Call, compiled: Call) -> tuple[float, float, int]:
 
 
 def _failed(error: Exception, when: str) -> TargetOutcome:
-    record: ErrorRecord = compiler_failure(error, CODES)
+    record = compiler_failure(error, CODES)
     return TargetOutcome(status=Status.ERROR, detail=f"{when}{one_line(error)}", error=record)
 
 
-def _remarks(graphs: int, comparison: Numerics, performance: Performance) -> Iterator[str]:
+def _remarks(graphs: int | None, comparison: Numerics, performance: Performance) -> Iterator[str]:
     """Yield phrases for people besides the verdict."""
     if not comparison.deterministic:
         yield "not deterministic: two eager runs differ, so numerics are not compared"

@@ -16,18 +16,17 @@ nor a plain value is its text.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import torch
 from torch import Tensor
 
-from compilewatch.records import Numerics, Record
+from compilewatch.records import Numerics
 
 TOLERANCES: dict[torch.dtype, float] = {
     torch.float64: 1e-7,
@@ -44,16 +43,7 @@ _NAMED_MISMATCHES = 8
 _DEPTH_LIMIT = 12
 
 Run = Callable[[], Any]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class NumericComparison:
-    """The comparison of two outputs. `mismatches` says what differs beyond tolerance, and how."""
-
-    mismatches: tuple[str, ...] = ()
-    max_abs_error: float | None = None
-    max_rel_error: float | None = None
-    tolerance: float | None = None
+_Value = TypeVar("_Value")
 
 
 def assess(
@@ -76,18 +66,13 @@ def assess(
     if comparison.mismatches and deterministic:
         again = _reference(reference, SEED + 1)
         comparison = compare(seeded(eager, SEED + 1), seeded(compiled, SEED + 1), again)
-    return Numerics(
+    judged = comparison.mismatches and deterministic
+    return msgspec.structs.replace(
+        comparison,
         deterministic=deterministic,
-        matches=not comparison.mismatches,
-        max_abs_error=comparison.max_abs_error,
-        max_rel_error=comparison.max_rel_error,
-        atol=comparison.tolerance,
-        rtol=comparison.tolerance,
         reference="eager" if expected is None else "float64",
         mismatches=comparison.mismatches[:_NAMED_MISMATCHES],
-        alone=_alone(samples, first, by_compiler)
-        if comparison.mismatches and deterministic
-        else "",
+        alone=_alone(samples, first, by_compiler) if judged else "",
     )
 
 
@@ -113,7 +98,7 @@ def _alone(samples: Sequence[Run], eager: Any, compiled: Any) -> str:
     return f"against each sample alone in eager mode, {changed}{kept}"
 
 
-def seeded(run: Run, seed: int = SEED) -> Any:
+def seeded(run: Callable[[], _Value], seed: int = SEED) -> _Value:
     """Call with the seed set for every generator a model may use; numpy's only if installed."""
     random.seed(seed)
     with contextlib.suppress(ImportError):
@@ -124,8 +109,11 @@ def seeded(run: Run, seed: int = SEED) -> Any:
     return run()
 
 
-def compare(eager: Any, compiled: Any, reference: Any | None) -> NumericComparison:
-    """Compare two outputs, also with an output in float64 of the same structure."""
+def compare(eager: Any, compiled: Any, reference: Any | None) -> Numerics:
+    """Compare two outputs of a deterministic model, also with one in float64 of the same structure.
+
+    `mismatches` of the result says all that differs beyond tolerance, and how.
+    """
     ours, theirs = dict(leaves(eager)), dict(leaves(compiled))
     exact = dict(leaves(reference)) if reference is not None else {}
     mismatches = [f"{name}: only in eager" for name in ours.keys() - theirs.keys()]
@@ -144,11 +132,15 @@ def compare(eager: Any, compiled: Any, reference: Any | None) -> NumericComparis
             error, scale = _largest_error(value, theirs[name])
             absolute.append(error)
             relative.append(error / scale if scale else error)
-    return NumericComparison(
+    tolerance = max(tolerances, default=None)
+    return Numerics(
+        deterministic=True,
+        matches=not mismatches,
         mismatches=tuple(sorted(mismatches)),
         max_abs_error=max(absolute, default=None),
         max_rel_error=max(relative, default=None),
-        tolerance=max(tolerances, default=None),
+        atol=tolerance,
+        rtol=tolerance,
     )
 
 
@@ -291,27 +283,6 @@ def _reference(run: Run | None, seed: int = SEED) -> Any | None:
         return None
 
 
-_PLAIN = (str, bool, int, float)
-_LARGEST_INT = 2**63
-
-
-class _Tensor(Record, frozen=True, kw_only=True, tag="tensor"):
-    dtype: str
-    shape: tuple[int, ...]
-    data: bytes
-
-
-class _Value(Record, frozen=True, kw_only=True, tag="value"):
-    value: str | bool | int | float | None
-
-
-class _Text(Record, frozen=True, kw_only=True, tag="text"):
-    text: str
-
-
-_Results = dict[str, _Tensor | _Value | _Text]
-
-
 def to_bytes(results: Mapping[str, Any]) -> bytes:
     """Encode results by path; `from_bytes` is the inverse."""
     return msgspec.msgpack.encode({path: _encoded(value) for path, value in results.items()})
@@ -319,40 +290,29 @@ def to_bytes(results: Mapping[str, Any]) -> bytes:
 
 def from_bytes(data: bytes) -> dict[str, Any]:
     """Return the results by path, with tensors on the CPU."""
-    encoded = msgspec.msgpack.decode(data, type=_Results)
-    return {path: _decoded(value) for path, value in encoded.items()}
+    return {path: _decoded(*value) for path, value in msgspec.msgpack.decode(data).items()}
 
 
-def _encoded(value: Any) -> _Tensor | _Value | _Text:
-    if isinstance(value, torch.Tensor):
-        return _encoded_tensor(value)
-    is_small = not isinstance(value, int) or -_LARGEST_INT <= value < _LARGEST_INT
-    if value is None or (type(value) in _PLAIN and is_small):
-        return _Value(value=value)
-    return _Text(text=f"{type(value).__qualname__}: {value!r}")
+def _encoded(value: Any) -> tuple[Any, ...]:
+    """A plain value or the text of another one; of a tensor, its type, shape and bytes."""
+    if isinstance(value, Tensor):
+        dense = value.detach().cpu()
+        if dense.layout is not torch.strided:
+            dense = dense.to_dense()
+        dense = dense.resolve_conj().resolve_neg().contiguous()
+        parts = torch.view_as_real(dense) if dense.is_complex() else dense
+        data = parts.reshape(-1).view(torch.uint8).numpy().tobytes() if dense.numel() else b""
+        return str(dense.dtype).removeprefix("torch."), tuple(dense.shape), data
+    is_small = not isinstance(value, int) or -(2**63) <= value < 2**63
+    if value is None or (type(value) in (str, bool, int, float) and is_small):
+        return (value,)
+    return (f"{type(value).__qualname__}: {value!r}",)
 
 
-def _encoded_tensor(tensor: torch.Tensor) -> _Tensor:
-    dense = tensor.detach().cpu()
-    if dense.layout is not torch.strided:
-        dense = dense.to_dense()
-    dense = dense.resolve_conj().resolve_neg().contiguous()
-    parts = torch.view_as_real(dense) if dense.is_complex() else dense
-    return _Tensor(
-        dtype=str(dense.dtype).removeprefix("torch."),
-        shape=tuple(dense.shape),
-        data=parts.reshape(-1).view(torch.uint8).numpy().tobytes() if dense.numel() else b"",
-    )
-
-
-def _decoded(value: _Tensor | _Value | _Text) -> Any:
-    match value:
-        case _Tensor(dtype=dtype, shape=shape, data=data):
-            kind: torch.dtype = getattr(torch, dtype)
-            if not data:
-                return torch.empty(shape, dtype=kind)
-            return torch.frombuffer(bytearray(data), dtype=kind).reshape(shape)
-        case _Value(value=plain):
-            return plain
-        case _Text(text=text):
-            return text
+def _decoded(value: Any, shape: Sequence[int] = (), data: bytes | None = None) -> Any:
+    if data is None:
+        return value
+    kind: torch.dtype = getattr(torch, value)
+    if not data:
+        return torch.empty(tuple(shape), dtype=kind)
+    return torch.frombuffer(bytearray(data), dtype=kind).reshape(tuple(shape))

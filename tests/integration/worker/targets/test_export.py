@@ -15,14 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from compilewatch.errors import UsageError
-from compilewatch.records import ExportDetail, Mode, Phase, Status, Tier
+from compilewatch.records import ExportDetail, Mode, Phase, Status, TargetOutcome, Tier
 from compilewatch.worker.subject import ExampleInputs, Subject
-from compilewatch.worker.targets import FakeUnsupportedError, TargetOutcome
+from compilewatch.worker.targets import FakeUnsupportedError
 from compilewatch.worker.targets.export.target import (
     DRAFT_ARTIFACT,
     OPS_ARTIFACT,
     ExportTarget,
-    draft_export,
     operators,
 )
 from tests.integration.worker.targets.conftest import MakeSubject
@@ -308,13 +307,16 @@ def test_the_module_is_left_as_it_was(make_subject: MakeSubject) -> None:
     assert subject.module.last is None
 
 
-def test_a_draft_leaves_no_trace_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    inputs = ExampleInputs(strategy="test", args=(torch.ones(3, 4),))
-    draft, report = draft_export(Branch(), inputs, None, strict=False)
-    assert draft.exported
-    assert "Data dependent error" in report
-    assert list(tmp_path.iterdir()) == []
+def test_a_draft_leaves_no_trace_files(
+    make_subject: MakeSubject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    outcome = ExportTarget().run(make_subject(Branch, name="export", keep_artifacts=True))
+    assert outcome.artifacts == (DRAFT_ARTIFACT,)
+    assert "Data dependent error" in (tmp_path / DRAFT_ARTIFACT).read_text()
+    assert list(scratch.iterdir()) == []
 
 
 @pytest.mark.parametrize("tier", [Tier.FAKE, Tier.REAL])

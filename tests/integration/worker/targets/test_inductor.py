@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch._inductor import config
 
-from compilewatch.records import Mode, Performance, Phase, Status, Tier
+from compilewatch.records import Mode, Performance, Phase, Status
 from compilewatch.worker.subject import ExampleInputs, Subject
-from compilewatch.worker.targets import FakeUnsupportedError
 from compilewatch.worker.targets.inductor import (
     LEAST_SAMPLES,
     WARM_UP_RUNS,
@@ -141,15 +140,7 @@ def test_code_that_does_not_compile_is_an_error_of_the_compiler(
     assert phases == [Phase.COMPILE]
 
 
-def test_fake_tensors_are_rejected_at_once(make_subject: MakeSubject) -> None:
-    phases: list[Phase] = []
-    assert InductorTarget.tiers == (Tier.REAL,)
-    with pytest.raises(FakeUnsupportedError, match="needs real tensors"):
-        InductorTarget().run(make_subject(Relu, tier=Tier.FAKE, name="inductor", phases=phases))
-    assert phases == []
-
-
-def test_a_model_that_differs_from_itself_is_flagged_not_failed(
+def test_a_graph_break_and_a_model_that_differs_from_itself_are_no_errors(
     make_subject: MakeSubject,
 ) -> None:
     @torch.compiler.disable
@@ -158,13 +149,14 @@ def test_a_model_that_differs_from_itself_is_flagged_not_failed(
 
     class Drawing(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            return x * drawn()
+            return (x + 1) * drawn()
 
     outcome = InductorTarget().run(make_subject(Drawing, name="inductor", backend="eager"))
-    assert outcome.status is Status.PASS
+    assert (outcome.status, outcome.graphs) == (Status.PASS, 2)
     assert outcome.numerics is not None
     assert not outcome.numerics.deterministic
-    assert "not deterministic" in outcome.detail
+    assert outcome.detail.startswith("not deterministic")
+    assert "2 graphs" in outcome.detail
 
 
 def test_what_only_later_calls_change_is_no_difference(make_subject: MakeSubject) -> None:
@@ -181,19 +173,6 @@ def test_what_only_later_calls_change_is_no_difference(make_subject: MakeSubject
     assert outcome.status is Status.PASS
     assert outcome.numerics is not None
     assert (outcome.numerics.deterministic, outcome.numerics.matches) == (True, True)
-
-
-def test_a_graph_break_is_no_error(make_subject: MakeSubject) -> None:
-    class Broken(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            y = x + 1
-            torch._dynamo.graph_break()
-            return y * 2
-
-    outcome = InductorTarget().run(make_subject(Broken, name="inductor", backend="eager"))
-    assert outcome.status is Status.PASS
-    assert outcome.graphs == 2
-    assert "2 graphs" in outcome.detail
 
 
 def test_random_numbers_are_those_of_eager_mode(make_subject: MakeSubject) -> None:

@@ -19,9 +19,18 @@ from torch import Tensor, nn
 from compilewatch.contract.targets import TARGETS
 from compilewatch.errors import UsageError
 from compilewatch.neuron import neuronx_cc
-from compilewatch.records import Mode, NeuronDetail, Phase, Status, Tier
+from compilewatch.records import (
+    ErrorRecord,
+    Mode,
+    NeuronDetail,
+    NeuronFailure,
+    Phase,
+    Status,
+    TargetOutcome,
+    Tier,
+)
 from compilewatch.worker.subject import ExampleInputs, Subject
-from compilewatch.worker.targets import FakeUnsupportedError, TargetOutcome
+from compilewatch.worker.targets import FakeUnsupportedError
 from compilewatch.worker.targets.export.target import VARIANTS
 from compilewatch.worker.targets.neuron import target as neuron
 from compilewatch.worker.targets.neuron.target import NeuronTarget, support_of
@@ -112,6 +121,18 @@ def answer(make_subject: MakeSubject, behaviour: str = "ok", **fields: Any) -> T
     return NeuronTarget().run(subject_of(make_subject, lambda: Net(behaviour), **fields))
 
 
+def detail(outcome: TargetOutcome) -> NeuronDetail:
+    assert isinstance(outcome.details, NeuronDetail), outcome.detail
+    return outcome.details
+
+
+def failed(outcome: TargetOutcome) -> tuple[NeuronFailure, ErrorRecord]:
+    failure = detail(outcome).failure
+    assert failure is not None
+    assert outcome.error is not None
+    return failure, outcome.error
+
+
 def test_what_is_missing_is_said(sdk: None, xla: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert NeuronTarget().missing() is None
     assert NeuronTarget().unable() is None
@@ -136,8 +157,7 @@ def test_a_model_is_compiled_ahead_of_time_and_analyzed(
     outcome = answer(make_subject, phases=phases)
     assert (outcome.status, phases) == (Status.PASS, [Phase.COMPILE]), outcome.detail
     assert outcome.detail.startswith("compiled for trn1, ")
-    found = outcome.details
-    assert isinstance(found, NeuronDetail)
+    found = detail(outcome)
     assert (found.route, found.target, found.compiled) == ("torch_neuronx.trace", "trn1", True)
     assert (found.sdk_version, found.device_cores) == ("2.9.0.2.15.32035", None)
     assert found.compiler_version == "2.27.5334.0+f702b353"
@@ -168,14 +188,11 @@ def test_a_rejection_is_an_error_with_the_compilers_words(
     outcome = answer(make_subject, said, phases=phases)
     assert (outcome.status, phases) == (Status.ERROR, [Phase.COMPILE])
     assert outcome.detail.startswith("device memory: NCC_EVRF009: Size of total input exceeds")
-    assert isinstance(outcome.details, NeuronDetail)
-    assert outcome.details.failure is not None
-    assert outcome.details.failure.advice == "Reduce the batch size"
-    assert outcome.details.failure.exit_status == 70
-    assert outcome.details.support is not None
-    assert outcome.error is not None
-    assert outcome.error.code == "NCC_EVRF009"
-    assert "neuronxcc.driver.CommandDriver" in outcome.error.head
+    failure, error = failed(outcome)
+    assert (failure.advice, failure.exit_status) == ("Reduce the batch size", 70)
+    assert detail(outcome).support is not None
+    assert error.code == "NCC_EVRF009"
+    assert "neuronxcc.driver.CommandDriver" in error.head
 
 
 @pytest.mark.parametrize(
@@ -192,13 +209,9 @@ def test_how_the_compiler_ended_is_reported(
     make_subject: MakeSubject, sdk: None, behaviour: str, status: Status, kind: str, code: str
 ) -> None:
     outcome = answer(make_subject, behaviour)
-    assert outcome.status is status
-    assert isinstance(outcome.details, NeuronDetail)
-    assert outcome.details.failure is not None
-    assert outcome.details.failure.kind == kind
-    assert outcome.error is not None
-    assert outcome.error.code == code
-    assert (outcome.details.support is None) is (status is Status.OOM)
+    failure, error = failed(outcome)
+    assert (outcome.status, failure.kind, error.code) == (status, kind, code)
+    assert (detail(outcome).support is None) is (status is Status.OOM)
 
 
 def test_what_cannot_be_lowered_never_reaches_the_compiler(
@@ -209,12 +222,9 @@ def test_what_cannot_be_lowered_never_reaches_the_compiler(
             raise NotImplementedError("no lowering of it")
 
     outcome = NeuronTarget().run(make_subject(Unlowered, name="neuron"))
+    failure, error = failed(outcome)
+    assert (failure.kind, error.type) == ("lowering", "NotImplementedError")
     assert outcome.status is Status.ERROR
-    assert isinstance(outcome.details, NeuronDetail)
-    assert outcome.details.failure is not None
-    assert outcome.details.failure.kind == "lowering"
-    assert outcome.error is not None
-    assert outcome.error.type == "NotImplementedError"
     assert "analyze failed: " in outcome.detail
 
 
@@ -225,9 +235,9 @@ def test_unsupported_operators_are_counted(make_subject: MakeSubject, sdk: None)
             return (first * second).abs()
 
     outcome = NeuronTarget().run(make_subject(Spectrum, name="neuron"))
-    assert isinstance(outcome.details, NeuronDetail)
-    assert outcome.details.support is not None
-    (operator,) = outcome.details.support.unsupported
+    support = detail(outcome).support
+    assert support is not None
+    (operator,) = support.unsupported
     assert (operator.name, operator.occurrences) == ("aten::_fft_r2c", 2)
     assert operator.failure_at == "neuronx-cc"
     assert "unsupported operators: aten::_fft_r2c" in outcome.detail
@@ -274,8 +284,7 @@ def test_on_a_device_it_runs_is_compared_and_measured(
     assert outcome.numerics is not None
     assert outcome.numerics.matches
     assert outcome.numerics.deterministic
-    found = outcome.details
-    assert isinstance(found, NeuronDetail)
+    found = detail(outcome)
     assert (found.target, found.device_cores) == ("inf2", 2)
     assert found.latency_seconds is not None
     assert found.eager_latency_seconds is not None
@@ -290,8 +299,7 @@ def test_wrong_numbers_on_a_device_are_a_mismatch(
     outcome = answer(make_subject)
     assert outcome.status is Status.MISMATCH
     assert outcome.detail.startswith("differs from eager in ")
-    assert isinstance(outcome.details, NeuronDetail)
-    assert outcome.details.compiled
+    assert detail(outcome).compiled
 
 
 def test_what_cannot_be_loaded_is_an_error_after_compiling(
@@ -317,8 +325,7 @@ def test_with_the_compiler_only_a_captured_hlo_is_compiled(
     xla("an HLO")
     outcome = answer(make_subject, backend="trn2")
     assert outcome.status is Status.PASS, outcome.detail
-    assert isinstance(outcome.details, NeuronDetail)
-    assert (outcome.details.route, outcome.details.target) == ("neuronx-cc", "trn2")
+    assert (detail(outcome).route, detail(outcome).target) == ("neuronx-cc", "trn2")
     assert {"graph.hlo_module.pb", "graph.trn2/graph.neff"} < set(outcome.artifacts)
 
 
@@ -348,8 +355,7 @@ def test_without_the_compiler_the_hlo_is_kept_for_one(make_subject: MakeSubject,
     assert outcome.status is Status.UNSUPPORTED
     assert outcome.artifacts == ("graph.hlo_module.pb",)
     assert "compilewatch neuron compile PATH/graph.hlo_module.pb" in outcome.detail
-    assert isinstance(outcome.details, NeuronDetail)
-    assert not outcome.details.compiled
+    assert not detail(outcome).compiled
 
 
 @pytest.mark.parametrize("fields", [{"mode": Mode.TRAIN}, {"dynamic": True}])

@@ -43,7 +43,7 @@ def test_leaves_are_found_in_whatever_a_model_returns() -> None:
 def test_equal_outputs_match() -> None:
     found = compare({"a": VALUES}, {"a": VALUES.clone()}, None)
     assert found.mismatches == ()
-    assert (found.max_abs_error, found.max_rel_error, found.tolerance) == (0.0, 0.0, 1e-4)
+    assert (found.max_abs_error, found.max_rel_error, found.atol) == (0.0, 0.0, 1e-4)
 
 
 def test_errors_are_measured_absolutely_and_to_the_largest_magnitude() -> None:

@@ -258,7 +258,8 @@ class Capture:
         return CaptureFigures(
             operators_captured=self.operators.captured if self.operators is not None else None,
             operators_eager=eager.total() if self.operators is not None else None,
-            frames_compiled=len({frame_of(compile_id) for compile_id in self.captured}),
+            # A frame's part of a compile id is the same for each recompilation.
+            frames_compiled=len({compile_id.rpartition("/")[0] for compile_id in self.captured}),
             frames_skipped=self.log.frames_given_up,
             recompilations=sum(
                 not compile_id.endswith("/0") for compile_id in dict.fromkeys(self.frames)
@@ -268,9 +269,14 @@ class Capture:
         )
 
     @property
-    def alone(self) -> bool:
-        """Whether no other frame was traced; under `fullgraph=True`, another frame raises."""
-        return len(self.frames) == 1
+    def proves_fullgraph(self) -> bool:
+        """Whether `fullgraph=True` accepts the model, too.
+
+        It differs in how it handles a graph break, a frame without operations, a second traced
+        frame, and scalars or shapes that depend on data (which cause a break without it). A capture
+        of one frame as a single graph met none of these, so tracing is the same.
+        """
+        return self.is_single_graph and len(self.frames) == 1
 
 
 def capture(
@@ -316,7 +322,7 @@ def capture(
     optimized = torch._dynamo.optimize(recorder, guard_export_fn=count_guards, dynamic=dynamic)(
         module
     )
-    with _listening(first), _written(trace_folder):
+    with _listening(first, trace_folder):
         first.nested_graph_breaks = getattr(torch._dynamo.config, NESTED_GRAPH_BREAKS, None)
         try:
             call(first.operators.counted(optimized) if first.operators is not None else optimized)
@@ -336,11 +342,6 @@ def capture(
     return first
 
 
-def frame_of(compile_id: str) -> str:
-    """Return the frame's part of a compile id, which is the same for each recompilation."""
-    return compile_id.rpartition("/")[0]
-
-
 class Stopped(BaseException):
     """Ends a capture when the first graph is there; not an Exception, which Dynamo would wrap."""
 
@@ -358,26 +359,32 @@ def unmeasured_guards() -> Iterator[None]:
     torch's own metrics. Guards are built and checked as usual.
     """
     measure = getattr(guards, "profile_guard_manager", None)
-    if measure is None:
-        yield
-        return
-    guards.profile_guard_manager = lambda *_: 0.0
+    if measure is not None:
+        guards.profile_guard_manager = lambda *_: 0.0
     try:
         yield
     finally:
-        guards.profile_guard_manager = measure
+        if measure is not None:
+            guards.profile_guard_manager = measure
 
 
 @contextmanager
-def _listening(record: Capture) -> Iterator[None]:
-    """Collect the structured trace and the frames that Dynamo gave up; finally read counters."""
-    listener = _TraceListener(record)
+def _listening(record: Capture, trace_folder: Path | None = None) -> Iterator[None]:
+    """Collect the structured trace and the frames that Dynamo gave up; finally read counters.
+
+    With a folder, the trace is also written to a file there, with torch's own handler.
+    """
+    handlers: list[logging.Handler] = [_TraceListener(record)]
+    if trace_folder is not None:
+        handlers.append(LazyTraceHandler(str(trace_folder.resolve())))
+        handlers[-1].setFormatter(TorchLogsFormatter(trace=True))
     give_ups = _GiveUps(record.log)
     logger = logging.getLogger(_CONVERT_FRAME_LOGGER)
     level = logger.level
     # torch 2.9 does not record why Dynamo skipped a frame; 2.13 and later do.
     getattr(eval_frame, "reset_skip_reasons", lambda: None)()
-    trace_log.addHandler(listener)
+    for handler in handlers:
+        trace_log.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.addFilter(give_ups)
     try:
@@ -385,28 +392,13 @@ def _listening(record: Capture) -> Iterator[None]:
     finally:
         logger.removeFilter(give_ups)
         logger.setLevel(level)
-        trace_log.removeHandler(listener)
+        for handler in handlers:
+            trace_log.removeHandler(handler)
+            handler.close()
         frames = counters["frames"]
         record.log.frames_given_up = frames["total"] - frames["ok"] - record.log.frames_excluded
         record.log.cuts_counted = sum(counters["graph_break"].values()) - record.log.cuts_excluded
         record.skip_reasons = tuple(getattr(eval_frame, "get_skip_reasons", tuple)())
-
-
-@contextmanager
-def _written(folder: Path | None) -> Iterator[None]:
-    """Write the structured trace to a file in `folder`, with torch's own handler."""
-    if folder is None:
-        with nullcontext():
-            yield
-        return
-    handler = LazyTraceHandler(str(folder.resolve()))
-    handler.setFormatter(TorchLogsFormatter(trace=True))
-    trace_log.addHandler(handler)
-    try:
-        yield
-    finally:
-        trace_log.removeHandler(handler)
-        handler.close()
 
 
 class _TraceListener(logging.Handler):
@@ -414,7 +406,7 @@ class _TraceListener(logging.Handler):
 
     def __init__(self, captured: Capture) -> None:
         super().__init__(logging.DEBUG)
-        self._found = captured
+        self._captured = captured
         self._function = ""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -422,13 +414,13 @@ class _TraceListener(logging.Handler):
         compile_id = f"{metadata.get('frame_id')}/{metadata.get('frame_compile_id')}"
         is_break = metadata.get("artifact", {}).get("name") == _BREAK_ARTIFACT
         if writes_the_trace():
-            self._found.log.cuts_excluded += is_break
+            self._captured.log.cuts_excluded += is_break
         elif "dynamo_start" in metadata:
-            self._found.frames.append(compile_id)
+            self._captured.frames.append(compile_id)
             self._function = metadata["dynamo_start"]["stack"][-1]["name"]
         elif is_break:
             payload = str(getattr(record, "payload", ""))
-            self._found.log.add(_report(compile_id, payload, self._function))
+            self._captured.log.add(_report(compile_id, payload, self._function))
 
 
 def _report(compile_id: str, payload: str, function: str) -> BreakReport:
@@ -722,23 +714,21 @@ def capturing_backend(subject: Subject) -> Backend:
     """The backend that the request names; by default `eager`, in train mode AOTAutograd."""
     target = subject.request.target
     if target.backend is not None:
-        return _named(target.backend)
+        named: Backend = torch._dynamo.lookup_backend(target.backend)
+        return named
     if target.mode is Mode.EVAL:
         return eager_backend(subject)
     # The default partitioner: how forward and backward are partitioned changes no verdict, and
     # the one that saves memory takes an eighth of a capture.
     fake = subject.fake_mode is not None
-    return unexecuted_backend if fake else _named("aot_eager_default_partitioner")
+    plain: Backend = torch._dynamo.lookup_backend("aot_eager_default_partitioner")
+    return unexecuted_backend if fake else plain
 
 
 def eager_backend(subject: Subject) -> Backend:
     """What runs as with `backend="eager"`."""
-    return interpreted_backend if subject.fake_mode is not None else _named("eager")
-
-
-def _named(backend: str) -> Backend:
-    named: Backend = torch._dynamo.lookup_backend(backend)
-    return named
+    fake = subject.fake_mode is not None
+    return interpreted_backend if fake else torch._dynamo.lookup_backend("eager")
 
 
 @contextmanager

@@ -125,10 +125,7 @@ def compiler_failure(error: BaseException, codes: Codes) -> ErrorRecord:
 
     Raises the cause if memory ran out, because that says nothing about the model.
     """
-    inner = getattr(error, "inner_exception", None)
-    for cause in (*causes(error), *(causes(inner) if inner is not None else ())):
-        if error_code(cause) == "out_of_memory":
-            raise cause
+    raise_if_out_of_memory(error)
     record = compiler_error(error)
     own_code = next((code for code, pattern in codes if re.search(pattern, record.message)), None)
     return msgspec.structs.replace(record, code=own_code) if own_code else record

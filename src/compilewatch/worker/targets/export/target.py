@@ -20,12 +20,11 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from functools import partial
 from traceback import FrameSummary
 from typing import Any
 
+import msgspec
 import torch
 from torch import nn
 from torch._logging.structured import INTERN_TABLE
@@ -43,41 +42,22 @@ from compilewatch.records import (
     ErrorRecord,
     ExportDetail,
     ExportVariant,
-    Mode,
     Phase,
+    Record,
     Status,
+    TargetOutcome,
     Tier,
 )
-from compilewatch.worker.subject import ExampleInputs, Subject
+from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import (
     CompileTarget,
     FakeUnsupportedError,
-    TargetOutcome,
     check_device_not_needed,
 )
 from compilewatch.worker.targets.dynamo.failures import Codes, compiler_failure
 from compilewatch.worker.targets.dynamo.graph_breaks import place_of, user_stack
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
-
-
-def draft_export(
-    module: nn.Module, inputs: ExampleInputs, shapes: ShapesCollection | None, strict: bool
-) -> tuple[DraftExport, str]:
-    """Export with example values (`torch.export.draft_export`): a summary and torch's report.
-
-    Tensors must be real. Raises the error if even draft export fails.
-    """
-    with _trace_in_scratch():
-        program = torch.export.draft_export(
-            module, inputs.args, inputs.kwargs, dynamic_shapes=shapes, strict=strict
-        )
-    report: Any = program._report
-    # Torch announces the number of a file once per process, and so only to the first report.
-    report.str_to_filename |= {number: name for name, number in INTERN_TABLE.items()}
-    failures = tuple(_failure(failure, report.str_to_filename) for failure in report.failures)
-    text = _ANSI.sub("", str(report)).strip() + "\n"
-    return DraftExport(exported=True, failures=failures), text
 
 
 @contextlib.contextmanager
@@ -149,28 +129,23 @@ _SYMBOL_CODES = frozenset({"data_dependent_guard", "unbacked_symint"})
 parameters and buffers too, so that only a constant of the module could have had a value."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _VariantResult:
-    """The result of one variant: operators by name, or an error.
+class _Exported(Record, frozen=True, kw_only=True):
+    """The result of one variant, with operators by name, or the error and its line.
 
     `dynamic` are the requested dimensions that stayed symbolic, `constant` those that did not.
     """
 
     variant: ExportVariant
     dialect: str = ""
-    ops: dict[str, int] = field(default_factory=dict)
+    ops: dict[str, int] = msgspec.field(default_factory=dict)
     dynamic: tuple[str, ...] = ()
     constant: tuple[str, ...] = ()
     error: ErrorRecord | None = None
     detail: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Dynamism:
-    """The dynamic dimensions: `(leaf index, name, dimensions)`, and in the format of torch."""
-
-    wanted: tuple[tuple[int, str, tuple[int, ...]], ...]
-    shapes: ShapesCollection
+_Dimensions = list[tuple[int, str, tuple[int, ...]]]
+"""The dynamic dimensions: index of the leaf, its name, and its dimensions."""
 
 
 class ExportTarget(CompileTarget):
@@ -195,18 +170,26 @@ class ExportTarget(CompileTarget):
         subject.enter(Phase.COMPILE)
         register_containers(subject.module)
         first, *others = VARIANTS[backend]
-        verdict = subject.in_fork(partial(_export, strict=first), _VariantResult)
+        verdict = subject.in_fork(partial(_export, strict=first), _Exported)
         if verdict.error is not None:
             _blame_fake_tensors(subject, verdict.error)
         subject.enter(Phase.COMPARE)
         results = {first: verdict}
         for strict in others:
-            results[strict] = subject.in_fork(partial(_export, strict=strict), _VariantResult)
+            results[strict] = subject.in_fork(partial(_export, strict=strict), _Exported)
         draft = None
         if verdict.error is not None:
             draft = _draft(subject, first)
             subject.enter(Phase.COMPILE)  # the phase of the reported error
-        return _outcome(subject, verdict, _detail(results, draft))
+        exported = next((result for result in results.values() if result.error is None), None)
+        detail = ExportDetail(
+            non_strict=results[False].variant if False in results else None,
+            strict=results[True].variant if True in results else None,
+            draft=draft,
+            dynamic_dimensions=exported.dynamic if exported else (),
+            specialized_dimensions=exported.constant if exported else (),
+        )
+        return _outcome(subject, verdict, detail)
 
 
 def register_containers(module: nn.Module) -> None:
@@ -236,16 +219,16 @@ def operators(program: ExportedProgram) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _export(subject: Subject, *, strict: bool) -> _VariantResult:
-    dynamism = _dynamism(subject) if subject.request.target.dynamic else None
+def _export(subject: Subject, *, strict: bool) -> _Exported:
+    dimensions, shapes = _dynamism(subject)
     started = time.perf_counter()
     try:
-        with _gradients(subject):
+        with subject.gradients():
             program = torch.export.export(
                 subject.module,
                 subject.inputs.args,
                 subject.inputs.kwargs,
-                dynamic_shapes=dynamism.shapes if dynamism else None,
+                dynamic_shapes=shapes,
                 strict=strict,
             )
     except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
@@ -256,11 +239,11 @@ def _export(subject: Subject, *, strict: bool) -> _VariantResult:
             code=record.code,
             reason=record.message,
         )
-        return _VariantResult(variant=variant, error=record, detail=one_line(error))
+        return _Exported(variant=variant, error=record, detail=one_line(error))
     duration = time.perf_counter() - started
     ops = operators(program)
-    dynamic, constant = _dimensions(program, dynamism) if dynamism is not None else ((), ())
-    return _VariantResult(
+    dynamic, constant = _stayed(program, dimensions)
+    return _Exported(
         variant=ExportVariant(exported=True, duration_seconds=duration, ops=sum(ops.values())),
         dialect=program.dialect,
         ops=ops,
@@ -270,25 +253,33 @@ def _export(subject: Subject, *, strict: bool) -> _VariantResult:
 
 
 def _draft(subject: Subject, strict: bool) -> DraftExport | None:
-    """Run draft export on a model that export rejected. It needs values: None on fake tensors."""
+    """Run draft export, with example values, on a model that export rejected.
+
+    It needs values: None on fake tensors.
+    """
     if subject.fake_mode is not None:
         return None
-    dynamism = _dynamism(subject) if subject.request.target.dynamic else None
+    _, shapes = _dynamism(subject)
     try:
-        with _gradients(subject):
-            draft, report = draft_export(
-                subject.module, subject.inputs, dynamism.shapes if dynamism else None, strict
+        with subject.gradients(), _trace_in_scratch():
+            program = torch.export.draft_export(
+                subject.module,
+                subject.inputs.args,
+                subject.inputs.kwargs,
+                dynamic_shapes=shapes,
+                strict=strict,
             )
+        report: Any = program._report
+        # Torch announces the number of a file once per process, so only to the first report.
+        report.str_to_filename |= {number: name for name, number in INTERN_TABLE.items()}
+        found = tuple(_failure(failure, report.str_to_filename) for failure in report.failures)
+        text = _ANSI.sub("", str(report)).strip() + "\n"
     except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
         compiler_failure(error, CODES)
         return DraftExport(exported=False, reason=one_line(error))
     if subject.request.keep_artifacts:
-        (subject.artifacts / DRAFT_ARTIFACT).write_text(report, encoding="utf-8")
-    return draft
-
-
-def _gradients(subject: Subject) -> AbstractContextManager[Any]:
-    return nullcontext() if subject.request.target.mode is Mode.TRAIN else torch.no_grad()
+        (subject.artifacts / DRAFT_ARTIFACT).write_text(text, encoding="utf-8")
+    return DraftExport(exported=True, failures=found)
 
 
 def _blame_fake_tensors(subject: Subject, error: ErrorRecord) -> None:
@@ -313,14 +304,13 @@ def _constants_known(module: nn.Module) -> Iterator[bool]:
                 yield leaf.constant is not None
 
 
-# --- dynamic shapes ----------------------------------------------------------------------------
-
-
-def _dynamism(subject: Subject) -> _Dynamism:
+def _dynamism(subject: Subject) -> tuple[_Dimensions, ShapesCollection | None]:
     """Use `Dim.AUTO` on the dimensions that the inputs name, or on all if they name none."""
+    if not subject.request.target.dynamic:
+        return [], None
     named = subject.inputs.dynamic_shapes
-    parameters = _positional_names(subject.module)
-    requested = []
+    parameters = tuple(inspect.signature(subject.module.forward).parameters)
+    requested: _Dimensions = []
     shapes = ShapesCollection()
     leaves, _ = tree_flatten_with_path((subject.inputs.args, subject.inputs.kwargs))
     for index, (path, leaf) in enumerate(leaves):
@@ -334,15 +324,11 @@ def _dynamism(subject: Subject) -> _Dynamism:
             shapes[leaf] = dict.fromkeys(dimensions, Dim.AUTO)
             nested = "".join(str(key) for key in path[2:])
             requested.append((index, name + nested, dimensions))
-    return _Dynamism(wanted=tuple(requested), shapes=shapes)
+    return requested, shapes
 
 
-def _positional_names(module: nn.Module) -> tuple[str, ...]:
-    return tuple(inspect.signature(module.forward).parameters)
-
-
-def _dimensions(
-    program: ExportedProgram, dynamism: _Dynamism
+def _stayed(
+    program: ExportedProgram, requested: _Dimensions
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return which requested dimensions stayed symbolic, and which became constants."""
     values: dict[str, Any] = {node.name: node.meta.get("val") for node in program.graph.nodes}
@@ -353,28 +339,14 @@ def _dimensions(
     ]
     dynamic: list[str] = []
     constant: list[str] = []
-    for index, name, dimensions in dynamism.wanted:
+    for index, name, dimensions in requested:
         for dim in dimensions:
             fixed = is_concrete_int(inputs[index].shape[dim])
             (constant if fixed else dynamic).append(f"{name}[{dim}]")
     return tuple(dynamic), tuple(constant)
 
 
-# --- the outcome -------------------------------------------------------------------------------
-
-
-def _detail(results: dict[bool, _VariantResult], draft: DraftExport | None) -> ExportDetail:
-    exported = next((variant for variant in results.values() if variant.error is None), None)
-    return ExportDetail(
-        non_strict=results[False].variant if False in results else None,
-        strict=results[True].variant if True in results else None,
-        draft=draft,
-        dynamic_dimensions=exported.dynamic if exported else (),
-        specialized_dimensions=exported.constant if exported else (),
-    )
-
-
-def _outcome(subject: Subject, verdict: _VariantResult, detail: ExportDetail) -> TargetOutcome:
+def _outcome(subject: Subject, verdict: _Exported, detail: ExportDetail) -> TargetOutcome:
     remarks = tuple(_remarks(detail))
     keep = subject.request.keep_artifacts
     if verdict.error is not None:

@@ -20,6 +20,7 @@ import contextlib
 import importlib
 import importlib.util
 import json
+import math
 import os
 import re
 import resource
@@ -29,14 +30,13 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch import Tensor
 
 from compilewatch import files
 from compilewatch.contract.failures import KEPT_CHARACTERS, one_line
@@ -53,13 +53,15 @@ from compilewatch.records import (
     NeuronSupport,
     Phase,
     Status,
+    TargetOutcome,
     Tier,
 )
+from compilewatch.worker.forked import ForkEndedError
 from compilewatch.worker.model.construct import preserved
 from compilewatch.worker.subject import Subject
-from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, TargetOutcome, numerics
+from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, numerics
 from compilewatch.worker.targets.dynamo.failures import compiler_failure
-from compilewatch.worker.targets.execution import forward, observed, observed_in_float64
+from compilewatch.worker.targets.execution import Flat, forward, observed, observed_in_float64
 from compilewatch.worker.targets.inductor import latencies
 
 
@@ -67,39 +69,31 @@ def outcome_of(
     subject: Subject, detail: NeuronDetail, log: str, error: ErrorRecord | None
 ) -> TargetOutcome:
     """A NEFF is a pass, a rejection an error, and a machine with too little memory an `oom`."""
-    artifacts: tuple[str, ...] = ()
-    if subject.request.keep_artifacts:
-        files = (path for path in subject.artifacts.rglob("*") if path.is_file())
-        artifacts = tuple(sorted(str(path.relative_to(subject.artifacts)) for path in files))
     problem = detail.failure
-    if problem is None:
-        return TargetOutcome(
-            status=Status.PASS,
-            detail=neuronx_cc.described(detail),
-            graphs=1,
-            details=detail,
-            artifacts=artifacts,
+    exhausted = problem is not None and problem.kind == neuronx_cc.HOST_MEMORY
+    if problem is not None and error is None:
+        code = problem.code or f"neuronx_cc_{problem.kind}"
+        error = ErrorRecord(
+            type=neuronx_cc.ROUTE,
+            message=" - ".join(filter(None, (problem.message, problem.advice))),
+            code="out_of_memory" if exhausted else code,
+            head=log[:KEPT_CHARACTERS],
+            tail=log[KEPT_CHARACTERS:][-KEPT_CHARACTERS:],
         )
-    exhausted = problem.kind == neuronx_cc.HOST_MEMORY
+    failed = Status.OOM if exhausted else Status.ERROR
     return TargetOutcome(
-        status=Status.OOM if exhausted else Status.ERROR,
+        status=Status.PASS if problem is None else failed,
         detail=neuronx_cc.described(detail),
+        graphs=1 if problem is None else None,
         details=detail,
-        error=error or _error(problem, log),
-        artifacts=artifacts,
+        error=error if problem is not None else None,
+        artifacts=_kept(subject) if subject.request.keep_artifacts else (),
     )
 
 
-def _error(problem: NeuronFailure, log: str) -> ErrorRecord:
-    exhausted = problem.kind == neuronx_cc.HOST_MEMORY
-    code = "out_of_memory" if exhausted else problem.code or f"neuronx_cc_{problem.kind}"
-    return ErrorRecord(
-        type=neuronx_cc.ROUTE,
-        message=" - ".join(filter(None, (problem.message, problem.advice))),
-        code=code,
-        head=log[:KEPT_CHARACTERS],
-        tail=log[KEPT_CHARACTERS:][-KEPT_CHARACTERS:],
-    )
+def _kept(subject: Subject) -> tuple[str, ...]:
+    files = (path for path in subject.artifacts.rglob("*") if path.is_file())
+    return tuple(sorted(str(path.relative_to(subject.artifacts)) for path in files))
 
 
 ROUTE = "torch_neuronx.trace"
@@ -109,108 +103,71 @@ _EXIT_STATUS = re.compile(r"neuronx-cc failed with (-?\d+)")
 """`trace` raises this as a RuntimeError; the compiler's message is in its console output."""
 
 
-class Flat(nn.Module):  # type: ignore[misc]  # torch is not followed
-    """A model in the form of `torch_neuronx.trace`: tensors in, in order; a tuple of tensors out.
+def _traced(subject: Subject, target: str, compiler: Compiler, cores: int) -> TargetOutcome:
+    """Evaluate a subject by `torch_neuronx`."""
+    try:
+        sdk = importlib.import_module("torch_neuronx")
+    except Exception as error:  # noqa: BLE001  (any error of a broken installation)
+        detail = f"torch_neuronx cannot be imported: {one_line(error)}"
+        return TargetOutcome(status=Status.UNSUPPORTED, detail=detail)
+    outputs: list[str] = []
+    flat = Flat(subject, outputs)
+    tensors = flat.tensors(*subject.inputs.args, **subject.inputs.kwargs)
+    folder = subject.artifacts / f"graph.{target}"
+    folder.mkdir()
+    # torch_neuronx passes --framework itself; of an argument passed twice, the last one counts.
+    flags = compiler.flags(target)
+    ahead_of_time: dict[str, Any] = {} if cores else {"cpu_backend": True}
+    traced, problem, record = None, None, None
+    peak = PeakMemory()
+    started = time.perf_counter()
+    try:
+        with peak, _console_kept(folder), preserved(subject.module), torch.no_grad():
+            traced = sdk.trace(
+                flat,
+                tensors,
+                compiler_workdir=str(folder),
+                compiler_args=list(flags[2:]),
+                **ahead_of_time,
+            )
+    except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
+        problem, record = _trace_failure(error, folder)
+    found = NeuronDetail(
+        target=target,
+        route=ROUTE,
+        flags=flags,
+        sdk_version=str(getattr(sdk, "__version__", "")) or None,
+        compiler_version=compiler.version,
+        device_cores=cores or None,
+        compile_seconds=time.perf_counter() - started,
+        compiler_peak_memory_bytes=peak.bytes,
+    )
+    neff = folder / neuronx_cc.NEFF_FILE
+    if problem is None and not neff.is_file():
+        neff = next(iter(sorted(folder.rglob("*.neff"))), neff)
+    found = neuronx_cc.with_neff(found, neff, problem)
+    remark = ""
+    if found.failure is None or found.failure.kind != neuronx_cc.HOST_MEMORY:
+        support, remark = _support(sdk, subject, flat, tensors, folder)
+        found = msgspec.structs.replace(found, support=support)
+    shutil.rmtree(folder / "model" / "weights", ignore_errors=True)  # a copy of the model's own
+    files.replace(folder / neuronx_cc.DETAIL_FILE, msgspec.json.encode(found))
+    outcome = outcome_of(subject, found, _console(folder), record)
+    if outcome.status is Status.PASS and cores:
 
-    Other arguments are constants. `names` are the paths of the outputs as in `numerics`, known
-    after a call.
-    """
+        def on_core(*args: Any, **kwargs: Any) -> dict[str, Tensor]:
+            return named(traced(*flat.tensors(*args, **kwargs)))  # type: ignore[misc]
 
-    def __init__(self, subject: Subject) -> None:
-        super().__init__()
-        self.module = subject.module
-        self.names: tuple[str, ...] = ()
-        leaves, self._spec = tree_flatten((subject.inputs.args, subject.inputs.kwargs))
-        self._constants = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        self._places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+        def eager(*args: Any, **kwargs: Any) -> dict[str, Tensor]:
+            return named(flat(*flat.tensors(*args, **kwargs)))
 
-    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        leaves: list[Any] = list(self._constants)
-        for place, tensor in zip(self._places, tensors, strict=True):
-            leaves[place] = tensor
-        args, kwargs = tree_unflatten(leaves, self._spec)
-        outputs = numerics.leaves(self.module(*args, **kwargs))
-        tensors_out = {name: value for name, value in outputs if isinstance(value, Tensor)}
-        self.names = tuple(tensors_out)
-        return tuple(tensors_out.values())
+        def named(results: Any) -> dict[str, Tensor]:
+            together = results if isinstance(results, tuple | list) else (results,)
+            return dict(zip(outputs, together, strict=True))
 
-    def tensors(self, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
-        """Return the arguments of the model as arguments of `forward`."""
-        leaves, _ = tree_flatten((args, kwargs))
-        return tuple(leaves[place] for place in self._places)
-
-    def named(self, outputs: Any) -> dict[str, Tensor]:
-        together = outputs if isinstance(outputs, tuple | list) else (outputs,)
-        return dict(zip(self.names, together, strict=True))
-
-
-@dataclass
-class NeuronTrace:
-    """The evaluation of one subject by `torch_neuronx`."""
-
-    subject: Subject
-    target: str
-    compiler: Compiler
-    cores: int
-
-    def outcome(self) -> TargetOutcome:
-        try:
-            sdk = importlib.import_module("torch_neuronx")
-        except Exception as error:  # noqa: BLE001  (any error of a broken installation)
-            detail = f"torch_neuronx cannot be imported: {one_line(error)}"
-            return TargetOutcome(status=Status.UNSUPPORTED, detail=detail)
-        subject, flat = self.subject, Flat(self.subject)
-        tensors = flat.tensors(*subject.inputs.args, **subject.inputs.kwargs)
-        folder = subject.artifacts / f"graph.{self.target}"
-        folder.mkdir()
-        found, traced, record = self._trace(sdk, flat, tensors, folder)
-        remark = ""
-        if found.failure is None or found.failure.kind != neuronx_cc.HOST_MEMORY:
-            support, remark = _support(sdk, subject, flat, tensors, folder)
-            found = msgspec.structs.replace(found, support=support)
-        shutil.rmtree(folder / "model" / "weights", ignore_errors=True)  # a copy of the model's own
-        files.replace(folder / neuronx_cc.DETAIL_FILE, msgspec.json.encode(found))
-        outcome = outcome_of(subject, found, _console(folder), record)
-        if outcome.status is Status.PASS and self.cores:
-            outcome = _on_device(subject, flat, traced, outcome)
-        return replace(outcome, detail="; ".join(filter(None, (outcome.detail, remark))))
-
-    def _trace(
-        self, sdk: Any, flat: Flat, tensors: tuple[Tensor, ...], folder: Path
-    ) -> tuple[NeuronDetail, Any, ErrorRecord | None]:
-        # torch_neuronx passes --framework itself; of an argument passed twice, the last one counts.
-        flags = self.compiler.flags(self.target)
-        ahead_of_time: dict[str, Any] = {} if self.cores else {"cpu_backend": True}
-        detail = NeuronDetail(
-            target=self.target,
-            route=ROUTE,
-            flags=flags,
-            sdk_version=str(getattr(sdk, "__version__", "")) or None,
-            compiler_version=self.compiler.version,
-            device_cores=self.cores or None,
-        )
-        traced, problem, record = None, None, None
-        peak = PeakMemory()
-        started = time.perf_counter()
-        try:
-            with peak, _console_kept(folder), preserved(self.subject.module), torch.no_grad():
-                traced = sdk.trace(
-                    flat,
-                    tensors,
-                    compiler_workdir=str(folder),
-                    compiler_args=list(flags[2:]),
-                    **ahead_of_time,
-                )
-        except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
-            problem, record = _trace_failure(error, folder)
-        seconds = time.perf_counter() - started
-        detail = msgspec.structs.replace(
-            detail, compile_seconds=seconds, compiler_peak_memory_bytes=peak.bytes
-        )
-        neff = folder / neuronx_cc.NEFF_FILE
-        if problem is None and not neff.is_file():
-            neff = next(iter(sorted(folder.rglob("*.neff"))), neff)
-        return neuronx_cc.with_neff(detail, neff, problem), traced, record
+        outcome = _on_device(subject, eager, on_core, outcome)
+    detail = "; ".join(filter(None, (outcome.detail, remark)))
+    return msgspec.structs.replace(outcome, detail=detail)
 
 
 def _trace_failure(error: Exception, folder: Path) -> tuple[NeuronFailure, ErrorRecord | None]:
@@ -281,15 +238,10 @@ def _console(folder: Path) -> str:
     return neuronx_cc.tail(folder / neuronx_cc.CONSOLE_FILE)
 
 
-def _on_device(subject: Subject, flat: Flat, traced: Any, outcome: TargetOutcome) -> TargetOutcome:
+def _on_device(
+    subject: Subject, eager: Any, compiled: Any, outcome: TargetOutcome
+) -> TargetOutcome:
     """Load and run the executable, compare it with eager mode, and measure its latency."""
-
-    def eager(*args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        return flat.named(flat(*flat.tensors(*args, **kwargs)))
-
-    def compiled(*args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        return flat.named(traced(*flat.tensors(*args, **kwargs)))
-
     subject.enter(Phase.COMPARE)
     try:
         comparison = numerics.assess(
@@ -300,9 +252,9 @@ def _on_device(subject: Subject, flat: Flat, traced: Any, outcome: TargetOutcome
     except Exception as error:  # noqa: BLE001  (the edge to Neuron's runtime and to model code)
         record = compiler_failure(error, ())
         detail = f"compiled, then {one_line(error)}"
-        return replace(outcome, status=Status.ERROR, detail=detail, error=record)
+        return msgspec.structs.replace(outcome, status=Status.ERROR, detail=detail, error=record)
     differs = comparison.deterministic and not comparison.matches
-    outcome = replace(
+    outcome = msgspec.structs.replace(
         outcome,
         status=Status.MISMATCH if differs else Status.PASS,
         detail=f"differs from eager in {comparison.mismatches[0]}" if differs else outcome.detail,
@@ -317,7 +269,8 @@ def _on_device(subject: Subject, flat: Flat, traced: Any, outcome: TargetOutcome
             )
     except Exception as error:  # noqa: BLE001  (model code, called more often than it expects)
         compiler_failure(error, ())
-        return replace(outcome, detail=f"{outcome.detail}; measuring stopped at {one_line(error)}")
+        detail = f"{outcome.detail}; measuring stopped at {one_line(error)}"
+        return msgspec.structs.replace(outcome, detail=detail)
     assert isinstance(outcome.details, NeuronDetail)
     measured = msgspec.structs.replace(
         outcome.details,
@@ -325,7 +278,7 @@ def _on_device(subject: Subject, flat: Flat, traced: Any, outcome: TargetOutcome
         latency_seconds=core,
         latency_samples=samples,
     )
-    return replace(outcome, details=measured)
+    return msgspec.structs.replace(outcome, details=measured)
 
 
 HLO_FILE = f"graph{neuronx_cc.HLO_SUFFIX}"
@@ -387,7 +340,7 @@ class NeuronTarget(CompileTarget):
         try:
             compiler = neuronx_cc.describe(path)
             if _installed("torch_neuronx"):
-                return NeuronTrace(subject, target, compiler, cores).outcome()
+                return _traced(subject, target, compiler, cores)
             return _compiled_hlo(subject, target, compiler)
         except CompilerError as error:
             return TargetOutcome(status=Status.UNSUPPORTED, detail=str(error))
@@ -430,26 +383,19 @@ def _capture(subject: Subject) -> Path | None:
     """Store the subject as an HLO artifact; None if no module is valid for other inputs.
 
     Uses the steps of the xla target, each in its own process: if lazy tensors do not capture it as
-    a single graph, an exported program may. Raises the errors of `isolated`.
+    a single graph, an exported program may. Raises the errors of `step`.
     """
     os.environ.setdefault("PJRT_DEVICE", "CPU")
     importlib.import_module("torch_xla")  # once, here; in each fork it would take seconds
-    isolation, xla, capture = (
-        importlib.import_module(f"compilewatch.worker.targets.xla.{name}")
-        for name in ("isolation", "target", "capture")
-    )
+    from compilewatch.worker.targets.xla import capture, target
+
     request = msgspec.structs.replace(subject.request, keep_artifacts=True)
     kept = replace(subject, request=request)  # the HLO must be stored in any case
-    captured = None
-    with contextlib.suppress(isolation.StepDiedError):  # perhaps only the call itself crashes
-        captured = isolation.isolated(
-            lambda enter: capture.capture_hlo(kept, enter),
-            capture.HloCapture,
-            subject.enter,
-            xla.CODES,
-        )
+    captured: capture.HloCapture | None = None
+    with contextlib.suppress(ForkEndedError):  # perhaps only the call itself crashes
+        captured = target.step(kept, capture.capture_hlo, capture.HloCapture, math.inf)
     if captured is None or not captured.ready:
-        captured = xla.exported_hlo(kept)
+        captured = target.exported_hlo(kept)
     return None if captured is None else subject.artifacts / HLO_FILE
 
 
@@ -482,7 +428,7 @@ def _archived(subject: Subject, target: str) -> TargetOutcome:
     hlo = _captured(subject)
     if isinstance(hlo, TargetOutcome):
         detail = f"no neuronx-cc here, and {hlo.detail}"
-        return replace(hlo, status=Status.UNSUPPORTED, detail=detail)
+        return msgspec.structs.replace(hlo, status=Status.UNSUPPORTED, detail=detail)
     return TargetOutcome(
         status=Status.UNSUPPORTED,
         detail=f"no neuronx-cc here; its input is stored as an artifact, for a machine with it: "
@@ -490,5 +436,5 @@ def _archived(subject: Subject, target: str) -> TargetOutcome:
         details=NeuronDetail(
             target=target, route=neuronx_cc.ROUTE, hlo_sha256=neuronx_cc.sha256(hlo)
         ),
-        artifacts=tuple(sorted(file.name for file in subject.artifacts.iterdir())),
+        artifacts=_kept(subject),
     )

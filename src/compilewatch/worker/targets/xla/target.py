@@ -1,13 +1,14 @@
 """The XLA target: is the model captured as a single XLA graph, and does it run on XLA's CPU device?
 
-Each step has its own process, forked before there is any device client: a fallback affects a
-capture, a failed conversion leaves a flag set, and XLA aborts a process in unexpected situations.
-Passing is necessary for Neuron, whose compiler starts with the same graph, but not sufficient. What
-is known about that compiler is recorded besides the verdict, as a prediction.
+Each step has a fork of its own, before there is any device client: a fallback affects a capture, a
+failed conversion leaves a flag set, and XLA aborts a process in unexpected situations. Passing is
+necessary for Neuron, whose compiler starts with the same graph, but not sufficient. What is known
+about that compiler is recorded besides the verdict, as a prediction.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import importlib.util
 import os
@@ -15,41 +16,25 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from compilewatch import records
+from compilewatch.contract.failures import RecordedError, error_code, one_line
 from compilewatch.data import NEURON_OPERATORS
 from compilewatch.files import read_toml
-from compilewatch.records import (
-    SCHEMA_VERSION,
-    ExportVariant,
-    GraphBreak,
-    Mode,
-    NeuronConcern,
-    OpenXla,
-    Phase,
-    Status,
-    Tier,
-    XlaDetail,
-)
+from compilewatch.records import GraphBreak, Phase, Status, TargetOutcome, XlaDetail
+from compilewatch.worker.forked import ForkEndedError
 from compilewatch.worker.subject import Subject
-from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, TargetOutcome
-from compilewatch.worker.targets.dynamo.failures import Codes
+from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError
+from compilewatch.worker.targets.dynamo.failures import Codes, compiler_failure
 from compilewatch.worker.targets.dynamo.graph_breaks import UNATTRIBUTED
-from compilewatch.worker.targets.xla.isolation import (
-    OUT_OF_MEMORY,
-    Enter,
-    StepDiedError,
-    StepFailedError,
-    StepResult,
-    StepTimeoutError,
-    die_alike,
-    isolated,
-)
 
 if TYPE_CHECKING:
     from compilewatch.worker.targets.xla.capture import Execution, HloCapture
+
+_Value = TypeVar("_Value")
 
 
 class RejectedOperator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,7 +52,7 @@ class RejectedOperator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     element_type: str | None = None
 
     def __post_init__(self) -> None:
-        if sum(name is not None for name in (self.torch, self.hlo, self.element_type)) != 1:
+        if sum(name is not None for name in self.name) != 1:
             raise ValueError("an operator needs one of `torch`, `hlo` and `element_type`")
         if not self.source.startswith("https://") or not self.reason.strip():
             raise ValueError("an operator needs a `reason` and a `source` (https://…)")
@@ -81,24 +66,20 @@ class RejectedOperator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 class NeuronOperators(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The contents of the file."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = records.SCHEMA_VERSION
     operator: tuple[RejectedOperator, ...] = ()
 
-    def concerns(
-        self,
-        *,
-        torch: Mapping[str, int],
-        hlo: Mapping[str, int],
-        element_types: Mapping[str, int],
-    ) -> Iterator[NeuronConcern]:
-        """Return the listed operators that a graph contains, given its counts by name."""
+    def concerns(self, *counts: Mapping[str, int]) -> Iterator[records.NeuronConcern]:
+        """Yield the listed operators that a graph contains.
+
+        `counts` are those of its torch operators, of its HLO opcodes, and of its element types.
+        """
         for row in self.operator:
-            named = ((row.torch, torch), (row.hlo, hlo), (row.element_type, element_types))
-            for name, counts in named:
-                if name is not None and counts.get(name):
-                    yield NeuronConcern(
+            for name, by_name in zip(row.name, counts, strict=True):
+                if name is not None and by_name.get(name):
+                    yield records.NeuronConcern(
                         operator=name,
-                        count=counts[name],
+                        count=by_name[name],
                         reason=row.reason,
                         source=row.source,
                         sdk=row.sdk,
@@ -119,6 +100,7 @@ def load_neuron_operators(path: Path | None) -> NeuronOperators:
 STABLEHLO_ARTIFACT = "graph.stablehlo.mlir"
 DEVICE_VARIABLE = "PJRT_DEVICE"
 DEVICE = "CPU"
+OUT_OF_MEMORY = "out_of_memory"
 
 CODES: Codes = (
     ("device_mismatch", r"not an XLA tensor|Expected XLA tensor|Expected all tensors to be on the"),
@@ -127,7 +109,7 @@ CODES: Codes = (
     ("xla_fallback", r"ops not capturable by Pytorch/XLA"),
     ("xla_invalid_argument", r"INVALID_ARGUMENT"),
     ("xla_unimplemented", r"UNIMPLEMENTED"),
-    ("out_of_memory", r"RESOURCE_EXHAUSTED"),
+    (OUT_OF_MEMORY, r"RESOURCE_EXHAUSTED"),
     ("xla_internal", r"\bINTERNAL: |Check failed|torch_xla/csrc|XLA_CHECK"),
 )
 """Causes that are specific to XLA (absl's status codes); others have Dynamo's codes."""
@@ -138,6 +120,48 @@ LAST_SHARE = 0.9
 """Share of the phase's deadline for Dynamo, so that it does not exceed the deadline."""
 
 
+class StepFailedError(Exception):
+    """A step raised an exception: its record, and the exception in one line as the message."""
+
+    def __init__(self, line: str, record: records.ErrorRecord) -> None:
+        super().__init__(line)
+        self.record = record
+
+
+SIDE_FAILURES = (StepFailedError, ForkEndedError, RecordedError)
+"""What a step with a limit raises: it decides nothing."""
+
+
+def step(
+    subject: Subject,
+    function: Callable[[Subject], _Value],
+    kind: Any,
+    limit_seconds: float | None = None,
+) -> _Value:
+    """Call `function` in a fork, and return its value of type `kind`; see `Subject.in_fork`.
+
+    Raises StepFailedError, and an error with the code `out_of_memory` if memory ran out. With a
+    limit, a fork that dies or is late raises ForkEndedError.
+    """
+
+    def guarded(inside: Subject) -> tuple[_Value | None, tuple[str, records.ErrorRecord] | None]:
+        try:
+            return function(inside), None
+        except BaseException as error:
+            record = compiler_failure(error, CODES)
+            if record.code == OUT_OF_MEMORY:
+                raise MemoryError(one_line(error)) from error
+            return None, (one_line(error), record)
+
+    kinds = tuple[kind | None, tuple[str, records.ErrorRecord] | None]
+    value, failure = subject.in_fork(
+        guarded, kinds, limit_seconds=limit_seconds, beside_threads=True
+    )
+    if failure is not None:
+        raise StepFailedError(*failure)
+    return value  # type: ignore[return-value]
+
+
 class XlaTarget(CompileTarget):
     """Lazy tensors of torch_xla on XLA's CPU device.
 
@@ -145,7 +169,7 @@ class XlaTarget(CompileTarget):
     """
 
     name = "xla"
-    tiers = (Tier.REAL,)
+    tiers = (records.Tier.REAL,)
 
     def missing(self) -> str | None:
         """Check for torch_xla, and that its device is the CPU."""
@@ -165,221 +189,127 @@ class XlaTarget(CompileTarget):
         """
         if subject.fake_mode is not None:
             raise FakeUnsupportedError("XLA runs the compiled code: it needs real tensors")
-        subject.enter(Phase.COMPILE)
-        os.environ.setdefault(DEVICE_VARIABLE, DEVICE)
+        from compilewatch.worker.targets.xla.capture import capture_for_xla, to_stablehlo
 
-        return _Evaluation(subject).outcome()
+        entered: list[Phase] = []
+        announce = subject.enter
+
+        def enter(phase: Phase) -> None:
+            entered.append(phase)
+            announce(phase)
+
+        subject = replace(subject, enter=enter)
+        enter(Phase.COMPILE)
+        os.environ.setdefault(DEVICE_VARIABLE, DEVICE)
+        started = time.perf_counter()
+        try:
+            stablehlo = step(subject, to_stablehlo, records.ExportVariant, side_limit(subject))
+        except SIDE_FAILURES as error:
+            code, reason = _failure(error)
+            seconds = time.perf_counter() - started
+            stablehlo = records.ExportVariant(
+                exported=False, duration_seconds=seconds, code=code, reason=reason
+            )
+        outcome = _verdict(subject, XlaDetail(stablehlo=stablehlo))
+        phase = entered[-1]
+        enter(Phase.PROFILE)  # besides the verdict, with its own deadline
+        limit = LAST_SHARE * subject.request.deadlines.profile_seconds
+        try:
+            openxla = step(subject, capture_for_xla, records.OpenXla, limit)
+        except SIDE_FAILURES as error:
+            code, reason = _failure(error)
+            openxla = records.OpenXla(accepted=False, code=code, reason=reason)
+        if outcome.status is Status.ERROR:
+            enter(phase)  # that of the reported error
+        assert isinstance(outcome.details, XlaDetail)
+        detail = msgspec.structs.replace(outcome.details, openxla=openxla)
+        kept = stablehlo.exported and subject.request.keep_artifacts
+        return msgspec.structs.replace(
+            outcome,
+            detail="; ".join(filter(None, (outcome.detail, *_remarks(detail)))),
+            details=detail,
+            artifacts=(*outcome.artifacts, *([STABLEHLO_ARTIFACT] if kept else [])),
+        )
+
+
+def side_limit(subject: Subject) -> float:
+    """Seconds for each step that does not decide the verdict."""
+    return SIDE_SHARE * subject.request.deadlines.compile_seconds
 
 
 def exported_hlo(subject: Subject) -> HloCapture | None:
     """Return the module of the exported program, stored as an artifact; None if there is none.
 
-    For targets that use it if the call itself breaks. Requires what `XlaTarget.missing` checks;
-    errors are neither raised nor do they end this process.
+    For where the call itself breaks. It only contains the forward pass, so in train mode there is
+    none. Requires what `XlaTarget.missing` checks; errors are neither raised nor do they end this
+    process.
     """
-    return _Evaluation(subject).exported()
+    from compilewatch.worker.targets.xla import capture
 
-
-class _Evaluation:
-    """The evaluation of one subject, step by step."""
-
-    def __init__(self, subject: Subject) -> None:
-        self._subject = subject
-        self._phase = Phase.COMPILE
-
-    def outcome(self) -> TargetOutcome:
-        detail = XlaDetail(stablehlo=self._stablehlo())
-        outcome = self._verdict(detail)
-        assert isinstance(outcome.details, XlaDetail)
-        phase = self._phase
-        detail = msgspec.structs.replace(outcome.details, openxla=self._dynamo())
-        if outcome.status is Status.ERROR:
-            self._enter(phase)  # the phase of the reported error
-        artifacts = outcome.artifacts
-        if detail.stablehlo is not None and detail.stablehlo.exported and self._keeps:
-            artifacts = (*artifacts, STABLEHLO_ARTIFACT)
-        remarks = filter(None, (outcome.detail, *_remarks(detail)))
-        return replace(outcome, detail="; ".join(remarks), details=detail, artifacts=artifacts)
-
-    def _verdict(self, detail: XlaDetail) -> TargetOutcome:
-        """Capture and execute; the first that fails decides the verdict."""
-        from compilewatch.worker.targets.xla.capture import (
-            Execution,
-            HloCapture,
-            capture_hlo,
-            execute,
-        )
-
+    if subject.request.target.mode is records.Mode.TRAIN:
+        return None
+    for function in (capture.capture_exported, capture.capture_decomposed):
         try:
-            captured = self.step(capture_hlo, HloCapture)
-        except StepFailedError as error:
-            return TargetOutcome(
-                status=Status.ERROR, detail=str(error), error=error.record, details=detail
-            )
-        breaks = self._breaks(captured)
-        fallbacks, hlo = captured.fallbacks, captured
-        if not captured.ready:
-            hlo = self.exported() or captured
-        detail = msgspec.structs.replace(
-            detail,
-            operators=hlo.operators,
-            fallbacks=fallbacks,
-            hlo=("lazy" if hlo is captured else "export") if hlo.ready else None,
-            expected_to_fail_on_neuron=self._concerns(hlo),
+            captured = step(subject, function, capture.HloCapture, side_limit(subject))
+        except SIDE_FAILURES:
+            return None
+        if captured.ready:
+            return captured
+    return None
+
+
+def _verdict(subject: Subject, detail: XlaDetail) -> TargetOutcome:
+    """Capture and execute; the first that fails decides the verdict."""
+    from compilewatch.worker.targets.xla import capture
+
+    try:
+        captured = step(subject, capture.capture_hlo, capture.HloCapture)
+    except StepFailedError as error:
+        return TargetOutcome(
+            status=Status.ERROR, detail=str(error), error=error.record, details=detail
         )
-        outcome = TargetOutcome(
+    breaks: tuple[GraphBreak, ...] = ()
+    hlo = captured
+    if not captured.ready:
+        watched = breaks
+        with contextlib.suppress(*SIDE_FAILURES):  # the counts still show them, without a place
+            watched = step(subject, capture.watch, tuple[GraphBreak, ...], side_limit(subject))
+        breaks = capture.settle(watched, captured.fallbacks, captured.executions)
+        hlo = exported_hlo(subject) or captured
+    path = subject.request.neuron_operators
+    known = load_neuron_operators(Path(path) if path else None)
+    detail = msgspec.structs.replace(
+        detail,
+        operators=hlo.operators,
+        fallbacks=captured.fallbacks,
+        hlo=("lazy" if hlo is captured else "export") if hlo.ready else None,
+        expected_to_fail_on_neuron=tuple(
+            known.concerns(hlo.lowered, hlo.operators, hlo.element_types)
+        ),
+    )
+    outcome = _broken(
+        TargetOutcome(
             status=Status.PASS,
             ops=sum(hlo.operators.values()) if hlo.ready else None,
             artifacts=hlo.artifacts,
             details=detail,
-        )
-        outcome = _broken(outcome, breaks)
-        try:
-            ran = self.step(execute, Execution)
-        except StepFailedError as error:
-            line = f"captured, then {error}"
-            return replace(outcome, status=Status.ERROR, detail=line, error=error.record)
-        return _judged(outcome, detail, ran)
-
-    def _breaks(self, captured: HloCapture) -> tuple[GraphBreak, ...]:
-        from compilewatch.worker.targets.xla.capture import Watched, settle, watch
-
-        if captured.ready:
-            return ()
-        try:
-            watched = self.step(watch, Watched, self.side_limit).breaks
-        except _SIDE_FAILURES:
-            watched = ()  # the counts still show them, without a place
-        return settle(watched, captured.fallbacks, captured.executions)
-
-    def _concerns(self, captured: HloCapture) -> tuple[NeuronConcern, ...]:
-        path = self._subject.request.neuron_operators
-        known = load_neuron_operators(Path(path) if path else None)
-        concerns = known.concerns(
-            torch=captured.lowered, hlo=captured.operators, element_types=captured.element_types
-        )
-        return tuple(concerns)
-
-    def _stablehlo(self) -> ExportVariant:
-        from compilewatch.worker.targets.xla.capture import to_stablehlo
-
-        started = time.perf_counter()
-        try:
-            return self.step(to_stablehlo, ExportVariant, self.side_limit)
-        except _SIDE_FAILURES as error:
-            code, reason = _failure(error)
-            spent = time.perf_counter() - started
-            return ExportVariant(exported=False, duration_seconds=spent, code=code, reason=reason)
-
-    def exported(self) -> HloCapture | None:
-        """Return the capture of the exported program, if there is one without breaks.
-
-        It only contains the forward pass, so in train mode it decides nothing.
-        """
-        from compilewatch.worker.targets.xla.capture import (
-            HloCapture,
-            capture_decomposed,
-            capture_exported,
-        )
-
-        if self._subject.request.target.mode is Mode.TRAIN:
-            return None
-        for step in (capture_exported, capture_decomposed):
-            try:
-                captured = self.step(step, HloCapture, self.side_limit)
-            except _SIDE_FAILURES:
-                return None
-            if captured.ready:
-                return captured
-        return None
-
-    def _dynamo(self) -> OpenXla:
-        from compilewatch.worker.targets.xla.capture import capture_for_xla
-
-        self._enter(Phase.PROFILE)  # besides the verdict, with its own deadline
-        limit = LAST_SHARE * self._subject.request.deadlines.profile_seconds
-        try:
-            return self.step(capture_for_xla, OpenXla, limit)
-        except _SIDE_FAILURES as error:
-            code, reason = _failure(error)
-            return OpenXla(accepted=False, code=code, reason=reason)
-
-    def step(
-        self,
-        step: Callable[[Subject, Enter], StepResult],
-        kind: type[StepResult],
-        limit_seconds: float | None = None,
-    ) -> StepResult:
-        """Run a step in its own process; without a limit, end in the same way as that process."""
-        subject = self._subject
-        try:
-            return isolated(
-                lambda enter: step(subject, enter), kind, self._enter, CODES, limit_seconds
-            )
-        except StepDiedError as error:
-            if limit_seconds is None:
-                die_alike(error)
-            raise
-
-    def _enter(self, phase: Phase) -> None:
-        self._phase = phase
-        self._subject.enter(phase)
-
-    @property
-    def side_limit(self) -> float:
-        return SIDE_SHARE * self._subject.request.deadlines.compile_seconds
-
-    @property
-    def _keeps(self) -> bool:
-        return self._subject.request.keep_artifacts
-
-
-_SIDE_FAILURES = (StepFailedError, StepDiedError, StepTimeoutError, MemoryError)
-
-
-def _failure(error: BaseException) -> tuple[str, str]:
-    """Return code and reason of a step that does not decide the verdict."""
-    if isinstance(error, StepFailedError):
-        return error.record.code, error.record.message
-    codes = {StepDiedError: "crashed", StepTimeoutError: "timeout", MemoryError: OUT_OF_MEMORY}
-    return codes[type(error)], str(error)
-
-
-def _broken(outcome: TargetOutcome, breaks: tuple[GraphBreak, ...]) -> TargetOutcome:
-    return replace(
-        outcome,
-        status=Status.GRAPH_BREAK if breaks else outcome.status,
-        graph_breaks=sum(graph_break.occurrences for graph_break in breaks),
-        distinct_breaks=len(breaks),
-        unattributed=sum(
-            graph_break.occurrences for graph_break in breaks if graph_break.code == UNATTRIBUTED
         ),
-        breaks=breaks,
+        breaks,
     )
-
-
-def _judged(outcome: TargetOutcome, detail: XlaDetail, ran: Execution) -> TargetOutcome:
-    from compilewatch.worker.targets.xla.capture import unattributed
-
-    if ran.graphs > 1 and not outcome.breaks:
-        outcome = _broken(outcome, (unattributed(None, ran.graphs - 1),))
+    try:
+        ran = step(subject, capture.execute, capture.Execution)
+    except StepFailedError as error:
+        line = f"captured, then {error}"
+        return msgspec.structs.replace(
+            outcome, status=Status.ERROR, detail=line, error=error.record
+        )
+    if ran.graphs > 1 and not breaks:
+        outcome = _broken(outcome, (capture.unattributed(None, ran.graphs - 1),))
     wrong = ran.numerics.deterministic and not ran.numerics.matches
-    phrases = []
-    if not ran.numerics.deterministic:
-        phrases.append("not deterministic: two eager runs differ, so numerics are not compared")
-    elif wrong:
-        phrases.append(f"differs from eager in {ran.numerics.difference}")
-    phrases.append("one graph" if ran.graphs == 1 else f"{ran.graphs} graphs")
-    if outcome.breaks:
-        phrases.append(f"breaks {outcome.graph_breaks} ({outcome.distinct_breaks} distinct)")
-    if ran.recompiles_same_inputs:
-        phrases.append(f"the same inputs recompiled {ran.recompiles_same_inputs} graphs")
-    if ran.draws:
-        phrases.append("random numbers drawn on the CPU for the comparison")
-    return replace(
+    return msgspec.structs.replace(
         outcome,
         status=Status.MISMATCH if wrong else outcome.status,
-        detail="; ".join(phrases),
+        detail="; ".join(_phrases(ran, outcome)),
         graphs=ran.graphs,
         numerics=ran.numerics,
         details=msgspec.structs.replace(
@@ -389,6 +319,41 @@ def _judged(outcome: TargetOutcome, detail: XlaDetail, ran: Execution) -> Target
             recompiles=ran.recompiles,
         ),
     )
+
+
+def _failure(error: Exception) -> tuple[str, str]:
+    """Return code and reason of a step that does not decide the verdict."""
+    if isinstance(error, StepFailedError):
+        return error.record.code, error.record.message
+    if isinstance(error, ForkEndedError):
+        return "timeout" if error.late else "crashed", str(error)
+    return error_code(error), str(error)
+
+
+def _broken(outcome: TargetOutcome, breaks: tuple[GraphBreak, ...]) -> TargetOutcome:
+    counts = [(graph_break.code, graph_break.occurrences) for graph_break in breaks]
+    return msgspec.structs.replace(
+        outcome,
+        status=Status.GRAPH_BREAK if breaks else outcome.status,
+        graph_breaks=sum(count for _, count in counts),
+        distinct_breaks=len(breaks),
+        unattributed=sum(count for code, count in counts if code == UNATTRIBUTED),
+        breaks=breaks,
+    )
+
+
+def _phrases(ran: Execution, outcome: TargetOutcome) -> Iterator[str]:
+    if not ran.numerics.deterministic:
+        yield "not deterministic: two eager runs differ, so numerics are not compared"
+    elif not ran.numerics.matches:
+        yield f"differs from eager in {ran.numerics.difference}"
+    yield "one graph" if ran.graphs == 1 else f"{ran.graphs} graphs"
+    if outcome.breaks:
+        yield f"breaks {outcome.graph_breaks} ({outcome.distinct_breaks} distinct)"
+    if ran.recompiles_same_inputs:
+        yield f"the same inputs recompiled {ran.recompiles_same_inputs} graphs"
+    if ran.draws:
+        yield "random numbers drawn on the CPU for the comparison"
 
 
 def _remarks(detail: XlaDetail) -> Iterator[str]:
@@ -404,8 +369,6 @@ def _remarks(detail: XlaDetail) -> Iterator[str]:
     if detail.stablehlo is not None and not detail.stablehlo.exported:
         yield f"StableHLO fails: {detail.stablehlo.code}"
     if detail.openxla is not None and not detail.openxla.accepted:
-        openxla = detail.openxla
-        many = (
-            f"{openxla.graph_breaks} breaks" if openxla.graph_breaks else f"fails: {openxla.code}"
-        )
+        breaks = detail.openxla.graph_breaks
+        many = f"{breaks} breaks" if breaks else f"fails: {detail.openxla.code}"
         yield f"Dynamo with openxla {many}"

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
-from compilewatch.records import Mode, Status, Tier
-from compilewatch.worker.targets import TargetOutcome
-from compilewatch.worker.targets.dynamo import capture
+from compilewatch.records import Mode, Status, TargetOutcome, Tier
+from compilewatch.worker.targets.dynamo import capture, target
 from compilewatch.worker.targets.dynamo.target import DynamoTarget
 from tests.integration.worker.targets.conftest import MakeSubject
 
@@ -165,7 +164,7 @@ def test_what_eager_code_may_read_is_computed(
 
 def test_gradients_have_the_size_of_their_parameters(make_subject: MakeSubject) -> None:
     subject = make_subject(Normalised, tier=Tier.FAKE, mode=Mode.TRAIN)
-    DynamoTarget()._captured(subject, brief=False)
+    target.captured_breaks(subject)
     for parameter in subject.module.parameters():
         assert parameter.grad is not None
         assert parameter.grad.shape == parameter.shape

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 
 from compilewatch.environments import WORKER_VARIABLES
-from compilewatch.records import Mode, Phase, Status, Tier
-from compilewatch.worker.targets import FakeUnsupportedError, TargetOutcome
-from compilewatch.worker.targets.dynamo import target as dynamo
+from compilewatch.records import Mode, Phase, Status, TargetOutcome, Tier
+from compilewatch.worker.targets import FakeUnsupportedError
+from compilewatch.worker.targets.dynamo import target
 from compilewatch.worker.targets.dynamo.capture import Capture, loss_of
 from compilewatch.worker.targets.dynamo.graph_breaks import CODES, registry
 from compilewatch.worker.targets.dynamo.target import DynamoTarget
@@ -129,6 +129,7 @@ def test_every_break_is_found_with_its_cause_and_line(
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.breaks], ids=lambda case: case.name)
 def test_a_break_says_all_that_torch_knows(case: Case, answers: Answers) -> None:
+    file = (CASES_FOLDER / "breaks.py").read_text(encoding="utf-8").splitlines()
     for each in answers(case).breaks:
         assert each.file == "breaks.py"
         assert each.user_stack
@@ -142,14 +143,6 @@ def test_a_break_says_all_that_torch_knows(case: Case, answers: Answers) -> None
             assert each.gb_type in each.reason
             assert each.explanation
             assert each.gb_id == "GB0099" or each.user_stack[0].file == "breaks.py"
-
-
-@by_case
-def test_a_break_keeps_five_lines_and_its_own_is_the_marked_one(
-    case: Case, answers: Answers
-) -> None:
-    file = (CASES_FOLDER / "breaks.py").read_text(encoding="utf-8").splitlines()
-    for each in answers(case).breaks:
         assert list(each.source) == file[each.line - 3 : each.line + 2]
         assert each.source_start == each.line - 2
 
@@ -277,7 +270,7 @@ def test_fullgraph_is_not_derived_where_another_frame_was_traced_too(
     """Given as a finding: no small module makes the installed torch trace a second frame."""
     found = Capture(captured=["0/0"], frames=frames)
     assert found.is_single_graph
-    assert (dynamo._derived_fullgraph(found) is not None) == derived
+    assert found.proves_fullgraph is derived
 
 
 @pytest.mark.parametrize("tier", [Tier.REAL, Tier.FAKE])
@@ -295,7 +288,7 @@ def test_train_mode_captures_loss_and_backward(
 
     monkeypatch.setattr(aot_autograd, "create_aot_state", noting)
     subject = make_subject(Network, tier=tier, mode=Mode.TRAIN)
-    outcome = DynamoTarget()._captured(subject, brief=False).outcome
+    outcome, _ = target.captured_breaks(subject)
     assert (outcome.status, outcome.graphs) == (Status.PASS, 1)
     assert joint
     assert all(parameter.grad is not None for parameter in subject.module.parameters())

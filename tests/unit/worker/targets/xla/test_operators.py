@@ -25,11 +25,7 @@ def test_a_graph_is_held_against_each_kind_of_name(tmp_path: Path) -> None:
         f'[[operator]]\nhlo = "custom-call"\n{TAIL}'
         f'[[operator]]\nelement_type = "C64"\n{TAIL}',
     )
-    found = known.concerns(
-        torch={"aten::sort": 2, "C64": 9},
-        hlo={"dot": 5, "sort": 2},
-        element_types={"F32": 9, "C64": 3},
-    )
+    found = known.concerns({"aten::sort": 2, "C64": 9}, {"dot": 5, "sort": 2}, {"F32": 9, "C64": 3})
     counted = [(each.operator, each.count) for each in found]
     assert counted[:2] == [("aten::sort", 2), ("C64", 3)]
     assert [name for name, _ in counted].count("aten::sort") == 1  # not the shipped line, too
