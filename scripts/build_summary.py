@@ -10,17 +10,16 @@ one, its link is left out.
 from __future__ import annotations
 
 import html
+import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
 
-import msgspec
-
 from compilewatch.analysis.summary import planned, summarise
 from compilewatch.api.publish import view
-from compilewatch.records import ChangeKind, Record, Run, RunView
+from compilewatch.records import ChangeKind, Run, RunView
 from compilewatch.report.wording import plural
 from compilewatch.store import Store
 
@@ -29,17 +28,6 @@ NAMED = 5
 
 AROUND = timedelta(hours=1)
 """What a dashboard shows before and after a run."""
-
-
-class BuildSummary(Record, frozen=True, kw_only=True):
-    """`text` has a line each for what was found and where to read on; `html` has links instead.
-
-    `trainium` is what is wrong with the results of Trainium, empty if nothing is.
-    """
-
-    text: str
-    html: str
-    trainium: str
 
 
 def sentence(shown: RunView) -> str:
@@ -52,8 +40,10 @@ def sentence(shown: RunView) -> str:
     ):
         changes = [change for change in shown.changes if change.kind is kind]
         if changes:
-            names = _names(sorted({change.model for change in changes}))
-            parts.append(f"{plural(len(changes), noun, several)}: {names}")
+            names = sorted({change.model for change in changes})
+            further = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+            named = ", ".join(names[:NAMED]) + further
+            parts.append(f"{plural(len(changes), noun, several)}: {named}")
     if shown.run.missing_shards:
         parts.append(f"shards are missing: {', '.join(shown.run.missing_shards)}")
     elif summary.missing:
@@ -87,8 +77,12 @@ def dashboard(run: Run, grafana: str) -> str:
     return f"{grafana.rstrip('/')}/d/compilewatch-overview?from={since}&to={until}"
 
 
-def build_summary(build: Path, output: Path) -> BuildSummary:
-    """The summary of the runs that the file `runs` of a build names, the main one first."""
+def build_summary(build: Path, output: Path) -> dict[str, str]:
+    """The summary of the runs that the file `runs` of a build names, the main one first.
+
+    `text` has a line each for what was found and where to read on; `html` has links instead;
+    `trainium` is what is wrong with the results of Trainium, empty if nothing is.
+    """
     store = Store(output)
     ids = (build / "runs").read_text(encoding="utf-8").split()
     views = [view(store, store.open(name)) for name in ids]
@@ -106,22 +100,12 @@ def build_summary(build: Path, output: Path) -> BuildSummary:
     if grafana := os.environ.get("GRAFANA_URL"):
         links["dashboards"] = dashboard(views[0].run, grafana)
     marked = [f'<a href="{html.escape(where)}">{name}</a>' for name, where in links.items()]
-    return BuildSummary(
-        text="\n".join([*lines, *(f"{name}: {where}" for name, where in links.items())]),
-        html=" · ".join([*map(html.escape, lines), *marked]),
-        trainium=trainium,
-    )
-
-
-def _names(names: Sequence[str]) -> str:
-    further = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {further:,} more" if further > 0 else "")
-
-
-def main() -> None:
-    build, output = map(Path, sys.argv[1:])
-    print(msgspec.json.encode(build_summary(build, output)).decode())
+    return {
+        "text": "\n".join([*lines, *(f"{name}: {where}" for name, where in links.items())]),
+        "html": " · ".join([*map(html.escape, lines), *marked]),
+        "trainium": trainium,
+    }
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps(build_summary(*map(Path, sys.argv[1:])), ensure_ascii=False))
