@@ -89,11 +89,16 @@ class Job:
 
 
 @pytest.fixture(scope="session")
-def jobs(groovy: Callable[..., Any]) -> dict[str, Job]:
-    """The jobs of an installation without settings of its own."""
-    made = groovy(JOBS, ROOT / "stack" / "jenkins" / "jobs.groovy")
+def started(groovy: Callable[..., Any]) -> dict[str, Any]:
+    """What jobs.groovy makes of an installation without settings of its own."""
+    made: dict[str, Any] = groovy(JOBS, ROOT / "stack" / "jenkins" / "jobs.groovy")
     assert made["error"] is None
-    return {name: Job(calls) for name, calls in made["jobs"].items()}
+    return made
+
+
+@pytest.fixture(scope="session")
+def jobs(started: dict[str, Any]) -> dict[str, Job]:
+    return {name: Job(calls) for name, calls in started["jobs"].items()}
 
 
 @pytest.fixture(scope="session")
