@@ -62,7 +62,12 @@ def test_every_line_arrives_complete_at_its_own_time(tmp_path: Path, server: Lok
 def test_few_labels_and_the_rest_is_structured_metadata(tmp_path: Path, server: LokiDouble) -> None:
     ts = "2026-01-02T03:04:05.000000007Z"
     server.clock = lambda: int(datetime(2026, 1, 3, tzinfo=UTC).timestamp()) * 10**9
-    fields = {"durations": {"compile": 1.0}, "causes": ["a"], "revision": None, "detail": ""}
+    fields: dict[str, Any] = {
+        "durations": {"compile": 1.0},
+        "causes": ["a"],
+        "revision": None,
+        "detail": "",
+    }
     publish(tmp_path, server.url, [line(ts, **fields, fullgraph_accepted=True)])
     (stored,) = server.stored()
     assert stored.nanoseconds == 1_767_323_045_000_000_007

@@ -62,7 +62,7 @@ class Bucket:
         self.client = boto3.client("s3", endpoint_url=endpoint)
 
     def publish(self, url: str = "s3://runs/nightly", **given: Any) -> str:
-        settings = {"publish_timeout_seconds": 10.0, "publish_retry_seconds": 0.0}
+        settings: dict[str, Any] = {"publish_timeout_seconds": 10.0, "publish_retry_seconds": 0.0}
         settings |= {"s3_url": url, "s3_endpoint_url": self.endpoint, **given}
         return S3Sink(factories.settings(**settings)).publish(VIEW, self.folder)
 
