@@ -12,7 +12,7 @@ from compilewatch import records
 from compilewatch.api.sweep import sweep_models
 from compilewatch.config import Settings, load_settings
 from compilewatch.launchers import Launcher
-from compilewatch.store import Store
+from compilewatch.store import RunWriter, Store
 from tests import factories
 from tests.fake_launcher import FakeLauncher, passing
 
@@ -51,6 +51,22 @@ def run_sweep(tmp_path: Path, launcher: Launcher | None = None, **given: Any) ->
         source=given.pop("source", "library"),
         **given,
     )
+
+
+def begin(store: Store, **fields: Any) -> RunWriter:
+    """A run that is being written."""
+    run = factories.run("", **{**fields, "state": "running"})
+    return store.create_run(run, records.Plan(requests=(), skipped=(), digest="plan"))
+
+
+def stored_run(
+    store: Store, *results: records.Result, state: str = "finished", **fields: Any
+) -> str:
+    """The id of a new run with these results."""
+    with begin(store, **{"planned": len(results), **fields}) as writer:
+        writer.append(results)
+        writer.finish(state)
+        return writer.run.id
 
 
 def breaking(

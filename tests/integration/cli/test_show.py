@@ -17,14 +17,11 @@ from compilewatch.errors import StoreError, UnknownModelError, UsageError
 from compilewatch.records import FactoryBuild, Result, Status, Target
 from compilewatch.store import Store
 from tests import factories
-from tests.unit.store.conftest import EMPTY
+from tests.sweeping import stored_run
 
 
 def add(root: Path, *results: Result) -> str:
-    with Store(root).create_run(factories.run("", state="running"), EMPTY) as writer:
-        writer.append(results)
-        writer.finish("finished")
-        return writer.run.id
+    return stored_run(Store(root), *results)
 
 
 def found(root: Path, model: str) -> tuple[str, list[str]]:

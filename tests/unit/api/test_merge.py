@@ -13,7 +13,7 @@ from compilewatch.errors import UsageError
 from compilewatch.records import Plan, Request, Result, RunView, Shard, Status
 from tests import factories
 from tests.fake_launcher import FakeLauncher, passing
-from tests.sweeping import events, names, run_sweep, settings, store
+from tests.sweeping import begin, events, names, run_sweep, settings, store
 
 SPECS = [factories.spec(f"M{number}") for number in range(30)]
 WHOLE = sorted(spec.name for spec in SPECS)
@@ -95,9 +95,7 @@ def test_the_newest_result_wins_but_what_was_not_run_is_none(tmp_path: Path) -> 
     merged = _merge(tmp_path, new, old)
     assert [r.status for r in merged.results] == [Status.TIMEOUT]
 
-    skipping = factories.run("", state="running", plan_digest=old.run.plan_digest)
-    empty = Plan(requests=(), skipped=(), digest="")
-    with store(tmp_path).create_run(skipping, empty) as writer:
+    with begin(store(tmp_path), plan_digest=old.run.plan_digest) as writer:
         (result,) = old.results
         writer.append([msgspec.structs.replace(result, status=Status.SKIPPED, started_at="9")])
         writer.finish("finished")

@@ -14,10 +14,10 @@ from compilewatch.api.publish import MAX_REJECTIONS, Published, load_sinks, publ
 from compilewatch.config import Settings
 from compilewatch.errors import SelectionError, SinkError, UnreachableError
 from compilewatch.plan import Expectations, load_expectations, parse_shard
-from compilewatch.records import Plan, RunView
+from compilewatch.records import RunView
 from compilewatch.store import RunFolder
 from tests import factories, sweeping
-from tests.sweeping import events, run_sweep, settings, store
+from tests.sweeping import begin, events, run_sweep, settings, store
 
 SERVICE: dict[str, Any] = {"s3_url": "s3://x"}
 
@@ -161,9 +161,7 @@ def test_damage_and_what_is_left_open_are_notes(tmp_path: Path) -> None:
     counts = f"{len(lines) - 2} of {len(lines) - 1} planned requests"
     assert missing == f"the run is finished: {counts} have a result"
 
-    made = factories.run("", state="running", planned=9)
-    with store(tmp_path).create_run(made, Plan(requests=(), skipped=(), digest="plan")):
-        pass
+    begin(store(tmp_path), planned=9).close()
     assert view(store(tmp_path), store(tmp_path).open()).notes == (
         "the run is interrupted: 0 of 9 planned requests have a result",
         damaged,  # the history of the new run lacks it

@@ -15,9 +15,10 @@ from click.testing import Result as Done
 from compilewatch.api.publish import Pruning, prune, review
 from compilewatch.cli.stored_runs import prune_command
 from compilewatch.errors import UsageError
-from compilewatch.records import Plan, Result, now
-from compilewatch.store import RunWriter, Spooled, Store
+from compilewatch.records import Result, now
+from compilewatch.store import Spooled, Store
 from tests import factories
+from tests.sweeping import begin, stored_run
 
 NOW = datetime(2026, 1, 31, tzinfo=UTC)
 
@@ -27,19 +28,9 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "outputs")
 
 
-def begin(store: Store, **fields: Any) -> RunWriter:
-    run = factories.run("", state="running", **fields)
-    return store.create_run(run, Plan(requests=(), skipped=(), digest="plan"))
-
-
-def add(
-    store: Store, *results: Result, state: str = "finished", days_ago: int = 0, **fields: Any
-) -> str:
+def add(store: Store, *results: Result, days_ago: int = 0, **fields: Any) -> str:
     started = (NOW - timedelta(days=days_ago)).isoformat().replace("+00:00", "Z")
-    with begin(store, started_at=started, **fields) as writer:
-        writer.append(results)
-        writer.finish(state)
-        return writer.run.id
+    return stored_run(store, *results, **{"started_at": started, **fields})
 
 
 def found(store: Store, keep: int | None = 1, days: int | None = None) -> Pruning:

@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from compilewatch.api.publish import RUNS_SHOWN, view
-from compilewatch.records import Phase, Plan, Result, Status, Target
+from compilewatch.records import Phase, Status, Target
 from compilewatch.store import Store
 from tests import factories
+from tests.sweeping import stored_run as stored
 
-EMPTY = Plan(requests=(), skipped=(), digest="plan")
 BROKEN = factories.graph_break()
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "outputs")
-
-
-def stored(store: Store, *results: Result, state: str = "finished", **fields: Any) -> str:
-    made = factories.run("", state="running", planned=len(results), **fields)
-    with store.create_run(made, EMPTY) as writer:
-        writer.append(results)
-        writer.finish(state)
-        return writer.run.id
 
 
 def test_the_history_of_a_model_is_oldest_first_and_without_this_run(store: Store) -> None:
