@@ -114,7 +114,7 @@ def test_a_file_that_was_repaired_in_place_is_read_again(store: Store, stored: S
         outcomes, damaged = store.outcomes([run_id])
         return [outcome.model for outcome in outcomes], [d.partition(": ")[0] for d in damaged]
 
-    assert write(right.replace(b'{"request"', b'["request"', 1)) == (["B"], [f"{path}:1"])
+    assert write(right.replace(b'{"', b'["', 1)) == (["B"], [f"{path}:1"])
     assert write(right) == (["A", "B"], [])
 
 
