@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +13,7 @@ import msgspec
 
 from compilewatch.api.choose import local_launcher, one_request
 from compilewatch.config import Settings
+from compilewatch.contract import processes
 from compilewatch.environments import Environments, last_line, package_folder, worker_variables
 from compilewatch.errors import UsageError
 from compilewatch.extras.fixes.candidates import Place
@@ -230,25 +229,11 @@ def _ran(
     It forks, and forks of a model that hangs would outlive it: all of its session are ended.
     """
     with tempfile.TemporaryDirectory(prefix="compilewatch-") as folder:
-        path, out, err = (Path(folder) / name for name in (SCRIPT_FILE, "out", "err"))
+        path = Path(folder) / SCRIPT_FILE
         path.write_text(script)
-        # No pipes, which such forks would hold open.
-        with out.open("wb") as stdout, err.open("wb") as stderr:
-            process = subprocess.Popen(
-                [python, "-B", str(path), *options],
-                env=variables,
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                start_new_session=True,
-            )
-            try:
-                process.wait(VERIFICATION_SECONDS)
-            finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-        return out.read_bytes(), err.read_bytes()
+        command = [python, "-B", str(path), *options]
+        ended = processes.run(command, seconds=VERIFICATION_SECONDS, env=variables)
+        return ended.stdout, ended.stderr
 
 
 def _failed(name: str, detail: str) -> Verification:

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from compilewatch import plugins
 from compilewatch.contract.targets import entry
-from compilewatch.records import TargetOutcome as TargetOutcome
-from compilewatch.records import Tier
+from compilewatch.records import TargetOutcome, Tier
 
 if TYPE_CHECKING:
     from compilewatch.worker.subject import Subject

@@ -16,9 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from compilewatch.extras.fixes.code import NAME, context_manager, imports
 from compilewatch.extras.fixes.records import REGIONS_FILE, FixChange, Region
-from compilewatch.records import Mode, Phase, Status
+from compilewatch.records import Mode, Phase, Status, TargetOutcome
 from compilewatch.worker.subject import Subject
-from compilewatch.worker.targets import TargetOutcome
 from compilewatch.worker.targets.dynamo.capture import loss_of
 from compilewatch.worker.targets.dynamo.target import DynamoTarget
 

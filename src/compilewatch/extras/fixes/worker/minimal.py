@@ -19,7 +19,6 @@ import multiprocessing
 import os
 import platform
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -38,7 +37,8 @@ import torch
 import torch._dynamo
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from compilewatch.contract.failures import one_line
+from compilewatch.contract import processes
+from compilewatch.contract.failures import RecordedError, one_line
 from compilewatch.errors import InputsError
 from compilewatch.extras.fixes.records import (
     CHOICE_SECONDS,
@@ -167,7 +167,7 @@ def captured_breaks(request: Request) -> tuple[GraphBreak, ...]:
     """Capture the model as `compilewatch explain` does, in a fork."""
     from compilewatch.worker.reproduce import captured
 
-    return forked.in_fork(lambda: captured(request).breaks, tuple[GraphBreak, ...], [])
+    return forked.in_fork(lambda: captured(request).breaks, tuple[GraphBreak, ...])
 
 
 def _reproducer(
@@ -523,35 +523,26 @@ def _serve(connection: Connection) -> NoReturn:
     gc.freeze()  # no fork copies pages of what exists by now
     try:
         while True:
-            connection.send_bytes(_in_fork(connection.recv_bytes().decode()))
+            check = _in_fork(connection.recv_bytes().decode())
+            connection.send_bytes(msgspec.json.encode(check))
     except EOFError:
         os._exit(0)
     finally:
         os._exit(1)
 
 
-def _in_fork(source: str) -> bytes:
-    receiver, sender = multiprocessing.Pipe(duplex=False)
-    pid = forked.fork()
-    if pid == 0:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(CHECK_SECONDS)
+def _in_fork(source: str) -> Check:
+    def run() -> Check:
         gc.disable()
         silence = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1, 2):
             os.dup2(silence, number)
-        try:
-            sender.send_bytes(msgspec.json.encode(_run(source)))
-        finally:
-            os._exit(0)
-    sender.close()
+        return _run(source)
+
     try:
-        return receiver.recv_bytes()
-    except EOFError:
-        return msgspec.json.encode(Check(error="the process ended"))
-    finally:
-        receiver.close()
-        os.waitpid(pid, 0)
+        return forked.in_fork(run, Check, limit_seconds=CHECK_SECONDS)
+    except (forked.ForkEndedError, RecordedError):
+        return Check(error="the process ended")
 
 
 class UnusableError(Exception):
@@ -725,20 +716,18 @@ def run_fresh(source: str, reason: str) -> tuple[str | None, str, bool]:
         path = Path(folder) / FILE
         path.write_text(source)
         try:
-            ended = subprocess.run(
+            ended = processes.run(
                 [sys.executable, str(path)],
-                capture_output=True,
-                check=False,
-                text=True,
+                seconds=FRESH_SECONDS,
                 cwd=folder,
-                timeout=FRESH_SECONDS,
                 env={k: v for k, v in os.environ.items() if k not in of_the_worker},
             )
         except subprocess.TimeoutExpired:
             return None, "the file did not end in time", False
-    printed = reasons_in(ended.stderr)
+    errors = ended.stderr.decode(errors="replace")
+    printed = reasons_in(errors)
     if not printed:
-        lines = ended.stderr.strip().splitlines()
+        lines = errors.strip().splitlines()
         return None, (lines or ["torch printed no graph break"])[-1], False
     best = max(printed, key=lambda own: likeness(reason, own))
     same = likeness(reason, best) >= Likeness.REASON

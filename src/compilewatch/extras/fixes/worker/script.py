@@ -17,7 +17,7 @@ from compilewatch.contract.targets import target_label
 from compilewatch.extras.fixes.code import NAME, context_manager, imports
 from compilewatch.extras.fixes.records import SCRIPT_FILE, FixChange, FixKind
 from compilewatch.extras.fixes.worker import verifying
-from compilewatch.records import Mode, Request, Status
+from compilewatch.records import Mode, Request, Status, TargetOutcome
 from compilewatch.worker import forked
 from compilewatch.worker.example_inputs import make_inputs
 from compilewatch.worker.example_inputs.context import BATCH, SEQUENCE
@@ -25,7 +25,6 @@ from compilewatch.worker.model.overrides import overrides_of
 from compilewatch.worker.model.resolve import build_model
 from compilewatch.worker.reproduce import at_written_depth, dtype_source, model_source
 from compilewatch.worker.subject import ExampleInputs, Subject
-from compilewatch.worker.targets import TargetOutcome
 from compilewatch.worker.value_source import OBJECTS, given_source, has_objects, inputs_source
 
 SECOND_BATCH = BATCH + 1
@@ -126,7 +125,7 @@ def is_taken(module: torch.nn.Module, inputs: ExampleInputs) -> bool:
 
     try:
         if forked.possible():
-            return forked.in_fork(partial(call, module), bool, [])
+            return forked.in_fork(partial(call, module), bool)
         return call(copy.deepcopy(module))
     except Exception:  # noqa: BLE001  (model code)
         return False

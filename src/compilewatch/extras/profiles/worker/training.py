@@ -29,12 +29,11 @@ from compilewatch.extras.profiles.messages import CapturedProfile
 from compilewatch.extras.profiles.profiler import Profiler
 from compilewatch.extras.profiles.training import Stage, TrainingOptions
 from compilewatch.extras.profiles.worker.subject import rows_of, with_rows
-from compilewatch.records import Phase, Request, Result, Status, Tier
+from compilewatch.records import Phase, Request, Result, Status, TargetOutcome, Tier
 from compilewatch.worker.example_inputs import make_inputs
 from compilewatch.worker.model.overrides import overrides_of
 from compilewatch.worker.model.resolve import build_model
 from compilewatch.worker.subject import ExampleInputs, Subject
-from compilewatch.worker.targets import TargetOutcome
 from compilewatch.worker.targets.dynamo.capture import loss_of
 from compilewatch.worker.targets.execution import mapped
 

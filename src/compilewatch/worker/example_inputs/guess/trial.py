@@ -88,7 +88,7 @@ def _in_fork(call: Callable[[], Trial]) -> Trial:
     if not forked.possible():
         return call()
     try:
-        return forked.in_fork(call, Trial, [])
+        return forked.in_fork(call, Trial)
     except RecordedError as error:  # of the constructor, or SystemExit of the model's code
         return Trial(line=error.line, message=str(error), names=tuple(error.names))
 
