@@ -76,12 +76,6 @@ def test_what_is_pushed_is_what_the_file_has(gateway: Service) -> None:
     pushed = {(name, given(dict(labels))): value for (name, labels), value in held(gateway).items()}
     assert pushed == expected
     assert said.startswith("pushgateway: ")
-
-
-@pytest.mark.services
-def test_publishing_twice_changes_nothing(gateway: Service) -> None:
-    view = example_run.view(*example_run.row())
-    push(view, gateway.url)
     once = held(gateway)
     push(view, gateway.url)
     assert held(gateway) == once
@@ -183,19 +177,15 @@ def test_an_address_that_is_none_is_rejected(url: str, message: str) -> None:
     assert "secret" not in str(refused.value)
 
 
-asked_by: list[str | None] = []
-"""Who asked the server of `answering` for its metrics."""
-
-
 @contextmanager
-def answering(*statuses: int) -> Iterator[tuple[str, list[Any]]]:
+def answering(*statuses: int) -> Iterator[tuple[str, list[Any], list[str | None]]]:
     """A server that answers PUT with these statuses in turn, the last for ever, and what it got.
 
-    It holds nothing: a GET is answered without a metric. A status of 0 is no answer at all: the
-    connection is closed.
+    It holds nothing: a GET is answered without a metric, and the third value has who asked. A
+    status of 0 is no answer at all: the connection is closed.
     """
     got: list[Any] = []
-    asked_by.clear()
+    asked_by: list[str | None] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_PUT(self) -> None:
@@ -215,18 +205,21 @@ def answering(*statuses: int) -> Iterator[tuple[str, list[Any]]]:
         def log_message(self, *_: object) -> None: ...
 
     with serving(Handler) as url:
-        yield url, got
+        yield url, got, asked_by
 
 
 @pytest.mark.parametrize("status", [0, 429, 500, 503])
 def test_what_may_pass_is_tried_again(status: int) -> None:
-    with answering(status, status, 200) as (url, got):
+    with answering(status, status, 200) as (url, got, _):
         push(factories.view(factories.result()), url, publish_retry_seconds=30.0)
     assert len(got) == 4  # two groups and two failed attempts
 
 
 def test_a_error_of_is_not_tried_again() -> None:
-    with answering(400) as (url, got), pytest.raises(SinkError, match="400 Bad Request: why not"):
+    with (
+        answering(400) as (url, got, _),
+        pytest.raises(SinkError, match="400 Bad Request: why not"),
+    ):
         push(factories.view(factories.result()), url, publish_retry_seconds=30.0)
     assert len(got) == 1
 
@@ -240,7 +233,7 @@ def test_a_hanging_gateway_is_given_up() -> None:
 def test_user_and_password_are_sent_and_never_printed() -> None:
     given = {"pushgateway_username": "me", "pushgateway_password": "secret"}
     with (
-        answering(200, 401) as (url, got),
+        answering(200, 401) as (url, got, asked_by),
         pytest.raises(SinkError, match=r"set pushgateway.username") as refused,
     ):
         push(factories.view(factories.result()), url, **given)
