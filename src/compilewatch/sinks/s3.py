@@ -35,14 +35,10 @@ _TRANSFER = TransferConfig(
     multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES, use_threads=False
 )
 """Files are uploaded in parallel; the parts of one file are sent in sequence."""
-_OTHER_REGION = frozenset(
-    {
-        "301",
-        "AuthorizationHeaderMalformed",
-        "IllegalLocationConstraintException",
-        "PermanentRedirect",
-    }
-)
+_OTHER_REGION = {
+    *("301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"),
+    "PermanentRedirect",
+}
 _TEXT = {
     ".css": "text/css",
     ".html": "text/html",
@@ -167,32 +163,24 @@ def _client(settings: Settings) -> Any:
 
 
 def _mapped(error: Exception, bucket: str, where: str) -> SinkError:
-    """Convert an error of boto3."""
+    """Convert an error of boto3: what happened and what to do, in one line without credentials."""
     if isinstance(error, S3UploadFailedError):
         cause = error.__cause__ or error.__context__
         error = cause if isinstance(cause, ClientError) else error
+    code, _, operation = aws.error_details(error)
     if isinstance(error, aws.CONNECTION):
         return UnreachableError(f"{where}: the server cannot be reached or does not respond")
-    if aws.error_details(error).code in aws.BUSY:
-        return UnreachableError(
-            f"{where}: the server is overloaded or failing ({aws.error_details(error).code})"
-        )
-    return SinkError(f"{where}: {_why(error, bucket)}")
-
-
-def _why(error: Exception, bucket: str) -> str:
-    """Return what happened and what to do, in one line without credentials."""
-    code, _, operation = aws.error_details(error)
+    if code in aws.BUSY:
+        return UnreachableError(f"{where}: the server is overloaded or failing ({code})")
+    why = aws.explain(error)
     if code in ("NoSuchBucket", "404"):
-        return f"there is no bucket {bucket}: create it, or set s3.url to one that exists"
-    if code in aws.DENIED:
-        return (
-            f"denied ({operation}): the credentials need s3:ListBucket, s3:GetObject and "
-            "s3:PutObject there"
-        )
-    if code in _OTHER_REGION and isinstance(error, ClientError):
-        region = error.response.get("Error", {}).get("Region")
-        return f"the bucket is in another region: set AWS_DEFAULT_REGION to {region or 'its own'}"
-    if isinstance(error, ValueError):
-        return f"it cannot be used ({type(error).__name__}): check s3.url and s3.endpoint_url"
-    return aws.explain(error)
+        why = f"there is no bucket {bucket}: create it, or set s3.url to one that exists"
+    elif code in aws.DENIED:
+        needed = "s3:ListBucket, s3:GetObject and s3:PutObject"
+        why = f"denied ({operation}): the credentials need {needed} there"
+    elif code in _OTHER_REGION and isinstance(error, ClientError):
+        region = error.response.get("Error", {}).get("Region") or "its own"
+        why = f"the bucket is in another region: set AWS_DEFAULT_REGION to {region}"
+    elif isinstance(error, ValueError):
+        why = f"it cannot be used ({type(error).__name__}): check s3.url and s3.endpoint_url"
+    return SinkError(f"{where}: {why}")
