@@ -22,8 +22,9 @@ from typing import Any
 
 import msgspec
 
-from compilewatch.records import Change, ChangeKind, Result, Status
+from compilewatch.records import Change, ChangeKind, Status
 from compilewatch.sinks.prometheus import all_definitions, groups
+from dashboards.frame import OVERVIEW
 from tests import recorded, services
 from tests.reading import Query, around, filled, queries
 from tests.services import Service
@@ -51,24 +52,14 @@ LABEL_VALUES = re.compile(r"label_values\(.*, (\w+)\)")
 LABELS = {definition.name: definition.labels for definition in all_definitions()}
 
 
-def asked() -> list[Query]:
-    """Every query of the Overview, those of its variables and annotations included."""
-    found = [*queries("prometheus"), *around()]
-    return [query for query in found if query.uid == "compilewatch-overview"]
+ASKED = [query for query in (*queries("prometheus"), *around()) if query.uid == OVERVIEW]
+"""Every query of the Overview, those of its variables and annotations included."""
 
 
 def over_time(query: Query) -> bool:
     """Whether it reads more than the newest sample of a series."""
     marked = query.where.startswith("annotation")
     return marked or not query.instant or "$__range" in query.expr
-
-
-def varied(index: int, result: Result) -> Result:
-    """Every 29th result as one of the statuses that a recorded run has none of."""
-    rare = (Status.MISMATCH, Status.TIMEOUT, Status.OOM, Status.CRASHED, Status.SKIPPED)
-    if index % 29:
-        return result
-    return msgspec.structs.replace(result, status=rare[index // 29 % len(rare)], breaks=())
 
 
 def shown(models: int) -> list[str]:
@@ -78,8 +69,15 @@ def shown(models: int) -> list[str]:
 
 def series(models: int) -> Iterator[tuple[str, str, float, bool]]:
     """Metric, the series as written in OpenMetrics, its value, and whether it is scraped."""
-    drawn = {name for query in asked() if over_time(query) for name in NAME.findall(query.expr)}
-    answers = tuple(map(varied, range(10**9), recorded.run(models).results))
+    drawn = {name for query in ASKED if over_time(query) for name in NAME.findall(query.expr)}
+    # Every 29th result has one of the statuses that a recorded run has none of.
+    rare = (Status.MISMATCH, Status.TIMEOUT, Status.OOM, Status.CRASHED, Status.SKIPPED)
+    answers = tuple(
+        msgspec.structs.replace(result, status=rare[index // 29 % len(rare)], breaks=())
+        if index % 29 == 0
+        else result
+        for index, result in enumerate(recorded.run(models).results)
+    )
     names = shown(models)
     changes = tuple(
         Change(
@@ -185,9 +183,7 @@ def overview_queries(output: Path, models: int = 1000) -> dict[str, Any]:
     config.write_text("{}\n")
     choice = {"failing": "|".join(shown(models))}
     with services.prometheus(output, config, "--storage.tsdb.retention.time=200d") as prometheus:
-        found = {
-            f"{q.where} {q.ref}": measured(prometheus, address(q, end, choice)) for q in asked()
-        }
+        found = {f"{q.where} {q.ref}": measured(prometheus, address(q, end, choice)) for q in ASKED}
     medians = {name: round(wall, 4) for name, (wall, _) in found.items()}
     return {
         "median_seconds": medians,

@@ -214,14 +214,14 @@ class Store:
         A resumed run may have two lines for one model and target; the later one counts. Raises
         StoreError.
         """
-        found: list[StoredOutcome] = []
+        outcomes: list[StoredOutcome] = []
         damaged: list[str] = []
         for run in sorted(runs):
             index = index_of(self.root / run / RESULTS_FILE)
             newest = {(o.model, o.target): o for _, _, o in index.lines}
-            found += (newest[place] for place in sorted(newest))
+            outcomes += (newest[place] for place in sorted(newest))
             damaged += index.damaged
-        return found, damaged
+        return outcomes, damaged
 
     # --- writing ---
 
