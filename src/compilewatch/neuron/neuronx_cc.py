@@ -345,15 +345,12 @@ class Compilation:
             compile_seconds=self._seconds,
             compiler_peak_memory_bytes=self._peak,
         )
-        detail = self._from_exit(detail)
-        files.replace(self.folder / DETAIL_FILE, msgspec.json.encode(detail))
-        return detail
-
-    def _from_exit(self, detail: NeuronDetail) -> NeuronDetail:
         problem = self._ended
         if problem is None and self._exit_status:
             problem = failure(self.log(), self._exit_status)
-        return with_neff(detail, self.folder / NEFF_FILE, problem)
+        detail = with_neff(detail, self.folder / NEFF_FILE, problem)
+        files.replace(self.folder / DETAIL_FILE, msgspec.json.encode(detail))
+        return detail
 
     def log(self) -> str:
         """Return the end of the console output, which has the error, and of the log."""
@@ -371,13 +368,11 @@ def described(detail: NeuronDetail) -> str:
     return f"{problem.kind.replace('_', ' ')}: {text}" if text else problem.kind.replace("_", " ")
 
 
-def with_neff(
-    detail: NeuronDetail, path: Path | None, problem: NeuronFailure | None
-) -> NeuronDetail:
+def with_neff(detail: NeuronDetail, path: Path, problem: NeuronFailure | None) -> NeuronDetail:
     """Return the detail with the NEFF at `path`, or with the failure, also for a broken NEFF."""
-    if problem is None and (path is None or not path.is_file()):
+    if problem is None and not path.is_file():
         problem = NeuronFailure(kind=UNKNOWN, message="exit status 0 and no NEFF")
-    if problem is not None or path is None:
+    if problem is not None:
         return msgspec.structs.replace(detail, failure=problem)
     size = path.stat().st_size
     try:

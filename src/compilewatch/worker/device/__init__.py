@@ -36,11 +36,11 @@ def declare(device: DeclaredDevice) -> None:
         if _declared[0] != device:
             raise RuntimeError(f"this process has declared {_declared[0].name} already")
         return
-    from compilewatch.worker.device import constants, cuda_functions, cuda_internals
+    from compilewatch.worker.device import cuda_functions, cuda_internals
 
     cuda_internals.install()
     cuda_functions.install(device)
-    constants.install()
+    cuda_functions.compute_constants_on_cpu()
     _declared.append(device)
 
 

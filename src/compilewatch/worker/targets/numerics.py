@@ -162,7 +162,9 @@ def leaves(output: Any) -> Iterator[tuple[str, Any]]:
 
 
 def tolerance_of(value: Tensor) -> float:
-    return TOLERANCES.get(_real_dtype(value), max(TOLERANCES.values()))
+    """Return the tolerance of an output; of a complex one, that of its real type."""
+    dtype = value.dtype.to_real() if value.is_complex() else value.dtype
+    return TOLERANCES.get(dtype, max(TOLERANCES.values()))
 
 
 def _leaves(path: str, value: Any, above: frozenset[int]) -> Iterator[tuple[str, Any]]:
@@ -249,10 +251,6 @@ def _double(value: Tensor) -> Tensor:
     return (
         torch.view_as_real(dense.resolve_conj()).double() if dense.is_complex() else dense.double()
     )
-
-
-def _real_dtype(value: Tensor) -> torch.dtype:
-    return value.dtype.to_real() if value.is_complex() else value.dtype
 
 
 def _same_bits(first: Any, second: Any) -> bool:
