@@ -9,16 +9,12 @@ import pytest
 from compilewatch.neuron import neuronx_cc
 
 
-def test_cores_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cores_are_counted_where_there_is_a_driver_and_the_tool(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert neuronx_cc.core_count() == 0
     monkeypatch.setenv("NEURON_DOUBLE_CORES", "2")
     assert neuronx_cc.core_count() == 2
-
-
-def test_without_a_driver_there_are_none() -> None:
-    assert neuronx_cc.core_count() == 0
-
-
-def test_without_the_tool_there_are_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(neuronx_cc, "TOOLS", tmp_path)
     assert neuronx_cc.core_count() == 0

@@ -122,6 +122,7 @@ def test_a_plain_module_exports_both_ways(
     assert found.strict.exported
     assert not found.disagrees
     assert found.draft is None
+    assert found.dynamic_dimensions == found.specialized_dimensions == ()
     assert outcome.artifacts == (OPS_ARTIFACT,)
     assert json.loads((tmp_path / OPS_ARTIFACT).read_text()) == {
         "dialect": "TRAINING",
@@ -137,8 +138,11 @@ def test_artifacts_are_kept_only_where_wanted(make_subject: MakeSubject, tmp_pat
 
 
 def test_a_data_dependent_branch_is_classified_placed_and_drafted(
-    make_subject: MakeSubject, tmp_path: Path
+    make_subject: MakeSubject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
     phases: list[Phase] = []
     subject = make_subject(Branch, name="export", phases=phases, keep_artifacts=True)
     outcome = ExportTarget().run(subject)
@@ -161,18 +165,15 @@ def test_a_data_dependent_branch_is_classified_placed_and_drafted(
     report = (tmp_path / DRAFT_ARTIFACT).read_text()
     assert "1. Data dependent error." in report
     assert "\x1b" not in report
+    assert list(scratch.iterdir()) == []  # a draft writes a trace
 
 
 def test_a_value_that_fake_tensors_lack_leads_to_real_tensors(make_subject: MakeSubject) -> None:
     with pytest.raises(FakeUnsupportedError, match="data_dependent_guard"):
         ExportTarget().run(make_subject(Branch, tier=Tier.FAKE, name="export"))
-
-
-def test_where_fake_tensors_were_asked_for_the_result_is_theirs(make_subject: MakeSubject) -> None:
-    subject = make_subject(Branch, tier=Tier.FAKE, asked=Tier.FAKE, name="export")
-    outcome = ExportTarget().run(subject)
-    assert outcome.status is Status.ERROR
-    assert detail_of(outcome).draft is None
+    asked = make_subject(Branch, tier=Tier.FAKE, asked=Tier.FAKE, name="export")
+    outcome = ExportTarget().run(asked)
+    assert (outcome.status, detail_of(outcome).draft) == (Status.ERROR, None)
 
 
 @pytest.mark.parametrize("tier", [Tier.FAKE, Tier.REAL])
@@ -188,11 +189,8 @@ def test_what_only_strict_rejects(make_subject: MakeSubject, tier: Tier) -> None
 
 def test_what_only_non_strict_rejects(make_subject: MakeSubject) -> None:
     outcome = ExportTarget().run(make_subject(ReadBuffer, name="export"))
-    found = detail_of(outcome)
     assert outcome.status is Status.ERROR
-    assert found.strict is not None
-    assert found.strict.exported
-    assert found.disagrees
+    assert detail_of(outcome).disagrees
     assert "strict exports" in outcome.detail
 
 
@@ -207,28 +205,25 @@ def test_the_backend_chooses_the_variants(make_subject: MakeSubject) -> None:
         ExportTarget().run(make_subject(Plain, name="export", backend="lenient"))
 
 
-def test_an_output_that_torch_cannot_flatten_has_a_code(make_subject: MakeSubject) -> None:
-    outcome = ExportTarget().run(make_subject(ReturnsObject, tier=Tier.FAKE, name="export"))
-    found = detail_of(outcome)
+class Converts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear.to(torch.float64)(x.double())
+
+
+@pytest.mark.parametrize(
+    ("build", "code"),
+    [(ReturnsObject, "unregistered_container"), (Converts, "module_converted")],
+)
+def test_what_export_alone_rejects_has_a_code(
+    make_subject: MakeSubject, build: type[nn.Module], code: str
+) -> None:
+    outcome = ExportTarget().run(make_subject(build, name="export", backend="non_strict"))
     assert outcome.error is not None
-    assert outcome.error.code == "unregistered_container"
-    assert found.strict is not None
-    assert found.strict.code == "unregistered_container"
-
-
-def test_a_module_that_is_converted_in_forward_has_a_code(make_subject: MakeSubject) -> None:
-    class Converts(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(4, 4)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.linear.to(torch.float64)(x.double())
-
-    subject = make_subject(Converts, name="export", backend="non_strict")
-    outcome = ExportTarget().run(subject)
-    assert outcome.error is not None
-    assert outcome.error.code == "module_converted"
+    assert outcome.error.code == code
 
 
 def test_memory_that_runs_out_is_no_verdict(make_subject: MakeSubject) -> None:
@@ -261,11 +256,6 @@ def test_without_names_every_dimension_is_tried(make_subject: MakeSubject) -> No
     found = detail_of(ExportTarget().run(resized(make_subject)))
     assert found.dynamic_dimensions == ("x[0]", "x[1]", "names[0][0]", "names[0][1]")
     assert found.specialized_dimensions == ("y[0]", "y[1]")
-
-
-def test_static_shapes_have_no_dynamic_dimensions(make_subject: MakeSubject) -> None:
-    found = detail_of(ExportTarget().run(make_subject(Plain, name="export")))
-    assert found.dynamic_dimensions == found.specialized_dimensions == ()
 
 
 def test_train_mode_is_exported_as_such(make_subject: MakeSubject, tmp_path: Path) -> None:
@@ -305,18 +295,6 @@ def test_the_module_is_left_as_it_was(make_subject: MakeSubject) -> None:
     subject = make_subject(Remembers, name="export")
     ExportTarget().run(subject)
     assert subject.module.last is None
-
-
-def test_a_draft_leaves_no_trace_files(
-    make_subject: MakeSubject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(scratch))
-    outcome = ExportTarget().run(make_subject(Branch, name="export", keep_artifacts=True))
-    assert outcome.artifacts == (DRAFT_ARTIFACT,)
-    assert "Data dependent error" in (tmp_path / DRAFT_ARTIFACT).read_text()
-    assert list(scratch.iterdir()) == []
 
 
 @pytest.mark.parametrize("tier", [Tier.FAKE, Tier.REAL])
