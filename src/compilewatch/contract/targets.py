@@ -77,13 +77,13 @@ TARGETS: dict[str, TargetEntry] = {
         evaluates_variants=True,
     ),
     "export": TargetEntry(
-        implementation="compilewatch.worker.targets.export.target:ExportTarget",
+        implementation="compilewatch.worker.targets.export:ExportTarget",
         backends=("non_strict", "strict"),
         warm_up=(
             "torch.export._trace",
             "torch.export._draft_export",
             "torch.export.passes",
-            "compilewatch.worker.targets.export.target",
+            "compilewatch.worker.targets.export",
         ),
         single_graph=True,
         captures_for_devices=True,
@@ -109,7 +109,7 @@ TARGETS: dict[str, TargetEntry] = {
         reads_neuron_operators=True,
     ),
     "neuron": TargetEntry(
-        implementation="compilewatch.worker.targets.neuron.target:NeuronTarget",
+        implementation="compilewatch.worker.targets.neuron:NeuronTarget",
         environment="neuron",
         packages=("torch-neuronx", "neuronx-cc"),
         # Without the compiler, it stores an XLA capture that an agent with the compiler can

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -75,7 +76,8 @@ def test_other_inputs_are_computed_anew(other: Make) -> None:
 def test_a_number_of_another_type_is_computed_anew() -> None:
     mode = FakeTensorMode()
     for number in (1, 1.0):
-        found = computed(mode, lambda x, n=number: x + n, lambda: torch.ones(3, dtype=torch.long))
+        call = partial(torch.add, other=number)
+        found = computed(mode, call, lambda: torch.ones(3, dtype=torch.long))
         assert found == 1
 
 

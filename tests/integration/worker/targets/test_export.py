@@ -18,7 +18,7 @@ from compilewatch.errors import UsageError
 from compilewatch.records import ExportDetail, Mode, Phase, Status, TargetOutcome, Tier
 from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets import FakeUnsupportedError
-from compilewatch.worker.targets.export.target import (
+from compilewatch.worker.targets.export import (
     DRAFT_ARTIFACT,
     OPS_ARTIFACT,
     ExportTarget,

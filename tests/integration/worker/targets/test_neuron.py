@@ -30,10 +30,9 @@ from compilewatch.records import (
     Tier,
 )
 from compilewatch.worker.subject import ExampleInputs, Subject
-from compilewatch.worker.targets import FakeUnsupportedError
-from compilewatch.worker.targets.export.target import VARIANTS
-from compilewatch.worker.targets.neuron import target as neuron
-from compilewatch.worker.targets.neuron.target import NeuronTarget, support_of
+from compilewatch.worker.targets import FakeUnsupportedError, neuron
+from compilewatch.worker.targets.export import VARIANTS
+from compilewatch.worker.targets.neuron import NeuronTarget, support_of
 from tests.doubles import FOLDER, neuron_variables
 from tests.integration.worker.targets.conftest import MakeSubject
 

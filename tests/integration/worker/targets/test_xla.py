@@ -326,7 +326,7 @@ sys.path.insert(0, sys.argv[1])
 import for_xla
 from compilewatch.records import FactoryBuild, ModelSpec, Request, Target
 from compilewatch.worker.subject import ExampleInputs, Subject
-from compilewatch.worker.targets.neuron.target import NeuronTarget
+from compilewatch.worker.targets.neuron import NeuronTarget
 for model in (for_xla.Batched, for_xla.Chooses, for_xla.Falls, for_xla.Dies):
     build = FactoryBuild(factory="for_xla:x")
     spec = ModelSpec(source="test", name="test", build=build)

@@ -51,7 +51,7 @@ from compilewatch.worker.targets import execution, numerics
 from compilewatch.worker.targets.dynamo import graph_breaks
 from compilewatch.worker.targets.dynamo.capture import capture, unmeasured_guards
 from compilewatch.worker.targets.execution import forward
-from compilewatch.worker.targets.export.target import operators, register_containers
+from compilewatch.worker.targets.export import operators, register_containers
 from compilewatch.worker.targets.xla.target import STABLEHLO_ARTIFACT
 
 HLO_ARTIFACT = "graph.hlo_module.pb"

@@ -1,1 +1,0 @@
-"""The target `export`: `torch.export`, non-strict, strict and draft."""
