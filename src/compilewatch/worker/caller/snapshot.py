@@ -344,27 +344,23 @@ def _iterator(label: str, iterator: Any) -> _Restore:
 
 
 def _container(value: Any) -> _Restore:
-    mapping = isinstance(value, dict)
-    # Subclasses may do something else where they are read, such as making an instance.
-    before: Any = dict(dict.items(value)) if mapping else list(value)
+    def content() -> dict[Any, Any]:
+        # Subclasses may do something else where they are read, such as making an instance.
+        return dict(dict.items(value) if isinstance(value, dict) else enumerate(value))
+
+    before = content()
 
     def restore() -> None:
-        if mapping and not _same(dict(dict.items(value)), before):
-            value.clear()
+        now = content()
+        if now.keys() == before.keys() and all(now[key] is before[key] for key in before):
+            return
+        value.clear()
+        if isinstance(value, dict):
             value.update(before)
-        elif not mapping and not _alike(list(value), before):
-            value.clear()
-            (value.update if isinstance(value, set) else value.extend)(before)
+        else:
+            (value.update if isinstance(value, set) else value.extend)(before.values())
 
     return restore
-
-
-def _same(now: Any, before: dict[Any, Any]) -> bool:
-    return now.keys() == before.keys() and all(now[key] is before[key] for key in before)
-
-
-def _alike(now: list[Any], before: list[Any]) -> bool:
-    return len(now) == len(before) and all(a is b for a, b in zip(now, before, strict=True))
 
 
 def _setting(read: Callable[[], Any], write: Callable[[Any], Any]) -> _Restore:

