@@ -35,7 +35,7 @@ from compilewatch.worker.example_inputs.context import (
 from compilewatch.worker.example_inputs.guess import guessed_inputs
 from compilewatch.worker.example_inputs.guess.trial import tried_on_real
 from compilewatch.worker.example_inputs.labels import add_labels
-from compilewatch.worker.example_inputs.rules import filled_cache
+from compilewatch.worker.example_inputs.rules import filled_cache, value_of
 from compilewatch.worker.model.libraries import library
 from compilewatch.worker.model.overrides import Overrides
 from compilewatch.worker.model.resolve import (
@@ -91,6 +91,7 @@ def make_inputs(
             module=module,
             config=config if is_config(config) else None,
             signature=read_signature(module),
+            rule=value_of,
             train=train,
             dropped=without,
             batch=batch,

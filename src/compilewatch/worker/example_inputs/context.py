@@ -99,11 +99,15 @@ KINDS: dict[str, tuple[str, ...]] = {
 
 @dataclass
 class Context:
-    """The state of one `make_inputs` call."""
+    """The state of one `make_inputs` call.
+
+    `rule` makes the value of an argument by its name, and more of them if it is required.
+    """
 
     module: nn.Module
     config: Any | None
     signature: Signature
+    rule: Callable[[Context, str, bool], Any]
     train: bool = False
     batch: int = BATCH
     length: int | None = None
@@ -125,15 +129,8 @@ class Context:
             return None
         if name in self.pending:  # a rule that depends on the argument being made
             return None
-        from compilewatch.worker.example_inputs import rules as known
-
         self.pending.append(name)
-        value = known.rule(self, name)
-        if required or name in self.signature.required:
-            if value is None and name in known.REQUIRED_RULES:
-                value = known.REQUIRED_RULES[name](self)
-            if value is None and self.config is not None:
-                value = known.required_argument(self, name)
+        value = self.rule(self, name, required or name in self.signature.required)
         self.pending.pop()
         if value is not None:
             self.values.setdefault(name, value)

@@ -14,9 +14,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from compilewatch.worker.example_inputs import media
 from compilewatch.worker.example_inputs.context import Context, Rule
 from compilewatch.worker.example_inputs.files import call
+from compilewatch.worker.example_inputs.media import REQUIRED_RULES as REQUIRED_OF_MEDIA
+from compilewatch.worker.example_inputs.media import features_mask
+from compilewatch.worker.example_inputs.media import rule as rule_of_media
 
 ID_LIMIT = 1000
 """Upper limit of ids, so that a reduced vocabulary still contains them."""
@@ -48,6 +50,20 @@ PROMPT_TOKENS = 32
 
 SIDE = 64
 """Height and width of an image, or length of a signal, for an argument without a rule."""
+
+
+def value_of(ctx: Context, name: str, required: bool) -> Any:
+    """Return what the rules make of an argument; None if they know nothing.
+
+    If it is `required`, its documented shape and the layers of the module are looked at, too.
+    """
+    value = rule(ctx, name)
+    if value is None and required:
+        if name in REQUIRED_RULES:
+            value = REQUIRED_RULES[name](ctx)
+        if value is None and ctx.config is not None:
+            value = required_argument(ctx, name)
+    return value
 
 
 def rule(ctx: Context, name: str) -> Any:
@@ -133,13 +149,13 @@ def rule(ctx: Context, name: str) -> Any:
             return _inference_session(ctx)
         case "frame" if "inference_session" in takes:  # the next one of a session's video
             return ctx.normal(name, 1, 3, _frame_side(ctx), _frame_side(ctx))
-    return media.rule(ctx, name)
+    return rule_of_media(ctx, name)
 
 
 REQUIRED_RULES: dict[str, Rule] = {
     "past_values_padding": lambda ctx: torch.zeros_like(ctx.value("past_values")),
     "freq": lambda ctx: torch.zeros(ctx.batch, 1, dtype=torch.int64),
-    **media.REQUIRED_RULES,
+    **REQUIRED_OF_MEDIA,
 }
 """Rules for arguments that are only made if the forward requires them."""
 
@@ -234,7 +250,7 @@ def _count_features(ctx: Context, medium: str) -> int:
 
 def _frames_left(ctx: Context) -> int:
     """Return the frames after the audio encoder's strides and pooling, by its own formula."""
-    mask = media.features_mask(ctx)
+    mask = features_mask(ctx)
     for module in ctx.module.modules():
         formula = getattr(module, "_get_feat_extract_output_lengths", None)
         if formula is not None and mask is not None:
