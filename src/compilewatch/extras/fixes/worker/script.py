@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from compilewatch.contract.targets import target_label
 from compilewatch.extras.fixes.code import NAME, context_manager, imports
-from compilewatch.extras.fixes.records import SCRIPT_FILE, FixChange, FixKind
+from compilewatch.extras.fixes.records import SCRIPT_FILE, FixChange
 from compilewatch.extras.fixes.worker import verifying
 from compilewatch.records import Mode, Request, Status, TargetOutcome
 from compilewatch.worker import forked
@@ -26,6 +26,9 @@ from compilewatch.worker.model.resolve import build_model
 from compilewatch.worker.reproduce import at_written_depth, dtype_source, model_source
 from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.value_source import OBJECTS, given_source, has_objects, inputs_source
+
+SETTINGS = ("stack.enter_context(torch._dynamo.config.patch(", 'options["')
+"""How each line of a change begins that only changes what the compiler does."""
 
 SECOND_BATCH = BATCH + 1
 SECOND_LENGTH = SEQUENCE - 8
@@ -173,6 +176,6 @@ def of_subject(changes: tuple[FixChange, ...], *, train: bool) -> str:
         "functions": tuple(functions),
         "frozen": tuple(name for change in changes if change.once for name in change.functions),
         "attributes": tuple(name for change in changes for name in change.attributes),
-        "settings": all(change.kind is FixKind.SETTING for change in changes),
+        "settings": all(line.startswith(SETTINGS) for change in changes for line in change.lines),
     }
     return f"{{**{arguments!r}, 'branches': [{', '.join(branches)}]}}"

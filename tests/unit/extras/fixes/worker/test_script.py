@@ -60,3 +60,18 @@ def test_the_memory_of_a_model_is_returned_while_others_refer_to_it() -> None:
     weight, mean = model.weight, model.running_mean
     free(model)
     assert weight.untyped_storage().nbytes() == mean.untyped_storage().nbytes() == 0
+
+
+def test_only_a_change_of_settings_alone_is_not_tried_in_eager_mode() -> None:
+    import msgspec
+
+    from compilewatch.extras.fixes.candidates import after_rejection, ignored_message
+    from compilewatch.extras.fixes.worker.script import of_subject
+
+    dynamic = after_rejection("PendingUnbackedSymbolNotFound")
+    assert dynamic is not None
+    message = ignored_message("warnings.warn")
+    assert "'settings': True" in of_subject((dynamic, message), train=False)
+    # What it is called does not matter, what its lines do does.
+    more = msgspec.structs.replace(message, lines=(*message.lines, "model.eval()"))
+    assert "'settings': False" in of_subject((dynamic, more), train=False)
