@@ -1,14 +1,14 @@
 """The four functions of torch that are replaced to save time, and why no verdict depends on them.
 
-Each saves at least 4 % of a capture's CPU time alone (docs/plain-torch.md, measured by
-`scripts/shortcuts_bench.py`). None has an effect on what is captured.
+Each saves at least 4 % of a capture's CPU time alone (docs/plain-torch.md). None has an effect on
+what is captured.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from traceback import FrameSummary, StackSummary
 from types import FrameType
@@ -25,16 +25,14 @@ _LOGS_WITH_NAMES = ("trace_call", "trace_source")
 _DYNAMO = "convert_frame"
 
 
-def take(names: Iterable[str] | None = None) -> None:
-    """Take the shortcuts. Called once in a process, before its first capture.
-
-    `names` of functions of this module are for measurements; the default is all of them.
-    """
+def take() -> None:
+    """Take the shortcuts. Called once in a process, before its first capture."""
     if os.environ.get(PLAIN_TORCH, "0") not in ("", "0"):
         return
-    for shortcut in every_shortcut():
-        if names is None or shortcut.__name__ in names:
-            shortcut()
+    name_no_functions()
+    read_verbosity_once()
+    share_operators()
+    examine_only_frames_above_dynamo()
 
 
 def name_no_functions() -> None:
@@ -130,12 +128,3 @@ def _summary(frame: FrameType) -> FrameSummary:
 def _replace(owner: Any, name: str, replacement: Any) -> None:
     if hasattr(owner, name):
         setattr(owner, name, replacement)
-
-
-def every_shortcut() -> tuple[Callable[[], None], ...]:
-    return (
-        name_no_functions,
-        read_verbosity_once,
-        share_operators,
-        examine_only_frames_above_dynamo,
-    )
