@@ -16,20 +16,9 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
-from compilewatch import __version__
+from compilewatch import __version__, records
 from compilewatch.contract.targets import target_label
 from compilewatch.files import write_atomically
-from compilewatch.records import (
-    FactoryBuild,
-    GraphBreak,
-    Request,
-    Result,
-    RunView,
-    StackFrame,
-    Status,
-    reason_label,
-    source_line,
-)
 from compilewatch.report.wording import plural, registry_page
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -223,7 +212,7 @@ def _cut(text: str, most: int = _TEXT_CHARACTERS) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def write_run(path: Path, view: RunView) -> None:
+def write_run(path: Path, view: records.RunView) -> None:
     """Write the breaks of a run, each place once, and its errors. Raises OSError.
 
     The state of a break is relative to the run's baseline: it is unchanged if any model already had
@@ -232,13 +221,19 @@ def write_run(path: Path, view: RunView) -> None:
     problems = [
         f"{_name(result.request)}: {result.status.value} in {result.phase.value}: {result.detail}"
         for result in view.results
-        if result.status in (Status.ERROR, Status.TIMEOUT, Status.OOM, Status.CRASHED)
+        if result.status
+        in (
+            records.Status.ERROR,
+            records.Status.TIMEOUT,
+            records.Status.OOM,
+            records.Status.CRASHED,
+        )
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, encoded(results_of(view), problems))
 
 
-def results_of(view: RunView) -> tuple[SarifResult, ...]:
+def results_of(view: records.RunView) -> tuple[SarifResult, ...]:
     """Return each place of a break once, with the models that have it."""
     by_place: dict[tuple[str, str, int | None], SarifResult] = {}
     for result in _results(view):
@@ -254,7 +249,7 @@ def results_of(view: RunView) -> tuple[SarifResult, ...]:
     )
 
 
-def _results(view: RunView) -> Iterator[SarifResult]:
+def _results(view: records.RunView) -> Iterator[SarifResult]:
     """Yield the breaks of each result, and those that only its baseline has."""
     changed = {(change.model, change.target) for change in view.changes}
     for result in view.results:
@@ -275,9 +270,12 @@ def _results(view: RunView) -> Iterator[SarifResult]:
 
 
 def _result_of(
-    graph_break: GraphBreak, result: Result, folders: Mapping[str, Path], state: State | None
+    graph_break: records.GraphBreak,
+    result: records.Result,
+    folders: Mapping[str, Path],
+    state: State | None,
 ) -> SarifResult:
-    def located(place: GraphBreak | StackFrame) -> SarifLocation:
+    def located(place: records.GraphBreak | records.StackFrame) -> SarifLocation:
         """A file below the current folder is the repository's; others lie where packages do."""
         line, function = place.line or None, place.function
         for prefix, folder in folders.items():
@@ -288,10 +286,10 @@ def _result_of(
     place = located(graph_break)
     return SarifResult(
         code=graph_break.code,
-        reason=reason_label(graph_break),
+        reason=records.reason_label(graph_break),
         level="note" if place.installed else "warning",
         fingerprint=graph_break.fingerprint,
-        location=replace(place, text=source_line(graph_break)),
+        location=replace(place, text=records.source_line(graph_break)),
         state=state,
         explanation=graph_break.explanation,
         hints=graph_break.hints,
@@ -300,10 +298,10 @@ def _result_of(
     )
 
 
-def _folders(request: Request) -> dict[str, Path]:
+def _folders(request: records.Request) -> dict[str, Path]:
     """The folders below the current one that have a model's code, with their relative paths."""
     build, here = request.model.build, Path.cwd()
-    further = map(Path, build.python_path) if isinstance(build, FactoryBuild) else ()
+    further = map(Path, build.python_path) if isinstance(build, records.FactoryBuild) else ()
     folders: dict[str, Path] = {}
     for folder in (*further, here, here / "src"):
         if folder.is_relative_to(here):
@@ -312,5 +310,5 @@ def _folders(request: Request) -> dict[str, Path]:
     return folders
 
 
-def _name(request: Request) -> str:
+def _name(request: records.Request) -> str:
     return f"{request.model.name} on {target_label(request.target)}"

@@ -16,25 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from compilewatch import extras, records
+from compilewatch import environments, errors, extras, records
 from compilewatch.config import cache_folder, inputs_folder
 from compilewatch.contract.libraries import LIBRARIES, LibraryModel, ListedModels
 from compilewatch.data import LIBRARY_POPULARITY, SENTENCE_TRANSFORMERS
-from compilewatch.environments import (
-    PACKAGE,
-    Environments,
-    Interpreter,
-    create_command,
-    last_line,
-    oneshot,
-)
-from compilewatch.errors import (
-    ConfigError,
-    InterpreterError,
-    SourceError,
-    StoreError,
-    UsageError,
-)
+from compilewatch.environments import last_line
 from compilewatch.files import DamagedError, from_json, read_json_object, write_atomically
 from compilewatch.sources.popularity import Figure, read_popularity
 
@@ -45,8 +31,8 @@ KNOWN_ONLY: ContextVar[bool] = ContextVar("KNOWN_ONLY", default=False)
 """Whether no worker is asked, as for the completion of a command: what is not stored is missing."""
 
 _LISTERS = (
-    PACKAGE / "contract" / "libraries.py",
-    *sorted((PACKAGE / "worker" / "model" / "libraries").glob("*.py")),
+    environments.PACKAGE / "contract" / "libraries.py",
+    *sorted((environments.PACKAGE / "worker" / "model" / "libraries").glob("*.py")),
 )
 """The files that determine a list of models."""
 
@@ -71,13 +57,13 @@ class PackageSource:
         cache: Path | None = None,
     ) -> None:
         if heads not in ("default", "all"):
-            raise UsageError(f"unknown heads {heads!r}: use default or all")
+            raise errors.UsageError(f"unknown heads {heads!r}: use default or all")
         self.row = LIBRARIES[library]
         self.name = self.row.source
         self.heads = heads
         self._environment = environment
         self._popularity = popularity
-        self._environments = Environments(cache)
+        self._environments = environments.Environments(cache)
 
     def installed(self) -> tuple[str, str]:
         """Return the environment that lists the models, and the version of its package.
@@ -88,20 +74,22 @@ class PackageSource:
         row, package = self.row, self.row.distribution
         searched = dict.fromkeys((records.DEFAULT_ENVIRONMENT, *row.environments))
         for name in (self._environment,) if self._environment else searched:
-            with contextlib.suppress(InterpreterError):
+            with contextlib.suppress(errors.InterpreterError):
                 packages = self._environments.describe(name).packages
                 if package in packages:
                     return name, packages[package]
         if self._environment:
-            raise SourceError(
+            raise errors.SourceError(
                 f"the environment {self._environment!r} has no {package}: create one with "
                 f"`compilewatch env create NAME --torch VERSION --with {package}`"
             )
         lock = row.environments[0]
         how = (
-            extras.install(package) if lock == records.DEFAULT_ENVIRONMENT else create_command(lock)
+            extras.install(package)
+            if lock == records.DEFAULT_ENVIRONMENT
+            else environments.create_command(lock)
         )
-        raise SourceError(f"the package {package} is in no environment here: {how}")
+        raise errors.SourceError(f"the package {package} is in no environment here: {how}")
 
     def listed(self) -> tuple[LibraryModel, ...]:
         """Return all models and pipelines, in the order of the library. Raises SourceError."""
@@ -118,7 +106,7 @@ class PackageSource:
         listed = self._stored_list(environment)
         if self.row.name not in listed.models:
             problem = listed.problems.get(self.row.name, "it is not a package of models")
-            raise SourceError(
+            raise errors.SourceError(
                 f"{self.row.distribution} in the environment {environment!r} lists no models: "
                 f"{problem}"
             )
@@ -135,9 +123,11 @@ class PackageSource:
             with contextlib.suppress(OSError, DamagedError):
                 return from_json(stored.read_bytes(), ListedModels)
             listed = _ask(self._environments.interpreter(environment))
-        except InterpreterError as error:
-            raise SourceError(f"environment {environment!r}: {error}") from None
-        with contextlib.suppress(StoreError):  # without a writable cache, it lists them again
+        except errors.InterpreterError as error:
+            raise errors.SourceError(f"environment {environment!r}: {error}") from None
+        with contextlib.suppress(
+            errors.StoreError
+        ):  # without a writable cache, it lists them again
             write_atomically(stored, msgspec.json.encode(listed), durable=False)
         return listed
 
@@ -191,21 +181,21 @@ class AllLibraries:
         """Return the models of all. Libraries that are missing here are left out."""
         specs: list[records.ModelSpec] = []
         for make in self._makers:
-            with contextlib.suppress(SourceError, ConfigError):
+            with contextlib.suppress(errors.SourceError, errors.ConfigError):
                 specs += make().models()
         return tuple(sorted(specs, key=lambda spec: -(spec.downloads or 0)))
 
 
-def _ask(chosen: Interpreter) -> ListedModels:
+def _ask(chosen: environments.Interpreter) -> ListedModels:
     """Let a worker list the models of every library that an interpreter has."""
     if KNOWN_ONLY.get():
-        raise InterpreterError("no list of models yet")
+        raise errors.InterpreterError("no list of models yet")
     try:
-        done = oneshot(chosen, "models", b"", LIST_SECONDS)
+        done = environments.oneshot(chosen, "models", b"", LIST_SECONDS)
     except subprocess.TimeoutExpired:
-        raise InterpreterError(f"no list of models within {LIST_SECONDS:g} s") from None
+        raise errors.InterpreterError(f"no list of models within {LIST_SECONDS:g} s") from None
     if done.returncode != 0:
-        raise InterpreterError(f"no list of models: {last_line(done.stderr)}")
+        raise errors.InterpreterError(f"no list of models: {last_line(done.stderr)}")
     return from_json(done.stdout, ListedModels)
 
 
@@ -235,6 +225,6 @@ def folder_sha256(folder: Path) -> str:
         try:
             value = from_json(path.read_bytes(), object)
         except DamagedError as error:
-            raise ConfigError(f"{name}: not JSON: {error}") from None
+            raise errors.ConfigError(f"{name}: not JSON: {error}") from None
         content[name] = records.canonical_config(value) if isinstance(value, dict) else value
     return records.digest(content)

@@ -21,13 +21,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from compilewatch import extras, plugins
-from compilewatch.contract.failures import (
-    error_code,
-    error_record,
-    how_to_get,
-    one_line,
-    type_names,
-)
+from compilewatch.contract import failures
 from compilewatch.contract.messages import ChildResult
 from compilewatch.contract.targets import entry, naming_options
 from compilewatch.errors import CompilewatchError, WrongGuessError
@@ -125,9 +119,9 @@ def evaluate(
 
 def failed(error: BaseException, known: Result, tier: Tier) -> ChildResult:
     """Return the result of an exception, given what is known so far of the attempt in a tier."""
-    request, record = known.request, error_record(error)
+    request, record = known.request, failures.error_record(error)
     # An error of ours is a sentence; its class adds nothing.
-    detail = str(error) if isinstance(error, CompilewatchError) else one_line(error)
+    detail = str(error) if isinstance(error, CompilewatchError) else failures.one_line(error)
     if isinstance(error, UnsupportedError):  # a sentence of ours, not an error of the model
         unsupported = msgspec.structs.replace(known, status=Status.UNSUPPORTED, detail=str(error))
         return ChildResult(result=unsupported)
@@ -136,7 +130,7 @@ def failed(error: BaseException, known: Result, tier: Tier) -> ChildResult:
         status = Status.UNSUPPORTED
         needs = f"needs the package {error.package}, which is not in this environment"
         own = isinstance(request.model.build, FactoryBuild)
-        detail = how_to_get(error.package) if own else needs
+        detail = failures.how_to_get(error.package) if own else needs
     elif isinstance(error, resolve.UnknownArchitectureError):
         status = Status.UNSUPPORTED
     elif record.code == "out_of_memory":
@@ -163,10 +157,13 @@ def _fake_is_to_blame(error: BaseException, message: str, phase: Phase) -> bool:
 
     Before the compiler, any failure may be due to them; in it, only an error that says so.
     """
-    names = type_names(error)
+    names = failures.type_names(error)
     if "WrongGuessError" in names:
         return True
-    if names & {"CompilewatchError", "SyntaxError"} or error_code(error) == "missing_package":
+    if (
+        names & {"CompilewatchError", "SyntaxError"}
+        or failures.error_code(error) == "missing_package"
+    ):
         return False
     if phase is Phase.EAGER and DEVICES_MIXED in message:
         return False  # fake tensors know their devices
@@ -278,9 +275,9 @@ def _variant(
             variant.in_fork(_eager, type(None))
             return run(variant), inputs
         except Exception as error:  # whatever code of the model raises
-            if error_code(error) == "out_of_memory":
+            if failures.error_code(error) == "out_of_memory":
                 raise
-            return TargetOutcome(status=Status.UNSUPPORTED, detail=one_line(error)), inputs
+            return TargetOutcome(status=Status.UNSUPPORTED, detail=failures.one_line(error)), inputs
 
     return subject.in_fork(evaluated, Evaluated)
 
@@ -419,8 +416,8 @@ def _call_once(subject: Subject) -> None:
         subject.in_fork(_eager, type(None))
     except Exception as error:  # whatever code of the model raises
         inputs = subject.inputs
-        if not inputs.guessed or error_code(error) in ("out_of_memory", "missing_package"):
+        if not inputs.guessed or failures.error_code(error) in ("out_of_memory", "missing_package"):
             raise
         subject.enter(Phase.INPUTS)
         name, where = subject.request.model.name, naming_options(subject.request)
-        raise WrongGuessError(name, inputs, one_line(error), where) from error
+        raise WrongGuessError(name, inputs, failures.one_line(error), where) from error

@@ -17,19 +17,10 @@ from typing import Any
 import msgspec
 import torch
 
+from compilewatch import records
 from compilewatch.contract.messages import ARTIFACTS_FOLDER, ChildResult
 from compilewatch.contract.targets import target_label
 from compilewatch.errors import ConfigError
-from compilewatch.records import (
-    ConfigBuild,
-    Depth,
-    FactoryBuild,
-    LibraryBuild,
-    Mode,
-    Request,
-    Result,
-    Tier,
-)
 from compilewatch.worker import phases
 from compilewatch.worker.example_inputs import make_inputs
 from compilewatch.worker.model.libraries import library
@@ -200,7 +191,7 @@ got = words(len(graphs), +places, fullgraph)
 """Counts graphs and graph breaks as `worker.targets.dynamo` does, using only torch."""
 
 
-def expected_source(result: Result) -> str:
+def expected_source(result: records.Result) -> str:
     """The comparison with compilewatch's own capture of the same model and inputs."""
     if not result.is_verdict or result.graphs is None:
         first_line = (result.detail.splitlines() or [""])[0]
@@ -223,7 +214,7 @@ def expected_source(result: Result) -> str:
     )
 
 
-def captured(request: Request) -> Result:
+def captured(request: records.Request) -> records.Result:
     """The result of compilewatch for what the script evaluates: Dynamo with real tensors.
 
     A device is only declared, so its tensors are fake; if the model cannot run on them, the first
@@ -234,13 +225,13 @@ def captured(request: Request) -> Result:
     changed = msgspec.structs.replace(
         request,
         target=target,
-        tier=Tier.REAL if real else Tier.AUTO,
+        tier=records.Tier.REAL if real else records.Tier.AUTO,
         keep_artifacts=False,
     )
     with tempfile.TemporaryDirectory(prefix="compilewatch-") as folder:
         (Path(folder) / ARTIFACTS_FOLDER).mkdir()
         child: ChildResult | None = None
-        for tier in (Tier.REAL,) if real else (Tier.FAKE, Tier.REAL):
+        for tier in (records.Tier.REAL,) if real else (records.Tier.FAKE, records.Tier.REAL):
             child = phases.evaluate(changed, tier, Path(folder), lambda _: None)
             if child.fake_failure is None:
                 break
@@ -248,26 +239,28 @@ def captured(request: Request) -> Result:
         return child.result
 
 
-def at_written_depth(request: Request) -> Request:
+def at_written_depth(request: records.Request) -> records.Request:
     """The request at the depth at which a script can build its model: reduced, if possible.
 
     Raises ConfigError for a model of a library that no script builds.
     """
     build = request.model.build
-    for depth in (Depth.REDUCED, Depth.FULL):
-        if not isinstance(build, LibraryBuild) or library(build.library).source(build, depth):
+    for depth in (records.Depth.REDUCED, records.Depth.FULL):
+        if not isinstance(build, records.LibraryBuild) or library(build.library).source(
+            build, depth
+        ):
             return msgspec.structs.replace(request, depth=depth)
-    assert isinstance(build, LibraryBuild)
+    assert isinstance(build, records.LibraryBuild)
     raise ConfigError(
         f"{request.model.name}: no script is written for models of {build.library}, which are "
         "built from files: see `compilewatch explain`"
     )
 
 
-def model_source(request: Request, module: torch.nn.Module, config: Any) -> list[str]:
+def model_source(request: records.Request, module: torch.nn.Module, config: Any) -> list[str]:
     """Lines that build the model: its class with its configuration, or the factory's call."""
     build = request.model.build
-    if isinstance(build, FactoryBuild):
+    if isinstance(build, records.FactoryBuild):
         module_name, _, function = build.factory.partition(":")
         path = [f"sys.path[:0] = {list(build.python_path)!r}"] if build.path else []
         return [
@@ -275,14 +268,14 @@ def model_source(request: Request, module: torch.nn.Module, config: Any) -> list
             f"from {module_name} import {function}",
             f"model = {function}()",
         ]
-    if isinstance(build, LibraryBuild):
+    if isinstance(build, records.LibraryBuild):
         return library(build.library).source(build, request.depth) or []
     if config is None:
         return [
             f"from {type(module).__module__} import {type(module).__name__}",
             f"model = {type(module).__name__}()",
         ]
-    if isinstance(build, ConfigBuild) and (build.weights or build.trust_remote_code):
+    if isinstance(build, records.ConfigBuild) and (build.weights or build.trust_remote_code):
         options = f"revision={request.model.revision!r}"
         options += ", trust_remote_code=True" if build.trust_remote_code else ""
         return [f"model = {type(module).__name__}.from_pretrained({build.repo!r}, {options})"]
@@ -302,9 +295,9 @@ def model_source(request: Request, module: torch.nn.Module, config: Any) -> list
     ]
 
 
-def adapter_source(request: Request) -> list[str]:
+def adapter_source(request: records.Request) -> list[str]:
     """Lines that put the adapter on the model, if it has one."""
-    adapter = adapter_config(request, Depth.REDUCED)
+    adapter = adapter_config(request, records.Depth.REDUCED)
     if adapter is None:
         return []
     text = json.dumps(adapter, indent=2)
@@ -352,12 +345,12 @@ def dtype_source(module: torch.nn.Module) -> list[str]:
     return [f"model = model.to({dtype})"] if dtype is not torch.float32 else []
 
 
-def script(request: Request) -> str:
+def script(request: records.Request) -> str:
     """The complete script for one request (its tier should be `real`)."""
     request = at_written_depth(request)
     overrides = overrides_of(request)
     built = build_model(request, None, overrides)
-    train = request.target.mode is Mode.TRAIN
+    train = request.target.mode is records.Mode.TRAIN
     built.module.train(train)  # detectors take other inputs in train mode
     inputs = make_inputs(built.module, built.config, request, overrides, None)
     objects = has_objects(inputs)

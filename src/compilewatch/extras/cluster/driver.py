@@ -28,17 +28,11 @@ from typing import Any
 import msgspec
 
 import compilewatch
-from compilewatch import extras
+from compilewatch import extras, records
 from compilewatch.contract.messages import Lines
 from compilewatch.contract.targets import default_environment
 from compilewatch.errors import LauncherError
-from compilewatch.extras.cluster.launcher import (
-    OUR_OWN_FAULT,
-    ClusterOrder,
-    ClusterReport,
-    Connect,
-    Flight,
-)
+from compilewatch.extras.cluster import launcher
 from compilewatch.extras.cluster.node import (
     Content,
     NodeTask,
@@ -49,13 +43,6 @@ from compilewatch.extras.cluster.node import (
     read,
     shared_files,
     write,
-)
-from compilewatch.records import (
-    AttemptCode,
-    Environment,
-    Request,
-    changed,
-    environment_differences,
 )
 
 REACH_SECONDS = 5.0
@@ -88,7 +75,7 @@ _folders = count(1)
 DESCRIBE_SECONDS = 180.0
 """For all nodes to describe themselves: each starts a worker and reads package metadata."""
 
-_orders = msgspec.json.Decoder(ClusterOrder)
+_orders = msgspec.json.Decoder(launcher.ClusterOrder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,12 +133,12 @@ def _speaks(probe: socket.socket) -> bool:
 class ClusterExecution:
     """One run of requests."""
 
-    def __init__(self, driver: Driver, order: ClusterOrder) -> None:
+    def __init__(self, driver: Driver, order: launcher.ClusterOrder) -> None:
         self.driver = driver
         self.ray = driver.ray
         self.waiting = deque(enumerate(order.flights))
         self.order = order
-        self.flying: dict[Any, tuple[int, Flight]] = {}
+        self.flying: dict[Any, tuple[int, launcher.Flight]] = {}
         self.shared: dict[tuple[str | None, str | None], Any] = {}
         self.task = self.ray.remote(max_retries=0)(evaluated)
         self.cores = any(node.neuron_cores for node in driver.nodes())
@@ -160,7 +147,7 @@ class ClusterExecution:
         self.fits_at = time.monotonic()
         self.paused_until = float("-inf")
 
-    def run(self) -> Iterator[ClusterReport]:
+    def run(self) -> Iterator[launcher.ClusterReport]:
         """Yield reports for the launcher, at least one every `POLL_SECONDS`.
 
         Closing the iterator early cancels everything. Raises LauncherError, and ConnectionError if
@@ -176,8 +163,8 @@ class ClusterExecution:
                 ):
                     number, flight = self.waiting.popleft()
                     self.flying[self._submitted(flight.request)] = number, flight
-                    yield ClusterReport(kind="submitted", number=number)
-                yield ClusterReport(kind="pulse")
+                    yield launcher.ClusterReport(kind="submitted", number=number)
+                yield launcher.ClusterReport(kind="pulse")
                 if self.flying:
                     yield from self._landed()
                 else:
@@ -211,7 +198,7 @@ class ClusterExecution:
                 "sweep --resume"
             )
 
-    def _submitted(self, request: Request) -> Any:
+    def _submitted(self, request: records.Request) -> Any:
         """Return a reference to the task; what all requests share is in the cluster once."""
         key = shared_files(request)
         if key not in self.shared:
@@ -231,7 +218,7 @@ class ClusterExecution:
         )
         return options.remote(_encode(task), self.shared[key])
 
-    def _landed(self) -> Iterator[ClusterReport]:
+    def _landed(self) -> Iterator[launcher.ClusterReport]:
         done, rest = self.ray.wait(list(self.flying), num_returns=1, timeout=POLL_SECONDS)
         if done and rest:
             more, _ = self.ray.wait(rest, num_returns=len(rest), timeout=0)
@@ -242,20 +229,20 @@ class ClusterExecution:
             del self.flying[ref]
             yield report
 
-    def _taken(self, ref: Any, number: int, flight: Flight) -> ClusterReport:
+    def _taken(self, ref: Any, number: int, flight: launcher.Flight) -> launcher.ClusterReport:
         """Return the result of a task that ended, or report that its request was lost."""
         try:
             parcel = _parcels.decode(self.ray.get(ref))
         except self.ray.exceptions.RayError as error:
             code, why = loss_of(error, self.ray.exceptions)
             ours = isinstance(error, self.ray.exceptions.LocalRayletDiedError)
-            if ours or (self.driver.is_our_own and code is AttemptCode.NODE_LOST):
+            if ours or (self.driver.is_our_own and code is records.AttemptCode.NODE_LOST):
                 raise ConnectionError("the node of this machine was lost") from None
             lost = flight.lost(code, why)
             if lost.may_run_again:
                 self.waiting.appendleft((number, lost))
                 self.paused_until = time.monotonic() + PAUSE_SECONDS * len(lost.attempts)
-            return ClusterReport(kind="lost", number=number, attempts=lost.attempts)
+            return launcher.ClusterReport(kind="lost", number=number, attempts=lost.attempts)
         if parcel.result is None:
             raise LauncherError(f"node {parcel.node}: {parcel.problem}")
         artifacts = None
@@ -263,12 +250,12 @@ class ClusterExecution:
             name = f"{flight.request.key[:16]}-{os.getpid()}-{next(_folders)}-artifacts"
             artifacts = str(Path(self.order.scratch, name))
             write(parcel.artifacts, Path(artifacts))
-        return ClusterReport(
+        return launcher.ClusterReport(
             kind="landed", number=number, result=parcel.result, artifacts=artifacts
         )
 
 
-def loss_of(error: BaseException, kinds: Any) -> tuple[AttemptCode, str]:
+def loss_of(error: BaseException, kinds: Any) -> tuple[records.AttemptCode, str]:
     """Return what a lost task means; `kinds` is `ray.exceptions`.
 
     Raises LauncherError for an error after which it would fail again.
@@ -277,13 +264,13 @@ def loss_of(error: BaseException, kinds: Any) -> tuple[AttemptCode, str]:
         # Ray's monitor does this regardless of who uses the memory. A model that exceeds its own
         # limit is `oom` by the launcher on the node, which knows that it was this model.
         why = "Ray ended its worker, as the node ran out of memory"
-        return AttemptCode.NODE_OUT_OF_MEMORY, why
+        return records.AttemptCode.NODE_OUT_OF_MEMORY, why
     if isinstance(error, kinds.NodeDiedError | kinds.ObjectLostError):
         node = re.search(r"Node IP: ([^,\s]+), node ID: (\w{8})", str(error))
         where = f" {node[1]} ({node[2]})" if node else ""
-        return AttemptCode.NODE_LOST, f"its Ray node{where} was lost"
+        return records.AttemptCode.NODE_LOST, f"its Ray node{where} was lost"
     if isinstance(error, kinds.WorkerCrashedError | kinds.LocalRayletDiedError):
-        return AttemptCode.WORKER_LOST, "its Ray worker ended unexpectedly"
+        return records.AttemptCode.WORKER_LOST, "its Ray worker ended unexpectedly"
     raise LauncherError(f"the Ray cluster cannot run it: {line_of(error)}") from None
 
 
@@ -296,7 +283,7 @@ def line_of(error: BaseException) -> str:
 class Driver:
     """A connection, made on first use, and the orders. All methods raise LauncherError."""
 
-    def __init__(self, connect: Connect) -> None:
+    def __init__(self, connect: launcher.Connect) -> None:
         self.connect = connect
         self.address = connect.address or os.environ.get("RAY_ADDRESS", "")
         self.is_our_own = not self.address
@@ -355,24 +342,24 @@ class Driver:
         )
         return tuple(sorted((n for n in nodes if n.cpus), key=lambda node: node.id))
 
-    def reports(self, order: ClusterOrder) -> Generator[ClusterReport]:
+    def reports(self, order: launcher.ClusterOrder) -> Generator[launcher.ClusterReport]:
         """Execute an order and yield the reports for the launcher."""
         try:
             if order.verb == "describe":
-                yield ClusterReport(kind="described", environments=self.agreed())
+                yield launcher.ClusterReport(kind="described", environments=self.agreed())
             elif order.verb == "count":
                 limit = self.connect.memory_limit_bytes
                 slots = sum(node.slots(limit) for node in self.nodes())
-                yield ClusterReport(kind="counted", jobs=max(1, slots))
+                yield launcher.ClusterReport(kind="counted", jobs=max(1, slots))
             else:
                 yield from ClusterExecution(self, order).run()
-                yield ClusterReport(kind="done")
+                yield launcher.ClusterReport(kind="done")
         except LauncherError as error:
-            yield ClusterReport(kind="failed", reason=str(error))
+            yield launcher.ClusterReport(kind="failed", reason=str(error))
 
-    def agreed(self) -> tuple[Environment, ...]:
+    def agreed(self) -> tuple[records.Environment, ...]:
         """Return the environments of the nodes. Raises LauncherError if nodes differ."""
-        agreed: dict[str, tuple[str, Environment]] = {}
+        agreed: dict[str, tuple[str, records.Environment]] = {}
         lacking: dict[str, str] = {}
         descriptions = list(self.descriptions())
         if not descriptions:
@@ -428,12 +415,14 @@ class Driver:
             yield node, _parcels.decode(description)
 
 
-def check_equal(node: str, known: Environment, other_node: str, other: Environment) -> None:
+def check_equal(
+    node: str, known: records.Environment, other_node: str, other: records.Environment
+) -> None:
     """Raise LauncherError unless two nodes have equal environments, which keys depend on."""
     if known.digest == other.digest:
         return
-    lines = environment_differences(known, other)
-    lines += changed("compilewatch", known.harness_version, other.harness_version)
+    lines = records.environment_differences(known, other)
+    lines += records.changed("compilewatch", known.harness_version, other.harness_version)
     difference = next(iter(lines), "digest")
     raise LauncherError(
         f"environment {known.name!r} is not the same on all nodes: {difference} (from {node} to "
@@ -467,11 +456,11 @@ def main() -> None:
     try:
         channel = socket.socket(fileno=options.channel)
         channel.set_inheritable(False)
-        serve(channel, Driver(msgspec.json.decode(options.connect, type=Connect)))
+        serve(channel, Driver(msgspec.json.decode(options.connect, type=launcher.Connect)))
     except Exception:  # noqa: BLE001  (Ray itself ends this process with another status)
         traceback.print_exc()
         sys.stderr.flush()
-        os._exit(OUR_OWN_FAULT)
+        os._exit(launcher.OUR_OWN_FAULT)
 
 
 if __name__ == "__main__":

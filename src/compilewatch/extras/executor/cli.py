@@ -13,13 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from compilewatch import config
 from compilewatch.cli import options
-from compilewatch.config import (
-    Settings,
-    cache_folder,
-    load_settings,
-    where_to_set,
-)
+from compilewatch.config import where_to_set
 from compilewatch.errors import (
     CompilewatchError,
     ExecutorError,
@@ -66,12 +62,12 @@ client_options = options.together(
 )
 
 
-def client_of(flags: dict[str, Any]) -> tuple[Settings, ExecutorClient]:
+def client_of(flags: dict[str, Any]) -> tuple[config.Settings, ExecutorClient]:
     """The settings with the options of a command, and the client that they name."""
     from compilewatch.extras.executor.client import open_client
 
     known = {name: value for name, value in flags.items() if name.startswith("executor_")}
-    settings = load_settings(known)
+    settings = config.load_settings(known)
     if not (settings.executor.endpoint or os.environ.get("TRAINIUM_ENDPOINT")):
         raise ExecutorError(
             "no executor is named: set TRAINIUM_ENDPOINT, use --endpoint, or set "
@@ -314,16 +310,18 @@ def serve_verb(
 
     if (certificate is None) != (key is None):
         raise UsageError("TLS needs both --certificate and --key")
-    settings = load_settings({**flags, "executor_visible": list(visible) or None})
+    settings = config.load_settings({**flags, "executor_visible": list(visible) or None})
     own = settings.executor
     if devices and own.concurrency > 1:
         raise UsageError("jobs that get a device run one at a time: use --jobs 1")
-    folder = Path(own.state or (settings.cache_folder or cache_folder()) / "executor")
+    folder = Path(own.state or (settings.cache_folder or config.cache_folder()) / "executor")
     setup = _setup(settings, devices, _profiler(folder))
     serve(own, setup, folder, certificate=certificate, key=key, say=say)
 
 
-def _setup(settings: Settings, devices: tuple[str, ...], profiler: NeuronInspect | None) -> Setup:
+def _setup(
+    settings: config.Settings, devices: tuple[str, ...], profiler: NeuronInspect | None
+) -> Setup:
     from compilewatch.environments import Environments
     from compilewatch.extras.executor.jobs import Setup
     from compilewatch.extras.executor.sandbox.policy import SandboxLimits
@@ -429,7 +427,7 @@ def down_verb(state: Path | None, as_json: bool, force: bool, wait: bool, **flag
     does not respond (exit status 1); --force stops it nevertheless.
     """
     operation = _operation(state, flags)
-    named = load_settings().executor.endpoint or os.environ.get("TRAINIUM_ENDPOINT")
+    named = config.load_settings().executor.endpoint or os.environ.get("TRAINIUM_ENDPOINT")
     if not force and named and operation.started_here():
         from compilewatch.extras.executor.trainium import hold
 
@@ -459,7 +457,7 @@ def _operation(state: Path | None, flags: dict[str, Any]) -> Operation:
     # A tag on the command line takes precedence over an instance id in the file of settings.
     if flags.get("trainium_tag") and not flags.get("trainium_instance"):
         flags["trainium_instance"] = ""
-    settings = load_settings(flags)
+    settings = config.load_settings(flags)
     return Operation(settings, state or state_file(settings), say)
 
 

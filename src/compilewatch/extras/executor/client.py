@@ -15,18 +15,8 @@ import msgspec
 
 from compilewatch.config import Settings
 from compilewatch.errors import ExecutorError, ExecutorUnavailableError
-from compilewatch.extras.executor.protocol import (
-    PROTOCOL_VERSION,
-    SERVICE,
-    Artifact,
-    ErrorCode,
-    JobRequest,
-    JobState,
-    Key,
-    LogPart,
-    Problem,
-    ServiceHealth,
-)
+from compilewatch.extras.executor import protocol
+from compilewatch.extras.executor.protocol import PROTOCOL_VERSION, Key
 from compilewatch.files import write_atomically
 from compilewatch.retry import TransientError, retrying
 
@@ -87,10 +77,10 @@ class ExecutorClient:
         """Close the connections."""
         self._http.close()
 
-    def health(self) -> ServiceHealth:
+    def health(self) -> protocol.ServiceHealth:
         """The service's state; verifies that it is an executor of this protocol."""
-        health = self._decoded(self._call("GET", "/health", known=False), ServiceHealth)
-        if health.service != SERVICE:
+        health = self._decoded(self._call("GET", "/health", known=False), protocol.ServiceHealth)
+        if health.service != protocol.SERVICE:
             raise self._foreign()
         if health.protocol != PROTOCOL_VERSION:
             raise ExecutorError(
@@ -100,22 +90,22 @@ class ExecutorClient:
         self._checked = True
         return health
 
-    def submit(self, key: str, request: JobRequest) -> JobState:
+    def submit(self, key: str, request: protocol.JobRequest) -> protocol.JobState:
         """Store a job. Submitting the same request under the same key again changes nothing.
 
         Raises ExecutorError (`code` conflict) if the key belongs to a different request.
         """
         return self._state("PUT", key, msgspec.json.encode(request))
 
-    def status(self, key: str) -> JobState:
+    def status(self, key: str) -> protocol.JobState:
         """The job's state. Raises ExecutorError (`code` not_found)."""
         return self._state("GET", key)
 
-    def jobs(self) -> tuple[JobState, ...]:
+    def jobs(self) -> tuple[protocol.JobState, ...]:
         """The jobs that were submitted last, the newest first."""
-        return self._decoded(self._call("GET", "/jobs"), tuple[JobState, ...])
+        return self._decoded(self._call("GET", "/jobs"), tuple[protocol.JobState, ...])
 
-    def log(self, key: str, offset: int = 0, *, stream: str = "stdout") -> LogPart:
+    def log(self, key: str, offset: int = 0, *, stream: str = "stdout") -> protocol.LogPart:
         """Part of a log, from a byte offset: stdout or stderr."""
         path = f"{_path(key)}/log"
         response = self._call("GET", path, query={"stream": stream, "offset": str(offset)})
@@ -124,7 +114,7 @@ class ExecutorClient:
             ended = response.headers["x-ended"] == "1"
         except (KeyError, ValueError):
             raise self._foreign() from None
-        return LogPart(data=response.content, next_offset=following, ended=ended)
+        return protocol.LogPart(data=response.content, next_offset=following, ended=ended)
 
     def parts(self, key: str, *, stream: str = "stdout", follow: bool = False) -> Iterator[bytes]:
         """Yield all parts of a log that have been written so far; `follow`: until the job ends."""
@@ -142,7 +132,7 @@ class ExecutorClient:
                 time.sleep(wait)
                 wait = min(wait * 1.5, longest)
 
-    def wait(self, key: str, *, timeout_seconds: float | None = None) -> JobState:
+    def wait(self, key: str, *, timeout_seconds: float | None = None) -> protocol.JobState:
         """Wait until the job has ended, and return its final state.
 
         Raises ExecutorUnavailableError if it has not ended after `timeout_seconds`.
@@ -159,15 +149,17 @@ class ExecutorClient:
             wait = min(wait * 1.5, longest)
         return state
 
-    def cancel(self, key: str) -> JobState:
+    def cancel(self, key: str) -> protocol.JobState:
         """Cancel a job that has not ended; the state may still be `running` in the response."""
         return self._state("DELETE", key)
 
-    def artifacts(self, key: str) -> tuple[Artifact, ...]:
+    def artifacts(self, key: str) -> tuple[protocol.Artifact, ...]:
         """What the job left in `/job/out`."""
-        return self._decoded(self._call("GET", f"{_path(key)}/artifacts"), tuple[Artifact, ...])
+        return self._decoded(
+            self._call("GET", f"{_path(key)}/artifacts"), tuple[protocol.Artifact, ...]
+        )
 
-    def artifact(self, key: str, artifact: Artifact) -> bytes:
+    def artifact(self, key: str, artifact: protocol.Artifact) -> bytes:
         """The content of one artifact, verified against its digest."""
         content = self._call("GET", f"{_path(key)}/artifacts/{quote(artifact.name)}").content
         if hashlib.sha256(content).hexdigest() != artifact.sha256:
@@ -181,19 +173,19 @@ class ExecutorClient:
             write_atomically(folder / artifact.name, self.artifact(key, artifact))
         return tuple(folder / artifact.name for artifact in artifacts)
 
-    def drain(self) -> ServiceHealth:
+    def drain(self) -> protocol.ServiceHealth:
         """Let the service take no more jobs. Raises ExecutorError (`code` conflict) if any is left.
 
         After it, the instance can be stopped without harm to anybody's job.
         """
-        return self._decoded(self._call("PUT", "/drain"), ServiceHealth)
+        return self._decoded(self._call("PUT", "/drain"), protocol.ServiceHealth)
 
-    def undrain(self) -> ServiceHealth:
+    def undrain(self) -> protocol.ServiceHealth:
         """Let a service that was drained take jobs again."""
-        return self._decoded(self._call("DELETE", "/drain"), ServiceHealth)
+        return self._decoded(self._call("DELETE", "/drain"), protocol.ServiceHealth)
 
-    def _state(self, method: str, key: str, body: bytes | None = None) -> JobState:
-        return self._decoded(self._call(method, _path(key), body), JobState)
+    def _state(self, method: str, key: str, body: bytes | None = None) -> protocol.JobState:
+        return self._decoded(self._call(method, _path(key), body), protocol.JobState)
 
     def _call(
         self,
@@ -249,17 +241,17 @@ class ExecutorClient:
 
     def _error_of(self, response: httpx2.Response) -> Exception:
         try:
-            problem = msgspec.json.decode(response.content, type=Problem)
+            problem = msgspec.json.decode(response.content, type=protocol.Problem)
         except msgspec.MsgspecError:
             if response.status_code in _TRANSIENT:
                 return TransientError(f"responds with {response.status_code}")
             return self._foreign()
-        if response.status_code in _TRANSIENT and problem.code is not ErrorCode.DRAINING:
+        if response.status_code in _TRANSIENT and problem.code is not protocol.ErrorCode.DRAINING:
             return TransientError(f"responds: {problem.message}", _retry_after(response))
-        if problem.code is ErrorCode.DRAINING:
+        if problem.code is protocol.ErrorCode.DRAINING:
             return ExecutorUnavailableError(f"{self.endpoint}: {problem.message}", problem.code)
         hint = ""
-        if problem.code is ErrorCode.UNAUTHORIZED:
+        if problem.code is protocol.ErrorCode.UNAUTHORIZED:
             hint = ": set COMPILEWATCH_EXECUTOR_TOKEN or --token-file"
         return ExecutorError(f"{self.endpoint}: {problem.message}{hint}", problem.code)
 
@@ -283,7 +275,7 @@ def _path(key: str) -> str:
         raise ExecutorError(
             f"{key!r} cannot name a job: use 1 to 128 letters, digits, dots, dashes and "
             "underscores, beginning with a letter or digit",
-            ErrorCode.INVALID,
+            protocol.ErrorCode.INVALID,
         ) from None
 
 

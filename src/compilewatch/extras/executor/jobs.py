@@ -36,16 +36,7 @@ from compilewatch.extras.executor.protocol import (
     read_points,
     request_digest,
 )
-from compilewatch.extras.executor.sandbox import Supervised
-from compilewatch.extras.executor.sandbox.policy import (
-    LOCK_FILE,
-    RESULT_FILE,
-    SandboxEnding,
-    SandboxLimits,
-    SandboxOutcome,
-    SandboxResult,
-    SandboxSpec,
-)
+from compilewatch.extras.executor.sandbox import Supervised, policy
 from compilewatch.files import lock, write_atomically
 from compilewatch.records import now
 
@@ -307,7 +298,7 @@ class Setup:
     devices: tuple[str, ...] = ()
     variables: tuple[tuple[str, str], ...] = ()
     concurrency: int = 1
-    ceiling: SandboxLimits = field(default_factory=SandboxLimits)
+    ceiling: policy.SandboxLimits = field(default_factory=policy.SandboxLimits)
     profiler: NeuronInspect | None = None
     keep_days: float = 30.0
 
@@ -379,7 +370,10 @@ class JobRunner:
                 # If even this cannot be stored, the next service settles the job.
                 with contextlib.suppress(ExecutorError):
                     self._settle(
-                        state, SandboxResult(ending=SandboxEnding.NOT_STARTED, detail=str(error))
+                        state,
+                        policy.SandboxResult(
+                            ending=policy.SandboxEnding.NOT_STARTED, detail=str(error)
+                        ),
                     )
 
     def _prune(self) -> None:
@@ -407,7 +401,7 @@ class JobRunner:
                 del self._active[state.key]
         self._settle(state, result)
 
-    def _planned(self, request: JobRequest, folder: Path) -> SandboxSpec:
+    def _planned(self, request: JobRequest, folder: Path) -> policy.SandboxSpec:
         setup = self._setup
         script = [request.entry, *request.arguments]
         command, visible = ["python", *script], list(setup.visible)
@@ -433,27 +427,29 @@ class JobRunner:
         """Record what became of a job whose service ended: its supervisor may have finished it."""
         folder = self._store.attempt_folder(state)
         try:
-            with (folder / LOCK_FILE).open("a") as lock_file:
+            with (folder / policy.LOCK_FILE).open("a") as lock_file:
                 if not lock(lock_file.fileno(), seconds=OLD_SUPERVISOR_SECONDS):
                     raise ExecutorError(
                         f"job {state.key} still runs under an earlier executor: end the processes "
                         "whose command contains compilewatch.extras.executor.sandbox.supervisor"
                     )
-            result = msgspec.msgpack.decode((folder / RESULT_FILE).read_bytes(), type=SandboxResult)
+            result = msgspec.msgpack.decode(
+                (folder / policy.RESULT_FILE).read_bytes(), type=policy.SandboxResult
+            )
         except (FileNotFoundError, msgspec.MsgspecError):
             self._store.interrupted(state)
         else:
             self._settle(state, result)
 
-    def _settle(self, state: JobState, result: SandboxResult) -> None:
+    def _settle(self, state: JobState, result: policy.SandboxResult) -> None:
         """Store the outcome of an attempt; done again after a crash, it gives the same."""
-        if result.ending is SandboxEnding.CANCELLED and not self._store.cancelled(state.key):
+        if result.ending is policy.SandboxEnding.CANCELLED and not self._store.cancelled(state.key):
             self._store.interrupted(state)
             return
         folder = self._store.attempt_folder(state)
         points, left_out = read_points(result.stdout)
         outcome = JobResult(
-            **{name: getattr(result, name) for name in SandboxOutcome.__struct_fields__},
+            **{name: getattr(result, name) for name in policy.SandboxOutcome.__struct_fields__},
             stdout_bytes=len(result.stdout),
             stderr_bytes=len(result.stderr),
             metrics=points,
@@ -463,7 +459,7 @@ class JobRunner:
         )
         self._store.finish(state, *verdict(result), outcome)
         with contextlib.suppress(OSError):
-            (folder / RESULT_FILE).unlink()
+            (folder / policy.RESULT_FILE).unlink()
 
     def _kept(self, key: str, folder: Path, files: dict[str, bytes]) -> tuple[Artifact, ...]:
         """Write the artifacts of a job below its folder, and its profile where profiles go."""
@@ -481,11 +477,11 @@ class JobRunner:
         return tuple(kept)
 
 
-def verdict(result: SandboxResult) -> tuple[JobStatus, FailureCode | None]:
+def verdict(result: policy.SandboxResult) -> tuple[JobStatus, FailureCode | None]:
     """The final state of a job with this result."""
-    if result.ending is SandboxEnding.CANCELLED:
+    if result.ending is policy.SandboxEnding.CANCELLED:
         return JobStatus.CANCELLED, FailureCode.CANCELLED
-    if result.ending is not SandboxEnding.EXITED:
+    if result.ending is not policy.SandboxEnding.EXITED:
         return JobStatus.FAILED, FailureCode(result.ending.value)
     if result.exit_code == 0:
         return JobStatus.DONE, None

@@ -26,23 +26,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from compilewatch import __version__
 from compilewatch.config import ExecutorSettings
 from compilewatch.errors import ExecutorError
-from compilewatch.extras.executor import protocol, sandbox
-from compilewatch.extras.executor.jobs import (
-    OUTPUT,
-    PROFILE,
-    JobRejectedError,
-    JobRunner,
-    JobStore,
-    Setup,
-)
+from compilewatch.extras.executor import jobs, protocol, sandbox
+from compilewatch.extras.executor.jobs import PROFILE
 from compilewatch.extras.executor.protocol import ErrorCode, JobRequest, JobState
-from compilewatch.extras.executor.sandbox.policy import (
-    JOB_FOLDER,
-    STDERR,
-    STDOUT,
-    SandboxEnding,
-    SandboxLimits,
-)
+from compilewatch.extras.executor.sandbox import policy
 from compilewatch.records import Record, now
 
 T = TypeVar("T")
@@ -73,9 +60,9 @@ class ExecuteBatch(Record, frozen=True, kw_only=True):
 class Service:
     """The responses to all calls. One service owns one store and one runner."""
 
-    def __init__(self, store: JobStore, setup: Setup) -> None:
+    def __init__(self, store: jobs.JobStore, setup: jobs.Setup) -> None:
         self.store, self.setup = store, setup
-        self.runner = JobRunner(store, setup)
+        self.runner = jobs.JobRunner(store, setup)
         self.draining = False
         self._accepting = threading.Lock()
 
@@ -95,7 +82,7 @@ class Service:
                 concurrency=self.setup.concurrency,
                 neuron_available=bool(self.setup.devices),
                 profiler_enabled=self.setup.profiler is not None,
-                working_dir=JOB_FOLDER,
+                working_dir=policy.JOB_FOLDER,
                 max_execution_time=self.setup.ceiling.deadline_seconds,
             )
         )
@@ -112,7 +99,7 @@ class Service:
         _verify(job, self.setup.ceiling)
         with self._accepting:
             if self.draining:
-                raise JobRejectedError(
+                raise jobs.JobRejectedError(
                     ErrorCode.DRAINING, "the service takes no more jobs: it is to stop"
                 )
             state, new = self.store.submit(key, job)
@@ -143,7 +130,9 @@ class Service:
             raise _invalid("stream must be stdout or stderr, and offset a number of bytes")
         # The state first: what is written after it is read next time.
         state = self.store.get(key)
-        data = self._logged(state, STDOUT if stream == "stdout" else STDERR, int(offset), LOG_BYTES)
+        data = self._logged(
+            state, policy.STDOUT if stream == "stdout" else policy.STDERR, int(offset), LOG_BYTES
+        )
         ended = state.ended and len(data) < LOG_BYTES
         headers = {"X-Next-Offset": str(int(offset) + len(data)), "X-Ended": str(int(ended))}
         return _bytes(data, headers)
@@ -166,10 +155,10 @@ class Service:
         name = request.path_params["name"]
         known = state.result.artifacts if state.result is not None else ()
         if name not in {artifact.name for artifact in known}:
-            raise JobRejectedError(
+            raise jobs.JobRejectedError(
                 ErrorCode.NOT_FOUND, f"job {state.key} left no file {name[:100]!r}"
             )
-        return _bytes((self.store.attempt_folder(state) / OUTPUT / name).read_bytes(), {})
+        return _bytes((self.store.attempt_folder(state) / jobs.OUTPUT / name).read_bytes(), {})
 
     def drain(self, request: Request) -> Response:
         """`PUT /drain`: take no more jobs, if none runs or waits. `DELETE /drain`: take them again.
@@ -179,7 +168,9 @@ class Service:
         with self._accepting:
             running, queued = self.store.counts()
             if request.method == "PUT" and (running or queued):
-                raise JobRejectedError(ErrorCode.CONFLICT, f"{running} jobs run and {queued} wait")
+                raise jobs.JobRejectedError(
+                    ErrorCode.CONFLICT, f"{running} jobs run and {queued} wait"
+                )
             self.draining = request.method == "PUT"
         return self.health(request)
 
@@ -208,15 +199,15 @@ class Service:
         )
 
     async def _executed(self, script: Execute, timeout: float | None) -> dict[str, Any]:
-        ceiling, default = self.setup.ceiling, SandboxLimits()
+        ceiling, default = self.setup.ceiling, policy.SandboxLimits()
         limits = {
             name: min(getattr(default, name), getattr(ceiling, name))
-            for name in SandboxLimits.__struct_fields__
+            for name in policy.SandboxLimits.__struct_fields__
         }
         seconds = min(timeout or DEFAULT_TIMEOUT_SECONDS, ceiling.deadline_seconds)
         request = JobRequest(
             files={"main.py": script.code},
-            limits=SandboxLimits(**{**limits, "deadline_seconds": seconds}),
+            limits=policy.SandboxLimits(**{**limits, "deadline_seconds": seconds}),
             paper_id=script.paper_id,
             title=script.paper_title or "",
             profile=True,
@@ -233,7 +224,7 @@ class Service:
 
         `return_code` is negative for a signal, and -1 where something else ended the script.
         """
-        result = state.result or protocol.JobResult(ending=SandboxEnding.NOT_STARTED)
+        result = state.result or protocol.JobResult(ending=policy.SandboxEnding.NOT_STARTED)
         profiler, peak = self.setup.profiler, result.peak_memory_bytes
         names = [artifact.name for artifact in result.artifacts]
         profile = [name for name in names if name.startswith(f"{PROFILE}/")]
@@ -241,7 +232,7 @@ class Service:
         exit_code = result.exit_code
         stdout, stderr = (
             self._logged(state, name, 0, self.setup.ceiling.log_bytes).decode(errors="replace")
-            for name in (STDOUT, STDERR)
+            for name in (policy.STDOUT, policy.STDERR)
         )
         response: dict[str, Any] = {
             "success": state.state is protocol.JobStatus.DONE,
@@ -305,7 +296,7 @@ class Gate:
         return None
 
 
-def application(store: JobStore, setup: Setup, token: str) -> Starlette:
+def application(store: jobs.JobStore, setup: jobs.Setup, token: str) -> Starlette:
     """The ASGI application; jobs run from its start to its end."""
     service = Service(store, setup)
 
@@ -316,7 +307,7 @@ def application(store: JobStore, setup: Setup, token: str) -> Starlette:
         await run_in_threadpool(service.runner.stop)
 
     def rejected(_: Request, error: Exception) -> Response:
-        assert isinstance(error, JobRejectedError)
+        assert isinstance(error, jobs.JobRejectedError)
         return _problem_response(error.code, str(error))
 
     def unknown(request: Request, _: Exception) -> Response:
@@ -338,14 +329,14 @@ def application(store: JobStore, setup: Setup, token: str) -> Starlette:
             Route("/execute_batch", service.execute_batch, methods=["POST"]),
         ],
         lifespan=lifespan,
-        exception_handlers={JobRejectedError: rejected, 404: unknown, 405: unknown},
+        exception_handlers={jobs.JobRejectedError: rejected, 404: unknown, 405: unknown},
     )
     app.add_middleware(Gate, token=token)
     return app
 
 
-def _invalid(message: str) -> JobRejectedError:
-    return JobRejectedError(ErrorCode.INVALID, message)
+def _invalid(message: str) -> jobs.JobRejectedError:
+    return jobs.JobRejectedError(ErrorCode.INVALID, message)
 
 
 def _key(request: Request) -> str:
@@ -362,7 +353,7 @@ async def _body(request: Request, kind: type[T]) -> T:
     """The JSON body of a call. Raises JobRejectedError if it is anything else, or too large."""
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != "application/json":
-        raise JobRejectedError(ErrorCode.MEDIA_TYPE, "the body must be application/json")
+        raise jobs.JobRejectedError(ErrorCode.MEDIA_TYPE, "the body must be application/json")
     data = bytearray()
     most = protocol.MAX_BODY_BYTES
     try:
@@ -370,7 +361,9 @@ async def _body(request: Request, kind: type[T]) -> T:
             async for part in request.stream():
                 data += part
                 if len(data) > most:
-                    raise JobRejectedError(ErrorCode.TOO_LARGE, f"a request may have {most} bytes")
+                    raise jobs.JobRejectedError(
+                        ErrorCode.TOO_LARGE, f"a request may have {most} bytes"
+                    )
         return msgspec.json.decode(data, type=kind)
     except TimeoutError:
         raise _invalid(f"the body did not arrive within {BODY_SECONDS:g} s") from None
@@ -380,7 +373,7 @@ async def _body(request: Request, kind: type[T]) -> T:
         raise _invalid(f"not a valid request: {error}") from None
 
 
-def _verify(job: JobRequest, ceiling: SandboxLimits) -> None:
+def _verify(job: JobRequest, ceiling: policy.SandboxLimits) -> None:
     """Raise JobRejectedError for a request that contradicts itself or wants too much."""
     if job.entry not in job.files:
         raise _invalid(f"files has no {job.entry!r}, which is the entry")
@@ -388,7 +381,7 @@ def _verify(job: JobRequest, ceiling: SandboxLimits) -> None:
         for folder in Path(name).parents:
             if str(folder) in job.files:
                 raise _invalid(f"{str(folder)!r} is a file and a folder")
-    for limit in SandboxLimits.__struct_fields__:
+    for limit in policy.SandboxLimits.__struct_fields__:
         if getattr(job.limits, limit) > (most := getattr(ceiling, limit)):
             raise _invalid(f"limits.{limit} may be at most {most} here")
 
@@ -421,7 +414,7 @@ _PR_SET_DUMPABLE = 4
 
 def serve(
     own: ExecutorSettings,
-    setup: Setup,
+    setup: jobs.Setup,
     state: Path,
     *,
     certificate: Path | None,
@@ -451,7 +444,7 @@ def serve(
     os.umask(0o077)
     listening = _listen(own.host, own.port)
     waiting = f"Another executor uses {state}: waiting for it to end."
-    store = JobStore(state, on_wait=lambda: say(waiting))
+    store = jobs.JobStore(state, on_wait=lambda: say(waiting))
     say(
         f"The executor listens on {own.host}:{listening.getsockname()[1]} and keeps its jobs in "
         f"{state}. It runs {setup.concurrency} at a time with {setup.python}."

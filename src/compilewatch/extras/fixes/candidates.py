@@ -8,18 +8,11 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from compilewatch import records
 from compilewatch.extras.fixes import replacements
 from compilewatch.extras.fixes.records import Edit, FixChange, FixKind
 from compilewatch.extras.fixes.rewriting import Site, change, module_of, site_at
 from compilewatch.extras.fixes.rules import RULES
-from compilewatch.records import (
-    ConfigBuild,
-    FactoryBuild,
-    GraphBreak,
-    LibraryBuild,
-    Request,
-    TensorSummary,
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +22,9 @@ class Place:
     `source_of` returns the text of a file that a break names, None if it cannot be read.
     """
 
-    request: Request
+    request: records.Request
     source_of: Callable[[str], str | None]
-    inputs: tuple[TensorSummary, ...] = ()
+    inputs: tuple[records.TensorSummary, ...] = ()
 
     def library_source(self, file: str) -> str | None:
         """The text of a file of a library; None for torch itself, and for code without a file."""
@@ -95,7 +88,7 @@ SETTINGS = (
 """Settings of `torch._dynamo.config`: the reasons for which one is tried, summary and condition."""
 
 
-def settings(breaks: Sequence[GraphBreak], _: Place) -> Changes:
+def settings(breaks: Sequence[records.GraphBreak], _: Place) -> Changes:
     reasons = "\n".join(graph_break.reason for graph_break in breaks)
     for patched, when, summary, condition in SETTINGS:
         if re.search(when, reasons):
@@ -158,7 +151,7 @@ def after_rejection(reason: str) -> FixChange | None:
     )
 
 
-def usage(_: Sequence[GraphBreak], __: Place) -> Changes:
+def usage(_: Sequence[records.GraphBreak], __: Place) -> Changes:
     """Propose one call in eager mode: caches are filled then, and hooks installed."""
     imports, definitions = replacements.pasted(replacements.copied)
     yield FixChange(
@@ -186,7 +179,7 @@ def usage(_: Sequence[GraphBreak], __: Place) -> Changes:
     )
 
 
-def attributes(breaks: Sequence[GraphBreak], place: Place) -> Changes:
+def attributes(breaks: Sequence[records.GraphBreak], place: Place) -> Changes:
     """Propose what the line of a break reads of `self` and only `__init__` assigns."""
     for graph_break in breaks:
         if re.search(r"data.dependent|Tensor\.item|tolist", graph_break.reason, re.IGNORECASE):
@@ -254,15 +247,15 @@ _VALUES = re.compile(
 )
 
 
-def arguments(breaks: Sequence[GraphBreak], place: Place) -> Changes:
+def arguments(breaks: Sequence[records.GraphBreak], place: Place) -> Changes:
     # Before the sizes become numbers, because it takes them as tensors.
-    if not isinstance(place.request.model.build, FactoryBuild | LibraryBuild):
+    if not isinstance(place.request.model.build, records.FactoryBuild | records.LibraryBuild):
         yield from _of_transformers(breaks, place)
     if any(_VALUES.search(graph_break.reason) for graph_break in breaks):
         yield from filter(None, map(given_as_numbers, place.inputs))
 
 
-def _of_transformers(breaks: Sequence[GraphBreak], place: Place) -> Changes:
+def _of_transformers(breaks: Sequence[records.GraphBreak], place: Place) -> Changes:
     frames = [(f.file, f.function) for graph_break in breaks for f in graph_break.user_stack]
     named = " ".join(f"{file} {function}" for file, function in frames)
     if re.search(r"get_rope_index|compute_3d_position_ids|get_vision_position_ids", named):
@@ -301,7 +294,7 @@ def _of_transformers(breaks: Sequence[GraphBreak], place: Place) -> Changes:
             drops=("past_key_values",),
             holds_if=("Nobody needs the cache of this call, now or for a next token.",),
         )
-    of_config = isinstance(place.request.model.build, ConfigBuild)
+    of_config = isinstance(place.request.model.build, records.ConfigBuild)
     if re.search(r"attention|attn|sdpa", named, re.IGNORECASE) and not of_config:
         yield FixChange(
             name="attention implementation eager",
@@ -318,7 +311,7 @@ def _of_transformers(breaks: Sequence[GraphBreak], place: Place) -> Changes:
         )
 
 
-def given_as_numbers(argument: TensorSummary) -> FixChange | None:
+def given_as_numbers(argument: records.TensorSummary) -> FixChange | None:
     """Give a tensor of sizes or positions as numbers; None for data, and for more than 64."""
     name, dtype, shape = argument.name, argument.dtype or "", argument.shape
     if not name.isidentifier() or not dtype.startswith(("int", "uint")) or shape is None:
@@ -366,7 +359,7 @@ _OTHERWISE = re.compile(
 """Reasons that remain where Dynamo does not trace, and those that a setting is for."""
 
 
-def replaced_functions(breaks: Sequence[GraphBreak], place: Place) -> Changes:
+def replaced_functions(breaks: Sequence[records.GraphBreak], place: Place) -> Changes:
     called = re.compile(r"torch\._check_tensor_all(_with)?\(|torch_compilable_check")
     texts = (line for b in breaks for line in (*b.source, *(f.function for f in b.user_stack)))
     if any(map(called.search, texts)):
@@ -390,7 +383,7 @@ def replaced_functions(breaks: Sequence[GraphBreak], place: Place) -> Changes:
             yield from _traced(graph_break, place)
 
 
-def _traced(graph_break: GraphBreak, place: Place) -> Changes:
+def _traced(graph_break: records.GraphBreak, place: Place) -> Changes:
     """Propose the innermost function on the stack that a module defines.
 
     Methods get an object, and functions that are defined in others exist once for each call of
@@ -426,7 +419,7 @@ def traced(module: str, name: str) -> FixChange:
     )
 
 
-def rewritten_lines(breaks: Sequence[GraphBreak], place: Place) -> Changes:
+def rewritten_lines(breaks: Sequence[records.GraphBreak], place: Place) -> Changes:
     """Propose each rule at all of its places together, then at each of them."""
     sites = [(b, site) for b in breaks if (site := _site(b, place)) is not None]
     caught = {b.fingerprint for b in breaks if _is_caught(b, place)}
@@ -444,7 +437,7 @@ def rewritten_lines(breaks: Sequence[GraphBreak], place: Place) -> Changes:
             yield change(rule, edits, place.source_of)
 
 
-def _site(graph_break: GraphBreak, place: Place) -> Site | None:
+def _site(graph_break: records.GraphBreak, place: Place) -> Site | None:
     """The innermost place of a library on the stack of a break."""
     frames = [(frame.file, frame.line) for frame in reversed(graph_break.user_stack)]
     for file, line in [(graph_break.file, graph_break.line), *frames]:
@@ -453,7 +446,7 @@ def _site(graph_break: GraphBreak, place: Place) -> Site | None:
     return None
 
 
-def _is_caught(graph_break: GraphBreak, place: Place) -> bool:
+def _is_caught(graph_break: records.GraphBreak, place: Place) -> bool:
     """Whether the model catches errors at a line of the stack of a break."""
     frames = [(frame.file, frame.line) for frame in graph_break.user_stack]
     for file, line in dict.fromkeys([(graph_break.file, graph_break.line), *frames]):
@@ -468,7 +461,7 @@ def _is_caught(graph_break: GraphBreak, place: Place) -> bool:
     return False
 
 
-PROPOSERS: tuple[Callable[[Sequence[GraphBreak], Place], Changes], ...] = (
+PROPOSERS: tuple[Callable[[Sequence[records.GraphBreak], Place], Changes], ...] = (
     settings,
     usage,
     attributes,
@@ -480,7 +473,7 @@ PROPOSERS: tuple[Callable[[Sequence[GraphBreak], Place], Changes], ...] = (
 
 
 def proposals(
-    breaks: Sequence[GraphBreak], place: Place, *, rewrites: bool = True
+    breaks: Sequence[records.GraphBreak], place: Place, *, rewrites: bool = True
 ) -> tuple[FixChange, ...]:
     """Return what all of `PROPOSERS` propose, the least intrusive first, each change once.
 

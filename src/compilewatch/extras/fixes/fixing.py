@@ -16,18 +16,8 @@ from compilewatch.config import Settings
 from compilewatch.contract import processes
 from compilewatch.environments import Environments, last_line, package_folder, worker_variables
 from compilewatch.errors import UsageError
+from compilewatch.extras.fixes import records
 from compilewatch.extras.fixes.candidates import Place
-from compilewatch.extras.fixes.records import (
-    LATE,
-    REGIONS_FILE,
-    SCRIPT_FILE,
-    Fix,
-    FixCost,
-    FixStatus,
-    Region,
-    Verification,
-    VerificationStep,
-)
 from compilewatch.extras.fixes.rewriting import patch
 from compilewatch.extras.fixes.search import Changes, Limits, Report, Search, names_of
 from compilewatch.launchers import Launcher
@@ -44,7 +34,7 @@ def find_fix(
     rewrites: bool = True,
     cost: bool = False,
     report: Report = lambda *_: None,
-) -> Fix:
+) -> records.Fix:
     """Search for changes that remove the graph breaks of a model, and verify them.
 
     Each evaluation is a separate process on this machine; nothing is stored. With `cost`, calls
@@ -73,7 +63,7 @@ def fix_named(
     max_evaluations: int | None,
     max_seconds: float | None,
     rewrites: bool,
-) -> Fix:
+) -> records.Fix:
     """Search for a fix of a model by its name; see `compilewatch.fix`."""
     request, settings = one_request(
         model, target="dynamo", mode=mode, dynamic=dynamic, inputs_file=inputs, flags={"jobs": 1}
@@ -103,7 +93,7 @@ class Finder:
         *,
         rewrites: bool = True,
         report: Report = lambda *_: None,
-    ) -> Fix:
+    ) -> records.Fix:
         place = Place(request=_reduced(request), source_of=self._source_of(request))
         fix = Search(
             lambda changes: self.evaluate(request, changes),
@@ -115,11 +105,15 @@ class Finder:
         ).run()
         edits = [edit for change in fix.changes for edit in change.edits]
         fix = msgspec.structs.replace(fix, patch=patch(edits, place.source_of))
-        if fix.status not in (FixStatus.IMPROVES, FixStatus.CAPTURED, FixStatus.NOTHING):
+        if fix.status not in (
+            records.FixStatus.IMPROVES,
+            records.FixStatus.CAPTURED,
+            records.FixStatus.NOTHING,
+        ):
             return fix
         # The submodules to compile instead of the model; none if that cannot be said.
-        written, _ = self._written("fix-regions", REGIONS_FILE, request, {})
-        regions = msgspec.json.decode(written or b"[]", type=tuple[Region, ...])
+        written, _ = self._written("fix-regions", records.REGIONS_FILE, request, {})
+        regions = msgspec.json.decode(written or b"[]", type=tuple[records.Region, ...])
         return msgspec.structs.replace(fix, regions=regions)
 
     def evaluate(self, request: Request, changes: Changes) -> Result:
@@ -134,12 +128,12 @@ class Finder:
             self._read_values.add(request.key)  # fake tensors would fail again
         return completed.result
 
-    def verify(self, request: Request, changes: Changes) -> tuple[str, Verification]:
+    def verify(self, request: Request, changes: Changes) -> tuple[str, records.Verification]:
         """Return the script that verifies changes, and what it found in a separate process."""
         title = f"{request.model.name} with {names_of(changes)}"
         options = {"changes": msgspec.to_builtins(changes), "title": title}
         real = msgspec.structs.replace(request, tier=Tier.REAL)
-        written, detail = self._written("fix-script", SCRIPT_FILE, real, options)
+        written, detail = self._written("fix-script", records.SCRIPT_FILE, real, options)
         if written is None:
             return "", _failed("the script is written", detail)
         chosen = self._environments.interpreter(request.target.environment)
@@ -158,12 +152,12 @@ class Finder:
             return None, completed.result.detail
         return (completed.artifacts / file).read_bytes(), ""
 
-    def cost(self, request: Request, script: str) -> FixCost | None:
+    def cost(self, request: Request, script: str) -> records.FixCost | None:
         """Return what the script says of the time of calls; None if it says nothing."""
         chosen = self._environments.interpreter(request.target.environment)
         try:
             out, _ = _ran(script, ["--cost"], str(chosen.path), worker_variables(chosen))
-            return msgspec.json.decode(out.splitlines()[-1], type=FixCost)
+            return msgspec.json.decode(out.splitlines()[-1], type=records.FixCost)
         except (subprocess.TimeoutExpired, IndexError, msgspec.DecodeError):
             return None
 
@@ -204,19 +198,19 @@ def searching(settings: Settings, environment: str, *, alone: bool = True) -> It
 
 def run_verification(
     script: str, python: str, variables: dict[str, str], *, alone: bool
-) -> Verification:
+) -> records.Verification:
     """Run the script in a fresh process, without compilewatch, and read its figures."""
     options = ["--json"] if alone else ["--json", "--one-at-a-time"]
     try:
         out, err = _ran(script, options, python, variables)
     except subprocess.TimeoutExpired:
-        return _failed(LATE, f"not within {VERIFICATION_SECONDS:g} s")
+        return _failed(records.LATE, f"not within {VERIFICATION_SECONDS:g} s")
     try:
         found = msgspec.json.decode(out.splitlines()[-1])
         steps = tuple(
-            VerificationStep(name=n, passed=p, detail=d) for n, p, d in found.pop("steps")
+            records.VerificationStep(name=n, passed=p, detail=d) for n, p, d in found.pop("steps")
         )
-        return msgspec.convert({**found, "steps": steps}, Verification)
+        return msgspec.convert({**found, "steps": steps}, records.Verification)
     except (IndexError, msgspec.DecodeError, msgspec.ValidationError, TypeError, ValueError):
         return _failed("the verification runs", last_line(err))
 
@@ -229,12 +223,14 @@ def _ran(
     It forks, and forks of a model that hangs would outlive it: all of its session are ended.
     """
     with tempfile.TemporaryDirectory(prefix="compilewatch-") as folder:
-        path = Path(folder) / SCRIPT_FILE
+        path = Path(folder) / records.SCRIPT_FILE
         path.write_text(script)
         command = [python, "-B", str(path), *options]
         ended = processes.run(command, seconds=VERIFICATION_SECONDS, env=variables)
         return ended.stdout, ended.stderr
 
 
-def _failed(name: str, detail: str) -> Verification:
-    return Verification(steps=(VerificationStep(name=name, passed=False, detail=detail),))
+def _failed(name: str, detail: str) -> records.Verification:
+    return records.Verification(
+        steps=(records.VerificationStep(name=name, passed=False, detail=detail),)
+    )

@@ -11,13 +11,7 @@ import msgspec
 from compilewatch import extras
 from compilewatch.environments import Environments, last_line, oneshot
 from compilewatch.errors import InputsError, MissingExtraError
-from compilewatch.extras.fixes.records import (
-    CHOICE_SECONDS,
-    FRESH_SECONDS,
-    MinimalOrder,
-    MinimalOutcome,
-    MinimalReproducer,
-)
+from compilewatch.extras.fixes import records
 from compilewatch.records import Request
 from compilewatch.store import Store
 
@@ -33,7 +27,7 @@ def write(
     for duplicates. Returns the text, and one line about it for people. Raises InputsError if there
     is no such graph break, or no file that shows it.
     """
-    outcome = order(environments, MinimalOrder(request=request, at=at))
+    outcome = order(environments, records.MinimalOrder(request=request, at=at))
     (reproducer,) = outcome.reproducers
     broken = reproducer.broken
     place = f"{broken.code} at {broken.file}:{broken.line}"
@@ -51,7 +45,7 @@ def write(
     return draft(reproducer, request, outcome.versions, duplicates), note
 
 
-def order(environments: Environments, complete: MinimalOrder) -> MinimalOutcome:
+def order(environments: Environments, complete: records.MinimalOrder) -> records.MinimalOutcome:
     """Let a worker of the request's environment write reproducers.
 
     Raises InputsError, or MissingExtraError where the package that reduces is not installed.
@@ -65,12 +59,12 @@ def order(environments: Environments, complete: MinimalOrder) -> MinimalOutcome:
     complete = msgspec.structs.replace(complete, reducer=spec.origin)
     request = complete.request
     chosen = environments.interpreter(request.target.environment)
-    each = CHOICE_SECONDS + 4 * complete.seconds + FRESH_SECONDS
+    each = records.CHOICE_SECONDS + 4 * complete.seconds + records.FRESH_SECONDS
     seconds = request.deadlines.total_seconds + each * max(len(complete.breaks), 1)
     ended = oneshot(chosen, "minimal", msgspec.json.encode(complete), seconds)
     if ended.returncode != 0:
         raise InputsError(f"{request.model.name}: {last_line(ended.stderr)}")
-    return msgspec.json.decode(ended.stdout, type=MinimalOutcome)
+    return msgspec.json.decode(ended.stdout, type=records.MinimalOutcome)
 
 
 def stored_duplicates(store: Store, fingerprint: str) -> dict[str, list[str]]:
@@ -88,7 +82,7 @@ def stored_duplicates(store: Store, fingerprint: str) -> dict[str, list[str]]:
 
 
 def draft(
-    reproducer: MinimalReproducer,
+    reproducer: records.MinimalReproducer,
     request: Request,
     versions: Mapping[str, str],
     duplicates: Mapping[str, list[str]],

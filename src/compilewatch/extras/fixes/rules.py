@@ -6,20 +6,9 @@ import ast
 import re
 import textwrap
 
+from compilewatch.extras.fixes import rewriting
 from compilewatch.extras.fixes.records import Edit
-from compilewatch.extras.fixes.rewriting import (
-    Edits,
-    RewriteRule,
-    Site,
-    all_of,
-    attribute_call,
-    keyword,
-    lines_of,
-    name_of,
-    uses_of,
-    with_test,
-    without_item,
-)
+from compilewatch.extras.fixes.rewriting import keyword, without_item
 
 _ON_DATA = r"GB0170|data_dependent|[Dd]ata.dependent|GuardOnDataDependent"
 _ON_VALUES = rf"{_ON_DATA}|Tensor\.item|GB0124"
@@ -37,7 +26,7 @@ _OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
 # --- messages and checks --------------------------------------------------------------------------
 
 
-def said(site: Site) -> Edits:
+def said(site: rewriting.Site) -> rewriting.Edits:
     """Say nothing while a graph is captured: the message of a logger, of `warnings`, a print.
 
     What is computed is the same. The message is lost where the model is compiled. The arguments
@@ -45,10 +34,10 @@ def said(site: Site) -> Edits:
     """
     match site.statement:
         case ast.Expr(value=ast.Call() as call) if _is_message(call):
-            first, last = lines_of(site.statement)
+            first, last = rewriting.lines_of(site.statement)
             text = textwrap.indent("".join(site.lines[first - 1 : last]), "    ")
             guard = f"{site.indent}if not torch.compiler.is_compiling():\n"
-            return all_of(site.edit(site.statement, guard + text))
+            return rewriting.all_of(site.edit(site.statement, guard + text))
     return ()
 
 
@@ -74,7 +63,7 @@ def _check(statement: ast.stmt) -> tuple[ast.expr, bool] | None:
     return None
 
 
-def hinted(site: Site) -> Edits:
+def hinted(site: rewriting.Site) -> rewriting.Edits:
     """Check numbers that are unknown in a graph by `torch._check`, which the compiler believes.
 
     It checks when the graph runs, and raises RuntimeError. It takes numbers only: for a comparison
@@ -86,11 +75,11 @@ def hinted(site: Site) -> Edits:
         case ast.Compare(left=left, ops=[op], comparators=[right]), wrong if type(op) in _OPPOSITE:
             compared = ast.Compare(left, [_OPPOSITE[type(op)]() if wrong else op], [right])
             line = f"{site.indent}torch._check({ast.unparse(compared)})\n"
-            return all_of(site.edit(site.statement, line))
+            return rewriting.all_of(site.edit(site.statement, line))
     return ()
 
 
-def raised(site: Site) -> Edits:
+def raised(site: rewriting.Site) -> rewriting.Edits:
     """Check by an operator of the graph what `if condition: raise ...` and `assert` check.
 
     `torch._assert_async` raises RuntimeError when the graph runs, so the check is as strict and the
@@ -110,7 +99,7 @@ def raised(site: Site) -> Edits:
         f'"a check of the model failed: {quoted}")',
     )
     text = "".join(f"{site.indent}{line}\n" for line in lines)
-    return all_of(site.edit(site.statement, text))
+    return rewriting.all_of(site.edit(site.statement, text))
 
 
 def _on_values(test: ast.expr) -> bool:
@@ -135,7 +124,7 @@ _CONSUMERS = ("tuple", "list", "set", "frozenset", "dict", "sorted", "sum", "max
 """Functions that take all elements of their argument in order, before anything else runs."""
 
 
-def listed(site: Site) -> Edits:
+def listed(site: rewriting.Site) -> rewriting.Edits:
     """Give a list instead of a generator to a function that consumes all of it at once.
 
     The elements are evaluated in the same order, all of them before the function continues. The
@@ -153,15 +142,15 @@ def listed(site: Site) -> Edits:
             case ast.Call(func=function, args=[ast.GeneratorExp() as given, *_]) if ast.unparse(
                 function
             ) in _CONSUMERS or (isinstance(function, ast.Attribute) and function.attr == "join"):
-                return all_of(_as_list(site, given))
+                return rewriting.all_of(_as_list(site, given))
             case ast.Assign(targets=[ast.Tuple()], value=ast.GeneratorExp() as given):
-                return all_of(_as_list(site, given))
+                return rewriting.all_of(_as_list(site, given))
     return ()
 
 
-def _as_list(site: Site, given: ast.GeneratorExp) -> Edit | None:
+def _as_list(site: rewriting.Site, given: ast.GeneratorExp) -> Edit | None:
     """Put brackets around a generator, which keeps its lines as they are."""
-    first, last = lines_of(given)
+    first, last = rewriting.lines_of(given)
     lines = [line.encode() for line in site.lines[first - 1 : last]]
     start, end = given.col_offset, given.end_col_offset or 0
     own = lines[0][start : start + 1] == b"(" and lines[-1][end - 1 : end] == b")"
@@ -175,7 +164,7 @@ def _as_list(site: Site, given: ast.GeneratorExp) -> Edit | None:
     return site.edit(given, b"".join(lines).decode())
 
 
-def visited(site: Site) -> Edits:
+def visited(site: rewriting.Site) -> rewriting.Edits:
     """Visit all rows of a mask in a loop that visits those with an element only.
 
     `hit = torch.greater(mask.sum(...), 0).nonzero()` and a loop over `hit` whose body finds its
@@ -190,15 +179,21 @@ def visited(site: Site) -> Edits:
     loop = next((e for e in (site.statement, *site.around[::-1]) if isinstance(e, ast.For)), None)
     nodes = list(ast.walk(site.function))
     if loop is None and isinstance(site.statement, ast.Assign) and _mask_of(site.statement):
-        hit = name_of(site.statement.targets[0])
-        loops = [node for node in nodes if isinstance(node, ast.For) and name_of(node.iter) == hit]
+        hit = rewriting.name_of(site.statement.targets[0])
+        loops = [
+            node
+            for node in nodes
+            if isinstance(node, ast.For) and rewriting.name_of(node.iter) == hit
+        ]
         loop = loops[0] if len(loops) == 1 else None
     if loop is None or loop.orelse or not isinstance(loop.target, ast.Name):
         return ()
-    hit = name_of(loop.iter)
-    assigned = [n for n in nodes if isinstance(n, ast.Assign) and name_of(n.targets[0]) == hit]
+    hit = rewriting.name_of(loop.iter)
+    assigned = [
+        n for n in nodes if isinstance(n, ast.Assign) and rewriting.name_of(n.targets[0]) == hit
+    ]
     mask = _mask_of(assigned[0]) if len(assigned) == 1 else ""
-    if not mask or len(uses_of(hit, site.function)) != 2:
+    if not mask or len(rewriting.uses_of(hit, site.function)) != 2:
         return ()
     indices = {
         name
@@ -227,7 +222,7 @@ def visited(site: Site) -> Edits:
             ):
                 edits.append(site.edit(node, ""))
     edits.sort(key=lambda edit: edit.line if edit else 0)
-    return all_of(site.edit(assigned[0], rows), *edits)
+    return rewriting.all_of(site.edit(assigned[0], rows), *edits)
 
 
 def _mask_of(statement: ast.Assign) -> str:
@@ -235,7 +230,7 @@ def _mask_of(statement: ast.Assign) -> str:
     form = r"torch\.(?:greater|gt)\((\w+)\.sum\(dim=\((?:-1, -2|-2, -1)\)\), 0\)\.nonzero"
     form += r"\((?:as_tuple=False)?\)"
     rows = re.fullmatch(form, ast.unparse(statement.value))
-    return rows[1] if rows and name_of(statement.targets[0]) else ""
+    return rows[1] if rows and rewriting.name_of(statement.targets[0]) else ""
 
 
 def _has_spare_row(nodes: list[ast.AST], mask: str) -> bool:
@@ -243,7 +238,7 @@ def _has_spare_row(nodes: list[ast.AST], mask: str) -> bool:
     return any(
         ast.unparse(inner.value).endswith("+ 1")
         for node in nodes
-        if isinstance(node, ast.Assign) and name_of(node.targets[0]) == mask
+        if isinstance(node, ast.Assign) and rewriting.name_of(node.targets[0]) == mask
         for inner in ast.walk(node.value)
         if isinstance(inner, ast.keyword) and inner.arg == "num_classes"
     )
@@ -255,7 +250,7 @@ def _elements_of(value: ast.expr, mask: str) -> bool:
         case ast.Call(func=called, args=[row], keywords=[]) if ast.unparse(called) == "torch.where":
             if ast.unparse(row).endswith(".squeeze(0)") and isinstance(row, ast.Call):
                 row = row.func.value  # type: ignore[attr-defined]
-            return isinstance(row, ast.Subscript) and name_of(row.value) == mask
+            return isinstance(row, ast.Subscript) and rewriting.name_of(row.value) == mask
     return False
 
 
@@ -276,7 +271,7 @@ def _adds_only(loop: ast.For, mask: str, indices: set[str]) -> bool:
             case ast.Call(
                 func=ast.Attribute(attr="index_add_"), args=[ast.Constant(value=0), index, *_]
             ):
-                added = name_of(index) in indices
+                added = rewriting.name_of(index) in indices
                 if not added:
                     return False
             case ast.AugAssign(target=ast.Name(id=name)) if name in assigned:
@@ -296,23 +291,23 @@ def _adds_only(loop: ast.For, mask: str, indices: set[str]) -> bool:
 
 def _as_list_does(loop: ast.For) -> bool:
     """Whether the loop uses its row as a number or as an index, until `row = row[0]`."""
-    row, known = name_of(loop.target), set()
+    row, known = rewriting.name_of(loop.target), set()
     for node in ast.walk(loop):
         if isinstance(node, ast.Subscript):
-            if name_of(node.value) == row and ast.unparse(node.slice) == "0":
+            if rewriting.name_of(node.value) == row and ast.unparse(node.slice) == "0":
                 known.add(node.value)
-            if name_of(node.slice) == row and name_of(node.value):
+            if rewriting.name_of(node.slice) == row and rewriting.name_of(node.value):
                 known.add(node.slice)
         elif isinstance(node, ast.Call) and ast.unparse(node) == f"{row}.item()":
             known |= {*ast.walk(node.func)}  # type: ignore[arg-type]
     first = ast.unparse(loop.body[0]) == f"{row} = {row}[0]"
-    return first or known.issuperset(uses_of(row, *loop.body))
+    return first or known.issuperset(rewriting.uses_of(row, *loop.body))
 
 
 # --- branches -------------------------------------------------------------------------------------
 
 
-def chosen(site: Site) -> Edits:
+def chosen(site: rewriting.Site) -> rewriting.Edits:
     """Choose between two values that are made of one tensor, instead of branching.
 
     `x = f(x)` under a condition, with or without `else`, a `return` in each branch, or `f(x) if
@@ -357,9 +352,9 @@ def chosen(site: Site) -> Edits:
     branches = []
     for taken, name in ((True, "taken"), (False, "not taken")):
         forced = f"{head}torch.full_like({test}, {taken}, dtype=torch.bool), {values})\n"
-        plain = with_test(site, statement, owner, taken, last)
+        plain = rewriting.with_test(site, statement, owner, taken, last)
         branches.append((f"the branch at line {statement.lineno} {name}", plain, forced))
-    return all_of(site.edit(statement, f"{head}{test}, {values})\n", branches, last=last))
+    return rewriting.all_of(site.edit(statement, f"{head}{test}, {values})\n", branches, last=last))
 
 
 def _is_reduced(test: ast.expr) -> bool:
@@ -418,7 +413,7 @@ _BOOLEAN = (
 """Functions of torch, and methods of tensors, that return booleans."""
 
 
-def unconditional(site: Site) -> Edits:
+def unconditional(site: rewriting.Site) -> rewriting.Edits:
     """Assign where a mask and a condition are true, instead of assigning if the condition is true.
 
     `if condition: x[mask] = value` without `else`: with `mask & condition` as mask nothing is
@@ -447,15 +442,15 @@ def unconditional(site: Site) -> Edits:
     branches = [
         (
             f"the branch at line {statement.lineno} {name}",
-            with_test(site, statement, statement, taken, statement),
+            rewriting.with_test(site, statement, statement, taken, statement),
             f"{head}({text}) & {taken}{tail}",
         )
         for taken, name in ((True, "taken"), (False, "not taken"))
     ]
-    return all_of(site.edit(statement, f"{head}{both}{tail}", branches))
+    return rewriting.all_of(site.edit(statement, f"{head}{both}{tail}", branches))
 
 
-def _is_boolean(site: Site, node: ast.expr) -> bool:
+def _is_boolean(site: rewriting.Site, node: ast.expr) -> bool:
     """Whether an expression is a boolean tensor: a comparison, or a name that is one everywhere."""
     match node:
         case ast.Compare(ops=[op]) if type(op) in _OPPOSITE:
@@ -476,9 +471,9 @@ def _is_boolean(site: Site, node: ast.expr) -> bool:
             values = [
                 part.value
                 for part in ast.walk(site.function)
-                if isinstance(part, ast.Assign) and name in map(name_of, part.targets)
+                if isinstance(part, ast.Assign) and name in map(rewriting.name_of, part.targets)
             ]
-            uses = uses_of(name, site.function)
+            uses = rewriting.uses_of(name, site.function)
             stored = [use for use in uses if isinstance(use.ctx, ast.Store)]
             own = [v for v in values if ast.unparse(v) != f"{name}.all(-1)"]
             all_boolean = bool(own) and all(_is_boolean(site, v) for v in own)
@@ -501,7 +496,7 @@ def _is_plain(value: ast.expr) -> bool:
 # --- numbers in a list ----------------------------------------------------------------------------
 
 
-def gathered(site: Site) -> Edits:
+def gathered(site: rewriting.Site) -> rewriting.Edits:
     """Gather numbers of tensors in a tensor, where a list of them becomes a tensor in the end.
 
     The list begins with integers in the body of the function, gets `extend(x.tolist())`, gives its
@@ -512,7 +507,7 @@ def gathered(site: Site) -> Edits:
     match site.statement:
         case ast.Expr(
             value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="extend"), args=[given])
-        ) if name_of(attribute_call(given, "tolist")):
+        ) if rewriting.name_of(rewriting.attribute_call(given, "tolist")):
             pass
         case _:
             return ()
@@ -532,12 +527,12 @@ def gathered(site: Site) -> Edits:
         return ()
     first, last = edits[0][0], edits[2][0]
     again = ast.unparse(last).startswith(f"{name} = torch.tensor({name},")
-    for use in uses_of(name, site.function):
+    for use in rewriting.uses_of(name, site.function):
         # Before the first statement the name is something else, after the last one a tensor.
         is_tensor = again and use.lineno > (last.end_lineno or 0)
         if use not in known and use.lineno > first.lineno and not is_tensor:
             return ()
-    return all_of(*(edit for _, edit in edits))
+    return rewriting.all_of(*(edit for _, edit in edits))
 
 
 def _of_use(node: ast.stmt, name: str) -> str:
@@ -553,7 +548,7 @@ def _of_use(node: ast.stmt, name: str) -> str:
             value=ast.Call(
                 func=ast.Attribute(value=ast.Name(id=target), attr="extend"), args=[given]
             )
-        ) if target == name and (tensor := attribute_call(given, "tolist")) is not None:
+        ) if target == name and (tensor := rewriting.attribute_call(given, "tolist")) is not None:
             text = ast.unparse(tensor)
             return f"{name} = torch.cat([{name}.to({text}.device), {text}])"
         case ast.Assign(
@@ -586,7 +581,7 @@ _BY_SEGMENT = (
 """The three forms of Transformers, as `ast.unparse` writes them."""
 
 
-def masked(site: Site) -> Edits:
+def masked(site: rewriting.Site) -> rewriting.Edits:
     """Attend to all segments in one call, with a mask that keeps them apart.
 
     A query meets the keys of its own segment only: the others have the smallest number of the type
@@ -614,13 +609,13 @@ def masked(site: Site) -> Edits:
 
 
 def _attended(
-    site: Site, statements: list[ast.stmt], split: re.Match[str], segment: dict[str, str]
-) -> Edits:
+    site: rewriting.Site, statements: list[ast.stmt], split: re.Match[str], segment: dict[str, str]
+) -> rewriting.Edits:
     splits, _, lengths, names = split.groups()
     states, loop = names.split(", "), segment["loop"].split(", ")
     call = ast.parse(segment["call"], mode="eval").body
     lists = {splits, segment.get("outputs", splits)}
-    uses = [use for name in lists for use in uses_of(name, site.function)]
+    uses = [use for name in lists for use in rewriting.uses_of(name, site.function)]
     inside = {node for statement in statements for node in ast.walk(statement)}
     # The call uses what it gets of a segment once, and the function its lists nowhere else.
     if segment["splits"] != splits or not inside.issuperset(uses) or not isinstance(call, ast.Call):
@@ -628,9 +623,9 @@ def _attended(
     mask = keyword(call, "attention_mask")
     others = [*call.args[:-3], *(argument.value for argument in call.keywords)]
     if (
-        [name_of(argument) for argument in call.args[-3:]] != loop
+        [rewriting.name_of(argument) for argument in call.args[-3:]] != loop
         or (mask is not None and ast.unparse(mask) != "None")
-        or any(uses_of(name, *others) for name in loop)
+        or any(rewriting.uses_of(name, *others) for name in loop)
     ):
         return ()
     rest = [argument for argument in call.keywords if argument.arg != "attention_mask"]
@@ -654,20 +649,20 @@ def _attended(
         *([f"{weights} = [{weight}]"] if weights else []),
     ]
     text = "".join(f"{indent}{line}\n" for line in lines)
-    return all_of(site.edit(statements[0], text, last=statements[-1]))
+    return rewriting.all_of(site.edit(statements[0], text, last=statements[-1]))
 
 
 # --- the table ------------------------------------------------------------------------------------
 
-RULES: tuple[RewriteRule, ...] = (
-    RewriteRule(
+RULES: tuple[rewriting.RewriteRule, ...] = (
+    rewriting.RewriteRule(
         name="message guarded",
         summary="A message is left out while the model is compiled.",
         when=r"GB0291|[Ll]ogg|print|warn|GB0059|builtin",
         apply=said,
         holds_if=("Nobody needs the message of compiled code, and no handler counts it.",),
     ),
-    RewriteRule(
+    rewriting.RewriteRule(
         name="check of numbers in the graph",
         summary="A check of numbers that a graph does not know is made when it runs. It raises "
         "RuntimeError.",
@@ -676,7 +671,7 @@ RULES: tuple[RewriteRule, ...] = (
         apply=hinted,
         holds_if=("Nobody catches the error by another type than RuntimeError, or by its text.",),
     ),
-    RewriteRule(
+    rewriting.RewriteRule(
         name="check in the graph",
         summary="A check of values is made by an operator of the graph. It raises RuntimeError.",
         other_error=True,
@@ -687,14 +682,14 @@ RULES: tuple[RewriteRule, ...] = (
             "accelerator it is raised after the call.",
         ),
     ),
-    RewriteRule(
+    rewriting.RewriteRule(
         name="list instead of a generator",
         summary="A function gets a list instead of a generator; it consumes all of it.",
         when=r"GB0003|[Gg]enerator|GB9493|__next__",
         apply=listed,
         holds_if=("What the generator yields ends, and making all of it at once has no effect.",),
     ),
-    RewriteRule(
+    rewriting.RewriteRule(
         name="all rows visited",
         summary="A loop visits all rows of a mask instead of those that have an element: "
         "the others add nothing.",
@@ -705,7 +700,7 @@ RULES: tuple[RewriteRule, ...] = (
             "of none, which an optimizer with weight decay or momentum takes for an update.",
         ),
     ),
-    RewriteRule(
+    rewriting.RewriteRule(
         name="chosen instead of branched",
         summary="Under a condition on values, both values of a tensor are computed, and one is "
         "chosen.",
@@ -716,7 +711,7 @@ RULES: tuple[RewriteRule, ...] = (
             "infinity reaches the weights.",
         ),
     ),
-    RewriteRule(
+    rewriting.RewriteRule(
         name="assigned where a mask is true",
         summary="What is assigned to the elements of a mask under a condition on values is "
         "assigned to those where both are true.",
@@ -727,7 +722,7 @@ RULES: tuple[RewriteRule, ...] = (
             "to: it is written to in place all the same.",
         ),
     ),
-    RewriteRule(
+    rewriting.RewriteRule(
         name="numbers gathered in a tensor",
         summary="Numbers that are read from tensors into a list, which becomes a tensor, are "
         "gathered in a tensor.",
@@ -735,7 +730,7 @@ RULES: tuple[RewriteRule, ...] = (
         apply=gathered,
         holds_if=("The numbers are integers of at most 64 bits, and need no gradient.",),
     ),
-    RewriteRule(
+    rewriting.RewriteRule(
         name="segments attended in one call",
         summary="Segments are attended in one call with a mask that keeps them apart, instead of "
         "one call each. The mask has the square of the sequence's length as size.",

@@ -15,21 +15,13 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from compilewatch.contract.targets import target_label
+from compilewatch.extras.fixes import records
 from compilewatch.extras.fixes.candidates import Place, after_rejection, proposals
 from compilewatch.extras.fixes.code import pasteable
-from compilewatch.extras.fixes.records import (
-    Fix,
-    FixChange,
-    FixKind,
-    FixStatus,
-    FixTrial,
-    Rejection,
-    Verification,
-)
 from compilewatch.records import GraphBreak, Request, Result, StackFrame, Status
 from compilewatch.report.wording import plural
 
-Changes = tuple[FixChange, ...]
+Changes = tuple[records.FixChange, ...]
 
 MAX_EVALUATIONS = 24
 MAX_SECONDS = 600.0
@@ -46,7 +38,7 @@ WITHOUT = "without the fix, too"
 Evaluator = Callable[[Changes], Result]
 """Says what Dynamo does with the model under changes, in a separate process."""
 
-Verifier = Callable[[Changes], tuple[str, Verification]]
+Verifier = Callable[[Changes], tuple[str, records.Verification]]
 """Writes the script that verifies changes, and runs it in a separate process."""
 
 Report = Callable[[str, int], None]
@@ -79,20 +71,20 @@ class Search:
         self._evaluate, self._verifier, self._place = evaluate, verify, place
         self._limits, self._rewrites, self._report = limits, rewrites, report
         self._began = time.monotonic()
-        self._trials: list[FixTrial] = []
+        self._trials: list[records.FixTrial] = []
         self._known: dict[frozenset[str], Result] = {}
         self._fix = nothing(place.request, ())
         # What helps, as far as this climb has come; it is verified where the evaluations end.
         self._not_verified: Changes = ()
 
-    def run(self) -> Fix:
+    def run(self) -> records.Fix:
         """Search, verify, and return the best fix that was verified."""
         baseline = self._result(())
         self._fix = nothing(self._place.request, baseline.breaks)
         if baseline.status is Status.PASS:
-            return self._ended(status=FixStatus.NO_BREAK, detail="it has no graph breaks")
+            return self._ended(status=records.FixStatus.NO_BREAK, detail="it has no graph breaks")
         if not baseline.is_verdict:  # it fails without the compiler
-            return self._ended(status=FixStatus.NO_VERDICT, detail=baseline.detail)
+            return self._ended(status=records.FixStatus.NO_VERDICT, detail=baseline.detail)
         self._place = replace(self._place, inputs=baseline.inputs)
         limit = ""
         try:
@@ -104,7 +96,7 @@ class Search:
                     self._verify(self._not_verified)
         return with_captured(self._ended(limit=limit))
 
-    def _ended(self, **fields: object) -> Fix:
+    def _ended(self, **fields: object) -> records.Fix:
         seconds = round(time.monotonic() - self._began, 1)
         fields |= {"trials": tuple(self._trials), "seconds": seconds}
         return msgspec.structs.replace(self._fix, **fields)
@@ -118,7 +110,7 @@ class Search:
             chosen = self._minimised(chosen)
             if self._fix.verification is None or self._result(chosen).status is Status.PASS:
                 self._verify(chosen)  # beside what is kept, only a single graph is better
-            if self._fix.status is FixStatus.VERIFIED or any(
+            if self._fix.status is records.FixStatus.VERIFIED or any(
                 WITHOUT in rejection.reason for rejection in self._fix.rejections
             ):
                 return
@@ -129,14 +121,14 @@ class Search:
     def _verify(self, changes: Changes) -> None:
         """Verify changes, and keep them if they hold and are not worse than what is kept."""
 
-        def verify(changes: Changes) -> tuple[str, Verification]:
+        def verify(changes: Changes) -> tuple[str, records.Verification]:
             self._check_time()
             self._report(f"verifying {names_of(changes)}", len(self._trials))
             return self._verifier(changes)
 
         attempt = verified(verify, self._fix, changes)
         self._not_verified = ()
-        if self._fix.verification is None or attempt.status is FixStatus.VERIFIED:
+        if self._fix.verification is None or attempt.status is records.FixStatus.VERIFIED:
             changes = attempt.changes
             while changes and (known := self._known.get(_names(changes))) is None:
                 changes = changes[1:]  # what was added for the verification alone
@@ -161,8 +153,8 @@ class Search:
         """Yield what to add: everything plausible at once, or else each change that helps."""
         have = _names(chosen) | banned
         offered = [change for change in self._proposed(result) if change.name not in have]
-        usual = tuple(c for c in offered if c.kind is not FixKind.REWRITE and not c.once)
-        mild = tuple(change for change in usual if change.kind is not FixKind.USAGE)
+        usual = tuple(c for c in offered if c.kind is not records.FixKind.REWRITE and not c.once)
+        mild = tuple(change for change in usual if change.kind is not records.FixKind.USAGE)
         together = [proposed for proposed in dict.fromkeys([mild, usual]) if proposed]
         for attempt in together:
             if _better(self._result((*chosen, *attempt)), result):
@@ -171,7 +163,7 @@ class Search:
         for attempt in [*together[:1], *singles]:
             if _better(self._result((*chosen, *attempt)), result):
                 yield attempt
-            if attempt[0].kind not in (FixKind.REWRITE, FixKind.USAGE):
+            if attempt[0].kind not in (records.FixKind.REWRITE, records.FixKind.USAGE):
                 yield from self._beyond_error(chosen, result, attempt, have)
 
     def _beyond_error(
@@ -184,7 +176,7 @@ class Search:
         for _ in range(MAX_REWRITES):
             failed = self._result((*chosen, *attempt))
             names = have | _names(attempt)
-            rewrites = [c for c in self._proposed(failed) if c.kind is FixKind.REWRITE]
+            rewrites = [c for c in self._proposed(failed) if c.kind is records.FixKind.REWRITE]
             for change in rewrites if failed.error is not None else ():
                 if change.name in names:
                     continue
@@ -207,7 +199,7 @@ class Search:
             without = tuple(other for other in chosen if other is not change)
             if without and not _better(best, self._result(without)):
                 self._not_verified = chosen = without
-        kinds = list(FixKind)
+        kinds = list(records.FixKind)
         return tuple(sorted(chosen, key=lambda change: kinds.index(change.kind)))
 
     def _result(self, changes: Changes) -> Result:
@@ -228,19 +220,19 @@ class Search:
             raise LimitReachedError(f"{self._limits.seconds:g} seconds")
 
 
-def nothing(request: Request, breaks: Sequence[GraphBreak]) -> Fix:
+def nothing(request: Request, breaks: Sequence[GraphBreak]) -> records.Fix:
     """Return what is known of a model with graph breaks before anything is verified."""
-    return Fix(
+    return records.Fix(
         model=request.model.name,
         target=target_label(request.target),
-        status=FixStatus.NOTHING,
+        status=records.FixStatus.NOTHING,
         detail="nothing that was tried is verified",
         breaks=tuple(breaks),
         left=tuple(breaks),
     )
 
 
-def verified(verify: Verifier, fix: Fix, changes: Changes) -> Fix:
+def verified(verify: Verifier, fix: records.Fix, changes: Changes) -> records.Fix:
     """Return a fix with these changes if their verification holds.
 
     Where it fails for a reason that one more change removes, they are verified with that one. What
@@ -250,7 +242,7 @@ def verified(verify: Verifier, fix: Fix, changes: Changes) -> Fix:
     rejections = list(fix.rejections)
     while not verification.holds:
         names = tuple(change.name for change in changes)
-        rejections.append(Rejection(changes=names, reason=verification.failure))
+        rejections.append(records.Rejection(changes=names, reason=verification.failure))
         more = after_rejection(verification.failure)
         if more is None or more.name in names:
             break
@@ -268,7 +260,7 @@ def verified(verify: Verifier, fix: Fix, changes: Changes) -> Fix:
     title = f"What makes {fix.model} {detail}."
     return msgspec.structs.replace(
         fix,
-        status=FixStatus.VERIFIED if single else FixStatus.IMPROVES,
+        status=records.FixStatus.VERIFIED if single else records.FixStatus.IMPROVES,
         detail=detail,
         changes=changes,
         code=pasteable(changes, title, verification.holds_if),
@@ -277,19 +269,19 @@ def verified(verify: Verifier, fix: Fix, changes: Changes) -> Fix:
     )
 
 
-def with_captured(fix: Fix) -> Fix:
+def with_captured(fix: records.Fix) -> records.Fix:
     """Say where Dynamo captures a single graph under changes that the script rejected."""
     passed = [{*trial.changes} for trial in fix.trials if trial.status == Status.PASS]
     captured = any({*rejection.changes} in passed for rejection in fix.rejections)
-    if fix.status is FixStatus.NOTHING and captured:
-        return msgspec.structs.replace(fix, status=FixStatus.CAPTURED)
+    if fix.status is records.FixStatus.NOTHING and captured:
+        return msgspec.structs.replace(fix, status=records.FixStatus.CAPTURED)
     return fix
 
 
-def trial_of(changes: Changes, result: Result, seconds: float) -> FixTrial:
+def trial_of(changes: Changes, result: Result, seconds: float) -> records.FixTrial:
     """Return what an evaluation under changes found, as it is stored."""
     failed = result.error
-    return FixTrial(
+    return records.FixTrial(
         changes=tuple(change.name for change in changes),
         status=result.status.value,
         detail=result.detail,
@@ -299,7 +291,7 @@ def trial_of(changes: Changes, result: Result, seconds: float) -> FixTrial:
     )
 
 
-def names_of(changes: Sequence[FixChange]) -> str:
+def names_of(changes: Sequence[records.FixChange]) -> str:
     """Return the names of changes in one line."""
     return " and ".join(change.name for change in changes)
 

@@ -10,27 +10,14 @@ from typing import Any
 
 import click
 
+from compilewatch.api import choose
 from compilewatch.api.check import CheckResult, with_numerics
-from compilewatch.api.choose import (
-    Selection,
-    choose_models,
-    described,
-    environments_for,
-    local_launcher,
-)
 from compilewatch.cli import completion, options
 from compilewatch.cli.conditions import FOUND, INCOMPLETE
 from compilewatch.config import Settings, load_settings
 from compilewatch.errors import UsageError
+from compilewatch.extras.gate import judgement
 from compilewatch.extras.gate.baseline import load
-from compilewatch.extras.gate.judgement import (
-    CheckReport,
-    baseline_path,
-    judge,
-    project_root,
-    project_settings,
-    rules_of,
-)
 from compilewatch.extras.gate.own_code import located, source_folders
 from compilewatch.extras.gate.session import GateSession, error_commands, failure
 from compilewatch.plan import check_targets, options_of, place, plan, targets_of
@@ -79,7 +66,7 @@ def check_named(
         dtype=settings.named_dtype,
     )
     check_targets(targets)
-    known = described([target.name for target in targets], settings)
+    known = choose.described([target.name for target in targets], settings)
     placed = place(targets, settings.environments, known)
     models = _models(root, names, manifest, settings)
     named = bool(settings.environments)
@@ -122,10 +109,12 @@ def _models(
     specs: list[ModelSpec] = []
     if names:
         folders = tuple(folder for folder in source_folders(root) if folder.is_dir())
-        specs += choose_models(settings, Selection(names=list(names)), python_path=folders)[0]
+        specs += choose.choose_models(
+            settings, choose.Selection(names=list(names)), python_path=folders
+        )[0]
     if manifest is not None:
         listed = load_settings({"source": "manifest", "models_file": str(manifest)})
-        specs += choose_models(listed, Selection(every=True))[0]
+        specs += choose.choose_models(listed, choose.Selection(every=True))[0]
     return {spec.name: spec for spec in specs}
 
 
@@ -133,10 +122,10 @@ def _results(planned: Plan, settings: Settings) -> Iterator[Result]:
     yield from planned.skipped
     if not planned.requests:
         return
-    names = environments_for({r.target.name for r in planned.requests}, settings)
+    names = choose.environments_for({r.target.name for r in planned.requests}, settings)
     with (
         tempfile.TemporaryDirectory(prefix="compilewatch-") as scratch,
-        local_launcher(settings, names, single=len(planned.requests) == 1) as launcher,
+        choose.local_launcher(settings, names, single=len(planned.requests) == 1) as launcher,
     ):
         for completed in launcher.run(list(planned.requests), Path(scratch)):
             yield completed.result
@@ -208,12 +197,12 @@ def command(
     Exit statuses: 0 nothing new; 1 a check fails, or with --strict a break is resolved; 2 wrong
     input; 3 a model has no verdict.
     """
-    root = project_root(Path.cwd())
-    settings = project_settings(root)
+    root = judgement.project_root(Path.cwd())
+    settings = judgement.project_settings(root)
     outputs = {name: values.pop(name) for name in ("sarif", "summary", "code_quality")}
     values["own"] = values["own"] or None
-    rules = rules_of(root, settings, values)
-    known = load(baseline_path(root, settings, baseline), both_sides=update)
+    rules = judgement.rules_of(root, settings, values)
+    known = load(judgement.baseline_path(root, settings, baseline), both_sides=update)
     names = models or (() if manifest else tuple(settings.get("models", ())))
     if manifest is None and not models and settings.get("manifest"):
         manifest = root / settings["manifest"]
@@ -222,7 +211,7 @@ def command(
             "name a model (./FILE.py:NAME, MODULE:FACTORY) or --manifest FILE, or set models in "
             "[tool.compilewatch] of pyproject.toml"
         )
-    reports: dict[str, list[CheckReport]] = {}
+    reports: dict[str, list[judgement.CheckReport]] = {}
     for name, result, code in check_named(
         root,
         names,
@@ -235,7 +224,7 @@ def command(
         environment=environment,
     ):
         again = f"compilewatch gate {shlex.quote(name)}"
-        report = judge(result, known, rules, name=name, command=again, code=code)
+        report = judgement.judge(result, known, rules, name=name, command=again, code=code)
         reports[name] = [report]
         if as_json:
             continue

@@ -20,17 +20,10 @@ from compilewatch.api.check import CheckResult, check
 from compilewatch.api.publish import stored_fix_for
 from compilewatch.config import load_settings
 from compilewatch.errors import CompilewatchError, UsageError, did_you_mean
+from compilewatch.extras.gate import judgement
 from compilewatch.extras.gate.baseline import KnownBreak, load
 from compilewatch.extras.gate.command import check_named
-from compilewatch.extras.gate.judgement import (
-    RULES,
-    CheckReport,
-    Rules,
-    baseline_path,
-    judge,
-    project_settings,
-    rules_of,
-)
+from compilewatch.extras.gate.judgement import RULES
 from compilewatch.extras.gate.own_code import source_folders
 from compilewatch.extras.gate.plugin import PROPERTY, REPORTS, UPDATE
 from compilewatch.extras.gate.session import failure
@@ -52,7 +45,7 @@ class CompileCheck:
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self._node = request.node
         self._config = request.config
-        self._reports: list[CheckReport] = []
+        self._reports: list[judgement.CheckReport] = []
 
     def __call__(
         self,
@@ -113,7 +106,7 @@ class CompileCheck:
         option = self._config.getoption
         nodeid = self._node.nodeid
         command = f"pytest {shlex.quote(nodeid)}"
-        report = judge(checked, known, rules, name=nodeid, command=command, code=code)
+        report = judgement.judge(checked, known, rules, name=nodeid, command=command, code=code)
         report = msgspec.structs.replace(
             report, problems=(*report.problems, *_misspelled(report, kwargs))
         )
@@ -131,16 +124,18 @@ class CompileCheck:
             pytest.fail(failure(report, update=UPDATE, verbose=verbose, fix=fix), pytrace=False)
         return checked
 
-    def _rules(self, keywords: dict[str, Any]) -> tuple[Rules, tuple[KnownBreak, ...]]:
+    def _rules(self, keywords: dict[str, Any]) -> tuple[judgement.Rules, tuple[KnownBreak, ...]]:
         """Return what the keywords of a call, the marker and the project's settings say."""
         root = self._config.rootpath
-        settings = project_settings(root)
+        settings = judgement.project_settings(root)
         marker = self._node.get_closest_marker("compilewatch")
-        path = baseline_path(root, settings, self._config.getoption("--compilewatch-baseline"))
+        path = judgement.baseline_path(
+            root, settings, self._config.getoption("--compilewatch-baseline")
+        )
         known = load(path, both_sides=self._config.getoption(UPDATE))
-        return rules_of(root, settings, _marked(marker), keywords), known
+        return judgement.rules_of(root, settings, _marked(marker), keywords), known
 
-    def _keep(self, report: CheckReport) -> None:
+    def _keep(self, report: judgement.CheckReport) -> None:
         """Add a report to the test, from which the session collects it; JUnit gets the counts."""
         self._reports.append(report)
         self._node.stash[REPORTS] = msgspec.json.encode(self._reports).decode()
@@ -210,7 +205,7 @@ def code_files(model: Any) -> tuple[str, ...] | None:
 
 
 def _named(
-    model: str, rules: Rules, *, mode: str, backend: str, dynamic: bool | None
+    model: str, rules: judgement.Rules, *, mode: str, backend: str, dynamic: bool | None
 ) -> tuple[CheckResult, tuple[str, ...] | None]:
     """Check a model by name, which is built in a separate process. Raises UsageError."""
     if mode not in set(Mode):
@@ -229,7 +224,7 @@ def _named(
     return checked, code
 
 
-def _misspelled(report: CheckReport, kwargs: Iterable[str]) -> Iterator[str]:
+def _misspelled(report: judgement.CheckReport, kwargs: Iterable[str]) -> Iterator[str]:
     """Yield a line for each keyword that the model does not take and the fixture has nearly."""
     for name in kwargs:
         refused = any(

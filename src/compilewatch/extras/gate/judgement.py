@@ -10,26 +10,12 @@ from typing import Any, Literal
 
 import msgspec
 
+from compilewatch import records
 from compilewatch.api.check import CheckResult
 from compilewatch.errors import ConfigError, UsageError, did_you_mean
+from compilewatch.extras.gate import own_code
 from compilewatch.extras.gate.baseline import NAME, KnownBreak
-from compilewatch.extras.gate.own_code import (
-    OwnCode,
-    Statement,
-    same_shape,
-    same_statement,
-    statement_at,
-    statements_of,
-)
-from compilewatch.records import (
-    GraphBreak,
-    Phase,
-    Record,
-    StackFrame,
-    Status,
-    reason_label,
-    source_line,
-)
+from compilewatch.records import reason_label
 from compilewatch.report.wording import plural, recompilation_lines
 
 SETTINGS: dict[str, tuple[str, tuple[type, ...]]] = {
@@ -77,8 +63,8 @@ class Rules:
         """Whether the repository no longer has the statement of a known break."""
         if known.file.partition("/")[0] in self.own:
             return False
-        texts = statements_of(self.root / known.file, known.function) or ()
-        return not any(same_shape(text, known.text) for text in texts)
+        texts = own_code.statements_of(self.root / known.file, known.function) or ()
+        return not any(own_code.same_shape(text, known.text) for text in texts)
 
 
 def project_settings(root: Path) -> dict[str, Any]:
@@ -140,7 +126,7 @@ def rules_of(root: Path, *levels: Mapping[str, Any]) -> Rules:
     return Rules(root=root, **values)
 
 
-class JudgedBreak(GraphBreak, frozen=True, kw_only=True):
+class JudgedBreak(records.GraphBreak, frozen=True, kw_only=True):
     """A graph break as a repository sees it.
 
     In own code `file` and `line` are those of the repository, `function` is qualified
@@ -177,7 +163,7 @@ class JudgedBreak(GraphBreak, frozen=True, kw_only=True):
         )
 
 
-class CheckReport(Record, frozen=True, kw_only=True):
+class CheckReport(records.Record, frozen=True, kw_only=True):
     """One check: `name` is the test or the model, `status` that of the result.
 
     `breaks` has each place once. `problems` are reasons to fail other than new breaks, a line each,
@@ -217,9 +203,9 @@ def judge(
     `code` are the files of the model on this machine: without one of the repository, the check
     fails, since it could not meet anything new. None does not look at that.
     """
-    own = OwnCode(root=rules.root, packages=rules.own)
+    own = own_code.OwnCode(root=rules.root, packages=rules.own)
     second = checked.second_call.breaks if checked.second_call is not None else ()
-    places: dict[tuple[str, int, str], tuple[JudgedBreak, Statement]] = {}
+    places: dict[tuple[str, int, str], tuple[JudgedBreak, own_code.Statement]] = {}
     for graph_break in (*checked.breaks, *second):
         judged, statement = _in_repository(graph_break, checked.files, own)
         places.setdefault(judged.place, (judged, statement))
@@ -242,24 +228,28 @@ def judge(
 
 def _against(
     baseline: Sequence[KnownBreak],
-    places: Sequence[tuple[JudgedBreak, Statement]],
+    places: Sequence[tuple[JudgedBreak, own_code.Statement]],
     removed: Callable[[KnownBreak], bool],
 ) -> Iterator[JudgedBreak]:
     """Yield breaks with their states: each entry of the baseline is one of them at most."""
 
-    def same(entry: KnownBreak, judged: JudgedBreak, _: Statement) -> bool:
+    def same(entry: KnownBreak, judged: JudgedBreak, _: own_code.Statement) -> bool:
         return entry.identity == judged.entry.identity
 
-    def in_function(entry: KnownBreak, judged: JudgedBreak, statement: Statement) -> bool:
-        return _function(entry) == _function(judged) and same_statement(entry.text, statement)
+    def in_function(entry: KnownBreak, judged: JudgedBreak, statement: own_code.Statement) -> bool:
+        return _function(entry) == _function(judged) and own_code.same_statement(
+            entry.text, statement
+        )
 
-    def moved(entry: KnownBreak, judged: JudgedBreak, _: Statement) -> bool:
+    def moved(entry: KnownBreak, judged: JudgedBreak, _: own_code.Statement) -> bool:
         elsewhere = _function(entry) != _function(judged) and entry.code == judged.code
-        return elsewhere and same_shape(entry.text, judged.text) and removed(entry)
+        return elsewhere and own_code.same_shape(entry.text, judged.text) and removed(entry)
 
     left = list(baseline)
     entries: dict[int, tuple[State, KnownBreak]] = {}
-    tests: tuple[tuple[State, Callable[[KnownBreak, JudgedBreak, Statement], bool]], ...] = (
+    tests: tuple[
+        tuple[State, Callable[[KnownBreak, JudgedBreak, own_code.Statement], bool]], ...
+    ] = (
         ("known", same),
         ("known", in_function),
         ("moved", moved),
@@ -306,8 +296,8 @@ def _of_function(
 
 
 def _in_repository(
-    graph_break: GraphBreak, files: Mapping[str, str], own: OwnCode
-) -> tuple[JudgedBreak, Statement]:
+    graph_break: records.GraphBreak, files: Mapping[str, str], own: own_code.OwnCode
+) -> tuple[JudgedBreak, own_code.Statement]:
     """Return a break as the repository sees it, and the statement that breaks.
 
     Its place is the innermost frame that is neither Python's nor Dynamo's own, as everywhere else:
@@ -316,8 +306,8 @@ def _in_repository(
     values = msgspec.structs.asdict(graph_break)
     line = own.line(graph_break.file, graph_break.line, files)
     ran = line.ran if line is not None else files.get(graph_break.file, "")
-    text = source_line(graph_break).strip()
-    statement = statement_at(ran, graph_break.line, graph_break.function, text)
+    text = records.source_line(graph_break).strip()
+    statement = own_code.statement_at(ran, graph_break.line, graph_break.function, text)
     if line is None:
         first = statement.line
         return JudgedBreak(**values, state="elsewhere", text=text, statement_line=first), statement
@@ -340,8 +330,8 @@ def _in_repository(
 
 
 def _own_frames(
-    graph_break: GraphBreak, files: Mapping[str, str], own: OwnCode
-) -> Iterator[StackFrame]:
+    graph_break: records.GraphBreak, files: Mapping[str, str], own: own_code.OwnCode
+) -> Iterator[records.StackFrame]:
     """The frames of own code in a break's stack up to its place."""
     here = (graph_break.file, graph_break.line)
     stack = graph_break.user_stack
@@ -352,7 +342,7 @@ def _own_frames(
 
 
 def _without_own_code(
-    code: Iterable[str], breaks: Sequence[JudgedBreak], own: OwnCode
+    code: Iterable[str], breaks: Sequence[JudgedBreak], own: own_code.OwnCode
 ) -> Iterator[str]:
     """Say that nothing of the repository was checked, and what to do."""
     paths = list(dict.fromkeys(code))
@@ -369,12 +359,16 @@ def _without_own_code(
 
 
 def _problems(checked: CheckResult, breaks: Sequence[JudgedBreak], rules: Rules) -> Iterator[str]:
-    if checked.status not in (Status.PASS, Status.GRAPH_BREAK, Status.MISMATCH):
+    if checked.status not in (
+        records.Status.PASS,
+        records.Status.GRAPH_BREAK,
+        records.Status.MISMATCH,
+    ):
         phase, error = checked.result.phase, checked.result.error
         if error is not None and error.type.endswith("ConstraintViolationError"):
             yield "a dimension that is to be dynamic is specialised:"
             yield from _violations(error.message)
-        elif phase is Phase.EAGER:
+        elif phase is records.Phase.EAGER:
             yield f"the model fails in eager mode: {checked.detail}: correct it or its arguments"
         else:
             yield f"{checked.status.value} in the phase {phase.value}: {checked.detail}"

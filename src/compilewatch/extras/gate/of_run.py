@@ -15,16 +15,9 @@ import msgspec
 
 from compilewatch.errors import CompilewatchError, StoreError
 from compilewatch.events import Event, EventFactory
+from compilewatch.extras.gate import judgement
 from compilewatch.extras.gate.baseline import load
 from compilewatch.extras.gate.command import located_check
-from compilewatch.extras.gate.judgement import (
-    CheckReport,
-    baseline_path,
-    judge,
-    project_root,
-    project_settings,
-    rules_of,
-)
 from compilewatch.extras.gate.session import GateSession
 from compilewatch.files import DamagedError, from_json
 from compilewatch.records import Link, Record, Result, reason_label
@@ -118,11 +111,11 @@ def judge_run(writer: RunWriter) -> None:
     Nothing is written without `[tool.compilewatch]` in the repository around the current folder. A
     setting or a baseline that cannot be read is a problem of the result, not of the sweep.
     """
-    root = project_root(Path.cwd())
+    root = judgement.project_root(Path.cwd())
     if writer.run.shard is not None:
         return  # only the merged run has all models
     try:
-        settings = project_settings(root)
+        settings = judgement.project_settings(root)
     except CompilewatchError as error:
         result = GateResult(baseline="", models=0, problems=(str(error),))
     else:
@@ -147,19 +140,19 @@ def judge_run(writer: RunWriter) -> None:
 
 def gate_result(results: Iterable[Result], root: Path, settings: dict[str, object]) -> GateResult:
     """Return what results on Dynamo mean for the repository at `root`, by its settings."""
-    path = baseline_path(root, settings, None)
+    path = judgement.baseline_path(root, settings, None)
     name = path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
     try:
         known = load(path)
-        rules = rules_of(root, settings)
+        rules = judgement.rules_of(root, settings)
     except CompilewatchError as error:
         return GateResult(baseline=name, models=0, problems=(str(error),))
-    reports: dict[str, list[CheckReport]] = {}
+    reports: dict[str, list[judgement.CheckReport]] = {}
     for result in results:
         model = result.request.model.name
         if result.request.target.name == "dynamo" and result.is_verdict:
             checked, _ = located_check(result, root)
-            reports.setdefault(model, []).append(judge(checked, known, rules, name=model))
+            reports.setdefault(model, []).append(judgement.judge(checked, known, rules, name=model))
     session = GateSession(rules=rules, path=path, before=known, reports=reports, update="")
     counts = session.counts()
     return GateResult(

@@ -12,15 +12,8 @@ from functools import cached_property
 from pathlib import Path
 
 from compilewatch.errors import CompilewatchError, StoreError
+from compilewatch.extras.gate import judgement
 from compilewatch.extras.gate.baseline import ATTRIBUTES, KnownBreak, Renewal, load, renewal, save
-from compilewatch.extras.gate.judgement import (
-    CheckReport,
-    JudgedBreak,
-    Rules,
-    baseline_path,
-    project_settings,
-    rules_of,
-)
 from compilewatch.extras.gate.own_code import clone_of
 from compilewatch.files import write_atomically
 from compilewatch.records import Status, reason_label, source_line, source_lines
@@ -54,10 +47,10 @@ class GateSession:
     command that renews the baseline; `changes` says what it changed, `problems` what it could not.
     """
 
-    rules: Rules
+    rules: judgement.Rules
     path: Path
     before: Sequence[KnownBreak]
-    reports: Mapping[str, Sequence[CheckReport]]
+    reports: Mapping[str, Sequence[judgement.CheckReport]]
     update: str
     partial: frozenset[str] = frozenset()
     changes: list[str] = field(default_factory=list)
@@ -67,19 +60,19 @@ class GateSession:
     def of(
         cls,
         root: Path,
-        reports: Mapping[str, Sequence[CheckReport]],
+        reports: Mapping[str, Sequence[judgement.CheckReport]],
         *,
         update: str,
         baseline: str | None = None,
         partial: frozenset[str] = frozenset(),
     ) -> GateSession:
         """Return the session of what was reported; `baseline` is an option with its path."""
-        rules, path = Rules(root=root), root
+        rules, path = judgement.Rules(root=root), root
         before: tuple[KnownBreak, ...] = ()
         try:
-            settings = project_settings(root)
-            rules = rules_of(root, settings)
-            path = baseline_path(root, settings, baseline)
+            settings = judgement.project_settings(root)
+            rules = judgement.rules_of(root, settings)
+            path = judgement.baseline_path(root, settings, baseline)
             before = load(path, both_sides=True)
         except CompilewatchError:  # each check has said so, and nothing is written over it
             path = root
@@ -103,13 +96,13 @@ class GateSession:
         return path.relative_to(top).as_posix() if path.is_relative_to(top) else file
 
     @property
-    def checks(self) -> tuple[CheckReport, ...]:
+    def checks(self) -> tuple[judgement.CheckReport, ...]:
         return tuple(check for reports in self.reports.values() for check in reports)
 
     @cached_property
-    def breaks(self) -> tuple[tuple[JudgedBreak, tuple[str, ...]], ...]:
+    def breaks(self) -> tuple[tuple[judgement.JudgedBreak, tuple[str, ...]], ...]:
         """Each place once, with the checks that met it; new if it is in any of them."""
-        places: dict[tuple[str, int, str], JudgedBreak] = {}
+        places: dict[tuple[str, int, str], judgement.JudgedBreak] = {}
         checks: dict[tuple[str, int, str], list[str]] = {}
         for check in self.checks:
             for graph_break in check.breaks:
@@ -119,7 +112,7 @@ class GateSession:
                 names += [check.name] if check.name not in names else []
         return tuple((graph_break, tuple(checks[place])) for place, graph_break in places.items())
 
-    def of_state(self, state: str) -> tuple[JudgedBreak, ...]:
+    def of_state(self, state: str) -> tuple[judgement.JudgedBreak, ...]:
         """The places with a state, each once."""
         return tuple(graph_break for graph_break, _ in self.breaks if graph_break.state == state)
 
@@ -233,7 +226,7 @@ class GateSession:
             yield f"renew {self.name} with: {self.update}"
 
 
-def place_line(graph_break: JudgedBreak) -> str:
+def place_line(graph_break: judgement.JudgedBreak) -> str:
     """A graph break in one line: where it is, and why."""
     place = f"{graph_break.file}:{graph_break.line} in {graph_break.function}"
     return f"{place}: {reason_label(graph_break)}"
@@ -243,7 +236,7 @@ def place_line(graph_break: JudgedBreak) -> str:
 
 
 def failure(
-    report: CheckReport, *, update: str, verbose: bool = False, fix: Iterable[str] = ()
+    report: judgement.CheckReport, *, update: str, verbose: bool = False, fix: Iterable[str] = ()
 ) -> str:
     """Return the message of a failed check; `verbose` adds Dynamo's own texts and tracebacks.
 
@@ -264,7 +257,7 @@ def failure(
     return "\n".join(lines)
 
 
-def _break_lines(graph_break: JudgedBreak, *, verbose: bool = False) -> Iterator[str]:
+def _break_lines(graph_break: judgement.JudgedBreak, *, verbose: bool = False) -> Iterator[str]:
     """The place, the reason, the numbered lines around it, and the way to it in the own code."""
     yield place_line(graph_break)
     if graph_break.note:

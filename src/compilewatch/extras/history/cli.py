@@ -21,14 +21,7 @@ from compilewatch.contract.targets import target_label
 from compilewatch.environments import Environments
 from compilewatch.environments.creation import ensure, release_of
 from compilewatch.errors import UnknownModelError, UsageError
-from compilewatch.extras.history import bisect
-from compilewatch.extras.history.attribute import (
-    Attribution,
-    ChangeCause,
-    Side,
-    Versions,
-    attribute_changes,
-)
+from compilewatch.extras.history import attribute, bisect
 from compilewatch.report.terminal import (
     STYLES,
     Indented,
@@ -260,13 +253,13 @@ def print_attributions(
         selection={"attribute": seen.run.id},
     )
 
-    def report(versions: Versions, target: str, models: int) -> None:
+    def report(versions: attribute.Versions, target: str, models: int) -> None:
         click.echo(f"{versions}: evaluating {plural(models, 'model')} on {target}", err=True)
 
     assert seen.baseline is not None
-    attributions = attribute_changes(
-        Side.of(seen.baseline, olds),
-        Side.of(seen.run, seen.results),
+    attributions = attribute.attribute_changes(
+        attribute.Side.of(seen.baseline, olds),
+        attribute.Side.of(seen.run, seen.results),
         seen.changes,
         evaluator,
         partial(ensure, Environments(settings.cache_folder), observer=options.show_creation),
@@ -281,15 +274,15 @@ def print_attributions(
 
 
 CAUSE_LABELS = {
-    ChangeCause.TORCH: "torch",
-    ChangeCause.TRANSFORMERS: "Transformers",
-    ChangeCause.INTERACTION: "both together",
-    ChangeCause.HARNESS: "compilewatch",
-    ChangeCause.NOT_DETERMINED: "not determined",
+    attribute.ChangeCause.TORCH: "torch",
+    attribute.ChangeCause.TRANSFORMERS: "Transformers",
+    attribute.ChangeCause.INTERACTION: "both together",
+    attribute.ChangeCause.HARNESS: "compilewatch",
+    attribute.ChangeCause.NOT_DETERMINED: "not determined",
 }
 
 
-def attributions_table(attributions: Sequence[Attribution]) -> RenderableType:
+def attributions_table(attributions: Sequence[attribute.Attribution]) -> RenderableType:
     """A row for each change between two verdicts, and how many have which cause."""
     if not attributions:
         return plain("No verdict changed, so that there is nothing to attribute.")
@@ -298,11 +291,11 @@ def attributions_table(attributions: Sequence[Attribution]) -> RenderableType:
         change = " -> ".join(
             side.value if side else "none" for side in (attribution.before, attribution.after)
         )
-        style = "dim" if attribution.cause is ChangeCause.NOT_DETERMINED else "bold"
+        style = "dim" if attribution.cause is attribute.ChangeCause.NOT_DETERMINED else "bold"
         cells = (attribution.model, target_label(attribution.target), change, attribution.detail)
         table.add_row(plain(CAUSE_LABELS[attribution.cause], style), *map(plain, cells))
     counts = Counter(attribution.cause for attribution in attributions)
     words = ", ".join(
-        f"{CAUSE_LABELS[cause]} {counts[cause]}" for cause in ChangeCause if counts[cause]
+        f"{CAUSE_LABELS[cause]} {counts[cause]}" for cause in attribute.ChangeCause if counts[cause]
     )
     return spaced([table, plain(f"Changed by: {words}.")])

@@ -15,14 +15,9 @@ import click
 import msgspec
 from rich.text import Text
 
+from compilewatch import config
 from compilewatch.api.choose import environments_for, split
 from compilewatch.cli import options
-from compilewatch.config import (
-    PapersSettings,
-    Settings,
-    cache_folder,
-    load_settings,
-)
 from compilewatch.errors import CompilewatchError, SandboxError, UsageError
 from compilewatch.extras.papers import Availability, CallError, PaperLibrary, PaperQuery, Provider
 from compilewatch.extras.papers.records import (
@@ -124,20 +119,20 @@ run_options = options.together(
 )
 
 
-def settings_of(flags: dict[str, Any]) -> Settings:
+def settings_of(flags: dict[str, Any]) -> config.Settings:
     """The settings with the options of a command, which are taken out of `flags`.
 
     With the variables of the founding system.
     """
-    settings = load_settings({"output_dir": flags.pop("output_dir", None)})
+    settings = config.load_settings({"output_dir": flags.pop("output_dir", None)})
     papers, executor = settings.papers, settings.executor
-    named = [name for name in PapersSettings.__struct_fields__ if name in flags]
+    named = [name for name in config.PapersSettings.__struct_fields__ if name in flags]
     changes = {name: value for name in named if (value := flags.pop(name)) is not None}
     if "folder" in changes:
         changes["folder"] = str(Path(changes["folder"]).absolute())
         changes.setdefault("library", "folder")
     for name, variable in VARIABLES.items():
-        default = getattr(PapersSettings(), name)
+        default = getattr(config.PapersSettings(), name)
         if name not in changes and getattr(papers, name) == default:
             changes[name] = os.environ.get(variable) or default
     endpoint = executor.endpoint or os.environ.get("TRAINIUM_ENDPOINT", "")
@@ -179,14 +174,14 @@ def query_of(flags: dict[str, Any], *, required: bool = True) -> PaperQuery:
     )
 
 
-def library_of(settings: Settings) -> PaperLibrary:
+def library_of(settings: config.Settings) -> PaperLibrary:
     from compilewatch.extras.papers.libraries import open_library
 
     own = settings.papers
-    return open_library(own, cache=settings.cache_folder or cache_folder())
+    return open_library(own, cache=settings.cache_folder or config.cache_folder())
 
 
-def provider_of(papers: PapersSettings, *, required: bool = True) -> Provider:
+def provider_of(papers: config.PapersSettings, *, required: bool = True) -> Provider:
     """The language model that the settings name. Raises UsageError if one is required."""
     from compilewatch.extras.papers.providers import BedrockProvider, ScriptedProvider
 
@@ -206,7 +201,7 @@ def provider_of(papers: PapersSettings, *, required: bool = True) -> Provider:
 
 
 def process(
-    settings: Settings, query: PaperQuery, flags: dict[str, Any], *, as_json: bool
+    settings: config.Settings, query: PaperQuery, flags: dict[str, Any], *, as_json: bool
 ) -> tuple[PaperSummary, ...]:
     """Find papers, process them and print what became of them. Raises UsageError.
 
@@ -384,7 +379,7 @@ def show_verb(*, paper: str, number: int | None, output_dir: str | None, as_json
 
 
 def store_of(output_dir: str | None) -> PaperStore:
-    return PaperStore(Path(load_settings({"output_dir": output_dir}).output_dir))
+    return PaperStore(Path(config.load_settings({"output_dir": output_dir}).output_dir))
 
 
 @click.command("publish")
@@ -398,7 +393,7 @@ def publish_verb(*, output_dir: str | None, as_json: bool) -> int:
     """
     from compilewatch.extras.papers.publication import publish_papers
 
-    settings = load_settings({"output_dir": output_dir})
+    settings = config.load_settings({"output_dir": output_dir})
     published = publish_papers(Path(settings.output_dir), settings)
     if as_json:
         options.print_json({"lines": published.lines, "failures": published.failures})
@@ -427,7 +422,7 @@ def preflight_verb(*, as_json: bool, **flags: Any) -> int:
     return 1 if report["model_problem"] or report["sandbox_problem"] else 0
 
 
-def preflight(papers: PapersSettings) -> dict[str, Any]:
+def preflight(papers: config.PapersSettings) -> dict[str, Any]:
     """Look up models, prices, rules and the sandbox; nothing is paid.
 
     A problem that is empty means that what a run needs is there.

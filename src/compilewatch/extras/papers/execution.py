@@ -22,18 +22,10 @@ import msgspec
 from msgspec import Meta
 
 import compilewatch
-from compilewatch import records
+from compilewatch import errors, records
 from compilewatch.config import Settings
 from compilewatch.contract import messages
 from compilewatch.environments import Environments, Interpreter, module_command
-from compilewatch.errors import (
-    ExecutorError,
-    LauncherError,
-    SandboxError,
-    SourceError,
-    TrainiumError,
-    UsageError,
-)
 from compilewatch.extras.executor import protocol, sandbox
 from compilewatch.extras.executor.protocol import FailureCode
 from compilewatch.extras.executor.sandbox import SandboxEnding, SandboxLimits, SandboxResult
@@ -109,7 +101,7 @@ def _import_torch(python: str | None) -> None:
     if result.succeeded:
         return
     message = last_line(result.stderr or result.detail.encode())
-    raise SandboxError(
+    raise errors.SandboxError(
         f"torch cannot be imported in the sandbox ({message}): the environment of "
         f"{python or sys.executable} is not visible there or is broken: run `make setup`"
     )
@@ -200,7 +192,7 @@ def run_eager(
             numbers={"formulas": float(len(formulas))},
             detail=f"formulas computed apart from the code: {len(formulas)}",
         )
-    except SandboxError as error:
+    except errors.SandboxError as error:
         return not_run(eager_stage, str(error)), not_run(formula_stage, str(error))
 
 
@@ -320,7 +312,7 @@ class Trainer:
         try:
             result = self.train(generation, folder)
             used = result.numbers.get("execution_time_seconds", 0.0)
-        except (SandboxError, ExecutorError, TrainiumError) as error:
+        except (errors.SandboxError, errors.ExecutorError, errors.TrainiumError) as error:
             used = 0.0
             return not_run(PipelineStage.EXECUTE, str(error))
         finally:
@@ -595,12 +587,12 @@ class PapersSource:
     def models(self) -> tuple[records.ModelSpec, ...]:
         specs = []
         for folder in map(self._store.folder, self._store.ids()):
-            with contextlib.suppress(UsageError):  # no code was written
+            with contextlib.suppress(errors.UsageError):  # no code was written
                 generation, file = folder.version()
                 last = {r.stage: r for r in folder.journal() if r.generation == generation.id}
                 specs.append(generated_spec(generation, file, skip_reason=_why_not(last)))
         if not specs:
-            raise SourceError(
+            raise errors.SourceError(
                 f"no code of papers is stored in {self._store.root}: start with `compilewatch "
                 "papers run`"
             )
@@ -676,7 +668,7 @@ class Sweeper:
         """Targets with their code, and the environment: a change of either can change a verdict."""
         try:
             known = [environment.digest for environment in self.launcher.environments()]
-        except LauncherError as error:
+        except errors.LauncherError as error:
             known = [str(error)]
         return digest([sorted(self.targets), worker_sha256(), known])
 
@@ -691,7 +683,7 @@ class Sweeper:
                 *planned.skipped,
                 *(done.result for done in self.launcher.run(planned.requests, folder.path)),
             ]
-        except (SandboxError, LauncherError) as error:
+        except (errors.SandboxError, errors.LauncherError) as error:
             return not_run(PipelineStage.SWEEP, str(error))
         stored = folder.write(
             PipelineStage.SWEEP, msgspec.json.encode(results), ".json", what="results"
@@ -722,7 +714,7 @@ def _file_of(generation: CodeVersion, folder: PaperFolder) -> Path:
     for result in reversed(folder.journal()):
         if result.stage is PipelineStage.GENERATE and result.generation == generation.id:
             return folder.path / next(name for name in result.files if name.endswith(".py"))
-    raise LauncherError(f"the code {generation.id[:12]} of {generation.paper} is not stored")
+    raise errors.LauncherError(f"the code {generation.id[:12]} of {generation.paper} is not stored")
 
 
 MOST_FINDINGS = 20

@@ -18,15 +18,7 @@ from compilewatch.api.publish import Published
 from compilewatch.config import CloudWatchSettings, Settings
 from compilewatch.errors import SinkError, UnreachableError
 from compilewatch.events import Event
-from compilewatch.extras.papers.records import (
-    FindingClass,
-    ModelCall,
-    PaperSummary,
-    PipelineStage,
-    Spent,
-    StageOutcome,
-    StageResult,
-)
+from compilewatch.extras.papers import records
 from compilewatch.extras.papers.store import PaperStore, funnel, summarise_paper
 from compilewatch.records import digest
 from compilewatch.report.wording import plural, printable
@@ -40,7 +32,7 @@ PAPERS_SHOWN = 100
 TITLE_CHARACTERS = 120
 
 
-def paper_groups(summaries: Sequence[PaperSummary]) -> dict[str, list[Sample]]:
+def paper_groups(summaries: Sequence[records.PaperSummary]) -> dict[str, list[Sample]]:
     """Samples by the origin of the code: prepared replies never count as those of a model."""
     return {
         replies: list(_samples(replies, [one for one in summaries if one.scripted is scripted]))
@@ -48,18 +40,18 @@ def paper_groups(summaries: Sequence[PaperSummary]) -> dict[str, list[Sample]]:
     }
 
 
-def _samples(replies: str, summaries: Sequence[PaperSummary]) -> Iterator[Sample]:
+def _samples(replies: str, summaries: Sequence[records.PaperSummary]) -> Iterator[Sample]:
     def sample(name: str, value: float, *labels: str) -> Sample:
         return f"compilewatch_{name}", (replies, *labels), float(value)
 
     stages = Counter((s.stage.value, s.outcome.value) for one in summaries for s in one.stages)
     total = funnel(summaries)
-    spent: Spent = total["spent"]
+    spent: records.Spent = total["spent"]
     verdicts = Counter(
         verdict
         for one in summaries
         for stage in one.stages
-        if stage.stage is PipelineStage.SWEEP
+        if stage.stage is records.PipelineStage.SWEEP
         for verdict in stage.labels.items()
     )
     repairs = Counter(str(one.repairs) for one in summaries)
@@ -68,7 +60,9 @@ def _samples(replies: str, summaries: Sequence[PaperSummary]) -> Iterator[Sample
     at = {one.paper: max((s.at for s in one.stages), default="") for one in summaries}
     newest = sorted(summaries, key=lambda one: (at[one.paper], one.paper), reverse=True)
     for one in newest[:PAPERS_SHOWN]:
-        stopped = (s.stage.value for s in one.stages if s.outcome is not StageOutcome.PASSED)
+        stopped = (
+            s.stage.value for s in one.stages if s.outcome is not records.StageOutcome.PASSED
+        )
         about = (one.paper, one.title[:TITLE_CHARACTERS], one.state, next(stopped, ""))
         yield sample("paper_info", 1, *about)
     yield from (sample("paper_findings", n, kind) for kind, n in total["findings"].items())
@@ -105,7 +99,9 @@ EXECUTIONS = 150
 
 
 def execution_data(
-    summaries: Iterable[PaperSummary], instance_type: str, known: frozenset[str] = frozenset()
+    summaries: Iterable[records.PaperSummary],
+    instance_type: str,
+    known: frozenset[str] = frozenset(),
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """The data of executions that are not `known` yet, as PutMetricData takes them, and the keys of
     these executions.
@@ -115,9 +111,9 @@ def execution_data(
     values: dict[tuple[str, str, str, str], list[float]] = {}
     keys = []
     for one in summaries:
-        stage = next(s for s in one.stages if s.stage is PipelineStage.EXECUTE)
+        stage = next(s for s in one.stages if s.stage is records.PipelineStage.EXECUTE)
         key = f"{one.paper}/{stage.key}/{stage.at}"
-        if stage.outcome is StageOutcome.NOT_RUN or key in known:
+        if stage.outcome is records.StageOutcome.NOT_RUN or key in known:
             continue
         keys.append(key)
         place = instance_type if stage.labels.get("where") == "executor" else "local"
@@ -192,10 +188,10 @@ DEFINITIONS: tuple[Definition, ...] = tuple(
 LABELS: dict[str, str] = {
     "replies": "where the code of papers comes from: `model`, or `scripted` (prepared replies)",
     "stage": "a stage of the papers pipeline: "
-    + ", ".join(f"`{stage}`" for stage in PipelineStage),
-    "outcome": ", ".join(f"`{outcome}`" for outcome in StageOutcome),
+    + ", ".join(f"`{stage}`" for stage in records.PipelineStage),
+    "outcome": ", ".join(f"`{outcome}`" for outcome in records.StageOutcome),
     "state": "`passed`, `failed`, `incomplete`",
-    "finding": ", ".join(f"`{kind}`" for kind in FindingClass),
+    "finding": ", ".join(f"`{kind}`" for kind in records.FindingClass),
     "repairs": "`0` to `3`",
     "paper": "the paper's id: a number of arXiv or a file's name",
     "title": "the title of the paper, cut after 120 characters",
@@ -225,7 +221,7 @@ class PaperStageEnded(Event, frozen=True, kw_only=True, tag="paper_stage_ended")
     detail: str
 
 
-def paper_stage(result: StageResult) -> PaperStageEnded:
+def paper_stage(result: records.StageResult) -> PaperStageEnded:
     """The event of a line of a paper's journal: the same each time it is made."""
     finding = result.findings[0] if result.findings else None
     return PaperStageEnded(
@@ -257,7 +253,7 @@ FINDING_WORDS = {
 
 
 def render(
-    summaries: Sequence[PaperSummary], entries: Iterable[ModelCall]
+    summaries: Sequence[records.PaperSummary], entries: Iterable[records.ModelCall]
 ) -> Iterator[tuple[str, bytes]]:
     """Every file of the page as (path, content); the page comes last."""
     yield "report.css", resources.files("compilewatch.report").joinpath("report.css").read_bytes()
@@ -274,7 +270,7 @@ def render(
         version=compilewatch.__version__,
         papers=summaries,
         funnel=funnel(summaries),
-        stages=list(PipelineStage),
+        stages=list(records.PipelineStage),
         first_finding=lambda one: next(iter(one.findings), None),
         requests=len(tuple(entries)),
     )
@@ -317,7 +313,7 @@ def publish_papers(outputs: Path, settings: Settings) -> Published:
     return Published(lines=tuple(lines), failures=tuple(failures))
 
 
-def push_papers(settings: Settings, summaries: Sequence[PaperSummary]) -> str:
+def push_papers(settings: Settings, summaries: Sequence[records.PaperSummary]) -> str:
     """Replace the groups of papers, by the origin of their code. Raises SinkError."""
     from compilewatch.sinks.prometheus import registry
     from compilewatch.sinks.pushgateway import Gateway
@@ -330,7 +326,7 @@ def push_papers(settings: Settings, summaries: Sequence[PaperSummary]) -> str:
     return f"pushgateway: {series:,} series in {len(groups)} groups at {gateway.address}"
 
 
-def _log(settings: Settings, store: PaperStore, results: list[StageResult]) -> str:
+def _log(settings: Settings, store: PaperStore, results: list[records.StageResult]) -> str:
     """Send what Loki does not have. It rejects what is older than a week, so nothing goes twice."""
     from compilewatch.sinks.loki import send_lines
 
@@ -345,7 +341,7 @@ def _log(settings: Settings, store: PaperStore, results: list[StageResult]) -> s
     return line
 
 
-def _watch(settings: Settings, store: PaperStore, summaries: list[PaperSummary]) -> str:
+def _watch(settings: Settings, store: PaperStore, summaries: list[records.PaperSummary]) -> str:
     """Send the executions that CloudWatch does not have, a request at a time."""
 
     own = settings.cloudwatch

@@ -25,24 +25,13 @@ from compilewatch.environments import Environments, module_command, worker_varia
 from compilewatch.errors import LauncherError, UsageError
 from compilewatch.extras.profiles import analysis, labelled, messages, records, report
 from compilewatch.extras.profiles.messages import SubjectJob
-from compilewatch.extras.profiles.records import (
-    EAGER,
-    BatchPoint,
-    InferenceOptions,
-    InferenceProfile,
-    Machine,
-    SettingFix,
-    TargetProfile,
-    eager_of,
-    target_kind,
-)
 from compilewatch.extras.profiles.store import ProfileFolder, StoredProfile
 from compilewatch.launchers.peer import Peer
 from compilewatch.records import Phase, Status
 
 INDUCTOR = "inductor"
 
-TARGETS = (EAGER, INDUCTOR, "xla")
+TARGETS = (records.EAGER, INDUCTOR, "xla")
 """What inference can be profiled on."""
 
 LEAST_ROUNDS = 3
@@ -156,7 +145,9 @@ class ProfileServerClient:
 def environment_of(target: str) -> str:
     """The environment in which a target is profiled: the one that it names, or its default."""
     kind, _, named = target.partition("@")
-    return named or (core.DEFAULT_ENVIRONMENT if kind == EAGER else default_environment(kind))
+    return named or (
+        core.DEFAULT_ENVIRONMENT if kind == records.EAGER else default_environment(kind)
+    )
 
 
 class Profilers(ExitStack):
@@ -169,8 +160,8 @@ class Profilers(ExitStack):
         self._of: dict[str, ProfileServerClient] = {}
         try:
             for name in dict.fromkeys(map(environment_of, targets)):
-                kinds = [target_kind(t) for t in targets if environment_of(t) == name]
-                compiled = [kind for kind in kinds if kind != EAGER]
+                kinds = [records.target_kind(t) for t in targets if environment_of(t) == name]
+                compiled = [kind for kind in kinds if kind != records.EAGER]
                 server = ProfileServerClient(name, compiled, environments, device)
                 self._of[name] = self.enter_context(server)
         except BaseException:
@@ -183,7 +174,7 @@ class Profilers(ExitStack):
 
 def canonical(target: str) -> str:
     """The name of a target without an environment that is its default one."""
-    kind = target_kind(target)
+    kind = records.target_kind(target)
     return kind if environment_of(target) == environment_of(kind) else target
 
 
@@ -216,7 +207,7 @@ class RunningSubject:
         self.number = number
         self.target = target
         self.server = server
-        self.point = BatchPoint(batch_size=size, status=Status.PASS)
+        self.point = records.BatchPoint(batch_size=size, status=Status.PASS)
         self.prepared: messages.Prepared | None = None
         self.wall: list[tuple[float, ...]] = []
         self.cpu: list[tuple[float, ...]] = []
@@ -227,7 +218,7 @@ class RunningSubject:
 
     @property
     def kind(self) -> str:
-        return target_kind(self.target)
+        return records.target_kind(self.target)
 
     def ask(
         self,
@@ -249,7 +240,7 @@ class RunningSubject:
 
     def measure(self, step: str, deadline_seconds: float, **options: Any) -> None:
         """Let the subject do a step that adds figures to its point. Raises SubjectError."""
-        self.point = self.ask(step, BatchPoint, deadline_seconds, **options)
+        self.point = self.ask(step, records.BatchPoint, deadline_seconds, **options)
 
     def failed(self, error: SubjectError) -> None:
         failure = msgspec.structs.asdict(error.failure)
@@ -270,7 +261,7 @@ class Inference:
     def __init__(
         self,
         request: core.Request,
-        options: InferenceOptions,
+        options: records.InferenceOptions,
         profilers: Profilers,
         folder: ProfileFolder,
         on_step: ReportStep,
@@ -285,7 +276,7 @@ class Inference:
         self.data = data
         self.samples: list[records.Samples] = []
         self._prepared: dict[str, messages.Prepared] = {}
-        self._points: dict[str, list[BatchPoint]] = {t: [] for t in options.targets}
+        self._points: dict[str, list[records.BatchPoint]] = {t: [] for t in options.targets}
         self._extras: dict[str, dict[str, Any]] = {t: {} for t in options.targets}
         self._notes: list[str] = []
         self._limits = request.deadlines
@@ -294,7 +285,7 @@ class Inference:
         self._done = 0.0
         self._number = 0
 
-    def run(self, profile_id: str) -> InferenceProfile:
+    def run(self, profile_id: str) -> records.InferenceProfile:
         """Measure everything and return the profile; nothing is stored but traces."""
         started, machine = core.now(), this_machine()
         load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
@@ -309,7 +300,7 @@ class Inference:
             if not facts:  # those of the first target
                 machine = msgspec.structs.replace(machine, device=prepared.device)
                 known = msgspec.structs.asdict(prepared).items()
-                facts = {k: v for k, v in known if k in InferenceProfile.__struct_fields__}
+                facts = {k: v for k, v in known if k in records.InferenceProfile.__struct_fields__}
             if prepared.parameters != facts["parameters"]:
                 self._notes.append(
                     f"the model has {prepared.parameters:,} parameters on {target} and "
@@ -317,7 +308,7 @@ class Inference:
                     "different models"
                 )
         model = self.request.model
-        return InferenceProfile(
+        return records.InferenceProfile(
             id=profile_id,
             key=profile_key(self.request, self.options, machine),
             model=model.name,
@@ -335,10 +326,10 @@ class Inference:
             **facts,
         )
 
-    def _target(self, name: str) -> TargetProfile:
+    def _target(self, name: str) -> records.TargetProfile:
         environment = self._profilers.of(name).environment
         points = tuple(self._points[name])
-        return TargetProfile(
+        return records.TargetProfile(
             target=name,
             software=records.Software(
                 environment=environment.name,
@@ -383,11 +374,11 @@ class Inference:
                 subject.end()
                 self._points[subject.target].append(subject.point)
 
-    def _refused(self, target: str, size: int) -> BatchPoint | None:
+    def _refused(self, target: str, size: int) -> records.BatchPoint | None:
         """Why a batch size is not tried, from what smaller ones ended with."""
         earlier, known = self._points[target], self._prepared.get(target)
         if earlier and known is not None and known.is_fixed:
-            return BatchPoint(
+            return records.BatchPoint(
                 batch_size=size,
                 status=Status.UNSUPPORTED,
                 phase=Phase.INPUTS,
@@ -401,7 +392,7 @@ class Inference:
                 detail = f"not tried: batch {point.batch_size} already ran out of memory"
             elif point.status is Status.UNSUPPORTED:
                 detail = point.detail
-            return BatchPoint(batch_size=size, status=Status.SKIPPED, detail=detail)
+            return records.BatchPoint(batch_size=size, status=Status.SKIPPED, detail=detail)
         return None
 
     def _start(
@@ -493,7 +484,7 @@ class Inference:
         self.samples += samples.values()
         first: dict[str, RunningSubject] = {}
         for subject in measured:
-            eager = eager_of(subject.target, samples)
+            eager = records.eager_of(subject.target, samples)
             if eager is not None and eager != subject.target:
                 own = samples[subject.target]
                 subject.point = analysis.with_speedup(subject.point, own, samples[eager])
@@ -510,7 +501,11 @@ class Inference:
         generates = subject.prepared is not None and subject.prepared.generates
         steps: tuple[tuple[str, bool, Callable[[], None]], ...] = (
             ("memory", True, lambda: self._memory(subject)),
-            ("comparison with eager mode", subject.kind != EAGER, lambda: self._numerics(subject)),
+            (
+                "comparison with eager mode",
+                subject.kind != records.EAGER,
+                lambda: self._numerics(subject),
+            ),
             (
                 "trace of a call",
                 inductor and self.options.device == CPU,
@@ -536,7 +531,7 @@ class Inference:
 
     def _memory(self, subject: RunningSubject) -> None:
         limit = self._limits.profile_seconds
-        subject.point, note = subject.ask("memory", tuple[BatchPoint, str], limit)
+        subject.point, note = subject.ask("memory", tuple[records.BatchPoint, str], limit)
         if note and note not in self._notes:
             self._notes.append(note)
 
@@ -600,9 +595,9 @@ class Inference:
 
     def _setting_fix(
         self, base: RunningSubject, changed: RunningSubject, setting: str
-    ) -> SettingFix:
+    ) -> records.SettingFix:
         before, limit = base.point, self._limits.profile_seconds
-        fix = SettingFix(
+        fix = records.SettingFix(
             setting=setting,
             breaks_before=before.graph_breaks or 0,
             breaks_after=changed.point.graph_breaks or 0,
@@ -642,7 +637,7 @@ class Inference:
         """Classify the complete file on eager mode and on Inductor, and score both."""
         predicted: dict[str, list[int]] = {}
         for target in self.options.targets:
-            if target_kind(target) not in (EAGER, INDUCTOR):
+            if records.target_kind(target) not in (records.EAGER, INDUCTOR):
                 continue
             subject = self._start(target, CLASSIFIER_BATCH, texts=data.texts)
             try:
@@ -656,7 +651,7 @@ class Inference:
                 continue
             finally:
                 subject.end()
-            known = eager_of(target, predicted)
+            known = records.eager_of(target, predicted)
             self._extras[target]["accuracy"] = labelled.accuracy_of(
                 truth,
                 predicted[target],
@@ -698,7 +693,9 @@ def profile_model(progress: Inference, profile_id: str) -> StoredProfile:
     return StoredProfile(profile=profile, folder=folder.path)
 
 
-def profile_key(request: core.Request, options: InferenceOptions, machine: Machine) -> str:
+def profile_key(
+    request: core.Request, options: records.InferenceOptions, machine: records.Machine
+) -> str:
     """A digest of model, options and machine, but not of the software.
 
     The software is what two profiles with one key are compared for. The content of a person's own
@@ -710,7 +707,7 @@ def profile_key(request: core.Request, options: InferenceOptions, machine: Machi
     return core.digest(msgspec.to_builtins(facts))
 
 
-def this_machine() -> Machine:
+def this_machine() -> records.Machine:
     """Describe this machine, without its GPU."""
     import psutil
 
@@ -719,7 +716,7 @@ def this_machine() -> Machine:
         known = _CPU.search(Path("/proc/cpuinfo").read_text())
         cpu = known[1].strip() if known else cpu
     allowed = getattr(os, "sched_getaffinity", None)  # Linux only
-    return Machine(
+    return records.Machine(
         cpu=cpu,
         cores=len(allowed(0)) if allowed else os.cpu_count() or 1,
         memory_bytes=int(psutil.virtual_memory().total),
@@ -727,7 +724,7 @@ def this_machine() -> Machine:
     )
 
 
-def busy_note(machine: Machine, seen: float | None) -> str | None:
+def busy_note(machine: records.Machine, seen: float | None) -> str | None:
     """A sentence on a machine that is too busy for times that mean something."""
     if seen is None or seen <= BUSY * machine.cores:
         return None

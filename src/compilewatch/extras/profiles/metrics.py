@@ -11,11 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from compilewatch.extras.profiles.records import (
-    InferenceProfile,
-    TargetProfile,
-    Verdict,
-)
+from compilewatch.extras.profiles import records
 from compilewatch.sinks.prometheus import RUN, Definition, registry
 
 if TYPE_CHECKING:
@@ -110,7 +106,7 @@ def samples(part: RunProfiles) -> Iterator[Sample]:
     yield from _changes(part, shown)
 
 
-def of_profiles(profiles: Sequence[InferenceProfile]) -> Iterator[Sample]:
+def of_profiles(profiles: Sequence[records.InferenceProfile]) -> Iterator[Sample]:
     """Yield the samples of profiles without a comparison."""
     shown = _ranked(profiles)
     detailed = len(shown) <= DETAILED_MODELS
@@ -125,12 +121,12 @@ def of_profiles(profiles: Sequence[InferenceProfile]) -> Iterator[Sample]:
     yield from (("compilewatch_profiles", labels, count) for labels, count in counted.items())
 
 
-def _ranked(profiles: Sequence[InferenceProfile]) -> list[InferenceProfile]:
+def _ranked(profiles: Sequence[records.InferenceProfile]) -> list[records.InferenceProfile]:
     return sorted(profiles, key=lambda p: (-(p.downloads or 0), p.model))
 
 
 def _of_target(
-    profile: InferenceProfile, target: TargetProfile, *, detailed: bool
+    profile: records.InferenceProfile, target: records.TargetProfile, *, detailed: bool
 ) -> Iterator[Sample]:
     who = (profile.model, profile.family, target.target)
     best = next((p for p in target.points if p.batch_size == target.best_batch_size), None)
@@ -165,10 +161,10 @@ def _changes(part: RunProfiles, shown: Mapping[str, str]) -> Iterator[Sample]:
     for compared in part.changes:
         worst: dict[str, float] = {}
         for point in compared.points:
-            slower, judged = (point.target, Verdict.SLOWER.value), point.judgement
+            slower, judged = (point.target, records.Verdict.SLOWER.value), point.judgement
             counts[point.target, judged.verdict.value] += 1
             counts[slower] += 0  # A measured zero is exported: an alert must see it fall to that.
-            if judged.verdict is Verdict.SLOWER and compared.model in shown:
+            if judged.verdict is records.Verdict.SLOWER and compared.model in shown:
                 worst[point.target] = max(judged.ratio or 1.0, worst.get(point.target, 0.0))
         for target, ratio in worst.items():
             who = (compared.model, shown[compared.model], target)
@@ -177,7 +173,7 @@ def _changes(part: RunProfiles, shown: Mapping[str, str]) -> Iterator[Sample]:
         yield "compilewatch_profile_changes", labels, count
 
 
-def push_profile(gateway: Gateway, profile: InferenceProfile) -> str:
+def push_profile(gateway: Gateway, profile: records.InferenceProfile) -> str:
     """Replace the group of a model that was profiled on its own. Raises SinkError."""
     from compilewatch.sinks.pushgateway import JOB  # its packages are those of another extra
 

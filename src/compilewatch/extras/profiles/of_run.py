@@ -10,15 +10,9 @@ import msgspec
 
 from compilewatch.environments import Environments
 from compilewatch.errors import LauncherError
+from compilewatch.extras.profiles import records
 from compilewatch.extras.profiles.analysis import compare_profiles
 from compilewatch.extras.profiles.measurement import Inference, Profilers, profile_model
-from compilewatch.extras.profiles.records import (
-    EAGER,
-    InferenceOptions,
-    InferenceProfile,
-    ProfileComparison,
-    Verdict,
-)
 from compilewatch.extras.profiles.report import PAGE
 from compilewatch.extras.profiles.store import PREFIX, ProfileFolder, StoredProfile, read_profiles
 from compilewatch.files import safe_name
@@ -26,8 +20,8 @@ from compilewatch.launchers import Observer
 from compilewatch.records import Depth, Link, Mode, Request, Result, Status, Tier
 from compilewatch.store import StoredRun
 
-OPTIONS = InferenceOptions(
-    targets=(EAGER, "inductor"),
+OPTIONS = records.InferenceOptions(
+    targets=(records.EAGER, "inductor"),
     batch_sizes=(1, 8),
     max_length=32,
     size="reduced",
@@ -90,8 +84,8 @@ def profile_run(
 class RunProfiles:
     """The inference profiles of a run, and how they differ from those of the baseline."""
 
-    profiles: tuple[InferenceProfile, ...]
-    changes: tuple[ProfileComparison, ...] = ()
+    profiles: tuple[records.InferenceProfile, ...]
+    changes: tuple[records.ProfileComparison, ...] = ()
 
     def links(self, model: str) -> Iterator[Link]:
         """Yield a link to the profile of a model, if it has one."""
@@ -116,7 +110,7 @@ def view_of_run(stored: StoredRun, baseline: StoredRun | None) -> tuple[RunProfi
 
 def compared_with(
     new: Iterable[StoredProfile], old: Iterable[StoredProfile]
-) -> tuple[ProfileComparison, ...]:
+) -> tuple[records.ProfileComparison, ...]:
     """Compare the profiles of a run with those of its baseline, model by model."""
     olds, news = ({stored.profile.model: stored for stored in side} for side in (old, new))
     return tuple(
@@ -127,10 +121,10 @@ def compared_with(
     )
 
 
-def slower_notes(compared: Sequence[ProfileComparison]) -> Iterator[str]:
+def slower_notes(compared: Sequence[records.ProfileComparison]) -> Iterator[str]:
     """One line for each model that is slower than in the baseline, beyond noise."""
     for comparison in compared:
-        if points := comparison.of(Verdict.SLOWER):
+        if points := comparison.of(records.Verdict.SLOWER):
             changes = ", ".join(
                 f"{p.target} at batch {p.batch_size} {(p.judgement.ratio or 1) - 1:+.0%}"
                 for p in points

@@ -21,22 +21,8 @@ import msgspec
 
 from compilewatch.contract.processes import resident_bytes
 from compilewatch.errors import did_you_mean
-from compilewatch.extras.profiles.training import (
-    CONFIG_FILE,
-    OPERATORS_FILE,
-    STEPS_FILE,
-    SUMMARY_FILE,
-    TRACE_FILE,
-    OperatorStat,
-    Stage,
-    Step,
-    TrainingConfig,
-    TrainingSummary,
-    WrittenFile,
-    dominant_stage,
-    metrics,
-    stage_times,
-)
+from compilewatch.extras.profiles import training
+from compilewatch.extras.profiles.training import STEPS_FILE, TRACE_FILE
 from compilewatch.files import append_all, lock, replace, sync, sync_folder
 from compilewatch.records import Record, new_run_id, now
 
@@ -133,24 +119,24 @@ class Profiler:
             self._quietly("the profile cannot be completed", lambda: self._finish(failure))
             self._quietly("the profile cannot be closed", self._folder.close)
 
-    def stage(self, name: str | Stage) -> AbstractContextManager[None]:
+    def stage(self, name: str | training.Stage) -> AbstractContextManager[None]:
         """Return the context of one stage of the step; see `Stage` for the names."""
         if not self._running():
             return nullcontext()
         try:
-            stage = Stage(name)
+            stage = training.Stage(name)
         except ValueError:
-            known = [member.value for member in Stage]
+            known = [member.value for member in training.Stage]
             hint = did_you_mean(str(name), known) or f"; known: {', '.join(known)}"
             self._problem(f"no stage {name!r}, which counts as other{hint}")
-            stage = Stage.OTHER
+            stage = training.Stage.OTHER
         return self._stage(stage)
 
     def data(self, batches: Iterable[T]) -> Iterator[T]:
         """Yield the batches; the time that each takes counts as the stage `data`."""
         iterator = iter(batches)
         while True:
-            with self.stage(Stage.DATA):
+            with self.stage(training.Stage.DATA):
                 try:
                     batch = next(iterator)
                 except StopIteration:
@@ -181,7 +167,7 @@ class Profiler:
         torch: Any = sys.modules.get("torch")
         model, target, settings = self._about
         cuda = torch is not None and torch.cuda.is_available()
-        config = TrainingConfig(
+        config = training.TrainingConfig(
             id=folder.path.name,
             started_at=now(),
             pid=self._pid,
@@ -227,7 +213,7 @@ class Profiler:
             size = self._quietly(
                 "`samples` cannot be read", lambda: None if samples is None else int(samples)
             )
-            step = Step(
+            step = training.Step(
                 index=index,
                 at_seconds=self._step_began,
                 wall_seconds=wall,
@@ -286,7 +272,7 @@ class Profiler:
         try:
             trace.export_chrome_trace(str(temporary))
             temporary.replace(folder / TRACE_FILE)
-            replace(folder / OPERATORS_FILE, operators_csv(trace.key_averages()).encode())
+            replace(folder / training.OPERATORS_FILE, operators_csv(trace.key_averages()).encode())
         finally:
             # On a full disk, Kineto leaves a temporary file of its own, which stays open.
             for left in folder.glob(f".{TRACE_FILE}*"):
@@ -296,21 +282,21 @@ class Profiler:
     def _finish(self, error: str | None) -> None:
         assert self._folder is not None
         data = (self._folder.path / STEPS_FILE).read_bytes()
-        steps = msgspec.json.Decoder(Step).decode_lines(data[: data.rfind(b"\n") + 1])
+        steps = msgspec.json.Decoder(training.Step).decode_lines(data[: data.rfind(b"\n") + 1])
         if not steps:
             self._problem("no step was recorded: call profiler.step() at the end of each step")
-        times = stage_times(steps, self._warm_up)
+        times = training.stage_times(steps, self._warm_up)
         self._folder.write("stage_times.json", times)
-        self._folder.write("metrics.json", metrics(steps, self._warm_up))
+        self._folder.write("metrics.json", training.metrics(steps, self._warm_up))
         self._folder.finish(
-            TrainingSummary(
+            training.TrainingSummary(
                 id=self._folder.path.name,
                 state="finished" if error is None else "failed",
                 finished_at=now(),
                 steps=len(steps),
                 error=error,
                 steps_lost=self._lost,
-                dominant_stage=dominant_stage(times),
+                dominant_stage=training.dominant_stage(times),
                 problems=tuple(self.problems),
                 files={},
             )
@@ -319,7 +305,7 @@ class Profiler:
     # --- stages ---
 
     @contextmanager
-    def _stage(self, stage: Stage) -> Iterator[None]:
+    def _stage(self, stage: training.Stage) -> Iterator[None]:
         self._clock.enter(stage)
         try:
             with self._annotated(stage.value):
@@ -396,15 +382,15 @@ class TrainingFolder:
         self._steps = -1
         self._synced = time.monotonic()
 
-    def begin(self, config: TrainingConfig) -> None:
+    def begin(self, config: training.TrainingConfig) -> None:
         """Write `config.json`, and lock the empty `steps.jsonl`."""
-        self.write(CONFIG_FILE, config)
+        self.write(training.CONFIG_FILE, config)
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self._steps = os.open(self.path / STEPS_FILE, flags, 0o644)
         lock(self._steps, seconds=0.0)
         sync_folder(self.path)
 
-    def append(self, step: Step) -> None:
+    def append(self, step: training.Step) -> None:
         """Append one line, which other processes can read when this returns."""
         if self._steps < 0:
             raise OSError(f"{STEPS_FILE} is not open")
@@ -418,17 +404,21 @@ class TrainingFolder:
         data = msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
         replace(self.path / name, data, durable=True)
 
-    def finish(self, summary: TrainingSummary) -> None:
+    def finish(self, summary: training.TrainingSummary) -> None:
         """Write the summary, which makes the profile complete."""
         if self._steps >= 0:
             sync(self._steps)
         written = {}
         for path in sorted(self.path.iterdir()):
-            if path.is_file() and not path.name.startswith(".") and path.name != SUMMARY_FILE:
+            if (
+                path.is_file()
+                and not path.name.startswith(".")
+                and path.name != training.SUMMARY_FILE
+            ):
                 with path.open("rb") as file:
                     digest = hashlib.file_digest(file, "sha256").hexdigest()
-                written[path.name] = WrittenFile(bytes=path.stat().st_size, sha256=digest)
-        self.write(SUMMARY_FILE, msgspec.structs.replace(summary, files=written))
+                written[path.name] = training.WrittenFile(bytes=path.stat().st_size, sha256=digest)
+        self.write(training.SUMMARY_FILE, msgspec.structs.replace(summary, files=written))
         sync_folder(self.path)
 
     def close(self) -> None:
@@ -447,32 +437,32 @@ class StageClock:
     """
 
     def __init__(self) -> None:
-        self._open: list[Stage] = []
-        self._seconds: dict[Stage, float] = {}
+        self._open: list[training.Stage] = []
+        self._seconds: dict[training.Stage, float] = {}
         self._since = self._began = time.perf_counter()
 
     def _charge(self, now: float) -> None:
         """Count the time since the last change for the innermost open stage."""
-        stage = self._open[-1] if self._open else Stage.OTHER
+        stage = self._open[-1] if self._open else training.Stage.OTHER
         self._seconds[stage] = self._seconds.get(stage, 0.0) + now - self._since
         self._since = now
 
-    def enter(self, stage: Stage) -> None:
+    def enter(self, stage: training.Stage) -> None:
         self._charge(time.perf_counter())
         self._open.append(stage)
 
-    def leave(self, stage: Stage) -> None:
+    def leave(self, stage: training.Stage) -> None:
         self._charge(time.perf_counter())
         if stage in self._open:
             # Stages that generators left open end with the one around them.
             del self._open[len(self._open) - 1 - self._open[::-1].index(stage) :]
 
-    def end_step(self) -> tuple[float, dict[Stage, float]]:
+    def end_step(self) -> tuple[float, dict[training.Stage, float]]:
         """Return the seconds of the step that ends now and those of its stages."""
         now = time.perf_counter()
         self._charge(now)
         wall, seconds = now - self._began, self._seconds
-        return wall, {stage: seconds[stage] for stage in Stage if stage in seconds}
+        return wall, {stage: seconds[stage] for stage in training.Stage if stage in seconds}
 
     def begin_step(self) -> None:
         """Begin the next step; the time since `end_step` belongs to no step."""
@@ -484,7 +474,7 @@ def operators_csv(averages: Any) -> str:
     """The rows of `key_averages()`, most time of their own first. Times are in microseconds."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(OperatorStat.__struct_fields__)
+    writer.writerow(training.OperatorStat.__struct_fields__)
     for row in sorted(averages, key=lambda e: (-e.self_cpu_time_total, e.key)):
         times = (row.self_cpu_time_total, row.cpu_time_total)
         device = (row.self_device_time_total, row.device_time_total)

@@ -8,14 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 
-from compilewatch.records import (
-    Accuracy,
-    Numerics,
-    Phase,
-    Record,
-    Status,
-    TensorSummary,
-)
+from compilewatch import records
 
 PROFILE_VERSION = 1
 """Version of the lines of `profiles.jsonl`."""
@@ -42,7 +35,7 @@ def eager_of(target: str, targets: Iterable[str]) -> str | None:
     return eager[0] if eager else None
 
 
-class Machine(Record, frozen=True, kw_only=True):
+class Machine(records.Record, frozen=True, kw_only=True):
     """The machine of a profile. Times of one machine say nothing about another."""
 
     cpu: str
@@ -52,7 +45,7 @@ class Machine(Record, frozen=True, kw_only=True):
     device: str = "cpu"
 
 
-class Software(Record, frozen=True, kw_only=True):
+class Software(records.Record, frozen=True, kw_only=True):
     """The software that a target ran on; `digest` is that of the environment."""
 
     environment: str
@@ -63,7 +56,7 @@ class Software(Record, frozen=True, kw_only=True):
     compilewatch: str = ""
 
 
-class Timing(Record, frozen=True, kw_only=True):
+class Timing(records.Record, frozen=True, kw_only=True):
     """Statistics of repeated measurements; the measured values are in a file of the profile.
 
     The confidence interval is that of the median, at 95 %. Percentiles are None where there are too
@@ -86,7 +79,7 @@ class Timing(Record, frozen=True, kw_only=True):
     stable: bool = True
 
 
-class Memory(Record, frozen=True, kw_only=True):
+class Memory(records.Record, frozen=True, kw_only=True):
     """Memory of one call of one batch, in a process that does nothing else.
 
     `rss_peak_bytes` is the largest resident set, with the interpreter, torch and the model;
@@ -103,7 +96,7 @@ class Memory(Record, frozen=True, kw_only=True):
     device_used_bytes: int | None = None
 
 
-class Segments(Record, frozen=True, kw_only=True):
+class Segments(records.Record, frozen=True, kw_only=True):
     """Where one call spends its time, exclusively: the parts sum to `call_seconds`.
 
     `graph_seconds`: compiled graphs. `guard_seconds`: looking for the compiled code of a frame.
@@ -132,7 +125,7 @@ class Segments(Record, frozen=True, kw_only=True):
         }
 
 
-class BreakCost(Record, frozen=True, kw_only=True):
+class BreakCost(records.Record, frozen=True, kw_only=True):
     """What one graph break costs in each call, exclusively, by its place.
 
     `compile_ids` are the frames whose compiled code ends at this break. `share` is the part of the
@@ -158,7 +151,7 @@ class BreakCost(Record, frozen=True, kw_only=True):
         return self.guard_seconds + self.python_seconds + self.eager_seconds
 
 
-class SettingFix(Record, frozen=True, kw_only=True):
+class SettingFix(records.Record, frozen=True, kw_only=True):
     """What a setting of torch.compile that prevents graph breaks saves, measured alternately.
 
     `removed` are the fingerprints of the breaks that it prevents. The interval
@@ -187,7 +180,7 @@ class Verdict(StrEnum):
     UNCLEAR = "unclear"
 
 
-class SpeedJudgement(Record, frozen=True, kw_only=True):
+class SpeedJudgement(records.Record, frozen=True, kw_only=True):
     """What two series of rounds say about each other.
 
     `ratio` is the time after divided by the time before, with its interval at 95 %. `unclear` means
@@ -202,7 +195,7 @@ class SpeedJudgement(Record, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class BatchPoint(Record, frozen=True, kw_only=True):
+class BatchPoint(records.Record, frozen=True, kw_only=True):
     """One target at one batch size.
 
     `status` is `pass` where it was measured; `phase` and `detail` say where it ended otherwise.
@@ -216,8 +209,8 @@ class BatchPoint(Record, frozen=True, kw_only=True):
     """
 
     batch_size: int
-    status: Status
-    phase: Phase = Phase.PROFILE
+    status: records.Status
+    phase: records.Phase = records.Phase.PROFILE
     detail: str = ""
     latency: Timing | None = None
     samples_per_second: float | None = None
@@ -236,7 +229,7 @@ class BatchPoint(Record, frozen=True, kw_only=True):
     graphs: int | None = None
     graph_breaks: int | None = None
     against_first: SpeedJudgement | None = None
-    numerics: Numerics | None = None
+    numerics: records.Numerics | None = None
     segments: Segments | None = None
     breaks: tuple[BreakCost, ...] = ()
 
@@ -250,7 +243,7 @@ class BatchPoint(Record, frozen=True, kw_only=True):
         return 1 / median if median else None
 
 
-class TextGeneration(Record, frozen=True, kw_only=True):
+class TextGeneration(records.Record, frozen=True, kw_only=True):
     """Generating text: one call over the prompt, then one call for each further token."""
 
     batch_size: int
@@ -262,7 +255,7 @@ class TextGeneration(Record, frozen=True, kw_only=True):
     decode_tokens_per_second: float
 
 
-class OpStat(Record, frozen=True, kw_only=True):
+class OpStat(records.Record, frozen=True, kw_only=True):
     """One operator as `torch.profiler` sums it up (`key_averages`)."""
 
     name: str
@@ -274,7 +267,7 @@ class OpStat(Record, frozen=True, kw_only=True):
     self_device_seconds: float | None = None
 
 
-class TargetProfile(Record, frozen=True, kw_only=True):
+class TargetProfile(records.Record, frozen=True, kw_only=True):
     """One target of a profile, with all batch sizes."""
 
     target: str
@@ -283,12 +276,12 @@ class TargetProfile(Record, frozen=True, kw_only=True):
     best_batch_size: int | None = None
     setting_fixes: tuple[SettingFix, ...] = ()
     generation: TextGeneration | None = None
-    accuracy: Accuracy | None = None
+    accuracy: records.Accuracy | None = None
     operators: tuple[OpStat, ...] = ()
     detail: str = ""
 
 
-class InferenceOptions(Record, frozen=True, kw_only=True):
+class InferenceOptions(records.Record, frozen=True, kw_only=True):
     """How a profile was measured. All of it is part of the key.
 
     A target may name its environment: `inductor@torch-2.13`. `device` is `cpu` or `cuda`.
@@ -307,7 +300,9 @@ class InferenceOptions(Record, frozen=True, kw_only=True):
     max_seconds: float = 20.0
 
 
-class InferenceProfile(Record, frozen=True, kw_only=True, tag_field="kind", tag="inference"):
+class InferenceProfile(
+    records.Record, frozen=True, kw_only=True, tag_field="kind", tag="inference"
+):
     """One model, its cost at run time, on one machine.
 
     `key` is a hash of the model, the options and the machine, but not of the software: profiles
@@ -330,7 +325,7 @@ class InferenceProfile(Record, frozen=True, kw_only=True, tag_field="kind", tag=
     parameters: int | None = None
     trainable_parameters: int | None = None
     model_bytes: int | None = None
-    inputs: tuple[TensorSummary, ...] = ()
+    inputs: tuple[records.TensorSummary, ...] = ()
     inputs_strategy: str = ""
     tokens_per_sample: int | None = None
     load: float | None = None
@@ -349,7 +344,7 @@ class InferenceProfile(Record, frozen=True, kw_only=True, tag_field="kind", tag=
         return next((target for target in self.targets if target.target == name), None)
 
 
-class Samples(Record, frozen=True, kw_only=True):
+class Samples(records.Record, frozen=True, kw_only=True):
     """The measured values of one target at one batch size, by round, in the order of time."""
 
     target: str
@@ -358,7 +353,7 @@ class Samples(Record, frozen=True, kw_only=True):
     cpu_seconds: tuple[tuple[float, ...], ...]
 
 
-class PointChange(Record, frozen=True, kw_only=True):
+class PointChange(records.Record, frozen=True, kw_only=True):
     """One target at one batch size, in two profiles.
 
     `measure` says which time was compared. `relative` is the change relative to eager mode, each
@@ -376,7 +371,7 @@ class PointChange(Record, frozen=True, kw_only=True):
     memory_after_bytes: int | None = None
 
 
-class ProfileComparison(Record, frozen=True, kw_only=True):
+class ProfileComparison(records.Record, frozen=True, kw_only=True):
     """Two profiles of one model. `obstacle` says why no times were compared, if so."""
 
     model: str

@@ -16,19 +16,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from compilewatch.extras.profiles import analysis
-from compilewatch.extras.profiles.records import (
-    EAGER,
-    BatchPoint,
-    BreakCost,
-    InferenceProfile,
-    OpStat,
-    Samples,
-    SettingFix,
-    Software,
-    TargetProfile,
-    target_kind,
-)
+from compilewatch.extras.profiles import analysis, records
+from compilewatch.extras.profiles.records import Software, target_kind
 from compilewatch.records import Accuracy, GraphBreak
 from compilewatch.report import charts, wording
 from compilewatch.report.html import CHART_WIDTHS, environment, source_code
@@ -65,7 +54,7 @@ def _ratio_words(ratio: float | None, low: float | None, high: float | None) -> 
     return f"{ratio:.2f} ×{span}"
 
 
-def speedup_words(point: BatchPoint) -> str:
+def speedup_words(point: records.BatchPoint) -> str:
     return _ratio_words(point.speedup, point.speedup_low, point.speedup_high)
 
 
@@ -79,7 +68,7 @@ def accuracy_words(scores: Accuracy) -> str:
     return f"{text}; {scores.disagreements:,} predicted otherwise than in eager mode"
 
 
-def break_even_words(point: BatchPoint) -> str:
+def break_even_words(point: records.BatchPoint) -> str:
     calls = f"{point.break_even_calls_cold or 0:,.0f} calls"
     text = f"compiling pays after {calls} of batch {point.batch_size}"
     if point.break_even_calls_warm is None:
@@ -87,7 +76,7 @@ def break_even_words(point: BatchPoint) -> str:
     return f"{text}, after {point.break_even_calls_warm:,.0f} with filled caches"
 
 
-def against_first_words(target: str, point: BatchPoint) -> str:
+def against_first_words(target: str, point: records.BatchPoint) -> str:
     """`takes 1.05 × the time of inductor in the first environment (1.03 to 1.07) at batch 8`."""
     judged = point.against_first
     if judged is None or judged.ratio is None:
@@ -98,7 +87,7 @@ def against_first_words(target: str, point: BatchPoint) -> str:
     return f"{text}; no claim: {judged.reason}" if judged.reason else text
 
 
-def setting_fix_words(fix: SettingFix) -> str:
+def setting_fix_words(fix: records.SettingFix) -> str:
     """The breaks that a setting removes, and what that saves."""
     breaks = f"{fix.breaks_before} → {fix.breaks_after} graph breaks"
     if fix.saving_seconds is None:
@@ -112,7 +101,7 @@ def setting_fix_words(fix: SettingFix) -> str:
     return f"{breaks}; no saving that is certain ({span})"
 
 
-def break_cost_words(cost: BreakCost) -> str:
+def break_cost_words(cost: records.BreakCost) -> str:
     """`1.2 ms (8 %): Python 0.9 ms, guards 0.2 ms, operators 0.1 ms`."""
     return (
         f"{milliseconds(cost.seconds)} ({cost.share:.1%}): "
@@ -132,7 +121,7 @@ def _times(value: float | None, factor: float) -> float | None:
     return value * factor if value is not None else None
 
 
-def _value(point: BatchPoint, path: str) -> Any:
+def _value(point: records.BatchPoint, path: str) -> Any:
     """A figure of a point, such as `latency.median_seconds`; None if it was not measured."""
     value: Any = point
     for name in path.split("."):
@@ -172,24 +161,28 @@ COLUMNS: dict[str, tuple[str, float | None]] = {
 """The figures of a point, after its target: where they are, and the factor of their unit."""
 
 
-def _row(target: TargetProfile, point: BatchPoint) -> dict[str, object]:
+def _row(target: records.TargetProfile, point: records.BatchPoint) -> dict[str, object]:
     row: dict[str, object] = {"target": target.target}
     for name, (path, factor) in COLUMNS.items():
         value = _value(point, path)
         row[name] = value if factor is None else _times(value, factor)
-    if target.target == EAGER and point.latency is not None:
+    if target.target == records.EAGER and point.latency is not None:
         row["speedup"] = 1.0
     return row
 
 
-def files(profile: InferenceProfile, samples: Sequence[Samples]) -> Iterator[tuple[str, bytes]]:
+def files(
+    profile: records.InferenceProfile, samples: Sequence[records.Samples]
+) -> Iterator[tuple[str, bytes]]:
     """Yield (name, content) of every file of a profile; the page comes last."""
     yield from figures(profile, samples)
     yield from plots(profile)
     yield from page(profile, samples)
 
 
-def figures(profile: InferenceProfile, samples: Sequence[Samples]) -> Iterator[tuple[str, bytes]]:
+def figures(
+    profile: records.InferenceProfile, samples: Sequence[records.Samples]
+) -> Iterator[tuple[str, bytes]]:
     """Yield (name, content) of the files for other programs, and of the text."""
     yield "raw_values.json", msgspec.json.encode(samples)
     metrics = msgspec.json.encode(baseline_metrics(profile))
@@ -209,13 +202,13 @@ def _csv(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> bytes:
     return out.getvalue().encode()
 
 
-def operators_of(profile: InferenceProfile) -> list[OpStat]:
+def operators_of(profile: records.InferenceProfile) -> list[records.OpStat]:
     """The operators of `profiler_traces/trace.json`, most time of their own first."""
     main = profile.target(analysis.main_traced(profile.options.targets) or "")
     return sorted(main.operators if main else (), key=lambda o: -o.self_cpu_seconds)
 
 
-def baseline_metrics(profile: InferenceProfile) -> dict[str, Any]:
+def baseline_metrics(profile: records.InferenceProfile) -> dict[str, Any]:
     """The main figures: `full_dataset_metrics` of the best target, then every batch size."""
     target, point = analysis.fastest(profile) or (None, None)
     scored, memory = getattr(target, "accuracy", None), getattr(point, "memory", None)
@@ -260,7 +253,7 @@ def baseline_metrics(profile: InferenceProfile) -> dict[str, Any]:
     }
 
 
-def op_stats(operators: Sequence[OpStat]) -> bytes:
+def op_stats(operators: Sequence[records.OpStat]) -> bytes:
     """The operators as `key_averages()` has them, in its units: microseconds and bytes."""
 
     def microseconds(seconds: float | None) -> float | None:
@@ -282,7 +275,7 @@ def op_stats(operators: Sequence[OpStat]) -> bytes:
     return _csv(first, (row.values() for row in (first, *rows)))
 
 
-def summary_report(profile: InferenceProfile) -> str:
+def summary_report(profile: records.InferenceProfile) -> str:
     """The figures as text: Full Dataset Performance, then Batch Size Analysis."""
     lines = [f"Inference profile of {profile.model}", "=" * 70, ""]
     lines += [f"{name:<22}{value}" for name, value in facts(profile)]
@@ -302,7 +295,7 @@ def summary_report(profile: InferenceProfile) -> str:
     return "\n".join(lines) + "\n"
 
 
-def facts(profile: InferenceProfile) -> list[tuple[str, str]]:
+def facts(profile: records.InferenceProfile) -> list[tuple[str, str]]:
     """What was measured, and where, as (name, value)."""
     options, machine = profile.options, profile.machine
     tokens = f", {profile.tokens_per_sample} tokens a sample" if profile.tokens_per_sample else ""
@@ -320,7 +313,7 @@ def facts(profile: InferenceProfile) -> list[tuple[str, str]]:
     ]
 
 
-def _versions(profile: InferenceProfile) -> Iterator[str]:
+def _versions(profile: records.InferenceProfile) -> Iterator[str]:
     """The versions of each environment, after the targets that ran in it."""
     environments: dict[str, tuple[Software, list[str]]] = {}
     for target in profile.targets:
@@ -331,7 +324,7 @@ def _versions(profile: InferenceProfile) -> Iterator[str]:
         yield versions if len(environments) == 1 else f"{', '.join(names)}: {versions}"
 
 
-def answers(profile: InferenceProfile) -> Iterator[tuple[str, str]]:
+def answers(profile: records.InferenceProfile) -> Iterator[tuple[str, str]]:
     """Yield what people look for: the best batch, the bottleneck, the accuracy."""
     best = "nothing was measured"
     if (fastest := analysis.fastest(profile)) is not None:
@@ -369,7 +362,7 @@ POINT_HEADINGS = (
 )
 
 
-def point_rows(profile: InferenceProfile) -> Iterator[tuple[str, ...]]:
+def point_rows(profile: records.InferenceProfile) -> Iterator[tuple[str, ...]]:
     """Yield the main figures of each target and batch size, under `POINT_HEADINGS`."""
     for target, point in profile.points():
         timing, size = point.latency, str(point.batch_size)
@@ -386,7 +379,7 @@ def point_rows(profile: InferenceProfile) -> Iterator[tuple[str, ...]]:
             milliseconds(point.per_sample_seconds),
             rate(point.samples_per_second),
             megabytes(point.memory.rss_peak_bytes if point.memory else None),
-            "1.00 ×" if target.target == EAGER else speedup,
+            "1.00 ×" if target.target == records.EAGER else speedup,
             "numbers differ" if wrong else "" if timing.stable else "unstable",
         )
 
@@ -434,7 +427,7 @@ PANELS = (
 
 
 def svg_charts(
-    profile: InferenceProfile, samples: Sequence[Samples], widths: dict[str, int]
+    profile: records.InferenceProfile, samples: Sequence[records.Samples], widths: dict[str, int]
 ) -> Iterator[tuple[str, bytes]]:
     """Yield (name, SVG) of every chart that has something to show, in each width."""
     for suffix, width in widths.items():
@@ -448,7 +441,7 @@ def svg_charts(
             yield f"charts/spread{suffix}.svg", spread(profile, samples, width)
 
 
-def by_batch(profile: InferenceProfile, panel: Panel, width: int) -> bytes | None:
+def by_batch(profile: records.InferenceProfile, panel: Panel, width: int) -> bytes | None:
     """One line for each target over the batch sizes, from zero; None without a value."""
     sizes = profile.options.batch_sizes
     lines = {
@@ -492,7 +485,7 @@ def by_batch(profile: InferenceProfile, panel: Panel, width: int) -> bytes | Non
     return charts.encoded(svg)
 
 
-def call_parts(profile: InferenceProfile, width: int) -> bytes:
+def call_parts(profile: records.InferenceProfile, width: int) -> bytes:
     """One bar for each batch size: the shares of a call of compiled code."""
     bars = [
         charts.Bar(label=f"{target.target}, batch {point.batch_size}", parts=(*parts.items(),))
@@ -505,7 +498,9 @@ def call_parts(profile: InferenceProfile, width: int) -> bytes:
     )
 
 
-def spread(profile: InferenceProfile, samples: Sequence[Samples], width: int) -> bytes:
+def spread(
+    profile: records.InferenceProfile, samples: Sequence[records.Samples], width: int
+) -> bytes:
     """One row for each series: the median of each round, relative to the median of all."""
     rows, tones = [], charts.target_tones(profile.options.targets)
     for series in samples:
@@ -542,14 +537,14 @@ def spread(profile: InferenceProfile, samples: Sequence[Samples], width: int) ->
 # --- pictures -------------------------------------------------------------------------------------
 
 
-def plots(profile: InferenceProfile) -> Iterator[tuple[str, bytes]]:
+def plots(profile: records.InferenceProfile) -> Iterator[tuple[str, bytes]]:
     """Yield (name, PNG) of both pictures; nothing if nothing was measured."""
     if any(point.latency for _, point in profile.points()):
         yield "plots/batch_size_comparison.png", batch_size_comparison(profile)
         yield "plots/metrics_heatmap.png", metrics_heatmap(profile)
 
 
-def batch_size_comparison(profile: InferenceProfile) -> bytes:
+def batch_size_comparison(profile: records.InferenceProfile) -> bytes:
     """Six panels, one line a target; bars show the 95 % interval of the median."""
     figure = _figure((13.0, 7.6))
     axes = figure.subplots(2, 3)
@@ -576,7 +571,7 @@ def batch_size_comparison(profile: InferenceProfile) -> bytes:
             axis.yaxis.set_major_formatter("{x:,g}")
             axis.yaxis.set_minor_formatter("{x:,g}")
         elif panel.name == "speedup":
-            axis.axhline(1, color=charts.PROFILE_TONES[EAGER], linewidth=1, linestyle="--")
+            axis.axhline(1, color=charts.PROFILE_TONES[records.EAGER], linewidth=1, linestyle="--")
             axis.set_ylim(min(axis.get_ylim()[0], 0.9), axis.get_ylim()[1] * 1.05)
         else:
             axis.set_ylim(0, axis.get_ylim()[1] * 1.05)
@@ -591,7 +586,7 @@ def batch_size_comparison(profile: InferenceProfile) -> bytes:
     return _png(figure)
 
 
-def metrics_heatmap(profile: InferenceProfile) -> bytes:
+def metrics_heatmap(profile: records.InferenceProfile) -> bytes:
     """Each figure by target and batch size, as a share of its largest value."""
     columns = [(t.target, p) for t, p in profile.points() if p.latency]
     rows = [(panel, _scaled(panel, [p for _, p in columns])) for panel in PANELS]
@@ -614,11 +609,11 @@ def metrics_heatmap(profile: InferenceProfile) -> bytes:
     return _png(figure)
 
 
-def _scaled(panel: Panel, points: Sequence[BatchPoint]) -> list[float | None]:
+def _scaled(panel: Panel, points: Sequence[records.BatchPoint]) -> list[float | None]:
     return [_times(_value(point, panel.path), panel.factor) for point in points]
 
 
-def _errors(panel: Panel, points: Sequence[BatchPoint]) -> list[list[float]]:
+def _errors(panel: Panel, points: Sequence[records.BatchPoint]) -> list[list[float]]:
     """How far the interval of the median reaches below and above it, in the unit of the panel."""
     below, above = [], []
     for point in points:
@@ -630,7 +625,7 @@ def _errors(panel: Panel, points: Sequence[BatchPoint]) -> list[list[float]]:
     return [below, above]
 
 
-def _title(profile: InferenceProfile) -> str:
+def _title(profile: records.InferenceProfile) -> str:
     options = profile.options
     threads = "1 thread" if options.threads == 1 else f"{options.threads} threads"
     return f"{profile.model} · {options.dtype} · {threads} · {profile.machine.cpu}"
@@ -651,7 +646,9 @@ def _png(figure: Any) -> bytes:
 # --- page -----------------------------------------------------------------------------------------
 
 
-def page(profile: InferenceProfile, samples: Sequence[Samples]) -> Iterator[tuple[str, bytes]]:
+def page(
+    profile: records.InferenceProfile, samples: Sequence[records.Samples]
+) -> Iterator[tuple[str, bytes]]:
     """Yield (name, content) of the page and of everything that it shows; the page comes last."""
     yield "report.css", resources.files("compilewatch.report").joinpath("report.css").read_bytes()
     drawn = dict(svg_charts(profile, samples, CHART_WIDTHS))
@@ -678,7 +675,9 @@ def page(profile: InferenceProfile, samples: Sequence[Samples]) -> Iterator[tupl
     yield PAGE, text.encode()
 
 
-def _source(cost: BreakCost) -> str:
+def _source(cost: records.BreakCost) -> str:
     """The lines around a break, with its own marked."""
-    names = (name for name in BreakCost.__struct_fields__ if name in GraphBreak.__struct_fields__)
+    names = (
+        name for name in records.BreakCost.__struct_fields__ if name in GraphBreak.__struct_fields__
+    )
     return source_code(GraphBreak(**{name: getattr(cost, name) for name in names}))

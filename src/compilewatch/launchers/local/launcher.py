@@ -27,42 +27,14 @@ from typing import Any, Self
 
 import msgspec
 
-from compilewatch.contract import processes
+from compilewatch import records
+from compilewatch.contract import messages, processes
 from compilewatch.contract.failures import DISK_FAILURE, place_in_dump
-from compilewatch.contract.messages import (
-    ARTIFACTS_FOLDER,
-    NO_RESULT,
-    STDERR_FILE,
-    Abandon,
-    ChildResult,
-    Exited,
-    Kill,
-    Marks,
-    NotStarted,
-    Report,
-    Start,
-    Started,
-    durations,
-    read_marks,
-    read_result,
-)
+from compilewatch.contract.messages import ARTIFACTS_FOLDER
 from compilewatch.environments import Environments
 from compilewatch.errors import CompilewatchError, LauncherError
 from compilewatch.launchers import Completed, Running, by_environment, device_of_worker
 from compilewatch.launchers.peer import ServerProcess
-from compilewatch.records import (
-    Attempt,
-    AttemptCode,
-    DeclaredDevice,
-    Depth,
-    Environment,
-    ErrorRecord,
-    Phase,
-    Request,
-    Result,
-    Status,
-    Tier,
-)
 
 GRACE_SECONDS = 2.0
 """The time between SIGTERM, which leaves the Python stack in stderr, and SIGKILL, and then again
@@ -75,8 +47,8 @@ STDERR_TAIL_BYTES = 16 * 1024
 class ChildEnding:
     """How a child ended or was ended: its result has these values if it wrote none."""
 
-    status: Status
-    phase: Phase
+    status: records.Status
+    phase: records.Phase
     detail: str
 
 
@@ -89,10 +61,10 @@ class Task:
     """
 
     id: int
-    request: Request
-    tier: Tier
+    request: records.Request
+    tier: records.Tier
     folder: Path
-    attempts: list[Attempt] = field(default_factory=list)
+    attempts: list[records.Attempt] = field(default_factory=list)
     crashed_before: bool = False
     could_not_write_before: bool = False
     alone: bool = False
@@ -109,9 +81,9 @@ class Task:
         self.started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
         self.oom_kills_before = oom_kills()
 
-    def marks(self) -> Marks:
+    def marks(self) -> messages.Marks:
         """The phases that its child has entered."""
-        return read_marks(self.folder) or ((Phase.SETUP, self.started_monotonic),)
+        return messages.read_marks(self.folder) or ((records.Phase.SETUP, self.started_monotonic),)
 
     def running(self, now: float) -> Running:
         """The phase in which its child is."""
@@ -124,50 +96,50 @@ class Task:
         limits = self.request.deadlines
         if now - begun > limits.of(phase):
             detail = f"{phase} did not finish within {limits.of(phase):g} s"
-            return ChildEnding(status=Status.TIMEOUT, phase=phase, detail=detail)
+            return ChildEnding(status=records.Status.TIMEOUT, phase=phase, detail=detail)
         if now - self.started_monotonic > limits.total_seconds:
             detail = f"did not finish within {limits.total_seconds:g} s in total; was in {phase}"
-            return ChildEnding(status=Status.TIMEOUT, phase=phase, detail=detail)
+            return ChildEnding(status=records.Status.TIMEOUT, phase=phase, detail=detail)
         limit = self.request.memory_limit_bytes
         used = resident_bytes(self.pid) if self.pid is not None else 0
         if used > limit:
             detail = f"used {used / 2**30:.1f} GiB of {limit / 2**30:.1f} GiB allowed, in {phase}"
-            return ChildEnding(status=Status.OOM, phase=phase, detail=detail)
+            return ChildEnding(status=records.Status.OOM, phase=phase, detail=detail)
         return None
 
-    def ending_of(self, exited: Exited | None) -> ChildEnding:
+    def ending_of(self, exited: messages.Exited | None) -> ChildEnding:
         """How a child ended that wrote no result."""
         if self.ending is not None:
             return self.ending
-        status, phase = Status.CRASHED, self.marks()[-1][0]
+        status, phase = records.Status.CRASHED, self.marks()[-1][0]
         if exited is None:
             how = f"ended in {phase}"
         elif exited.signal is None:
             how = f"exit code {exited.exit_code} in {phase}, without a result"
         elif exited.signal == signal.SIGKILL and oom_kills() > self.oom_kills_before:
-            status, how = Status.OOM, f"killed in {phase}: the machine ran out of memory"
+            status, how = records.Status.OOM, f"killed in {phase}: the machine ran out of memory"
         elif exited.signal in set(signal.Signals):
             how = f"{signal.Signals(exited.signal).name} in {phase}"
         else:
             how = f"signal {exited.signal} in {phase}"
         return ChildEnding(status=status, phase=phase, detail=how)
 
-    def result(self, ending: ChildEnding, exited: Exited | None) -> Result:
+    def result(self, ending: ChildEnding, exited: messages.Exited | None) -> records.Result:
         """The result for a child that wrote none, with the end of its output."""
         now = exited.at if exited is not None else time.monotonic()
         kind = ending.status.value
-        stderr = file_tail(self.folder / STDERR_FILE)
+        stderr = file_tail(self.folder / messages.STDERR_FILE)
         folders = getattr(self.request.model.build, "python_path", ())
         file, line, function = place_in_dump(stderr, folders) or (None, None, None)
-        return Result(
+        return records.Result(
             request=self.request,
             status=ending.status,
             phase=ending.phase,
             tier=self.tier,
-            depth=Depth.REDUCED if self.tier is Tier.REAL else self.request.depth,
+            depth=records.Depth.REDUCED if self.tier is records.Tier.REAL else self.request.depth,
             detail=ending.detail,
-            durations=durations(self.marks(), now) if self.pid is not None else {},
-            error=ErrorRecord(
+            durations=messages.durations(self.marks(), now) if self.pid is not None else {},
+            error=records.ErrorRecord(
                 type=kind,
                 message=ending.detail,
                 code=kind,
@@ -180,7 +152,7 @@ class Task:
         )
 
     def completed(
-        self, result: Result, exited: Exited | None, digest: str, scratch: Path
+        self, result: records.Result, exited: messages.Exited | None, digest: str, scratch: Path
     ) -> Completed:
         """The finished result. The folder is deleted, except for artifacts to be stored."""
         result = msgspec.structs.replace(
@@ -246,7 +218,7 @@ class LocalExecution:
     """The requests of one environment and device in one run."""
 
     def __init__(
-        self, launcher: LocalLauncher, name: str, requests: deque[Request], scratch: Path
+        self, launcher: LocalLauncher, name: str, requests: deque[records.Request], scratch: Path
     ) -> None:
         self.launcher = launcher
         self.name = name
@@ -312,7 +284,9 @@ class LocalExecution:
                 raise _disk_full(self.scratch, error) from None
             self.sent[task.id] = task
             folder = str(task.folder)
-            server.send(Start(id=task.id, folder=folder, tier=task.tier, request=task.request))
+            server.send(
+                messages.Start(id=task.id, folder=folder, tier=task.tier, request=task.request)
+            )
 
     def _next(self) -> Task | None:
         if self.retries:
@@ -320,32 +294,32 @@ class LocalExecution:
         if not self.requests:
             return None
         request = self.requests.popleft()
-        tier = Tier.REAL if request.tier is Tier.REAL else Tier.FAKE
+        tier = records.Tier.REAL if request.tier is records.Tier.REAL else records.Tier.FAKE
         number, folder = self._place(request)
         return Task(id=number, request=request, tier=tier, folder=folder)
 
-    def _place(self, request: Request) -> tuple[int, Path]:
+    def _place(self, request: records.Request) -> tuple[int, Path]:
         number = next(self.launcher.ids)
         return number, self.scratch / f"{request.key[:16]}-{os.getpid()}-{number}"
 
-    def _take(self, report: Report) -> None:
-        if not isinstance(report, Started | NotStarted | Exited):
+    def _take(self, report: messages.Report) -> None:
+        if not isinstance(report, messages.Started | messages.NotStarted | messages.Exited):
             return
         task = self.sent.get(report.id)
         if task is None:
             return  # the launcher gave up on this child before it ended
         match report:
-            case Started(pid=pid, at=at):
+            case messages.Started(pid=pid, at=at):
                 task.started(pid, at)
-            case NotStarted(reason=reason):
+            case messages.NotStarted(reason=reason):
                 self._lost(task, f"no process could be started for it: {reason}")
-            case Exited() as exited:
+            case messages.Exited() as exited:
                 self._ended(task, exited)
 
-    def _ended(self, task: Task, exited: Exited | None) -> None:
+    def _ended(self, task: Task, exited: messages.Exited | None) -> None:
         """Handle the end of a child. A result that it wrote counts, however the child ended."""
         self.deaths_in_a_row = 0
-        written = read_result(task.folder)
+        written = messages.read_result(task.folder)
         if not task.could_not_write_before and _could_not_write(written, exited):
             check_free_space(self.scratch)
             task.could_not_write_before = True  # there is free space now, so it is retried once
@@ -354,15 +328,17 @@ class LocalExecution:
         elif written is not None and written.fake_failure is None:
             self._finish(task, written.result, exited)
         elif written is not None:
-            self._retry(task, _attempt(task, written.result, written.fake_failure), tier=Tier.REAL)
+            self._retry(
+                task, _attempt(task, written.result, written.fake_failure), tier=records.Tier.REAL
+            )
         else:
             self._ended_without_result(task, exited)
 
-    def _ended_without_result(self, task: Task, exited: Exited | None) -> None:
+    def _ended_without_result(self, task: Task, exited: messages.Exited | None) -> None:
         ending = task.ending_of(exited)
         result = task.result(ending, exited)
         by_signal = exited is not None and exited.signal is not None
-        if ending.status is not Status.CRASHED or not by_signal:
+        if ending.status is not records.Status.CRASHED or not by_signal:
             self._finish(task, result, exited)
         elif task.crashed_before:
             detail = f"{ending.detail}, twice"
@@ -370,12 +346,14 @@ class LocalExecution:
         else:
             task.crashed_before = True
             assert exited is not None
-            by_its_code = exited.signal in FAULTS and task.request.tier is Tier.AUTO
-            self._retry(task, _attempt(task, result), tier=Tier.REAL if by_its_code else None)
+            by_its_code = exited.signal in FAULTS and task.request.tier is records.Tier.AUTO
+            self._retry(
+                task, _attempt(task, result), tier=records.Tier.REAL if by_its_code else None
+            )
 
     def _lost(self, task: Task, why: str) -> None:
         """Retry a lost task alone, since another task may be the cause; fail it the second time."""
-        ending = ChildEnding(status=Status.CRASHED, phase=task.marks()[-1][0], detail=why)
+        ending = ChildEnding(status=records.Status.CRASHED, phase=task.marks()[-1][0], detail=why)
         result = task.result(ending, None)
         if task.alone:
             detail = f"{why}, twice, the second time without other requests running"
@@ -397,7 +375,7 @@ class LocalExecution:
             # The kernel has killed the child with its parent, but not the child's own children.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(task.pid, signal.SIGKILL)
-            if task.ending is not None or read_result(task.folder) is not None:
+            if task.ending is not None or messages.read_result(task.folder) is not None:
                 self._ended(task, None)
             else:
                 self._lost(task, server.end_reason)
@@ -413,24 +391,24 @@ class LocalExecution:
                 if task.ending is None:
                     continue
                 # There is no grace period for memory, which would keep growing.
-                gently = task.ending.status is Status.TIMEOUT
+                gently = task.ending.status is records.Status.TIMEOUT
                 task.kills = [(now, signal.SIGTERM)] if gently else []
                 firmly = now + GRACE_SECONDS if gently else now
                 task.kills += [(firmly, signal.SIGKILL), (firmly + GRACE_SECONDS, None)]
             while task.kills and task.kills[0][0] <= now:
                 _, which = task.kills.pop(0)
                 if which is not None:
-                    server.send(Kill(id=task.id, signal=which))
+                    server.send(messages.Kill(id=task.id, signal=which))
                 else:
-                    server.send(Abandon(id=task.id))
+                    server.send(messages.Abandon(id=task.id))
                     self._ended(task, None)
 
     def _retry(
         self,
         task: Task,
-        attempt: Attempt | None,
+        attempt: records.Attempt | None,
         *,
-        tier: Tier | None = None,
+        tier: records.Tier | None = None,
         alone: bool = False,
     ) -> None:
         """Queue a task for another child, with a new id: reports on the old one may still come.
@@ -445,16 +423,16 @@ class LocalExecution:
         task.pid, task.ending, task.kills = None, None, []
         self.retries.append(task)
 
-    def _finish(self, task: Task, result: Result, exited: Exited | None) -> None:
+    def _finish(self, task: Task, result: records.Result, exited: messages.Exited | None) -> None:
         del self.sent[task.id]
         digest = self.launcher.digest(self.name)
         self.done.append(task.completed(result, exited, digest, self.scratch))
 
 
-def _could_not_write(written: ChildResult | None, exited: Exited | None) -> bool:
+def _could_not_write(written: messages.ChildResult | None, exited: messages.Exited | None) -> bool:
     """Whether the result or the exit status of a child means that the disk failed."""
     if written is None:
-        return exited is not None and exited.exit_code == NO_RESULT
+        return exited is not None and exited.exit_code == messages.NO_RESULT
     return written.result.error is not None and written.result.error.code == DISK_FAILURE
 
 
@@ -478,13 +456,17 @@ def _disk_full(folder: Path, error: OSError) -> LauncherError:
     )
 
 
-def _attempt(task: Task, result: Result, fake_failure: str | None = None) -> Attempt:
+def _attempt(
+    task: Task, result: records.Result, fake_failure: str | None = None
+) -> records.Attempt:
     needs_values = fake_failure is not None
-    return Attempt(
+    return records.Attempt(
         tier=task.tier,
         status=result.status,
         phase=result.phase,
-        code=AttemptCode.FAKE_UNSUPPORTED if needs_values else AttemptCode.TRANSIENT,
+        code=records.AttemptCode.FAKE_UNSUPPORTED
+        if needs_values
+        else records.AttemptCode.TRANSIENT,
         reason=fake_failure or result.detail,
         durations=result.durations,
     )
@@ -517,7 +499,7 @@ class LocalLauncher:
         self._names = environments
         self._timeout_seconds = server_timeout_seconds
         self._known = Environments(cache)
-        self._described: dict[str, Environment] = {}
+        self._described: dict[str, records.Environment] = {}
         self._server: ServerProcess | None = None
         self._next: ServerProcess | None = None
         self._batch: LocalExecution | None = None
@@ -532,7 +514,7 @@ class LocalLauncher:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def environments(self) -> tuple[Environment, ...]:
+    def environments(self) -> tuple[records.Environment, ...]:
         """Its environments. Raises InterpreterError if one is missing or broken."""
         return tuple(self._describe(name) for name in self._names)
 
@@ -543,7 +525,7 @@ class LocalLauncher:
                 server.close()
         self._server = self._next = None
 
-    def run(self, requests: Iterable[Request], scratch: Path) -> Iterator[Completed]:
+    def run(self, requests: Iterable[records.Request], scratch: Path) -> Iterator[Completed]:
         """See `Launcher.run`. Closing the generator early ends the server and its children."""
         groups = by_environment(requests, self._names, "this launcher has")
         batches = [
@@ -565,7 +547,7 @@ class LocalLauncher:
         now = time.monotonic()
         return [task.running(now) for task in list(batch.sent.values()) if task.pid is not None]
 
-    def _describe(self, name: str) -> Environment:
+    def _describe(self, name: str) -> records.Environment:
         if name not in self._described:
             self._described[name] = self._known.describe(name)
         return self._described[name]
@@ -575,7 +557,7 @@ class LocalLauncher:
         name: str,
         targets: Iterable[str] = (),
         *,
-        device: DeclaredDevice | None = None,
+        device: records.DeclaredDevice | None = None,
         real_device: bool = False,
     ) -> ServerProcess:
         """The running server of an environment and device.

@@ -34,6 +34,7 @@ from compilewatch.errors import ConfigError, SourceError, UsageError
 from compilewatch.files import json_object, read_json_object, write_atomically
 from compilewatch.records import Record
 from compilewatch.retry import TransientError, retrying, within
+from compilewatch.sources.hub import repositories
 from compilewatch.sources.hub.formats import kept_files, kept_tags
 from compilewatch.sources.hub.pulled import (
     SORTS,
@@ -44,14 +45,6 @@ from compilewatch.sources.hub.pulled import (
     pulled_path,
     read_pulled,
     write_pulled,
-)
-from compilewatch.sources.hub.repositories import (
-    BASE,
-    BASE_CONFIG,
-    ORIGINAL_CONFIG,
-    converted,
-    converted_mamba,
-    read_modules,
 )
 from compilewatch.sources.popularity import figures_of, popularity_csv
 
@@ -250,7 +243,9 @@ def fetch_configurations(
     # The components or modules that the main files name.
     index = json_object(texts.get("model_index.json", "{}"), "model_index.json")
     folders = [name for name, value in index.items() if isinstance(value, list)]
-    folders += [module.path for module in read_modules(texts.get("modules.json", "[]"))]
+    folders += [
+        module.path for module in repositories.read_modules(texts.get("modules.json", "[]"))
+    ]
     nested = [
         file
         for path in folders
@@ -263,11 +258,11 @@ def fetch_configurations(
     # Files in the form of a model's own code, as a configuration of Transformers.
     original = None
     if "config.json" in values:
-        original = converted_mamba(values["config.json"])
+        original = repositories.converted_mamba(values["config.json"])
     elif "params.json" in values:
-        original = converted(values["params.json"])
+        original = repositories.converted(values["params.json"])
     if original is not None:
-        texts[ORIGINAL_CONFIG] = json.dumps(original, indent=1)
+        texts[repositories.ORIGINAL_CONFIG] = json.dumps(original, indent=1)
     for name, text in texts.items():
         write_atomically(folder / name, text.encode())
     return main
@@ -461,8 +456,8 @@ class _Puller:
             if pipeline is not None:
                 base = f"adapter of diffusers: its base pipeline {pipeline}"
                 of_base = self.api.model_info(pipeline, expand=["sha", "siblings"])
-                main = self._fetch_into(folder / BASE, of_base, of_base.sha or "main")
-                where /= BASE
+                main = self._fetch_into(folder / repositories.BASE, of_base, of_base.sha or "main")
+                where /= repositories.BASE
             elif main is not None and not (folder / "config.json").is_file():
                 file = folder / "adapter_config.json"
                 adapter = read_json_object(file) if file.is_file() else {}
@@ -472,7 +467,7 @@ class _Puller:
                     commit = self.api.model_info(name, expand=["sha"]).sha
                     text = self._download(name, commit or "main", "config.json")
                     json_object(text, "config.json")
-                    write_atomically(folder / BASE_CONFIG, text.encode())
+                    write_atomically(folder / repositories.BASE_CONFIG, text.encode())
         except _REFUSED as exc:
             return msgspec.structs.replace(listed, problem=f"{base}: {problem_of(exc)}")
         if main is None:

@@ -24,6 +24,7 @@ from compilewatch import records
 from compilewatch.contract.targets import default_dtype
 from compilewatch.errors import ConfigError
 from compilewatch.files import read_json_object
+from compilewatch.worker.model import shrink
 from compilewatch.worker.model.construct import (
     Construct,
     construct_fake,
@@ -33,13 +34,7 @@ from compilewatch.worker.model.construct import (
 )
 from compilewatch.worker.model.libraries import library
 from compilewatch.worker.model.overrides import Override, Overrides
-from compilewatch.worker.model.shrink import (
-    is_config,
-    narrow,
-    one_block_of_each_kind,
-    reduce_depth,
-    sub_configs,
-)
+from compilewatch.worker.model.shrink import sub_configs
 
 
 class MissingPackageError(Exception):
@@ -156,7 +151,9 @@ def _constructor(
     def construct() -> nn.Module:
         # A constructor may change its configuration, and it may be called twice.
         own = copy.deepcopy(config)
-        with one_block_of_each_kind(own) if depth is records.Depth.REDUCED else nullcontext():
+        with (
+            shrink.one_block_of_each_kind(own) if depth is records.Depth.REDUCED else nullcontext()
+        ):
             if hasattr(model_class, "_from_config"):
                 return model_class._from_config(own, dtype=dtype)
             return model_class(own)
@@ -182,10 +179,12 @@ def _from_configuration(
     scope = (model_class.__name__, config.model_type, tier, depth, mode)
     matching = overrides.matching(*scope)
     if depth is records.Depth.REDUCED:
-        reduce_depth(config)
+        shrink.reduce_depth(config)
     _override(config, matching)
     if tier is records.Tier.REAL and not full_size:
-        config = narrow(config, lambda c: count_parameters(_constructor(model_class, c, depth)))
+        config = shrink.narrow(
+            config, lambda c: count_parameters(_constructor(model_class, c, depth))
+        )
         _override(config, matching)  # again: overrides take precedence over the reduction
     for override in matching:
         change_defaults(model_class, override.functions)
@@ -430,7 +429,7 @@ def _hold_placeholders(config: Any) -> None:
         if _TOKEN_NAME.fullmatch(name) and isinstance(value, int)
     ]
     text = vars(config).get("text_config")
-    if not tokens or not is_config(text):
+    if not tokens or not shrink.is_config(text):
         return
     size = vars(text).get("vocab_size")
     if isinstance(size, int) and size <= max(tokens):

@@ -30,19 +30,7 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 
 from compilewatch import files
-from compilewatch.contract.messages import (
-    ARTIFACTS_FOLDER,
-    NO_RESULT,
-    PHASES_FILE,
-    RESULT_FILE,
-    START_FILE,
-    STDERR_FILE,
-    STDOUT_FILE,
-    Start,
-    durations,
-    encoded,
-    read_marks,
-)
+from compilewatch.contract import messages
 from compilewatch.errors import CompilewatchError
 from compilewatch.records import Phase, Request, Tier
 from compilewatch.worker import forked
@@ -73,7 +61,9 @@ _M_MMAP_THRESHOLD = -3
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-def main(start: Start, server_pid: int, *, prepare: Callable[[], None] = lambda: None) -> NoReturn:
+def main(
+    start: messages.Start, server_pid: int, *, prepare: Callable[[], None] = lambda: None
+) -> NoReturn:
     """Evaluate one request and end this process. Called in a child of the server; never returns.
 
     `prepare` is called first, in the phase `setup`: there, a process that is not a fork of the
@@ -83,7 +73,7 @@ def main(start: Start, server_pid: int, *, prepare: Callable[[], None] = lambda:
     stderr. There is no tear-down: the kernel frees memory faster than Python does, and tear-down
     code can hang or crash.
     """
-    code = NO_RESULT
+    code = messages.NO_RESULT
     try:
         folder = Path(start.folder)
         become_child(folder, server_pid, start.request.memory_limit_bytes)
@@ -121,7 +111,7 @@ def become_child(folder: Path, server_pid: int, memory_limit_bytes: int) -> None
     _limit_resources(memory_limit_bytes)
 
 
-def evaluate(start: Start, folder: Path, prepare: Callable[[], None]) -> None:
+def evaluate(start: messages.Start, folder: Path, prepare: Callable[[], None]) -> None:
     """Evaluate one request and write its phases and its result into `folder`."""
     marks: list[tuple[Phase, float]] = []
     mark = _marker(folder, marks)
@@ -129,21 +119,21 @@ def evaluate(start: Start, folder: Path, prepare: Callable[[], None]) -> None:
     prepare()
     from compilewatch.worker import phases
 
-    (folder / ARTIFACTS_FOLDER).mkdir(exist_ok=True)
+    (folder / messages.ARTIFACTS_FOLDER).mkdir(exist_ok=True)
     written = with_large_frame(lambda: phases.evaluate(start.request, start.tier, folder, mark))
     mark(Phase.DONE)
-    spent = durations(tuple(marks), marks[-1][1])
+    spent = messages.durations(tuple(marks), marks[-1][1])
     written = msgspec.structs.replace(
         written, result=msgspec.structs.replace(written.result, durations=spent)
     )
-    files.replace(folder / RESULT_FILE, encoded(written))
+    files.replace(folder / messages.RESULT_FILE, messages.encoded(written))
 
 
 def _marker(folder: Path, marks: list[tuple[Phase, float]]) -> Callable[[Phase], None]:
-    path = folder / PHASES_FILE
+    path = folder / messages.PHASES_FILE
 
     def mark(phase: Phase) -> None:
-        marks[:] = read_marks(folder)  # a fork of this process may have entered phases
+        marks[:] = messages.read_marks(folder)  # a fork of this process may have entered phases
         if marks and marks[-1][0] is phase:
             return  # a target has reported the phase in which it was called
         marks.append((phase, time.monotonic()))
@@ -160,7 +150,7 @@ def become_subreaper() -> None:
 
 def _redirect_output(folder: Path) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-    for name, descriptor in ((STDOUT_FILE, 1), (STDERR_FILE, 2)):
+    for name, descriptor in ((messages.STDOUT_FILE, 1), (messages.STDERR_FILE, 2)):
         opened = os.open(folder / name, flags, 0o644)
         os.dup2(opened, descriptor)
         os.close(opened)
@@ -233,6 +223,8 @@ if __name__ == "__main__":
     from compilewatch.worker.process import warmup
 
     path, server = sys.argv[1:]
-    given = msgspec.json.decode((Path(path) / START_FILE).read_bytes(), type=Start)
+    given = msgspec.json.decode(
+        (Path(path) / messages.START_FILE).read_bytes(), type=messages.Start
+    )
     target = given.request.target.name
     main(given, int(server), prepare=lambda: warmup.import_modules([target]))

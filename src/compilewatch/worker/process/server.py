@@ -28,25 +28,12 @@ from pathlib import Path
 import msgspec
 
 from compilewatch import files
-from compilewatch.contract.messages import (
-    START_FILE,
-    Abandon,
-    Exited,
-    Kill,
-    Lines,
-    NotStarted,
-    Order,
-    Ping,
-    Pong,
-    Ready,
-    Start,
-    Started,
-)
+from compilewatch.contract import messages
 from compilewatch.contract.processes import children
 from compilewatch.records import DeclaredDevice
 from compilewatch.worker.forked import fork, threads
 
-_orders = msgspec.json.Decoder(Order)
+_orders = msgspec.json.Decoder(messages.Order)
 
 
 class Server:
@@ -57,10 +44,10 @@ class Server:
     """
 
     def __init__(self, channel: socket.socket, jobs: int, *, forks: bool = True) -> None:
-        self.lines = Lines(channel)
+        self.lines = messages.Lines(channel)
         self.jobs = jobs
         self.forks = forks
-        self.queue: deque[Start] = deque()
+        self.queue: deque[messages.Start] = deque()
         self.live: dict[int, int] = {}
         self.abandoned: set[int] = set()
         self.wake_read, wake_write = os.pipe()
@@ -94,31 +81,31 @@ class Server:
         lines = self.lines.receive()
         for line in lines or ():
             match _orders.decode(line):
-                case Start() as start:
+                case messages.Start() as start:
                     self.queue.append(start)
-                case Kill(id=number, signal=which):
+                case messages.Kill(id=number, signal=which):
                     self._signal(number, which)
-                case Abandon(id=number):
+                case messages.Abandon(id=number):
                     self.abandoned.add(number)
-                case Ping():
-                    self.lines.send(Pong())
+                case messages.Ping():
+                    self.lines.send(messages.Pong())
         return lines is not None
 
     def _fill_slots(self) -> None:
         while self.queue and len(self.live) - len(self.abandoned) < self.jobs:
             self._start(self.queue.popleft())
 
-    def _start(self, start: Start) -> None:
+    def _start(self, start: messages.Start) -> None:
         at = time.monotonic()
         try:
             pid = self._fork(start) if self.forks else _spawn(start)
         except OSError as error:
-            self.lines.send(NotStarted(id=start.id, reason=error.strerror or str(error)))
+            self.lines.send(messages.NotStarted(id=start.id, reason=error.strerror or str(error)))
             return
         self.live[pid] = start.id
-        self.lines.send(Started(id=start.id, pid=pid, at=at))
+        self.lines.send(messages.Started(id=start.id, pid=pid, at=at))
 
-    def _fork(self, start: Start) -> int:
+    def _fork(self, start: messages.Start) -> int:
         from compilewatch.worker.process import child
 
         child.read_ahead(start.request)
@@ -150,7 +137,7 @@ class Server:
             _kill_group(pid, signal.SIGKILL)
             killed = os.WIFSIGNALED(status)
             self.lines.send(
-                Exited(
+                messages.Exited(
                     id=number,
                     at=at,
                     peak_memory_bytes=usage.ru_maxrss * _MAXRSS_UNIT,
@@ -186,13 +173,13 @@ class Server:
                 time.sleep(0.005)
 
 
-def _spawn(start: Start) -> int:
+def _spawn(start: messages.Start) -> int:
     """Start a process that runs `child`, with the command that started this server.
 
     `posix_spawn` neither copies threads nor runs Python code in the new process before the
     program starts, so it is safe here.
     """
-    files.replace(Path(start.folder) / START_FILE, msgspec.json.encode(start))
+    files.replace(Path(start.folder) / messages.START_FILE, msgspec.json.encode(start))
     package = "compilewatch.worker.process"
     end = sys.orig_argv.index(f"{package}.server")
     command = [*sys.orig_argv[:end], f"{package}.child", start.folder, str(os.getpid())]
@@ -261,7 +248,7 @@ def _serve(channel: socket.socket, options: argparse.Namespace) -> int:
     gc.freeze()
     gc.enable()
     environment = describe(options.environment, options.device)
-    server.lines.send(Ready(environment=environment, threads=count))
+    server.lines.send(messages.Ready(environment=environment, threads=count))
     server.serve()
     return 0
 

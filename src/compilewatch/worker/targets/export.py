@@ -34,26 +34,11 @@ from torch.export import Dim, ExportedProgram, ShapesCollection
 from torch.fx.experimental.symbolic_shapes import is_concrete_int
 from torch.utils._pytree import tree_flatten_with_path, tree_leaves
 
+from compilewatch import records
 from compilewatch.contract.failures import one_line
 from compilewatch.errors import UsageError
-from compilewatch.records import (
-    DraftExport,
-    DraftFailure,
-    ErrorRecord,
-    ExportDetail,
-    ExportVariant,
-    Phase,
-    Record,
-    Status,
-    TargetOutcome,
-    Tier,
-)
+from compilewatch.worker import targets
 from compilewatch.worker.subject import Subject
-from compilewatch.worker.targets import (
-    CompileTarget,
-    FakeUnsupportedError,
-    check_device_not_needed,
-)
 from compilewatch.worker.targets.dynamo.failures import Codes, compiler_failure
 from compilewatch.worker.targets.dynamo.graph_breaks import place_of, user_stack
 
@@ -72,7 +57,7 @@ def _trace_in_scratch() -> Iterator[None]:
             tempfile.tempdir = before
 
 
-def _failure(failure: Any, files: dict[int, str]) -> DraftFailure:
+def _failure(failure: Any, files: dict[int, str]) -> records.DraftFailure:
     """Convert a `FailureReport` of torch/export/_draft_export.py (2.13 to 2.15)."""
     data: dict[str, Any] = failure.data
     stack = user_stack(
@@ -81,7 +66,7 @@ def _failure(failure: Any, files: dict[int, str]) -> DraftFailure:
         if at["filename"] in files
     )
     place = place_of(stack) if stack else None
-    return DraftFailure(
+    return records.DraftFailure(
         kind=str(failure.failure_type).lower(),
         what=str(data.get("expr") or data.get("op") or ""),
         occurrences=data.get("occurrences", 1),
@@ -129,18 +114,18 @@ _SYMBOL_CODES = frozenset({"data_dependent_guard", "unbacked_symint"})
 parameters and buffers too, so that only a constant of the module could have had a value."""
 
 
-class _Exported(Record, frozen=True, kw_only=True):
+class _Exported(records.Record, frozen=True, kw_only=True):
     """The result of one variant, with operators by name, or the error and its line.
 
     `dynamic` are the requested dimensions that stayed symbolic, `constant` those that did not.
     """
 
-    variant: ExportVariant
+    variant: records.ExportVariant
     dialect: str = ""
     ops: dict[str, int] = msgspec.field(default_factory=dict)
     dynamic: tuple[str, ...] = ()
     constant: tuple[str, ...] = ()
-    error: ErrorRecord | None = None
+    error: records.ErrorRecord | None = None
     detail: str = ""
 
 
@@ -148,16 +133,16 @@ _Dimensions = list[tuple[int, str, tuple[int, ...]]]
 """The dynamic dimensions: index of the leaf, its name, and its dimensions."""
 
 
-class ExportTarget(CompileTarget):
+class ExportTarget(targets.CompileTarget):
     """`torch.export.export`. Modes eval (under `no_grad`) and train (grad mode, no backward)."""
 
     name = "export"
-    tiers = (Tier.FAKE, Tier.REAL)
+    tiers = (records.Tier.FAKE, records.Tier.REAL)
 
     def missing(self) -> str | None:
         return None
 
-    def run(self, subject: Subject) -> TargetOutcome:
+    def run(self, subject: Subject) -> records.TargetOutcome:
         """Export in the variants that the target's backend names (`VARIANTS`).
 
         Raises FakeUnsupportedError if fake tensors may have caused a failure, UsageError for an
@@ -167,22 +152,22 @@ class ExportTarget(CompileTarget):
         if backend not in VARIANTS:
             known = ", ".join(name for name in VARIANTS if name)
             raise UsageError(f"export has no backend {backend!r}; known: {known}")
-        subject.enter(Phase.COMPILE)
+        subject.enter(records.Phase.COMPILE)
         register_containers(subject.module)
         first, *others = VARIANTS[backend]
         verdict = subject.in_fork(partial(_export, strict=first), _Exported)
         if verdict.error is not None:
             _blame_fake_tensors(subject, verdict.error)
-        subject.enter(Phase.COMPARE)
+        subject.enter(records.Phase.COMPARE)
         results = {first: verdict}
         for strict in others:
             results[strict] = subject.in_fork(partial(_export, strict=strict), _Exported)
         draft = None
         if verdict.error is not None:
             draft = _draft(subject, first)
-            subject.enter(Phase.COMPILE)  # the phase of the reported error
+            subject.enter(records.Phase.COMPILE)  # the phase of the reported error
         exported = next((result for result in results.values() if result.error is None), None)
-        detail = ExportDetail(
+        detail = records.ExportDetail(
             non_strict=results[False].variant if False in results else None,
             strict=results[True].variant if True in results else None,
             draft=draft,
@@ -233,7 +218,7 @@ def _export(subject: Subject, *, strict: bool) -> _Exported:
             )
     except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
         record = compiler_failure(error, CODES)
-        variant = ExportVariant(
+        variant = records.ExportVariant(
             exported=False,
             duration_seconds=time.perf_counter() - started,
             code=record.code,
@@ -244,7 +229,9 @@ def _export(subject: Subject, *, strict: bool) -> _Exported:
     ops = operators(program)
     dynamic, constant = _stayed(program, dimensions)
     return _Exported(
-        variant=ExportVariant(exported=True, duration_seconds=duration, ops=sum(ops.values())),
+        variant=records.ExportVariant(
+            exported=True, duration_seconds=duration, ops=sum(ops.values())
+        ),
         dialect=program.dialect,
         ops=ops,
         dynamic=dynamic,
@@ -252,7 +239,7 @@ def _export(subject: Subject, *, strict: bool) -> _Exported:
     )
 
 
-def _draft(subject: Subject, strict: bool) -> DraftExport | None:
+def _draft(subject: Subject, strict: bool) -> records.DraftExport | None:
     """Run draft export, with example values, on a model that export rejected.
 
     It needs values: None on fake tensors.
@@ -276,22 +263,22 @@ def _draft(subject: Subject, strict: bool) -> DraftExport | None:
         text = _ANSI.sub("", str(report)).strip() + "\n"
     except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
         compiler_failure(error, CODES)
-        return DraftExport(exported=False, reason=one_line(error))
+        return records.DraftExport(exported=False, reason=one_line(error))
     if subject.request.keep_artifacts:
         (subject.artifacts / DRAFT_ARTIFACT).write_text(text, encoding="utf-8")
-    return DraftExport(exported=True, failures=found)
+    return records.DraftExport(exported=True, failures=found)
 
 
-def _blame_fake_tensors(subject: Subject, error: ErrorRecord) -> None:
+def _blame_fake_tensors(subject: Subject, error: records.ErrorRecord) -> None:
     """Raise FakeUnsupportedError if real tensors may work and are allowed."""
-    check_device_not_needed(subject, error.message)
-    if subject.fake_mode is None or subject.request.tier is Tier.FAKE:
+    targets.check_device_not_needed(subject, error.message)
+    if subject.fake_mode is None or subject.request.tier is records.Tier.FAKE:
         return
     on_device = subject.request.device is not None
     if on_device and error.code in _SYMBOL_CODES and all(_constants_known(subject.module)):
         return
     if error.code in _VALUE_CODES:
-        raise FakeUnsupportedError(f"{error.code}: {error.message.splitlines()[0][:200]}")
+        raise targets.FakeUnsupportedError(f"{error.code}: {error.message.splitlines()[0][:200]}")
 
 
 def _constants_known(module: nn.Module) -> Iterator[bool]:
@@ -346,13 +333,15 @@ def _stayed(
     return tuple(dynamic), tuple(constant)
 
 
-def _outcome(subject: Subject, verdict: _Exported, detail: ExportDetail) -> TargetOutcome:
+def _outcome(
+    subject: Subject, verdict: _Exported, detail: records.ExportDetail
+) -> records.TargetOutcome:
     remarks = tuple(_remarks(detail))
     keep = subject.request.keep_artifacts
     if verdict.error is not None:
         drafted = keep and detail.draft is not None and detail.draft.exported
-        return TargetOutcome(
-            status=Status.ERROR,
+        return records.TargetOutcome(
+            status=records.Status.ERROR,
             detail="; ".join((verdict.detail, *remarks)),
             details=detail,
             error=verdict.error,
@@ -362,8 +351,8 @@ def _outcome(subject: Subject, verdict: _Exported, detail: ExportDetail) -> Targ
         listed = {"dialect": verdict.dialect, "ops": verdict.ops}
         text = json.dumps(listed, indent=1) + "\n"
         (subject.artifacts / OPS_ARTIFACT).write_text(text, encoding="utf-8")
-    return TargetOutcome(
-        status=Status.PASS,
+    return records.TargetOutcome(
+        status=records.Status.PASS,
         detail="; ".join((f"{verdict.variant.ops} ops", *remarks)),
         graphs=1,
         ops=verdict.variant.ops,
@@ -372,7 +361,7 @@ def _outcome(subject: Subject, verdict: _Exported, detail: ExportDetail) -> Targ
     )
 
 
-def _remarks(detail: ExportDetail) -> Iterator[str]:
+def _remarks(detail: records.ExportDetail) -> Iterator[str]:
     """Yield phrases for people besides the verdict."""
     if detail.non_strict is not None and detail.strict is not None:
         strict = detail.strict

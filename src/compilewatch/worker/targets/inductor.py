@@ -25,16 +25,8 @@ from compilewatch.contract.processes import PeakMemory
 from compilewatch.records import Numerics, Performance, Phase, Status, TargetOutcome, Tier
 from compilewatch.worker.model.construct import preserved
 from compilewatch.worker.subject import Subject
-from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, numerics
+from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, execution, numerics
 from compilewatch.worker.targets.dynamo.failures import Codes, compiler_failure
-from compilewatch.worker.targets.execution import (
-    Call,
-    compared,
-    enlarged,
-    forward,
-    mapped,
-    observed,
-)
 
 WARM_UP_RUNS = 3
 LEAST_SAMPLES = 5
@@ -121,7 +113,7 @@ def _evaluated(subject: Subject) -> TargetOutcome:
     assert isinstance(outcome.details, Performance)
     subject.enter(Phase.COMPARE)
     try:
-        comparison = compared(subject, _compiled, results)
+        comparison = execution.compared(subject, _compiled, results)
         call, seconds = _compile_again(subject)
         performance = msgspec.structs.replace(
             outcome.details, warm_compile_seconds=seconds, recompiles=_recompiles(subject, call)
@@ -144,9 +136,9 @@ def _evaluated(subject: Subject) -> TargetOutcome:
     )
 
 
-def _compiled(subject: Subject) -> Call:
+def _compiled(subject: Subject) -> execution.Call:
     target = subject.request.target
-    compiled: Call = torch.compile(
+    compiled: execution.Call = torch.compile(
         subject.module, backend=target.backend or "inductor", dynamic=target.dynamic
     )
     return compiled
@@ -159,7 +151,7 @@ def _compile(subject: Subject) -> _Compiled:
     try:
         with PeakMemory() as peak:
             started = time.perf_counter()
-            results = observed(subject, call)
+            results = execution.observed(subject, call)
             seconds = time.perf_counter() - started
     except Exception as error:  # noqa: BLE001  (the edge to the compiler)
         return _failed(error, ""), b""
@@ -172,38 +164,40 @@ def _compile(subject: Subject) -> _Compiled:
     return outcome, numerics.to_bytes(results)
 
 
-def _compile_again(subject: Subject) -> tuple[Call, float]:
+def _compile_again(subject: Subject) -> tuple[execution.Call, float]:
     """Compile with the caches of the first compile on disk; return the seconds of the call."""
     torch._dynamo.reset()
     call = _compiled(subject)
     # Copies, because code that is compiled for a view of a tensor is for no other.
-    inputs = mapped(subject.inputs, torch.clone)
+    inputs = execution.mapped(subject.inputs, torch.clone)
     started = time.perf_counter()
     with preserved(subject.module):
-        forward(subject, call, inputs)
+        execution.forward(subject, call, inputs)
     return call, time.perf_counter() - started
 
 
-def _recompiles(subject: Subject, call: Call) -> int | None:
+def _recompiles(subject: Subject, call: execution.Call) -> int | None:
     """Count recompiled graphs for a batch larger by one; None if eager mode rejects it."""
-    larger = enlarged(subject)
+    larger = execution.enlarged(subject)
     if larger is None:
         return None
     before = counters["stats"]["unique_graphs"]
     with preserved(subject.module):
-        forward(subject, call, larger.inputs)
+        execution.forward(subject, call, larger.inputs)
     return int(counters["stats"]["unique_graphs"] - before)
 
 
-def _profiled(subject: Subject, call: Call, performance: Performance) -> tuple[Performance, str]:
+def _profiled(
+    subject: Subject, call: execution.Call, performance: Performance
+) -> tuple[Performance, str]:
     """Measure latencies; return also the problem that ended it.
 
     The verdict is already known: a model that cannot be called often is only not measured.
     """
     try:
         eager, compiled, samples = latencies(
-            lambda: forward(subject, subject.module, subject.inputs),
-            lambda: forward(subject, call, subject.inputs),
+            lambda: execution.forward(subject, subject.module, subject.inputs),
+            lambda: execution.forward(subject, call, subject.inputs),
         )
     except Exception as error:  # noqa: BLE001  (model code, called more often than it expects)
         compiler_failure(error, CODES)
@@ -218,7 +212,7 @@ def _profiled(subject: Subject, call: Call, performance: Performance) -> tuple[P
     return measured, ""
 
 
-def latencies(eager: Call, compiled: Call) -> tuple[float, float, int]:
+def latencies(eager: execution.Call, compiled: execution.Call) -> tuple[float, float, int]:
     """Return median seconds of each and the number of samples, taken alternately.
 
     Alternating distributes the load of a busy machine over both.

@@ -38,24 +38,12 @@ import msgspec
 import torch
 from torch import Tensor
 
-from compilewatch import files
+from compilewatch import files, records
 from compilewatch.contract.failures import KEPT_CHARACTERS, one_line
 from compilewatch.contract.processes import PeakMemory
 from compilewatch.errors import CompilerError, UsageError
 from compilewatch.neuron import neuronx_cc
 from compilewatch.neuron.neuronx_cc import Compilation, Compiler
-from compilewatch.records import (
-    ErrorRecord,
-    Mode,
-    NeuronDetail,
-    NeuronFailure,
-    NeuronOperator,
-    NeuronSupport,
-    Phase,
-    Status,
-    TargetOutcome,
-    Tier,
-)
 from compilewatch.worker.forked import ForkEndedError
 from compilewatch.worker.model.construct import preserved
 from compilewatch.worker.subject import Subject
@@ -66,23 +54,23 @@ from compilewatch.worker.targets.inductor import latencies
 
 
 def outcome_of(
-    subject: Subject, detail: NeuronDetail, log: str, error: ErrorRecord | None
-) -> TargetOutcome:
+    subject: Subject, detail: records.NeuronDetail, log: str, error: records.ErrorRecord | None
+) -> records.TargetOutcome:
     """A NEFF is a pass, a rejection an error, and a machine with too little memory an `oom`."""
     problem = detail.failure
     exhausted = problem is not None and problem.kind == neuronx_cc.HOST_MEMORY
     if problem is not None and error is None:
         code = problem.code or f"neuronx_cc_{problem.kind}"
-        error = ErrorRecord(
+        error = records.ErrorRecord(
             type=neuronx_cc.ROUTE,
             message=" - ".join(filter(None, (problem.message, problem.advice))),
             code="out_of_memory" if exhausted else code,
             head=log[:KEPT_CHARACTERS],
             tail=log[KEPT_CHARACTERS:][-KEPT_CHARACTERS:],
         )
-    failed = Status.OOM if exhausted else Status.ERROR
-    return TargetOutcome(
-        status=Status.PASS if problem is None else failed,
+    failed = records.Status.OOM if exhausted else records.Status.ERROR
+    return records.TargetOutcome(
+        status=records.Status.PASS if problem is None else failed,
         detail=neuronx_cc.described(detail),
         graphs=1 if problem is None else None,
         details=detail,
@@ -103,13 +91,13 @@ _EXIT_STATUS = re.compile(r"neuronx-cc failed with (-?\d+)")
 """`trace` raises this as a RuntimeError; the compiler's message is in its console output."""
 
 
-def _traced(subject: Subject, target: str, compiler: Compiler, cores: int) -> TargetOutcome:
+def _traced(subject: Subject, target: str, compiler: Compiler, cores: int) -> records.TargetOutcome:
     """Evaluate a subject by `torch_neuronx`."""
     try:
         sdk = importlib.import_module("torch_neuronx")
     except Exception as error:  # noqa: BLE001  (any error of a broken installation)
         detail = f"torch_neuronx cannot be imported: {one_line(error)}"
-        return TargetOutcome(status=Status.UNSUPPORTED, detail=detail)
+        return records.TargetOutcome(status=records.Status.UNSUPPORTED, detail=detail)
     outputs: list[str] = []
     flat = Flat(subject, outputs)
     tensors = flat.tensors(*subject.inputs.args, **subject.inputs.kwargs)
@@ -132,7 +120,7 @@ def _traced(subject: Subject, target: str, compiler: Compiler, cores: int) -> Ta
             )
     except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
         problem, record = _trace_failure(error, folder)
-    found = NeuronDetail(
+    found = records.NeuronDetail(
         target=target,
         route=ROUTE,
         flags=flags,
@@ -153,7 +141,7 @@ def _traced(subject: Subject, target: str, compiler: Compiler, cores: int) -> Ta
     shutil.rmtree(folder / "model" / "weights", ignore_errors=True)  # a copy of the model's own
     files.replace(folder / neuronx_cc.DETAIL_FILE, msgspec.json.encode(found))
     outcome = outcome_of(subject, found, _console(folder), record)
-    if outcome.status is Status.PASS and cores:
+    if outcome.status is records.Status.PASS and cores:
 
         def on_core(*args: Any, **kwargs: Any) -> dict[str, Tensor]:
             return named(traced(*flat.tensors(*args, **kwargs)))  # type: ignore[misc]
@@ -170,7 +158,9 @@ def _traced(subject: Subject, target: str, compiler: Compiler, cores: int) -> Ta
     return msgspec.structs.replace(outcome, detail=detail)
 
 
-def _trace_failure(error: Exception, folder: Path) -> tuple[NeuronFailure, ErrorRecord | None]:
+def _trace_failure(
+    error: Exception, folder: Path
+) -> tuple[records.NeuronFailure, records.ErrorRecord | None]:
     """Return the failure of the compiler, or of the lowering with the exception's record."""
     status = _EXIT_STATUS.search(str(error))
     output = f"{error}\n{_console(folder)}"
@@ -179,12 +169,12 @@ def _trace_failure(error: Exception, folder: Path) -> tuple[NeuronFailure, Error
     if "NCC_" in output:
         return neuronx_cc.failure(output, None), None
     record = compiler_failure(error, ())
-    return NeuronFailure(kind=neuronx_cc.LOWERING, message=one_line(error)), record
+    return records.NeuronFailure(kind=neuronx_cc.LOWERING, message=one_line(error)), record
 
 
 def _support(
     sdk: Any, subject: Subject, flat: Flat, tensors: tuple[Tensor, ...], folder: Path
-) -> tuple[NeuronSupport | None, str]:
+) -> tuple[records.NeuronSupport | None, str]:
     """Return the report of `torch_neuronx.analyze`; None and the reason if it fails."""
     try:
         with (
@@ -201,18 +191,18 @@ def _support(
     return support, f"unsupported operators: {names}" if names else ""
 
 
-def support_of(report: dict[str, Any]) -> NeuronSupport:
+def support_of(report: dict[str, Any]) -> records.NeuronSupport:
     """Convert the result of `torch_neuronx.analyze`; its percentage is a string ("98.5%")."""
     percent = str(report.get("support_percentage", "")).strip().removesuffix("%")
     refused = Counter(
         (str(operator["kind"]), str(operator["failureAt"]))
         for operator in report["unsupported_operators"]
     )
-    return NeuronSupport(
+    return records.NeuronSupport(
         percent=float(percent) if percent else None,
         supported={str(name): int(n) for name, n in report["supported_operators"].items()},
         unsupported=tuple(
-            NeuronOperator(name=name, occurrences=n, failure_at=at)
+            records.NeuronOperator(name=name, occurrences=n, failure_at=at)
             for (name, at), n in sorted(refused.items())
         ),
     )
@@ -239,10 +229,10 @@ def _console(folder: Path) -> str:
 
 
 def _on_device(
-    subject: Subject, eager: Any, compiled: Any, outcome: TargetOutcome
-) -> TargetOutcome:
+    subject: Subject, eager: Any, compiled: Any, outcome: records.TargetOutcome
+) -> records.TargetOutcome:
     """Load and run the executable, compare it with eager mode, and measure its latency."""
-    subject.enter(Phase.COMPARE)
+    subject.enter(records.Phase.COMPARE)
     try:
         comparison = numerics.assess(
             lambda: observed(subject, eager),
@@ -252,15 +242,17 @@ def _on_device(
     except Exception as error:  # noqa: BLE001  (the edge to Neuron's runtime and to model code)
         record = compiler_failure(error, ())
         detail = f"compiled, then {one_line(error)}"
-        return msgspec.structs.replace(outcome, status=Status.ERROR, detail=detail, error=record)
+        return msgspec.structs.replace(
+            outcome, status=records.Status.ERROR, detail=detail, error=record
+        )
     differs = comparison.deterministic and not comparison.matches
     outcome = msgspec.structs.replace(
         outcome,
-        status=Status.MISMATCH if differs else Status.PASS,
+        status=records.Status.MISMATCH if differs else records.Status.PASS,
         detail=f"differs from eager in {comparison.mismatches[0]}" if differs else outcome.detail,
         numerics=comparison,
     )
-    subject.enter(Phase.PROFILE)
+    subject.enter(records.Phase.PROFILE)
     try:
         with preserved(subject.module):
             host, core, samples = latencies(
@@ -271,7 +263,7 @@ def _on_device(
         compiler_failure(error, ())
         detail = f"{outcome.detail}; measuring stopped at {one_line(error)}"
         return msgspec.structs.replace(outcome, detail=detail)
-    assert isinstance(outcome.details, NeuronDetail)
+    assert isinstance(outcome.details, records.NeuronDetail)
     measured = msgspec.structs.replace(
         outcome.details,
         eager_latency_seconds=host,
@@ -294,7 +286,7 @@ class NeuronTarget(CompileTarget):
     """
 
     name = "neuron"
-    tiers = (Tier.REAL,)
+    tiers = (records.Tier.REAL,)
 
     def missing(self) -> str | None:
         sdk, xla = _installed("torch_neuronx"), _installed("torch_xla")
@@ -316,7 +308,7 @@ class NeuronTarget(CompileTarget):
             return "no neuronx-cc: it stores an HLO, for `compilewatch neuron compile` elsewhere"
         return self.missing()
 
-    def run(self, subject: Subject) -> TargetOutcome:
+    def run(self, subject: Subject) -> records.TargetOutcome:
         """Compile by the best route in this environment; with a device, also run and measure.
 
         Raises FakeUnsupportedError for a subject of fake tensors, UsageError for an unknown
@@ -327,12 +319,12 @@ class NeuronTarget(CompileTarget):
         cores = neuronx_cc.core_count()
         target = _instance_family(subject, cores)
         requested = subject.request.target
-        if requested.mode is Mode.TRAIN or requested.dynamic:
-            what = "training" if requested.mode is Mode.TRAIN else "dynamic shapes"
-            return TargetOutcome(
-                status=Status.UNSUPPORTED, detail=f"Neuron through XLA has no {what}"
+        if requested.mode is records.Mode.TRAIN or requested.dynamic:
+            what = "training" if requested.mode is records.Mode.TRAIN else "dynamic shapes"
+            return records.TargetOutcome(
+                status=records.Status.UNSUPPORTED, detail=f"Neuron through XLA has no {what}"
             )
-        subject.enter(Phase.COMPILE)
+        subject.enter(records.Phase.COMPILE)
         path = neuronx_cc.find()
         if path is None:
             return _archived(subject, target)
@@ -343,7 +335,7 @@ class NeuronTarget(CompileTarget):
                 return _traced(subject, target, compiler, cores)
             return _compiled_hlo(subject, target, compiler)
         except CompilerError as error:
-            return TargetOutcome(status=Status.UNSUPPORTED, detail=str(error))
+            return records.TargetOutcome(status=records.Status.UNSUPPORTED, detail=str(error))
 
 
 def _installed(package: str) -> bool:
@@ -399,23 +391,23 @@ def _capture(subject: Subject) -> Path | None:
     return None if captured is None else subject.artifacts / HLO_FILE
 
 
-def _captured(subject: Subject) -> Path | TargetOutcome:
+def _captured(subject: Subject) -> Path | records.TargetOutcome:
     """Return the HLO module, or the outcome if none may be compiled."""
     try:
         hlo = _capture(subject)
     except Exception as error:  # noqa: BLE001  (the edge to torch_xla and to model code)
         record = getattr(error, "record", None) or compiler_failure(error, ())
         detail = f"not captured as an HLO: {one_line(error)}"
-        return TargetOutcome(status=Status.ERROR, detail=detail, error=record)
+        return records.TargetOutcome(status=records.Status.ERROR, detail=detail, error=record)
     if hlo is None:
         detail = "no HLO valid for other inputs: operators run outside XLA (see target xla)"
-        return TargetOutcome(status=Status.UNSUPPORTED, detail=detail)
+        return records.TargetOutcome(status=records.Status.UNSUPPORTED, detail=detail)
     return hlo
 
 
-def _compiled_hlo(subject: Subject, target: str, compiler: Compiler) -> TargetOutcome:
+def _compiled_hlo(subject: Subject, target: str, compiler: Compiler) -> records.TargetOutcome:
     hlo = _captured(subject)
-    if isinstance(hlo, TargetOutcome):
+    if isinstance(hlo, records.TargetOutcome):
         return hlo
     folder = neuronx_cc.folder_of(hlo, target)
     # In this process group: after the deadline, the launcher ends the compiler with it.
@@ -423,17 +415,17 @@ def _compiled_hlo(subject: Subject, target: str, compiler: Compiler) -> TargetOu
     return outcome_of(subject, compilation.detail(), compilation.log(), None)
 
 
-def _archived(subject: Subject, target: str) -> TargetOutcome:
+def _archived(subject: Subject, target: str) -> records.TargetOutcome:
     """Return the outcome without a compiler: the HLO module, for a machine that has one."""
     hlo = _captured(subject)
-    if isinstance(hlo, TargetOutcome):
+    if isinstance(hlo, records.TargetOutcome):
         detail = f"no neuronx-cc here, and {hlo.detail}"
-        return msgspec.structs.replace(hlo, status=Status.UNSUPPORTED, detail=detail)
-    return TargetOutcome(
-        status=Status.UNSUPPORTED,
+        return msgspec.structs.replace(hlo, status=records.Status.UNSUPPORTED, detail=detail)
+    return records.TargetOutcome(
+        status=records.Status.UNSUPPORTED,
         detail=f"no neuronx-cc here; its input is stored as an artifact, for a machine with it: "
         f"compilewatch neuron compile PATH/{HLO_FILE} --target {target}",
-        details=NeuronDetail(
+        details=records.NeuronDetail(
             target=target, route=neuronx_cc.ROUTE, hlo_sha256=neuronx_cc.sha256(hlo)
         ),
         artifacts=_kept(subject),

@@ -33,7 +33,6 @@ from compilewatch.extras.executor.sandbox.policy import (
     SandboxEnding,
     SandboxLimits,
     SandboxResult,
-    SandboxSpec,
 )
 
 __all__ = [
@@ -113,11 +112,11 @@ def planned(
     python: str | None = None,
     devices: tuple[str, ...] = (),
     folder: Path | None = None,
-) -> SandboxSpec:
+) -> policy.SandboxSpec:
     """The `SandboxSpec` of the arguments of `run`. Raises UsageError for a bad name."""
     python = os.path.abspath(python or sys.executable)
     program, *arguments = command
-    spec = SandboxSpec(
+    spec = policy.SandboxSpec(
         command=(python if program == "python" else program, *arguments),
         python=python,
         files={n: c.encode() if isinstance(c, str) else bytes(c) for n, c in (files or {}).items()},
@@ -139,7 +138,7 @@ def planned(
         folder=str(folder) if folder is not None else None,
     )
     try:
-        return msgspec.convert(msgspec.to_builtins(spec), SandboxSpec)
+        return msgspec.convert(msgspec.to_builtins(spec), policy.SandboxSpec)
     except msgspec.ValidationError as error:
         raise UsageError(f"cannot be run in a sandbox: {error}") from None
 
@@ -147,7 +146,7 @@ def planned(
 class Supervised:
     """One run that has been started. It ends with this process, or when it is cancelled."""
 
-    def __init__(self, spec: SandboxSpec) -> None:
+    def __init__(self, spec: policy.SandboxSpec) -> None:
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-c", _START],
@@ -243,7 +242,7 @@ def prove(python: str) -> MemoryGuard:
     """
     policy.program()
     policy.load()
-    spec = SandboxSpec(
+    spec = policy.SandboxSpec(
         command=(python, "-I", "-S", "probe.py"),
         python=python,
         files={"probe.py": ATTACKS.encode()},

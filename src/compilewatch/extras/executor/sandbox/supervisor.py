@@ -31,20 +31,6 @@ import msgspec
 from compilewatch.contract.processes import descendants, field_bytes, is_alive, resident_bytes
 from compilewatch.errors import SandboxError, StoreError
 from compilewatch.extras.executor.sandbox import init, policy
-from compilewatch.extras.executor.sandbox.policy import (
-    JOB_FOLDER,
-    LOCK_FILE,
-    OUTPUT_FOLDER,
-    RESULT_FILE,
-    STDERR,
-    STDOUT,
-    MemoryGuard,
-    Name,
-    SandboxEnding,
-    SandboxLimits,
-    SandboxResult,
-    SandboxSpec,
-)
 from compilewatch.files import write_atomically
 from compilewatch.records import Record
 
@@ -63,21 +49,25 @@ _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 def main() -> None:
     """Run what standard input asks for."""
     lock_down()
-    spec = msgspec.msgpack.decode(receive_frame(sys.stdin.buffer), type=SandboxSpec)
+    spec = msgspec.msgpack.decode(receive_frame(sys.stdin.buffer), type=policy.SandboxSpec)
     folder = Path(spec.folder) if spec.folder is not None else None
     with contextlib.ExitStack() as stack:
         if folder is not None:
-            lock = stack.enter_context((folder / LOCK_FILE).open("w"))
+            lock = stack.enter_context((folder / policy.LOCK_FILE).open("w"))
             fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             result = Supervisor(spec).supervise()
         except (SandboxError, OSError) as error:
-            result = SandboxResult(ending=SandboxEnding.NOT_STARTED, detail=str(error))
+            result = policy.SandboxResult(
+                ending=policy.SandboxEnding.NOT_STARTED, detail=str(error)
+            )
         if folder is not None:
             try:
-                write_atomically(folder / RESULT_FILE, msgspec.msgpack.encode(result))
+                write_atomically(folder / policy.RESULT_FILE, msgspec.msgpack.encode(result))
             except StoreError as error:  # an outcome that is not stored is none
-                result = SandboxResult(ending=SandboxEnding.NOT_STARTED, detail=str(error))
+                result = policy.SandboxResult(
+                    ending=policy.SandboxEnding.NOT_STARTED, detail=str(error)
+                )
         with contextlib.suppress(BrokenPipeError):
             sys.stdout.buffer.write(msgspec.msgpack.encode(result))
             sys.stdout.buffer.flush()
@@ -123,7 +113,7 @@ class Collected:
 class Supervisor:
     """One run from its start to the proof that nothing of it is left."""
 
-    def __init__(self, spec: SandboxSpec) -> None:
+    def __init__(self, spec: policy.SandboxSpec) -> None:
         self.spec = spec
         self.limits = spec.limits
         self.uid = policy.dropped_uid()
@@ -134,11 +124,11 @@ class Supervisor:
             self.guard = Watcher(spec.limits)
         self.pidfd: int | None = None
         self.first_pid: int | None = None
-        self.ending = SandboxEnding.EXITED
+        self.ending = policy.SandboxEnding.EXITED
         self.detail = ""
         self.hard_deadline = 0.0
 
-    def supervise(self) -> SandboxResult:
+    def supervise(self) -> policy.SandboxResult:
         """Start the sandbox, wait for its end and end it where it must."""
         try:
             return self._supervise()
@@ -146,19 +136,19 @@ class Supervisor:
             self._kill()
             self.guard.close()
 
-    def _supervise(self) -> SandboxResult:
+    def _supervise(self) -> policy.SandboxResult:
         limits = self.limits
         out, err, results, go, process = self._start()
         begun = time.monotonic()
         seconds_to_return = GRACE_SECONDS + limits.output_bytes / (64 * 2**20)
         self.hard_deadline = begun + limits.deadline_seconds + seconds_to_return
         if select.select([0], [], [], 0)[0]:  # the caller ended: nothing has run, nothing will
-            self._end(SandboxEnding.CANCELLED, "its caller ended before it began")
+            self._end(policy.SandboxEnding.CANCELLED, "its caller ended before it began")
         else:
             os.write(go, b"1")
         logs = Path(self.spec.folder) if self.spec.folder is not None else None
-        stdout = Collected(out, limits.log_bytes, logs / STDOUT if logs else None)
-        stderr = Collected(err, limits.log_bytes, logs / STDERR if logs else None)
+        stdout = Collected(out, limits.log_bytes, logs / policy.STDOUT if logs else None)
+        stderr = Collected(err, limits.log_bytes, logs / policy.STDERR if logs else None)
         framed = limits.output_bytes + 8 * limits.output_files + HEADER_BYTES
         returned = Collected(results, framed)
         self._wait([stdout, stderr, returned])
@@ -237,8 +227,8 @@ class Supervisor:
             {
                 "command": spec.command,
                 "variables": spec.variables,
-                "folder": JOB_FOLDER,
-                "output": OUTPUT_FOLDER,
+                "folder": policy.JOB_FOLDER,
+                "output": policy.OUTPUT_FOLDER,
                 "files": spec.files,
                 "deadline_seconds": limits.deadline_seconds,
                 "output_files": limits.output_files,
@@ -264,7 +254,9 @@ class Supervisor:
                             open_streams -= 1
                     elif key.data == "caller":
                         selector.unregister(0)
-                        self._end(SandboxEnding.CANCELLED, "its caller cancelled it or ended")
+                        self._end(
+                            policy.SandboxEnding.CANCELLED, "its caller cancelled it or ended"
+                        )
                     else:
                         selector.unregister(self.pidfd)
                 now = time.monotonic()
@@ -273,7 +265,7 @@ class Supervisor:
                     self._check_limits(now)
 
     def _check_limits(self, now: float) -> None:
-        if self.ending is not SandboxEnding.EXITED or self.first_pid is None:
+        if self.ending is not policy.SandboxEnding.EXITED or self.first_pid is None:
             return
         if self.guard.exceeded():
             self._end_for_memory()
@@ -281,18 +273,18 @@ class Supervisor:
             self._end_at_deadline()
         elif any(n > self.limits.disk_files for _, n in folder_use(self.first_pid)):
             made = f"made more than {self.limits.disk_files} files"
-            self._end(SandboxEnding.DISK_FILES, made)
+            self._end(policy.SandboxEnding.DISK_FILES, made)
 
     def _end_for_memory(self) -> None:
         mebibytes = self.limits.memory_bytes / 2**20
-        self._end(SandboxEnding.MEMORY, f"used more than {mebibytes:.0f} MiB")
+        self._end(policy.SandboxEnding.MEMORY, f"used more than {mebibytes:.0f} MiB")
 
     def _end_at_deadline(self) -> None:
         seconds = self.limits.deadline_seconds
-        self._end(SandboxEnding.DEADLINE, f"did not end within {seconds:g} s")
+        self._end(policy.SandboxEnding.DEADLINE, f"did not end within {seconds:g} s")
 
-    def _end(self, ending: SandboxEnding, detail: str) -> None:
-        if self.ending is SandboxEnding.EXITED:  # what ended it first is the reason
+    def _end(self, ending: policy.SandboxEnding, detail: str) -> None:
+        if self.ending is policy.SandboxEnding.EXITED:  # what ended it first is the reason
             self.ending, self.detail = ending, detail
         self._kill()
 
@@ -317,21 +309,21 @@ class Supervisor:
 
     def _result(
         self, status: int, seconds: float, stdout: Collected, stderr: Collected, returned: bytes
-    ) -> SandboxResult:
+    ) -> policy.SandboxResult:
         survivors = self._survivors()
-        if self.ending is SandboxEnding.EXITED and self.guard.exceeded():
+        if self.ending is policy.SandboxEnding.EXITED and self.guard.exceeded():
             self._end_for_memory()
-        if self.ending is SandboxEnding.EXITED and not returned:
+        if self.ending is policy.SandboxEnding.EXITED and not returned:
             raise _not_started(bytes(stderr.data), "no message")
         header, files = parsed(returned, self.limits.output_files, self.limits.output_bytes)
-        if self.ending is SandboxEnding.EXITED and header is not None and header.timed_out:
+        if self.ending is policy.SandboxEnding.EXITED and header is not None and header.timed_out:
             self._end_at_deadline()
         exit_code, by_signal = None, None
-        if self.ending is SandboxEnding.EXITED:
+        if self.ending is policy.SandboxEnding.EXITED:
             # Without a header, the first program was killed from inside.
             exit_code = status if header is None else header.exit_code
             by_signal = None if header is None else header.signal
-        return SandboxResult(
+        return policy.SandboxResult(
             ending=self.ending,
             detail=self.detail,
             exit_code=exit_code,
@@ -390,7 +382,7 @@ def parsed(data: bytes, most_files: int, most_bytes: int) -> tuple[Header | None
 def is_name(text: str) -> bool:
     """Whether the text can name a file outside."""
     try:
-        msgspec.convert(text, Name)
+        msgspec.convert(text, policy.Name)
     except msgspec.ValidationError:
         return False
     return True
@@ -441,9 +433,9 @@ class Watcher:
     What is allocated between two looks goes beyond the limit.
     """
 
-    kind = MemoryGuard.WATCHER
+    kind = policy.MemoryGuard.WATCHER
 
-    def __init__(self, limits: SandboxLimits) -> None:
+    def __init__(self, limits: policy.SandboxLimits) -> None:
         self.limit = limits.memory_bytes
         self.pid: int | None = None
         self.highest: int | None = None
@@ -488,9 +480,9 @@ class Cgroup(Watcher):
     The kernel enforces the limit. Raises OSError or LookupError where they cannot be made.
     """
 
-    kind = MemoryGuard.CGROUP_V1
+    kind = policy.MemoryGuard.CGROUP_V1
 
-    def __init__(self, limits: SandboxLimits) -> None:
+    def __init__(self, limits: policy.SandboxLimits) -> None:
         super().__init__(limits)
         name = f"compilewatch-{os.getpid()}-{uuid.uuid4().hex}"
         folders = own_cgroups()

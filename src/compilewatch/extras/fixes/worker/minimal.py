@@ -40,24 +40,13 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from compilewatch.contract import processes
 from compilewatch.contract.failures import RecordedError, one_line
 from compilewatch.errors import InputsError
-from compilewatch.extras.fixes.records import (
-    CHOICE_SECONDS,
-    FRESH_SECONDS,
-    MinimalOrder,
-    MinimalOutcome,
-    MinimalReproducer,
-)
+from compilewatch.extras.fixes import records
 from compilewatch.extras.fixes.worker import writing
 from compilewatch.extras.fixes.worker.writing import COMPREHENSIONS, Writer
 from compilewatch.records import Depth, GraphBreak, Mode, Record, Request, Tier
 from compilewatch.worker import forked
+from compilewatch.worker.targets.dynamo import graph_breaks
 from compilewatch.worker.targets.dynamo.capture import capture, unmeasured_guards
-from compilewatch.worker.targets.dynamo.graph_breaks import (
-    classify,
-    innermost,
-    package_path,
-    portable_text,
-)
 
 CHECK_SECONDS = 30
 """A candidate that does not end by then is rejected."""
@@ -86,10 +75,10 @@ class Choice(Record, frozen=True, kw_only=True):
     checks: int = 0
 
 
-def minimal(content: bytes) -> MinimalOutcome:
+def minimal(content: bytes) -> records.MinimalOutcome:
     """Do what `content` says, a `MinimalOrder` as JSON."""
     torch.set_num_threads(1)  # a fork of a process with a pool of threads would wait for them
-    order = msgspec.json.decode(content, type=MinimalOrder)
+    order = msgspec.json.decode(content, type=records.MinimalOrder)
     load_reducer(order.reducer)
     request = msgspec.structs.replace(order.request, tier=Tier.REAL, depth=Depth.REDUCED)
     with contextlib.closing(CheckServer()) as server:
@@ -103,7 +92,7 @@ def minimal(content: bytes) -> MinimalOutcome:
     versions |= {"torch_git": str(torch.version.git_version), "platform": platform.platform()}
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         versions["transformers"] = importlib.metadata.version("transformers")
-    return MinimalOutcome(reproducers=reproducers, versions=versions)
+    return records.MinimalOutcome(reproducers=reproducers, versions=versions)
 
 
 def load_reducer(file: str) -> None:
@@ -119,7 +108,9 @@ def load_reducer(file: str) -> None:
     spec.loader.exec_module(sys.modules[name])
 
 
-def chosen_breaks(breaks: tuple[GraphBreak, ...], order: MinimalOrder) -> tuple[GraphBreak, ...]:
+def chosen_breaks(
+    breaks: tuple[GraphBreak, ...], order: records.MinimalOrder
+) -> tuple[GraphBreak, ...]:
     """The graph breaks that are meant. Raises InputsError, which names those that there are."""
     if not breaks:
         raise InputsError("no graph break occurs, so there is nothing to reproduce")
@@ -176,19 +167,19 @@ def _reproducer(
     call: Callable[[], object],
     server: CheckServer,
     seconds: float,
-) -> MinimalReproducer:
+) -> records.MinimalReproducer:
     began, before = time.monotonic(), server.count
 
-    def outcome(**fields: Any) -> MinimalReproducer:
+    def outcome(**fields: Any) -> records.MinimalReproducer:
         spent = time.monotonic() - began
-        return MinimalReproducer(
+        return records.MinimalReproducer(
             broken=broken, checks=server.count - before, seconds=round(spent, 1), **fields
         )
 
     try:
         # The graph break is reached in a fork: its frames must live while candidates are written.
         choice = forked.in_fork(
-            lambda: _choose(call, broken, server, began + CHOICE_SECONDS), Choice, []
+            lambda: _choose(call, broken, server, began + records.CHOICE_SECONDS), Choice, []
         )
     except Exception as error:  # noqa: BLE001  (whatever code of the model raises)
         return outcome(failure=f"writing candidates failed: {one_line(error)}")
@@ -300,7 +291,7 @@ def _watch(broken: GraphBreak, found: list[Frame], *, exact: bool) -> Callable[.
     def trace(frame: types.FrameType, event: str, _: Any) -> Any:
         code = frame.f_code
         if code not in known:
-            known[code] = (package_path(code.co_filename), code.co_name)
+            known[code] = (graph_breaks.package_path(code.co_filename), code.co_name)
         if known[code] not in places and code.co_name not in COMPREHENSIONS:
             return None
         if event == "call":
@@ -612,7 +603,7 @@ _LOG_PREFIX = re.compile(r"^[VIWEC]\d{4} [^\]]*\](?: \[[\d/]+\])?(?: \[__\w+\])?
 
 def likeness(reason: str, other: str) -> Likeness:
     """How much the reason `other` of torch is like the reason `reason`."""
-    first, second = classify(reason), classify(other)
+    first, second = graph_breaks.classify(reason), graph_breaks.classify(other)
     if first.code != second.code:
         return Likeness.NONE
     if (first.gb_type, _essence(reason)) != (second.gb_type, _essence(other)):
@@ -630,9 +621,9 @@ def handling(reason: str) -> str:
 
 def _essence(reason: str) -> tuple[str, str]:
     """The explanation and the context of a reason, without what depends on the code at hand."""
-    context = _CONTEXT.search(innermost(reason))
+    context = _CONTEXT.search(graph_breaks.innermost(reason))
     operation = _OF_THE_CODE.sub("", context[1]) if context else ""
-    explanation = _QUOTED.sub("''", classify(reason).explanation.partition(_TRACE)[0])
+    explanation = _QUOTED.sub("''", graph_breaks.classify(reason).explanation.partition(_TRACE)[0])
     return _without_objects(explanation), _without_objects(operation)
 
 
@@ -718,7 +709,7 @@ def run_fresh(source: str, reason: str) -> tuple[str | None, str, bool]:
         try:
             ended = processes.run(
                 [sys.executable, str(path)],
-                seconds=FRESH_SECONDS,
+                seconds=records.FRESH_SECONDS,
                 cwd=folder,
                 env={k: v for k, v in os.environ.items() if k not in of_the_worker},
             )
@@ -731,7 +722,7 @@ def run_fresh(source: str, reason: str) -> tuple[str | None, str, bool]:
         return None, (lines or ["torch printed no graph break"])[-1], False
     best = max(printed, key=lambda own: likeness(reason, own))
     same = likeness(reason, best) >= Likeness.REASON
-    return classify(best).code, portable_text(best), same
+    return graph_breaks.classify(best).code, graph_breaks.portable_text(best), same
 
 
 # --- reduction ------------------------------------------------------------------------------------

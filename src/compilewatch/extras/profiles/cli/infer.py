@@ -22,22 +22,17 @@ from compilewatch.cli.progress import SECONDS_BETWEEN_LINES
 from compilewatch.config import Settings, load_settings
 from compilewatch.environments import Environments
 from compilewatch.errors import MissingExtraError, SinkError, UsageError
-from compilewatch.extras.profiles import analysis, measurement, report
+from compilewatch.extras.profiles import analysis, measurement, records, report
 from compilewatch.extras.profiles.labelled import read_labelled
 from compilewatch.extras.profiles.measurement import Profilers
 from compilewatch.extras.profiles.metrics import push_profile
-from compilewatch.extras.profiles.records import (
-    InferenceOptions,
-    InferenceProfile,
-    ProfileComparison,
-    Verdict,
-)
+from compilewatch.extras.profiles.records import Verdict
 from compilewatch.extras.profiles.store import PREFIX, ProfileFolder, open_profile
 from compilewatch.records import ConfigBuild, Depth, Request, Status, Tier, new_run_id
 from compilewatch.report.terminal import console, plain, spaced, table
 from compilewatch.report.wording import milliseconds
 
-DEFAULTS = InferenceOptions()
+DEFAULTS = records.InferenceOptions()
 
 BREAKS_SHOWN = 8
 
@@ -142,7 +137,7 @@ def infer_command(
     """
     names = split(targets) or []
     measurement.check_targets(names, fields["device"])
-    chosen = InferenceOptions(
+    chosen = records.InferenceOptions(
         targets=tuple(map(measurement.canonical, names)), batch_sizes=_sizes(batch_sizes), **fields
     )
     if data is None and label_mappings is not None:
@@ -158,7 +153,7 @@ def infer_command(
     weights = data is not None
     requests = [_request(name, inputs_file, flags, with_weights=weights) for name in models]
     root = Path(settings.output_dir).absolute()
-    profiles: list[InferenceProfile] = []
+    profiles: list[records.InferenceProfile] = []
     environments = Environments(settings.cache_folder)
     with Profilers(chosen.targets, environments, chosen.device) as profilers:
         for request in requests:
@@ -185,7 +180,7 @@ def infer_command(
     return 0 if all(point.status is Status.PASS for point in points) else INCOMPLETE
 
 
-def _publish(settings: Settings, profile: InferenceProfile) -> str:
+def _publish(settings: Settings, profile: records.InferenceProfile) -> str:
     """Send a profile to the Pushgateway if one is set; a failure costs a line, not the profile."""
     if not settings.pushgateway.url:
         return ""
@@ -272,7 +267,7 @@ def compare_command(
     return 0
 
 
-def profile_panel(profile: InferenceProfile) -> RenderableType:
+def profile_panel(profile: records.InferenceProfile) -> RenderableType:
     """Everything about one profile."""
     facts = "\n".join(f"{name:<9} {value}" for name, value in report.facts(profile))
     first, *figures, last = report.POINT_HEADINGS
@@ -293,7 +288,7 @@ def profile_panel(profile: InferenceProfile) -> RenderableType:
     return spaced([plain(facts), table(headings, points, gap=2), *_breaks(profile), answers])
 
 
-def _breaks(profile: InferenceProfile) -> Iterator[RenderableType]:
+def _breaks(profile: records.InferenceProfile) -> Iterator[RenderableType]:
     """The costs of graph breaks at the first batch size that has them."""
     if (broken := analysis.broken(profile)) is None:
         return
@@ -308,7 +303,7 @@ def _breaks(profile: InferenceProfile) -> Iterator[RenderableType]:
     yield table(("Graph break", "Where", costs), rows)
 
 
-def comparison_table(comparison: ProfileComparison) -> RenderableType:
+def comparison_table(comparison: records.ProfileComparison) -> RenderableType:
     """What changed between two profiles, and what may be the cause."""
     heading = f"{comparison.model}: {comparison.before} -> {comparison.after}"
     parts: list[RenderableType] = [plain(heading)]
@@ -325,7 +320,9 @@ def comparison_table(comparison: ProfileComparison) -> RenderableType:
     return spaced(parts)
 
 
-def _comparison_rows(comparison: ProfileComparison) -> Iterator[tuple[str | tuple[str, str], ...]]:
+def _comparison_rows(
+    comparison: records.ProfileComparison,
+) -> Iterator[tuple[str | tuple[str, str], ...]]:
     def change(ratio: float | None) -> str:
         return f"{ratio - 1:+.1%}" if ratio else "–"
 

@@ -25,13 +25,7 @@ from compilewatch.contract.failures import error_record, one_line
 from compilewatch.contract.messages import Lines, encoded
 from compilewatch.contract.processes import resident_bytes
 from compilewatch.errors import CompilewatchError, UsageError
-from compilewatch.extras.profiles.messages import (
-    END,
-    Order,
-    ProfileFailure,
-    StepReply,
-    SubjectJob,
-)
+from compilewatch.extras.profiles import messages
 from compilewatch.records import Phase, Status
 from compilewatch.worker import forked
 from compilewatch.worker.process import child, warmup
@@ -40,7 +34,7 @@ from compilewatch.worker.process.server import own_temporary_folder
 POLL_SECONDS = 0.5
 """How often the memory of a working subject is checked: often enough, and without disturbing it."""
 
-_orders = msgspec.json.Decoder(Order)
+_orders = msgspec.json.Decoder(messages.Order)
 
 
 class _Subject(NamedTuple):
@@ -89,10 +83,10 @@ class ProfilingServer:
             except OSError as error:
                 return _failed(Status.CRASHED, f"no process could be started: {error.strerror}")
         subject = self.subjects.pop(order.subject, None)
-        if order.step == END:
+        if order.step == messages.END:
             if subject is not None:
                 subject.kill()
-            return msgspec.json.encode(StepReply())
+            return msgspec.json.encode(messages.StepReply())
         if subject is None:
             return _failed(Status.CRASHED, "its process has ended")
         reply, alive = _asked(subject, line, order.deadline_seconds)
@@ -100,7 +94,7 @@ class ProfilingServer:
             self.subjects[order.subject] = subject
         return reply
 
-    def _fork(self, job: SubjectJob) -> _Subject:
+    def _fork(self, job: messages.SubjectJob) -> _Subject:
         ours, theirs = socket.socketpair()
         parent = os.getpid()
         pid = forked.fork()
@@ -146,7 +140,7 @@ def _ended(status: int) -> bytes:
     return _failed(Status.CRASHED, f"ended with exit code {os.WEXITSTATUS(status)}")
 
 
-def _be_subject(job: SubjectJob, channel: socket.socket, parent: int) -> NoReturn:
+def _be_subject(job: messages.SubjectJob, channel: socket.socket, parent: int) -> NoReturn:
     """Obey orders until the server closes the socket. Never returns."""
     code = 1
     try:
@@ -173,7 +167,7 @@ def _be_subject(job: SubjectJob, channel: socket.socket, parent: int) -> NoRetur
 
 
 def _returned(value: object) -> bytes:
-    return msgspec.json.encode(StepReply(value=msgspec.Raw(msgspec.json.encode(value))))
+    return msgspec.json.encode(messages.StepReply(value=msgspec.Raw(msgspec.json.encode(value))))
 
 
 def _failure_of(error: BaseException, phase: Phase) -> bytes:
@@ -186,8 +180,8 @@ def _failure_of(error: BaseException, phase: Phase) -> bytes:
 
 
 def _failed(status: Status, detail: str, phase: Phase = Phase.PROFILE) -> bytes:
-    failure = ProfileFailure(status=status, phase=phase, detail=detail)
-    return encoded(StepReply(failure=failure))
+    failure = messages.ProfileFailure(status=status, phase=phase, detail=detail)
+    return encoded(messages.StepReply(failure=failure))
 
 
 def main() -> None:

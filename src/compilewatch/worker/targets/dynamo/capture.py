@@ -64,13 +64,7 @@ from compilewatch.contract.failures import causes, one_line
 from compilewatch.records import CaptureFigures, Mode, StackFrame
 from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets import FakeUnsupportedError
-from compilewatch.worker.targets.dynamo.graph_breaks import (
-    BreakLog,
-    BreakReport,
-    reason_in,
-    stack_frame,
-    user_stack,
-)
+from compilewatch.worker.targets.dynamo import graph_breaks
 
 FORWARD_OPERATORS = "forward_operators"
 """An attribute of a compiled graph that does not run its operators: their number."""
@@ -221,7 +215,7 @@ class Capture:
     graph_ops: list[int] = field(default_factory=list)
     guards: int = 0
     captured: list[str] = field(default_factory=list)
-    log: BreakLog = field(default_factory=BreakLog)
+    log: graph_breaks.BreakLog = field(default_factory=graph_breaks.BreakLog)
     frames: list[str] = field(default_factory=list)
     skip_reasons: tuple[str, ...] = ()
     operators: OperatorCount | None = None
@@ -423,7 +417,7 @@ class _TraceListener(logging.Handler):
             self._captured.log.add(_report(compile_id, payload, self._function))
 
 
-def _report(compile_id: str, payload: str, function: str) -> BreakReport:
+def _report(compile_id: str, payload: str, function: str) -> graph_breaks.BreakReport:
     """Return the graph break that is being reported, with torch's stack.
 
     Torch reports a graph break while it handles the exception, which then has the stack. It reports
@@ -438,11 +432,12 @@ def _report(compile_id: str, payload: str, function: str) -> BreakReport:
     if frames:
         root = frames[0]
         frames[0] = FrameSummary(root.filename, root.lineno, function, line=root.line)
-    reason = reason_in(payload)
-    return BreakReport(
+    reason = graph_breaks.reason_in(payload)
+    return graph_breaks.BreakReport(
         compile_id=compile_id,
         reason=reason,
-        stack=user_stack([*get_stack_above_dynamo(), *frames]) or _frame_given_up(reason),
+        stack=graph_breaks.user_stack([*get_stack_above_dynamo(), *frames])
+        or _frame_given_up(reason),
         exceptions=type_names(error),
     )
 
@@ -450,7 +445,7 @@ def _report(compile_id: str, payload: str, function: str) -> BreakReport:
 class _GiveUps(logging.Filter):
     """Records that a frame runs in eager mode, from `ConvertFrame`'s log; only passes warnings."""
 
-    def __init__(self, log: BreakLog) -> None:
+    def __init__(self, log: graph_breaks.BreakLog) -> None:
         super().__init__()
         self._log = log
 
@@ -486,12 +481,13 @@ def writes_the_trace() -> bool:
     return False
 
 
-def _give_up(compile_id: str, error: BaseException, message: str) -> BreakReport:
+def _give_up(compile_id: str, error: BaseException, message: str) -> graph_breaks.BreakReport:
     """Return the report of a frame that failed outside the tracer; without a stack, its place."""
-    return BreakReport(
+    return graph_breaks.BreakReport(
         compile_id=compile_id,
         reason=str(getattr(error, "msg", None) or error),
-        stack=user_stack(getattr(error, "real_stack", None) or ()) or _frame_given_up(message),
+        stack=graph_breaks.user_stack(getattr(error, "real_stack", None) or ())
+        or _frame_given_up(message),
         exceptions=type_names(error),
     )
 
@@ -500,7 +496,7 @@ def _frame_given_up(message: str) -> tuple[StackFrame, ...]:
     frame = _GIVEN_UP.match(message)
     if frame is None:
         return ()
-    return (stack_frame(frame["file"], int(frame["line"]), frame["function"]),)
+    return (graph_breaks.stack_frame(frame["file"], int(frame["line"]), frame["function"]),)
 
 
 def type_names(error: BaseException | None) -> tuple[str, ...]:

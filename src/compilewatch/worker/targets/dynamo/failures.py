@@ -21,12 +21,7 @@ from torch.fx.experimental.symbolic_shapes import (
 from compilewatch.contract.failures import causes, error_code, error_record, one_line
 from compilewatch.records import ErrorRecord, Tier
 from compilewatch.worker.subject import Subject
-from compilewatch.worker.targets.dynamo.graph_breaks import (
-    classify,
-    place_of,
-    portable_text,
-    user_stack,
-)
+from compilewatch.worker.targets.dynamo import graph_breaks
 
 _REJECTIONS = (
     Unsupported,
@@ -55,13 +50,13 @@ def compiler_error(error: BaseException) -> ErrorRecord:
     message = record.message
     if root is not error:
         message = f"{one_line(root, limit=2000)}\n\n{message}"
-    frames = user_stack(getattr(error, "real_stack", None) or ())
-    place = place_of(frames) if frames else None
+    frames = graph_breaks.user_stack(getattr(error, "real_stack", None) or ())
+    place = graph_breaks.place_of(frames) if frames else None
     names = tuple(type(cause).__name__ for cause in chain)
     return msgspec.structs.replace(
         record,
-        message=portable_text(message),
-        code=classify(message_of(error), names).code,
+        message=graph_breaks.portable_text(message),
+        code=graph_breaks.classify(message_of(error), names).code,
         file=place.file if place else record.file,
         line=place.line if place else record.line,
         function=place.function if place else record.function,

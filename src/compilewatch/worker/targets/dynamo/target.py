@@ -25,25 +25,11 @@ import torch
 import torch._dynamo
 from torch._dynamo.exc import TorchRuntimeError
 
+from compilewatch import records
 from compilewatch.contract.failures import one_line
-from compilewatch.records import (
-    FullgraphVerdict,
-    GraphBreak,
-    Mode,
-    Phase,
-    SecondCall,
-    StackFrame,
-    Status,
-    TargetOutcome,
-    Tier,
-)
+from compilewatch.worker import targets
 from compilewatch.worker.model.fake_mode import values_shown
 from compilewatch.worker.subject import Subject
-from compilewatch.worker.targets import (
-    CompileTarget,
-    FakeUnsupportedError,
-    check_device_not_needed,
-)
 from compilewatch.worker.targets.dynamo import capture as captures
 from compilewatch.worker.targets.dynamo import failures, graph_breaks
 from compilewatch.worker.targets.dynamo.capture import Backend, Capture, call_once
@@ -55,20 +41,20 @@ _TIMEOUT_SECONDS = 60.0
 GRAPHS_KEPT = 200
 """Of so many graphs a result has the operations and the break behind each."""
 
-_Fullgraph = tuple[FullgraphVerdict, tuple[GraphBreak, ...]]
+_Fullgraph = tuple[records.FullgraphVerdict, tuple[records.GraphBreak, ...]]
 """The verdict of `fullgraph=True`, and its reason to reject the model as a graph break."""
 
 
-class DynamoTarget(CompileTarget):
+class DynamoTarget(targets.CompileTarget):
     """Graph capture by TorchDynamo. Modes eval (under `no_grad`) and train (loss and backward)."""
 
     name = "dynamo"
-    tiers = (Tier.FAKE, Tier.REAL)
+    tiers = (records.Tier.FAKE, records.Tier.REAL)
 
     def missing(self) -> str | None:
         return None
 
-    def run(self, subject: Subject) -> TargetOutcome:
+    def run(self, subject: Subject) -> records.TargetOutcome:
         """Capture the model, record the graph breaks, and determine `fullgraph`.
 
         Raises FakeUnsupportedError if a failure may be caused by the subject's fake tensors instead
@@ -76,34 +62,34 @@ class DynamoTarget(CompileTarget):
         """
         if subject.request.target.nested_graph_breaks and not captures.has_nested_graph_breaks():
             detail = f"torch {torch.__version__} has no setting nested_graph_breaks"
-            return TargetOutcome(status=Status.UNSUPPORTED, detail=detail)
+            return records.TargetOutcome(status=records.Status.UNSUPPORTED, detail=detail)
         outcome = self.breaks(subject, brief=False)
-        if outcome.status is not Status.ERROR and outcome.fullgraph is None:
-            subject.enter(Phase.COMPILE)  # after the rendering of the trace
+        if outcome.status is not records.Status.ERROR and outcome.fullgraph is None:
+            subject.enter(records.Phase.COMPILE)  # after the rendering of the trace
             fullgraph, _ = _compile_fullgraph(subject)
             outcome = msgspec.structs.replace(outcome, fullgraph=fullgraph)
         return outcome
 
-    def breaks(self, subject: Subject, *, brief: bool = True) -> TargetOutcome:
+    def breaks(self, subject: Subject, *, brief: bool = True) -> records.TargetOutcome:
         """Capture the model and record the graph breaks.
 
         If `brief`, neither the second call nor `fullgraph` is looked at.
         """
-        subject.enter(Phase.COMPILE)
+        subject.enter(records.Phase.COMPILE)
         capture = partial(captured_breaks, brief=brief)
-        outcome, by_compiler = subject.in_fork(capture, tuple[TargetOutcome, bool])
-        if outcome.status is Status.ERROR:
+        outcome, by_compiler = subject.in_fork(capture, tuple[records.TargetOutcome, bool])
+        if outcome.status is records.Status.ERROR:
             by_compiler = by_compiler and not brief
             return _after_failure(subject, outcome, by_compiler=by_compiler)
         return outcome
 
-    def probe(self, subject: Subject) -> TargetOutcome:
+    def probe(self, subject: Subject) -> records.TargetOutcome:
         """Look for the first graph break without running anything that was compiled.
 
         The capture ends with the first graph. A frame that Dynamo leaves to eager mode without a
         graph counts as a break, if `fullgraph=True` says why.
         """
-        subject.enter(Phase.COMPILE)
+        subject.enter(records.Phase.COMPILE)
         fullgraph, rejections = subject.in_fork(
             lambda fork: _compile_fullgraph(fork, captures.stop), _Fullgraph
         )
@@ -117,10 +103,10 @@ class DynamoTarget(CompileTarget):
             return _outcome(subject, captured, fullgraph, probed=True)
         if isinstance(error, TorchRuntimeError):
             discard(subject.artifacts)
-            check_device_not_needed(subject, "\n".join(map(str, failures.chain_of(error))))
+            targets.check_device_not_needed(subject, "\n".join(map(str, failures.chain_of(error))))
             return _error_outcome(error, fullgraph, probed=True)
         if not rejections:
-            raise FakeUnsupportedError(
+            raise targets.FakeUnsupportedError(
                 f"no graph before eager code failed: {one_line(error)}"
                 if error is not None
                 else "Dynamo left the model to eager mode, which needs values"
@@ -128,7 +114,7 @@ class DynamoTarget(CompileTarget):
         return _outcome(subject, captured or Capture(), fullgraph, rejections, probed=True)
 
 
-def captured_breaks(subject: Subject, *, brief: bool = False) -> tuple[TargetOutcome, bool]:
+def captured_breaks(subject: Subject, *, brief: bool = False) -> tuple[records.TargetOutcome, bool]:
     """Capture the model, whose first call this is, and call it once more unless `brief`.
 
     The `fullgraph` of the outcome is None where the capture does not prove it. Returns also whether
@@ -142,13 +128,13 @@ def captured_breaks(subject: Subject, *, brief: bool = False) -> tuple[TargetOut
     except Exception as error:  # of the compiler and of the model's code
         discard(subject.artifacts)
         failures.raise_if_out_of_memory(error)
-        if isinstance(error, FakeUnsupportedError):
+        if isinstance(error, targets.FakeUnsupportedError):
             raise
-        check_device_not_needed(subject, "\n".join(map(str, failures.chain_of(error))))
+        targets.check_device_not_needed(subject, "\n".join(map(str, failures.chain_of(error))))
         if not failures.is_settled(subject, error):
-            raise FakeUnsupportedError(one_line(error)) from error
+            raise targets.FakeUnsupportedError(one_line(error)) from error
         return _error_outcome(error, None), failures.is_by_compiler(error)
-    proven = FullgraphVerdict(accepted=True, derived=True)
+    proven = records.FullgraphVerdict(accepted=True, derived=True)
     fullgraph = proven if captured.proves_fullgraph else None
     return _outcome(subject, captured, fullgraph), False
 
@@ -170,15 +156,15 @@ def _capture(subject: Subject, backend: Backend, **options: Any) -> Capture:
 def _outcome(
     subject: Subject,
     captured: Capture,
-    fullgraph: FullgraphVerdict | None,
-    breaks: tuple[GraphBreak, ...] = (),
+    fullgraph: records.FullgraphVerdict | None,
+    breaks: tuple[records.GraphBreak, ...] = (),
     *,
     probed: bool = False,
-) -> TargetOutcome:
+) -> records.TargetOutcome:
     model = forward_of(subject.module)
     breaks = breaks or captured.log.breaks(model) or _nothing_captured(captured, model)
     for entry in breaks:
-        check_device_not_needed(subject, entry.reason)
+        targets.check_device_not_needed(subject, entry.reason)
     total = _occurrences(breaks)
     if not breaks:
         detail = "nothing to capture: no tensor operation" if captured.is_empty else "one graph"
@@ -190,11 +176,11 @@ def _outcome(
     if subject.request.keep_artifacts and not breaks:
         discard(subject.artifacts)
     elif subject.request.keep_artifacts:
-        subject.enter(Phase.PROFILE)  # rendering must not count as compile time
+        subject.enter(records.Phase.PROFILE)  # rendering must not count as compile time
         artifacts, problem = render(subject.artifacts)
         detail = f"{detail}; {problem}" if problem else detail
-    return TargetOutcome(
-        status=Status.GRAPH_BREAK if breaks else Status.PASS,
+    return records.TargetOutcome(
+        status=records.Status.GRAPH_BREAK if breaks else records.Status.PASS,
         detail=detail,
         probed=probed,
         graphs=captured.graphs,
@@ -213,7 +199,7 @@ def _outcome(
     )
 
 
-def _occurrences(breaks: tuple[GraphBreak, ...]) -> int:
+def _occurrences(breaks: tuple[records.GraphBreak, ...]) -> int:
     return sum(graph_break.occurrences for graph_break in breaks)
 
 
@@ -231,7 +217,7 @@ def _tensors(subject: Subject) -> Iterator[None]:
         yield
 
 
-def _second_call_facts(captured: Capture, model: StackFrame) -> SecondCall | None:
+def _second_call_facts(captured: Capture, model: records.StackFrame) -> records.SecondCall | None:
     """Return what the second call met beyond the first; None if nothing, or if none was made."""
     second = captured.second
     if second is None:
@@ -240,7 +226,7 @@ def _second_call_facts(captured: Capture, model: StackFrame) -> SecondCall | Non
     recompilations = second.figures.recompilations
     if not breaks and not recompilations and not captured.second_error:
         return None
-    return SecondCall(
+    return records.SecondCall(
         breaks=breaks,
         graph_breaks=_occurrences(breaks),
         graphs=second.graphs,
@@ -270,25 +256,27 @@ def _compile_fullgraph(subject: Subject, backend: Backend | None = None) -> _Ful
             compiled(*subject.inputs.args, **subject.inputs.kwargs)
     except Exception as error:  # of the compiler and of the model's code
         failures.raise_if_out_of_memory(error)
-        check_device_not_needed(subject, "\n".join(map(str, failures.chain_of(error))))
+        targets.check_device_not_needed(subject, "\n".join(map(str, failures.chain_of(error))))
         if not failures.is_settled(subject, error):
-            raise FakeUnsupportedError(f"under fullgraph: {one_line(error)}") from error
+            raise targets.FakeUnsupportedError(f"under fullgraph: {one_line(error)}") from error
         message = graph_breaks.portable_text(failures.message_of(error))
         cause = graph_breaks.classify(failures.message_of(error), captures.type_names(error))
         frames = graph_breaks.user_stack(getattr(error, "real_stack", None) or ())
         place = graph_breaks.place_of(frames or (forward_of(subject.module),))
         rejection = graph_breaks.graph_break(cause, message, place, frames or (place,))
-        verdict = FullgraphVerdict(accepted=False, code=cause.code, reason=message)
+        verdict = records.FullgraphVerdict(accepted=False, code=cause.code, reason=message)
         return verdict, (rejection,)
-    return FullgraphVerdict(accepted=True), ()
+    return records.FullgraphVerdict(accepted=True), ()
 
 
-def _after_failure(subject: Subject, outcome: TargetOutcome, *, by_compiler: bool) -> TargetOutcome:
+def _after_failure(
+    subject: Subject, outcome: records.TargetOutcome, *, by_compiler: bool
+) -> records.TargetOutcome:
     """Return the outcome of a capture that failed.
 
     Raises what the model's own backward raises, in phase eager: that is no compiler error.
     """
-    training = subject.request.target.mode is Mode.TRAIN
+    training = subject.request.target.mode is records.Mode.TRAIN
     if training:
         subject.in_fork(_check_eager_backward, type(None))
     if by_compiler:
@@ -301,10 +289,10 @@ def _after_failure(subject: Subject, outcome: TargetOutcome, *, by_compiler: boo
 
 
 def _error_outcome(
-    error: Exception, fullgraph: FullgraphVerdict | None, *, probed: bool = False
-) -> TargetOutcome:
-    return TargetOutcome(
-        status=Status.ERROR,
+    error: Exception, fullgraph: records.FullgraphVerdict | None, *, probed: bool = False
+) -> records.TargetOutcome:
+    return records.TargetOutcome(
+        status=records.Status.ERROR,
         detail=one_line(error),
         error=failures.compiler_error(error),
         fullgraph=fullgraph,
@@ -319,11 +307,13 @@ def _check_eager_backward(subject: Subject) -> None:
         with subject.tensors():
             call_once(subject, subject.module)
     except Exception:
-        subject.enter(Phase.EAGER)
+        subject.enter(records.Phase.EAGER)
         raise
 
 
-def _nothing_captured(captured: Capture, model: StackFrame) -> tuple[GraphBreak, ...]:
+def _nothing_captured(
+    captured: Capture, model: records.StackFrame
+) -> tuple[records.GraphBreak, ...]:
     """Return a graph break if Dynamo reported none but left the model's frame to eager mode.
 
     A call without any operation has nothing to capture.
@@ -336,12 +326,12 @@ def _nothing_captured(captured: Capture, model: StackFrame) -> tuple[GraphBreak,
     return (graph_breaks.graph_break(cause, reason, model, (model,)),)
 
 
-def forward_of(module: torch.nn.Module) -> StackFrame:
+def forward_of(module: torch.nn.Module) -> records.StackFrame:
     # Statically, since looking up the `forward` of a scripted class fails.
     forward: Any = inspect.getattr_static(type(module), "forward", None)
     code = getattr(inspect.unwrap(forward), "__code__", None)
     if code is None:  # not implemented in Python
-        return StackFrame(file=graph_breaks.UNKNOWN, line=0, function=type(module).__name__)
+        return records.StackFrame(file=graph_breaks.UNKNOWN, line=0, function=type(module).__name__)
     return graph_breaks.stack_frame(code.co_filename, code.co_firstlineno, code.co_name)
 
 
