@@ -99,7 +99,11 @@ def struct_section(
     }
     stored = zip(struct.__struct_fields__, struct.__struct_encode_fields__, strict=True)
     for field, name in stored:
-        written = str(annotations[field]).replace("|", "\\|")
+        annotation = annotations[field]
+        written = (
+            annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+        )
+        written = re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Za-z])", "", written).replace("|", "\\|")
         meaning = f" {meanings[field]} |" if meanings else ""
         lines.append(f"| `{name}` | `{written}` |{meaning}")
     return "\n".join(lines) + "\n"

@@ -4,8 +4,6 @@ Codes are those of the EC2 API reference ("Error codes for the Amazon EC2 API") 
 reference ("Error responses"). AWS's own messages are not repeated, because they may contain keys.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@
 ConfigError, which names the file (or variable) and the setting.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import tomllib

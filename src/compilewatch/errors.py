@@ -4,8 +4,6 @@ Each message is one line that says what happened and what to do; the CLI prints 
 `exit_status`. Exceptions of libraries are converted where the library is called.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any

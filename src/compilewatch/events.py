@@ -5,8 +5,6 @@ labels of a log store; the other fields with a single value become its structure
 `MEANINGS` describes every field; a name means the same in every event. Extras have further events.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Files: atomic writes, locks, TOML and JSON with clear errors, safe names."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

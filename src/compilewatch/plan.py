@@ -1,7 +1,5 @@
 """The plan of a sweep: all requests, made from models and targets before anything runs."""
 
-from __future__ import annotations
-
 import datetime
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """The loader of all extension points: a table `name -> "module:Attribute"`, or an entry point."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterable, Mapping
 from importlib.metadata import entry_points

@@ -3,8 +3,6 @@
 Also the deadline of a call, which holds whatever a server does.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -183,7 +183,7 @@ def test_the_checks_see_something() -> None:
     assert len(WORKER) > 10
     assert len(PARENT) > 20
     assert "torch.nn" in set(imports("compilewatch.worker.subject"))
-    assert "compilewatch.records.Status" in set(imports("compilewatch.launchers.local.launcher"))
+    assert "compilewatch.records" in set(imports("compilewatch.launchers.local.launcher"))
 
 
 @pytest.mark.torch

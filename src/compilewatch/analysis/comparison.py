@@ -5,8 +5,6 @@ a comparison with it says that nothing changed. For `regressed` a result stays w
 good as it was, for as long as the history of the view goes back.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple

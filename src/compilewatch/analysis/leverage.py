@@ -9,8 +9,6 @@ The order is greedy: each step takes what gives most for each cause to fix, give
 it. Where no single cause leaves a model without breaks, a step has several causes.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence

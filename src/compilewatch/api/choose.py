@@ -3,8 +3,6 @@
 Also the launchers that settings name, and the calls of a worker that are not requests.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shutil

@@ -3,8 +3,6 @@
 Sinks see stored runs only; those that a remote sink has not accepted wait in the spool.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ No result exists only in memory: each is stored before it is counted, and everyt
 at the end is read from the store.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@ message of one line; 3 incomplete (results are missing, nothing ran, a pull was 
 did not accept a run); 130 interrupted.
 """
 
-from __future__ import annotations
-
 import signal
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """Commands about this machine: `doctor`, `env`, `list-targets`, `list-sources` and `pull`."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

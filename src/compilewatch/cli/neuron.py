@@ -1,7 +1,5 @@
 """`compilewatch neuron compile`: compile HLO modules from other machines with neuronx-cc."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Commands about one model that evaluate it now: `explain`, `inputs` and `reproduce`."""
 
-from __future__ import annotations
-
 import subprocess
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Options and steps that several verbs share."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Commands about stored runs; none evaluates a model, but for `compare --attribute`."""
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import sys

@@ -1,7 +1,5 @@
 """Commands that write a run: `sweep`, and `merge` for the runs of its shards."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The tables that the commands print, and a stored run as a whole."""
 
-from __future__ import annotations
-
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

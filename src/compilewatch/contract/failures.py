@@ -1,7 +1,5 @@
 """Converting exceptions to `ErrorRecord`s: a bounded code, a message and a source line."""
 
-from __future__ import annotations
-
 import errno
 import re
 import sys

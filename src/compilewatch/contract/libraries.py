@@ -5,8 +5,6 @@ models, and add a row here; the packages are locked in `requirements/`. The pare
 models by these rows and never imports a library.
 """
 
-from __future__ import annotations
-
 from compilewatch.records import DEFAULT_ENVIRONMENT, Record
 
 ADAPTERS = "peft"

@@ -7,8 +7,6 @@ written before each phase begins) and `result.json` (a `ChildResult`). `CLOCK_MO
 clock for all processes of a machine, so the launcher can also measure a child that it had to kill.
 """
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable
 from itertools import pairwise

@@ -5,8 +5,6 @@ a child: its `ru_maxrss` includes the memory that the parent had when it forked,
 torch uses more memory than most compilers.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -4,8 +4,6 @@ To add a target, write a class that implements `worker.targets.CompileTarget` an
 The parent plans, places and names targets by these rows and never imports an implementation.
 """
 
-from __future__ import annotations
-
 import shlex
 import tomllib
 from collections.abc import Mapping

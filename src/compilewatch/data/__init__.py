@@ -4,8 +4,6 @@ A project's files lie in its folder `inputs`, or where its settings name them. W
 about the same thing, that of the project applies.
 """
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 from typing import Any, TypeVar

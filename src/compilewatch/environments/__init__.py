@@ -6,8 +6,6 @@ not installed in them: `worker_command` starts a worker from the parent's own so
 never imports torch: it runs the interpreter, which describes itself from package metadata.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import importlib.util

@@ -12,8 +12,6 @@ intact, because pip replaces files and never writes into them. On another file s
 copied.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -8,8 +8,6 @@ module of an extra imports its packages at its top; what the core, a `--help` or
 imports must not import such a module before it is used.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple

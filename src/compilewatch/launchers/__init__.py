@@ -1,7 +1,5 @@
 """Launchers run requests: one Protocol, one row for each in `LAUNCHERS`; loaded lazily."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

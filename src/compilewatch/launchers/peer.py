@@ -1,7 +1,5 @@
 """A child process of compilewatch that is connected by a socket."""
 
-from __future__ import annotations
-
 import contextlib
 import select
 import signal

@@ -18,8 +18,6 @@ report. Before 2.2x, codes had no `NCC_`: `[XTP002]`, `[TEN404]`, and `[F137]`, 
 the exit status of a shell (128 plus a signal).
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

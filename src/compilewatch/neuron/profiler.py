@@ -4,8 +4,6 @@ neuron-profile ended with SDK 2.30; neuron-explorer keeps its commands: `capture
 and `view -n NEFF -s NTFF --output-format summary-json`, or `view -d DIR` for a session.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

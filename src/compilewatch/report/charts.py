@@ -7,8 +7,6 @@ remain legible on either background where a viewer ignores the sheet. Every char
 and a `<desc>` that says its content in words.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import xml.etree.ElementTree as ET

@@ -5,8 +5,6 @@ there is one external style sheet, no inline style and no script; charts are SVG
 is linked relatively: the folder can be moved, mailed or archived.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections import Counter, defaultdict

@@ -5,8 +5,6 @@ every result needs a location, only `primaryLocationLineHash` identifies a resul
 `baselineState` is ignored.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections import Counter

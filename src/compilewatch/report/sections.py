@@ -3,8 +3,6 @@
 What was not measured is left out: a zero here is a zero that was measured.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

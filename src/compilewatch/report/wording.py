@@ -1,7 +1,5 @@
 """How results and runs are worded, the same in the report and in the terminal."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections import Counter

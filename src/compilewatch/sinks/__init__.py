@@ -1,7 +1,5 @@
 """Sinks publish stored runs: one Protocol, one row for each in `SINKS`; loaded lazily."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from compilewatch.config import Settings, value_of

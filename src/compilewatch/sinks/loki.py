@@ -12,8 +12,6 @@ the byte, to those that alloy/config.alloy sets. No stream covers more than an h
 arrive in any order, from either sender and any number of times, and are still stored once.
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime

@@ -9,8 +9,6 @@ it.
 docs/metrics.md is generated from the table.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ https://github.com/prometheus/pushgateway#put-method: PUT replaces all metrics o
 The id of a run is never part of the key, because every run would then stay there for ever.
 """
 
-from __future__ import annotations
-
 import base64
 import http.client
 import urllib.error

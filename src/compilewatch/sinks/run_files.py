@@ -22,8 +22,6 @@ The format is that of the Jenkins JUnit plugin: `testsuites/testsuite/testcase`,
 https://github.com/testmoapp/junitxml for the fields that are commonly read.
 """
 
-from __future__ import annotations
-
 import re
 import xml.etree.ElementTree as ET
 from collections import defaultdict

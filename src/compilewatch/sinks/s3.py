@@ -5,8 +5,6 @@ skipped if S3 already has it with the same one. `run.json` is uploaded last and 
 upload. Objects get no ACL and no encryption of their own; the settings of the bucket apply.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import math

@@ -3,8 +3,6 @@
 What reads a package of models or the pulled list is imported where such a source is chosen.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial

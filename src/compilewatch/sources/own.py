@@ -5,8 +5,6 @@ found without importing the model: a missing module, a syntax error, a name that
 define, or a function that needs arguments.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import importlib.util

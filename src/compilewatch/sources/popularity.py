@@ -4,8 +4,6 @@ Comment lines (`#`) at the top give the origin and date of the figures. They are
 header and one row for each `model_type`, most used first.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Iterable, Mapping

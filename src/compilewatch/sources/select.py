@@ -3,8 +3,6 @@
 A name may also be that of a user's own model, which `sources.own` resolves.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path

@@ -7,8 +7,6 @@ user's cache folder; its key is the text of this file and the path, size and tim
 it reads.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import hashlib

@@ -11,8 +11,6 @@ therefore not stored as the target wrote them:
 `restore_artifacts` restores plain files.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

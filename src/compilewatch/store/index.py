@@ -4,8 +4,6 @@ A cache that may be deleted at any time: it belongs to one state of results.json
 if that has changed in any way, or if the cache itself is damaged. Nothing writes it during a run.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import time

@@ -5,8 +5,6 @@ one rule for damaged lines: a line is synced before `append_record` returns, wha
 left of a line stays a line of its own, and a line that cannot be read is left out and named.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """The folder of all stored runs."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

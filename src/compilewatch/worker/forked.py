@@ -7,8 +7,6 @@ its own. Only a fork restores everything; a copy of the module restores no globa
 of random numbers, and not every module can be copied.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import faulthandler

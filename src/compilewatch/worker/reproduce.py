@@ -5,8 +5,6 @@ machine, or on any with a CUDA device if the request is about one. It contains t
 the inputs as source code.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import tempfile

@@ -1,7 +1,5 @@
 """Python source of example inputs, for a script of plain PyTorch."""
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import sys

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from compilewatch import environments
 from compilewatch.contract.libraries import (
     LIBRARIES,
     PACKAGE_ENVIRONMENTS,
@@ -19,7 +20,7 @@ from compilewatch.contract.libraries import (
 from compilewatch.environments import Environments, Interpreter
 from compilewatch.errors import InterpreterError, SourceError, UsageError
 from compilewatch.records import LibraryBuild, ModelSpec
-from compilewatch.sources import SOURCES, libraries, make_source
+from compilewatch.sources import SOURCES, make_source
 from compilewatch.sources.libraries import KNOWN_ONLY, AllLibraries, PackageSource
 from compilewatch.sources.select import in_pool
 from tests import factories
@@ -68,7 +69,9 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     monkeypatch.setattr(Environments, "interpreter", lambda *_: Interpreter())
     monkeypatch.setattr(
-        libraries, "oneshot", lambda *_: worker(ListedModels(models=MODELS, problems={}))
+        environments,
+        "oneshot",
+        lambda *_: worker(ListedModels(models=MODELS, problems={})),
     )
     monkeypatch.setenv("COMPILEWATCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(Environments, "describe", describe)
@@ -148,7 +151,7 @@ def test_a_package_is_found_in_the_environment_that_is_named() -> None:
 
 def test_a_library_that_lists_nothing_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     listed = ListedModels(models={}, problems={"timm": "no module named oak"})
-    monkeypatch.setattr(libraries, "oneshot", lambda *_: worker(listed))
+    monkeypatch.setattr(environments, "oneshot", lambda *_: worker(listed))
     with pytest.raises(SourceError, match=r"^timm in the environment 'libraries' .*: no module na"):
         PackageSource("timm").models()
 
@@ -159,7 +162,7 @@ def test_a_list_is_kept_and_a_completion_reads_it_only(monkeypatch: pytest.Monke
     with pytest.raises(SourceError, match="no list of models yet"):
         completion.run(PackageSource("timm").models)
     specs = PackageSource("timm").models()
-    monkeypatch.setattr(libraries, "oneshot", lambda *_: pytest.fail("asked again"))
+    monkeypatch.setattr(environments, "oneshot", lambda *_: pytest.fail("asked again"))
     assert completion.run(PackageSource("timm").models) == specs
 
 

@@ -5,8 +5,6 @@ torch once for an environment and then forks, and a request is supervised and re
 one machine. Ray transfers bytes, which contain our records as MessagePack.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

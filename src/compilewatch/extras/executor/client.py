@@ -1,7 +1,5 @@
 """The executor's client: submits jobs, follows them and fetches what they left behind."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import time

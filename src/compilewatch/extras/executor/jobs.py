@@ -3,8 +3,6 @@
 A job is durable before it is acknowledged, and how each ended is recorded once.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import logging

@@ -1,7 +1,5 @@
 """What the executor's client and service tell each other, as JSON over HTTP (docs/executor.md)."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The executor's HTTP service: a Starlette application over the store and the runner."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ctypes

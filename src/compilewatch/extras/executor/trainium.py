@@ -5,8 +5,6 @@ combines them to up, down and status. `on_demand` starts the instance of an exec
 work and stops it when nobody has any.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import math

@@ -1,7 +1,5 @@
 """What is tried against graph breaks: changes that their reasons make plausible."""
 
-from __future__ import annotations
-
 import ast
 import math
 import re

@@ -1,7 +1,5 @@
 """The Python source of a fix: the context manager that is printed, run and verified."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """`compilewatch fix`: search for changes that remove a model's graph breaks, and verify them."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from functools import partial

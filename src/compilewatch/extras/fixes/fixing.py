@@ -1,7 +1,5 @@
 """`fix` for one model: the processes behind the search, and the script that judges it."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import tempfile

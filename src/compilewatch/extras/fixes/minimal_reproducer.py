@@ -1,7 +1,5 @@
 """From a request to a minimal reproducer, and to the draft of an issue about it."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path

@@ -5,8 +5,6 @@ known changes on the other models, then a search for those of them that may stil
 is found is stored at once, so that a command that is stopped goes on where it was.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import queue

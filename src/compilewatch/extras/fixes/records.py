@@ -1,7 +1,5 @@
 """What is tried against graph breaks, what became of it, and the fix that was verified."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 import msgspec

@@ -5,8 +5,6 @@ docs/fixes-rewrites.md has an example before and after, which its test uses. A r
 conservative: it says why what it writes computes the same, and under which conditions.
 """
 
-from __future__ import annotations
-
 import ast
 import difflib
 import re

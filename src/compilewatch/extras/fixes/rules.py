@@ -1,7 +1,5 @@
 """The table of rules, the least intrusive first: checks, loops, branches, numbers, attention."""
 
-from __future__ import annotations
-
 import ast
 import re
 import textwrap

@@ -4,8 +4,6 @@ The logic knows neither processes nor torch: an evaluator says what Dynamo does 
 verifier what the script of plain PyTorch says.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence

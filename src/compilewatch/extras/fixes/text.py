@@ -1,7 +1,5 @@
 """A fix as text: what goes, the code to paste, the verification, and what was tried."""
 
-from __future__ import annotations
-
 import io
 import shutil
 from collections.abc import Iterable, Iterator, Sequence

@@ -4,8 +4,6 @@ A break is known by file, function, code and statement, so that moved lines and 
 torch change nothing. Each is one line of the file: git merges those of two branches.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """`compilewatch gate`: the checks of the pytest plug-in without pytest, for models by name."""
 
-from __future__ import annotations
-
 import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence

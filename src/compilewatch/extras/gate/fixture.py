@@ -1,7 +1,5 @@
 """What the fixture `compile_check` gives to a test."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect

@@ -4,8 +4,6 @@ Which models it tries is read from the source, without importing it: what a pack
 first, then what its modules define. Each runs in a child before it is written.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import itertools

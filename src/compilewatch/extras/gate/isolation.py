@@ -5,8 +5,6 @@ threads cannot be forked. So the child is pytest itself: it collects the one tes
 fixtures, runs it, and writes its reports as JSON.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import json
 import os

@@ -1,7 +1,5 @@
 """What a check means for a repository: which breaks are its own, which are new, what else fails."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

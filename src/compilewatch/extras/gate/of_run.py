@@ -4,8 +4,6 @@ A sweep of the source `manifest` in a repository with a table `[tool.compilewatc
 same rules as the pytest plug-in and `compilewatch gate`. What it means is stored in the run.
 """
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime

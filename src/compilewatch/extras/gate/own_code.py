@@ -1,7 +1,5 @@
 """Which code is a repository's own, wherever it is installed, and what stands at a line of it."""
 
-from __future__ import annotations
-
 import ast
 import builtins
 import difflib

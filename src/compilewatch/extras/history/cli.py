@@ -1,7 +1,5 @@
 """`compilewatch bisect`, and `compare --attribute`: who changed a model's result."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial

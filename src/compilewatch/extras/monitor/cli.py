@@ -1,7 +1,5 @@
 """`compilewatch monitor`: the local web page over the folder of outputs."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import os

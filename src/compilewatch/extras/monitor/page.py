@@ -4,8 +4,6 @@ Streamlit's environment has neither compilewatch nor torch: `worker/process/boot
 package from its files, and then runs Streamlit in the same process.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ Nothing here writes, and nothing is read twice: what has ended is remembered, an
 are read on from where the last reading stopped.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

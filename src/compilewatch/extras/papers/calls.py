@@ -6,8 +6,6 @@ A line `started` is on disk before a request is sent and a line with the reply b
 that a process that is killed loses nothing that was paid for and repeats no finished call.
 """
 
-from __future__ import annotations
-
 import datetime
 import threading
 import time

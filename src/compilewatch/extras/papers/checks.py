@@ -7,8 +7,6 @@ that its live parts contain, and by the reviewer's quotations, which are looked 
 computed beside the code, in the sandbox (`worker/`).
 """
 
-from __future__ import annotations
-
 import ast
 import copy
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """`compilewatch papers`: research papers to checked, compiled and executed code."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -5,8 +5,6 @@ by `SandboxLauncher`, which the core uses for the source `papers`, too. Where th
 stage is *not run*, with the reason.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import secrets

@@ -1,7 +1,5 @@
 """Where papers come from: a folder, or an OpenSearch index with files on S3."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io

@@ -5,8 +5,6 @@ repeated, and a call whose reply is in the ledger is not sent again, so that a r
 continues where it was.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import threading

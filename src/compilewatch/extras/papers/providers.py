@@ -1,7 +1,5 @@
 """Language models: those of Bedrock, by its Converse API, and prepared replies."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Publishing what is stored of papers: the report page, Pushgateway, Loki and CloudWatch."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -4,8 +4,6 @@ The pipeline has stages; each stage of a paper ends as one `StageResult`. *Not r
 its own and never counts as passed.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 from compilewatch.records import SCHEMA_VERSION, Record

@@ -9,8 +9,6 @@ thread (other programs change it by a few per cent, and wall time by half), and 
 only for a change that neither chance nor the usual difference between two days explains.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median

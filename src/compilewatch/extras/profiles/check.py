@@ -4,8 +4,6 @@ A training profile whose process was killed has no `profiler_summary.json`, and 
 `steps.jsonl` may be cut off. Everything else that does not fit is damage and raises.
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import io

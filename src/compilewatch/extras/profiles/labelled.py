@@ -1,7 +1,5 @@
 """Labelled texts from a CSV file, and the scores of a classifier on them."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

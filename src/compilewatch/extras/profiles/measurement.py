@@ -5,8 +5,6 @@ All of them are prepared first, then measured alternately, and only then inspect
 time (memory, numbers, traces) comes after the last round.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -6,8 +6,6 @@ subject, and gets exactly one reply. Only one subject works at a time, so that t
 targets are interleaved; the others wait.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

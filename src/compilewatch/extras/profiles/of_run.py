@@ -1,7 +1,5 @@
 """Inference profiles of a sweep: of the most used models that compiled, in the run's folder."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The context manager that a training script uses."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import io

@@ -3,8 +3,6 @@
 A number that was not measured is None, never zero.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 

@@ -4,8 +4,6 @@ The page is script-free HTML with SVG charts, in the style of a run's report; th
 by matplotlib. Figures are worded the same in files, pages and the terminal.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import sys

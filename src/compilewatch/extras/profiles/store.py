@@ -5,8 +5,6 @@ files of a profile are written first and its line last, so that a folder without
 that was interrupted, whatever it contains.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator, Mapping

@@ -3,8 +3,6 @@
 The profiler of training scripts imports this module, so it imports little.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

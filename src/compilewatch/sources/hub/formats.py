@@ -4,8 +4,6 @@ A repository that has weights, but none that PyTorch loads, is not evaluated; th
 format. File names are those that the libraries themselves write; `data/hub_formats.toml` has them.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Pull the Hub's most-used models: pinned commits and configuration files, never weights."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading

@@ -4,8 +4,6 @@ Each model is pinned to a commit; its configuration is stored next to the list, 
 needs no network. docs/formats.md describes the format.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

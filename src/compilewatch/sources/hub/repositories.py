@@ -5,8 +5,6 @@ configuration files there are. No weights and no code of a repository are read. 
 the kinds of repository.
 """
 
-from __future__ import annotations
-
 import datetime
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ threads, which a fork does not have: OpenMP's, those of a notebook. The copy the
 one thread, and if it waits for a lock or a thread that does not exist in it, it is ended.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import gc

@@ -21,8 +21,6 @@ be gone. Here Dynamo starts anew for one model only:
 - Tables and counters are emptied, and filled again at the end.
 """
 
-from __future__ import annotations
-
 import collections
 import gc
 import inspect

@@ -4,8 +4,6 @@ Everything here changes this process only, and relies on internals of torch that
 where they differ, nothing is changed and `DeviceUnavailableError` says what is missing.
 """
 
-from __future__ import annotations
-
 import re
 
 import torch

@@ -5,8 +5,6 @@ and aliases such as `from torch.cuda import is_available` stay valid. A replacem
 of `torch.cuda`, so the properties are stored there.
 """
 
-from __future__ import annotations
-
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ Tried with CUDA builds of torch 2.11, 2.13 and 2.15 and with a CPU build of torc
 runs code of CUDA or needs its driver.
 """
 
-from __future__ import annotations
-
 import ctypes
 import warnings
 from ctypes import CFUNCTYPE, POINTER, addressof, c_int64, c_void_p, cast

@@ -1,7 +1,5 @@
 """Moves a model that was built on the CPU, with its inputs, to the device of its request."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import torch

@@ -7,8 +7,6 @@ inputs are `[override.inputs]` in `data/overrides/*.toml`: each key is an argume
 length), or one of the settings of `AppliedSettings`.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from dataclasses import replace

@@ -15,8 +15,6 @@ sizes may be expressions: products of numbers and names, such as
 `"2*config.text_config.hidden_size"`.
 """
 
-from __future__ import annotations
-
 import copy
 import re
 import sys

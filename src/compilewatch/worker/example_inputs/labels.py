@@ -1,7 +1,5 @@
 """Labels for training, in the shape of the predictions of a forward without labels."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

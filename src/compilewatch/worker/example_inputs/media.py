@@ -1,7 +1,5 @@
 """Images, videos and sound: as pixels, patches and tiles; as waveforms and features."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any

@@ -5,8 +5,6 @@ forty models take is one rule. What no rule can make is data in `data/overrides/
 class names.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from typing import Any

@@ -3,8 +3,6 @@
 A model takes another path through its forward when it gets an image, so a model that compiles on
 text alone can break with an image."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from dataclasses import replace

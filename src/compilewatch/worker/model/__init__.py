@@ -1,7 +1,5 @@
 """Models of requests: class, size, overrides, construction, and the libraries that have them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -6,8 +6,6 @@ and every tensor is then replaced by a fake one. A constructor that cannot run o
 replaced too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial

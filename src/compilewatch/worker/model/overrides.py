@@ -4,8 +4,6 @@ What no rule can derive is a line of data with a reason, a date and a version sc
 contains `[[override]]` tables; the files of a folder are read in the order of their names.
 """
 
-from __future__ import annotations
-
 import datetime
 import importlib.metadata
 from functools import cache, lru_cache

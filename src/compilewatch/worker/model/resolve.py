@@ -1,7 +1,5 @@
 """Building the model of a request: the `create` phase."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 import inspect

@@ -14,8 +14,6 @@ vocabulary do not change, nor do image sizes and token ids.
 The rules are about fields, never about models; everything else is an override.
 """
 
-from __future__ import annotations
-
 import copy
 import importlib
 import importlib.util

@@ -5,8 +5,6 @@ Another environment does not have compilewatch installed. With the parent folder
 another torch. Therefore only the package is loaded, from its file.
 """
 
-from __future__ import annotations
-
 import runpy
 import sys
 from importlib import util

@@ -13,8 +13,6 @@ chunks: with the page faults, this was a tenth of its time. A chunk is never sma
 it was mapped for, and the calls inside that frame use the rest of the chunk.
 """
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import gc

@@ -5,8 +5,6 @@ and everything else is package metadata. Therefore a run that reuses every resul
 import torch.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import platform

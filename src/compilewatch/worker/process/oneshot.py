@@ -6,8 +6,6 @@ extras. Each prints one JSON document to standard output. On failure, the exit s
 last line of standard error is the reason.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 

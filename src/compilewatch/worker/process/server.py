@@ -9,8 +9,6 @@ torch itself. No failure of a child ends the server. When the launcher ends, the
 children.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import gc

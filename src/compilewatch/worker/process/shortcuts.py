@@ -4,8 +4,6 @@ Each saves at least 4 % of a capture's CPU time alone (docs/plain-torch.md). Non
 what is captured.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping, Sequence

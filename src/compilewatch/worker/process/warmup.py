@@ -1,7 +1,5 @@
 """Imports and first calls that the server executes once, instead of every child."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import importlib.util

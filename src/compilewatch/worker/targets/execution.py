@@ -1,7 +1,5 @@
 """Calls of a subject in its mode, and their results for comparison."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterable
 from dataclasses import replace

@@ -9,8 +9,6 @@ function, as torch asks users to do for their output types. Transformers' patche
 export are not applied, because they would hide what this target measures.
 """
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import json

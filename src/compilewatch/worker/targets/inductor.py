@@ -6,8 +6,6 @@ precompiled header, the check for vector instructions, Inductor's imports) is ma
 shared.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import sysconfig

@@ -14,8 +14,6 @@ Signatures: Neuron SDK 2.32.0 (torch-neuronx 2.9), `frameworks/torch/torch-neuro
 guide/inference`. Files other than `graph.neff` in the folder of a trace are undocumented.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import importlib.util

@@ -13,8 +13,6 @@ Only what a comparison looks at is kept: tensors are dense, and an object that i
 nor a plain value is its text.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import random

@@ -18,7 +18,7 @@ from compilewatch.records import (
     Status,
     Target,
 )
-from compilewatch.sources.hub import pull
+from compilewatch.sources.hub import pull, repositories
 from compilewatch.sources.hub.repositories import converted, converted_mamba, quantization
 from tests import factories
 from tests.unit.sources.hub.conftest import NAME, Read
@@ -245,7 +245,7 @@ def test_what_is_built_of_a_kind_of_repository_or_why_nothing_is(name: str, read
 def test_original_files_are_built_as_the_class_of_transformers(
     read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pull, "converted", lambda params: {**ACORN, **params})
+    monkeypatch.setattr(repositories, "converted", lambda params: {**ACORN, **params})
     assert list(map(said, read(KINDS["original files"][0]))) == ["class AcornModel, original"]
 
 

@@ -12,8 +12,6 @@ of ours to see. There is no switch that runs it without all this; docs/executor.
 model.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

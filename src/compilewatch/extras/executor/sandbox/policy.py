@@ -1,7 +1,5 @@
 """What sandboxed code may have: limits, files (bubblewrap) and system calls (seccomp)."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

@@ -6,8 +6,6 @@ standard input (4 bytes of length, then msgpack) and writes the `SandboxResult` 
 The end of standard input cancels the run, so that nothing survives the process that wanted it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import fcntl

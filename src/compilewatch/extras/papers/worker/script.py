@@ -9,8 +9,6 @@ with the argument `request`, it evaluates a request of the sweep like a child of
 that, it imports torch and the standard library only.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import json

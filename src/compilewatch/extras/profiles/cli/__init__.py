@@ -1,7 +1,5 @@
 """`compilewatch profile`: what models cost at run time."""
 
-from __future__ import annotations
-
 import click
 
 from compilewatch.cli import LazyGroup

@@ -1,7 +1,5 @@
 """`compilewatch profile infer` and `profile compare`: how fast models run on each target."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

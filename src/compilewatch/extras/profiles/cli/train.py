@@ -3,8 +3,6 @@
 Models train each on each target in a child of its own, one after the other.
 """
 
-from __future__ import annotations
-
 import math
 import subprocess
 import tempfile

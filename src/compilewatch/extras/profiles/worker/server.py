@@ -5,8 +5,6 @@ one reply to each. It is synchronous on purpose: while a subject measures, nothi
 this profile may run. When the parent ends, the server ends all subjects.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import gc

@@ -4,8 +4,6 @@ Each step that an order can name is a public method of `ProfiledModel`. The targ
 model is called on: `Eager`, `Inductor`, `Xla`.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable

@@ -5,8 +5,6 @@ trains under that of torch_neuronx: Neuron SDK 2.32, `torch_neuronx.experimental
 `torch_xla.debug.profiler`. The named blocks that XLA's own views show are `BLOCKS`.
 """
 
-from __future__ import annotations
-
 import gzip
 import importlib
 import importlib.util

@@ -6,8 +6,6 @@ tried in a fork of this process, so that the model remains one that nothing has 
 passes, the guess was wrong, which is no error of the model.
 """
 
-from __future__ import annotations
-
 import heapq
 import inspect
 import itertools

@@ -5,8 +5,6 @@ variable still holds the argument itself or a part of it (`batch["image"]`, `dat
 changes the shape ends that, since nothing is known about what it returns.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

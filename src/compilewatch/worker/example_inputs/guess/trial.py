@@ -1,7 +1,5 @@
 """One call with guessed inputs, in a fork of this process, and what its failure tells."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import linecache

@@ -4,8 +4,6 @@ One class for each row of `contract.libraries`, loaded when a request needs it. 
 models are made from classes and configurations, is `worker.model.resolve` itself.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Callable, Iterable
 from typing import Any

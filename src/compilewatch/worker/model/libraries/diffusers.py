@@ -4,8 +4,6 @@ Inputs come from the names of arguments and the fields of the configuration; wha
 need besides is in `data/diffusers.toml`.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

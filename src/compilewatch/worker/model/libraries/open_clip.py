@@ -1,7 +1,5 @@
 """open_clip: a model of two towers, or one of them, from a configuration of its own format."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """sentence-transformers: the whole chain of modules that the folder of a repository configures."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """timm: architectures by name, with the size of the input that each is published with."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """torchvision: models by name, with inputs as their task and their published weights ask for."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Failures under Dynamo: which ones are its verdict, and the record of a compiler's failure."""
 
-from __future__ import annotations
-
 import re
 
 import msgspec

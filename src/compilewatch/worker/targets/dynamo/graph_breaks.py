@@ -46,8 +46,6 @@ context, explanation, hints) and formats each graph break with `format_graph_bre
 This module reads torch's files but does not import torch, so that the parent can use it too.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import importlib.util

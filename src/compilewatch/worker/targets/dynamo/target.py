@@ -7,8 +7,6 @@ It traces with other settings (scalar outputs and data-dependent shapes are capt
 with `.item()` can have a graph break and yet be accepted.
 """
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import shutil

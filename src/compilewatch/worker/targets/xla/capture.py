@@ -15,8 +15,6 @@ all ones) therefore reads it there, too, and the graph is only valid for that va
 program is valid for every value, or there is none.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import re
