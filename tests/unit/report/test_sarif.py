@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from compilewatch.records import Change, ChangeKind, GraphBreak, Result, RunView, Status
+from compilewatch.analysis.comparison import compare
+from compilewatch.records import GraphBreak, Target
 from compilewatch.report import sarif
 from compilewatch.report.sarif import SarifLocation, SarifResult, results_of, write_run
 from tests import example_run, factories
@@ -35,8 +34,8 @@ def found(code: str = "GB0170", **fields: Any) -> SarifResult:
     return SarifResult(code=code, **{**given, **fields})
 
 
-def content(*results: SarifResult, problems: tuple[str, ...] = ()) -> dict[str, Any]:
-    log: dict[str, Any] = json.loads(sarif.encoded(results, problems))
+def content(*results: SarifResult) -> dict[str, Any]:
+    log: dict[str, Any] = json.loads(sarif.encoded(results))
     assert sarif_errors(log) == []
     (run,) = log["runs"]  # GitHub refuses a file without one
     return dict(run)
@@ -79,18 +78,10 @@ def test_resolved_breaks_and_those_of_packages_are_no_faults_of_the_repository()
     assert all(each["locations"] for each in run["results"])
 
 
-def test_problems_without_a_line_are_notifications() -> None:
-    run = content(problems=("t::a: error in the phase compile: it failed",))
-    assert run["results"] == []
-    (note,) = run["invocations"][0]["toolExecutionNotifications"]
-    assert note["message"]["text"] == "t::a: error in the phase compile: it failed"
-
-
 def test_a_file_is_at_most_what_github_accepts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sarif, "MOST_RESULTS", 30)
-    long = "x" * 100_000
     many = [found(level="note", fingerprint=f"{n:012x}") for n in range(40)]
-    run = content(*many, found(reason=long, explanation=long))
+    run = content(*many, found(reason="x" * 100_000, explanation="x" * 100_000))
     assert len(run["results"]) == 30
     assert run["results"][0]["level"] == "error"  # the gravest are kept
     (rule,) = run["tool"]["driver"]["rules"]
@@ -105,26 +96,6 @@ def test_a_file_is_at_most_what_github_accepts(monkeypatch: pytest.MonkeyPatch) 
     assert "left out" in small.decode()
 
 
-def broken(fingerprint: str, file: str = "transformers/a.py") -> GraphBreak:
-    return msgspec.structs.replace(
-        factories.graph_break(), fingerprint=fingerprint, file=file, user_stack=()
-    )
-
-
-def compared(*results: Result, before: Result) -> RunView:
-    key = (before.request.model.name, before.request.target)
-    change = Change(
-        kind=ChangeKind.REGRESSION,
-        model=key[0],
-        target=key[1],
-        before=before.status,
-        after=Status.GRAPH_BREAK,
-        reason="",
-    )
-    view = factories.view(*results)
-    return replace(view, baseline=view.run, changes=(change,), before={key: before})
-
-
 def test_a_run_with_everything_is_a_valid_file(tmp_path: Path) -> None:
     path = tmp_path / "run.sarif"
     view = example_run.view(*example_run.row())
@@ -133,26 +104,26 @@ def test_a_run_with_everything_is_a_valid_file(tmp_path: Path) -> None:
     assert sarif_errors(log) == []
     found = {each["ruleId"] for each in log["runs"][0]["results"]}
     assert {each.code for result in view.results for each in result.breaks} <= found
+    # What has no line is a notification.
     assert log["runs"][0]["invocations"][0]["toolExecutionNotifications"]
 
 
+def broken(number: int, file: str = "transformers/a.py") -> GraphBreak:
+    return factories.graph_break(fingerprint=str(number) * 12, file=file)
+
+
 def test_states_are_relative_to_the_baseline() -> None:
-    new, old, gone = broken("0" * 12), broken("1" * 12), broken("2" * 12)
+    new, old, gone = map(broken, range(3))
     before = factories.result("A", breaks=(old, gone))
-    view = compared(
-        factories.result("A", breaks=(new, old)),
-        factories.result("B", breaks=(old,)),
-        before=before,
-    )
-    found = {each.fingerprint: each for each in results_of(view)}
-    assert {k[0]: each.state for k, each in found.items()} == {
-        "0": "new",
-        "1": "unchanged",
-        "2": "absent",
-    }
-    assert found["1" * 12].checks == ("A on dynamo", "B on dynamo")
-    without = replace(view, baseline=None, changes=(), before={})
-    assert {each.state for each in results_of(without)} == {None}
+    results = [factories.result("A", breaks=(new, old)), factories.result("B", breaks=(old,))]
+    first = factories.run("20260101-030405-0001")
+    changes = compare(first, [before], factories.run(), results).changes
+    compared = {"baseline": first, "changes": changes, "before": {("A", Target()): before}}
+    found = {each.fingerprint[0]: each for each in results_of(factories.view(*results, **compared))}
+    states = {number: each.state for number, each in found.items()}
+    assert states == {"0": "new", "1": "unchanged", "2": "absent"}
+    assert found["1"].checks == ("A on dynamo", "B on dynamo")
+    assert {each.state for each in results_of(factories.view(*results))} == {None}
 
 
 def test_code_below_the_current_folder_is_the_repositorys(
@@ -161,7 +132,7 @@ def test_code_below_the_current_folder_is_the_repositorys(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "src" / "mypkg").mkdir(parents=True)
     (tmp_path / "src" / "mypkg" / "net.py").touch()
-    breaks = (broken("0" * 12, "mypkg/net.py"), broken("1" * 12))
+    breaks = (broken(0, "mypkg/net.py"), broken(1))
     own, other = results_of(factories.view(factories.result("A", breaks=breaks)))
     assert (own.location.file, own.level) == ("src/mypkg/net.py", "warning")
     assert (other.location.installed, other.level) == (True, "note")

@@ -1,16 +1,14 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from compilewatch.records import (
-    Attempt,
-    AttemptCode,
-    CaptureFigures,
-    ConfigBuild,
     Depth,
     Earlier,
     FactoryBuild,
@@ -18,26 +16,26 @@ from compilewatch.records import (
     Mode,
     Part,
     Phase,
-    Quantization,
-    Result,
     Status,
     Target,
-    Tier,
 )
 from compilewatch.report import wording
+from compilewatch.report.terminal import source_excerpt
 from compilewatch.report.wording import ResultGroup
 from tests import factories
+
+PASS, BREAK, ERROR, TIMEOUT = Status.PASS, Status.GRAPH_BREAK, Status.ERROR, Status.TIMEOUT
 
 
 @pytest.mark.parametrize(
     ("status", "phase", "expected", "words"),
     [
-        (Status.PASS, Phase.DONE, ResultGroup.PASS, "pass"),
-        (Status.GRAPH_BREAK, Phase.DONE, ResultGroup.GRAPH_BREAK, "graph break"),
+        (PASS, Phase.DONE, ResultGroup.PASS, "pass"),
+        (BREAK, Phase.DONE, ResultGroup.GRAPH_BREAK, "graph break"),
         (Status.MISMATCH, Phase.COMPARE, ResultGroup.MISMATCH, "mismatch"),
-        (Status.ERROR, Phase.COMPILE, ResultGroup.COMPILE_ERROR, "compile error"),
-        (Status.ERROR, Phase.CREATE, ResultGroup.NO_VERDICT, "error in create"),
-        (Status.TIMEOUT, Phase.COMPILE, ResultGroup.NO_VERDICT, "timeout in compile"),
+        (ERROR, Phase.COMPILE, ResultGroup.COMPILE_ERROR, "compile error"),
+        (ERROR, Phase.CREATE, ResultGroup.NO_VERDICT, "error in create"),
+        (TIMEOUT, Phase.COMPILE, ResultGroup.NO_VERDICT, "timeout in compile"),
         (Status.OOM, Phase.EAGER, ResultGroup.NO_VERDICT, "oom in eager"),
         (Status.CRASHED, Phase.INPUTS, ResultGroup.NO_VERDICT, "crashed in inputs"),
         (Status.SKIPPED, Phase.SETUP, ResultGroup.NOT_RUN, "skipped"),
@@ -45,31 +43,13 @@ from tests import factories
     ],
 )
 def test_status_and_phase_decide_the_outcome(
-    status: Any, phase: Any, expected: Any, words: Any
+    status: Status, phase: Phase, expected: ResultGroup, words: str
 ) -> None:
     result = factories.result(status=status, phase=phase)
     assert wording.outcome(result) is expected
     assert wording.status_words(result) == words
-    verdicts = {
-        ResultGroup.PASS,
-        ResultGroup.GRAPH_BREAK,
-        ResultGroup.MISMATCH,
-        ResultGroup.COMPILE_ERROR,
-    }
-    assert result.is_verdict == (expected in verdicts)
-
-
-def test_every_status_has_an_outcome_with_label_and_meaning() -> None:
-    found = {wording.outcome(factories.result(status=status)) for status in Status}
-    assert found == set(ResultGroup)
-    assert set(wording.OUTCOME_LABELS) == set(wording.OUTCOME_MEANINGS) == set(ResultGroup)
-
-
-def test_the_registry_page_is_the_one_that_torch_links() -> None:
-    page = "https://meta-pytorch.github.io/compile-graph-break-site/gb/gb0170.html"
-    assert wording.registry_page("GB0170") == page
-    assert wording.registry_page("unbacked_symint") is None
-    assert wording.registry_page("GBX") is None
+    without = (ResultGroup.NO_VERDICT, ResultGroup.NOT_RUN)
+    assert result.is_verdict == (expected not in without)
 
 
 NUMBERS: dict[Callable[[Any], str], dict[Any, str]] = {
@@ -89,48 +69,42 @@ def test_numbers_have_few_digits_and_their_unit(words: Callable[[Any], str]) -> 
     assert {number: words(number) for number in NUMBERS[words]} == NUMBERS[words]
 
 
-def test_commands_evaluate_the_same_request_again_and_survive_a_shell() -> None:
-    target = Target(name="export", mode=Mode.TRAIN, dynamic=True)
-    asked = factories.request("odd name", target=target, depth=Depth.REDUCED, source="manifest")
-    assert wording.repeat_commands(asked) == (
-        "compilewatch reproduce 'odd name'",
-        "compilewatch explain 'odd name' --target export",
-        "compilewatch sweep --source manifest --models 'odd name' --targets export"
-        " --modes train --dynamic --depth reduced --fresh",
-    )
+OWN = {"build": FactoryBuild(factory="net:build")}
 
 
-def test_commands_set_nested_graph_breaks_as_they_were() -> None:
-    asked = factories.request(target=Target(nested_graph_breaks=True))
-    assert wording.repeat_commands(asked) == (
-        "compilewatch reproduce BertModel --nested-graph-breaks on",
-        "compilewatch explain BertModel --nested-graph-breaks on",
-        "compilewatch sweep --source library --models BertModel --nested-graph-breaks on --fresh",
-    )
-
-
-@pytest.mark.parametrize(("environment", "named"), [("vision", True), ("default", False)])
-def test_commands_name_the_environment_of_a_persons_own_model(
-    environment: str, named: bool
+@pytest.mark.parametrize(
+    ("asked", "reproduce", "explain", "sweep"),
+    [
+        (
+            factories.request(
+                "odd name",
+                target=Target(name="export", mode=Mode.TRAIN, dynamic=True),
+                depth=Depth.REDUCED,
+            ),
+            "'odd name'",
+            "'odd name' --target export",
+            "'odd name' --targets export --modes train --dynamic --depth reduced",
+        ),
+        (
+            factories.request(target=Target(nested_graph_breaks=True)),
+            *["BertModel --nested-graph-breaks on"] * 3,
+        ),
+        (
+            factories.request("net:build", target=Target(environment="vision"), **OWN),
+            *["net:build --environment vision"] * 2,
+            "net:build --environments vision",
+        ),
+        (factories.request("net:build", **OWN), *["net:build"] * 3),
+    ],
+)
+def test_commands_evaluate_the_same_request_again_and_survive_a_shell(
+    asked: Any, reproduce: str, explain: str, sweep: str
 ) -> None:
-    asked = factories.request("net:build", target=Target(environment=environment))
-    own = msgspec.structs.replace(asked.model, build=FactoryBuild(factory="net:build"))
-    asked = msgspec.structs.replace(asked, model=own)
-    option = " --environment vision" if named else ""
-    reproduce, explain, sweep = wording.repeat_commands(asked)
-    assert reproduce == f"compilewatch reproduce net:build{option}"
-    assert explain == f"compilewatch explain net:build{option}"
-    assert ("--environments vision" in sweep) is named
-
-
-def test_the_captured_share_is_of_operators_that_were_counted() -> None:
-    assert wording.captured_words(factories.result()) == ""
-    assert wording.captured_words(factories.result(capture=CaptureFigures())) == ""
-    some = CaptureFigures(operators_captured=933, operators_eager=2)
-    words = wording.captured_words(factories.result(capture=some))
-    assert words == "99.8 % captured (933 of 935 operators)"
-    nothing = CaptureFigures(operators_captured=0, operators_eager=0)
-    assert nothing.share is None
+    assert wording.repeat_commands(asked) == (
+        f"compilewatch reproduce {reproduce}",
+        f"compilewatch explain {explain}",
+        f"compilewatch sweep --source library --models {sweep} --fresh",
+    )
 
 
 def test_only_a_break_that_fullgraph_accepts_needs_an_explanation() -> None:
@@ -145,13 +119,6 @@ def test_printable_keeps_lines_and_drops_what_moves_a_cursor() -> None:
     assert wording.printable("a\tb\nc\x1b[2J\x1b[31md\x07\r\x9b") == "a\tb\ncd"
 
 
-def history(*statuses: Status) -> list[Earlier]:
-    return [Earlier(f"run{n}", status, Phase.COMPILE) for n, status in enumerate(statuses)]
-
-
-PASS, BREAK, ERROR, TIMEOUT = Status.PASS, Status.GRAPH_BREAK, Status.ERROR, Status.TIMEOUT
-
-
 @pytest.mark.parametrize(
     ("statuses", "said"),
     [
@@ -163,8 +130,9 @@ PASS, BREAK, ERROR, TIMEOUT = Status.PASS, Status.GRAPH_BREAK, Status.ERROR, Sta
         ((TIMEOUT,), "No stored run has a verdict."),
     ],
 )
-def test_a_history_says_since_when_its_newest_verdict_holds(statuses: Any, said: Any) -> None:
-    assert wording.history_words(history(*statuses)) == said
+def test_a_history_says_since_when_its_newest_verdict_holds(statuses: Any, said: str) -> None:
+    history = [Earlier(f"run{n}", status, Phase.COMPILE) for n, status in enumerate(statuses)]
+    assert wording.history_words(history) == said
 
 
 FORWARD = "transformers/models/bert/modeling_bert.py"
@@ -174,92 +142,89 @@ FORWARD = "transformers/models/bert/modeling_bert.py"
     ("file", "torch", "transformers", "page"),
     [
         (FORWARD, "2.15.0", "5.23.0", f"huggingface/transformers/blob/v5.23.0/src/{FORWARD}#L7"),
-        (
-            "torch/nn/x.py",
-            "2.15.0+cu132",
-            "5.23.0",
-            "pytorch/pytorch/blob/v2.15.0/torch/nn/x.py#L7",
-        ),
-        ("torch/nn/x.py", "2.16.0.dev20261101+cpu", "5.23.0", None),
-        ("torch/nn/x.py", "2.15.0a0+gitd0f2af8", "5.23.0", None),
+        ("torch/x.py", "2.15.0+cu132", None, "pytorch/pytorch/blob/v2.15.0/torch/x.py#L7"),
+        ("torch/x.py", "2.16.0.dev20261101+cpu", None, None),
+        ("torch/x.py", "2.15.0a0+gitd0f2af8", None, None),
         (FORWARD, "2.15.0", "5.24.0.dev0", None),
         (FORWARD, "2.15.0", None, None),
         ("torchvision/x.py", "2.15.0", "5.23.0", None),
-        ("mynet.py", "2.15.0", "5.23.0", None),
+        (None, "2.15.0", "5.23.0", None),
     ],
 )
 def test_code_of_a_release_has_a_page_on_github(
-    file: Any, torch: Any, transformers: Any, page: Any
+    file: str | None, torch: str, transformers: str | None, page: str | None
 ) -> None:
     environment = factories.environment(torch=torch, transformers=transformers)
     expected = page and f"https://github.com/{page}"
     assert wording.source_page(file, 7, environment) == expected
 
 
-def test_code_without_a_line_or_an_environment_has_no_page() -> None:
-    assert wording.source_page(FORWARD, 0, factories.environment()) is None
-    assert wording.source_page(None, 7, factories.environment()) is None
-    assert wording.source_page(FORWARD, 7, None) is None
-
-
-def test_why_is_the_message_and_a_code_only_where_it_has_a_meaning() -> None:
-    error = factories.error()
-    missing = msgspec.structs.replace(error, message="no weights at /data/x\nTraceback")
-    assert wording.why(factories.result(status=ERROR, error=missing)) == ("no weights at /data/x",)
-    neuron = msgspec.structs.replace(error, code="NCC_EVRF009", message="x" * 200)
-    (said,) = wording.why(factories.result(status=ERROR, error=neuron))
-    assert said.startswith("NCC_EVRF009: xxx")
-    assert len(said) == wording.MESSAGE_CHARACTERS
-    silent = msgspec.structs.replace(error, message=" ")
-    assert wording.why(factories.result(status=ERROR, error=silent)) == ("builtins.ValueError",)
-
-
-def test_an_attempt_keeps_the_names_in_its_reason() -> None:
-    code = AttemptCode.FAKE_UNSUPPORTED
-    reason = "in eager, aten._local_scalar_dense.default"
-    ended = Attempt(tier=Tier.FAKE, status=ERROR, phase=Phase.EAGER, code=code, reason=reason)
-    said = "error in eager, fake unsupported: in eager, aten._local_scalar_dense.default"
-    assert wording.attempt_words(ended) == said
-
-
-def test_every_part_of_a_repository_has_words() -> None:
-    words = {
-        part: wording.part_words(factories.spec("org/m", part=part, component="unet"))
-        for part in Part
-    }
-    assert words[Part.WHOLE].startswith("whole")
-    assert words[Part.COMPONENT] == "component unet"
-    assert words[Part.TRANSFORMERS].startswith("Transformers part only")
-    assert len(set(words.values())) == len(Part)
-    assert wording.part_words(factories.spec()) == ""
-
-
 @pytest.mark.parametrize(
-    ("weights", "words"),
-    [(False, "awq, evaluated unquantised"), (True, "awq, evaluated with its weights")],
+    ("error", "said"),
+    [
+        ({"message": "no weights at /data/x\nTraceback"}, "no weights at /data/x"),
+        ({"message": "x" * 200, "code": "NCC_EVRF009"}, f"NCC_EVRF009: {'x' * 106}…"),
+        ({"message": " "}, "builtins.ValueError"),
+    ],
 )
-def test_a_quantised_checkpoint_says_what_was_evaluated(weights: bool, words: str) -> None:
-    build = ConfigBuild(config_file="/c", config_sha256="", weights=weights)
-    spec = factories.spec("org/m", build=build, quantization=Quantization.AWQ)
-    assert wording.quantization_words(spec) == words
-    assert wording.quantization_words(factories.spec()) == ""
+def test_why_is_the_message_and_a_code_only_where_it_has_a_meaning(
+    error: dict[str, str], said: str
+) -> None:
+    result = factories.result(status=ERROR, error=factories.error(**error))
+    assert wording.why(result) == (said,)
 
 
-def test_skipped_parts_of_repositories_are_named() -> None:
-    def part(name: str, **fields: Any) -> Result:
-        return factories.result(
-            f"org/pipe#{name}", source="hub", checkpoint="org/pipe", part=Part.COMPONENT, **fields
+def test_every_part_of_a_repository_has_words_and_skipped_ones_are_named() -> None:
+    specs = [factories.spec("org/m", part=part, component="unet") for part in Part]
+    assert len(set(map(wording.part_words, specs))) == len(Part)
+    unet, checker = (
+        factories.result(
+            f"org/pipe#{name}",
+            status,
+            source="hub",
+            checkpoint="org/pipe",
+            part=Part.COMPONENT,
         )
-
-    seen = factories.view(part("unet"), part("safety_checker", status=Status.SKIPPED))
-    assert wording.repository_words(seen) == (
+        for name, status in (("unet", PASS), ("checker", Status.SKIPPED))
+    )
+    assert wording.repository_words(factories.view(unet, checker)) == (
         "repositories: 1 of 1 with a verdict on each evaluated part, 1 of them with skipped parts "
         "(component 1 of 1)"
     )
-    remote = factories.result(
-        "org/code", source="hub", checkpoint="org/code", status=Status.SKIPPED
-    )
+    remote = msgspec.structs.replace(unet, status=Status.SKIPPED)
     assert wording.repository_words(factories.view(remote)) == (
         "repositories: 0 of 1 with a verdict on each evaluated part (nothing can be built 0 of 1)"
     )
-    assert wording.repository_words(factories.view(factories.result())) == ""
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An importable package that would betray that it was imported."""
+    (tmp_path / "excerptpackage" / "inner").mkdir(parents=True)
+    (tmp_path / "excerptpackage" / "__init__.py").write_text("raise AssertionError('imported')\n")
+    (tmp_path / "excerptpackage" / "inner" / "code.py").write_text("one\ntwo\nthree\nfour\nfive\n")
+    (tmp_path / "excerptmodule.py").write_text("alone\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "lines"),
+    [
+        ("excerptpackage/inner/code.py", 1, {1: "one", 2: "two", 3: "three"}),
+        ("excerptpackage/inner/code.py", 5, {3: "three", 4: "four", 5: "five"}),
+        ("excerptmodule.py", 1, {1: "alone"}),
+        ("excerptpackage/inner/code.py", 6, {}),
+        ("excerptpackage/inner/code.py", 0, {}),
+        ("excerptpackage/inner/missing.py", 1, {}),
+        ("excerptpackage", 1, {}),
+        ("excerptpackage.inner/code.py", 1, {}),
+        ("<string>", 1, {}),
+        ("", 1, {}),
+        ("/etc/hostname", 1, {}),
+    ],
+)
+def test_lines_around_a_place_are_found_without_an_import(
+    package: None, file: str, line: int, lines: dict[int, str]
+) -> None:
+    assert dict(source_excerpt(file, line)) == lines
+    assert "excerptpackage" not in sys.modules
