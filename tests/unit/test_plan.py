@@ -104,7 +104,13 @@ def made_by(path: str, source: str) -> records.ModelSpec:
 
 
 def test_what_cannot_change_a_result_is_not_in_the_key() -> None:
-    described = {"downloads": 7, "license": "mit", "gated": True, "revision": "abc", "task": "text"}
+    described: dict[str, Any] = {
+        "downloads": 7,
+        "license": "mit",
+        "gated": True,
+        "revision": "abc",
+        "task": "text",
+    }
     assert key() == key(factories.spec(**described))
     # A configuration is its content, a factory its source.
     assert key(of_config(config_file="/a")) == key(of_config(config_file="/b", repo="org/other"))

@@ -10,14 +10,21 @@ from typing import Any
 import pytest
 
 from compilewatch import sinks
-from compilewatch.api.publish import MAX_REJECTIONS, Published, load_sinks, publish, view
+from compilewatch.api.publish import (
+    MAX_REJECTIONS,
+    RUNS_SHOWN,
+    Published,
+    load_sinks,
+    publish,
+    view,
+)
 from compilewatch.config import Settings
 from compilewatch.errors import SelectionError, SinkError, UnreachableError
 from compilewatch.plan import Expectations, load_expectations, parse_shard
-from compilewatch.records import RunView
+from compilewatch.records import Phase, RunView, Status, Target
 from compilewatch.store import RunFolder
 from tests import factories, sweeping
-from tests.sweeping import begin, events, run_sweep, settings, store
+from tests.sweeping import begin, events, run_sweep, settings, store, stored_run
 
 SERVICE: dict[str, Any] = {"s3_url": "s3://x"}
 
@@ -178,21 +185,87 @@ def test_an_old_run_is_judged_by_the_expectations_of_now(tmp_path: Path) -> None
     assert "A [dynamo]: expected oom" in seen_again(tmp_path, run_id, expectations=loaded).notes[0]
 
 
+BROKEN = factories.graph_break()
+
+
+def history_of(seen: RunView, model: str = "A") -> list[str]:
+    return [earlier.run for earlier in seen.history[(model, "dynamo")]]
+
+
+def test_the_history_of_a_model_is_oldest_first_and_without_this_run(tmp_path: Path) -> None:
+    here = store(tmp_path)
+    first = stored_run(here, factories.result("A", breaks=(BROKEN,)), factories.result("B"))
+    second = stored_run(here, factories.result("A", Status.ERROR, phase=Phase.CREATE))
+    last = stored_run(here, factories.result("A"))
+    assert seen_again(tmp_path, last).history == {
+        ("A", "dynamo"): (
+            (first, Status.GRAPH_BREAK, Phase.DONE),
+            (second, Status.ERROR, Phase.CREATE),
+        )
+    }
+    assert seen_again(tmp_path, first).history == {}
+    (here.root / first / "results.jsonl").unlink()
+    (here.root / first / "results.jsonl").mkdir()
+    seen = seen_again(tmp_path, last)
+    assert (seen.history, seen.trend) == ({}, ())
+    assert any("the history of earlier runs cannot be read: " in note for note in seen.notes)
+
+
+def test_a_history_has_other_selections_but_no_other_depth_source_or_shard(tmp_path: Path) -> None:
+    used = {"targets": ["dynamo"], "depth": "full", "tier": "auto"}
+    others: list[dict[str, Any]] = [
+        {"settings": {**used, "selection": {"top": 9}}},
+        {"settings": {**used, "depth": "reduced"}},
+        {"source": "hub"},
+        {"shard": "1/2"},
+    ]
+    same, *_ = (stored_run(store(tmp_path), factories.result("A"), **given) for given in others)
+    last = stored_run(store(tmp_path), factories.result("A"), settings=used)
+    seen = seen_again(tmp_path, last)
+    assert history_of(seen) == [same]
+    assert [point.run for point in seen.trend] == [last]
+
+
+def test_the_trend_has_the_complete_runs_of_the_same_plan_and_no_more_than_are_shown(
+    tmp_path: Path,
+) -> None:
+    results = factories.result("A"), factories.result("B", breaks=(BROKEN,))
+    ids = [stored_run(store(tmp_path), *results) for _ in range(RUNS_SHOWN + 2)]
+    stored_run(store(tmp_path), results[0], state="interrupted")
+    last = stored_run(store(tmp_path), factories.result("A"), factories.result("B"))
+    seen = seen_again(tmp_path, last)
+    assert [point.run for point in seen.trend] == [*ids[-RUNS_SHOWN + 1 :], last]
+    assert [(point.passed, point.planned) for point in seen.trend[-2:]] == [(1, 2), (2, 2)]
+    assert len(history_of(seen)) <= RUNS_SHOWN
+
+
+def test_results_of_the_baseline_are_kept_where_something_changed_or_moved(tmp_path: Path) -> None:
+    moved, same = (factories.graph_break(p, source_start=12, source=("if x:",)) for p in "fg")
+    rewritten = factories.graph_break("f", source_start=12, source=("if x > 0:",))
+    before, unchanged = (
+        factories.result(name, breaks=(graph_break,))
+        for name, graph_break in (("A", moved), ("B", same))
+    )
+    base = stored_run(store(tmp_path), before, unchanged)
+    for now, changes in (
+        (factories.result("A"), 1),
+        (factories.result("A", breaks=(rewritten,)), 0),
+    ):
+        run = stored_run(store(tmp_path), now, unchanged)
+        seen = seen_again(tmp_path, run, baseline=base)
+        assert len(seen.changes) == changes
+        assert seen.before == {("A", Target()): before}
+
+
 # --- the spool ---
 
 
-def test_a_run_is_published_at_its_end_where_an_address_is_set(tmp_path: Path) -> None:
+def test_a_service_that_is_down_costs_a_note_and_is_called_once_however_much_waits(
+    tmp_path: Path,
+) -> None:
     swept(tmp_path)
     run_sweep(tmp_path, shard=parse_shard("1/2"), settings=SERVICE)
-    assert Remote.taken == []
-    run_id = swept(tmp_path, **SERVICE)
-    assert (Remote.taken, waiting(tmp_path)) == ([run_id], [])
-    last = store(tmp_path).spool.last("remote")
-    assert last is not None
-    assert last.run == run_id
-
-
-def test_a_service_that_is_down_costs_a_note_and_nothing_else(tmp_path: Path) -> None:
+    assert Remote.taken == [], "without an address, and a shard"
     Remote.trouble = down
     seen = run_sweep(tmp_path, settings=SERVICE)
     run_id = seen.run.id
@@ -201,12 +274,17 @@ def test_a_service_that_is_down_costs_a_note_and_nothing_else(tmp_path: Path) ->
         "remote was not published to: no server answers; kept in the spool; the next publish sends "
         f"it, or: compilewatch publish {run_id} --to remote",
     )
-    lines = events(seen, tmp_path)
-    assert [line["event"] for line in lines[-2:]] == ["run_finished", "sink_failed"]
-    assert waiting(tmp_path) == [run_id]
+    assert [line["event"] for line in events(seen, tmp_path)[-2:]] == [
+        "run_finished",
+        "sink_failed",
+    ]
     spooled = json.loads((store(tmp_path).root / f"spool/remote/{run_id}.json").read_text())
     kept = (spooled["run"], spooled["attempts"], spooled["why"])
     assert kept == (run_id, 0, "no server answers")
+    asked: list[str] = []
+    runs = [run_id, *(swept(tmp_path, down, **SERVICE) for _ in range(2))]
+    published(tmp_path, runs[-1], lambda run: asked.append(run) or down(run))  # type: ignore[func-returns-value]
+    assert (asked, waiting(tmp_path)) == (runs[:1], runs)
 
 
 def test_the_next_publish_sends_what_waits_oldest_first(tmp_path: Path) -> None:
@@ -221,18 +299,6 @@ def test_the_next_publish_sends_what_waits_oldest_first(tmp_path: Path) -> None:
         f"remote: {oldest}",
         f"run {fourth} (spooled): remote: {fourth}",
     )
-
-
-def test_a_dead_service_is_called_once_however_much_waits(tmp_path: Path) -> None:
-    asked: list[str] = []
-
-    def count(run_id: str) -> Exception:
-        asked.append(run_id)
-        return down(run_id)
-
-    runs = [swept(tmp_path, down, **SERVICE) for _ in range(3)]
-    published(tmp_path, runs[-1], count)
-    assert (asked, waiting(tmp_path)) == (runs[:1], runs)
 
 
 def test_a_rejected_run_does_not_hold_up_the_others_and_is_let_go_in_the_end(
@@ -262,26 +328,20 @@ def test_an_interruption_while_sending_loses_nothing_and_says_what_is_true(tmp_p
     assert waiting(tmp_path) == [run_id, newest.id]
 
 
-def test_a_deleted_run_no_longer_waits(tmp_path: Path) -> None:
-    first = swept(tmp_path, down, **SERVICE)
-    (store(tmp_path).root / first).rename(tmp_path / "away")
-    second = swept(tmp_path)
-    ((_, why),) = published(tmp_path, second).failures
-    assert why.startswith(f"run {first} (spooled) is no longer stored: ")
-    assert published(tmp_path, second).failures == ()
-
-
-def test_a_waiting_run_that_cannot_be_read_does_not_hold_up_the_new_one(tmp_path: Path) -> None:
-    first = swept(tmp_path, down, **SERVICE)
-    results = store(tmp_path).root / first / "results.jsonl"
+def test_a_waiting_run_that_is_gone_or_cannot_be_read_does_not_hold_up_the_new_one(
+    tmp_path: Path,
+) -> None:
+    gone, damaged = (swept(tmp_path, down, **SERVICE) for _ in range(2))
+    (store(tmp_path).root / gone).rename(tmp_path / "away")
+    results = store(tmp_path).root / damaged / "results.jsonl"
     results.write_bytes(results.read_bytes().replace(b'"schema_version":2', b'"schema_version":9'))
     seen = run_sweep(tmp_path, fresh=True, settings=SERVICE | {"baseline": "none"})
     assert Remote.taken == [seen.run.id]
-    history, note = seen.notes
+    history, *notes = seen.notes
     assert history.startswith(f"{results}: left out, because it was written by a newer")
-    assert f"run {first} (spooled): " in note
-    assert "upgrade" in note
-    assert waiting(tmp_path) == [first]
+    assert any(f"run {gone} (spooled) is no longer stored: " in note for note in notes)
+    assert any(f"run {damaged} (spooled): " in note and "upgrade" in note for note in notes)
+    assert waiting(tmp_path) == [damaged]
 
 
 def test_a_run_of_another_selection_does_not_wait_for_its_turn(tmp_path: Path) -> None:

@@ -363,8 +363,8 @@ def test_a_trend_needs_three_runs_and_a_family_chart_families_of_several(folder:
 
 
 def test_a_model_of_the_hub_says_which_part_of_its_repository_it_is() -> None:
-    lora = {"part": Part.BASE, "quantization": Quantization.BITSANDBYTES_4BIT}
-    unet = {"part": Part.COMPONENT, "component": "unet"}
+    lora: dict[str, Any] = {"part": Part.BASE, "quantization": Quantization.BITSANDBYTES_4BIT}
+    unet: dict[str, Any] = {"part": Part.COMPONENT, "component": "unet"}
     found = rendered(
         factories.result("org/lora", source="hub", checkpoint="org/lora", **lora),
         factories.result("org/pipe#unet", source="hub", checkpoint="org/pipe", **unet),
@@ -378,8 +378,8 @@ def test_a_model_of_the_hub_says_which_part_of_its_repository_it_is() -> None:
 
 def test_variants_are_a_table_with_the_worst_marked_and_failures_named() -> None:
     broken = factories.graph_break()
-    worst = {"graphs": 2, "graph_breaks": 1, "breaks": (broken,)}
-    accepted = {"graphs": 1, "fullgraph": FullgraphVerdict(accepted=True)}
+    worst: dict[str, Any] = {"graphs": 2, "graph_breaks": 1, "breaks": (broken,)}
+    accepted: dict[str, Any] = {"graphs": 1, "fullgraph": FullgraphVerdict(accepted=True)}
     variants = (
         VariantResult(name="text+image", status=Status.GRAPH_BREAK, **worst),
         VariantResult(name="text", status=Status.PASS, **accepted),
