@@ -31,7 +31,7 @@ from compilewatch.errors import UsageError
 from compilewatch.records import Phase, Status
 from compilewatch.worker.caller import evaluation
 from compilewatch.worker.targets.inductor import InductorTarget
-from tests.cases.breaks import CASES, Case, line_of
+from tests.cases.breaks import CASES, line_of
 
 pytestmark = pytest.mark.torch
 
@@ -90,6 +90,10 @@ def line_in(source: type, text: str) -> int:
     return first + next(n for n, line in enumerate(lines) if text in line)
 
 
+def generator_states() -> tuple[Any, ...]:
+    return torch.get_rng_state().tolist(), random.getstate(), str(np.random.get_state())
+
+
 def state_of(model: nn.Module) -> list[Tensor]:
     return [tensor.clone() for tensor in (*model.parameters(), *model.buffers())]
 
@@ -100,7 +104,7 @@ def test_the_model_the_arguments_and_globals_are_left_as_they_were(mode: str) ->
     model, x = Model(), torch.ones(3, 4)
     model.norm.eval()
     model.linear.weight.grad = torch.full((4, 4), 7.0)
-    gradient, before = model.linear.weight.grad, state_of(model)
+    gradient, before, generators = model.linear.weight.grad, state_of(model), generator_states()
     hooks = len(model._forward_hooks)
     flags = [module.training for module in model.modules()]
 
@@ -108,6 +112,7 @@ def test_the_model_the_arguments_and_globals_are_left_as_they_were(mode: str) ->
 
     assert found.status is Status.GRAPH_BREAK
     assert {each.line for each in found.breaks} >= {line_in(Model, "x.sum() > 0")}
+    assert generator_states() == generators
     assert torch.equal(x, torch.ones(3, 4))
     assert all(map(torch.equal, state_of(model), before))
     assert model.linear.weight.grad is gradient
@@ -118,24 +123,6 @@ def test_the_model_the_arguments_and_globals_are_left_as_they_were(mode: str) ->
     assert FLAG == {"called": False}
     assert COUNT == 0
     assert len(model._forward_hooks) == hooks
-
-
-@pytest.mark.usefixtures("where")
-def test_generators_of_random_numbers_continue_where_the_caller_left_them() -> None:
-    def seeded() -> None:
-        torch.manual_seed(3)
-        random.seed(3)
-        np.random.seed(3)
-
-    def drawn() -> tuple[float, float, float]:
-        return torch.rand(1).item(), random.random(), float(np.random.rand())
-
-    model = Model()
-    seeded()
-    wanted = drawn()
-    seeded()
-    compilewatch.check(model, torch.ones(3, 4), mode="train")
-    assert drawn() == wanted
 
 
 @pytest.mark.usefixtures("where")
@@ -256,52 +243,33 @@ def test_a_lazy_layer_stays_lazy() -> None:
 VERDICTS = """
 import json, sys, torch, compilewatch
 from tests.cases.breaks import CASES
-verdicts = {}
 for case in CASES[::int(sys.argv[1])]:
     result = compilewatch.check(case.build(), torch.ones(3, 4))
-    later = result.second_call.breaks if result.second_call is not None else ()
-    verdicts[case.name] = {
-        "breaks": sorted((b.line, b.code, b.occurrences) for b in result.breaks),
-        "graphs": result.graphs,
-        "fullgraph": result.fullgraph,
-        "later": len(later),
-    }
-print(json.dumps(verdicts))
+    later = len(result.second_call.breaks) if result.second_call is not None else 0
+    breaks = sorted((b.line, b.code, b.occurrences) for b in result.breaks)
+    print(json.dumps([case.name, breaks, result.graphs, result.fullgraph, later]))
 """
 
 
-STEP = 3
-"""Without `--matrix`, each third case; a worker judges all of them elsewhere."""
+def test_verdicts_are_those_of_plain_torch_in_one_process(request: pytest.FixtureRequest) -> None:
+    """One case after another in one process; that the table is what torch says is tested elsewhere.
 
-
-@pytest.fixture(scope="module")
-def verdicts(request: pytest.FixtureRequest) -> dict[str, dict[str, Any]]:
-    """What checks say, one after another in a process in which no other test has run."""
-    step = 1 if request.config.getoption("--matrix") else STEP
+    Without `--matrix`, each third case; a worker judges all of them.
+    """
+    step = 1 if request.config.getoption("--matrix") else 3
     command = [sys.executable, "-c", VERDICTS, str(step)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    every: dict[str, dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
-    return every
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, id=case.name, marks=[pytest.mark.matrix] if number % STEP else [])
-        for number, case in enumerate(CASES)
-    ],
-)
-def test_verdicts_are_those_of_plain_torch_in_one_process(
-    case: Case, verdicts: dict[str, dict[str, Any]]
-) -> None:
-    """In one process after another; that the table is what torch says is tested elsewhere."""
-    known = sorted([line_of(b.mark), b.code, b.occurrences] for b in case.breaks)
-    assert verdicts[case.name] == {
-        "breaks": known,
-        "graphs": case.graphs,
-        "fullgraph": case.fullgraph,
-        "later": len(case.later),
-    }
+    said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+    assert said == [
+        [
+            case.name,
+            sorted([line_of(b.mark), b.code, b.occurrences] for b in case.breaks),
+            case.graphs,
+            case.fullgraph,
+            len(case.later),
+        ]
+        for case in CASES[::step]
+    ]
 
 
 @pytest.mark.usefixtures("where")
@@ -339,18 +307,17 @@ def doubled(x: Tensor, *, times: int = 2) -> Tensor:
 
 
 class Caller:
-    def __init__(self) -> None:
-        self.count = 0
+    count = 0
 
     def method(self, x: Tensor) -> Tensor:
         self.count += 1
         return x + self.count
 
+    def named_alike(self, x: Tensor, mode: str, backend: int, dynamic: int, calls: int) -> Tensor:
+        return x.reshape(-1) * backend * dynamic * calls if mode == "flat" else x
+
 
 def test_any_callable_can_be_checked() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch.jit is deprecated
-        scripted = torch.jit.trace(nn.Linear(3, 3), torch.ones(2, 3))
     caller = Caller()
     kinds: list[Callable[..., Any]] = [
         lambda x: x + 1,
@@ -358,13 +325,17 @@ def test_any_callable_can_be_checked() -> None:
         caller.method,
         torch.relu,
         torch.compile(nn.Linear(3, 3), backend="eager"),
-        nn.Sequential(nn.Linear(3, 3), nn.ReLU()),
     ]
     for model in kinds:
         found = compilewatch.check(model, torch.ones(2, 3, requires_grad=True))
         assert (found.status, found.graphs) == (Status.PASS, 1)
-    assert caller.count == 0
+    kwargs = {"mode": "flat", "backend": 2, "dynamic": 3, "calls": 4}
+    found = compilewatch.check(caller.named_alike, torch.ones(2), kwargs=kwargs)
+    assert (found.status, found.graphs, caller.count) == (Status.PASS, 1, 0)
     # Dynamo does not trace a scripted module, so nothing is captured.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.jit is deprecated
+        scripted = torch.jit.trace(nn.Linear(3, 3), torch.ones(2, 3))
     found = compilewatch.check(scripted, torch.ones(2, 3))
     assert (found.status, found.graphs) == (Status.GRAPH_BREAK, 0)
 
@@ -397,29 +368,6 @@ def test_a_module_that_compiled_itself_is_compiled_anew() -> None:
     found = compilewatch.check(model, torch.ones(2))
     assert (found.status, found.graphs, found.fullgraph) == (Status.PASS, 1, True)
     assert model._compiled_call_impl is compiled
-
-
-def test_a_check_inside_of_a_compiled_region_is_a_usage_error() -> None:
-    model, x = Compiled(), torch.ones(2)
-
-    def function(x: Tensor) -> Tensor:
-        compilewatch.check(model, x)
-        return x + 1
-
-    with pytest.raises(UsageError, match=r"torch\.compile"):
-        torch.compile(function, backend="eager")(x)
-
-
-def named_alike(x: Tensor, mode: str, backend: int, dynamic: int, calls: int) -> Tensor:
-    return x.reshape(-1) * backend * dynamic * calls if mode == "flat" else x
-
-
-def test_a_model_may_have_keywords_of_the_names_of_check() -> None:
-    kwargs = {"mode": "flat", "backend": 2, "dynamic": 3, "calls": 4}
-    found = compilewatch.check(named_alike, torch.ones(2), kwargs=kwargs)
-    assert (found.status, found.graphs) == (Status.PASS, 1)
-    with pytest.raises(UsageError, match="twice"):
-        compilewatch.check(doubled, torch.ones(2), times=2, kwargs={"times": 3})
 
 
 class BackwardInside(nn.Module):
@@ -486,39 +434,33 @@ def test_a_copy_that_waits_for_the_parent_is_given_up(monkeypatch: pytest.Monkey
     assert json.loads(found.to_json())["left"] == [left]
 
 
-PROGRAMS = {
-    # Autograd must not start in it.
-    "compiled": """
-import torch, compilewatch
-linear = torch.nn.Linear(4, 4)
-torch.compile(linear, backend='eager')(torch.ones(2, 4))
-torch._dynamo.reset()
-found = compilewatch.check(linear, torch.ones(2, 4), mode='train')
-assert (found.status.value, found.left) == ('pass', ()), found
-""",
-    # OpenMP's, autograd's and the caller's own.
-    "threads": """
+THREADS = """
 import threading, torch, compilewatch
+
+def check(mode):
+    result = compilewatch.check(linear, torch.ones(600, 600), mode=mode)
+    assert (result.status.value, result.left) == ("pass", ()), result
+
+linear = torch.nn.Linear(600, 600)
 torch.set_num_threads(2)
 (torch.ones(600, 600) @ torch.ones(600, 600)).sum()
 torch.ones(3, requires_grad=True).sum().backward()
 stop = threading.Event()
-thread = threading.Thread(target=stop.wait)
-thread.start()
+threading.Thread(target=stop.wait).start()
 try:
-    for mode in ("eval", "train"):
-        result = compilewatch.check(torch.nn.Linear(600, 600), torch.ones(600, 600), mode=mode)
-        assert (result.status.value, result.left) == ("pass", ()), result
+    check("eval")
+    check("train")
+    torch.compile(linear, backend="eager")(torch.ones(2, 600))
+    torch._dynamo.reset()
+    check("train")
 finally:
     stop.set()
-""",
-}
+"""
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_a_process_that_has_compiled_or_has_threads_can_be_copied(name: str) -> None:
-    """A new process, because other tests may have started more in this one."""
-    subprocess.run([sys.executable, "-c", PROGRAMS[name]], check=True)
+def test_a_process_that_has_compiled_and_has_threads_can_be_copied() -> None:
+    """OpenMP's, autograd's and the caller's own; other tests may have started more in this one."""
+    subprocess.run([sys.executable, "-c", THREADS], check=True)
 
 
 def test_what_the_model_raises_is_the_result() -> None:
@@ -551,37 +493,6 @@ def test_an_error_of_the_compiler_is_not_the_models() -> None:
         assert backend is breaks or "no such operator" in found.detail
 
 
-def test_the_inputs_of_a_bad_call_are_named_in_one_line() -> None:
-    for wrong in (
-        lambda: compilewatch.check(3),  # type: ignore[arg-type]
-        lambda: compilewatch.check(doubled, mode="test"),
-        lambda: compilewatch.check(doubled, calls=[]),
-        lambda: compilewatch.check(doubled, torch.ones(2), calls=[torch.ones(2)]),
-        lambda: compilewatch.check("BertModel", torch.ones(2)),
-    ):
-        with pytest.raises(UsageError) as raised:
-            wrong()  # type: ignore[no-untyped-call]
-        assert "\n" not in str(raised.value)
-
-
-def test_it_prints_what_explain_prints_and_is_a_frame_in_a_notebook() -> None:
-    found = compilewatch.check(Model(), torch.ones(3, 4))
-    text, page = str(found), found._repr_html_()
-    for each in found.breaks:
-        assert f"{each.file}:{each.line} in forward" in text
-        assert f"{each.file}:{each.line}" in page
-    assert page.startswith("<iframe sandbox")
-    assert "<script" not in page
-
-
-def test_a_name_is_evaluated_in_a_process_of_its_own(tmp_path: Any) -> None:
-    """Starts a worker: only that shows that the isolated way works from Python."""
-    (tmp_path / "net.py").write_text("import torch\ndef net():\n    return torch.nn.Linear(3, 4)\n")
-    found = compilewatch.check(f"{tmp_path}/net.py")
-    assert (found.status, found.graphs, found.fullgraph) == (Status.PASS, 1, True)
-    assert found.result.tier.value == "fake"
-
-
 class Different(nn.Module):
     """Computes something else where it is compiled."""
 
@@ -609,11 +520,46 @@ def test_numerics_compares_all_calls_and_gradients_with_eager_mode() -> None:
     assert compilewatch.check(linear, torch.ones(2, 4)).numerics is None
 
 
-def test_numerics_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_inputs_of_a_bad_call_are_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(InductorTarget, "missing", lambda _: "no C++ compiler")
-    with pytest.raises(UsageError, match="Inductor: no C"):
-        compilewatch.check(nn.Linear(4, 4), torch.ones(2, 4), numerics=True)
+    x, model = torch.ones(2), Compiled()
     with torch._subclasses.fake_tensor.FakeTensorMode():
-        model, x = nn.Linear(4, 4), torch.ones(2, 4)
-    with pytest.raises(UsageError, match="fake tensors do not have"):
-        compilewatch.check(model, x, numerics=True)
+        fake = torch.ones(2)
+
+    def inside(x: Tensor) -> Tensor:
+        compilewatch.check(model, x)
+        return x + 1
+
+    wrong: dict[str, Callable[[], Any]] = {
+        "": lambda: compilewatch.check(3),  # type: ignore[arg-type]
+        "mode": lambda: compilewatch.check(doubled, mode="test"),
+        "calls": lambda: compilewatch.check(doubled, calls=[]),
+        "call": lambda: compilewatch.check(doubled, x, calls=[x]),
+        "by its name": lambda: compilewatch.check("BertModel", x),
+        "twice": lambda: compilewatch.check(doubled, x, times=2, kwargs={"times": 3}),
+        r"torch\.compile": lambda: torch.compile(inside, backend="eager")(x),
+        "Inductor: no C": lambda: compilewatch.check(model, x, numerics=True),
+        "fake tensors do not have": lambda: compilewatch.check(model, fake, numerics=True),
+    }
+    for message, call in wrong.items():
+        with pytest.raises(UsageError, match=message) as raised:
+            call()
+        assert "\n" not in str(raised.value)
+
+
+def test_it_prints_what_explain_prints_and_is_a_frame_in_a_notebook() -> None:
+    found = compilewatch.check(Model(), torch.ones(3, 4))
+    text, page = str(found), found._repr_html_()
+    for graph_break in found.breaks:
+        assert f"{graph_break.file}:{graph_break.line} in forward" in text
+        assert f"{graph_break.file}:{graph_break.line}" in page
+    assert page.startswith("<iframe sandbox")
+    assert "<script" not in page
+
+
+def test_a_name_is_evaluated_in_a_separate_process(tmp_path: Path) -> None:
+    """Starts a worker: only that shows that the isolated way works from Python."""
+    (tmp_path / "net.py").write_text("import torch\ndef net():\n    return torch.nn.Linear(3, 4)\n")
+    found = compilewatch.check(f"{tmp_path}/net.py")
+    assert (found.status, found.graphs, found.fullgraph) == (Status.PASS, 1, True)
+    assert found.result.tier.value == "fake"
