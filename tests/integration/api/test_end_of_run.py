@@ -18,6 +18,7 @@ from compilewatch.launchers import Observer
 from compilewatch.records import Result, RunView
 from compilewatch.store import RunFolder, RunWriter, Store, StoredRun
 from tests.fake_launcher import FakeLauncher
+from tests.integration.api.test_run import Newer
 from tests.killing import die_at, in_child
 from tests.sweeping import ASKED, MODELS, names, run_sweep, settings, store
 
@@ -99,48 +100,39 @@ def test_killed_after_the_last_result_a_run_is_completed_by_resume(
         kills += 1
         (stored,) = store(folder).runs()
         if stored.run.state != "finished":
-            launcher = FakeLauncher()
+            launcher = Newer()  # what only lacks its end needs no environment
             resume(store(folder), launcher, settings(folder, **SERVICE))
             assert launcher.seen == []
         _assert_complete(folder, stored.run.id)
     assert kills >= 20 // step
 
 
-@pytest.mark.parametrize("count", [3, pytest.param(20, marks=pytest.mark.matrix)])
 def test_a_late_resume_leaves_a_finished_run_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has read the run, and waits for the lock while the sweep ends."""
     take_up = Store.resume_run
-    for number in range(count):
-        folder = tmp_path / str(number)
-        all_stored, has_read = os.pipe(), os.pipe()
+    (stored, all_stored), (read, has_read) = os.pipe(), os.pipe()
 
-        def wait(stored: tuple[int, int] = all_stored, read: tuple[int, int] = has_read) -> None:
-            os.write(stored[1], b".")
-            os.read(read[0], 1)
+    def wait() -> None:
+        os.write(all_stored, b".")
+        os.read(read, 1)
 
-        def late(
-            folder: Path = folder,
-            stored: tuple[int, int] = all_stored,
-            read: tuple[int, int] = has_read,
-        ) -> None:
-            def tell(self: Store, run: StoredRun) -> RunWriter:
-                os.write(read[1], b".")
-                return take_up(self, run)
+    def tell(self: Store, run: StoredRun) -> RunWriter:
+        os.write(has_read, b".")
+        return take_up(self, run)
 
-            monkeypatch.setattr(Store, "resume_run", tell)
-            os.read(stored[0], 1)
-            (run,) = store(folder).runs()
-            given = settings(folder, **SERVICE)
-            with pytest.raises(UsageError, match="is finished: there is nothing to resume"):
-                resume(store(folder), FakeLauncher(), given, reference=run.run.id)
+    def late() -> None:
+        monkeypatch.setattr(Store, "resume_run", tell)
+        os.read(stored, 1)
+        (run,) = store(tmp_path).runs()
+        given = settings(tmp_path, **SERVICE)
+        with pytest.raises(UsageError, match="is finished: there is nothing to resume"):
+            resume(store(tmp_path), FakeLauncher(), given, reference=run.run.id)
 
-        child = os.fork()
-        if child == 0:
-            os._exit(in_child(late) != 0)
-        view = _swept(folder, observer=AtLastResult(wait))
-        assert os.waitpid(child, 0)[1] == 0
-        _assert_complete(folder, view.run.id)
-        for descriptor in (*all_stored, *has_read):
-            os.close(descriptor)
+    child = os.fork()
+    if child == 0:
+        os._exit(in_child(late) != 0)
+    view = _swept(tmp_path, observer=AtLastResult(wait))
+    assert os.waitpid(child, 0)[1] == 0
+    _assert_complete(tmp_path, view.run.id)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from compilewatch.api.sweep import resume
-from compilewatch.errors import CompilewatchError, LauncherError, StoreError
+from compilewatch.errors import CompilewatchError
 from compilewatch.launchers.local import launcher as local
 from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.records import Status, Target
-from compilewatch.store import Store
 from tests import factories
 from tests.integration.launchers.conftest import bare_launcher, bare_python
 from tests.sweeping import run_sweep, settings, store
@@ -42,19 +38,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode().strip()}")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
-
-
-def test_a_run_that_could_not_write_anything_leaves_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
-        raise StoreError("the disk is full")
-
-    monkeypatch.setattr(Store, "lookup_many", full)
-    with pytest.raises(StoreError, match="full"):
-        run_sweep(tmp_path)
-    assert store(tmp_path).scan() == ((), ())
-    assert not (tmp_path / "outputs" / "latest").is_symlink()
 
 
 def test_a_disk_that_fills_up_and_is_freed_costs_no_result(
@@ -97,16 +80,3 @@ def test_a_child_that_could_not_write_for_a_moment_is_evaluated_again(
         (Status.CRASHED, "exit code 70 in create, without a result")
     ]
     assert len(looked) == 1
-
-
-def test_free_space_is_looked_for_where_children_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    local.check_free_space(tmp_path)
-
-    def full(dir: Path) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(tempfile, "TemporaryFile", full)
-    with pytest.raises(LauncherError, match=r"No space left on device\): free some space"):
-        local.check_free_space(tmp_path)

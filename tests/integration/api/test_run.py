@@ -3,8 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import subprocess
-import sys
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -341,29 +340,25 @@ def test_the_launcher_is_closed_when_a_result_cannot_be_stored(
     _assert_whole(tmp_path, again, view.run.id, ["A", "org/one", "B"])
 
 
-def test_a_launcher_that_gives_up_leaves_a_run_to_resume(tmp_path: Path) -> None:
-    with pytest.raises(LauncherError, match="no server"):
-        run_sweep(tmp_path, Interrupted(2, LauncherError("no server")))
+class Forgetful(FakeLauncher):
+    def run(self, requests: Iterable[Request], scratch: Path) -> Iterator[Completed]:
+        return super().run(list(requests)[1:], scratch)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "message"),
+    [
+        (Interrupted(2, LauncherError("no server")), "no server"),
+        (Forgetful(), "while 1 request had no result"),
+    ],
+)
+def test_a_launcher_that_gives_up_or_forgets_a_request_leaves_a_run_to_resume(
+    tmp_path: Path, launcher: FakeLauncher, message: str
+) -> None:
+    with pytest.raises(LauncherError, match=message):
+        run_sweep(tmp_path, launcher)
     log = (store(tmp_path).unfinished().path / "logs").glob("*.jsonl")
-    assert b'"detail":"no server"' in next(log).read_bytes()
-
-
-def test_a_launcher_that_forgets_a_request_is_no_finished_run(tmp_path: Path) -> None:
-    class Forgetful(FakeLauncher):
-        def run(self, requests: Iterable[Request], scratch: Path) -> Iterator[Completed]:
-            return super().run(list(requests)[1:], scratch)
-
-    with pytest.raises(LauncherError, match="while 1 request had no result"):
-        run_sweep(tmp_path, Forgetful())
-    assert store(tmp_path).unfinished().run.state == "interrupted"
-
-
-def test_there_may_be_nothing_to_resume(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="nothing to resume"):
-        resumed(tmp_path)
-    view = run_sweep(tmp_path)
-    with pytest.raises(UsageError, match="nothing to resume"):
-        resumed(tmp_path, reference=view.run.id)
+    assert message.encode() in next(log).read_bytes()
 
 
 def test_a_run_is_never_of_two_environments_or_workers(
@@ -378,30 +373,14 @@ def test_a_run_is_never_of_two_environments_or_workers(
     assert store(tmp_path).unfinished().run.state == "interrupted"
 
 
-def test_a_run_that_lacks_only_its_end_is_finished_in_another_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("compilewatch.api.publish.publish", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        run_sweep(tmp_path)
-    monkeypatch.undo()
-    launcher = Newer()
-    view = resumed(tmp_path, launcher)
-    assert (launcher.seen, view.run.state) == ([], "finished")
-    assert [environment.torch for environment in view.run.environments] == ["0.0.0+fake"]
-
-
 def test_what_was_evaluated_or_asked_for_stays_on_resume(tmp_path: Path) -> None:
     """The kill fell between two lines of one write; an error of the set-up does not last."""
 
-    def slow(request: Request) -> Result:
+    def fails(request: Request) -> Result:
         return factories.result(status=Status.ERROR, phase=Phase.SETUP, request=request)
 
     run_sweep(tmp_path)
-    stored = cut_short(tmp_path, 2, answers=slow, fresh=True)
+    stored = cut_short(tmp_path, 2, answers=fails, fresh=True)
     path = stored.path / "results.jsonl"
     *kept, last = path.read_bytes().splitlines(keepends=True)
     assert b'"org/two"' in last
@@ -492,45 +471,25 @@ def test_killed_while_resuming_it_can_be_resumed_again(tmp_path: Path) -> None:
     _assert_whole(tmp_path, launcher, view.run.id, known)
 
 
-SLOW = """
-import sys, time
-from pathlib import Path
-from tests.fake_launcher import FakeLauncher, passing
-from tests.killing import die_at, in_child
-from tests import factories
-from tests.sweeping import run_sweep
-
-def slow(request):
-    time.sleep(0.01)
-    print(request.model.name, flush=True)
-    return passing(request)
-
-specs = [factories.spec(f"{sys.argv[2]}{n}") for n in range(int(sys.argv[3]))]
-specs += [factories.spec(f"Common{n}") for n in range(10)]
-view = run_sweep(Path(sys.argv[1]), FakeLauncher(answers=slow), specs=specs)
-print("done", view.run.id, flush=True)
-"""
-
-
-def _start(tmp_path: Path, prefix: str, count: int) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", SLOW, str(tmp_path), prefix, str(count)],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[3],
-    )
-
-
 def test_two_sweeps_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
-    children = [_start(tmp_path, prefix, 40) for prefix in "LR"]
-    ids = [child.communicate(timeout=60)[0].split()[-1] for child in children]
-    assert [child.returncode for child in children] == [0, 0]
-    assert len(set(ids)) == 2
-    for prefix, run_id in zip("LR", ids, strict=True):
-        stored = store(tmp_path).open(run_id)
-        found = names(stored.results())
-        assert len(found) == len(set(found)) == 50
-        assert {f"{prefix}{n}" for n in range(40)} <= set(found)
-        assert stored.damaged == ()
-        assert stored.run.state == "finished"
-    assert store(tmp_path).open("latest").run.id in ids
+    def slow(request: Request) -> Result:
+        time.sleep(0.01)
+        return passing(request)
+
+    def sweep(prefix: str) -> None:
+        models = [*(f"{prefix}{n}" for n in range(30)), *(f"Common{n}" for n in range(10))]
+        run_sweep(tmp_path, FakeLauncher(answers=slow), specs=list(map(factories.spec, models)))
+
+    child = os.fork()
+    if child == 0:
+        os._exit(in_child(lambda: sweep("L")) != 0)
+    sweep("R")
+    assert os.waitpid(child, 0)[1] == 0
+    runs = store(tmp_path).runs()
+    assert len({stored.run.id for stored in runs}) == 2
+    for stored in runs:
+        evaluated = names(stored.results())
+        assert len(evaluated) == len(set(evaluated)) == 40
+        assert len({name[0] for name in evaluated} - {"C"}) == 1
+        assert (stored.damaged, stored.run.state) == ((), "finished")
+    assert store(tmp_path).open("latest").run.id in {stored.run.id for stored in runs}
