@@ -27,9 +27,13 @@ CASES = {
     "unknown mode": (("sweep", "--modes", "evil"), "eval"),
     "impossible shard": (("sweep", "--shard", "5/3"), "1/3 to 3/3"),
     "no such run": (("report", "20200101-000000-0000"), "no run"),
-    "no such baseline": (("sweep", "--models", "bert", "--baseline", "20200101"), "no run"),
     "no config.json": (("explain", "./empty"), "config.json"),
     "no such factory module": (("explain", "nowhere:model"), "nowhere"),
+    "no such callable": (("explain", "team:broken", "--inputs", "team:nothing"), "has no nothing"),
+    "no such environment": (
+        ("sweep", "--environments", "torch-1.0"),
+        "compilewatch env create torch-1.0 --torch VERSION",
+    ),
     "inputs of another kind": (
         ("inputs", "team/whole", "--source", "manifest", "--inputs", "team.py"),
         ".safetensors",
@@ -41,13 +45,6 @@ CASES = {
     ),
     "outputs is a file": (("sweep", "--source", "manifest", "--output", "team.py"), "--output"),
 }
-
-SAID = {
-    "raises": "RuntimeError: the factory itself fails",
-    "number": "team:number returned int, not a torch.nn.Module",
-}
-"""Factory of the team's module -> what is said of it."""
-
 
 OF_ALL_SOURCES = "unknown model, near names"
 """Every library is read for it, which takes ten seconds: it is in the matrix."""
@@ -67,49 +64,27 @@ def test_one_line_that_helps(case: str, compilewatch: Compilewatch, team: Path) 
     assert expected in last
 
 
-def test_malformed_settings_name_file_and_key(compilewatch: Compilewatch, team: Path) -> None:
-    file = team / "compilewatch.toml"
-    file.write_text("jobs = 'two'\n")
-    try:
-        done = compilewatch("runs")
-    finally:
-        file.unlink()
-    assert done.returncode == 2
-    assert "compilewatch.toml: jobs" in done.stderr
-
-
-@pytest.mark.parametrize("factory", SAID)
-def test_a_factory_that_fails_is_that_models_result(
-    factory: str, compilewatch: Compilewatch
-) -> None:
-    done = compilewatch("explain", f"team:{factory}")
-    assert done.returncode == 3, done.stderr
-    assert f"team:{factory}  dynamo  error in create" in done.stdout
-    assert SAID[factory] in done.stdout
-
-
-def test_inputs_that_do_not_fit_are_that_models_result(
-    compilewatch: Compilewatch, team: Path
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("team:raises",), "team:raises  dynamo  error in create"),
+        (("team:raises",), "RuntimeError: the factory itself fails"),
+        (("team:number",), "team:number returned int, not a torch.nn.Module"),
+        (
+            ("team/whole", "--source", "manifest", "--inputs", "wrong.toml"),
+            "unexpected keyword argument 'y'",
+        ),
+    ],
+)
+def test_a_factory_or_inputs_that_fail_are_that_models_result(
+    arguments: tuple[str, ...], said: str, compilewatch: Compilewatch, team: Path
 ) -> None:
     (team / "wrong.toml").write_text(
         'schema = 1\n[inputs.y]\nshape = [2, 3]\ndtype = "float32"\nfill = "normal"\n'
     )
-    done = compilewatch("explain", "team/whole", "--source", "manifest", "--inputs", "wrong.toml")
-    assert done.returncode == 3
-    assert "unexpected keyword argument 'y'" in done.stdout
-
-
-def test_a_damaged_line_costs_that_line_only(compilewatch: Compilewatch) -> None:
-    own = ("--output", "damaged")
-    done = compilewatch("sweep", "--source", "manifest", *own, "--json")
-    folder = Path(json.loads(done.stdout)["folder"])
-    lines = (folder / "results.jsonl").read_bytes().splitlines(keepends=True)
-    (folder / "results.jsonl").write_bytes(b"{garbage\n" + lines[1])
-    done = compilewatch("report", *own, "--json")
-    assert done.returncode == 0, done.stderr
-    page = (folder / "report" / "index.html").read_text()
-    assert f"{folder}/results.jsonl:1: damaged line left out" in page
-    assert "1 of 2 planned requests have no result" in page
+    done = compilewatch("explain", *arguments)
+    assert done.returncode == 3, done.stderr
+    assert said in done.stdout
 
 
 # A build is aborted by SIGTERM in jenkins/test_stages.py, too.
@@ -127,22 +102,12 @@ def test_an_abort_keeps_what_is_done_and_resume_finishes_it(
         for name in ("ok", "hang_compile")
     )
     (team / "chaos.toml").write_text("schema_version = 1\n" + "\n".join(entries))
-    command = [
-        str(PROGRAM),
-        *("sweep", "--source", "manifest"),
-    ]
-    command += ["--output", str(outputs), "--jobs", "1"]
+    command = [str(PROGRAM), "sweep", "--source", "manifest", "--output", str(outputs)]
+    # Long enough to be aborted in; what finishes the run waits for it a second time.
+    slow = {"COMPILEWATCH_DEADLINES_COMPILE_SECONDS": "4", "COMPILEWATCH_JOBS": "1"}
+    models = {"COMPILEWATCH_MODELS_FILE": str(team / "chaos.toml")}
     sweeping = subprocess.Popen(
-        command,
-        cwd=team,
-        stderr=subprocess.PIPE,
-        text=True,
-        # Long enough to be aborted in; what finishes the run waits for it a second time.
-        env=os.environ
-        | {
-            "COMPILEWATCH_DEADLINES_COMPILE_SECONDS": "4",
-            "COMPILEWATCH_MODELS_FILE": str(team / "chaos.toml"),
-        },
+        command, cwd=team, stderr=subprocess.PIPE, text=True, env=os.environ | slow | models
     )
     try:
         deadline = time.monotonic() + 120

@@ -13,7 +13,6 @@ from compilewatch import environments
 from compilewatch.api.choose import try_environment
 from compilewatch.cli import machine as doctor
 from compilewatch.environments import Environments, Interpreter
-from compilewatch.errors import InterpreterError
 from tests.integration.launchers.conftest import bare_python
 from tests.serving import serving
 
@@ -83,13 +82,3 @@ def test_a_worker_that_cannot_fork_is_a_note(
     check = doctor._worker()
     assert check.state == "note"
     assert "each request starts a new process" in check.advice
-
-
-def test_a_worker_that_responds_wrongly_is_broken(
-    bare_python: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BARE_WORKER_STATUS", "error")
-    with pytest.raises(
-        InterpreterError, match="starts, but a model of one layer ends with the status error"
-    ):
-        try_environment(Environments(), "bare")

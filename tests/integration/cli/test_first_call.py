@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -89,12 +87,6 @@ def test_breaks_of_a_first_call_are_found(
     assert phases == ["setup", "create", "inputs", "eager", "compile"]
 
 
-@pytest.mark.matrix
-def test_inductor_sees_the_first_call_too(compilewatch: Compilewatch, models: Path) -> None:
-    result = explained(compilewatch, f"{models}:Detector", "--target", "inductor:eager")
-    assert (result["status"], result["graphs"]) == ("pass", 2)
-
-
 def test_what_the_second_call_meets_is_shown(compilewatch: Compilewatch, models: Path) -> None:
     result = explained(compilewatch, f"{models}:Later")
     assert (result["status"], result["fullgraph"]["accepted"]) == ("pass", True)
@@ -108,14 +100,3 @@ def test_lazy_parameters_are_made_by_the_first_call(
 ) -> None:
     result = explained(compilewatch, f"{models}:Lazy")
     assert (result["status"], result["tier"]) == ("pass", "real")
-
-
-@pytest.mark.matrix
-def test_the_script_agrees(compilewatch: Compilewatch, models: Path, tmp_path: Path) -> None:
-    done = compilewatch("reproduce", f"{models}:Detector")
-    assert done.returncode == 0, done.stderr
-    script = tmp_path / "script.py"
-    script.write_text(done.stdout)
-    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "2 graphs, 2 breaks" in ran.stdout

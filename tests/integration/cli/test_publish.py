@@ -29,22 +29,16 @@ def test_without_an_address_it_says_what_to_set(
     assert "no sink 'telegraph'; known: html, " in done.stderr
 
 
-def test_a_run_that_lies_elsewhere_is_rejected(
+def test_a_shard_or_a_run_that_lies_elsewhere_is_not_pushed(
     compilewatch: Compilewatch, swept: dict[str, Any], tmp_path: Path
 ) -> None:
-    url = f"http://127.0.0.1:{free_port()}"
-    arguments = ("publish", swept["folder"], "--output", str(tmp_path))
-    done = compilewatch(*arguments, COMPILEWATCH_PUSHGATEWAY_URL=url)
+    address = {"COMPILEWATCH_PUSHGATEWAY_URL": f"http://127.0.0.1:{free_port()}"}
+    done = compilewatch("publish", swept["folder"], "--output", str(tmp_path), **address)
     assert done.returncode == 2
     assert f"is not in {tmp_path}: name its folder of runs with --output" in done.stderr
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_shard_is_not_pushed(compilewatch: Compilewatch, swept: dict[str, Any]) -> None:
-    url = f"http://127.0.0.1:{free_port()}"
     done = compilewatch("sweep", "--source", "manifest", "--shard", "1/1", "--json")
-    run = json.loads(done.stdout)["run"]["id"]
-    done = compilewatch("publish", run, COMPILEWATCH_PUSHGATEWAY_URL=url)
+    done = compilewatch("publish", json.loads(done.stdout)["run"]["id"], **address)
     assert done.returncode == 2
     assert "is shard 1/1: its metrics would replace those of the complete run" in done.stderr
 
@@ -93,19 +87,3 @@ def test_what_waited_is_sent_when_the_gateway_is_back(
         assert "(spooled): pushgateway: " in second
         assert b'compilewatch_spooled_publications{instance="",job=' in gateway.get("/metrics")
     assert compilewatch("publish", "--json", **address).returncode == 3
-
-
-@pytest.mark.services
-def test_a_lost_baseline_is_said(
-    compilewatch: Compilewatch, swept: dict[str, Any], tmp_path: Path
-) -> None:
-    done = compilewatch("sweep", "--source", "manifest", "--json")
-    run = json.loads(done.stdout)["run"]
-    outputs = Path(swept["folder"]).parent
-    (outputs / run["baseline"]).rename(tmp_path / "away")
-    with services.pushgateway(tmp_path) as gateway:
-        done = compilewatch("publish", run["id"], COMPILEWATCH_PUSHGATEWAY_URL=gateway.url)
-    (tmp_path / "away").rename(outputs / run["baseline"])
-    said = f"compilewatch: the baseline {run['baseline']} has been deleted from {outputs}: "
-    (line,) = (line for line in done.stderr.splitlines() if line.startswith(said))
-    assert "published without changes" in line
