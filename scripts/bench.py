@@ -33,8 +33,6 @@ from compilewatch.sinks.loki import LokiSink
 from compilewatch.sinks.pushgateway import PushgatewaySink
 from compilewatch.store import RunFolder, Store
 from scripts.gate_bench import gate_cost, gate_false_alarms, gate_session, gate_start
-from scripts.minimal_bench import measure
-from scripts.overview_bench import overview_queries
 from scripts.timing import Figures, cpu_of_children, limited, seconds_of
 from tests import factories, recorded, services
 from tests.doubles.loki import loki
@@ -249,14 +247,6 @@ def monitor_500(output: Path) -> Figures:
     return limited(figures, wall_seconds_most=1)
 
 
-def minimal_reproducers(output: Path) -> Figures:
-    """A sample of the graph breaks of the library, or of the stored run that RUN names."""
-    named = os.environ.get("RUN")
-    if named is None:
-        library_eval(output)
-    return measure(Path(named) if named else Store(output).open().path, sample=50, seed=1)
-
-
 def executor(folder: Path) -> Executor:
     """A service of two jobs at once, which runs."""
     folder.mkdir(parents=True)
@@ -349,9 +339,9 @@ BENCHMARKS: dict[str, Callable[[Path], Figures]] = {
     function.__name__: function
     for function in (
         *(help_latency, deepseek_v3, deepseek_v3_cuda, library_eval, library_rerun),
-        *(library_eval_train, library_devices, pipeline, ray_100, publish_scale, overview_queries),
+        *(library_eval_train, library_devices, pipeline, ray_100, publish_scale),
         *(loki_10k, executor_kills, executor_health, sandbox_cost, gate_false_alarms, gate_cost),
-        *(gate_session, gate_start, minimal_reproducers, profile, monitor_500),
+        *(gate_session, gate_start, profile, monitor_500),
     )
 } | {
     "export_100": partial(of_target, "export:non_strict", 100, "full", 8),

@@ -23,17 +23,13 @@ INTERVALS = {"$__interval": "1s", "$__range": "1h", "$__rate_interval": "4s"}
 
 @dataclass(frozen=True, kw_only=True)
 class Query:
-    """A query of a panel, or of a variable or annotation, which `where` says.
-
-    `expr` is the query language only, `raw` what stands in the dashboard.
-    """
+    """A query of a panel, or of a variable or annotation, which `where` says."""
 
     uid: str
     where: str
     ref: str
     kind: str
     expr: str
-    raw: str
     instant: bool
     panel: Json
 
@@ -63,7 +59,6 @@ def queries(kind: str) -> list[Query]:
                     ref=target["refId"],
                     kind=kind,
                     expr=target["expr"],
-                    raw=target["expr"],
                     instant=bool(target.get("instant")),
                     panel=panel,
                 )
@@ -90,7 +85,6 @@ def around() -> list[Query]:
                 ref="A",
                 kind="prometheus",
                 expr=bare(raw),
-                raw=raw,
                 instant=True,
                 panel={},
             )
