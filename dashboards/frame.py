@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 
 from dashboards.queries import PROMETHEUS, SCRAPE, Json, of_group, of_mode, of_run
 
@@ -29,47 +30,43 @@ OWN = ("compilewatch-papers", "compilewatch-public")
 """Dashboards without these variables."""
 
 
-def row(title: str, *closed: Json) -> Json:
-    """The title of what follows; with panels, these are shown once it is opened."""
-    size = {"w": COLUMNS, "h": 1}
-    return {"type": "row", "title": title, "gridPos": size, "collapsed": bool(closed)} | {
-        "panels": [list(closed)] if closed else []
-    }
+def line(height: int, *panels: Json, widths: Sequence[int] = ()) -> list[Json]:
+    """Panels side by side: of these widths in Grafana's grid, or all of one.
 
-
-def place(lines: Sequence[Json | Sequence[Json]]) -> list[Json]:
-    """Give every panel its place and id. Raises ValueError for a line that is not 24 wide.
-
-    A line is panels side by side, or a row, whose closed panels are another line.
+    Raises ValueError for a line that is not 24 wide.
     """
-    placed: list[Json] = []
-    ids = iter(range(1, 1000))
+    widths = widths or [COLUMNS // len(panels)] * len(panels)
+    if sum(widths) != COLUMNS:
+        raise ValueError(f"{panels[0]['title']}: a line of {sum(widths)} columns")
+    for panel, width in zip(panels, widths, strict=True):
+        panel["gridPos"] = {"w": width, "h": height}
+    return list(panels)
 
-    def put(panels: Sequence[Json], y: int) -> int:
-        x = 0
-        for panel in panels:
-            size = panel["gridPos"]
-            panel |= {"id": next(ids), "gridPos": {"x": x, "y": y, "w": size["w"], "h": size["h"]}}
-            x += size["w"]
-        if x != COLUMNS or len({panel["gridPos"]["h"] for panel in panels}) != 1:
-            raise ValueError(f"{panels[0]['title']}: a line of {x} columns, or of several heights")
-        return y + int(panels[0]["gridPos"]["h"])
 
-    y = 0
-    for line in lines:
-        panels = [line] if isinstance(line, dict) else list(line)
-        placed += panels
-        y = put(panels, y)
-        for hidden in panels[0].get("panels", ()):
-            put(hidden, y)
-            panels[0]["panels"] = hidden
-    return placed
+def row(title: str, closed: Sequence[Json] = ()) -> list[Json]:
+    """The title of what follows; with a line of panels, these are shown once it is opened."""
+    about = {"type": "row", "title": title, "collapsed": bool(closed), "panels": list(closed)}
+    return line(1, about)
+
+
+def place(lines: Sequence[Sequence[Json]]) -> list[Json]:
+    """Give every panel its place and id."""
+    ids, y = count(1), 0
+    for panels in lines:
+        for members in (panels, panels[0].get("panels", ())):
+            x = 0
+            for panel in members:
+                at = {"x": x, "y": y + (members is not panels), **panel["gridPos"]}
+                panel |= {"id": next(ids), "gridPos": at}
+                x += at["w"]
+        y += panels[0]["gridPos"]["h"]
+    return [panel for panels in lines for panel in panels]
 
 
 def dashboard(
     uid: str,
     description: str,
-    lines: Sequence[Json | Sequence[Json]],
+    lines: Sequence[Sequence[Json]],
     *,
     variables: Sequence[Json] = (),
     pages: Sequence[Json] = (),

@@ -35,12 +35,12 @@ def _runs() -> list[list[Json]]:
     widths = {"run": 190, "state": 85, "device": 75, "python": 85, "harness_version": 130}
     share = {"unit": "percentunit"}
     return [
-        [
+        frame.line(
+            6,
             panels.table(
                 "Runs",
                 "How long ago the newest run of each source and target began and ended, how long "
                 "ago one was complete, its results, and the share of requests with a verdict.",
-                (24, 6),
                 {
                     "Complete run": f"(time() - ({q.last_success()})) > bool {q.STALE_SECONDS}",
                     "Began": age("compilewatch_last_start_timestamp_seconds"),
@@ -57,19 +57,19 @@ def _runs() -> list[list[Json]]:
                     **dict.fromkeys(("Began", "Ended", "Complete"), seconds),
                     "Coverage": share,
                 },
-            )
-        ],
-        [
+            ),
+        ),
+        frame.line(
+            6,
             panels.table(
                 "Latest runs",
                 "State of the newest run, and the versions it ran with.",
-                (24, 6),
                 {"Groups": f"max by (source, target, run, state, {ran}) ({info})"},
                 labels=("source", "target", "run", "state", *ran.split(", ")),
                 hidden=("Value",),
                 looks={n: {"custom.width": w} for n, w in widths.items()},
-            )
-        ],
+            ),
+        ),
     ]
 
 
@@ -79,7 +79,6 @@ def _answers() -> list[list[Json]]:
         return panels.tiles(
             title,
             about,
-            (8, 5),
             asked,
             unit="percentunit",
             decimals=1,
@@ -91,7 +90,6 @@ def _answers() -> list[list[Json]]:
         return panels.trend(
             title,
             about,
-            (6, 7),
             q.ever(f"max by (source) ({q.of_run(metric)}){scale}", "{{source}}"),
             unit=unit,
         )
@@ -101,11 +99,12 @@ def _answers() -> list[list[Json]]:
         every, covered = q.of_run(metric), q.of_run(metric, 'covered="yes"')
         asked = q.now(f"sum by ({by}) ({covered}) / (sum by ({by}) ({every}) > 0)", legend)
         look = {"unit": "percentunit", "decimals": 1, "mappings": [panels.NEARLY_ALL]}
-        return panels.tiles(title, about, (12, 5), asked, steps=panels.GOOD, **look)
+        return panels.tiles(title, about, asked, steps=panels.GOOD, **look)
 
     unattributed = q.of_mode("compilewatch_unattributed_graph_breaks")
     return [
-        [
+        frame.line(
+            5,
             share(
                 "Coverage",
                 "Verdicts divided by planned requests. Requests that did not run are not covered.",
@@ -126,8 +125,9 @@ def _answers() -> list[list[Json]]:
                 "compilewatch_reused_ratio",
                 steps=[(None, "blue")],
             ),
-        ],
-        [
+        ),
+        frame.line(
+            5,
             repositories(
                 "Repositories covered",
                 "Repositories of the Hub with a verdict on every evaluated part, divided by those "
@@ -142,8 +142,9 @@ def _answers() -> list[list[Json]]:
                 "source, part",
                 "{{source}} {{part}}",
             ),
-        ],
-        [
+        ),
+        frame.line(
+            7,
             run(
                 "Planned requests",
                 "Models times targets that the newest run of each source planned.",
@@ -167,10 +168,9 @@ def _answers() -> list[list[Json]]:
             panels.trend(
                 "Breaks without a reason",
                 "Graph breaks without a known reason; should be zero.",
-                (6, 7),
                 q.ever(f"sum by ({GROUP}) ({unattributed})", LEGEND),
             ),
-        ],
+        ),
     ]
 
 
@@ -193,12 +193,12 @@ def _delivery() -> list[list[Json]]:
     problems = q.or_say(lines, f"sum(count_over_time({ended} [$__range]))", event="none")
     sent = f"compilewatch_last_publication_timestamp_seconds{PUBLISHER}"
     return [
-        [
+        frame.line(
+            6,
             panels.table(
                 "Pushgateway",
                 "How long ago each group was pushed, and whether the Pushgateway has rejected one "
                 "since.",
-                (12, 6),
                 {"Last push": f"{rejected} > bool {pushed}", "Pushed": f"time() - {pushed}"},
                 labels=("source", "target"),
                 sort="Pushed",
@@ -211,7 +211,6 @@ def _delivery() -> list[list[Json]]:
                 "Sinks",
                 "By sink: publications that wait in the spool for the next publish, those that "
                 "failed in the last one, and when one was last sent.",
-                (12, 6),
                 {
                     **{n: f"max by (sink) ({metric}{PUBLISHER})" for n, metric in sinks.items()},
                     "Last sent": f"time() - max by (sink) ({sent})",
@@ -219,14 +218,14 @@ def _delivery() -> list[list[Json]]:
                 labels=("sink",),
                 looks={"Last sent": {"unit": "dtdurations", "decimals": 0}},
             ),
-        ],
-        [
-            alerts(12, 8),
+        ),
+        frame.line(
+            8,
+            alerts(),
             panels.table(
                 "Problems of the monitor",
                 "From the log, in the time shown: sinks that failed, runs that were interrupted, "
                 "expectations that no longer hold. *none* only if the log has a run without them.",
-                (12, 8),
                 {"when": q.logged(f"1000 * ({problems})", "instant")},
                 labels=("event", "sink", "model", "detail", "run"),
                 sort="when",
@@ -236,7 +235,7 @@ def _delivery() -> list[list[Json]]:
                     "detail": {"custom.minWidth": 200},
                 },
             ),
-        ],
+        ),
     ]
 
 
@@ -289,34 +288,33 @@ def papers() -> Json:
         frame.PAPERS,
         "Research papers: what became of them, why code failed, and what it cost.",
         [
-            [
+            frame.line(
+                5,
                 panels.tiles(
                     "Papers",
                     "Stored papers: passed every stage, failed one, or incomplete.",
-                    (12, 5),
                     q.now(f"sum by (state) ({q.of_papers('compilewatch_papers')})", "{{state}}"),
                 ),
                 panels.tiles(
                     "Cost",
                     "US dollars for all requests to the language model, by the reviewed prices.",
-                    (6, 5),
                     q.now(f"sum ({usd})"),
                     unit="currencyUSD",
                 ),
                 panels.tiles(
                     "Cost per success",
                     "US dollars divided by the papers that passed every stage.",
-                    (6, 5),
                     q.now(f"max ({per_success})"),
                     unit="currencyUSD",
                 ),
-            ],
-            [
+                widths=(12, 6, 6),
+            ),
+            frame.line(
+                11,
                 panels.bars(
                     "Funnel",
                     "Papers that passed each stage, in the order of the stages; a full bar is all "
                     "papers.",
-                    (12, 11),
                     *map(_passed, PipelineStage),
                     whole=q.now(f"sum ({q.of_papers('compilewatch_papers')})"),
                     color=panels.fixed(panels.GREEN),
@@ -326,16 +324,15 @@ def papers() -> Json:
                     "Failures by class",
                     "Papers with a finding of each class. Wrong in eager mode, unfaithful and what "
                     "a compiler cannot do are different things.",
-                    (12, 11),
                     q.now(f"sort_desc({q.or_say(classes, stored, finding='none')})", "{{finding}}"),
                     decimals=0,
                 ),
-            ],
-            [
+            ),
+            frame.line(
+                9,
                 panels.stacks(
                     "Verdicts of generated models",
                     "Generated models by compile target and status.",
-                    (8, 9),
                     f"sum by (target, status) ({q.of_papers('compilewatch_paper_verdicts')})",
                     row="target",
                     column="status",
@@ -345,7 +342,6 @@ def papers() -> Json:
                     "The papers that were worked on last, and the first stage that each did not "
                     "pass. "
                     "Papers of arXiv link to it; `make papers` prints the address of the report.",
-                    (16, 9),
                     {"papers": f"max by (paper, title, state, stage, link) ({linked})"},
                     labels=("paper", "title", "state", "stage", "link"),
                     hidden=("Value",),
@@ -360,12 +356,13 @@ def papers() -> Json:
                         "link": panels.HIDDEN,
                     },
                 ),
-            ],
-            [
+                widths=(8, 16),
+            ),
+            frame.line(
+                8,
                 panels.trend(
                     "Tokens",
                     "Tokens of all requests, by direction.",
-                    (8, 8),
                     q.ever(
                         f"sum by (direction) ({q.of_papers('compilewatch_paper_tokens')})",
                         "{{direction}}",
@@ -374,7 +371,6 @@ def papers() -> Json:
                 panels.trend(
                     "Requests",
                     "Requests to the language model.",
-                    (8, 8),
                     q.ever(
                         f"sum by (replies) ({q.of_papers('compilewatch_paper_requests')})",
                         "{{replies}}",
@@ -383,14 +379,13 @@ def papers() -> Json:
                 panels.trend(
                     "Repairs needed",
                     "Papers by the number of repairs of their code.",
-                    (8, 8),
                     q.ever(
                         f"sum by (repairs) ({q.of_papers('compilewatch_paper_repairs')})",
                         "{{repairs}} repairs",
                     ),
                     drawn="bars",
                 ),
-            ],
+            ),
         ],
         variables=[
             frame.data_source("prometheus"),

@@ -64,13 +64,13 @@ def _now() -> list[Json]:
     rows = " or ".join(
         f'label_replace({expr}, "figure", "{name}", "", "")' for name, expr in measured.items()
     )
-    return [
+    return frame.line(
+        8,
         panels.table(
             "Now",
             "The newest result of each target, the phase in which it ended, and its measurements. "
             "Captured: operators that ran inside graphs, of all of one forward call. "
             "–: the target does not measure it.",
-            (15, 8),
             columns,
             labels=("target", "mode", "status", "phase"),
             hidden=("Value #A",),
@@ -97,23 +97,23 @@ def _now() -> list[Json]:
         panels.figures(
             "Measurements",
             "Further figures of each target's newest result; –: the target does not measure it.",
-            (9, 8),
             f'label_join({rows}, "column", " ", "target", "mode")',
             row="figure",
             column="column",
         ),
-    ]
+        widths=(15, 9),
+    )
 
 
 def _about() -> list[Json]:
     who = "model, family, commit, architecture, task, source"
     downloads = q.of_group("compilewatch_model_downloads", ONE)
-    return [
+    return frame.line(
+        4,
         panels.table(
             "About the model",
             "Its family, architecture, task and revision on the Hub; downloads in 30 days if "
             "the source reports them.",
-            (24, 4),
             {
                 "Known": f"max by ({who}) ({q.of_group('compilewatch_model_info', ONE)})",
                 "Downloads": q.millions(f"max by (model, family, source) ({downloads})"),
@@ -124,14 +124,13 @@ def _about() -> list[Json]:
                 "family": {"links": [frame.to_dashboard(frame.OVERVIEW, "Its family", "family")]},
                 "Downloads": {"unit": q.MILLIONS},
             },
-        )
-    ]
+        ),
+    )
 
 
 def break_table(
     title: str,
     about: str,
-    size: tuple[int, int],
     match: str,
     *labels: str,
     checks: tuple[str, ...] = (),
@@ -141,7 +140,6 @@ def break_table(
     return panels.table(
         title,
         about,
-        size,
         {"Times": q.logged(q.breaks(match, *labels, checks=checks), "instant")},
         labels=(*labels, "place", "reason", "where", "code", "hint"),
         sort="Times",
@@ -160,12 +158,12 @@ def _why() -> list[Json]:
     passed = f"group({q.of_mode('compilewatch_model_status', ONE, q.PASSED)})"
     most = f"max by (reason) (sum by (source, {BY}, reason) ({counted}))"
     # The metric starts again with each run: it is the count of the latest one.
-    return [
+    return frame.line(
+        9,
         break_table(
             "Where it breaks",
             "From the log: each line with a break in the time shown, and how often one forward "
             "call reaches it. The line opens in the installed release.",
-            (15, 9),
             ONE,
             checks=(ONE,),
         ),
@@ -173,17 +171,17 @@ def _why() -> list[Json]:
             "Why it breaks",
             "Graph breaks of one forward call in the newest run, by reason, in the target and mode "
             "with most breaks.",
-            (9, 9),
             q.now(f"sort_desc({q.or_say(most, passed, reason='no graph breaks')})", "{{reason}}"),
             above=True,
             color=panels.fixed(panels.ORANGE),
             links=frame.series("reason"),
         ),
-    ]
+        widths=(15, 9),
+    )
 
 
 def _trend(title: str, about: str, metric: str, unit: str, *matchers: str) -> Json:
-    return panels.trend(title, about, (12, 7), q.ever(_of(metric, *matchers), LEGEND), unit=unit)
+    return panels.trend(title, about, q.ever(_of(metric, *matchers), LEGEND), unit=unit)
 
 
 def _history() -> list[list[Json]]:
@@ -193,33 +191,33 @@ def _history() -> list[list[Json]]:
     broken = f"sum by ({BY}) ({q.of_mode('compile_breaks_total', ONE)})"
     passed = f"max by ({BY}) ({q.of_mode('compilewatch_model_status', ONE, q.PASSED)})"
     return [
-        [
+        frame.line(
+            8,
             panels.phases(
                 "Time in each phase",
                 "From the log: seconds that each check of the time shown spent in each phase, "
                 "oldest first. Reused results took no time and are not shown.",
-                (24, 8),
                 f"{checked} | json {spent} | label_format check=`{run}`",
                 "check",
                 [one for one in Phase if one is not Phase.DONE],
             ),
-        ],
-        [
+        ),
+        frame.line(
+            7,
             panels.trend(
                 "Captured over time",
                 "Operators that ran inside captured graphs, of all of one forward call.",
-                (12, 7),
                 q.ever(f"{_of('compilewatch_captured_ratio')} or {_whole(1)}", LEGEND),
                 unit="percentunit",
             ),
             panels.trend(
                 "Graph breaks over time",
                 "Breaks of one forward call, all reasons together; 0 where it passes.",
-                (12, 7),
                 q.ever(f"{broken} or 0 * {passed}", LEGEND),
             ),
-        ],
-        [
+        ),
+        frame.line(
+            7,
             _trend(
                 "Compile time",
                 "With empty caches, by targets that measure it.",
@@ -233,7 +231,7 @@ def _history() -> list[list[Json]]:
                 "compilewatch_peak_memory_bytes",
                 "bytes",
             ),
-        ],
+        ),
     ]
 
 
@@ -261,31 +259,31 @@ def model() -> Json:
         "One model: its history, its results on each target, each break with its line and reason, "
         "the cost of the phases, its log, and the build with its files.",
         [
-            [
+            frame.line(
+                6,
                 panels.timeline(
                     "$model over time",
                     "The result of the model on each target.",
-                    (24, 6),
                     q.ever(panels.codes(BY, ONE), LEGEND),
                     links=frame.series("target"),
-                )
-            ],
+                ),
+            ),
             _now(),
             _why(),
             *_history(),
             _about(),
-            [
+            frame.line(
+                10,
                 panels.logs(
                     "Log",
                     "All events about the model, one per line; the row below shows them as JSON.",
-                    (24, 10),
                     f"{events} | line_format `{SENTENCE}`",
-                )
-            ],
+                ),
+            ),
             frame.row(
                 "The log as JSON",
-                panels.logs(
-                    "Log as JSON", "The same events as they were written.", (24, 12), events
+                frame.line(
+                    12, panels.logs("Log as JSON", "The same events as they were written.", events)
                 ),
             ),
         ],
@@ -325,11 +323,11 @@ def _numbers() -> list[Json]:
     # In steps of an hour; of a reason that is newer than the last full hour, now.
     newest = f"timestamp({HITS})"
     first = f"(min(min_over_time({newest}[$__range:1h])) or min({newest})) * 1000"
-    return [
+    return frame.line(
+        4,
         panels.tiles(
             "Models",
             "Affected models, in the target and mode with most of them, all sources together.",
-            (5, 4),
             q.now(f"sum(max by (source) ({HITS}))"),
             steps=[(None, panels.ORANGE)],
         ),
@@ -337,14 +335,12 @@ def _numbers() -> list[Json]:
             "Left without breaks by a fix",
             "Models that break for this reason only: they have no graph break any more once it is "
             "fixed.",
-            (5, 4),
             q.now(f"sum(max by (source) ({UNBROKEN}))"),
             steps=[(None, "green")],
         ),
         panels.tiles(
             "Downloads",
             "Downloads over 30 days of the affected models, in millions, if they are known.",
-            (5, 4),
             q.now(q.millions(f"sum(max by (source) ({DOWNLOADS}))")),
             unit=q.MILLIONS,
             steps=[(None, panels.ORANGE)],
@@ -352,7 +348,6 @@ def _numbers() -> list[Json]:
         panels.tiles(
             "Breaks",
             "Graph breaks with this reason.",
-            (4, 4),
             q.now(f"sum({BREAKS})"),
             steps=[(None, panels.ORANGE)],
         ),
@@ -360,22 +355,22 @@ def _numbers() -> list[Json]:
             "First seen",
             "First occurrence within the time shown: choose a longer time range if it is at its "
             "beginning.",
-            (5, 4),
             q.now(first),
             unit="dateTimeAsIso",
         ),
-    ]
+        widths=(5, 5, 5, 4, 5),
+    )
 
 
 def _hit() -> list[Json]:
     used = f"max by (model) ({q.of_group('compilewatch_model_downloads')})"
     hit = f"max by (model) (sum by (model, source, target, mode) ({BREAKS}))"
     look: Json = {"color": panels.fixed(panels.ORANGE), "links": frame.series("model")}
-    return [
+    return frame.line(
+        11,
         panels.bars(
             "Models, by downloads",
             "The 15 most downloaded affected models.",
-            (12, 11),
             q.now(q.millions(f"sort_desc(topk(15, {used} and on (model) {hit}))"), "{{model}}"),
             **look | {"color": panels.fixed(panels.BLUE), "unit": q.MILLIONS},
         ),
@@ -383,11 +378,10 @@ def _hit() -> list[Json]:
             "Models, by breaks",
             "The 15 models with most breaks of this reason in one forward call, in the target "
             "and mode with most breaks.",
-            (12, 11),
             q.now(f"sort_desc(topk(15, {hit}))", "{{model}}"),
             **look,
         ),
-    ]
+    )
 
 
 def _all() -> Json:
@@ -399,7 +393,6 @@ def _all() -> Json:
         "All reasons",
         "Every reason of the newest runs. A model counts once, in the target and mode where the "
         "reason affects most models.",
-        (24, 10),
         {"Models": q.hint(models), "Downloads": q.millions(downloads)},
         labels=("reason", "hint"),
         sort="Models",
@@ -426,7 +419,6 @@ def _first() -> Json:
         "Each reason with the models that have no graph break any more once it is fixed alone, "
         "their downloads, and the models that it breaks at all, which is the most that its fix can "
         "give together with others. The command `compilewatch leverage` ranks lines and steps.",
-        (24, 8),
         {
             "Fixed": q.hint(
                 q.or_say(f"{unbroken} > 0", f"group({models})", reason="no fix alone is enough")
@@ -461,13 +453,13 @@ def _fixes() -> list[Json]:
     }
     gained = q.of_mode("compilewatch_fixes_downloads", 'fix_state="verified"')
     kinds = q.of_mode("compilewatch_fix_changes_models")
-    return [
+    return frame.line(
+        4,
         panels.tiles(
             "Fixes",
             "Models with graph breaks, of all reasons, by what the search for a fix found, in all "
             "targets and modes together. Verified: plain PyTorch confirms a single graph. No data: "
             "no run was searched, with `compilewatch fix --all-of` or the parameter FIX.",
-            (12, 4),
             *(q.now(f"sum({series})", name) for name, series in counted.items()),
             steps=[(None, "text")],
         ),
@@ -475,7 +467,6 @@ def _fixes() -> list[Json]:
             "Downloads with a verified fix",
             "Downloads over 30 days of the models with a verified fix, in millions, in the target "
             "and mode with most of them.",
-            (4, 4),
             q.now(q.millions(f"sum(max by (source) ({gained}))")),
             unit=q.MILLIONS,
             steps=[(None, "green")],
@@ -483,11 +474,11 @@ def _fixes() -> list[Json]:
         panels.tiles(
             "Kinds of changes",
             "Models with a verified fix, by the kinds of changes in it; a fix may have several.",
-            (8, 4),
             q.now(f"sum by (change_kind) ({kinds})", "{{change_kind}}"),
             steps=[(None, "text")],
         ),
-    ]
+        widths=(12, 4, 8),
+    )
 
 
 def _models() -> Json:
@@ -495,7 +486,6 @@ def _models() -> Json:
     return panels.table(
         "Models with this reason",
         "Breaks in one forward call over all targets and modes, and downloads of the model.",
-        (24, 10),
         {
             "Breaks": f"sum by (model, family) ({BREAKS})",
             "Downloads": q.millions(
@@ -521,35 +511,34 @@ def reasons() -> Json:
         [
             _numbers(),
             _hit(),
-            [_first()],
+            frame.line(8, _first()),
             _fixes(),
-            [
+            frame.line(
+                7,
                 panels.trend(
                     "Models over time",
                     "Affected models.",
-                    (12, 7),
                     q.ever(f"sum by (target, mode) ({HITS})", LEGEND),
                 ),
                 panels.trend(
                     "Downloads over time",
                     "Downloads of the affected models.",
-                    (12, 7),
                     q.ever(q.millions(f"sum by (target, mode) ({DOWNLOADS})"), LEGEND),
                     unit=q.MILLIONS,
                 ),
-            ],
-            [
+            ),
+            frame.line(
+                10,
                 break_table(
                     "Where it breaks",
                     "From the log: each line with a break of this reason in the time shown.",
-                    (24, 10),
                     OF_REASON,
                     "model",
-                )
-            ],
+                ),
+            ),
             frame.row("Affected models and locations"),
-            [_models()],
-            [_all()],
+            frame.line(10, _models()),
+            frame.line(10, _all()),
         ],
         variables=[
             *frame.shared(),

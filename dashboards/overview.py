@@ -24,13 +24,13 @@ def gate() -> list[Json]:
         for state, name in states.items()
     }
     changed = q.of_run("compilewatch_gate_baseline_timestamp_seconds")
-    return [
+    return frame.line(
+        4,
         panels.tiles(
             "Gate",
             "Graph breaks of a team's own list, in its own code: those that the baseline of its "
             "repository does not hold, those that it holds, those that are resolved, and those in "
             "other packages. No data: no such list with settings of the gate was published.",
-            (16, 4),
             *(q.now(f"sum({series})", name) for name, series in counted.items()),
             steps=[(None, "text")],
             overrides=[
@@ -42,17 +42,17 @@ def gate() -> list[Json]:
         panels.tiles(
             "Age of the baseline",
             "Time since the baseline of the gate was last committed. No data: there is none.",
-            (8, 4),
             q.now(f"time() - max({changed})"),
             unit="dtdurations",
             # One unit alone would show eleven days as a week.
             decimals=1,
             steps=[(None, "text")],
         ),
-    ]
+        widths=(16, 8),
+    )
 
 
-def new_breaks(height: int) -> Json:
+def new_breaks() -> Json:
     """The new graph breaks that the gate counts, from the log, because metrics name no lines."""
     labels = ("place", "function", "reason", "models")
     run = "run=`$gate_run`"
@@ -64,7 +64,6 @@ def new_breaks(height: int) -> Json:
         "New graph breaks in own code",
         "From the log of the newest run that was judged, if the time shown includes it: what the "
         "baseline does not hold.",
-        (24, height),
         {"lines": q.logged(q.or_say(breaks, evidence, place="none is new"), "instant")},
         labels=labels,
         hidden=("Value", "Value #A"),
@@ -109,12 +108,12 @@ def news() -> list[Json]:
     used = f"0 * max by ({by}) ({named}) + on (model) group_left () {DOWNLOADS}"
     none = [panels.value({"0": ("0", panels.GREY)})]
     good: panels.Steps = [(None, "text"), (1, "green")]
-    return [
+    return frame.line(
+        8,
         panels.tiles(
             "Worse and better",
             "Results that are worse than in their last good state, and results that are better "
             "than in the run before. No data: there is no earlier run, which is not zero.",
-            (5, 8),
             q.now(f"sum({worse})", "▼ worse"),
             q.now(f"sum({better})", "▲ better"),
             mappings=none,
@@ -126,7 +125,6 @@ def news() -> list[Json]:
             "Worse than in the last good state",
             "Models with a worse verdict than one of the last 20 runs, and since when; of each "
             "target the 20 most downloaded ones. What meets an expectation is not listed.",
-            (13, 8),
             {
                 "since": q.or_say(
                     f"1000 * max by ({by}) ({named})", f"group({worse})", model="none is worse"
@@ -143,15 +141,16 @@ def news() -> list[Json]:
                 "downloads": {"unit": q.MILLIONS, "custom.width": 125},
             },
         ),
-        alerts(6, 8),
-    ]
+        alerts("source", "severity"),
+        widths=(5, 13, 6),
+    )
 
 
 LIST = 2
 """The id of the list of worse models."""
 
 
-def alerts(width: int, height: int) -> Json:
+def alerts(*hidden: str) -> Json:
     """Prometheus' alerts, of which only those with evidence that the rules run can be none."""
     named = 'label_replace(ALERTS{alertname=~"Compilewatch.*"}, "alert", "$1", "alertname", '
     named += '"Compilewatch(.*)")'
@@ -159,7 +158,6 @@ def alerts(width: int, height: int) -> Json:
     return panels.table(
         "Alerts",
         "Prometheus alerts about compilewatch, including pending ones.",
-        (width, height),
         {
             "Alerts": q.or_say(
                 f"count by ({by}) ({named})",
@@ -168,7 +166,7 @@ def alerts(width: int, height: int) -> Json:
             )
         },
         labels=("alert", "alertstate", "severity", "source", "target"),
-        hidden=("Value", "source", "severity") if width < frame.COLUMNS // 2 else ("Value",),
+        hidden=("Value", *hidden),
         looks={"alert": {"custom.minWidth": 132}, "alertstate": {"custom.width": 82}},
     )
 
@@ -189,12 +187,12 @@ def headline() -> list[Json]:
         "* on (source, target) group_right () "
         f"group by (source, target, mode) ({q.of_mode('compilewatch_results')}))"
     )
-    return [
+    return frame.line(
+        7,
         panels.bars(
             "Models without graph breaks",
             "Passes divided by verdicts (pass, graph break, mismatch, compiler error), by "
             "target and mode, worst first. Green from 95 %, orange from 75 %, red below.",
-            (9, 7),
             q.now(q.models_without_breaks(), "{{target}} {{mode}}: {{part}} of {{whole}}"),
             **share,
         ),
@@ -202,7 +200,6 @@ def headline() -> list[Json]:
             "Weighted by downloads",
             "The same share, weighted by downloads in 30 days: what users experience. Over models "
             "that pass, break, mismatch or fail; millions of downloads.",
-            (9, 7),
             q.now(q.downloads_without_breaks(), "{{target}} {{mode}}: {{part}} of {{whole}} M"),
             **share,
         ),
@@ -210,7 +207,6 @@ def headline() -> list[Json]:
             "Last complete run",
             "Time since the newest complete run of each target and mode, the oldest first. Red "
             "after 26 hours: a day, and two hours for the run itself.",
-            (6, 7),
             q.now(f"sort_desc({age})", "{{target}} {{mode}}"),
             unit="dtdurations",
             decimals=0,
@@ -218,7 +214,8 @@ def headline() -> list[Json]:
             color={"mode": "thresholds"},
             links=[frame.from_series(frame.HEALTH, "Health of the monitor", "target")],
         ),
-    ]
+        widths=(9, 9, 6),
+    )
 
 
 def costs() -> list[Json]:
@@ -236,7 +233,6 @@ def costs() -> list[Json]:
             f"Reasons, by {what}",
             f"The seven reasons of graph breaks that {about}. A model counts once, in the target "
             "and mode where the reason affects most models. A full bar is all models.",
-            (9, 10),
             q.now(
                 f"sort_desc({q.or_say(most, ran, reason='no graph breaks')}){scale}", "{{reason}}"
             ),
@@ -251,30 +247,30 @@ def costs() -> list[Json]:
     downloads = q.of_group("compilewatch_model_downloads", CHOSEN)
     used = f"sum by (family) (max by (family, model) ({downloads}) and on (model) {FAILING})"
     most = f"topk(7, {stopped} + ({used} / 1e12 or 0 * {stopped}))"
-    return [
+    return frame.line(
+        10,
         reasons("models", "affect most models", known),
         reasons("downloads", "affect the most downloads", all_downloads, " / 1e6", unit=q.MILLIONS),
         panels.bars(
             "Families, by models",
             "The families with most models that do not pass on some target, the most downloaded "
             "first among equals.",
-            (6, 10),
             q.now(f"sort_desc({q.or_say(most, ran, family='all pass')})", "{{family}}"),
             whole=q.now(known),
             above=True,
             decimals=0,
             links=frame.series("family"),
         ),
-    ]
+        widths=(9, 9, 6),
+    )
 
 
-def share_over_time(width: int, height: int) -> Json:
+def share_over_time() -> Json:
     """The first number of the headline, over time."""
     return panels.trend(
         "Share without graph breaks",
         "Passes divided by verdicts, by target and mode. Lines that coincide have different "
         "widths. Dashed marks: new versions.",
-        (width, height),
         q.ever(q.share_of_models(), "{{target}} {{mode}}"),
         unit="percentunit",
         min=None,
@@ -283,7 +279,7 @@ def share_over_time(width: int, height: int) -> Json:
     )
 
 
-def models(height: int) -> Json:
+def models() -> Json:
     """The model × target matrix, models that do not pass first."""
     by = "model, target, mode"
     state = panels.codes(by, CHOSEN)
@@ -293,7 +289,6 @@ def models(height: int) -> Json:
         "Models by target",
         "The result of each model on each target: models that do not pass first, the most "
         "downloaded first among equals.",
-        (24, height),
         f'sort_desc(label_join({ordered}, "column", " ", "target", "mode"))',
         row="model",
         column="column",
@@ -320,7 +315,6 @@ def failing() -> Json:
         "Models that do not pass, most downloaded first",
         "The worst result over the chosen targets and modes for each of the 20 most downloaded "
         "models that do not pass now.",
-        (14, 12),
         q.ever(q.or_say(history, all_pass, model="all models pass"), "{{model}}"),
         links=frame.series("model"),
     )
@@ -333,7 +327,6 @@ def changed_families() -> Json:
     return panels.table(
         "Changed families",
         "Results that differ from those of the run before, by family and kind.",
-        (6, 9),
         {"results": q.or_say(changes, compared, family="none changed")},
         labels=("family", "kind"),
         sort="results",
@@ -361,7 +354,6 @@ def changed_models() -> Json:
         "Changed results",
         "From the log, in the time shown: each result that differs from that of the run before, "
         "and torch's words.",
-        (18, 9),
         {
             "when": q.logged(
                 f"1000 * ({q.or_say(changes, evidence, model='none changed')})", "instant"
@@ -389,12 +381,12 @@ def overview() -> Json:
         [
             news(),
             headline(),
-            [failing(), share_over_time(10, 12)],
+            frame.line(12, failing(), share_over_time(), widths=(14, 10)),
             costs(),
-            [models(18)],
-            [changed_families(), changed_models()],
+            frame.line(18, models()),
+            frame.line(9, changed_families(), changed_models(), widths=(6, 18)),
             gate(),
-            new_breaks(6),
+            frame.line(6, new_breaks()),
         ],
         variables=[
             *frame.shared(),
@@ -418,8 +410,8 @@ def public() -> Json:
         [
             headline(),
             costs(),
-            [share_over_time(24, 9)],
-            [models(18)],
+            frame.line(9, share_over_time()),
+            frame.line(18, models()),
         ],
         since="now-30d",
     )

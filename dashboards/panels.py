@@ -133,7 +133,6 @@ def panel(
     kind: str,
     title: str,
     about: str,
-    size: tuple[int, int],
     targets: Sequence[Json],
     *,
     unit: str = "short",
@@ -147,7 +146,7 @@ def panel(
     transformations: Sequence[Json] = (),
     **more: Any,
 ) -> Json:
-    """Any panel; `size` is width and height in Grafana's grid, `more` other defaults of fields."""
+    """Any panel; `more` are other defaults of fields."""
     for ref, target in zip(string.ascii_uppercase, targets, strict=False):
         target["refId"] = ref
     defaults = {
@@ -164,7 +163,6 @@ def panel(
         "type": kind,
         "title": title,
         "description": about,
-        "gridPos": {"w": size[0], "h": size[1]},
         "datasource": targets[0]["datasource"],
         "interval": SCRAPE,
         "targets": list(targets),
@@ -247,7 +245,7 @@ SERIES = [
 """Series in the colour of their name; training mode is dashed."""
 
 
-def tiles(title: str, about: str, size: tuple[int, int], *targets: Json, **look: Any) -> Json:
+def tiles(title: str, about: str, *targets: Json, **look: Any) -> Json:
     """Numbers side by side, each of this instant: trends are panels of their own."""
     # Without a colour of its own, this text would have that of the lowest value: red, of a share.
     look["mappings"] = [*look.get("mappings", ()), *missing(NO_DATA)]
@@ -259,13 +257,12 @@ def tiles(title: str, about: str, size: tuple[int, int], *targets: Json, **look:
         "justifyMode": "center",
         "orientation": "auto",
     }
-    return panel("stat", title, about, size, targets, options=options, **look)
+    return panel("stat", title, about, targets, options=options, **look)
 
 
 def bars(
     title: str,
     about: str,
-    size: tuple[int, int],
     *targets: Json,
     whole: Json | None = None,
     above: bool = False,
@@ -301,13 +298,11 @@ def bars(
     looks: Json = {"color": fixed(BLUE), "min": 0, "displayName": name} | look
     looks["mappings"] = [*looks.get("mappings", ()), *missing(NO_DATA)]
     asked = [*targets, *([whole] if whole else [])]
-    gauge = panel("bargauge", title, about, size, asked, options=options, **looks)
+    gauge = panel("bargauge", title, about, asked, options=options, **looks)
     return gauge | {"transformations": steps}
 
 
-def trend(
-    title: str, about: str, size: tuple[int, int], *targets: Json, drawn: str = "line", **look: Any
-) -> Json:
+def trend(title: str, about: str, *targets: Json, drawn: str = "line", **look: Any) -> Json:
     """Values over time, each with a point, so that a single run is seen; `bars` are stacked."""
     stacked = drawn == "bars"
     custom = {
@@ -322,10 +317,10 @@ def trend(
     }
     options = {"legend": LEGEND, "tooltip": {"mode": "multi", "sort": "none"}}
     looks: Json = {"color": fixed(BLUE), "min": 0, "overrides": SERIES} | look
-    return panel("timeseries", title, about, size, targets, custom=custom, options=options, **looks)
+    return panel("timeseries", title, about, targets, custom=custom, options=options, **looks)
 
 
-def timeline(title: str, about: str, size: tuple[int, int], target: Json, **look: Any) -> Json:
+def timeline(title: str, about: str, target: Json, **look: Any) -> Json:
     """States over time. Colour mode `thresholds` would merge all states to one without a name."""
     options = {
         "mergeValues": True,
@@ -339,7 +334,7 @@ def timeline(title: str, about: str, size: tuple[int, int], target: Json, **look
     look["mappings"] = [*BY_CODE, *missing(NOT_RUN, "transparent")]
     looks: Json = {"color": {"mode": "palette-classic"}, "unit": "none"} | look
     states = panel(
-        "state-timeline", title, about, size, [target], options=options, custom=custom, **looks
+        "state-timeline", title, about, [target], options=options, custom=custom, **looks
     )
     return states | {"maxDataPoints": 200}
 
@@ -359,7 +354,6 @@ def grouped(row: str, column: str) -> list[Json]:
 def _barchart(
     title: str,
     about: str,
-    size: tuple[int, int],
     target: Json,
     x: str,
     steps: Sequence[Json],
@@ -377,16 +371,14 @@ def _barchart(
         **options,
     }
     look = {"custom": {"fillOpacity": 85, "lineWidth": 0}, "transformations": steps} | look
-    return panel("barchart", title, about, size, [target], options=options, **look)
+    return panel("barchart", title, about, [target], options=options, **look)
 
 
-def stacks(
-    title: str, about: str, size: tuple[int, int], expr: str, *, row: str, column: str, **look: Any
-) -> Json:
+def stacks(title: str, about: str, expr: str, *, row: str, column: str, **look: Any) -> Json:
     """A bar for each row of a matrix, made of its columns, which are statuses."""
     steps, options = grouped(row, column), {"orientation": "horizontal"}
     look = {"overrides": STATUS_SERIES, **look}
-    return _barchart(title, about, size, cells(expr), row, steps, options, **look)
+    return _barchart(title, about, cells(expr), row, steps, options, **look)
 
 
 def _converted(kind: str, *names: str) -> Json:
@@ -398,9 +390,7 @@ def _sorted_by(name: str) -> Json:
     return change("sortBy", fields={}, sort=[{"field": name, "desc": False}])
 
 
-def by_number(
-    title: str, about: str, size: tuple[int, int], expr: str, *, row: str, column: str, **look: Any
-) -> Json:
+def by_number(title: str, about: str, expr: str, *, row: str, column: str, **look: Any) -> Json:
     """Bars over a label that is a number, in its order; one series for each value of a label."""
     # As text, 16 would come before 4; the axis takes text only.
     steps = [*grouped(row, column), _converted("number", row), _sorted_by(row)]
@@ -409,12 +399,10 @@ def by_number(
     # The axis would have the unit of the values: 16 s for a batch of 16.
     look["overrides"] = [override(row, {"unit": "none"}), *look.get("overrides", ())]
     options = {"orientation": "vertical", "stacking": "none", "barWidth": 0.9, "groupWidth": 0.8}
-    return _barchart(title, about, size, cells(expr), row, steps, options, **look)
+    return _barchart(title, about, cells(expr), row, steps, options, **look)
 
 
-def phases(
-    title: str, about: str, size: tuple[int, int], expr: str, check: str, names: Sequence[str]
-) -> Json:
+def phases(title: str, about: str, expr: str, check: str, names: Sequence[str]) -> Json:
     """A stacked bar for each log line: its numbers `names`, under the text of its label `check`."""
     columns = [check, *names]
     steps = [
@@ -430,10 +418,10 @@ def phases(
     ]
     options = {"orientation": "vertical", "xTickLabelRotation": -30}
     look: Json = {"unit": "s", "overrides": SERIES, "custom": {"fillOpacity": 90, "lineWidth": 0}}
-    return _barchart(title, about, size, logged(expr), check, steps, options, **look)
+    return _barchart(title, about, logged(expr), check, steps, options, **look)
 
 
-def logs(title: str, about: str, size: tuple[int, int], expr: str, **look: Any) -> Json:
+def logs(title: str, about: str, expr: str, **look: Any) -> Json:
     """Log lines, newest first."""
     options = {
         "showTime": True,
@@ -443,7 +431,7 @@ def logs(title: str, about: str, size: tuple[int, int], expr: str, **look: Any) 
         "sortOrder": "Descending",
         "dedupStrategy": "none",
     }
-    return panel("logs", title, about, size, [logged(expr)], options=options, unit="none", **look)
+    return panel("logs", title, about, [logged(expr)], options=options, unit="none", **look)
 
 
 def coloured(kind: str) -> Json:
@@ -455,7 +443,6 @@ def coloured(kind: str) -> Json:
 def table(
     title: str,
     about: str,
-    size: tuple[int, int],
     columns: Mapping[str, str | Json],
     *,
     labels: Sequence[str],
@@ -481,13 +468,12 @@ def table(
             renameByName=names,
         ),
     ]
-    return _rows(title, about, size, asked, steps, sort, looks, **look)
+    return _rows(title, about, asked, steps, sort, looks, **look)
 
 
 def matrix(
     title: str,
     about: str,
-    size: tuple[int, int],
     expr: str,
     *,
     row: str,
@@ -501,7 +487,7 @@ def matrix(
     steps = grouped(row, column)
     head = {"custom.width": width, "mappings": [], "links": [link]}
     looks = {row: head | {"custom.displayMode": "auto", "custom.cellOptions": {"type": "auto"}}}
-    cells_panel = _rows(title, about, size, [cells(expr)], steps, "", looks, **look)
+    cells_panel = _rows(title, about, [cells(expr)], steps, "", looks, **look)
     defaults = cells_panel["fieldConfig"]["defaults"]
     defaults["mappings"] = [*mappings, *missing(NOT_RUN, GREY)]
     # With many targets the table scrolls to the side, and no name is cut off.
@@ -511,18 +497,15 @@ def matrix(
     return cells_panel
 
 
-def figures(
-    title: str, about: str, size: tuple[int, int], expr: str, *, row: str, column: str, **look: Any
-) -> Json:
+def figures(title: str, about: str, expr: str, *, row: str, column: str, **look: Any) -> Json:
     """Numbers by the values of two labels; a row or column that is nowhere is not there."""
     looks: Json = {"mappings": missing("–")} | look
-    return _rows(title, about, size, [cells(expr)], grouped(row, column), "", {}, **looks)
+    return _rows(title, about, [cells(expr)], grouped(row, column), "", {}, **looks)
 
 
 def _rows(
     title: str,
     about: str,
-    size: tuple[int, int],
     targets: Sequence[Json],
     transformations: Sequence[Json],
     sort: str,
@@ -545,7 +528,7 @@ def _rows(
         ],
         "transformations": transformations,
     }
-    return panel("table", title, about, size, targets, **(given | look))
+    return panel("table", title, about, targets, **(given | look))
 
 
 HIDDEN = {"custom.hidden": True, "custom.hideFrom": {"viz": True, "legend": True, "tooltip": True}}

@@ -18,7 +18,7 @@ SLOWER = q.of_group("compilewatch_profile_slower_ratio")
 BY = "model, target, batch_size"
 
 
-def _best() -> list[Json]:
+def _best() -> Json:
     figures = {
         "Latency": f"max by ({BY}) ({LATENCY})",
         "p99": f"max by ({BY}) ({TAIL})",
@@ -26,29 +26,25 @@ def _best() -> list[Json]:
         "Memory": f"max by ({BY}) ({MEMORY})",
         "Speed-up": f"max by ({BY}) ({SPEEDUP})",
     }
-    return [
-        panels.table(
-            "Profiled models by target and batch size",
-            "Of the newest run with profiles. Speed-up is eager latency divided by that of the "
-            "target, where the numbers match. –: not measured, or too few samples.",
-            (24, 10),
-            figures,
-            labels=("model", "target", "batch_size"),
-            sort="Samples/s",
-            looks={
-                "model": frame.cell("model"),
-                **{name: {"unit": "s"} for name in ("Latency", "p99")},
-                "Memory": {"unit": "bytes"},
-            },
-        )
-    ]
+    return panels.table(
+        "Profiled models by target and batch size",
+        "Of the newest run with profiles. Speed-up is eager latency divided by that of the "
+        "target, where the numbers match. –: not measured, or too few samples.",
+        figures,
+        labels=("model", "target", "batch_size"),
+        sort="Samples/s",
+        looks={
+            "model": frame.cell("model"),
+            **{name: {"unit": "s"} for name in ("Latency", "p99")},
+            "Memory": {"unit": "bytes"},
+        },
+    )
 
 
 def _top(title: str, about: str, expr: str, unit: str) -> Json:
     return panels.bars(
         title,
         about,
-        (12, 9),
         q.now(expr, "{{model}} {{target}}"),
         unit=unit,
         links=frame.series("model"),
@@ -61,7 +57,6 @@ def _by_size(title: str, about: str, selected: str, unit: str) -> Json:
     return panels.by_number(
         title,
         about,
-        (8, 10),
         f"max by (series, batch_size) ({named})",
         row="batch_size",
         column="series",
@@ -79,8 +74,9 @@ def profiles() -> Json:
         frame.PROFILES,
         "Inference profiles: latency, throughput and memory by batch size, cost of graph breaks.",
         [
-            _best(),
-            [
+            frame.line(10, _best()),
+            frame.line(
+                10,
                 _by_size(
                     "Latency by batch size",
                     "Median time of one call.",
@@ -99,9 +95,10 @@ def profiles() -> Json:
                     MEMORY,
                     "bytes",
                 ),
-            ],
+            ),
             frame.row("Graph breaks"),
-            [
+            frame.line(
+                9,
                 _top(
                     "Share of a call",
                     "What the graph breaks of a model cost in each call; 0 without graph breaks.",
@@ -114,9 +111,10 @@ def profiles() -> Json:
                     f"sort_desc(topk(15, max by (model, target) ({RANKED})))",
                     "short",
                 ),
-            ],
+            ),
             frame.row("Compiling"),
-            [
+            frame.line(
+                9,
                 _top(
                     "Least speed-up",
                     "Below 1, compiled code is slower than eager mode.",
@@ -127,20 +125,19 @@ def profiles() -> Json:
                     "Calls until compiling has paid",
                     "With empty (cold) and filled (warm) caches; a model that is not faster is "
                     "absent.",
-                    (12, 9),
                     q.now(
                         f"sort({q.or_say(even, f'group({LATENCY})', model='none has paid')})",
                         "{{model}} {{target}} {{cache}}",
                     ),
                     links=frame.series("model"),
                 ),
-            ],
+            ),
             frame.row("Against the baseline"),
-            [
+            frame.line(
+                9,
                 panels.bars(
                     "Slower models",
                     "CPU time divided by that of the baseline, beyond noise.",
-                    (8, 9),
                     q.now(
                         f"sort_desc({q.or_say(slower, evidence, model='none is slower')})",
                         "{{model}} {{target}}",
@@ -151,16 +148,14 @@ def profiles() -> Json:
                 panels.trend(
                     "Comparisons by verdict",
                     "Batch sizes of profiled models. Unclear: too few rounds, or a busy machine.",
-                    (8, 9),
                     q.ever(f"sum by (target, verdict) ({changes})", "{{target}} {{verdict}}"),
                 ),
                 panels.trend(
                     "Stability",
                     "Profiled models: unstable ones were measured on a busy machine.",
-                    (8, 9),
                     q.ever(f"sum by (target, stability) ({stability})", "{{target}} {{stability}}"),
                 ),
-            ],
+            ),
         ],
         variables=frame.shared(),
     )

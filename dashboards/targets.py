@@ -16,11 +16,11 @@ def _now() -> list[Json]:
     named = f'label_join(sum by ({by}) ({RESULTS}), "where", " ", "target", "mode")'
     # About a run of several targets: it has no target label.
     layers = q.of_run("compilewatch_first_failing_layer", 'mode=~"$mode"')
-    return [
+    return frame.line(
+        10,
         panels.stacks(
             "Results by target",
             "Results of the newest run by status. Results without a verdict are grey.",
-            (14, 10),
             named,
             row="where",
             column="status",
@@ -29,10 +29,10 @@ def _now() -> list[Json]:
             "First target that fails",
             "Models by the first of eager, dynamo, export, inductor, xla, neuron that fails. Zero: "
             "the target ran and is never the first.",
-            (10, 10),
             q.now(f"sort_desc(sum by (layer, mode) ({layers}))", "{{layer}} {{mode}}"),
         ),
-    ]
+        widths=(14, 10),
+    )
 
 
 def _look_up() -> list[Json]:
@@ -48,11 +48,11 @@ def _look_up() -> list[Json]:
     )
     captured = f"{inside} / {every}"
     counts = f'label_join(sum by ({by}, status) ({RESULTS}), "where", " ", "target", "mode")'
-    return [
+    return frame.line(
+        8,
         panels.figures(
             "Results by target and status",
             "Results of the newest run. –: no result of that status.",
-            (12, 8),
             counts,
             row="where",
             column="status",
@@ -63,7 +63,6 @@ def _look_up() -> list[Json]:
             "Captured: operators that ran inside graphs, of all of one forward call of each model. "
             "Without breaks: passes divided by verdicts; by downloads, a model counts as much "
             "as it is downloaded. –: not counted, or downloads unknown.",
-            (12, 8),
             {
                 "Captured": captured,
                 "Without breaks": q.share_of_models(by),
@@ -79,29 +78,26 @@ def _look_up() -> list[Json]:
                 "By downloads": share,
             },
         ),
-    ]
+    )
 
 
-def _families() -> list[Json]:
+def _families() -> Json:
     def of(*matchers: str) -> str:
         return q.of_mode("compilewatch_family_results", 'family=~"$family"', *matchers)
 
     by = "family, target, mode"
     every = f"sum by ({by}) ({of(RAN)})"
     passed = f"(sum by ({by}) ({of(q.PASSED)}) or 0 * {every}) / {every}"
-    return [
-        panels.matrix(
-            "Families by target",
-            "Passes divided by results that ran. Families with the lowest share come first.",
-            (24, 14),
-            f'sort(label_join({passed}, "column", " ", "target", "mode"))',
-            row="family",
-            column="column",
-            link=frame.to_dashboard(frame.OVERVIEW, "Models of this family", "family"),
-            unit="percentunit",
-            steps=[(None, panels.RED), (0.5, panels.ORANGE), (1, panels.GREEN)],
-        )
-    ]
+    return panels.matrix(
+        "Families by target",
+        "Passes divided by results that ran. Families with the lowest share come first.",
+        f'sort(label_join({passed}, "column", " ", "target", "mode"))',
+        row="family",
+        column="column",
+        link=frame.to_dashboard(frame.OVERVIEW, "Models of this family", "family"),
+        unit="percentunit",
+        steps=[(None, panels.RED), (0.5, panels.ORANGE), (1, panels.GREEN)],
+    )
 
 
 def _neuron() -> list[Json]:
@@ -111,11 +107,11 @@ def _neuron() -> list[Json]:
         f"count by (source, mode) ({q.of_mode(name)} > 0)"
         for name in ("compilewatch_expected_to_fail_on_neuron", "compilewatch_fallbacks")
     )
-    return [
+    return frame.line(
+        8,
         panels.bars(
             "Neuron failures by class",
             "Models for which neuronx-cc produced no executable.",
-            (12, 8),
             q.now(
                 f"sort_desc({q.or_say(classes, f'group({ran})', error_class='none')})",
                 "{{error_class}}",
@@ -126,11 +122,10 @@ def _neuron() -> list[Json]:
             "XLA fallbacks and expected Neuron failures",
             "Models with an operator that ran outside XLA, and models with one that neuronx-cc "
             "is documented to reject (an expectation, no verdict).",
-            (12, 8),
             {"With fallbacks": fallbacks, "Expected to fail": expected},
             labels=("source", "mode"),
         ),
-    ]
+    )
 
 
 def targets() -> Json:
@@ -139,19 +134,19 @@ def targets() -> Json:
         "Results by target and status, the first target that fails, and families by target.",
         [
             _now(),
-            [
-                share_over_time(12, 9),
+            frame.line(
+                9,
+                share_over_time(),
                 panels.trend(
                     "Results over time",
                     "Results of the chosen targets and modes by status.",
-                    (12, 9),
                     q.ever(f"sum by (status) ({RESULTS})", "{{status}}"),
                     drawn="bars",
                 ),
-            ],
+            ),
             _look_up(),
-            _families(),
-            frame.row("XLA and Neuron", *_neuron()),
+            frame.line(14, _families()),
+            frame.row("XLA and Neuron", _neuron()),
         ],
         variables=[*frame.shared(), frame.family()],
     )
@@ -174,21 +169,19 @@ def _median(selected: str, quantile: float = 0.5) -> str:
 
 def _usual() -> list[Json]:
     phases = q.of_mode(SPENT, 'phase!="done"')
-    return [
+    return frame.line(
+        9,
         panels.bars(
             "Median compile time",
             "Over models, with empty caches, by target and mode.",
-            (8, 9),
             q.now(f"sort_desc({_median(COLD)})", LEGEND),
             unit=q.SECONDS,
-            color=panels.fixed(panels.BLUE),
             links=frame.series("target"),
         ),
         panels.trend(
             "Compile time of a verdict",
             "Time in the phase compile divided by the number of verdicts: an average that does not "
             "depend on the number of models.",
-            (8, 9),
             q.ever(
                 f"sum by ({BY}) ({COMPILING}) "
                 f"/ (sum by ({BY}) ({q.of_mode('compilewatch_verdicts')}) > 0)",
@@ -200,22 +193,19 @@ def _usual() -> list[Json]:
             "Time by phase",
             "Minutes that all models together spent in each phase, one process each: reused "
             "results count the time of their original run.",
-            (8, 9),
             q.ever(f"sum by (phase) ({phases}) / 60", "{{phase}}"),
             unit=q.MINUTES,
             drawn="bars",
         ),
-    ]
+    )
 
 
 def _extreme(title: str, about: str, expr: str, unit: str) -> Json:
     return panels.bars(
         title,
         about,
-        (12, 11),
         q.now(expr, "{{model}} {{target}} {{mode}}"),
         unit=unit,
-        color=panels.fixed(panels.BLUE),
         links=frame.series("model"),
     )
 
@@ -236,7 +226,8 @@ def cost() -> Json:
         "Compile times, memory and speed-up: usual values, trends, slowest models and outliers.",
         [
             _usual(),
-            [
+            frame.line(
+                11,
                 _extreme(
                     "Slowest to compile",
                     "The 15 models with the longest compilation from empty caches.",
@@ -249,8 +240,9 @@ def cost() -> Json:
                     _top(MEMORY),
                     "bytes",
                 ),
-            ],
-            [
+            ),
+            frame.line(
+                11,
                 _extreme(
                     "Outliers",
                     f"Compile time in multiples of the target's median, from {OUTLIER_FACTOR} on.",
@@ -262,7 +254,6 @@ def cost() -> Json:
                     "Over models: the median and the 95th percentile (p95). Cold and warm: "
                     "compile time with empty and filled caches. Speed-up is eager latency divided "
                     "by that of compiled code. –: the target does not measure it.",
-                    (12, 11),
                     {
                         "Cold": _median(COLD),
                         "Cold p95": _median(COLD, 0.95),
@@ -280,18 +271,18 @@ def cost() -> Json:
                         **{name: {"unit": "bytes"} for name in ("Memory", "Memory p95")},
                     },
                 ),
-            ],
+            ),
             frame.row(
                 "Speed-up",
-                {
-                    **_extreme(
+                frame.line(
+                    11,
+                    _extreme(
                         "Least speed-up",
                         "The 15 models with the lowest speed-up; below 1, compiled code is slower.",
                         f"sort(bottomk(15, min by (model, {BY}) ({SPEEDUP})))",
                         "none",
                     ),
-                    "gridPos": {"w": 24, "h": 11},
-                },
+                ),
             ),
         ],
         variables=frame.shared(),
