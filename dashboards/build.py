@@ -21,15 +21,7 @@ from dashboards.targets import cost, targets
 
 FOLDER = Path(__file__).parent / "json" / "compilewatch"
 DASHBOARDS: tuple[Callable[[], Json], ...] = (
-    overview,
-    model,
-    reasons,
-    targets,
-    cost,
-    profiles,
-    health,
-    papers,
-    public,
+    *(overview, model, reasons, targets, cost, profiles, health, papers, public),
 )
 
 

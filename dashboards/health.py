@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from compilewatch.extras.papers.records import PipelineStage
 from dashboards import frame, panels
 from dashboards import queries as q
@@ -74,17 +72,13 @@ def _runs() -> list[list[Json]]:
 
 
 def _answers() -> list[list[Json]]:
-    def share(title: str, about: str, metric: str, **look: Any) -> Json:
-        asked = q.now(f"max by ({GROUP}) ({q.of_group(metric)})", LEGEND)
-        return panels.tiles(
-            title,
-            about,
-            asked,
-            unit="percentunit",
-            decimals=1,
-            mappings=[panels.NEARLY_ALL],
-            **look,
-        )
+    def tile(title: str, about: str, expr: str, legend: str, steps: panels.Steps) -> Json:
+        look = {"unit": "percentunit", "decimals": 1, "mappings": [panels.NEARLY_ALL]}
+        return panels.tiles(title, about, q.now(expr, legend), steps=steps, **look)
+
+    def share(title: str, about: str, metric: str, steps: panels.Steps) -> Json:
+        expr = f"max by ({GROUP}) ({q.of_group(metric)})"
+        return tile(title, about, expr, LEGEND, steps)
 
     def run(title: str, about: str, metric: str, unit: str, scale: str = "") -> Json:
         return panels.trend(
@@ -97,9 +91,8 @@ def _answers() -> list[list[Json]]:
     def repositories(title: str, about: str, by: str, legend: str) -> Json:
         metric = "compilewatch_repositories"
         every, covered = q.of_run(metric), q.of_run(metric, 'covered="yes"')
-        asked = q.now(f"sum by ({by}) ({covered}) / (sum by ({by}) ({every}) > 0)", legend)
-        look = {"unit": "percentunit", "decimals": 1, "mappings": [panels.NEARLY_ALL]}
-        return panels.tiles(title, about, asked, steps=panels.GOOD, **look)
+        expr = f"sum by ({by}) ({covered}) / (sum by ({by}) ({every}) > 0)"
+        return tile(title, about, expr, legend, panels.GOOD)
 
     unattributed = q.of_mode("compilewatch_unattributed_graph_breaks")
     return [

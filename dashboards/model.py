@@ -461,7 +461,6 @@ def _fixes() -> list[Json]:
             "targets and modes together. Verified: plain PyTorch confirms a single graph. No data: "
             "no run was searched, with `compilewatch fix --all-of` or the parameter FIX.",
             *(q.now(f"sum({series})", name) for name, series in counted.items()),
-            steps=[(None, "text")],
         ),
         panels.tiles(
             "Downloads with a verified fix",
@@ -475,7 +474,6 @@ def _fixes() -> list[Json]:
             "Kinds of changes",
             "Models with a verified fix, by the kinds of changes in it; a fix may have several.",
             q.now(f"sum by (change_kind) ({kinds})", "{{change_kind}}"),
-            steps=[(None, "text")],
         ),
         widths=(12, 4, 8),
     )

@@ -32,7 +32,6 @@ def gate() -> list[Json]:
             "repository does not hold, those that it holds, those that are resolved, and those in "
             "other packages. No data: no such list with settings of the gate was published.",
             *(q.now(f"sum({series})", name) for name, series in counted.items()),
-            steps=[(None, "text")],
             overrides=[
                 panels.override(
                     "new", {"thresholds": panels.thresholds([(None, "text"), (1, "red")])}
@@ -46,7 +45,6 @@ def gate() -> list[Json]:
             unit="dtdurations",
             # One unit alone would show eleven days as a week.
             decimals=1,
-            steps=[(None, "text")],
         ),
         widths=(16, 8),
     )

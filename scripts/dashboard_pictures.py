@@ -16,18 +16,17 @@ from __future__ import annotations
 import argparse
 import base64
 import io
-import json
 import os
 import shutil
 import sys
 import urllib.parse
-import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
+
+from scripts.verify_stack.grafana import Grafana
 
 ROOT = Path(__file__).parents[1]
 PASSWORD = ROOT / "stack" / "secrets" / "grafana_admin_password"
@@ -61,35 +60,28 @@ FAILED = """
 """
 
 
-class Grafana:
-    """The server, with the password that scripts/stack_setup.sh created."""
+def password() -> str:
+    """The one of the environment, or the one that scripts/stack_setup.sh created."""
+    return os.environ.get("GRAFANA_PASSWORD") or PASSWORD.read_text()
 
-    def __init__(self, url: str, password: str) -> None:
-        self.url = url.rstrip("/")
-        token = base64.b64encode(f"admin:{password}".encode()).decode()
-        self.headers = {"Authorization": f"Basic {token}"}
 
-    def get(self, path: str) -> Any:
-        request = urllib.request.Request(self.url + path, headers=self.headers)
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return json.load(answer)
-
-    def dashboards(self) -> Iterator[tuple[str, int]]:
-        """Uid and height in pixels of each dashboard of compilewatch."""
-        for listed in self.get("/api/search?type=dash-db&tag=compilewatch"):
-            panels = self.get(f"/api/dashboards/uid/{listed['uid']}")["dashboard"]["panels"]
-            rows = max(one["gridPos"]["y"] + one["gridPos"]["h"] for one in panels)
-            yield listed["uid"], rows * ROW_PIXELS + MARGIN_PIXELS
+def heights(grafana: Grafana) -> Iterator[tuple[str, int]]:
+    """Uid and height in pixels of each dashboard of compilewatch."""
+    for uid, dashboard in grafana.dashboards().items():
+        if uid.startswith("compilewatch-"):
+            rows = max(one["gridPos"]["y"] + one["gridPos"]["h"] for one in dashboard["panels"])
+            yield uid, rows * ROW_PIXELS + MARGIN_PIXELS
 
 
 def taken(
     browser: Browser, grafana: Grafana, uid: str, height: int, given: argparse.Namespace
 ) -> tuple[bytes, list[str], bool]:
     """The picture of a dashboard as PNG, what a reader would miss, and whether it is at fault."""
+    token = base64.b64encode(f"admin:{password()}".encode()).decode()
     page = browser.new_context(
         viewport={"width": given.width, "height": height},
         color_scheme=given.theme,
-        extra_http_headers=grafana.headers,
+        extra_http_headers={"Authorization": f"Basic {token}"},
         timezone_id="UTC",
     ).new_page()
     hosts: set[str] = set()
@@ -138,7 +130,7 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = options(arguments)
-    grafana = Grafana(given.grafana, os.environ.get("GRAFANA_PASSWORD") or PASSWORD.read_text())
+    grafana = Grafana(given.grafana, password())
     label = given.label and f"-{given.label}"
     wanted = set(filter(None, given.only.split(",")))
     fault = False
@@ -146,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=list(FLAGS)
         )
-        for uid, height in grafana.dashboards():
+        for uid, height in heights(grafana):
             name = uid.removeprefix("compilewatch-")
             if wanted and name not in wanted:
                 continue

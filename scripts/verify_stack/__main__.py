@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
-from scripts.verify_stack import checks
-from scripts.verify_stack.grafana import (
-    Grafana,
-    all_dashboards_are_loaded,
-    only_the_password_logs_in,
-    panels_answer,
-    panels_say_that_their_source_is_down,
-)
+import requests
+
+from scripts.verify_stack import checks, grafana
 from scripts.verify_stack.services import (
     ROOT,
     SERVICES,
     CheckError,
     Compose,
-    Programs,
     Report,
     Stack,
+    minio,
     until,
 )
-from scripts.verify_stack.storage import minio
+
+PROGRAM = Path(sys.executable).with_name("compilewatch")
 
 MODELS = "BertModel,DistilBertModel,LongformerModel,XLMModel"
 """Two that compile, one with two reasons of graph breaks, and one with a single reason."""
@@ -73,18 +71,7 @@ def compilewatch(stack: Stack, *arguments: str, folder: Path = ROOT, **addresses
     own = {f"COMPILEWATCH_{name.upper()}_URL": url for name, url in addresses.items()}
     # The runs select different models on purpose.
     own["COMPILEWATCH_PUSHGATEWAY_REPLACE"] = "true"
-    command = [str(Path(sys.executable).with_name("compilewatch")), *arguments]
-    done = subprocess.run(
-        [*command, "--output", str(stack.outputs)],
-        cwd=folder,
-        env=stack.environment | own,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
-        raise CheckError(f"compilewatch {arguments[0]} ended with {done.returncode}: {said[-1]}")
+    stack.run(PROGRAM, *arguments, "--output", stack.outputs, folder=folder, **own)
 
 
 def newest(stack: Stack) -> Path:
@@ -102,7 +89,8 @@ def sweep(stack: Stack) -> str:
     compilewatch(stack, "sweep", "--source", "manifest", folder=team, pushgateway=url)
     for options in SWEEPS:
         compilewatch(stack, "sweep", *options, "--depth", "reduced", pushgateway=url)
-    statuses = checks.statuses_of(newest(stack))
+    lines = (newest(stack) / "results.jsonl").read_text().splitlines()
+    statuses = Counter(str(json.loads(line)["status"]) for line in lines)
     found = ", ".join(f"{count} {status}" for status, count in sorted(statuses.items()))
     return f"{found}; {len(SWEEPS) + 1} runs in {time.monotonic() - began:.0f} s"
 
@@ -127,160 +115,138 @@ def after_a_kill(stack: Stack, *, forget: bool) -> str:
     return until(COLLECTED_SECONDS, partial(checks.lines_are_in_loki_once, stack))
 
 
-def after_a_push(stack: Stack, url: str) -> str:
+def after_a_push(stack: Stack, port: str) -> str:
+    url = f"http://127.0.0.1:{stack.ports[port]}"
     before = checks.sent_by_alloy(stack) if "alloy" in stack.services else 0
     for run in stack.outputs.glob("[0-9]*"):
         compilewatch(stack, "publish", run.name, "--to", "loki", loki=url)
-    if url != stack.url("loki"):
+    if port != "loki":
         count = before + checks.lines(stack).total()
         until(COLLECTED_SECONDS, partial(checks.alloy_has_sent, stack, count))
     return until(COLLECTED_SECONDS, partial(checks.lines_are_in_loki_once, stack))
 
 
 def after_a_flush(stack: Stack) -> str:
-    checks.loki_writes_to_its_folder(stack)
+    """Once Loki has written what it holds in memory."""
+    requests.post(stack.url("loki") + "/flush", timeout=60).raise_for_status()
     return until(COLLECTED_SECONDS, partial(checks.lines_are_in_loki_once, stack))
 
 
 def verify_logs(report: Report, stack: Stack) -> None:
-    once = "each line is in Loki once"
-    if "loki" not in stack.services:
-        report.not_verified(once, "loki is not installed")
-        return
-    in_loki, alloy = checks.lines_are_in_loki_once, "alloy" in stack.services
-    if alloy:
-        report.check(f"{once}, collected by Alloy", in_loki, stack, within=COLLECTED_SECONDS)
-        for forget, what in ((False, "was killed and started"), (True, "forgot what it had read")):
-            report.check(f"{once}, after Alloy {what}", partial(after_a_kill, forget=forget), stack)
-    else:
-        report.not_verified(f"{once}, collected by Alloy", "alloy is not installed")
-    for _ in range(2):
-        report.check(f"{once}, after a direct push", after_a_push, stack, stack.url("loki"))
-    if alloy:
-        url = f"http://127.0.0.1:{stack.ports['alloy_push']}"
-        report.check(f"{once}, after a push through Alloy", after_a_push, stack, url)
-    report.check(f"{once}, after Loki wrote to its folder", after_a_flush, stack)
-    report.check("late lines are returned at once", checks.late_lines_are_returned, stack)
-    report.check("a response above 4 MB", checks.a_large_answer_arrives, stack)
+    once, loki, alloy = "each line is in Loki once", ["loki"], ["loki", "alloy"]
+    for what, needs, check in (
+        ("collected by Alloy", alloy, checks.lines_are_in_loki_once),
+        ("after Alloy was killed and started", alloy, partial(after_a_kill, forget=False)),
+        ("after Alloy forgot what it had read", alloy, partial(after_a_kill, forget=True)),
+        ("after a direct push", loki, partial(after_a_push, port="loki")),
+        ("after a direct push", loki, partial(after_a_push, port="loki")),
+        ("after a push through Alloy", alloy, partial(after_a_push, port="alloy_push")),
+        ("after Loki wrote to its folder", loki, after_a_flush),
+    ):
+        within = COLLECTED_SECONDS if check is checks.lines_are_in_loki_once else 0.0
+        report.check(f"{once}, {what}", check, stack, needs=needs, within=within)
+    late, large = checks.late_lines_are_returned, checks.a_large_answer_arrives
+    report.check("late lines are returned at once", late, stack, needs=loki)
+    report.check("a response above 4 MB", large, stack, needs=loki)
 
 
-def verify_grafana(report: Report, stack: Stack, *, without: frozenset[str]) -> None:
-    """Check the panels of each dashboard, but for those `without` data, by their uid."""
-    if "grafana" not in stack.services:
-        report.not_verified("Grafana's password and dashboards", "grafana is not installed")
+def verify_grafana(report: Report, stack: Stack) -> None:
+    """Check the password, that the dashboards are loaded, and the panels of each of them."""
+    needs = ["grafana"]
+    password, loads = "Grafana's password", "Grafana loads the dashboards"
+    if not report.check(password, grafana.only_the_password_logs_in, stack, needs=needs):
         return
-    report.check("Grafana's password", only_the_password_logs_in, stack)
-    grafana, folder = Grafana(stack), stack.checkout / "dashboards" / "json"
-    loads = "Grafana loads the dashboards"
-    if report.check(loads, all_dashboards_are_loaded, grafana, folder, within=COLLECTED_SECONDS):
-        for uid, dashboard in grafana.dashboards().items():
+    client, folder = grafana.client_of(stack), stack.checkout / "dashboards" / "json"
+    loaded = partial(grafana.all_dashboards_are_loaded, client, folder)
+    if report.check(loads, loaded, within=COLLECTED_SECONDS):
+        for uid, dashboard in client.dashboards().items():
             what = f"the panels of {dashboard['title']}"
-            if uid in without:
-                report.not_verified(what, "it has no data, see above")
-            else:
-                report.check(what, panels_answer, grafana, uid, dashboard)
+            # Without bubblewrap, no paper ran.
+            needs = ["bwrap"] if uid == "compilewatch-papers" else []
+            report.check(what, grafana.panels_answer, client, uid, dashboard, needs=needs)
 
 
 def verify_news(report: Report, stack: Stack) -> None:
     """A run that breaks models and its repair, in Grafana and as an alert."""
-    headline, alert = "the headline number after a fix", "an alert fires with its text, and ends"
-    if "grafana" in stack.services:
-        shown = partial(checks.a_fix_shows_exactly, stack, Grafana(stack))
-        report.check(headline, checks.in_turn, stack, shown)
-    else:
-        report.not_verified(headline, "grafana is not installed")
-    if "alertmanager" in stack.services:
-        fired = partial(checks.an_alert_fires_and_ends, stack)
-        report.check(alert, checks.in_turn, stack, fired)
-    else:
-        report.not_verified(alert, "alertmanager is not installed")
+    for what, check, service in (
+        ("the headline number after a fix", checks.a_fix_shows_exactly, "grafana"),
+        ("an alert fires with its text, and ends", checks.an_alert_fires_and_ends, "alertmanager"),
+    ):
+        report.check(what, checks.in_turn, stack, check, needs=[service])
 
 
-def verify_outages(report: Report, stack: Stack) -> None:
-    """What panels show while their source is down."""
+def while_it_is_down(stack: Stack, service: str) -> str:
+    stack.kill(service)
+    try:
+        return grafana.panels_say_that_their_source_is_down(grafana.client_of(stack), service)
+    finally:
+        stack.up()
+
+
+def published_to_s3(stack: Stack, folder: Path) -> str:
+    with minio(folder) as (environment, objects):
+        stack.environment |= environment
+        for _ in range(2):
+            compilewatch(stack, "publish", "--to", "s3")
+        run = newest(stack)
+        files = {
+            f"kept/{run.name}/{path.relative_to(run)}": path.stat().st_size
+            for path in run.rglob("*")
+            if path.is_file()
+        }
+        if differing := sorted(files.items() ^ objects().items()):
+            raise CheckError(f"{len(differing)} objects are missing or other: {differing[0][0]}")
+        return f"{len(files)} files"
+
+
+def verify(stack: Stack, folder: Path) -> Report:
+    tools = [name for name in ("minio", "bwrap") if shutil.which(name)]
+    report = Report(*stack.services, *tools)
+    try:
+        if report.check("the stack starts", stack.up):
+            verify_started(report, stack, folder)
+    finally:
+        report.check("the stack is taken down", stack.down)
+    return report
+
+
+def verify_started(report: Report, stack: Stack, folder: Path) -> None:
+    for service in SERVICES:
+        report.check(f"{service} is healthy", checks.version, stack, service, needs=[service])
+    report.check("ports", checks.ports_are_the_configured_ones, stack)
+    needs = ["pushgateway", "prometheus"]
+    rules, alerts = "Prometheus takes the rules", "Prometheus finds Alertmanager"
+    report.check(rules, checks.rules_are_loaded, stack, needs=["prometheus"])
+    report.check(
+        *(alerts, checks.alerts_reach_alertmanager, stack),
+        needs=["prometheus", "alertmanager"],
+        within=COLLECTED_SECONDS,
+    )
+    if not report.check("sweeps of four models", sweep, stack, needs=needs):
+        return
+    shown = partial(checks.metrics_are_in_prometheus, stack, newest(stack))
+    report.check("each metric of the run is in Prometheus", shown, within=SCRAPED_SECONDS)
+    verify_logs(report, stack)
+    report.check("the shipped papers", papers, stack, needs=["bwrap"])
+    verify_grafana(report, stack)
+    verify_news(report, stack)
     for service in ("loki", "prometheus"):
         what = f"the panels while {service} is down"
-        if not {service, "grafana"} <= set(stack.services):
-            report.not_verified(what, f"{service} or grafana is not installed")
-            continue
-        stack.kill(service)
-        try:
-            report.check(what, panels_say_that_their_source_is_down, Grafana(stack), service)
-        finally:
-            stack.up()
-
-
-def verify_storage(report: Report, stack: Stack, folder: Path) -> None:
-    kept = "each file of the run is in S3"
-    if shutil.which("minio") is None:
-        report.not_verified(kept, "minio is not installed")
-        return
-
-    def published() -> str:
-        with minio(folder) as (environment, objects, version):
-            stack.environment |= environment
-            for _ in range(2):
-                compilewatch(stack, "publish", "--to", "s3")
-            run = newest(stack)
-            files = {
-                f"kept/{run.name}/{path.relative_to(run)}": path.stat().st_size
-                for path in run.rglob("*")
-                if path.is_file()
-            }
-            if differing := sorted(files.items() ^ objects().items()):
-                what = f"{len(differing)} objects are missing or other: {differing[0][0]}"
-                raise CheckError(what)
-            return f"{len(files)} files, in MinIO {version}"
-
-    report.check(f"{kept}, published twice", published)
-
-
-def verify(report: Report, stack: Stack, folder: Path) -> None:
-    if not report.check("the stack starts", stack.up):
-        return
-    for service in SERVICES:
-        if service in stack.services:
-            report.check(f"{service} is healthy", checks.version, stack, service)
-        else:
-            report.not_verified(service, "it is not installed")
-    report.check("ports", checks.ports_are_the_configured_ones, stack)
-    if not {"pushgateway", "prometheus"} <= set(stack.services):
-        report.not_verified("a run", "it takes at least pushgateway and prometheus")
-        return
-    report.check("Prometheus takes the rules", checks.rules_are_loaded, stack)
-    if "alertmanager" in stack.services:
-        found = "Prometheus finds Alertmanager"
-        report.check(found, checks.alerts_reach_alertmanager, stack, within=COLLECTED_SECONDS)
-    if not report.check("sweeps of four models", sweep, stack):
-        return
-    shown, in_prometheus = (
-        "each metric of the run is in Prometheus",
-        checks.metrics_are_in_prometheus,
-    )
-    report.check(shown, in_prometheus, stack, newest(stack), within=SCRAPED_SECONDS)
-    verify_logs(report, stack)
-    without: frozenset[str] = frozenset()
-    if shutil.which("bwrap") is None:
-        report.not_verified("papers", "bubblewrap, which confines their code, is not installed")
-        without = frozenset({"compilewatch-papers"})
-    else:
-        report.check("the shipped papers", papers, stack)
-    verify_grafana(report, stack, without=without)
-    verify_news(report, stack)
-    verify_outages(report, stack)
-    verify_storage(report, stack, folder)
+        report.check(what, while_it_is_down, stack, service, needs=[service, "grafana"])
+    kept = "each file of the run is in S3, published twice"
+    report.check(kept, published_to_s3, stack, folder, needs=["minio"])
     report.check("ports, at the end", checks.ports_are_the_configured_ones, stack)
 
 
 def chosen(arguments: list[str]) -> type[Stack]:
-    kinds: dict[str, type[Stack]] = {"docker": Compose, "programs": Programs}
+    kinds: dict[str, type[Stack]] = {"docker": Compose, "programs": Stack}
     if not arguments:
         asked = ["docker", "info"]
         engine = (
             shutil.which("docker")
             and not subprocess.run(asked, capture_output=True, check=False).returncode
         )
-        return Compose if engine else Programs
+        return Compose if engine else Stack
     if len(arguments) != 1 or arguments[0] not in kinds:
         print("usage: scripts/verify_stack.sh [docker | programs]", file=sys.stderr)
         sys.exit(2)
@@ -288,21 +254,17 @@ def chosen(arguments: list[str]) -> type[Stack]:
 
 
 def main() -> int:
-    kind, report = chosen(sys.argv[1:]), Report()
+    kind = chosen(sys.argv[1:])
     # The services outlive whoever is ended without having ended them.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="verify-stack-") as folder:
-        stack = kind(Path(folder))
-        try:
-            verify(report, stack, Path(folder))
-        finally:
-            report.check("the stack is taken down", stack.down)
+        report = verify(kind(Path(folder)), Path(folder))
     words = {
         0: "all verified",
         1: "NOT verified: see above",
         3: "verified, but for what is missing",
     }
-    print(f"{words[report.status]} (services: {kind.__name__.lower()})")
+    print(f"{words[report.status]} (services: {'docker' if kind is Compose else 'programs'})")
     return report.status
 
 

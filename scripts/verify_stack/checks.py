@@ -9,23 +9,13 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
-from scripts.verify_stack.grafana import Grafana
-from scripts.verify_stack.services import READY, CheckError, Stack, until
-
-VERSIONS = {
-    "pushgateway": "/api/v1/status",
-    "alertmanager": "/api/v2/status",
-    "prometheus": "/api/v1/status/buildinfo",
-    "loki": "/loki/api/v1/status/buildinfo",
-    "alloy": "/metrics",
-    "grafana": "/api/health",
-}
-"""The address at which each service returns its `version`."""
-
+from scripts.verify_stack.grafana import Grafana, client_of
+from scripts.verify_stack.services import READY, CheckError, Stack, answered, until
 
 HOUR = 3600 * 10**9
 AGES_HOURS = (1, 3, 30, 100, 9 * 24)
@@ -65,7 +55,8 @@ EXACT = {"broken": 0.6, "fixed": 0.995}
 def version(stack: Stack, service: str) -> str:
     """Raises CheckError where the service is not healthy."""
     stack.get(service, READY.get(service, "/-/ready"))
-    found = re.search(r'\bversion"?[:=]\s*"v?([^"]+)"', stack.get(service, VERSIONS[service]).text)
+    build = re.compile(rf'^{service}_build_info\{{.*\bversion="v?([^"]+)"', re.MULTILINE)
+    found = build.search(stack.get(service, "/metrics").text)
     return found[1] if found else "of unknown version"
 
 
@@ -96,6 +87,11 @@ def alerts_reach_alertmanager(stack: Stack) -> str:
     return ""
 
 
+def queried(stack: Stack, query: str) -> list[Any]:
+    answer = stack.get("prometheus", "/api/v1/query", query=query).json()
+    return list(answer["data"]["result"])
+
+
 Series = tuple[str, tuple[tuple[str, str], ...]]
 
 
@@ -105,9 +101,8 @@ def metrics_are_in_prometheus(stack: Stack, run: Path) -> str:
     for family in text_string_to_metric_families((run / "metrics.prom").read_text()):
         for sample in family.samples:
             expected[sample.name, tuple(sorted(sample.labels.items()))] = sample.value
-    query = {"query": '{job="compilewatch"}'}
     exposed: dict[Series, float] = {}
-    for one in stack.get("prometheus", "/api/v1/query", **query).json()["data"]["result"]:
+    for one in queried(stack, '{job="compilewatch"}'):
         labels = {k: v for k, v in one["metric"].items() if k not in ("__name__", "job")}
         exposed[one["metric"]["__name__"], tuple(sorted(labels.items()))] = float(one["value"][1])
     # A label without a value is none to Prometheus.
@@ -123,8 +118,7 @@ def metrics_are_in_prometheus(stack: Stack, run: Path) -> str:
 
 
 def papers_are_in_prometheus(stack: Stack) -> str:
-    query = {"query": 'compilewatch_papers{job="compilewatch_papers"}'}
-    if not stack.get("prometheus", "/api/v1/query", **query).json()["data"]["result"]:
+    if not queried(stack, 'compilewatch_papers{job="compilewatch_papers"}'):
         raise CheckError("Prometheus has no metrics of papers")
     return ""
 
@@ -160,17 +154,6 @@ def alloy_has_sent(stack: Stack, count: int) -> str:
     if (sent := sent_by_alloy(stack)) < count:
         raise CheckError(f"Alloy has sent {sent} of {count} lines")
     return ""
-
-
-def loki_writes_to_its_folder(stack: Stack) -> None:
-    """Has Loki write what it holds in memory."""
-    requests.post(stack.url("loki") + "/flush", timeout=60).raise_for_status()
-
-
-def statuses_of(run: Path) -> Counter[str]:
-    """How many results of the run there are of each status."""
-    results = (run / "results.jsonl").read_text().splitlines()
-    return Counter(str(json.loads(line)["status"]) for line in results)
 
 
 def logged(stack: Stack, selector: str, start: int) -> list[str]:
@@ -225,16 +208,13 @@ def _push(stack: Stack, labels: dict[str, str], lines: list[tuple[int, str]]) ->
         headers={"Content-Type": "application/json"},
         timeout=60,
     )
-    if not answer.ok:
-        raise CheckError(f"Loki answers {answer.status_code}: {answer.text[:200].strip()}")
+    answered("Loki", answer)
 
 
 def push(stack: Stack, metrics: str) -> None:
     """Replace the group, as a run does."""
     address = stack.url("pushgateway") + GROUP
-    answer = requests.put(address, data=typed(metrics).encode(), timeout=60)
-    if not answer.ok:
-        raise CheckError(f"the Pushgateway answers {answer.status_code}: {answer.text[:200]}")
+    answered("the Pushgateway", requests.put(address, data=typed(metrics).encode(), timeout=60))
 
 
 def typed(metrics: str) -> str:
@@ -248,13 +228,9 @@ def typed(metrics: str) -> str:
     return "\n".join([*lines, ""])
 
 
-def retire(stack: Stack) -> None:
-    requests.delete(stack.url("pushgateway") + GROUP, timeout=60)
-
-
-def a_fix_shows_exactly(stack: Stack, grafana: Grafana) -> str:
+def a_fix_shows_exactly(stack: Stack) -> str:
     """The headline after a run that broke models, and after the one that repaired them."""
-    found = []
+    grafana, found = client_of(stack), []
     for name, metrics in (("broken", BROKEN), ("fixed", FIXED)):
         push(stack, metrics)
         found.append(until(SECONDS, partial(_headline_is, grafana, EXACT[name])))
@@ -300,9 +276,9 @@ def _alerts(stack: Stack) -> list[dict[str, dict[str, str]]]:
     return [one for one in found if one["labels"]["alertname"] == "CompilewatchRegression"]
 
 
-def in_turn(stack: Stack, check: Callable[[], str]) -> str:
-    """Run a check and retire its group, whatever becomes of it."""
+def in_turn(stack: Stack, check: Callable[[Stack], str]) -> str:
+    """Run a check and delete its group, whatever becomes of it."""
     try:
-        return check()
+        return check(stack)
     finally:
-        retire(stack)
+        requests.delete(stack.url("pushgateway") + GROUP, timeout=60)

@@ -14,8 +14,7 @@ from typing import Any
 import requests
 
 from scripts.verify_stack.services import CheckError, Stack, until
-
-Json = dict[str, Any]
+from tests.reading import Json, panels
 
 MAY_BE_EMPTY: Mapping[tuple[str, str], str] = {
     ("compilewatch-cost", "Least speed-up"): "speed is not measured by a sweep",
@@ -38,18 +37,11 @@ SCRAPES_SECONDS = 150.0
 """In which there is one, and a point of a trend after it."""
 NEUTRAL = "no data"
 """What a panel shows in place of an answer: an outage must not look like good news."""
-VARIABLES = (
-    "source",
-    "target",
-    "mode",
-    "family",
-    "model",
-    "reason",
-    "failing",
-    "gate_run",
-    "replies",
+EVERYTHING = dict.fromkeys(
+    ["source", "target", "mode", "family", "model", "reason", "failing", "gate_run", "replies"],
+    ".*",
 )
-EVERYTHING = dict.fromkeys(VARIABLES, ".*")
+"""The variables of the dashboards, with all their values."""
 CHOICES = 10
 """Values tried of a variable that holds one value."""
 
@@ -57,16 +49,16 @@ CHOICES = 10
 class Grafana:
     """A client that is logged in as admin."""
 
-    def __init__(self, stack: Stack) -> None:
-        self._url = stack.url("grafana")
+    def __init__(self, url: str, password: str) -> None:
+        self.url = url.rstrip("/")
         self._session = requests.Session()
-        self._session.auth = ("admin", stack.password())
+        self._session.auth = ("admin", password)
 
     def ask(
         self, path: str, body: Json | None = None, params: Mapping[str, str] | None = None
     ) -> Any:
         kind = "GET" if body is None else "POST"
-        answer = self._session.request(kind, self._url + path, json=body, params=params, timeout=60)
+        answer = self._session.request(kind, self.url + path, json=body, params=params, timeout=60)
         if not answer.ok and not (body and answer.status_code in (207, 400, 500)):
             raise CheckError(f"{path} answers {answer.status_code}: {answer.text[:200]}")
         return answer.json()
@@ -79,7 +71,7 @@ class Grafana:
     def values_of(self, uid: str, title: str, **values: str) -> list[float]:
         """The newest values of a panel, with these variables and all else selected."""
         dashboard = self.dashboards()[uid]
-        (panel,) = (one for one in _panels(dashboard) if one["title"] == title)
+        (panel,) = (one for one in panels(dashboard) if one["title"] == title)
         start, end = (_time(dashboard["time"][side]) for side in ("from", "to"))
         (first, *_) = _choices(self, dashboard, start, end)
         step = _step(panel, end - start)
@@ -94,6 +86,10 @@ class Grafana:
         ]
 
 
+def client_of(stack: Stack) -> Grafana:
+    return Grafana(stack.url("grafana"), stack.password())
+
+
 def panels_say_that_their_source_is_down(grafana: Grafana, kind: str) -> str:
     """Each panel of a source that is down gets an error, and shows no text that claims anything.
 
@@ -102,7 +98,7 @@ def panels_say_that_their_source_is_down(grafana: Grafana, kind: str) -> str:
     """
     wrong, count = [], 0
     for dashboard in grafana.dashboards().values():
-        for panel in _panels(dashboard):
+        for panel in panels(dashboard):
             kinds = {one["datasource"]["type"] for one in panel.get("targets", ())}
             if kinds != {kind}:
                 continue
@@ -148,10 +144,10 @@ def panels_answer(grafana: Grafana, uid: str, dashboard: Json) -> str:
     start, end = (_time(dashboard["time"][side]) for side in ("from", "to"))
     choices = list(islice(_choices(grafana, dashboard, start, end), CHOICES))
     patience = time.monotonic() + SCRAPES_SECONDS
-    panels = [panel for panel in _panels(dashboard) if panel.get("targets")]
+    shown = [panel for panel in panels(dashboard) if panel.get("targets")]
     allowed = {title for of, title in MAY_BE_EMPTY if of == uid}
     wrong, empty = [], 0
-    for panel in panels:
+    for panel in shown:
         title = panel["title"]
         try:
             step = _step(panel, end - start)
@@ -165,8 +161,8 @@ def panels_answer(grafana: Grafana, uid: str, dashboard: Json) -> str:
         except CheckError as error:
             wrong.append(f"{title}: {error}")
     if wrong:
-        raise CheckError(f"{len(wrong)} of {len(panels)} panels: {'; '.join(wrong)}")
-    return f"{len(panels)} panels" + (f", {empty} rightly empty" if empty else "")
+        raise CheckError(f"{len(wrong)} of {len(shown)} panels: {'; '.join(wrong)}")
+    return f"{len(shown)} panels" + (f", {empty} rightly empty" if empty else "")
 
 
 def _has_recent(grafana: Grafana, panel: Json, choices: list[Json]) -> str:
@@ -192,46 +188,19 @@ def _ask(grafana: Grafana, panel: Json, values: Json, times: tuple[int, int], st
 
 def _step(panel: Json, span: int) -> int:
     """Milliseconds between the points of the panel over a span."""
+    exact = span / _points(panel) / 60_000
     least = [target.get("interval") for target in panel["targets"]] + [panel.get("interval")]
-    return max(_rounded(span // _points(panel)), *(_milliseconds(text) for text in least if text))
+    nearest = min(STEP_MINUTES, key=lambda minutes: abs(minutes - exact))
+    return max(nearest * 60_000, *(_milliseconds(text) for text in least if text))
 
 
-ROUND = {
-    "1m": 90,
-    "2m": 210,
-    "5m": 450,
-    "10m": 750,
-    "15m": 1050,
-    "20m": 1500,
-    "30m": 2700,
-    "1h": 5400,
-    "2h": 9000,
-    "3h": 16_200,
-    "6h": 32_400,
-    "12h": 86_400,
-    "1d": 604_800,
-}
-"""Steps that a browser requests, and below how many seconds it rounds to each."""
-
-
-def _rounded(step: int) -> int:
-    """As a browser rounds it: Grafana would write another step as a fraction, which Prometheus
-    rejects."""
-    for text, below in ROUND.items():
-        if step < below * 1000:
-            return _milliseconds(text)
-    return _milliseconds("7d")
+STEP_MINUTES = (1, 2, 5, 10, 15, 20, 30, 60, 120, 180, 360, 720)
+"""Steps that a browser requests, which takes the nearest: Grafana would write another step as a
+fraction, which Prometheus rejects."""
 
 
 def _points(panel: Json) -> int:
     return int(panel.get("maxDataPoints") or PIXELS * panel["gridPos"]["w"] / 24)
-
-
-def _panels(dashboard: Json) -> Iterator[Json]:
-    for panel in dashboard["panels"]:
-        yield from panel.get("panels") or []
-        if panel["type"] != "row":
-            yield panel
 
 
 def _rows(result: Json) -> int:
@@ -246,10 +215,7 @@ def _queries(panel: Json, values: Json, step: int) -> Iterator[Json]:
             continue
         query: Json = json.loads(_filled(json.dumps(target), values))
         yield query | {
-            "datasource": {
-                "uid": target["datasource"]["type"],
-                "type": target["datasource"]["type"],
-            },
+            "datasource": dict.fromkeys(("uid", "type"), target["datasource"]["type"]),
             "intervalMs": step,
             "interval": f"{step}ms",
             "maxDataPoints": _points(panel),

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import boto3
+import psutil
 import requests
+from botocore.config import Config
+
+from tests.sharing import free_port
 
 ROOT = Path(__file__).parents[2]
 SERVICES = ("pushgateway", "alertmanager", "prometheus", "loki", "alloy", "grafana")
@@ -31,36 +32,41 @@ class CheckError(Exception):
     """A check failed. One line."""
 
 
-@dataclass
 class Report:
-    """Prints each check as it ends."""
+    """Prints each check as it ends; `installed` are the services and programs that can run here.
 
-    failed: list[str] = field(default_factory=list)
-    absent: list[str] = field(default_factory=list)
+    `status` is 1 after a check failed, 3 where something is not installed, else 0.
+    """
+
+    def __init__(self, *installed: str) -> None:
+        self.installed = installed
+        self.status = 0
 
     def check(
-        self, what: str, check: Callable[..., str | None], *given: Any, within: float = 0.0
+        self,
+        what: str,
+        check: Callable[..., str | None],
+        *given: Any,
+        needs: Sequence[str] = (),
+        within: float = 0.0,
     ) -> bool:
         """Run a check with what it is given, until it succeeds or so many seconds have passed.
 
-        It returns a fact worth telling, if any. Returns whether it succeeded.
+        It returns a fact worth telling, if any. A check that needs what is not installed is named
+        as not verified. Returns whether it succeeded.
         """
+        if missing := [name for name in needs if name not in self.installed]:
+            self.status = self.status or 3
+            print(f"not verified  {what}: {missing[0]} is not installed", flush=True)
+            return False
         try:
             fact = until(within, partial(check, *given))
         except (CheckError, requests.RequestException) as error:
-            self.failed.append(what)
+            self.status = 1
             print(f"FAILED        {what}: {error}", flush=True)
             return False
         print(f"verified      {what}" + (f": {fact}" if fact else ""), flush=True)
         return True
-
-    def not_verified(self, what: str, why: str) -> None:
-        self.absent.append(what)
-        print(f"not verified  {what}: {why}", flush=True)
-
-    @property
-    def status(self) -> int:
-        return 1 if self.failed else 3 if self.absent else 0
 
 
 def until(seconds: float, attempt: Callable[[], T]) -> T:
@@ -75,117 +81,107 @@ def until(seconds: float, attempt: Callable[[], T]) -> T:
         time.sleep(1)
 
 
-class Stack(ABC):
-    """A copy of the stack in `folder`, with runs in `folder/outputs`."""
+def installed(name: str) -> bool:
+    return bool(shutil.which(f"prometheus-{name}") or shutil.which(name))
 
-    def __init__(self, folder: Path) -> None:
-        self.checkout = folder / "checkout"
+
+class Stack:
+    """A copy of the stack's files, and its services: the programs on PATH, by scripts/stack.sh.
+
+    The copy is `checkout`, a folder below `folder` with this name; runs are in `folder/outputs`.
+    """
+
+    def __init__(self, folder: Path, name: str = "checkout") -> None:
+        self.checkout = folder / name
         self.outputs = folder / "outputs"
-        self.ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
+        self.data = folder / "data"
+        self.ports = {port: free_port() for port in PORTS}
         self.environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith("COMPILEWATCH_")},
             **{f"{name.upper()}_PORT": str(port) for name, port in self.ports.items()},
             "COMPILEWATCH_OUTPUT_DIR": str(self.outputs),
-            "STACK_DATA": str(folder / "data"),
+            "STACK_DATA": str(self.data),
         }
+        # Those that can run here.
+        self.services = tuple(filter(installed, SERVICES))
+        if not {"loki", "prometheus"} <= {*self.services}:  # scripts/stack.sh starts Alloy for both
+            self.services = tuple(name for name in self.services if name != "alloy")
         self.outputs.mkdir()
         made = shutil.ignore_patterns("secrets", "env.secrets", "own.yml", "__pycache__")
         for part in ("alloy", "dashboards/json", "scripts", "stack"):
             shutil.copytree(ROOT / part, self.checkout / part, ignore=made)
-        shutil.copy(ROOT / "compose.yaml", self.checkout)
+        for file in ("compose.yaml", ".env.example"):
+            shutil.copy(ROOT / file, self.checkout)
         rules = self.checkout / "stack" / "prometheus" / "rules" / "compilewatch.yml"
         # The end of an alert is waited for.
         rules.write_text(rules.read_text().replace("keep_firing_for: 10m", "keep_firing_for: 1m"))
         # Instead of .env.example, which selects Jenkins too: scripts/smoke.sh verifies that.
         (self.checkout / ".env").write_text("COMPOSE_PROFILES=local\nALLOY_SINK=local\n")
 
-    @property
-    @abstractmethod
-    def services(self) -> tuple[str, ...]:
-        """Those that can run here."""
-
-    @abstractmethod
     def up(self) -> None:
         """Start services that do not run, and wait until they respond. Raises CheckError."""
+        self.run("scripts/stack.sh", "up")
 
-    @abstractmethod
     def down(self) -> None:
         """End everything and remove what it kept."""
+        self.run("scripts/stack.sh", "down")
 
-    @abstractmethod
     def kill(self, service: str, *, forget: bool = False) -> None:
         """End a service at once; `forget`: what it kept is lost, too."""
+        os.kill(self.process(service), signal.SIGKILL)
+        if forget:
+            shutil.rmtree(self.data / service / "data")
 
-    @abstractmethod
     def listening(self) -> Iterator[tuple[str, str, int]]:
         """Service, address and port of everything that others on this machine can reach."""
+        for service in self.services:
+            try:
+                process = psutil.Process(self.process(service))
+                for one in (process, *process.children(recursive=True)):
+                    for connection in one.net_connections("inet"):
+                        if connection.status == psutil.CONN_LISTEN:
+                            yield service, connection.laddr.ip, connection.laddr.port
+            except psutil.NoSuchProcess:
+                raise CheckError(f"{service} does not run any more: see its log") from None
+
+    def process(self, service: str) -> int:
+        """The id of a service's process. Raises CheckError if it does not run."""
+        try:
+            return int((self.data / f"{service}.pid").read_text().split()[0])
+        except OSError:
+            raise CheckError(f"{service} does not run") from None
 
     def url(self, service: str) -> str:
         return f"http://127.0.0.1:{self.ports[service]}"
 
     def get(self, service: str, path: str, **params: str) -> requests.Response:
-        answer = requests.get(self.url(service) + path, params=params, timeout=60)
-        if not answer.ok:
-            raise CheckError(f"{service} answers {answer.status_code}: {answer.text[:200].strip()}")
-        return answer
+        return answered(service, requests.get(self.url(service) + path, params=params, timeout=60))
 
     def password(self) -> str:
         return (self.checkout / "stack" / "secrets" / "grafana_admin_password").read_text()
 
-    def run(self, *command: str) -> None:
-        done = subprocess.run(
+    def call(
+        self, *command: str | Path, folder: Path | None = None, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command in the checkout, or in a folder, and return what became of it."""
+        return subprocess.run(
             command,
-            cwd=self.checkout,
-            env=self.environment,
+            cwd=folder or self.checkout,
+            env=self.environment | environment,
             capture_output=True,
             text=True,
             check=False,
         )
+
+    def run(self, *command: str | Path, folder: Path | None = None, **environment: str) -> str:
+        """The same for a command that must succeed; return its output. Raises CheckError."""
+        done = self.call(*command, folder=folder, **environment)
         if done.returncode:
             said = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
-            raise CheckError(f"{' '.join(command)}: {said[-1]}")
-
-
-class Programs(Stack):
-    """What is on PATH, by scripts/stack.sh."""
-
-    @property
-    def services(self) -> tuple[str, ...]:
-        found = [
-            name for name in SERVICES if shutil.which(f"prometheus-{name}") or shutil.which(name)
-        ]
-        # scripts/stack.sh starts Alloy only where both are that it sends to.
-        if not {"loki", "prometheus"} <= set(found) and "alloy" in found:
-            found.remove("alloy")
-        return tuple(found)
-
-    def up(self) -> None:
-        self.run("scripts/stack.sh", "up")
-
-    def down(self) -> None:
-        self.run("scripts/stack.sh", "down")
-
-    def kill(self, service: str, *, forget: bool = False) -> None:
-        os.kill(self._process(service), signal.SIGKILL)
-        if forget:
-            shutil.rmtree(Path(self.environment["STACK_DATA"]) / service / "data")
-
-    def listening(self) -> Iterator[tuple[str, str, int]]:
-        if not Path("/proc/self/fd").is_dir():
-            raise CheckError("this system has no /proc to see ports in")
-        for service in self.services:
-            if not Path(f"/proc/{self._process(service)}").is_dir():
-                raise CheckError(f"{service} does not run any more: see its log")
-            for process in _family(self._process(service)):
-                for address, port in listens_on(process):
-                    yield service, address, port
-
-    def _process(self, service: str) -> int:
-        file = Path(self.environment["STACK_DATA"]) / f"{service}.pid"
-        try:
-            return int(file.read_text().split()[0])
-        except OSError:
-            raise CheckError(f"{service} does not run") from None
+            raise CheckError(
+                f"{' '.join(map(str, command))} ended with {done.returncode}: {said[-1]}"
+            )
+        return done.stdout
 
 
 class Compose(Stack):
@@ -193,13 +189,11 @@ class Compose(Stack):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
+        self.services = SERVICES
         # The services' own users read what is mounted.
         folder.chmod(0o755)
-        self.environment["COMPOSE_PROJECT_NAME"] = f"compilewatch-verify-{os.getpid()}"
-
-    @property
-    def services(self) -> tuple[str, ...]:
-        return SERVICES
+        self.project = f"compilewatch-verify-{os.getpid()}"
+        self.environment["COMPOSE_PROJECT_NAME"] = self.project
 
     def up(self) -> None:
         self.run("scripts/stack_setup.sh")
@@ -212,62 +206,71 @@ class Compose(Stack):
         self.run("docker", "compose", "kill", "--signal", "KILL", service)
         if forget:
             self.run("docker", "compose", "rm", "--force", service)
-            project = self.environment["COMPOSE_PROJECT_NAME"]
-            self.run("docker", "volume", "rm", f"{project}_{service}")
+            self.run("docker", "volume", "rm", f"{self.project}_{service}")
 
     def listening(self) -> Iterator[tuple[str, str, int]]:
         for service in self.services:
-            for line in subprocess.run(
-                ["docker", "compose", "ps", "--format", "{{.Ports}}", service],
-                cwd=self.checkout,
-                env=self.environment,
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout.split(","):
+            ports = self.run("docker", "compose", "ps", "--format", "{{.Ports}}", service)
+            for line in ports.split(","):
                 published, arrow, _ = line.strip().partition("->")
                 if arrow:
                     address, _, port = published.rpartition(":")
                     yield service, address, int(port)
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that nothing listens on now, all different.
+def answered(service: str, answer: requests.Response) -> requests.Response:
+    """The answer of a service, if it is a good one. Raises CheckError with its words."""
+    if not answer.ok:
+        raise CheckError(f"{service} answers {answer.status_code}: {answer.text[:200].strip()}")
+    return answer
 
-    They are below those that Linux gives to connections (ip_local_port_range, from 32768), so that
-    no connection takes the port of a service that is stopped and started again.
+
+USER, BUCKET = "verify-stack", "runs"
+
+
+@contextmanager
+def minio(folder: Path) -> Iterator[tuple[dict[str, str], Callable[[], dict[str, int]]]]:
+    """A MinIO with an empty bucket. Raises CheckError where it does not start.
+
+    Yields what compilewatch needs to send runs there, and the sizes of objects by key.
     """
-    found: list[int] = []
-    for port in random.sample(range(10_000, 32_000), k=22_000):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            found.append(port)
-        if len(found) == count:
-            return found
-    raise CheckError(f"only {len(found)} of {count} ports between 10000 and 32000 are free")
+    port, console = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    keys = {"aws_access_key_id": USER, "aws_secret_access_key": USER}
+    client: Any = boto3.client(
+        "s3",
+        endpoint_url=f"http://{port}",
+        region_name="us-east-1",
+        config=Config(s3={"addressing_style": "path"}),
+        **keys,
+    )
 
+    def ready() -> None:
+        try:
+            requests.get(f"http://{port}/minio/health/ready", timeout=5).raise_for_status()
+        except requests.RequestException:
+            raise CheckError("minio does not answer") from None
 
-def _family(process: int) -> Iterator[int]:
-    """A process and all that it started."""
-    yield process
-    for path in Path(f"/proc/{process}/task").glob("*/children"):
-        for child in path.read_text().split():
-            yield from _family(int(child))
+    def objects() -> dict[str, int]:
+        pages = client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET)
+        return {one["Key"]: one["Size"] for page in pages for one in page.get("Contents", ())}
 
-
-def listens_on(process: int) -> Iterator[tuple[str, int]]:
-    """Addresses and ports on which a process listens, from /proc (see proc(5))."""
-    sockets = set()
-    for path in Path(f"/proc/{process}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-            if (target := str(path.readlink())).startswith("socket:["):
-                sockets.add(target[8:-1])
-    for family, table in ((socket.AF_INET, "tcp"), (socket.AF_INET6, "tcp6")):
-        lines = Path(f"/proc/{process}/net/{table}").read_text().splitlines()[1:]
-        for fields in map(str.split, lines):
-            if fields[3] == "0A" and fields[9] in sockets:
-                address, port = fields[1].split(":")
-                # Words of four bytes, each in the machine's own order.
-                words = (address[at : at + 8] for at in range(0, len(address), 8))
-                packed = b"".join(bytes.fromhex(word)[::-1] for word in words)
-                yield socket.inet_ntop(family, packed), int(port, 16)
+    with subprocess.Popen(
+        ["minio", "server", "--address", port, "--console-address", console, folder / "minio"],
+        env={**os.environ, "MINIO_ROOT_USER": USER, "MINIO_ROOT_PASSWORD": USER},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        try:
+            until(60, ready)
+            client.create_bucket(Bucket=BUCKET)
+            settings = {"S3_URL": f"s3://{BUCKET}/kept", "S3_ENDPOINT_URL": f"http://{port}"}
+            yield (
+                (
+                    {name.upper(): value for name, value in keys.items()}
+                    | {"AWS_DEFAULT_REGION": "us-east-1"}
+                    | {f"COMPILEWATCH_{name}": value for name, value in settings.items()}
+                ),
+                objects,
+            )
+        finally:
+            process.terminate()
