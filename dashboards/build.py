@@ -5,8 +5,6 @@
 The folder's name is the folder in Grafana (`foldersFromFilesStructure` of the provisioning).
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

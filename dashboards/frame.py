@@ -1,7 +1,5 @@
 """The frame around the panels: ids, variables, links, and the grid."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import count
 

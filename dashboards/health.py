@@ -1,7 +1,5 @@
 """The monitor itself (does it run, is it published), and what became of research papers."""
 
-from __future__ import annotations
-
 from compilewatch.extras.papers.records import PipelineStage
 from dashboards import frame, panels
 from dashboards import queries as q

@@ -1,7 +1,5 @@
 """One model, and one reason of graph breaks: history, results, breaks and their lines, log."""
 
-from __future__ import annotations
-
 from compilewatch.records import Phase
 from dashboards import frame, panels
 from dashboards import queries as q

@@ -5,8 +5,6 @@ anybody. Externally shared dashboards take neither variables nor annotations of 
 would lead to pages that need a login, and logs hold more than the public should see.
 """
 
-from __future__ import annotations
-
 import json
 import re
 

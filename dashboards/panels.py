@@ -5,8 +5,6 @@ needs. Grafana's format: classic dashboards. A property that versions of Grafana
 is written under both names, as each version ignores the other's.
 """
 
-from __future__ import annotations
-
 import re
 import string
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Inference profiles: latency, throughput and memory, what graph breaks cost, what is slower."""
 
-from __future__ import annotations
-
 from dashboards import frame, panels
 from dashboards import queries as q
 from dashboards.queries import Json

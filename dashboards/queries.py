@@ -3,8 +3,6 @@
 docs/metrics.md and docs/events.md explain the metrics and labels.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The results of each target and the first that fails; the cost of compiling and its outliers."""
 
-from __future__ import annotations
-
 from dashboards import frame, panels
 from dashboards import queries as q
 from dashboards.overview import share_over_time

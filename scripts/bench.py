@@ -6,8 +6,6 @@
 Every figure is of complete commands, as a user runs them, in a fresh outputs folder.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import io

@@ -7,8 +7,6 @@ of stored runs. The addresses are the variables BUILD_URL and GRAFANA_URL; witho
 one, its link is left out.
 """
 
-from __future__ import annotations
-
 import html
 import json
 import os

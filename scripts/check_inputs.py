@@ -9,8 +9,6 @@ the architectures of `data/popularity.csv`, and the classes and architectures of
 other packages.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator

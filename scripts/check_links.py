@@ -3,8 +3,6 @@
 Addresses on the network are not requested. Exit status 1 if a link leads nowhere.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 import subprocess

@@ -11,8 +11,6 @@ the browser. The password is GRAFANA_PASSWORD, or the one that scripts/stack_set
 Exit status: 0 done; 1 a panel could not load, or a page asked another host.
 """
 
-from __future__ import annotations
-
 import argparse
 import base64
 import io

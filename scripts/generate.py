@@ -1,7 +1,5 @@
 """Writes the generated pages and schemas of docs/; --check only lists outdated ones (status 1)."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import json

@@ -10,8 +10,6 @@ profiles all numbers. A step whose environment is missing fails, unless it is le
 All steps take about an hour of two cores. The environments `libraries` and `xla` are needed.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

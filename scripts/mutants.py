@@ -7,8 +7,6 @@ code has moved on, and so must the line. Exit status 1 unless every one of them 
 line contains a WORD.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -5,8 +5,6 @@
     python -m scripts.profile_bench timer|itself|traced|option|waits
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import multiprocessing

@@ -1,7 +1,5 @@
 """What the benchmarks share: clocks, calls in turns, and figures beside their limits."""
 
-from __future__ import annotations
-
 import resource
 import time
 from collections.abc import Callable, Sequence

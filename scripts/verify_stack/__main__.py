@@ -1,7 +1,5 @@
 """Brings the stack up, runs, checks, and takes it down: see scripts/verify_stack.sh."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """What the services hold after runs, what they make of bad ones, and on which ports they listen."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

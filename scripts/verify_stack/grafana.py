@@ -1,7 +1,5 @@
 """Grafana's API: who may log in, and the data of every panel."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

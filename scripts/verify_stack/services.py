@@ -1,7 +1,5 @@
 """The services of a copy of the stack's files, on free ports, and the report on them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
