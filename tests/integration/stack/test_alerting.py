@@ -1,12 +1,9 @@
 """A regression, from the Pushgateway to a webhook, through the real services and the real rules."""
 
-from __future__ import annotations
-
 import json
 import os
 import queue
 import subprocess
-import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -44,20 +41,20 @@ def webhook() -> Iterator[tuple[str, queue.Queue[dict[str, Any]]]]:
         yield f"{url}/", received
 
 
-def push(gateway: str, regressed: int) -> None:
+GROUP = "/metrics/job/compilewatch/source/library/target/dynamo"
+
+
+def metrics(*regressed: str) -> bytes:
     """What the sink pushes of one target, as far as the alert reads it."""
-    body = (
-        "# TYPE compilewatch_regressed_models gauge\n"
-        f'compilewatch_regressed_models{{mode="eval"}} {regressed}\n'
-        "# TYPE compilewatch_regressed_since_timestamp_seconds gauge\n"
-    )
-    for name in ("BertModel", "BlipModel")[:regressed]:
+    lines = [
+        "# TYPE compilewatch_regressed_models gauge",
+        f'compilewatch_regressed_models{{mode="eval"}} {len(regressed)}',
+        "# TYPE compilewatch_regressed_since_timestamp_seconds gauge",
+    ]
+    for name in regressed:
         labels = f'model="{name}",family="bert",mode="eval",status="graph_break"'
-        body += f"compilewatch_regressed_since_timestamp_seconds{{{labels}}} {1e9 + len(name)}\n"
-    url = f"{gateway}/metrics/job/compilewatch/source/library/target/dynamo"
-    request = urllib.request.Request(url, data=body.encode(), method="PUT")
-    with urllib.request.urlopen(request, timeout=10) as answer:
-        assert answer.status == 200
+        lines.append(f"compilewatch_regressed_since_timestamp_seconds{{{labels}}} {len(name)}e8")
+    return "\n".join([*lines, ""]).encode()
 
 
 def replaced(text: str, changes: dict[str, str]) -> str:
@@ -67,47 +64,37 @@ def replaced(text: str, changes: dict[str, str]) -> str:
     return text
 
 
-def alertmanager_config(url: str) -> str:
-    """The stack's own, in a hurry."""
-    text = subprocess.run(
-        ["sh", STACK / "alertmanager" / "render.sh"],
-        env={"PATH": os.environ["PATH"], "ALERT_WEBHOOK_URL": url},
+def rendered(service: str, **environment: str) -> str:
+    return subprocess.run(
+        ["sh", STACK / service / "render.sh"],
+        env={"PATH": os.environ["PATH"], **environment},
         capture_output=True,
         text=True,
         check=True,
     ).stdout
+
+
+def alertmanager_config(url: str) -> str:
+    """The stack's own, in a hurry."""
+    text = rendered("alertmanager", ALERT_WEBHOOK_URL=url)
     return replaced(text, {"group_wait: 30s": "group_wait: 0s", "interval: 5m": "interval: 1s"})
 
 
-def prometheus_config(gateway: str, alertmanager: str, rules: Path) -> str:
-    folder = STACK / "prometheus"
-    text = subprocess.run(
-        ["sh", folder / "render.sh"],
-        env={"PATH": os.environ["PATH"], "GRAFANA_EXTERNAL_URL": GRAFANA, "RUNBOOK_URL": RUNBOOK},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    text += (folder / "scrape_pushgateway.yml").read_text()
-    return replaced(
-        text,
-        {
-            "pushgateway:9091": gateway.removeprefix("http://"),
-            "alertmanager:9093": alertmanager.removeprefix("http://"),
-            "/etc/prometheus/rules": str(rules),
-            "scrape_interval: 2m": "scrape_interval: 300ms",
-            "evaluation_interval: 1m": "evaluation_interval: 300ms",
-        },
-    )
-
-
-def hurried_rules(folder: Path) -> Path:
-    """The stack's own rules, which a test need not wait for."""
-    text = (STACK / "prometheus" / "rules" / "compilewatch.yml").read_text()
+def prometheus_config(folder: Path, gateway: str, alertmanager: str) -> str:
+    """The stack's own with its rules, in a hurry."""
+    rules = (STACK / "prometheus" / "rules" / "compilewatch.yml").read_text()
     (folder / "rules").mkdir()
-    text = replaced(text, {"keep_firing_for: 10m": "keep_firing_for: 1s"})
-    (folder / "rules" / "compilewatch.yml").write_text(text)
-    return folder / "rules"
+    hurried = replaced(rules, {"keep_firing_for: 10m": "keep_firing_for: 1s"})
+    (folder / "rules" / "compilewatch.yml").write_text(hurried)
+    text = rendered("prometheus", GRAFANA_EXTERNAL_URL=GRAFANA, RUNBOOK_URL=RUNBOOK)
+    changes = {
+        "pushgateway:9091": gateway.removeprefix("http://"),
+        "alertmanager:9093": alertmanager.removeprefix("http://"),
+        "/etc/prometheus/rules": str(folder / "rules"),
+        "scrape_interval: 2m": "scrape_interval: 300ms",
+        "evaluation_interval: 1m": "evaluation_interval: 300ms",
+    }
+    return replaced(text + (STACK / "prometheus" / "scrape_pushgateway.yml").read_text(), changes)
 
 
 @pytest.mark.matrix
@@ -121,12 +108,11 @@ def test_a_regression_reaches_the_webhook_and_so_does_its_end(
         services.pushgateway(tmp_path) as gateway,
         services.alertmanager(tmp_path, manager_file) as manager,
     ):
-        push(gateway.url, 2)
-        rules = hurried_rules(tmp_path)
-        prometheus_file.write_text(prometheus_config(gateway.url, manager.url, rules))
+        services.send(gateway, "PUT", GROUP, metrics("BertModel", "BlipModel"))
+        prometheus_file.write_text(prometheus_config(tmp_path, gateway.url, manager.url))
         with services.prometheus(tmp_path, prometheus_file):
             first = received.get(timeout=PATIENCE_SECONDS)
-            push(gateway.url, 0)
+            services.send(gateway, "PUT", GROUP, metrics())
             last = received.get(timeout=PATIENCE_SECONDS)
             while last["status"] != "resolved":
                 last = received.get(timeout=PATIENCE_SECONDS)

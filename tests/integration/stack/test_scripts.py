@@ -1,8 +1,5 @@
 """scripts/stack.sh and scripts/stack_setup.sh, run for real in a copy of what they read."""
 
-from __future__ import annotations
-
-import json
 import os
 import shutil
 import signal
@@ -10,87 +7,37 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 import urllib.error
-import urllib.parse
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from subprocess import CompletedProcess
 
 import pytest
+import requests
 
+from scripts.verify_stack.checks import queried
+from scripts.verify_stack.services import CheckError, Stack, until
 from tests import services
-from tests.sharing import free_port
-
-ROOT = Path(__file__).parents[3]
-PATIENCE_SECONDS = 60.0
-PORTS = (
-    "PUSHGATEWAY_PORT",
-    "PROMETHEUS_PORT",
-    "ALERTMANAGER_PORT",
-    "LOKI_PORT",
-    "ALLOY_PORT",
-    "ALLOY_PUSH_PORT",
-    "GRAFANA_PORT",
-)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stack:
-    """A checkout with free ports and a data folder of its own."""
-
-    root: Path
-    environment: dict[str, str]
-
-    @property
-    def data(self) -> Path:
-        return Path(self.environment["STACK_DATA"])
-
-    def run(
-        self, *arguments: str, script: str = "stack.sh", **environment: str
-    ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [self.root / "scripts" / script, *arguments],
-            env=self.environment | environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE_SECONDS * 2,
-        )
-
-    def url(self, service: str) -> str:
-        return f"http://127.0.0.1:{self.environment[f'{service.upper()}_PORT']}"
-
-    def process(self, service: str) -> int:
-        return int((self.data / f"{service}.pid").read_text().split()[0])
+def run(stack: Stack, *arguments: str, **environment: str) -> CompletedProcess[str]:
+    return stack.call("scripts/stack.sh", *arguments, **environment)
 
 
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[Stack]:
-    root = tmp_path / "my & check|out"
-    (root / "scripts").mkdir(parents=True)
-    for script in ("stack.sh", "stack_setup.sh"):
-        shutil.copy(ROOT / "scripts" / script, root / "scripts")
-    shutil.copytree(
-        ROOT / "stack", root / "stack", ignore=shutil.ignore_patterns("secrets", "own.yml")
-    )
-    shutil.copy(ROOT / ".env.example", root)
-    (root / "outputs").mkdir()
-    (root / "outputs").chmod(0o777)
-    scrape = root / "stack" / "prometheus" / "scrape_pushgateway.yml"
+    """A checkout with free ports and data of its own, before its first set-up."""
+    stack = Stack(tmp_path, "my & check|out")
+    stack.environment["HOME"] = str(tmp_path)
+    stack.outputs.chmod(0o777)
+    (stack.checkout / ".env").unlink()
+    scrape = stack.checkout / "stack" / "prometheus" / "scrape_pushgateway.yml"
     text = scrape.read_text()
     assert "scrape_interval: 2m" in text
     scrape.write_text(text.replace("scrape_interval: 2m", "scrape_interval: 300ms"))
-    environment = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(tmp_path),
-        "STACK_DATA": str(tmp_path / "data"),
-    } | {name: str(free_port()) for name in PORTS}
-    made = Stack(root=root, environment=environment)
-    yield made
-    made.run("down")
+    yield stack
+    run(stack, "down")
 
 
 @pytest.fixture
@@ -101,116 +48,90 @@ def debian(stack: Stack) -> Stack:
     return stack
 
 
-def answers(stack: Stack, expression: str) -> list[Any]:
-    query = urllib.parse.urlencode({"query": expression})
-    url = f"{stack.url('prometheus')}/api/v1/query?{query}"
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        return list(json.load(answer)["data"]["result"])
-
-
 @pytest.mark.services
-def test_what_is_pushed_can_be_queried_and_down_ends_what_up_began(debian: Stack) -> None:
-    up = debian.run("up")
+def test_what_up_began_is_queried_survives_a_kill_and_is_ended_by_down(debian: Stack) -> None:
+    up = run(debian, "up")
     assert up.returncode == 0, up.stderr
     assert f"COMPILEWATCH_PUSHGATEWAY_URL={debian.url('pushgateway')}" in up.stdout
-
-    body = b"# TYPE compilewatch_coverage_ratio gauge\ncompilewatch_coverage_ratio 0.5\n"
+    body = "# TYPE compilewatch_coverage_ratio gauge\ncompilewatch_coverage_ratio 0.5\n"
     group = "/metrics/job/compilewatch/source/library/target/dynamo"
-    request = urllib.request.Request(debian.url("pushgateway") + group, data=body, method="PUT")
-    urllib.request.urlopen(request, timeout=10).close()
-    until = time.monotonic() + PATIENCE_SECONDS
-    while not (found := answers(debian, "compilewatch_coverage_ratio")):
-        assert time.monotonic() < until, "never scraped"
-        time.sleep(0.1)
-    assert found[0]["value"][1] == "0.5"
+    requests.put(debian.url("pushgateway") + group, data=body, timeout=10).raise_for_status()
+
+    def scraped() -> list[dict[str, dict[str, str]]]:
+        if found := queried(debian, "compilewatch_coverage_ratio"):
+            return found
+        raise CheckError("never scraped")
+
     # The group's own labels, and none of the scrape.
-    assert found[0]["metric"] == {
-        "__name__": "compilewatch_coverage_ratio",
-        "job": "compilewatch",
-        "source": "library",
-        "target": "dynamo",
-    }
-
+    labels = {"job": "compilewatch", "source": "library", "target": "dynamo"}
+    (series,) = until(60, scraped)
+    assert series["value"][1] == "0.5"
+    assert series["metric"] == {"__name__": "compilewatch_coverage_ratio", **labels}
     # Links in notifications name the loopback address, or what is set, and not the host.
-    flags = debian.url("prometheus") + "/api/v1/status/flags"
-    with urllib.request.urlopen(flags, timeout=10) as answer:
-        assert json.load(answer)["data"]["web.external-url"] == f"{debian.url('prometheus')}/"
-    process = Path(f"/proc/{debian.process('alertmanager')}/cmdline").read_text().split("\0")
-    assert f"--web.external-url={debian.url('alertmanager')}/" in process
-
-    with urllib.request.urlopen(debian.url("prometheus") + "/api/v1/rules", timeout=10) as answer:
-        assert len(json.load(answer)["data"]["groups"]) == 4
-
-    status = debian.run("status")
+    flags = debian.get("prometheus", "/api/v1/status/flags").json()["data"]
+    assert flags["web.external-url"] == f"{debian.url('prometheus')}/"
+    command = Path(f"/proc/{debian.process('alertmanager')}/cmdline").read_text().split("\0")
+    assert f"--web.external-url={debian.url('alertmanager')}/" in command
+    assert len(debian.get("prometheus", "/api/v1/rules").json()["data"]["groups"]) == 4
+    status = run(debian, "status")
     assert status.returncode == 0
     assert f"prometheus: {debian.url('prometheus')}, process" in status.stdout
-    down = debian.run("down")
-    assert down.returncode == 0
-    for name in ("pushgateway", "alertmanager", "prometheus"):
-        with pytest.raises(urllib.error.URLError):
-            urllib.request.urlopen(debian.url(name), timeout=10)
-    assert not list(debian.data.glob("*.pid"))
-    assert debian.run("status").returncode == 3
 
-
-@pytest.mark.services
-def test_a_killed_service_is_named_and_started_again_alone(debian: Stack) -> None:
-    assert debian.run("up").returncode == 0
     kept = debian.process("prometheus")
-    os.kill(debian.process("pushgateway"), signal.SIGKILL)
-    status = debian.run("status")
+    debian.kill("pushgateway")
+    status = run(debian, "status")
     assert status.returncode == 3
     assert "pushgateway: died" in status.stdout
-    again = debian.run("up")
+    again = run(debian, "up")
     assert again.returncode == 0
     assert f"pushgateway on {debian.url('pushgateway')}" in again.stdout
     assert f"prometheus already runs on {debian.url('prometheus')}" in again.stdout
     assert debian.process("prometheus") == kept
 
+    assert run(debian, "down").returncode == 0
+    for name in ("pushgateway", "alertmanager", "prometheus"):
+        with pytest.raises(urllib.error.URLError):
+            urllib.request.urlopen(debian.url(name), timeout=10)
+    assert not list(debian.data.glob("*.pid"))
+    assert run(debian, "status").returncode == 3
+
 
 @pytest.mark.services
-def test_a_port_that_a_stranger_has_stops_everything_before_it_starts(debian: Stack) -> None:
+def test_a_start_that_fails_leaves_nothing_running(debian: Stack) -> None:
+    port = debian.ports["prometheus"]
     with socket.socket() as stranger:
-        stranger.bind(("127.0.0.1", int(debian.environment["PROMETHEUS_PORT"])))
+        stranger.bind(("127.0.0.1", port))
         stranger.listen()
-        refused = debian.run("up")
+        refused = run(debian, "up")
     assert refused.returncode == 2
     assert refused.stderr == (
-        f"stack: prometheus's port {debian.environment['PROMETHEUS_PORT']} is taken by another"
-        " program: end that, or set PROMETHEUS_PORT\n"
+        f"stack: prometheus's port {port} is taken by another program: end that, or set "
+        "PROMETHEUS_PORT\n"
     )
     assert not list(debian.data.glob("*.pid"))
-
-
-@pytest.mark.services
-def test_a_service_that_cannot_start_takes_the_others_of_this_start_along(debian: Stack) -> None:
-    (debian.root / "stack" / "prometheus" / "rules" / "broken.yml").write_text("groups: 1\n")
-    failed = debian.run("up")
+    (debian.checkout / "stack" / "prometheus" / "rules" / "broken.yml").write_text("groups: 1\n")
+    failed = run(debian, "up")
     assert failed.returncode == 1
     assert failed.stderr.startswith("stack: prometheus ended during its start: ")
     assert failed.stderr.count("\n") == 1
     assert not list(debian.data.glob("*.pid"))
-    assert "alertmanager: stopped" in debian.run("status").stdout
+    assert "alertmanager: stopped" in run(debian, "status").stdout
 
 
-def test_a_process_id_that_is_by_now_another_process_is_left_alone(stack: Stack) -> None:
+def test_a_file_of_a_process_that_is_another_one_or_cut_short_harms_nobody(stack: Stack) -> None:
+    stack.data.mkdir()
     with subprocess.Popen(["sleep", "60"]) as stranger:
-        stack.data.mkdir()
         (stack.data / "prometheus.pid").write_text(f"{stranger.pid} 1\n")
-        down = stack.run("down")
+        down = run(stack, "down")
         assert (down.returncode, down.stdout) == (0, "")
         assert stranger.poll() is None
-        stranger.kill()
+        stranger.send_signal(signal.SIGKILL)
     assert not list(stack.data.glob("*.pid"))
-
-
-@pytest.mark.parametrize("damage", ["", "\n", "12", "x y z", "0 1"])
-def test_a_process_file_cut_short_is_no_obstacle(stack: Stack, damage: str) -> None:
-    stack.data.mkdir()
-    (stack.data / "pushgateway.pid").write_text(damage)
-    assert "pushgateway: died" in stack.run("status").stdout
-    assert stack.run("down").returncode == 0
-    assert not list(stack.data.glob("*.pid"))
+    for damage in ("", "\n", "12", "x y z", "0 1"):
+        (stack.data / "pushgateway.pid").write_text(damage)
+        assert "pushgateway: died" in run(stack, "status").stdout
+        assert run(stack, "down").returncode == 0
+        assert not list(stack.data.glob("*.pid"))
 
 
 # Answers 200 to everything on the port that its arguments or environment name.
@@ -241,27 +162,26 @@ def test_with_loki_alloy_and_grafana_on_path_alloy_collects_and_prometheus_does_
     for name in ("loki", "alloy", "grafana"):
         (programs / name).write_text(FAKE.format(python=sys.executable))
         (programs / name).chmod(0o755)
-    alloy = debian.root / "alloy"
-    (alloy / "sinks").mkdir(parents=True)
+    alloy = debian.checkout / "alloy"
     (alloy / "config.alloy").write_text('"pushgateway:9091" "/data/outputs/x" "0.0.0.0" = 3500\n')
     (alloy / "sinks" / "local.alloy").write_text('"http://prometheus:9090" "http://loki:3100"\n')
     path = f"{programs}:{os.environ['PATH']}"
-    up = debian.run("up", PATH=path)
+    up = run(debian, "up", PATH=path)
     assert up.returncode == 0, up.stderr + up.stdout
     assert "stack: no " not in up.stdout
-    assert debian.run("status", PATH=path).returncode == 0
+    assert run(debian, "status", PATH=path).returncode == 0
     assert "scrape_configs" not in (debian.data / "prometheus" / "prometheus.yml").read_text()
     config = (debian.data / "alloy" / "etc" / "config.alloy").read_text()
     assert config == (
-        f'"{debian.url("pushgateway").removeprefix("http://")}" "{debian.root}/outputs/x"'
-        f' "127.0.0.1" = {debian.environment["ALLOY_PUSH_PORT"]}\n'
+        f'"{debian.url("pushgateway").removeprefix("http://")}" "{debian.outputs}/x"'
+        f' "127.0.0.1" = {debian.ports["alloy_push"]}\n'
     )
     sink = (debian.data / "alloy" / "etc" / "sink.alloy").read_text()
     assert sink == f'"{debian.url("prometheus")}" "{debian.url("loki")}"\n'
-    assert f"{debian.data}/loki" in debian.run("logs", "loki").stdout
-    assert debian.url("prometheus") in debian.run("logs", "grafana").stdout
+    assert f"{debian.data}/loki" in run(debian, "logs", "loki").stdout
+    assert debian.url("prometheus") in run(debian, "logs", "grafana").stdout
     # Made for Grafana on its first start.
-    assert (debian.root / "stack" / "secrets" / "grafana_admin_password").stat().st_size == 24
+    assert len(debian.password()) == 24
 
 
 def test_what_is_not_installed_is_named_with_what_follows(stack: Stack, tmp_path: Path) -> None:
@@ -271,7 +191,7 @@ def test_what_is_not_installed_is_named_with_what_follows(stack: Stack, tmp_path
         found = shutil.which(tool)
         assert found
         (tools / tool).symlink_to(found)
-    up = stack.run("up", PATH=str(tools))
+    up = run(stack, "up", PATH=str(tools))
     assert up.returncode == 0
     assert up.stdout.splitlines()[0] == (
         "stack: no pushgateway: runs cannot push metrics (apt install prometheus-pushgateway)"
@@ -279,26 +199,30 @@ def test_what_is_not_installed_is_named_with_what_follows(stack: Stack, tmp_path
     assert up.stdout.count("stack: no ") == 6
 
 
-@pytest.mark.parametrize("arguments", [(), ("start",), ("logs",), ("logs", "nothing")])
-def test_wrong_use_is_one_line(stack: Stack, arguments: tuple[str, ...]) -> None:
-    wrong = stack.run(*arguments)
-    assert (wrong.returncode, wrong.stdout, wrong.stderr.count("\n")) == (2, "", 1)
+def test_wrong_use_is_one_line_and_the_environment_wins_over_the_file(stack: Stack) -> None:
+    for arguments in ((), ("start",), ("logs",), ("logs", "nothing")):
+        wrong = run(stack, *arguments)
+        assert (wrong.returncode, wrong.stdout, wrong.stderr.count("\n")) == (2, "", 1)
+    refused = stack.call("scripts/stack_setup.sh", "clowd")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert not (stack.checkout / ".env").exists()
+    (stack.checkout / ".env").write_text("# a comment\nSTACK_DATA='elsewhere'\nPATH=/nowhere\n")
+    assert "pushgateway: " in run(stack, "status").stdout
+    assert not (stack.checkout / "elsewhere").exists()
 
 
 def setup(stack: Stack, *arguments: str) -> str:
-    done = stack.run(*arguments, script="stack_setup.sh")
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return stack.run("scripts/stack_setup.sh", *arguments)
 
 
 def settings(stack: Stack) -> dict[str, str]:
-    lines = (stack.root / ".env").read_text().splitlines()
+    lines = (stack.checkout / ".env").read_text().splitlines()
     return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
 
 
 def test_setup_makes_a_password_once_and_prints_it_once(stack: Stack) -> None:
     first = setup(stack)
-    secret = stack.root / "stack" / "secrets" / "grafana_admin_password"
+    secret = stack.checkout / "stack" / "secrets" / "grafana_admin_password"
     password = secret.read_text()
     assert len(password) == 24
     assert password.isalnum()
@@ -307,9 +231,8 @@ def test_setup_makes_a_password_once_and_prints_it_once(stack: Stack) -> None:
     of_jenkins = secret.with_name("jenkins_admin_password")
     assert of_jenkins.read_text().strip() in first
     # Others cannot reach the file, which Grafana's user must be able to read once it is mounted.
-    assert stat.S_IMODE(secret.parent.stat().st_mode) == 0o700
-    assert stat.S_IMODE(secret.stat().st_mode) == 0o644
-    assert stat.S_IMODE((stack.root / ".env").stat().st_mode) == 0o600
+    modes = {secret.parent: 0o700, secret: 0o644, stack.checkout / ".env": 0o600}
+    assert {path: stat.S_IMODE(path.stat().st_mode) for path in modes} == modes
     again = setup(stack)
     assert password not in again
     assert of_jenkins.read_text().strip() not in again
@@ -317,21 +240,17 @@ def test_setup_makes_a_password_once_and_prints_it_once(stack: Stack) -> None:
 
 
 def test_setup_turns_to_grafana_cloud_and_back_and_leaves_the_rest(stack: Stack) -> None:
-    (stack.root / "alloy").mkdir()
-    (stack.root / "alloy" / "env.secrets.example").write_text("PROM_URL=\n")
+    (stack.checkout / "alloy" / "env.secrets.example").write_text("PROM_URL=\n")
     setup(stack)
-    env = stack.root / ".env"
+    env = stack.checkout / ".env"
     changed = env.read_text().replace(
         "COMPOSE_PROFILES=local,jenkins", "COMPOSE_PROFILES=local,jenkins,ci"
     )
     env.write_text(changed + "GRAFANA_PORT=4000\n")
     assert "fill in alloy/env.secrets" in setup(stack, "cloud")
-    assert settings(stack) == {
-        "COMPOSE_PROFILES": "jenkins,ci",
-        "ALLOY_SINK": "cloud",
-        "GRAFANA_PORT": "4000",
-    }
-    secrets = stack.root / "alloy" / "env.secrets"
+    cloud = {"COMPOSE_PROFILES": "jenkins,ci", "ALLOY_SINK": "cloud", "GRAFANA_PORT": "4000"}
+    assert settings(stack) == cloud
+    secrets = stack.checkout / "alloy" / "env.secrets"
     assert stat.S_IMODE(secrets.stat().st_mode) == 0o600
     secrets.write_text("PROM_URL=mine\n")
     setup(stack, "cloud")
@@ -344,7 +263,7 @@ def test_setup_turns_to_grafana_cloud_and_back_and_leaves_the_rest(stack: Stack)
 
 
 def test_setup_opens_outputs_for_the_agent_or_says_how(stack: Stack) -> None:
-    outputs = stack.root / "outputs"
+    outputs = stack.outputs
     outputs.chmod(0o755)
     if os.getuid() == 0:
         setup(stack)
@@ -352,38 +271,22 @@ def test_setup_opens_outputs_for_the_agent_or_says_how(stack: Stack) -> None:
         os.chown(outputs, 4242, 4242)
     elif os.getuid() == 1000:
         outputs.chmod(0o555)
-    refused = stack.run(script="stack_setup.sh")
+    refused = stack.call("scripts/stack_setup.sh")
     assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
     assert f"(user 1000) cannot write to {outputs}" in refused.stderr
     assert f"setfacl -R -m u:1000:rwX,d:u:1000:rwX {outputs}" in refused.stderr
-    env = stack.root / ".env"
+    env = stack.checkout / ".env"
     env.write_text(env.read_text().replace("local,jenkins", "local"))
     setup(stack)
 
 
-def test_setup_rejects_what_it_does_not_know(stack: Stack) -> None:
-    refused = stack.run("clowd", script="stack_setup.sh")
-    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
-    assert not (stack.root / ".env").exists()
-
-
-def test_settings_come_from_the_file_and_the_environment_wins(stack: Stack) -> None:
-    (stack.root / ".env").write_text("# a comment\nSTACK_DATA='elsewhere'\nPATH=/nowhere\n")
-    assert "pushgateway: " in stack.run("status").stdout
-    assert not (stack.root / "elsewhere").exists()
-
-
 def test_the_runbook_is_where_the_clone_comes_from(stack: Stack) -> None:
-    def git(*arguments: str) -> None:
-        subprocess.run(["git", *arguments], cwd=stack.root, check=True, capture_output=True)
-
-    git("init")
-    git("remote", "add", "origin", "git@git.example.org:team/compilewatch.git")
-    made = stack.run("local", script="stack_setup.sh")
-    assert made.returncode == 0, made.stderr
+    stack.run("git", "init")
+    stack.run("git", "remote", "add", "origin", "git@git.example.org:team/compilewatch.git")
+    setup(stack, "local")
     page = "https://git.example.org/team/compilewatch/blob/HEAD/docs/alerts.md"
-    assert f"RUNBOOK_URL={page}\n" in (stack.root / ".env").read_text()
+    assert settings(stack)["RUNBOOK_URL"] == page
     # What a person has set stays.
-    git("remote", "set-url", "origin", "https://user:secret@other.example.org/x.git")
-    stack.run(script="stack_setup.sh")
-    assert f"RUNBOOK_URL={page}\n" in (stack.root / ".env").read_text()
+    stack.run("git", "remote", "set-url", "origin", "https://user:secret@other.example.org/x.git")
+    setup(stack)
+    assert settings(stack)["RUNBOOK_URL"] == page
