@@ -4,14 +4,13 @@ The runs are recorded ones: `library`, with everything that can occur, compared 
 cut short; `manifest`, whole and never compared.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import time
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -132,54 +131,61 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
             yield started
 
 
-def answer(prometheus: Service, query: reading.Query, choice: dict[str, str]) -> list[Any]:
+def answer(prometheus: Service, query: reading.Query, **choice: str) -> list[Any]:
     """As Grafana asks: now for numbers and tables, over a range for trends."""
-    now = time.time()
     # What came a second ago is no change, but all is new since an hour.
     expr = query.expr.replace("offset $__interval", "offset 1h")
-    given = {"query": reading.filled(expr, **choice)}
-    kind = "query"
-    if not query.instant:
-        kind = "query_range"
-        given |= {"start": str(now - 30), "end": str(now), "step": reading.INTERVALS["$__interval"]}
+    if query.instant:
+        return asked(prometheus, expr, choice=choice)
+    now = time.time()
+    step = reading.INTERVALS["$__interval"]
+    times = {"start": str(now - 30), "end": str(now), "step": step}
+    return asked(prometheus, expr, "query_range", times, choice)
+
+
+def asked(
+    prometheus: Service,
+    expr: str,
+    kind: str = "query",
+    times: Mapping[str, str] | None = None,
+    choice: Mapping[str, str] = MappingProxyType({}),
+) -> list[Any]:
+    given = {"query": reading.filled(expr, **choice), **(times or {})}
     path = f"/api/v1/{kind}?{urllib.parse.urlencode(given)}"
     result: list[Any] = json.loads(prometheus.get(path))["data"]["result"]
     return result
 
 
-@pytest.mark.parametrize("query", [*reading.queries("prometheus"), *reading.around()], ids=str)
-def test_a_query_has_data(prometheus: Service, query: reading.Query) -> None:
-    found = [series for choice in CHOICES for series in answer(prometheus, query, choice)]
-    assert bool(found) == ((query.uid, query.where) not in NO_ANSWER), query.expr
-
-
-def asked(prometheus: Service, expr: str) -> list[Any]:
-    """What a query says now."""
-    path = f"/api/v1/query?{urllib.parse.urlencode({'query': reading.filled(expr)})}"
-    result: list[Any] = json.loads(prometheus.get(path))["data"]["result"]
-    return result
-
-
-def number(prometheus: Service, title: str, **choice: str) -> list[tuple[dict[str, str], float]]:
-    """What the first query of a panel of the overview answers."""
-    query = next(
+def titled(title: str, part: str = "", uid: str = "compilewatch-overview") -> reading.Query:
+    """The first query of a panel that contains a text."""
+    return next(
         one
         for one in reading.queries("prometheus")
-        if one.where == title and one.uid == "compilewatch-overview"
+        if (one.uid, one.where) == (uid, title) and part in one.expr
     )
-    found = answer(prometheus, query, choice)
+
+
+def number(prometheus: Service, title: str) -> list[tuple[dict[str, str], float]]:
+    """What the first query of a panel of the overview answers."""
+    found = answer(prometheus, titled(title))
     return [(series["metric"], float(series["value"][1])) for series in found]
 
 
+def test_every_query_has_data(prometheus: Service) -> None:
+    empty = {
+        (query.uid, query.where)
+        for query in (*reading.queries("prometheus"), *reading.around())
+        if not any(answer(prometheus, query, **choice) for choice in CHOICES)
+    }
+    assert empty == set(NO_ANSWER)
+
+
 def test_a_run_that_was_never_compared_has_no_changes_and_not_none(prometheus: Service) -> None:
-    for ref in ("A", "B"):
-        both = next(
-            q.expr
-            for q in reading.queries("prometheus")
-            if (q.where, q.ref) == ("Worse and better", ref)
-        )
-        compared = both.replace('source=~"$source"', 'source="manifest"')
-        assert both != compared
+    both = [q.expr for q in reading.queries("prometheus") if q.where == "Worse and better"]
+    assert len(both) == 2
+    for expr in both:
+        compared = expr.replace('source=~"$source"', 'source="manifest"')
+        assert expr != compared
         assert asked(prometheus, compared) == []
     assert number(prometheus, "Worse and better") == [({}, 1.0)]
 
@@ -194,42 +200,36 @@ def test_only_a_complete_run_has_a_last_success(prometheus: Service) -> None:
         ("inductor", "eval"),
     }
     assert min(age for _, age in found) > STALE_SECONDS
-    stale = next(q for q in reading.queries("prometheus") if q.where == "Runs" and q.ref == "A")
-    answered = answer(prometheus, stale, {})
+    stale = titled("Runs", "> bool", "compilewatch-health")
+    answered = answer(prometheus, stale)
     assert {series["metric"]["source"] for series in answered} == {"manifest"}
     assert {series["value"][1] for series in answered} == {"1"}
 
 
 def test_the_share_is_passes_of_verdicts_and_zero_where_nothing_passes(prometheus: Service) -> None:
     found = number(prometheus, "Models without graph breaks")
-    shares = {(labels["target"], labels["mode"]): value for labels, value in found}
-    counted = asked(prometheus, 'sum by (target, mode) (compilewatch_results{status="pass"})')
-    passed = {(s["metric"]["target"], s["metric"]["mode"]): float(s["value"][1]) for s in counted}
-    verdicts = asked(prometheus, "sum by (target, mode) (compilewatch_verdicts)")
-    totals = {
-        (one["metric"]["target"], one["metric"]["mode"]): float(one["value"][1]) for one in verdicts
-    }
-    assert shares == {key: passed.get(key, 0.0) / total for key, total in totals.items()}
-    for labels, _ in found:
-        key = labels["target"], labels["mode"]
-        # What a tile is called: 19 of 25.
-        assert (labels["part"], labels["whole"]) == (
-            str(int(passed.get(key, 0))),
-            str(int(totals[key])),
+    by = "sum by (target, mode)"
+    passed, verdicts = (
+        {(s["metric"]["target"], s["metric"]["mode"]): float(s["value"][1]) for s in counted}
+        for counted in (
+            asked(prometheus, f'{by} (compilewatch_results{{status="pass"}})'),
+            asked(prometheus, f"{by} (compilewatch_verdicts)"),
         )
-    nothing = share().expr.replace('status="pass"', 'status="none"')
+    )
+    assert len(found) == len(verdicts)
+    for labels, value in found:
+        key = labels["target"], labels["mode"]
+        part, whole = passed.get(key, 0.0), verdicts[key]
+        assert value == part / whole
+        # What a tile is called: 19 of 25.
+        assert (labels["part"], labels["whole"]) == (str(int(part)), str(int(whole)))
+    share = titled("Models without graph breaks").expr
+    nothing = share.replace('status="pass"', 'status="none"')
     assert {series["value"][1] for series in asked(prometheus, nothing)} == {"0"}
 
 
-def share() -> reading.Query:
-    return next(
-        q for q in reading.queries("prometheus") if q.where == "Models without graph breaks"
-    )
-
-
 def test_models_that_do_not_pass_come_first_and_every_cell_is_a_state(prometheus: Service) -> None:
-    query = next(q for q in reading.queries("prometheus") if q.where == "Models by target")
-    states = [int(float(s["value"][1])) for s in answer(prometheus, query, {})]
+    states = [int(value) for _, value in number(prometheus, "Models by target")]
     assert states == sorted(states, reverse=True)
     assert set(states) <= set(range(1, len(STATES) + 1))
     assert {STATES[0].status, STATES[-1].status} <= {STATES[code - 1].status for code in states}
@@ -245,30 +245,20 @@ def test_the_model_page_opens_with_one_that_does_not_pass(prometheus: Service) -
 
 
 def test_zero_breaks_are_zero_where_a_model_passes(prometheus: Service) -> None:
-    query = next(
-        q
-        for q in reading.queries("prometheus")
-        if q.where == "Now" and "compile_breaks_total" in q.expr
-    )
-    found = answer(prometheus, query, {"model": "team/0"})
+    query = titled("Now", "compile_breaks_total", "compilewatch-model")
+    found = answer(prometheus, query, model="team/0")
     assert {series["value"][1] for series in found} == {"0"}
 
 
 def test_every_reason_has_a_page_to_read(prometheus: Service) -> None:
-    query = next(q for q in reading.queries("prometheus") if q.where == "All reasons")
-    hints = {
-        series["metric"]["reason"]: series["metric"]["hint"]
-        for series in answer(prometheus, query, {})
-    }
+    found = answer(prometheus, titled("All reasons", uid="compilewatch-reasons"))
+    hints = {series["metric"]["reason"]: series["metric"]["hint"] for series in found}
     assert hints.pop("GB0170 Data-dependent branching") == "gb/gb0170.html"
     assert set(hints.values()) == {"index.html"}
 
 
 def test_variables_offer_what_was_published(prometheus: Service) -> None:
-    matched = urllib.parse.urlencode({"match[]": reading.filled(around_of("variable source").expr)})
+    offered = next(one for one in reading.around() if one.where == "variable source")
+    matched = urllib.parse.urlencode({"match[]": reading.filled(offered.expr)})
     path = f"/api/v1/label/source/values?{matched}"
     assert json.loads(prometheus.get(path))["data"] == ["library", "manifest"]
-
-
-def around_of(where: str) -> reading.Query:
-    return next(one for one in reading.around() if one.where == where)

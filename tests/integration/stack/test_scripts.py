@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
 import requests
@@ -21,7 +22,7 @@ from scripts.verify_stack.services import CheckError, Stack, until
 from tests import services
 
 
-def run(stack: Stack, *arguments: str, **environment: str) -> CompletedProcess[str]:
+def run(stack: Stack, *arguments: str, **environment: Any) -> CompletedProcess[str]:
     return stack.call("scripts/stack.sh", *arguments, **environment)
 
 
@@ -57,7 +58,7 @@ def test_what_up_began_is_queried_survives_a_kill_and_is_ended_by_down(debian: S
     group = "/metrics/job/compilewatch/source/library/target/dynamo"
     requests.put(debian.url("pushgateway") + group, data=body, timeout=10).raise_for_status()
 
-    def scraped() -> list[dict[str, dict[str, str]]]:
+    def scraped() -> list[dict[str, Any]]:
         if found := queried(debian, "compilewatch_coverage_ratio"):
             return found
         raise CheckError("never scraped")

@@ -140,7 +140,8 @@ def test_a_panel_that_claims_something_without_its_source_is_a_fault(
 
     refused = {"error": "connection refused"}
     assert checked(refused) == "8 panels"
-    for answer in (ROWS, {"frames": []}):
+    empty: dict[str, Any] = {"frames": []}
+    for answer in (ROWS, empty):
         with pytest.raises(CheckError, match="has an answer"):
             checked(answer)
     monkeypatch.setattr(grafana, "NEUTRAL", "another text")
