@@ -1,4 +1,4 @@
-"""Small modules whose graph breaks are known: what they do to Dynamo is pinned in `CASES`.
+"""Small modules whose graph breaks are known: what each does to Dynamo is pinned in its `case`.
 
 A comment `# break: NAME` marks the line that a break is reported at. Counts, graphs and the
 `fullgraph` verdict are those of torch itself: `plain_torch.py` beside this file asks a plain
@@ -12,8 +12,9 @@ import logging
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,25 +23,120 @@ log = logging.getLogger(__name__)
 LOCK = threading.Lock()
 
 
+@dataclass(frozen=True)
+class Known:
+    """One break. Unless they are given, the mark of its line and the function are the model's."""
+
+    code: str
+    mark: str = ""
+    function: str = ""
+    occurrences: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """`graphs` counts those that reach the backend; `fullgraph` is the verdict of torch.
+
+    `untraced` breaks (of those in `breaks`) are not in torch's structured trace, though its
+    counters prove them; `restarted` reports in the trace speak of a break that another report of
+    the same compile speaks of. `needs_real`: fake tensors give no answer.
+    `later` are the breaks of a second call.
+    """
+
+    build: Callable[[], nn.Module]
+    name: str
+    graphs: int
+    breaks: tuple[Known, ...]
+    later: tuple[Known, ...]
+    fullgraph: bool
+    refusal: str | None
+    untraced: int = 0
+    restarted: int = 0
+    needs_real: bool = False
+
+
+CASES: list[Case] = []
+
+Forward = Callable[..., Tensor | None]
+
+
+def case(
+    graphs: int,
+    *breaks: str | Known,
+    later: str | None = None,
+    fullgraph: bool | None = None,
+    refusal: str | None = None,
+    **figures: Any,
+) -> Callable[[Any], Any]:
+    """Add a case for a class, or for a function that is the `forward` of one.
+
+    A break is its code where all else is the model's. Unless said otherwise, torch rejects a model
+    with breaks for the first of them.
+    """
+
+    def add(model: Any) -> Any:
+        is_class = isinstance(model, type)
+        name, function = model.__name__, "forward" if is_class else model.__name__
+
+        def known(each: str | Known) -> Known:
+            each = Known(each) if isinstance(each, str) else each
+            return replace(each, mark=each.mark or name, function=each.function or function)
+
+        accepted = not breaks if fullgraph is None else fullgraph
+        met = tuple(map(known, breaks))
+        CASES.append(
+            Case(
+                build=model if is_class else module_of(model),
+                name=name,
+                graphs=graphs,
+                breaks=met,
+                later=(known(later),) if later else (),
+                fullgraph=accepted,
+                refusal=None if accepted else refusal or met[0].code,
+                **figures,
+            )
+        )
+        return model
+
+    return add
+
+
+def line_of(mark: str) -> int:
+    """The line of this file that bears `# break: MARK`."""
+    lines = Path(__file__).read_text().splitlines()
+    (line,) = [at for at, text in enumerate(lines, 1) if text.endswith(f"# break: {mark}")]
+    return line
+
+
+def module_of(forward: Forward) -> Callable[[], nn.Module]:
+    """A class whose `forward` is the function itself, so that no call stands in between."""
+    return type(forward.__name__, (nn.Module,), {"forward": forward})
+
+
+@case(1)
 def whole(self: nn.Module, x: Tensor) -> Tensor:
     return torch.relu(x + 1) * 2
 
 
+@case(0)
 def no_operations(self: nn.Module, x: Tensor) -> Tensor:
     return x
 
 
-@torch.compiler.disable  # break: left_alone
+@case(0, "GB0099")  # break: left_alone
+@torch.compiler.disable
 def left_alone(self: nn.Module, x: Tensor) -> Tensor:
     return x + 1
 
 
+@case(2, "GB0124", fullgraph=True)
 def item(self: nn.Module, x: Tensor) -> Tensor:
     y = x + 1
     scale = y.sum().item()  # break: item
     return x * scale
 
 
+@case(2, "GB0124", refusal="data_dependent_guard")
 def item_in_branch(self: nn.Module, x: Tensor) -> Tensor:
     y = x + 1
     if y.sum().item() > 0:  # break: item_in_branch
@@ -48,11 +144,13 @@ def item_in_branch(self: nn.Module, x: Tensor) -> Tensor:
     return y * 3
 
 
+@case(2, "GB0036", fullgraph=True)
 def dynamic_shape(self: nn.Module, x: Tensor) -> Tensor:
     y = x + 1
     return y[y > 0] * 2  # break: dynamic_shape
 
 
+@case(2, "GB0170")
 def branch(self: nn.Module, x: Tensor) -> Tensor:
     y = x * 2
     if y.sum() > 0:  # break: branch
@@ -60,18 +158,21 @@ def branch(self: nn.Module, x: Tensor) -> Tensor:
     return y - 1
 
 
+@case(2, "GB0059")
 def printing(self: nn.Module, x: Tensor) -> Tensor:
     y = x + 1
     print("seen")  # break: printing
     return y * 2
 
 
+@case(2, "GB0291")
 def logged(self: nn.Module, x: Tensor) -> Tensor:
     y = x + 1
     log.info("seen")  # break: logged
     return y * 2
 
 
+@case(0, "GB0025")
 def loop(self: nn.Module, x: Tensor) -> Tensor:
     for _ in range(3):
         x = x + 1
@@ -79,6 +180,7 @@ def loop(self: nn.Module, x: Tensor) -> Tensor:
     return x
 
 
+@case(0, "GB0142")
 def unsupported_context(self: nn.Module, x: Tensor) -> Tensor:
     y = x + 1
     with LOCK:  # break: unsupported_context
@@ -86,6 +188,7 @@ def unsupported_context(self: nn.Module, x: Tensor) -> Tensor:
     return y + 1
 
 
+@case(2, "GB8977")
 def class_definition(self: nn.Module, x: Tensor) -> Tensor:
     y = x + 1
 
@@ -95,6 +198,7 @@ def class_definition(self: nn.Module, x: Tensor) -> Tensor:
     return y * Local.factor
 
 
+@case(0, "GB0025")
 def try_except(self: nn.Module, x: Tensor) -> Tensor:
     y = x + 1
     try:
@@ -105,6 +209,8 @@ def try_except(self: nn.Module, x: Tensor) -> Tensor:
     return y + 3
 
 
+# In `raising` and its callee: the caller meets a break in a call, and so does the callee's frame.
+@case(2, Known("GB0025", function="attempt", occurrences=2))
 def raising(self: nn.Module, x: Tensor) -> Tensor:
     y = x + 1
     attempt(y, 2.0)
@@ -119,6 +225,7 @@ def attempt(x: Tensor, number: float) -> bool:
         return False
 
 
+@case(2, "GB4198", needs_real=True)
 def deepcopy(self: nn.Module, x: Tensor) -> Tensor:
     y = x + 1
     z = copy.deepcopy(y)  # break: deepcopy
@@ -131,6 +238,7 @@ def parts(x: Tensor) -> Iterator[Tensor]:
     yield x * 3
 
 
+@case(0, Known("GB0025", function="parts"))
 def generator(self: nn.Module, x: Tensor) -> Tensor:
     y = x + 1
     for part in parts(y):
@@ -138,6 +246,8 @@ def generator(self: nn.Module, x: Tensor) -> Tensor:
     return y
 
 
+# The cut cannot be made (a generator is under way): a second report, and the frame is given up.
+@case(0, "GB0124", fullgraph=True, restarted=1)
 def item_in_generator(self: nn.Module, x: Tensor) -> Tensor:
     y = x + 1
     return y * sum(float(row) for row in y.sum(1))  # break: item_in_generator
@@ -147,6 +257,10 @@ def unresumed(x: Tensor) -> Iterator[Tensor]:  # break: eager_generator
     yield x * 2
 
 
+# The frame of a generator that eager code runs fails before it has a compile id.
+@case(
+    0, Known("GB0025", mark="before_generator"), Known("GB0003", function="unresumed"), untraced=1
+)
 def eager_generator(self: nn.Module, x: Tensor) -> Tensor:
     for _ in range(1):
         torch._dynamo.graph_break()  # break: before_generator
@@ -165,6 +279,7 @@ def middle(x: Tensor) -> Tensor:
     return inner(x - 1) + 1
 
 
+@case(6, Known("GB0025", function="inner", occurrences=3))
 def nested(self: nn.Module, x: Tensor) -> Tensor:
     return middle(x * 3) * 2
 
@@ -175,20 +290,24 @@ def helper(x: Tensor) -> Tensor:
     return y * 2
 
 
+@case(4, Known("GB0025", mark="helper", function="helper", occurrences=2))
 def called_helper(self: nn.Module, x: Tensor) -> Tensor:
     return helper(x * 3) + 1
 
 
+@case(3, Known("GB0124", occurrences=2), fullgraph=True)
 def two_on_one_line(self: nn.Module, x: Tensor) -> Tensor:
     y = x + 1
     return x * y.sum().item() * y.mean().item()  # break: two_on_one_line
 
 
+@case(1, "GB0025")
 def nothing_after(self: nn.Module, x: Tensor) -> None:
     x.add_(1)
     torch._dynamo.graph_break()  # break: nothing_after
 
 
+@case(2, "GB0025")
 def explicit(self: nn.Module, x: Tensor) -> Tensor:
     y = x + 1
     torch._dynamo.graph_break()  # break: explicit
@@ -200,12 +319,19 @@ def disabled(x: Tensor) -> Tensor:
     return x * 5
 
 
+@case(2, "GB0098")
 def calls_disabled(self: nn.Module, x: Tensor) -> Tensor:
     y = x + 1
     z = disabled(y)  # break: calls_disabled
     return z + 1
 
 
+@case(
+    4,
+    Known("GB0059", mark="three_print"),
+    Known("GB0025", mark="three_explicit"),
+    Known("GB0170", mark="three_branch"),
+)
 def three_kinds(self: nn.Module, x: Tensor) -> Tensor:
     y = x + 1
     print("seen")  # break: three_print
@@ -220,6 +346,13 @@ def scaled(x: Tensor, name: str) -> Tensor:  # break: limit
     return x * ord(name)
 
 
+# The limit is met before the frame is traced: counters and an exception, no structured trace.
+@case(
+    8,
+    Known("GB0025", mark="before_limit"),
+    Known("GB0039", mark="limit", function="scaled"),
+    untraced=1,
+)
 def recompile_limit(self: nn.Module, x: Tensor) -> Tensor:
     for name in "abcdefghij":
         torch._dynamo.graph_break()  # break: before_limit
@@ -238,6 +371,7 @@ class Layer(nn.Module):
         return torch.relu(y)
 
 
+@case(4, Known("GB0025", mark="layer", occurrences=3))
 class Stack(nn.Module):
     """Two layers without a loop: the frame is cut at each, the layers' own frame once."""
 
@@ -250,6 +384,7 @@ class Stack(nn.Module):
         return self.second(self.first(x) + 1) * 2
 
 
+@case(2, Known("GB0025", mark="layer", occurrences=2))
 class SkippedStack(nn.Module):
     """The loop over the layers cannot be resumed in: the frame is given up, the layers are not."""
 
@@ -267,6 +402,7 @@ class SkippedStack(nn.Module):
 STATE: dict[str, bool] = {}
 
 
+@case(2, "GB0007")
 def warns_once(self: nn.Module, x: Tensor) -> Tensor:
     y = x + 1
     if "warned" not in STATE:
@@ -275,6 +411,7 @@ def warns_once(self: nn.Module, x: Tensor) -> Tensor:
     return y * 2
 
 
+@case(2, "GB0059")
 def prints_once(self: nn.Module, x: Tensor) -> Tensor:
     y = x + 1
     if "printed" not in STATE:
@@ -283,6 +420,7 @@ def prints_once(self: nn.Module, x: Tensor) -> Tensor:
     return y * 2
 
 
+@case(2, "GB0124", fullgraph=True)
 class FillsCache(nn.Module):
     """As detectors compute their anchors: from values, once."""
 
@@ -293,10 +431,11 @@ class FillsCache(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = x + 1
         if self.scale is None:
-            self.scale = y.sum().item()  # break: fills_cache
+            self.scale = y.sum().item()  # break: FillsCache
         return y * self.scale
 
 
+@case(2, "GB0025")
 class SetsFlag(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -305,11 +444,12 @@ class SetsFlag(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = x + 1
         if not self.started:
-            torch._dynamo.graph_break()  # break: sets_flag
+            torch._dynamo.graph_break()  # break: SetsFlag
             self.started = True
         return y * 2
 
 
+@case(1, later="GB0025")
 class BreaksLater(nn.Module):
     """Only its second call breaks, whose frame is compiled again."""
 
@@ -321,10 +461,11 @@ class BreaksLater(nn.Module):
         self.calls += 1
         y = x + 1
         if self.calls == 2:
-            torch._dynamo.graph_break()  # break: breaks_later
+            torch._dynamo.graph_break()  # break: BreaksLater
         return y * 2
 
 
+@case(3, Known("GB0170", mark="before_change"), Known("GB0025", mark="changed_input"))
 def changes_input(self: nn.Module, x: Tensor) -> Tensor:
     if x.sum() == 12:  # break: before_change
         x.add_(1)
@@ -332,6 +473,7 @@ def changes_input(self: nn.Module, x: Tensor) -> Tensor:
     return x * 2
 
 
+@case(1, needs_real=True)
 class LazyLayer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -341,6 +483,13 @@ class LazyLayer(nn.Module):
         return torch.relu(self.linear(x))
 
 
+@case(
+    3,
+    Known("GB8985", mark="leaks"),
+    Known("GB0123", mark="backward"),
+    refusal="GB0123",
+    restarted=1,
+)
 class BackwardInside(nn.Module):
     """The frame is traced again after the second line, and is then cut at the first one."""
 
@@ -353,284 +502,3 @@ class BackwardInside(nn.Module):
             y = (x * 2).requires_grad_()  # break: leaks
             self.linear(y).square().sum().backward()  # break: backward
         return y * 2
-
-
-@dataclass(frozen=True)
-class Known:
-    """One break: the mark of its line, its code, the function it is in, how often it is met."""
-
-    mark: str
-    code: str
-    function: str
-    occurrences: int = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """`graphs` counts those that reach the backend; `fullgraph` is the verdict of torch.
-
-    `untraced` breaks (of those in `breaks`) are not in torch's structured trace, though its
-    counters prove them; `restarted` reports in the trace speak of a break that another report of
-    the same compile speaks of. `needs_real`: fake tensors give no answer.
-    `later` are the breaks of a second call.
-    """
-
-    build: Callable[[], nn.Module]
-    graphs: int
-    breaks: tuple[Known, ...] = ()
-    fullgraph: bool = False
-    refusal: str | None = None
-    untraced: int = 0
-    restarted: int = 0
-    needs_real: bool = False
-    later: tuple[Known, ...] = ()
-
-    @property
-    def name(self) -> str:
-        return self.build.__name__
-
-
-def line_of(mark: str) -> int:
-    """The line of this file that bears `# break: MARK`."""
-    lines = Path(__file__).read_text().splitlines()
-    (found,) = [at for at, line in enumerate(lines, 1) if line.endswith(f"# break: {mark}")]
-    return found
-
-
-def module_of(forward: Callable[..., Tensor | None]) -> Callable[[], nn.Module]:
-    """A class whose `forward` is the function itself, so that no call stands in between."""
-    return type(forward.__name__, (nn.Module,), {"forward": forward})
-
-
-CASES = (
-    Case(build=module_of(whole), graphs=1, fullgraph=True),
-    Case(
-        build=module_of(no_operations),
-        graphs=0,
-        fullgraph=True,
-    ),
-    Case(
-        build=module_of(left_alone),
-        graphs=0,
-        breaks=(Known("left_alone", "GB0099", "left_alone"),),
-        refusal="GB0099",
-    ),
-    Case(
-        build=module_of(item),
-        graphs=2,
-        breaks=(Known("item", "GB0124", "item"),),
-        fullgraph=True,
-    ),
-    Case(
-        build=module_of(item_in_branch),
-        graphs=2,
-        breaks=(Known("item_in_branch", "GB0124", "item_in_branch"),),
-        refusal="data_dependent_guard",
-    ),
-    Case(
-        build=module_of(dynamic_shape),
-        graphs=2,
-        breaks=(Known("dynamic_shape", "GB0036", "dynamic_shape"),),
-        fullgraph=True,
-    ),
-    Case(
-        build=module_of(branch),
-        graphs=2,
-        breaks=(Known("branch", "GB0170", "branch"),),
-        refusal="GB0170",
-    ),
-    Case(
-        build=module_of(printing),
-        graphs=2,
-        breaks=(Known("printing", "GB0059", "printing"),),
-        refusal="GB0059",
-    ),
-    Case(
-        build=module_of(logged),
-        graphs=2,
-        breaks=(Known("logged", "GB0291", "logged"),),
-        refusal="GB0291",
-    ),
-    Case(
-        build=module_of(loop),
-        graphs=0,
-        breaks=(Known("loop", "GB0025", "loop"),),
-        refusal="GB0025",
-    ),
-    Case(
-        build=module_of(unsupported_context),
-        graphs=0,
-        breaks=(Known("unsupported_context", "GB0142", "unsupported_context"),),
-        refusal="GB0142",
-    ),
-    Case(
-        build=module_of(class_definition),
-        graphs=2,
-        breaks=(Known("class_definition", "GB8977", "class_definition"),),
-        refusal="GB8977",
-    ),
-    Case(
-        build=module_of(try_except),
-        graphs=0,
-        breaks=(Known("try_except", "GB0025", "try_except"),),
-        refusal="GB0025",
-    ),
-    # In `raising` and its callee: a break in a call is met by the caller and by the callee's frame.
-    Case(
-        build=module_of(raising),
-        graphs=2,
-        breaks=(Known("raising", "GB0025", "attempt", 2),),
-        refusal="GB0025",
-    ),
-    Case(
-        build=module_of(deepcopy),
-        graphs=2,
-        breaks=(Known("deepcopy", "GB4198", "deepcopy"),),
-        refusal="GB4198",
-        needs_real=True,
-    ),
-    Case(
-        build=module_of(generator),
-        graphs=0,
-        breaks=(Known("generator", "GB0025", "parts"),),
-        refusal="GB0025",
-    ),
-    # The cut cannot be made (a generator is under way): a second report, and the frame is given up.
-    Case(
-        build=module_of(item_in_generator),
-        graphs=0,
-        breaks=(Known("item_in_generator", "GB0124", "item_in_generator"),),
-        fullgraph=True,
-        restarted=1,
-    ),
-    # The frame of a generator that eager code runs fails before it has a compile id.
-    Case(
-        build=module_of(eager_generator),
-        graphs=0,
-        breaks=(
-            Known("before_generator", "GB0025", "eager_generator"),
-            Known("eager_generator", "GB0003", "unresumed"),
-        ),
-        refusal="GB0025",
-        untraced=1,
-    ),
-    Case(
-        build=module_of(nested),
-        graphs=6,
-        breaks=(Known("nested", "GB0025", "inner", 3),),
-        refusal="GB0025",
-    ),
-    Case(
-        build=module_of(called_helper),
-        graphs=4,
-        breaks=(Known("helper", "GB0025", "helper", 2),),
-        refusal="GB0025",
-    ),
-    Case(
-        build=module_of(two_on_one_line),
-        graphs=3,
-        breaks=(Known("two_on_one_line", "GB0124", "two_on_one_line", 2),),
-        fullgraph=True,
-    ),
-    Case(
-        build=module_of(nothing_after),
-        graphs=1,
-        breaks=(Known("nothing_after", "GB0025", "nothing_after"),),
-        refusal="GB0025",
-    ),
-    Case(
-        build=module_of(explicit),
-        graphs=2,
-        breaks=(Known("explicit", "GB0025", "explicit"),),
-        refusal="GB0025",
-    ),
-    Case(
-        build=module_of(calls_disabled),
-        graphs=2,
-        breaks=(Known("calls_disabled", "GB0098", "calls_disabled"),),
-        refusal="GB0098",
-    ),
-    Case(
-        build=module_of(three_kinds),
-        graphs=4,
-        breaks=(
-            Known("three_print", "GB0059", "three_kinds"),
-            Known("three_explicit", "GB0025", "three_kinds"),
-            Known("three_branch", "GB0170", "three_kinds"),
-        ),
-        refusal="GB0059",
-    ),
-    # The limit is met before the frame is traced: counters and an exception, no structured trace.
-    Case(
-        build=module_of(recompile_limit),
-        graphs=8,
-        breaks=(
-            Known("before_limit", "GB0025", "recompile_limit"),
-            Known("limit", "GB0039", "scaled"),
-        ),
-        refusal="GB0025",
-        untraced=1,
-    ),
-    Case(
-        build=Stack,
-        graphs=4,
-        breaks=(Known("layer", "GB0025", "forward", 3),),
-        refusal="GB0025",
-    ),
-    Case(
-        build=SkippedStack,
-        graphs=2,
-        breaks=(Known("layer", "GB0025", "forward", 2),),
-        refusal="GB0025",
-    ),
-    Case(
-        build=module_of(warns_once),
-        graphs=2,
-        breaks=(Known("warns_once", "GB0007", "warns_once"),),
-        refusal="GB0007",
-    ),
-    Case(
-        build=module_of(prints_once),
-        graphs=2,
-        breaks=(Known("prints_once", "GB0059", "prints_once"),),
-        refusal="GB0059",
-    ),
-    Case(
-        build=FillsCache,
-        graphs=2,
-        breaks=(Known("fills_cache", "GB0124", "forward"),),
-        fullgraph=True,
-    ),
-    Case(
-        build=SetsFlag,
-        graphs=2,
-        breaks=(Known("sets_flag", "GB0025", "forward"),),
-        refusal="GB0025",
-    ),
-    Case(
-        build=BreaksLater,
-        graphs=1,
-        fullgraph=True,
-        later=(Known("breaks_later", "GB0025", "forward"),),
-    ),
-    Case(
-        build=module_of(changes_input),
-        graphs=3,
-        breaks=(
-            Known("before_change", "GB0170", "changes_input"),
-            Known("changed_input", "GB0025", "changes_input"),
-        ),
-        refusal="GB0170",
-    ),
-    Case(build=LazyLayer, graphs=1, fullgraph=True, needs_real=True),
-    Case(
-        build=BackwardInside,
-        graphs=3,
-        breaks=(
-            Known("leaks", "GB8985", "forward"),
-            Known("backward", "GB0123", "forward"),
-        ),
-        refusal="GB0123",
-        restarted=1,
-    ),
-)
