@@ -16,14 +16,13 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 from unittest import mock
 
 import leaving_helpers as helpers
 import numpy as np
 import torch
-from plain_torch import Reports
+from plain_torch import Reports, apart
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
@@ -43,7 +42,7 @@ class Case:
 
     name: str
     build: Callable[[], nn.Module]
-    watch: Callable[[nn.Module, tuple[Any, ...]], Any]
+    watch: Callable[[Any, Any], Any]
     args: Callable[[], tuple[Any, ...]] = lambda: (torch.ones(2, 4),)
     mode: str = "eval"
 
@@ -52,118 +51,110 @@ CASES: list[Case] = []
 
 
 def case(
-    watch: Callable[[Any, Any], Any], **options: Any
-) -> Callable[[type[nn.Module]], type[nn.Module]]:
-    def add(build: type[nn.Module]) -> type[nn.Module]:
-        CASES.append(Case(build.__name__, build, watch, **options))
-        return build
+    watch: Callable[[Any, Any], Any],
+    args: Callable[[], tuple[Any, ...]] = lambda: (torch.ones(2, 4),),
+    mode: str = "eval",
+    **attributes: Callable[[], Any],
+) -> Callable[[Callable[..., Any]], type[nn.Module]]:
+    """Add a case for a class, or for a `forward` of a model with these attributes."""
+
+    def initialise(self: Any) -> None:
+        nn.Module.__init__(self)
+        for name, make in attributes.items():
+            setattr(self, name, make())
+
+    def add(model: Any) -> type[nn.Module]:
+        if not isinstance(model, type):
+            name = "".join(word[0].upper() + word[1:] for word in model.__name__.split("_"))
+            model = type(name, (nn.Module,), {"__init__": initialise, "forward": model})
+        CASES.append(Case(model.__name__, model, watch, args, mode))
+        return model
 
     return add
 
 
-class Linear(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
+def linear() -> nn.Module:
+    return nn.Linear(4, 4)
 
 
-@case(lambda m, _: m.linear.weight)
-class WeightByData(Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        self.linear.weight.data.add_(1)
-        return self.linear(x)
+@case(lambda m, _: m.linear.weight, linear=linear)
+def weight_by_data(self: Any, x: Tensor) -> Tensor:
+    self.linear.weight.data.add_(1)
+    return self.linear(x)
 
 
-@case(lambda m, _: m.linear.weight.data_ptr())
-class WeightReplaced(Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        self.linear.weight.data = self.linear.weight.data * 2
-        return self.linear(x)
+@case(lambda m, _: m.linear.weight.data_ptr(), linear=linear)
+def weight_replaced(self: Any, x: Tensor) -> Tensor:
+    self.linear.weight.data = self.linear.weight.data * 2
+    return self.linear(x)
 
 
-@case(lambda m, _: m.linear.weight)
-class WeightClamped(Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.no_grad():
-            self.linear.weight.clamp_(-0.1, 0.1)
-        return self.linear(x)
+@case(lambda m, _: m.linear.weight, linear=linear)
+def weight_clamped(self: Any, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        self.linear.weight.clamp_(-0.1, 0.1)
+    return self.linear(x)
 
 
 @case(lambda _, args: args[0])
-class InputByData(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        x.data.add_(1)
-        return x * 2
+def input_by_data(self: Any, x: Tensor) -> Tensor:
+    x.data.add_(1)
+    return x * 2
 
 
 @case(lambda _, args: args[0], args=lambda: (torch.full((2, 4), float("nan")),))
-class NanInputByData(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        x.data.zero_()
-        return x * 2
+def nan_input_by_data(self: Any, x: Tensor) -> Tensor:
+    x.data.zero_()
+    return x * 2
 
 
 @case(lambda _, args: args[0], args=lambda: ([torch.ones(2)],))
-class InputListGrows(nn.Module):
-    def forward(self, x: list[Tensor]) -> Tensor:
-        x.append(x[0] + 1)
-        return x[-1]
+def input_list_grows(self: Any, x: list[Tensor]) -> Tensor:
+    x.append(x[0] + 1)
+    return x[-1]
 
 
-@case(lambda m, _: (m.mean, m.var))
-class BatchNormFunction(nn.Module):
+@case(
+    lambda m, _: (m.mean, m.var),
+    mean=lambda: nn.Buffer(torch.zeros(4)),
+    var=lambda: nn.Buffer(torch.ones(4)),
+)
+def batch_norm_function(self: Any, x: Tensor) -> Tensor:
     """Eager mode updates the statistics without a new version."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(4))
-        self.register_buffer("var", torch.ones(4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.batch_norm(x, self.mean, self.var, training=True)
+    return nn.functional.batch_norm(x, self.mean, self.var, training=True)
 
 
-@case(lambda m, _: (m.norm.running_mean, m.norm.num_batches_tracked), mode="train")
-class BatchNormLayer(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.BatchNorm1d(4)
+@case(
+    lambda m, _: (m.norm.running_mean, m.norm.num_batches_tracked),
+    mode="train",
+    norm=lambda: nn.BatchNorm1d(4),
+)
+def batch_norm_layer(self: Any, x: Tensor) -> Tensor:
+    return self.norm(x)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.norm(x)
 
-
-@case(lambda m, _: (m.codebook, m.initialised))
-class Codebook(nn.Module):
+@case(
+    lambda m, _: (m.codebook, m.initialised),
+    codebook=lambda: nn.Buffer(torch.zeros(3, 4)),
+    initialised=lambda: nn.Buffer(torch.tensor(False)),
+)
+def codebook(self: Any, x: Tensor) -> Tensor:
     """Initialises itself at the first call."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("codebook", torch.zeros(3, 4))
-        self.register_buffer("initialised", torch.tensor(False))
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.initialised:
-            self.codebook.data.copy_(x[:1].expand(3, 4))
-            self.initialised.data.fill_(True)
-        return x - self.codebook[0]
+    if not self.initialised:
+        self.codebook.data.copy_(x[:1].expand(3, 4))
+        self.initialised.data.fill_(True)
+    return x - self.codebook[0]
 
 
-@case(lambda m, _: m.linear.weight.grad, mode="train")
-class Gradients(Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        return self.linear(x)
+@case(lambda m, _: m.linear.weight.grad, mode="train", linear=linear)
+def gradients(self: Any, x: Tensor) -> Tensor:
+    return self.linear(x)
 
 
-@case(lambda m, _: m.scale)
-class TensorAttribute(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = torch.ones(1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.scale.data.mul_(2)
-        return x * self.scale
+@case(lambda m, _: m.scale, scale=lambda: torch.ones(1))
+def tensor_attribute(self: Any, x: Tensor) -> Tensor:
+    self.scale.data.mul_(2)
+    return x * self.scale
 
 
 @case(lambda *_: ByClass.ready)
@@ -199,58 +190,50 @@ class BaseClass(Base):
         return x + Base.built
 
 
-@case(lambda *_: hasattr(NewClassAttribute, "shape"))
-class NewClassAttribute(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        type(self).shape = tuple(x.shape)
-        return x + 1
+@case(lambda m, _: hasattr(type(m), "shape"))
+def new_class_attribute(self: Any, x: Tensor) -> Tensor:
+    type(self).shape = tuple(x.shape)
+    return x + 1
 
 
 @case(lambda *_: NUMBER)
-class GlobalNumber(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        global NUMBER
-        NUMBER += 1
-        return x + 1
+def global_number(self: Any, x: Tensor) -> Tensor:
+    global NUMBER
+    NUMBER += 1
+    return x + 1
 
 
 @case(lambda *_: (FLAGS, HISTORY))
-class GlobalContainers(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        FLAGS["seen"] += 1
-        HISTORY.append(x.dim())
-        return x + 1
+def global_containers(self: Any, x: Tensor) -> Tensor:
+    FLAGS["seen"] += 1
+    HISTORY.append(x.dim())
+    return x + 1
 
 
 @case(lambda *_: helpers.COUNT)
-class HelperGlobal(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return helpers.counted(x) * 2
+def helper_global(self: Any, x: Tensor) -> Tensor:
+    return helpers.counted(x) * 2
 
 
 @case(lambda *_: (sorted(helpers.NAMES), list(helpers.LAST)))
-class HelperSetAndDeque(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return helpers.named(x) + 1
+def helper_set_and_deque(self: Any, x: Tensor) -> Tensor:
+    return helpers.named(x) + 1
 
 
 @case(lambda *_: (helpers.Registry.known, helpers.Registry.calls))
-class HelperClass(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return helpers.registered(x) * 2
+def helper_class(self: Any, x: Tensor) -> Tensor:
+    return helpers.registered(x) * 2
 
 
 @case(lambda *_: helpers.METER.total)
-class HelperObject(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return helpers.metered(x) + 1
+def helper_object(self: Any, x: Tensor) -> Tensor:
+    return helpers.metered(x) + 1
 
 
 @case(lambda *_: helpers.SCALE)
-class HelperTensor(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        helpers.SCALE.data.add_(1)
-        return x * helpers.SCALE
+def helper_tensor(self: Any, x: Tensor) -> Tensor:
+    helpers.SCALE.data.add_(1)
+    return x * helpers.SCALE
 
 
 @case(lambda *_: helpers.COUNT)
@@ -263,89 +246,61 @@ class InAnotherMethod(nn.Module):
         return x + 1
 
 
-@case(lambda *_: helpers.METER.total)
-class InAHook(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-        self.linear.register_forward_hook(lambda *_: helpers.METER.add())
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.linear(x)
+def hooked() -> nn.Module:
+    module = linear()
+    module.register_forward_hook(lambda *_: helpers.METER.add())
+    return module
 
 
-@case(lambda m, _: len(m.linear._forward_hooks))
-class AddsAHook(Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        self.linear.register_forward_hook(lambda *_: None)
-        return self.linear(x)
+@case(lambda *_: helpers.METER.total, linear=hooked)
+def in_a_hook(self: Any, x: Tensor) -> Tensor:
+    return self.linear(x)
 
 
-@case(lambda m, _: m.generator.get_state())
-class TorchGenerator(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.generator = torch.Generator().manual_seed(0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + torch.rand(4, generator=self.generator)
+@case(lambda m, _: len(m.linear._forward_hooks), linear=linear)
+def adds_a_hook(self: Any, x: Tensor) -> Tensor:
+    self.linear.register_forward_hook(lambda *_: None)
+    return self.linear(x)
 
 
-@case(lambda m, _: m.random.getstate())
-class PythonRandom(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.random = random.Random(0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * 2 if self.random.random() > 2 else x * 3
+@case(lambda m, _: m.generator.get_state(), generator=lambda: torch.Generator().manual_seed(0))
+def torch_generator(self: Any, x: Tensor) -> Tensor:
+    return x + torch.rand(4, generator=self.generator)
 
 
-@case(lambda m, _: str(m.random.bit_generator.state))
-class NumpyGenerator(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.random = np.random.default_rng(0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * float(self.random.random())
+@case(lambda m, _: m.random.getstate(), random=lambda: random.Random(0))
+def python_random(self: Any, x: Tensor) -> Tensor:
+    return x * 2 if self.random.random() > 2 else x * 3
 
 
-@case(lambda m, _: (m.counts.tolist(), POOL.tolist()))
-class NumpyArrays(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts = np.zeros(2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.counts[0] += 1
-        POOL[1] += 1
-        return x + 1
+@case(lambda m, _: str(m.random.bit_generator.state), random=lambda: np.random.default_rng(0))
+def numpy_generator(self: Any, x: Tensor) -> Tensor:
+    return x * float(self.random.random())
 
 
-@case(lambda m, _: (repr(m.counter), m.order.__length_hint__()))
-class Iterators(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.counter = itertools.count()
-        self.order = iter([1, 2, 3, 4, 5, 6, 7, 8, 9])
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + next(self.counter) + next(self.order)
+@case(lambda m, _: (m.counts.tolist(), POOL.tolist()), counts=lambda: np.zeros(2))
+def numpy_arrays(self: Any, x: Tensor) -> Tensor:
+    self.counts[0] += 1
+    POOL[1] += 1
+    return x + 1
 
 
-def numbers() -> Iterator[int]:
+@case(
+    lambda m, _: (repr(m.counter), m.order.__length_hint__()),
+    counter=itertools.count,
+    order=lambda: iter([1, 2, 3, 4, 5, 6, 7, 8, 9]),
+)
+def iterators(self: Any, x: Tensor) -> Tensor:
+    return x + next(self.counter) + next(self.order)
+
+
+def count_up() -> Iterator[int]:
     yield from range(100)
 
 
-@case(lambda m, _: m.numbers.gi_frame.f_lasti if m.numbers.gi_frame else None)
-class AGenerator(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.numbers = numbers()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + next(self.numbers)
+@case(lambda m, _: m.numbers.gi_frame.f_lasti if m.numbers.gi_frame else None, numbers=count_up)
+def a_generator(self: Any, x: Tensor) -> Tensor:
+    return x + next(self.numbers)
 
 
 class Slots:
@@ -355,15 +310,10 @@ class Slots:
         self.count = 0
 
 
-@case(lambda m, _: m.slots.count)
-class SlotsObject(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.slots = Slots()
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.slots.count += 1
-        return x + 1
+@case(lambda m, _: m.slots.count, slots=Slots)
+def slots_object(self: Any, x: Tensor) -> Tensor:
+    self.slots.count += 1
+    return x + 1
 
 
 def closed() -> nn.Module:
@@ -384,22 +334,20 @@ def closed() -> nn.Module:
 CASES.append(Case("Closure", closed, lambda m, _: m.counted()))
 
 
-def default_argument(x: Tensor, seen: list[int] = []) -> Tensor:  # noqa: B006
+def with_default(x: Tensor, seen: list[int] = []) -> Tensor:  # noqa: B006
     seen.append(x.dim())
     return x + 1
 
 
-@case(lambda *_: default_argument.__defaults__)
-class DefaultArgument(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return default_argument(x) * 2
+@case(lambda *_: with_default.__defaults__)
+def default_argument(self: Any, x: Tensor) -> Tensor:
+    return with_default(x) * 2
 
 
-@case(lambda *_: default_argument.__dict__.get("count"))
-class FunctionAttribute(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        default_argument.count = 1  # type: ignore[attr-defined]
-        return x + 1
+@case(lambda *_: with_default.__dict__.get("count"))
+def function_attribute(self: Any, x: Tensor) -> Tensor:
+    with_default.count = 1  # type: ignore[attr-defined]
+    return x + 1
 
 
 def setting(name: str, change: Callable[[], Any], watch: Callable[[], Any]) -> Case:
@@ -506,23 +454,6 @@ def plain(value: Any) -> Any:
     return value
 
 
-def apart(function: Callable[[], Any]) -> Any:
-    """What a function returns in a fork of this process."""
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        torch.set_num_threads(1)
-        try:
-            os.write(write, json.dumps(function()).encode())
-        finally:
-            os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as stream:
-        text = stream.read()
-    os.waitpid(pid, 0)
-    return json.loads(text)
-
-
 def checked(one: Case) -> dict[str, Any]:
     model, args = one.build(), one.args()
     before = plain(one.watch(model, args))
@@ -594,7 +525,7 @@ def main() -> None:
     counters.clear()
     Reports.count = 0
     figures = {
-        one.name: {step.__name__: apart(partial(step, one)) for step in STEPS}
+        one.name: {step.__name__: apart(step, one) for step in STEPS}
         for one in CASES
         if one.name in sys.argv[1:] or len(sys.argv) == 1
     }

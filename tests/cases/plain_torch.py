@@ -70,7 +70,7 @@ def accepts_fullgraph(case: Case) -> bool:
     return True
 
 
-def apart(function: Callable[[Case], Any], case: Case) -> Any:
+def apart(function: Callable[[Any], Any], case: Any) -> Any:
     """What a function returns in a fork, which changes no global of this process."""
     read, write = os.pipe()
     if os.fork() == 0:
