@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,24 +30,20 @@ def launcher(request: pytest.FixtureRequest) -> Launcher:
 
 
 @pytest.fixture(params=sorted(LAUNCHERS))
-def launcher_of_its_own(
-    request: pytest.FixtureRequest, bare_launcher: Callable[..., Launcher]
-) -> Iterator[tuple[Launcher, str]]:
-    """With the environment that it has; for tests that end a server."""
-    if request.param == "local":
-        yield bare_launcher(), "bare"
-    else:
-        yield request.getfixturevalue("bare_ray")(), "bare"
-
-
-def test_is_named_as_in_the_table() -> None:
-    assert {name: load(name).name for name in LAUNCHERS} == {name: name for name in LAUNCHERS}
+def bare(request: pytest.FixtureRequest, bare_launcher: Callable[..., Launcher]) -> Launcher:
+    """One of its own, with the environment `bare`, for tests that end a server."""
+    local = request.param == "local"
+    return bare_launcher() if local else request.getfixturevalue("bare_ray")()
 
 
 def test_each_request_has_one_result_with_the_request_in_it(
     launcher: Launcher, scratch: Path
 ) -> None:
+    assert {name: load(name).name for name in LAUNCHERS} == {name: name for name in LAUNCHERS}
+    assert launcher.jobs == 2  # what the fixtures ask for: 2 jobs, a cluster with 2 CPUs
+    assert list(launcher.run([], scratch)) == []
     asked = [chaos_request("ok", key=f"key-{number}") for number in range(5)]
+    asked.append(chaos_request("grandchildren", key="key-5"))
     answers = list(launcher.run(iter(asked), scratch))
     answered = sorted((a.result.request for a in answers), key=lambda request: request.key)
     assert answered == asked
@@ -56,29 +52,15 @@ def test_each_request_has_one_result_with_the_request_in_it(
     assert launcher.environments() == (environment,)
     assert environment.name == "default"
     assert {a.result.environment_digest for a in answers} == {environment.digest}
-
-
-def test_says_how_many_run_at_a_time(launcher: Launcher, scratch: Path) -> None:
-    """What the fixtures ask for: 2 jobs, a cluster with 2 CPUs."""
-    assert launcher.jobs == 2
-    assert list(launcher.run([], scratch)) == []
-
-
-def test_artifacts_are_folders_below_scratch_and_all_that_stays(
-    launcher: Launcher, scratch: Path
-) -> None:
-    answers = list(launcher.run([chaos_request("ok"), chaos_request("grandchildren")], scratch))
+    # Artifacts are folders below scratch, and all that stays.
     kept = {a.artifacts for a in answers if a.artifacts is not None}
     assert set(scratch.iterdir()) == kept
     assert all(any(folder.iterdir()) for folder in kept)
 
 
-def test_can_be_left_early_and_used_again(
-    launcher_of_its_own: tuple[Launcher, str], scratch: Path
-) -> None:
-    launcher, environment = launcher_of_its_own
-    asked = [bare_request("ok", key=f"key-{n}", environment=environment) for n in range(5)]
-    answers: Any = launcher.run(asked, scratch)  # a generator, which can be closed
+def test_can_be_left_early_and_used_again(bare: Launcher, scratch: Path) -> None:
+    asked = [bare_request("ok", key=f"key-{n}") for n in range(5)]
+    answers: Any = bare.run(asked, scratch)  # a generator, which can be closed
     next(answers)
     answers.close()
-    assert len(list(launcher.run(asked, scratch))) == 5
+    assert len(list(bare.run(asked, scratch))) == 5

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub.constants
 import pytest
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
@@ -15,6 +16,7 @@ from compilewatch.contract.messages import ChildResult
 from compilewatch.contract.targets import declared
 from compilewatch.errors import InputsError
 from compilewatch.records import (
+    ConfigBuild,
     Depth,
     ErrorRecord,
     FactoryBuild,
@@ -104,7 +106,9 @@ def strikes(monkeypatch: pytest.MonkeyPatch) -> Callable[[Phase, BaseException],
     return set_up
 
 
-def test_the_outcome_of_the_target_is_the_result(ask: Ask, target: StubTarget) -> None:
+def test_the_outcome_of_the_target_is_the_result(
+    ask: Ask, target: StubTarget, tmp_path: Path
+) -> None:
     answer = ask()
     result = answer.result
     assert (result.status, result.phase, result.tier) == (Status.PASS, Phase.DONE, Tier.FAKE)
@@ -115,6 +119,9 @@ def test_the_outcome_of_the_target_is_the_result(ask: Ask, target: StubTarget) -
     assert isinstance(subject.inputs.kwargs["x"], FakeTensor)
     assert all(isinstance(p, FakeTensor) for p in subject.module.parameters())
     assert not subject.module.training
+    marked: list[Phase] = []
+    phases.evaluate(result.request, Tier.FAKE, tmp_path, marked.append)
+    assert list(dict.fromkeys(marked)) == list(Phase)[: list(Phase).index(Phase.COMPILE) + 1]
 
 
 @pytest.mark.parametrize("status", [Status.OOM, Status.ERROR])
@@ -139,79 +146,60 @@ def test_the_real_tier_has_real_tensors_and_the_same_seed(ask: Ask, target: Stub
     assert torch.equal(*weights)
 
 
-def test_phases_are_marked_in_order(target: StubTarget, tmp_path: Path) -> None:
-    marked: list[Phase] = []
-    request = Request(model=factories.chaos("ok"), target=Target(), key="k")
-    phases.evaluate(request, Tier.FAKE, tmp_path, marked.append)
-    assert list(dict.fromkeys(marked)) == [
-        Phase.SETUP,
-        Phase.CREATE,
-        Phase.INPUTS,
-        Phase.EAGER,
-        Phase.COMPILE,
-    ]
-
-
-@pytest.mark.parametrize("phase", [Phase.CREATE, Phase.INPUTS, Phase.EAGER])
-def test_before_the_compiler_an_error_has_its_phase_and_may_be_the_fake_tensors(
-    ask: Ask, strikes: Callable[..., None], phase: Phase
-) -> None:
-    strikes(phase, ValueError("no"))
-    answer = ask("probe")
-    assert (answer.result.status, answer.result.phase) == (Status.ERROR, phase)
-    assert not answer.result.is_verdict
-    assert answer.result.error is not None
-    assert answer.result.error.code == "value_error"
-    assert answer.result.detail == "ValueError: no"
-    assert answer.fake_failure == f"in {phase}, ValueError: no"
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt("no"), GeneratorExit("no"), SystemExit("no")])
-def test_what_is_no_exception_is_the_models_error_too(
-    ask: Ask, strikes: Callable[..., None], error: BaseException
-) -> None:
-    strikes(Phase.CREATE, error)
-    result = ask("probe", tier=Tier.REAL).result
-    assert (result.status, result.detail) == (Status.ERROR, f"{type(error).__name__}: no")
-
-
-@pytest.mark.parametrize(("tier", "asked"), [(Tier.REAL, Tier.AUTO), (Tier.FAKE, Tier.FAKE)])
-def test_fake_tensors_are_blamed_only_where_real_ones_may_follow(
-    ask: Ask, strikes: Callable[..., None], tier: Tier, asked: Tier
-) -> None:
-    strikes(Phase.EAGER, ValueError("no"))
-    assert ask("probe", tier=tier, asked=asked).fake_failure is None
+INPUTS, EAGER, CREATE = Phase.INPUTS, Phase.EAGER, Phase.CREATE
+NEEDS = "needs the package timm, which is not in this environment"
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "code"),
+    ("phase", "error", "status", "code", "detail", "blamed"),
     [
-        (MissingPackageError("timm"), Status.UNSUPPORTED, "missing_package"),
-        (UnknownArchitectureError("no class X"), Status.UNSUPPORTED, "unknown_architecture"),
-        (MemoryError(), Status.OOM, "out_of_memory"),
-        (RuntimeError("[enforce] can't allocate memory"), Status.OOM, "out_of_memory"),
-        (InputsError("no rule makes pixel_values"), Status.ERROR, "inputs_error"),
+        (CREATE, ValueError("no"), Status.ERROR, "value_error", "ValueError: no", True),
+        (INPUTS, ValueError("no"), Status.ERROR, "value_error", "ValueError: no", True),
+        (EAGER, ValueError("no"), Status.ERROR, "value_error", "ValueError: no", True),
+        (CREATE, KeyboardInterrupt("no"), Status.ERROR, "keyboard_interrupt", "KeyboardI", True),
+        (CREATE, GeneratorExit("no"), Status.ERROR, "generator_exit", "GeneratorExit: no", True),
+        (CREATE, SystemExit("no"), Status.ERROR, "system_exit", "SystemExit: no", True),
+        # Real tensors would not change these.
+        (CREATE, MissingPackageError("timm"), Status.UNSUPPORTED, "missing_package", NEEDS, False),
+        (CREATE, UnknownArchitectureError("no X"), Status.UNSUPPORTED, "unknown_architecture",
+         "", False),
+        (CREATE, MemoryError(), Status.OOM, "out_of_memory", "", False),
+        (CREATE, RuntimeError("[enforce] can't allocate memory"), Status.OOM, "out_of_memory",
+         "", False),
+        (CREATE, InputsError("no rule makes it"), Status.ERROR, "inputs_error", "", False),
     ],
-)
-def test_what_real_tensors_would_not_change_is_not_evaluated_again(
-    ask: Ask, strikes: Callable[..., None], error: Exception, status: Status, code: str
+)  # fmt: skip
+def test_before_the_compiler_an_error_has_its_phase_and_may_be_the_fake_tensors(
+    ask: Ask,
+    strikes: Callable[..., None],
+    phase: Phase,
+    error: BaseException,
+    status: Status,
+    code: str,
+    detail: str,
+    blamed: bool,
 ) -> None:
-    strikes(Phase.CREATE, error)
+    strikes(phase, error)
     answer = ask("probe")
-    assert (answer.result.status, answer.result.phase) == (status, Phase.CREATE)
-    assert answer.result.error is not None
+    assert (answer.result.status, answer.result.phase) == (status, phase)
+    assert not answer.result.is_verdict
     assert answer.result.error.code == code
-    assert answer.fake_failure is None
-    if code == "missing_package":
-        needs = "needs the package timm, which is not in this environment"
-        assert answer.result.detail.startswith(needs)
+    assert answer.result.detail.startswith(detail)
+    assert (answer.fake_failure is not None) is blamed
+    for tier, asked in ((Tier.REAL, Tier.AUTO), (Tier.FAKE, Tier.FAKE)):  # no other tier follows
+        assert ask("probe", tier=tier, asked=asked).fake_failure is None
 
 
-def test_a_target_that_lacks_something_is_unsupported(ask: Ask, target: StubTarget) -> None:
+def test_a_target_that_lacks_something_or_the_tier_is_not_run(ask: Ask, target: StubTarget) -> None:
     target.lacks = "torch_xla is not installed"
     result = ask().result
     assert (result.status, result.phase) == (Status.UNSUPPORTED, Phase.SETUP)
     assert "torch_xla is not installed" in result.detail
+    target.lacks, target.tiers = None, (Tier.REAL,)  # type: ignore[assignment]
+    asked = ask("ok", tier=Tier.FAKE)
+    assert asked.fake_failure is not None
+    assert asked.result.phase is Phase.SETUP
+    assert target.subjects == []
 
 
 @pytest.mark.parametrize(
@@ -235,10 +223,6 @@ def test_in_the_compiler_only_what_says_so_is_the_fake_tensors(
 def test_real_weights_lift_the_offline_switch_of_the_child_only(
     monkeypatch: pytest.MonkeyPatch, target: StubTarget, tmp_path: Path
 ) -> None:
-    import huggingface_hub.constants
-
-    from compilewatch.records import ConfigBuild
-
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     seen: list[bool] = []
@@ -254,16 +238,6 @@ def test_real_weights_lift_the_offline_switch_of_the_child_only(
         request = Request(model=model, target=Target(), key="k")
         phases.evaluate(request, Tier.FAKE, tmp_path, lambda phase: None)
     assert seen == [True, False]
-
-
-def test_a_tier_that_the_target_does_not_support_is_not_evaluated(
-    target: StubTarget, ask: Ask
-) -> None:
-    target.tiers = (Tier.REAL,)  # type: ignore[assignment]
-    asked = ask("ok", tier=Tier.FAKE)
-    assert asked.fake_failure is not None
-    assert asked.result.phase is Phase.SETUP
-    assert target.subjects == []
 
 
 FACTORIES = """
@@ -339,9 +313,7 @@ def test_a_failure_on_guessed_inputs_is_one_of_the_inputs(
     result = answer.result
     assert (result.status, result.phase) == (Status.ERROR, Phase.INPUTS)
     assert not result.is_verdict
-    assert (
-        "guessed inputs (x [2, 32] float (a plain tensor)): RuntimeError: always" in result.detail
-    )
+    assert "inputs (x [2, 32] float (a plain tensor)): RuntimeError: always" in result.detail
     assert "`compilewatch inputs m --environment mine --save FILE`" in result.detail
     assert (answer.fake_failure is not None) is (tier is Tier.FAKE)
     assert not target.subjects

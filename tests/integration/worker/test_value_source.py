@@ -76,46 +76,24 @@ class Outer:
             self.value = 3
 
 
-def test_a_filled_cache_is_written_with_its_state() -> None:
+def test_objects_of_transformers_are_written_with_their_state() -> None:
     cache = transformers.DynamicCache()
     cache.update(torch.ones(1, 2, 3, 4), torch.zeros(1, 2, 3, 4), 0)
-
     made = _read_again({"past_key_values": cache})["past_key_values"]
-
     assert type(made) is type(cache)
     assert made.layers[0].keys.shape == (1, 2, 3, 4)
     assert made.get_seq_length() == 3
     assert made.layer_class_to_replicate is cache.layer_class_to_replicate
 
-
-def test_a_session_is_written_with_its_state() -> None:
     session = transformers.Sam2VideoInferenceSession(
         video_height=8, video_width=8, dtype=torch.bfloat16
     )
     session.obj_id_to_idx(7)
-
     made = _read_again(session)
-
     assert (made.video_height, made.dtype, made.obj_ids) == (8, torch.bfloat16, [7])
     assert made.obj_id_to_idx(7) == 0
     assert type(made.cache) is type(session.cache)
 
-
-def test_objects_are_made_by_their_constructors() -> None:
-    batch = _read_again(Batch(x=torch.ones(2, 3), names=["a"]))
-    assert type(batch) is Batch
-    assert (batch.x.shape, batch.names) == ((2, 3), ["a"])
-
-    plain = _read_again(SimpleNamespace(x=torch.tensor([1, 2]), scale=2.0))
-    assert type(plain) is SimpleNamespace
-    assert (plain.x.tolist(), plain.scale) == ([1, 2], 2.0)
-
-    pair = _read_again(Pair(torch.zeros(2), (1,)))
-    assert type(pair) is Pair
-    assert pair.right == (1,)
-
-
-def test_the_output_of_a_model_keeps_its_class() -> None:
     states = torch.ones(1, 2, 3)
     output = transformers.modeling_outputs.BaseModelOutput(last_hidden_state=states)
     made = _read_again(output)
@@ -123,13 +101,21 @@ def test_the_output_of_a_model_keeps_its_class() -> None:
     assert made.last_hidden_state.shape == made[0].shape == (1, 2, 3)
 
 
-def test_an_object_whose_constructor_takes_something_else_is_made_of_its_attributes() -> None:
+def test_objects_are_made_by_their_constructors_or_of_their_attributes() -> None:
+    batch = _read_again(Batch(x=torch.ones(2, 3), names=["a"]))
+    assert (type(batch), batch.x.shape, batch.names) == (Batch, (2, 3), ["a"])
+    space = _read_again(SimpleNamespace(x=torch.tensor([1, 2]), scale=2.0))
+    assert (type(space), space.x.tolist(), space.scale) == (SimpleNamespace, [1, 2], 2.0)
+    pair = _read_again(Pair(torch.zeros(2), (1,)))
+    assert (type(pair), pair.right) == (Pair, (1,))
     plain = _read_again(Plain(4))
-    assert type(plain) is Plain
-    assert (plain.x.shape, plain.nested.kind) == ((4, 2), "k")
+    assert (type(plain), plain.x.shape, plain.nested.kind) == (Plain, (4, 2), "k")
     assert _read_again(Outer.Inner()).value == 3
     counted = _read_again(Counted(torch.ones(3)))
     assert (counted.rows, counted.x.shape) == (3, (3,))
+    # Only objects need the functions that make them.
+    assert has_objects(ExampleInputs(strategy="", args=(SimpleNamespace(x=1),)))
+    assert not has_objects(ExampleInputs(strategy="", kwargs={"x": torch.ones(1), "n": [1]}))
 
 
 def test_a_graph_is_made_by_its_class(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,11 +157,6 @@ def test_what_cannot_be_written_is_named_with_its_argument() -> None:
         inputs = ExampleInputs(strategy="factory", kwargs={"data": [value]})
         with pytest.raises(InputsError, match=f"^data: .*{reason}.*; a script can contain"):
             inputs_source(inputs)
-
-
-def test_only_objects_need_the_functions_that_make_them() -> None:
-    assert has_objects(ExampleInputs(strategy="", args=(SimpleNamespace(x=1),)))
-    assert not has_objects(ExampleInputs(strategy="", kwargs={"x": torch.ones(1), "n": [1]}))
 
 
 def test_few_numbers_are_written_and_many_are_noise() -> None:

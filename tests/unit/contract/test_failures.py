@@ -10,17 +10,18 @@ import pytest
 
 from compilewatch.contract import failures
 from compilewatch.errors import InputsError
+from compilewatch.records import ErrorRecord
 
 
 class DataDependentOutputException(Exception):  # noqa: N818  (torch's own name)
     pass
 
 
-def raised(error: BaseException) -> BaseException:
+def record_of(error: BaseException, cause: BaseException | None = None) -> ErrorRecord:
     try:
-        raise error
+        raise error from cause
     except BaseException as caught:  # noqa: BLE001
-        return caught
+        return failures.error_record(caught)
 
 
 @pytest.mark.parametrize(
@@ -42,33 +43,26 @@ def raised(error: BaseException) -> BaseException:
         (SystemExit(1), "system_exit"),
     ],
 )
-def test_codes_are_few_short_words(error: BaseException, code: str) -> None:
+def test_codes_are_few_short_words_also_through_what_wraps_an_error(
+    error: BaseException, code: str
+) -> None:
     assert failures.error_code(error) == code
+    if isinstance(error, DataDependentOutputException):
+        assert record_of(RuntimeError("while running a node"), error).code == code
 
 
-def test_a_code_is_found_through_what_wraps_it() -> None:
-    inner = DataDependentOutputException("x")
-    outer = RuntimeError("while running a node")
-    outer.__cause__ = inner
-    assert failures.error_code(outer) == "data_dependent"
-
-
-def test_a_long_traceback_keeps_both_ends() -> None:
-    record = failures.error_record(raised(ValueError("begin " + "x" * 100_000 + " end")))
+def test_a_traceback_keeps_both_ends_once() -> None:
+    record = record_of(ValueError("begin " + "x" * 100_000 + " end"))
     assert record.head.startswith("Traceback")
     assert "begin xxx" in record.head
     assert record.tail.endswith("xxx end\n")
     assert len(record.head) == len(record.tail) == failures.KEPT_CHARACTERS >= 8192
-    assert "begin" in record.message
+    assert record.message.startswith("begin")
     assert record.message.endswith("end")
     assert len(record.message) < 10_000
-
-
-def test_a_short_traceback_is_kept_in_full_and_once() -> None:
-    record = failures.error_record(raised(ValueError("boom")))
+    record = record_of(ValueError("boom"))
     assert record.head.endswith("ValueError: boom\n")
-    assert record.tail == ""
-    assert (record.type, record.message) == ("ValueError", "boom")
+    assert (record.tail, record.type, record.message) == ("", "ValueError", "boom")
 
 
 def test_the_place_is_the_innermost_line_of_the_model(
@@ -76,62 +70,43 @@ def test_the_place_is_the_innermost_line_of_the_model(
 ) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/inner.py").write_text("def inner():\n    raise ValueError('boom')\n")
-    (tmp_path / "modelcode.py").write_text(
-        "def forward(call):\n    # the line to look at is the next\n    call()\n"
-    )
+    (tmp_path / "modelcode.py").write_text("def forward(call):\n    # next line\n    call()\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     scope: dict[str, object] = {}
     for name in ("torch/inner.py", "modelcode.py"):
         path = tmp_path / name
         exec(compile(path.read_text(), str(path), "exec"), scope)
-    try:
+    with pytest.raises(ValueError, match="boom") as caught:
         scope["forward"](scope["inner"])  # type: ignore[operator]
-    except ValueError as error:
-        record = failures.error_record(error)
+    record = failures.error_record(caught.value)
     assert (record.file, record.line, record.function) == ("modelcode.py", 3, "forward")
 
 
-def _placed(error: BaseException) -> tuple[str | None, int | None]:
-    record = failures.error_record(error)
-    return record.file, record.line
-
-
-def test_a_syntax_error_is_at_its_own_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "wrongsyntax.py").write_text("import os\n\ndef f(:\n    pass\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(SyntaxError) as caught:
-        importlib.import_module("wrongsyntax")
-    assert _placed(caught.value) == ("wrongsyntax.py", 3)
-
-
-def test_a_persons_own_file_comes_before_what_it_calls(
+def test_a_persons_own_file_comes_before_what_it_calls_and_a_syntax_error_is_at_its_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`ctypes` of the standard library and installed packages are not where one can act."""
-    (tmp_path / "site-packages").mkdir()
-    (tmp_path / "site-packages" / "installedcode.py").write_text("import json\njson.loads('{')\n")
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (packages / "installedcode.py").write_text("import json\njson.loads('{')\n")
     (tmp_path / "owncode.py").write_text("import installedcode\n")
-    monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
+    (tmp_path / "wrongsyntax.py").write_text("import os\n\ndef f(:\n    pass\n")
+    monkeypatch.syspath_prepend(str(packages))
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ValueError, match="Expecting") as caught:
         runpy.run_path(str(tmp_path / "owncode.py"))
-    assert _placed(caught.value) == ("owncode.py", 1)
+    record = failures.error_record(caught.value)
+    assert (record.file, record.line) == ("owncode.py", 1)
+    with pytest.raises(SyntaxError) as wrong:
+        importlib.import_module("wrongsyntax")
+    record = failures.error_record(wrong.value)
+    assert (record.file, record.line) == ("wrongsyntax.py", 3)
 
 
 def test_an_error_of_ours_has_no_place_and_keeps_its_traceback() -> None:
-    record = failures.error_record(raised(InputsError("say what x is")))
+    record = record_of(InputsError("say what x is"))
     assert (record.file, record.line, record.message) == (None, None, "say what x is")
     assert "Traceback" in record.head
-
-
-def test_a_dump_names_the_persons_file_relative_to_their_folder() -> None:
-    dump = (
-        "Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n"
-        '  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at\n'
-        '  File "/home/me/nets/inner/m_segv.py", line 8 in forward\n'
-        '  File "/venv/lib/python3.11/site-packages/torch/nn/module.py", line 1 in _call_impl\n'
-    )
-    assert failures.place_in_dump(dump, ("/home/me/nets",)) == ("inner/m_segv.py", 8, "forward")
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, KeyboardInterrupt])
@@ -142,7 +117,7 @@ def test_an_exception_that_cannot_be_printed_has_a_record_all_the_same(
         def __str__(self) -> str:
             raise kind("no words")
 
-    record = failures.error_record(raised(MuteError()))
+    record = record_of(MuteError())
     assert record.code == "mute_error"
     assert "__str__" in record.message
 
@@ -160,11 +135,17 @@ def test_files_are_relative_to_the_package(monkeypatch: pytest.MonkeyPatch) -> N
     assert failures.relative_file("/library/a/b/c.py") == "b/c.py"
 
 
-def test_a_place_is_read_from_a_faulthandler_dump(tmp_path: Path) -> None:
+def test_a_place_is_read_from_a_dump_of_faulthandler(tmp_path: Path) -> None:
     with (tmp_path / "dump").open("w+") as file:
         faulthandler.dump_traceback(file, all_threads=False)
         file.seek(0)
         place = failures.place_in_dump(file.read())
-    assert place is not None
-    assert place[2] == "test_a_place_is_read_from_a_faulthandler_dump"
+    assert place[2] == "test_a_place_is_read_from_a_dump_of_faulthandler"
     assert failures.place_in_dump("no stack here") is None
+    dump = (
+        "Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n"
+        '  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at\n'
+        '  File "/home/me/nets/inner/m_segv.py", line 8 in forward\n'
+        '  File "/venv/lib/python3.11/site-packages/torch/nn/module.py", line 1 in _call_impl\n'
+    )
+    assert failures.place_in_dump(dump, ("/home/me/nets",)) == ("inner/m_segv.py", 8, "forward")

@@ -5,37 +5,50 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
 from compilewatch.contract import processes
 
-_NESTED = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
+MIB = 2**20
+HOLD = "held = bytearray(b'x' * ({} * 2**20)); import time; time.sleep({})"
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-I", "-S", "-c", code]
 
 
 def test_memory_of_this_process() -> None:
     resident, peak = processes.resident_bytes(), processes.peak_bytes(os.getpid())
-    assert resident is not None
-    assert peak is not None
-    assert 2**20 < resident <= peak
+    assert MIB < resident <= peak
     assert processes.field_bytes("self", "status", "VmHWM") == processes.peak_bytes(os.getpid())
     assert processes.field_bytes("self", "status", "NoSuchField") is None
 
 
 @pytest.mark.process
-def test_children_and_what_they_started() -> None:
-    # Only below `outer`: other tests may have left a server that starts processes at this moment.
-    with subprocess.Popen([sys.executable, "-c", _NESTED], stdin=subprocess.PIPE) as outer:
-        while not (inner := list(processes.children(outer.pid))):
-            assert outer.poll() is None
-        assert list(processes.descendants(outer.pid)) == inner
-        assert outer.pid in processes.children(os.getpid())
-        assert {outer.pid, *inner} <= set(processes.descendants(os.getpid()))
-        assert processes.is_alive(outer.pid)
-        outer.communicate(b"\n")
+def test_a_process_what_it_started_and_the_largest_of_them() -> None:
+    inner = f"import subprocess; subprocess.run({python(HOLD.format(60, 1))!r})"
+    held = bytearray(b"x" * (200 * MIB))  # of the parent, which does not count
+    with subprocess.Popen(python(HOLD.format(200, 60))) as earlier:
+        with (
+            processes.PeakMemory() as peak,
+            subprocess.Popen(python(inner), stdin=subprocess.PIPE) as outer,
+        ):
+            while not (started := list(processes.children(outer.pid))):
+                assert outer.poll() is None
+                time.sleep(0.01)
+            assert list(processes.descendants(outer.pid)) == started
+            assert {outer.pid, *started} <= set(processes.descendants(os.getpid()))
+            assert processes.is_alive(outer.pid)
+        earlier.kill()
+    assert 60 * MIB < peak.bytes < 160 * MIB < len(held)
     assert not processes.is_alive(outer.pid)
     assert (processes.resident_bytes(outer.pid), processes.peak_bytes(outer.pid)) == (None, None)
     assert list(processes.descendants(outer.pid)) == []
+    with processes.PeakMemory() as peak:
+        pass  # nothing is started
+    assert peak.bytes is None
 
 
 def test_a_process_that_ends_while_it_is_read_has_no_children(

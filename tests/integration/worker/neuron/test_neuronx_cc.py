@@ -14,11 +14,17 @@ from compilewatch.errors import CompilerError
 from compilewatch.neuron import neuronx_cc
 from compilewatch.neuron.neuronx_cc import Compilation, Compiler
 from compilewatch.records import NeuronDetail
-from tests.doubles import BIN, has_ended, is_running
+from tests.doubles import BIN, has_ended, is_running, neuron_variables
+
+
+@pytest.fixture(autouse=True)
+def doubles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in neuron_variables(tmp_path / "cache", sdk=False).items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture
-def compiler() -> Compiler:
+def compiler(doubles: None) -> Compiler:
     path = neuronx_cc.find()
     assert path == str(BIN / "neuronx-cc")
     return neuronx_cc.describe(path)
@@ -43,7 +49,6 @@ def test_a_neff_is_made_and_described(
     hlo = hlo_of(tmp_path)
     found = compiled(compiler, hlo)
     assert found.compiled, found.failure
-    assert found.neff is not None
     folder = tmp_path / "graph.trn1"
     assert found.neff_bytes == (folder / "graph.neff").stat().st_size
     assert found.neff.data_bytes == found.neff_bytes - 1024
@@ -64,7 +69,6 @@ def test_its_memory_is_its_own_and_not_that_of_who_started_it(
     found = compiled(compiler, hlo_of(tmp_path, "allocate 50"))
     assert len(held) == 300 * 2**20
     assert found.compiled
-    assert found.compiler_peak_memory_bytes is not None
     assert 50 * 2**20 < found.compiler_peak_memory_bytes < 250 * 2**20
 
 
@@ -80,12 +84,11 @@ def test_flags_are_pinned_to_what_the_target_and_the_compiler_take(
     assert " ".join(older.flags("trn2")) == expected
 
 
-@pytest.mark.parametrize("target", neuronx_cc.TARGETS)
-def test_every_target_takes_its_flags(compiler: Compiler, tmp_path: Path, target: str) -> None:
-    assert compiled(compiler, hlo_of(tmp_path), target).compiled
-
-
-def test_the_mock_is_strict_about_flags(tmp_path: Path) -> None:
+def test_every_target_takes_its_flags_and_the_double_no_others(
+    compiler: Compiler, tmp_path: Path
+) -> None:
+    for target in neuronx_cc.TARGETS:
+        assert compiled(compiler, hlo_of(tmp_path), target).compiled
     command = [str(BIN / "neuronx-cc"), "compile", str(hlo_of(tmp_path)), "--framework", "XLA"]
     for wrong in (["--target", "trn9"], [], ["--target", "trn1", "--fast"]):
         done = subprocess.run([*command, *wrong], capture_output=True, text=True, check=False)
@@ -110,7 +113,6 @@ def test_each_way_to_fail_has_its_class(
 ) -> None:
     found = compiled(compiler, hlo_of(tmp_path, behaviour))
     assert not found.compiled
-    assert found.failure is not None
     assert (found.failure.kind, found.failure.code, found.failure.signal) == (kind, code, signal)
     assert neuronx_cc.described(found).startswith(kind.replace("_", " "))
     if behaviour.startswith("error"):
@@ -129,7 +131,6 @@ def test_one_that_hangs_is_ended_with_all_it_started(compiler: Compiler, tmp_pat
     assert is_running(helper)
     compilation.end("timeout", "no end after 1 s")
     found = compilation.detail()
-    assert found.failure is not None
     assert (found.failure.kind, found.failure.message) == ("timeout", "no end after 1 s")
     assert has_ended(helper)
 
@@ -191,3 +192,18 @@ def test_it_is_found_beside_python_first(
     (tmp_path / "neuronx-cc").unlink()
     monkeypatch.setenv("PATH", str(tmp_path))
     assert neuronx_cc.find() is None
+
+
+def test_cores_are_counted_where_there_is_a_driver_and_the_tool(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert neuronx_cc.core_count() == 0
+    monkeypatch.setenv("NEURON_DOUBLE_CORES", "2")
+    assert neuronx_cc.core_count() == 2
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(neuronx_cc, "TOOLS", tmp_path)
+    assert neuronx_cc.core_count() == 0
+    product = tmp_path / "product_name"
+    assert neuronx_cc.instance_family(product) is None
+    product.write_text("trn1n.32xlarge\n")
+    assert neuronx_cc.instance_family(product) == "trn1n"

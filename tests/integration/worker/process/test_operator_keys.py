@@ -74,11 +74,8 @@ def test_other_inputs_are_computed_anew(other: Make) -> None:
 
 
 def test_a_number_of_another_type_is_computed_anew() -> None:
-    mode = FakeTensorMode()
-    for number in (1, 1.0):
-        call = partial(torch.add, other=number)
-        found = computed(mode, call, lambda: torch.ones(3, dtype=torch.long))
-        assert found == 1
+    mode, integers = FakeTensorMode(), lambda: torch.ones(3, dtype=torch.long)
+    assert [computed(mode, partial(torch.add, other=n), integers) for n in (1, 1.0)] == [1, 1]
 
 
 def test_what_symbols_gave_is_not_shared() -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from compilewatch.errors import UsageError
-from compilewatch.records import ExportDetail, Mode, Phase, Status, TargetOutcome, Tier
+from compilewatch.records import Mode, Phase, Status, Tier
 from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets import FakeUnsupportedError
 from compilewatch.worker.targets.export import (
@@ -70,6 +70,11 @@ class ReadBuffer(nn.Module):
         return x[:, : int(self.length)]
 
 
+class Normed(nn.BatchNorm1d):
+    def __init__(self) -> None:
+        super().__init__(4)
+
+
 class Wrapped:
     def __init__(self, value: Tensor) -> None:
         self.value = value
@@ -96,9 +101,17 @@ class Resized(nn.Module):
         return x.sum() + (y * self.weight).sum() + names[0].sum()
 
 
-def detail_of(outcome: TargetOutcome) -> ExportDetail:
-    assert isinstance(outcome.details, ExportDetail)
-    return outcome.details
+class Converts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear.to(torch.float64)(x.double())
+
+
+def run(subject: Subject) -> Any:
+    return ExportTarget().run(subject)
 
 
 def line_of(function: Callable[..., Any], text: str) -> int:
@@ -110,18 +123,16 @@ def line_of(function: Callable[..., Any], text: str) -> int:
 def test_a_plain_module_exports_both_ways(
     make_subject: MakeSubject, tmp_path: Path, tier: Tier
 ) -> None:
+    assert run(make_subject(Plain, tier=tier, name="export")).artifacts == ()
+    assert list(tmp_path.iterdir()) == []
     phases: list[Phase] = []
     subject = make_subject(Plain, tier=tier, name="export", phases=phases, keep_artifacts=True)
-    outcome = ExportTarget().run(subject)
-    found = detail_of(outcome)
-    assert outcome.status is Status.PASS
-    assert outcome.ops == 3
-    assert found.non_strict is not None
-    assert found.strict is not None
+    outcome = run(subject)
+    found = outcome.details
+    assert (outcome.status, outcome.ops) == (Status.PASS, 3)
     assert found.non_strict.exported
     assert found.strict.exported
-    assert not found.disagrees
-    assert found.draft is None
+    assert (found.disagrees, found.draft) == (False, None)
     assert found.dynamic_dimensions == found.specialized_dimensions == ()
     assert outcome.artifacts == (OPS_ARTIFACT,)
     assert json.loads((tmp_path / OPS_ARTIFACT).read_text()) == {
@@ -131,12 +142,6 @@ def test_a_plain_module_exports_both_ways(
     assert phases == [Phase.COMPILE, Phase.COMPARE]
 
 
-def test_artifacts_are_kept_only_where_wanted(make_subject: MakeSubject, tmp_path: Path) -> None:
-    assert ExportTarget().run(make_subject(Plain, name="export")).artifacts == ()
-    assert ExportTarget().run(make_subject(Branch, name="export")).artifacts == ()
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_data_dependent_branch_is_classified_placed_and_drafted(
     make_subject: MakeSubject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,20 +149,12 @@ def test_a_data_dependent_branch_is_classified_placed_and_drafted(
     scratch.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
     phases: list[Phase] = []
-    subject = make_subject(Branch, name="export", phases=phases, keep_artifacts=True)
-    outcome = ExportTarget().run(subject)
-    found = detail_of(outcome)
-    line = line_of(Branch.forward, "if x.sum()")
-    assert outcome.status is Status.ERROR
-    assert phases[-1] is Phase.COMPILE
-    assert outcome.error is not None
+    outcome = run(make_subject(Branch, name="export", phases=phases, keep_artifacts=True))
+    found, line = outcome.details, line_of(Branch.forward, "if x.sum()")
+    assert (outcome.status, phases[-1]) == (Status.ERROR, Phase.COMPILE)
     assert outcome.error.code == "data_dependent_guard"
     assert (outcome.error.line, outcome.error.function) == (line, "forward")
-    assert found.strict is not None
-    assert found.strict.code == "GB0170"
-    assert not found.disagrees
-    assert found.draft is not None
-    assert found.draft.exported
+    assert (found.strict.code, found.disagrees, found.draft.exported) == ("GB0170", False, True)
     (failure,) = found.draft.failures
     assert (failure.kind, failure.what) == ("data_dependent_error", "Eq(u0, 1)")
     assert (failure.line, failure.function) == (line, "forward")
@@ -170,48 +167,29 @@ def test_a_data_dependent_branch_is_classified_placed_and_drafted(
 
 def test_a_value_that_fake_tensors_lack_leads_to_real_tensors(make_subject: MakeSubject) -> None:
     with pytest.raises(FakeUnsupportedError, match="data_dependent_guard"):
-        ExportTarget().run(make_subject(Branch, tier=Tier.FAKE, name="export"))
-    asked = make_subject(Branch, tier=Tier.FAKE, asked=Tier.FAKE, name="export")
-    outcome = ExportTarget().run(asked)
-    assert (outcome.status, detail_of(outcome).draft) == (Status.ERROR, None)
+        run(make_subject(Branch, tier=Tier.FAKE, name="export"))
+    outcome = run(make_subject(Branch, tier=Tier.FAKE, asked=Tier.FAKE, name="export"))
+    assert (outcome.status, outcome.details.draft) == (Status.ERROR, None)
 
 
-@pytest.mark.parametrize("tier", [Tier.FAKE, Tier.REAL])
-def test_what_only_strict_rejects(make_subject: MakeSubject, tier: Tier) -> None:
-    outcome = ExportTarget().run(make_subject(ExplicitBreak, tier=tier, name="export"))
-    found = detail_of(outcome)
-    assert outcome.status is Status.PASS
-    assert found.strict is not None
-    assert found.strict.code == "GB0025"
-    assert found.disagrees
-    assert "strict fails: GB0025" in outcome.detail
-
-
-def test_what_only_non_strict_rejects(make_subject: MakeSubject) -> None:
-    outcome = ExportTarget().run(make_subject(ReadBuffer, name="export"))
-    assert outcome.status is Status.ERROR
-    assert detail_of(outcome).disagrees
+def test_what_only_one_way_rejects(make_subject: MakeSubject) -> None:
+    for tier in (Tier.FAKE, Tier.REAL):
+        outcome = run(make_subject(ExplicitBreak, tier=tier, name="export"))
+        assert (outcome.status, outcome.details.strict.code) == (Status.PASS, "GB0025")
+        assert outcome.details.disagrees
+        assert "strict fails: GB0025" in outcome.detail
+    outcome = run(make_subject(ReadBuffer, name="export"))
+    assert (outcome.status, outcome.details.disagrees) == (Status.ERROR, True)
     assert "strict exports" in outcome.detail
 
 
 def test_the_backend_chooses_the_variants(make_subject: MakeSubject) -> None:
-    only = ExportTarget().run(make_subject(ReadBuffer, name="export", backend="non_strict"))
-    assert only.status is Status.ERROR
-    assert detail_of(only).strict is None
-    strict = ExportTarget().run(make_subject(ReadBuffer, name="export", backend="strict"))
-    assert strict.status is Status.PASS
-    assert detail_of(strict).non_strict is None
+    only = run(make_subject(ReadBuffer, name="export", backend="non_strict"))
+    assert (only.status, only.details.strict) == (Status.ERROR, None)
+    strict = run(make_subject(ReadBuffer, name="export", backend="strict"))
+    assert (strict.status, strict.details.non_strict) == (Status.PASS, None)
     with pytest.raises(UsageError, match="no backend 'lenient'; known: non_strict, strict"):
-        ExportTarget().run(make_subject(Plain, name="export", backend="lenient"))
-
-
-class Converts(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.linear.to(torch.float64)(x.double())
+        run(make_subject(Plain, name="export", backend="lenient"))
 
 
 @pytest.mark.parametrize(
@@ -221,17 +199,30 @@ class Converts(nn.Module):
 def test_what_export_alone_rejects_has_a_code(
     make_subject: MakeSubject, build: type[nn.Module], code: str
 ) -> None:
-    outcome = ExportTarget().run(make_subject(build, name="export", backend="non_strict"))
-    assert outcome.error is not None
-    assert outcome.error.code == code
+    assert run(make_subject(build, name="export", backend="non_strict")).error.code == code
 
 
 def test_memory_that_runs_out_is_no_verdict(make_subject: MakeSubject) -> None:
     with pytest.raises(MemoryError):
-        ExportTarget().run(make_subject(OutOfMemory, name="export"))
+        run(make_subject(OutOfMemory, name="export"))
 
 
-def resized(make_subject: MakeSubject, **named: dict[int, str]) -> Subject:
+EVERY_DIMENSION = ("x[0]", "x[1]", "names[0][0]", "names[0][1]")
+
+
+@pytest.mark.parametrize(
+    ("named", "dynamic", "specialized"),
+    [
+        ({k: {0: "batch"} for k in ("x", "y", "names")}, ("x[0]", "names[0][0]"), ("y[0]",)),
+        ({}, EVERY_DIMENSION, ("y[0]", "y[1]")),
+    ],
+)
+def test_dimensions_are_dynamic_or_said_to_be_constant(
+    make_subject: MakeSubject,
+    named: dict[str, dict[int, str]],
+    dynamic: tuple[str, ...],
+    specialized: tuple[str, ...],
+) -> None:
     subject = make_subject(Resized, name="export", dynamic=True, backend="non_strict")
     inputs = ExampleInputs(
         strategy="test",
@@ -239,35 +230,21 @@ def resized(make_subject: MakeSubject, **named: dict[int, str]) -> Subject:
         kwargs={"names": [torch.ones(6, 2)], "y": torch.ones(5, 2)},
         dynamic_shapes=named,
     )
-    return replace(subject, inputs=inputs)
-
-
-def test_named_dimensions_are_dynamic_or_said_to_be_constant(make_subject: MakeSubject) -> None:
-    subject = resized(make_subject, x={0: "batch"}, y={0: "batch"}, names={0: "batch"})
-    outcome = ExportTarget().run(subject)
-    found = detail_of(outcome)
+    outcome = run(replace(subject, inputs=inputs))
     assert outcome.status is Status.PASS
-    assert found.dynamic_dimensions == ("x[0]", "names[0][0]")
-    assert found.specialized_dimensions == ("y[0]",)
-    assert "2 of 3 dimensions stay dynamic" in outcome.detail
-
-
-def test_without_names_every_dimension_is_tried(make_subject: MakeSubject) -> None:
-    found = detail_of(ExportTarget().run(resized(make_subject)))
-    assert found.dynamic_dimensions == ("x[0]", "x[1]", "names[0][0]", "names[0][1]")
-    assert found.specialized_dimensions == ("y[0]", "y[1]")
+    assert outcome.details.dynamic_dimensions == dynamic
+    assert outcome.details.specialized_dimensions == specialized
+    count = f"{len(dynamic)} of {len(dynamic) + len(specialized)}"
+    assert f"{count} dimensions stay dynamic" in outcome.detail
 
 
 def test_train_mode_is_exported_as_such(make_subject: MakeSubject, tmp_path: Path) -> None:
-    found = {}
     for mode in (Mode.EVAL, Mode.TRAIN):
-        subject = make_subject(
-            lambda: nn.BatchNorm1d(4), name="export", mode=mode, keep_artifacts=True
-        )
-        assert ExportTarget().run(subject).status is Status.PASS
-        found[mode] = json.loads((tmp_path / OPS_ARTIFACT).read_text())["ops"]
-    assert "aten.add_.Tensor" not in found[Mode.EVAL]
-    assert "aten.add_.Tensor" in found[Mode.TRAIN]  # counts the batches seen
+        subject = make_subject(Normed, name="export", mode=mode, keep_artifacts=True)
+        assert run(subject).status is Status.PASS
+        operators = json.loads((tmp_path / OPS_ARTIFACT).read_text())["ops"]
+        counts_batches = "aten.add_.Tensor" in operators
+        assert counts_batches is (mode is Mode.TRAIN)
 
 
 def test_operators_of_nested_graphs_are_counted() -> None:
@@ -293,7 +270,7 @@ def test_the_module_is_left_as_it_was(make_subject: MakeSubject) -> None:
             return self.last * 2
 
     subject = make_subject(Remembers, name="export")
-    ExportTarget().run(subject)
+    run(subject)
     assert subject.module.last is None
 
 
@@ -314,5 +291,5 @@ def test_a_language_model_exports_with_its_cache(make_subject: MakeSubject, tier
     with subject.fake_mode if subject.fake_mode is not None else nullcontext():
         tokens = torch.ones(2, 8, dtype=torch.int64)
     inputs = ExampleInputs(strategy="text", kwargs={"input_ids": tokens})
-    outcome = ExportTarget().run(replace(subject, inputs=inputs))
+    outcome = run(replace(subject, inputs=inputs))
     assert outcome.status is Status.PASS, outcome.detail

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,14 +26,6 @@ from compilewatch.worker.targets.inductor import (
 from tests.integration.worker.targets.conftest import MakeSubject
 
 pytestmark = pytest.mark.torch
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _imported() -> None:
-    """Not above: each worker of pytest-xdist would import it, which takes seconds."""
-    with warnings.catch_warnings():
-        # Torch's own modules use what torch deprecates (2.13: torch.jit.script_method).
-        warnings.simplefilter("ignore", DeprecationWarning)
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +65,7 @@ class Relu(nn.Module):
         return {"y": torch.relu(self.linear(x)) + 1}
 
 
-def with_batch(subject: Subject, module: nn.Module | None = None) -> Subject:
+def with_batch(subject: Subject) -> Subject:
     inputs = ExampleInputs(
         strategy="test",
         kwargs={"x": torch.linspace(-1, 1, 12).reshape(3, 4)},
@@ -83,33 +74,26 @@ def with_batch(subject: Subject, module: nn.Module | None = None) -> Subject:
     return replace(subject, inputs=inputs)
 
 
-def test_this_environment_can_run_it() -> None:
-    assert InductorTarget().missing() is None
+def run(make: MakeSubject, build: Any, *, batch: bool = False, **options: Any) -> Any:
+    subject = make(build, name="inductor", **options)
+    return InductorTarget().run(with_batch(subject) if batch else subject)
 
 
 def test_a_module_compiles_runs_and_is_measured(make_subject: MakeSubject) -> None:
     phases: list[Phase] = []
     cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    subject = with_batch(make_subject(Relu, name="inductor", phases=phases))
-    outcome = InductorTarget().run(subject)
-    assert outcome.status is Status.PASS, outcome.detail
+    assert InductorTarget().missing() is None
+    outcome = run(make_subject, Relu, batch=True, phases=phases)
+    assert (outcome.status, outcome.graphs) == (Status.PASS, 1), outcome.detail
     assert phases == [Phase.COMPILE, Phase.COMPARE, Phase.PROFILE]
-    assert outcome.graphs == 1
-    assert outcome.numerics is not None
-    assert outcome.numerics.deterministic
-    assert outcome.numerics.matches
-    assert outcome.numerics.reference == "float64"
-    found = outcome.details
-    assert isinstance(found, Performance)
+    numerics, found = outcome.numerics, outcome.details
+    assert (numerics.deterministic, numerics.matches) == (True, True)
+    assert numerics.reference == "float64"
     assert found.recompiles == 1
     assert found.cold_compile_seconds > 0
     assert found.warm_compile_seconds is not None
-    assert found.eager_latency_seconds is not None
-    assert found.compiled_latency_seconds is not None
     assert found.speedup == found.eager_latency_seconds / found.compiled_latency_seconds
-    assert found.latency_samples is not None
     assert found.latency_samples >= LEAST_SAMPLES
-    assert found.compiler_peak_memory_bytes is not None
     assert found.compiler_peak_memory_bytes > 2**20
     # Two graphs were compiled, and the warm compile found the one it asked for.
     assert counters["inductor"]["fxgraph_cache_miss"] == 2
@@ -119,87 +103,75 @@ def test_a_module_compiles_runs_and_is_measured(make_subject: MakeSubject) -> No
 
 def test_wrong_generated_code_is_a_mismatch(make_subject: MakeSubject) -> None:
     with config.patch({"cpp.inject_relu_bug_TESTING_ONLY": "accuracy"}):
-        outcome = InductorTarget().run(make_subject(Relu, name="inductor"))
+        outcome = run(make_subject, Relu)
     assert outcome.status is Status.MISMATCH
     assert outcome.detail.startswith("differs from eager in y: ")
-    assert outcome.numerics is not None
-    assert not outcome.numerics.matches
-    assert outcome.numerics.deterministic
+    assert (outcome.numerics.matches, outcome.numerics.deterministic) == (False, True)
 
 
-def test_code_that_does_not_compile_is_an_error_of_the_compiler(
-    make_subject: MakeSubject,
-) -> None:
+def test_code_that_does_not_compile_is_an_error_of_the_compiler(make_subject: MakeSubject) -> None:
     phases: list[Phase] = []
     with config.patch({"cpp.inject_relu_bug_TESTING_ONLY": "compile_error"}):
-        outcome = InductorTarget().run(make_subject(Relu, name="inductor", phases=phases))
-    assert outcome.status is Status.ERROR
-    assert outcome.error is not None
+        outcome = run(make_subject, Relu, phases=phases)
+    assert (outcome.status, phases) == (Status.ERROR, [Phase.COMPILE])
     assert outcome.error.code == "cpp_compile_error"
     assert "compile error!" in outcome.error.message
-    assert phases == [Phase.COMPILE]
 
 
-def test_a_graph_break_and_a_model_that_differs_from_itself_are_no_errors(
+@torch.compiler.disable
+def drawn() -> int:
+    return int.from_bytes(os.urandom(4))
+
+
+class Drawing(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return (x + 1) * drawn()
+
+
+class Counting(nn.Module):
+    """Later calls have other results; each run is a first call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = [0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls[0] += 1
+        return x * self.calls[0]
+
+
+class Noise(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.rand_like(x)
+
+
+@pytest.mark.parametrize(
+    ("build", "backend_name", "graphs", "deterministic"),
+    [(Drawing, "eager", 2, False), (Counting, "eager", 1, True), (Noise, None, 1, True)],
+)
+def test_neither_a_break_nor_a_model_that_differs_from_itself_is_an_error(
     make_subject: MakeSubject,
+    build: type[nn.Module],
+    backend_name: str | None,
+    graphs: int,
+    deterministic: bool,
 ) -> None:
-    @torch.compiler.disable
-    def drawn() -> int:
-        return int.from_bytes(os.urandom(4))
-
-    class Drawing(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return (x + 1) * drawn()
-
-    outcome = InductorTarget().run(make_subject(Drawing, name="inductor", backend="eager"))
-    assert (outcome.status, outcome.graphs) == (Status.PASS, 2)
-    assert outcome.numerics is not None
-    assert not outcome.numerics.deterministic
-    assert outcome.detail.startswith("not deterministic")
-    assert "2 graphs" in outcome.detail
-
-
-def test_what_only_later_calls_change_is_no_difference(make_subject: MakeSubject) -> None:
-    class Counting(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.calls = [0]
-
-        def forward(self, x: Tensor) -> Tensor:
-            self.calls[0] += 1
-            return x * self.calls[0]
-
-    outcome = InductorTarget().run(make_subject(Counting, name="inductor", backend="eager"))
-    assert outcome.status is Status.PASS
-    assert outcome.numerics is not None
-    assert (outcome.numerics.deterministic, outcome.numerics.matches) == (True, True)
-
-
-def test_random_numbers_are_those_of_eager_mode(make_subject: MakeSubject) -> None:
-    class Noise(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x + torch.rand_like(x)
-
-    outcome = InductorTarget().run(make_subject(Noise, name="inductor"))
-    assert outcome.status is Status.PASS, outcome.detail
-    assert outcome.numerics is not None
-    assert outcome.numerics.deterministic
+    outcome = run(make_subject, build, backend=backend_name)
+    assert (outcome.status, outcome.graphs) == (Status.PASS, graphs), outcome.detail
+    assert outcome.numerics.deterministic is deterministic
+    assert outcome.detail.startswith("not deterministic") is not deterministic
+    assert ("2 graphs" in outcome.detail) is (graphs == 2)
 
 
 def test_wrong_gradients_are_a_mismatch(
     make_subject: MakeSubject, backend: Callable[[Any], str]
 ) -> None:
     def doubles_gradients(graph: torch.fx.GraphModule, _inputs: Any) -> Callable[..., Any]:
-        def call(*args: Any) -> Any:
-            return tuple(2 * out - out.detach() for out in graph(*args))
-
-        return call
+        return lambda *args: tuple(2 * out - out.detach() for out in graph(*args))
 
     name = backend(doubles_gradients)
-    subject = make_subject(Relu, name="inductor", backend=name, mode=Mode.EVAL)
-    assert InductorTarget().run(subject).status is Status.PASS
-    subject = make_subject(Relu, name="inductor", backend=name, mode=Mode.TRAIN)
-    outcome = InductorTarget().run(subject)
+    assert run(make_subject, Relu, backend=name, mode=Mode.EVAL).status is Status.PASS
+    outcome = run(make_subject, Relu, backend=name, mode=Mode.TRAIN)
     assert outcome.status is Status.MISMATCH
     assert "gradient of linear" in outcome.detail
 
@@ -215,37 +187,24 @@ def test_a_compiler_that_fails_on_the_second_shape_fails(
 
     compiled: list[Any] = []
     phases: list[Phase] = []
-    name = backend(once)
-    subject = with_batch(make_subject(Relu, name="inductor", backend=name, phases=phases))
-    outcome = InductorTarget().run(subject)
-    assert outcome.status is Status.ERROR
+    outcome = run(make_subject, Relu, batch=True, backend=backend(once), phases=phases)
+    assert (outcome.status, phases[-1]) == (Status.ERROR, Phase.COMPARE)
     assert outcome.detail.startswith("compiled once, then ")
-    assert phases[-1] is Phase.COMPARE
     assert isinstance(outcome.details, Performance)
 
 
-def test_a_second_shape_that_eager_rejects_is_not_counted(make_subject: MakeSubject) -> None:
+def test_recompiles_are_those_of_a_shape_that_eager_mode_takes(make_subject: MakeSubject) -> None:
     class OnlyThree(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return x.view(3, 4) + 1
 
-    subject = with_batch(make_subject(OnlyThree, name="inductor", backend="eager"))
-    outcome = InductorTarget().run(subject)
-    assert outcome.status is Status.PASS
-    assert isinstance(outcome.details, Performance)
-    assert outcome.details.recompiles is None
-
-
-def test_dynamic_shapes_spare_the_recompile(make_subject: MakeSubject) -> None:
-    subject = with_batch(make_subject(Relu, name="inductor", backend="eager", dynamic=True))
-    outcome = InductorTarget().run(subject)
-    assert isinstance(outcome.details, Performance)
+    outcome = run(make_subject, OnlyThree, batch=True, backend="eager")
+    assert (outcome.status, outcome.details.recompiles) == (Status.PASS, None)
+    outcome = run(make_subject, Relu, batch=True, backend="eager", dynamic=True)
     assert outcome.details.recompiles == 0
 
 
-def test_a_model_that_cannot_be_called_often_keeps_its_verdict(
-    make_subject: MakeSubject, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_cannot_be_called_often_keeps_its_verdict(make_subject: MakeSubject) -> None:
     class Tires(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -257,11 +216,9 @@ def test_a_model_that_cannot_be_called_often_keeps_its_verdict(
                 raise RuntimeError("tired")
             return x + 1
 
-    outcome = InductorTarget().run(make_subject(Tires, name="inductor", backend="eager"))
-    assert outcome.status is Status.PASS
+    outcome = run(make_subject, Tires, backend="eager")
+    assert (outcome.status, outcome.details.speedup) == (Status.PASS, None)
     assert "measuring stopped at RuntimeError: tired" in outcome.detail
-    assert isinstance(outcome.details, Performance)
-    assert outcome.details.speedup is None
 
 
 def test_latencies_are_taken_in_turns() -> None:
@@ -271,17 +228,14 @@ def test_latencies_are_taken_in_turns() -> None:
     assert order == ["eager", "compiled"] * (WARM_UP_RUNS + samples)
 
 
-def test_without_a_compiler_it_says_so() -> None:
+def test_without_a_compiler_or_headers_it_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     with config.patch({"cpp.cxx": ("no-such-compiler",)}):
         missing = InductorTarget().missing()
     assert missing == "no C++ compiler: install g++ or name one in CXX"
-
-
-def test_without_headers_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("sysconfig.get_path", lambda _name: str(tmp_path))
-    missing = InductorTarget().missing()
-    assert missing is not None
-    assert "install the headers of Python 3." in missing
+    assert "install the headers of Python 3." in str(InductorTarget().missing())
 
 
 def test_a_compiler_that_does_not_work_is_no_fault_of_the_model(
@@ -292,8 +246,8 @@ def test_a_compiler_that_does_not_work_is_no_fault_of_the_model(
     broken.chmod(0o755)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
     with config.patch({"cpp.cxx": (str(broken),)}):
-        outcome = InductorTarget().run(make_subject(Relu, name="inductor"))
-        another = InductorTarget().run(make_subject(Relu, name="inductor", backend="aot_eager"))
+        outcome = run(make_subject, Relu)
+        another = run(make_subject, Relu, backend="aot_eager")
     assert outcome.status is Status.UNSUPPORTED
     assert outcome.detail.startswith("the C++ compiler cannot build for torch: ")
     assert another.status is Status.PASS  # compiles no C++

@@ -19,16 +19,7 @@ from torch import Tensor, nn
 from compilewatch.contract.targets import TARGETS
 from compilewatch.errors import UsageError
 from compilewatch.neuron import neuronx_cc
-from compilewatch.records import (
-    ErrorRecord,
-    Mode,
-    NeuronDetail,
-    NeuronFailure,
-    Phase,
-    Status,
-    TargetOutcome,
-    Tier,
-)
+from compilewatch.records import Mode, NeuronDetail, Phase, Status, Tier
 from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets import FakeUnsupportedError, neuron
 from compilewatch.worker.targets.export import VARIANTS
@@ -116,33 +107,20 @@ def subject_of(
     return replace(subject, inputs=inputs, artifacts=subject.artifacts / "artifacts")
 
 
-def answer(make_subject: MakeSubject, behaviour: str = "ok", **fields: Any) -> TargetOutcome:
+def answer(make_subject: MakeSubject, behaviour: str = "ok", **fields: Any) -> Any:
     return NeuronTarget().run(subject_of(make_subject, lambda: Net(behaviour), **fields))
 
 
-def detail(outcome: TargetOutcome) -> NeuronDetail:
-    assert isinstance(outcome.details, NeuronDetail), outcome.detail
-    return outcome.details
-
-
-def failed(outcome: TargetOutcome) -> tuple[NeuronFailure, ErrorRecord]:
-    failure = detail(outcome).failure
-    assert failure is not None
-    assert outcome.error is not None
-    return failure, outcome.error
-
-
 def test_what_is_missing_is_said(sdk: None, xla: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert NeuronTarget().missing() is None
-    assert NeuronTarget().unable() is None
+    target = NeuronTarget()
+    assert (target.missing(), target.unable()) == (None, None)
     monkeypatch.setattr("sys.path", [p for p in sys.path if p != str(FOLDER)])
-    assert str(NeuronTarget().missing()).startswith("neuronx-cc is installed, but not ")
+    assert str(target.missing()).startswith("neuronx-cc is installed, but not ")
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    missing = str(NeuronTarget().missing())
-    assert missing.startswith("no neuronx-cc and no torch_neuronx: compilewatch env ")
+    assert str(target.missing()).startswith("no neuronx-cc and no torch_neuronx: compilewatch env ")
     xla("an HLO")
-    assert NeuronTarget().missing() is None
-    assert str(NeuronTarget().unable()).startswith("no neuronx-cc: it stores an HLO")
+    assert target.missing() is None
+    assert str(target.unable()).startswith("no neuronx-cc: it stores an HLO")
 
 
 def test_a_model_is_compiled_ahead_of_time_and_analyzed(
@@ -156,87 +134,79 @@ def test_a_model_is_compiled_ahead_of_time_and_analyzed(
     outcome = answer(make_subject, phases=phases)
     assert (outcome.status, phases) == (Status.PASS, [Phase.COMPILE]), outcome.detail
     assert outcome.detail.startswith("compiled for trn1, ")
-    found = detail(outcome)
+    found = outcome.details
     assert (found.route, found.target, found.compiled) == ("torch_neuronx.trace", "trn1", True)
     assert (found.sdk_version, found.device_cores) == ("2.9.0.2.15.32035", None)
     assert found.compiler_version == "2.27.5334.0+f702b353"
-    assert found.compile_seconds is not None
-    assert found.neff is not None
-    assert found.compiler_peak_memory_bytes is not None
+    assert None not in (found.compile_seconds, found.neff)
     assert found.compiler_peak_memory_bytes > 50 * 2**20
-    assert found.support is not None
     assert (found.support.percent, found.support.unsupported) == (100.0, ())
     assert found.support.supported["aten::addmm"] == 1
     (call,) = (tmp_path / "calls").read_text().splitlines()
     assert " ".join(found.flags[2:]) in call
     assert "--auto-cast none" in call
     folder = tmp_path / "artifacts" / "graph.trn1"
-    assert set(outcome.artifacts) == {
-        f"graph.trn1/{name}"
-        for name in ("graph.neff", "neuron.json", "console.txt", "command.txt", "analysis.json")
-    } | {"graph.trn1/model/graph.hlo", "graph.trn1/model/metadata.json"}
+    names = ("graph.neff", "neuron.json", "console.txt", "command.txt", "analysis.json")
+    names += ("model/graph.hlo", "model/metadata.json")
+    assert set(outcome.artifacts) == {f"graph.trn1/{name}" for name in names}
     assert "Compiler status PASS" in (folder / "console.txt").read_text()
     assert msgspec.json.decode((folder / "neuron.json").read_bytes(), type=NeuronDetail) == found
 
 
-def test_a_rejection_is_an_error_with_the_compilers_words(
-    make_subject: MakeSubject, sdk: None
-) -> None:
-    phases: list[Phase] = []
-    said = "error NCC_EVRF009 Size of total input exceeds 16GB - Reduce the batch size"
-    outcome = answer(make_subject, said, phases=phases)
-    assert (outcome.status, phases) == (Status.ERROR, [Phase.COMPILE])
-    assert outcome.detail.startswith("device memory: NCC_EVRF009: Size of total input exceeds")
-    failure, error = failed(outcome)
-    assert (failure.advice, failure.exit_status) == ("Reduce the batch size", 70)
-    assert detail(outcome).support is not None
-    assert error.code == "NCC_EVRF009"
-    assert "neuronxcc.driver.CommandDriver" in error.head
+REJECTED = "error NCC_EVRF009 Size of total input exceeds 16GB - Reduce the batch size"
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "status", "kind", "code"),
+    ("behaviour", "status", "kind", "code", "exit_status"),
     [
-        ("kill", Status.OOM, "host_memory", "out_of_memory"),
-        ("abnormal 137", Status.OOM, "host_memory", "out_of_memory"),
-        ("abort", Status.ERROR, "crashed", "neuronx_cc_crashed"),
-        ("segfault", Status.ERROR, "crashed", "neuronx_cc_crashed"),
-        ("nothing", Status.ERROR, "unknown", "neuronx_cc_unknown"),
+        (REJECTED, Status.ERROR, "device_memory", "NCC_EVRF009", 70),
+        ("kill", Status.OOM, "host_memory", "out_of_memory", None),
+        ("abort", Status.ERROR, "crashed", "neuronx_cc_crashed", None),
+        ("nothing", Status.ERROR, "unknown", "neuronx_cc_unknown", 70),
     ],
 )
-def test_how_the_compiler_ended_is_reported(
-    make_subject: MakeSubject, sdk: None, behaviour: str, status: Status, kind: str, code: str
+def test_how_the_compiler_ended_is_reported_in_its_words(
+    make_subject: MakeSubject,
+    sdk: None,
+    behaviour: str,
+    status: Status,
+    kind: str,
+    code: str,
+    exit_status: int | None,
 ) -> None:
-    outcome = answer(make_subject, behaviour)
-    failure, error = failed(outcome)
-    assert (outcome.status, failure.kind, error.code) == (status, kind, code)
-    assert (detail(outcome).support is None) is (status is Status.OOM)
+    phases: list[Phase] = []
+    outcome = answer(make_subject, behaviour, phases=phases)
+    failure = outcome.details.failure
+    assert (outcome.status, phases) == (status, [Phase.COMPILE])
+    assert (failure.kind, outcome.error.code) == (kind, code)
+    assert (outcome.details.support is None) is (status is Status.OOM)
+    if behaviour == REJECTED:
+        assert (failure.advice, failure.exit_status) == ("Reduce the batch size", exit_status)
+        assert outcome.detail.startswith("device memory: NCC_EVRF009: Size of total input exceeds")
+        assert "neuronxcc.driver.CommandDriver" in outcome.error.head
+
+
+class Unlowered(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        raise NotImplementedError("no lowering of it")
+
+
+class Spectrum(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = torch.fft.rfft(x), torch.fft.rfft(x + 1)
+        return (first * second).abs()
 
 
 def test_what_cannot_be_lowered_never_reaches_the_compiler(
     make_subject: MakeSubject, sdk: None
 ) -> None:
-    class Unlowered(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            raise NotImplementedError("no lowering of it")
-
-    outcome = NeuronTarget().run(make_subject(Unlowered, name="neuron"))
-    failure, error = failed(outcome)
-    assert (failure.kind, error.type) == ("lowering", "NotImplementedError")
+    outcome: Any = NeuronTarget().run(make_subject(Unlowered, name="neuron"))
     assert outcome.status is Status.ERROR
+    assert outcome.details.failure.kind == "lowering"
+    assert outcome.error.type == "NotImplementedError"
     assert "analyze failed: " in outcome.detail
-
-
-def test_unsupported_operators_are_counted(make_subject: MakeSubject, sdk: None) -> None:
-    class Spectrum(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            first, second = torch.fft.rfft(x), torch.fft.rfft(x + 1)
-            return (first * second).abs()
-
     outcome = NeuronTarget().run(make_subject(Spectrum, name="neuron"))
-    support = detail(outcome).support
-    assert support is not None
-    (operator,) = support.unsupported
+    (operator,) = outcome.details.support.unsupported
     assert (operator.name, operator.occurrences) == ("aten::_fft_r2c", 2)
     assert operator.failure_at == "neuronx-cc"
     assert "unsupported operators: aten::_fft_r2c" in outcome.detail
@@ -252,23 +222,19 @@ def test_the_verdict_stands_without_the_analysis(
 
 
 def test_the_documented_output_of_analyze_is_read() -> None:
+    places = ("neuronx-cc", "Lowering to HLO")
+    operator = {"kind": "aten::fft_fft", "call": "stack", "opGraph": "graph()"}
     found = support_of(
         {
             "torch_neuronx_version": "2.9",
             "neuronx_cc_version": "2.27",
             "support_percentage": "98.50%",
             "supported_operators": {"aten::linear": 3},
-            "unsupported_operators": [
-                {"kind": "aten::fft_fft", "failureAt": at, "call": "stack", "opGraph": "graph()"}
-                for at in ("neuronx-cc", "Lowering to HLO")
-            ],
+            "unsupported_operators": [operator | {"failureAt": at} for at in places],
         }
     )
     assert (found.percent, found.supported) == (98.5, {"aten::linear": 3})
-    assert [operator.failure_at for operator in found.unsupported] == [
-        "Lowering to HLO",
-        "neuronx-cc",
-    ]
+    assert [operator.failure_at for operator in found.unsupported] == [*places[::-1]]
 
 
 def test_on_a_device_it_runs_is_compared_and_measured(
@@ -280,25 +246,15 @@ def test_on_a_device_it_runs_is_compared_and_measured(
     outcome = answer(make_subject, phases=phases)
     assert outcome.status is Status.PASS, outcome.detail
     assert phases == [Phase.COMPILE, Phase.COMPARE, Phase.PROFILE]
-    assert outcome.numerics is not None
-    assert outcome.numerics.matches
-    assert outcome.numerics.deterministic
-    found = detail(outcome)
+    assert (outcome.numerics.matches, outcome.numerics.deterministic) == (True, True)
+    found = outcome.details
     assert (found.target, found.device_cores) == ("inf2", 2)
-    assert found.latency_seconds is not None
-    assert found.eager_latency_seconds is not None
-    assert found.latency_samples is not None
-
-
-def test_wrong_numbers_on_a_device_are_a_mismatch(
-    make_subject: MakeSubject, sdk: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NEURON_DOUBLE_CORES", "2")
+    measured = (found.latency_seconds, found.eager_latency_seconds, found.latency_samples)
+    assert None not in measured
     monkeypatch.setenv("NEURON_DOUBLE_OFF_BY", "0.5")
-    outcome = answer(make_subject)
-    assert outcome.status is Status.MISMATCH
-    assert outcome.detail.startswith("differs from eager in ")
-    assert detail(outcome).compiled
+    wrong: Any = NeuronTarget().run(make_subject(Net, name="neuron"))
+    assert (wrong.status, wrong.details.compiled) == (Status.MISMATCH, True)
+    assert wrong.detail.startswith("differs from eager in ")
 
 
 def test_what_cannot_be_loaded_is_an_error_after_compiling(
@@ -312,8 +268,7 @@ def test_what_cannot_be_loaded_is_an_error_after_compiling(
         if phase is Phase.COMPARE:  # the driver is gone
             monkeypatch.setenv("NEURON_DOUBLE_CORES", "0")
 
-    subject = replace(subject_of(make_subject), enter=enter)
-    outcome = NeuronTarget().run(subject)
+    outcome = NeuronTarget().run(replace(subject_of(make_subject), enter=enter))
     assert (outcome.status, phases[-1]) == (Status.ERROR, Phase.COMPARE)
     assert outcome.detail.startswith("compiled, then RuntimeError: The PyTorch Neuron Runtime")
 
@@ -324,37 +279,38 @@ def test_with_the_compiler_only_a_captured_hlo_is_compiled(
     xla("an HLO")
     outcome = answer(make_subject, backend="trn2")
     assert outcome.status is Status.PASS, outcome.detail
-    assert (detail(outcome).route, detail(outcome).target) == ("neuronx-cc", "trn2")
+    assert (outcome.details.route, outcome.details.target) == ("neuronx-cc", "trn2")
     assert {"graph.hlo_module.pb", "graph.trn2/graph.neff"} < set(outcome.artifacts)
 
 
-def test_a_captured_hlo_that_is_rejected_is_an_error(
-    make_subject: MakeSubject, compiler: None, xla: Any
+@pytest.mark.parametrize(
+    ("hlo", "status", "code"),
+    [
+        ("double: error NCC_EVRF001 sort\n", Status.ERROR, "NCC_EVRF001"),
+        (None, Status.UNSUPPORTED, None),  # no HLO that is valid for other inputs
+    ],
+)
+def test_a_captured_hlo_that_is_rejected_is_an_error_and_none_is_not_compiled(
+    make_subject: MakeSubject,
+    compiler: None,
+    xla: Any,
+    hlo: str | None,
+    status: Status,
+    code: str | None,
 ) -> None:
-    xla("double: error NCC_EVRF001 sort\n")
+    xla(hlo)
     outcome = answer(make_subject)
-    assert outcome.status is Status.ERROR
-    assert outcome.error is not None
-    assert outcome.error.code == "NCC_EVRF001"
-
-
-def test_a_model_without_an_hlo_for_other_inputs_is_not_compiled(
-    make_subject: MakeSubject, compiler: None, xla: Any
-) -> None:
-    xla(None)
-    outcome = answer(make_subject)
-    assert outcome.status is Status.UNSUPPORTED
-    assert "operators run outside XLA" in outcome.detail
-    assert outcome.details is None
+    assert (outcome.status, outcome.error and outcome.error.code) == (status, code)
+    assert ("operators run outside XLA" in outcome.detail) is (hlo is None)
+    assert (outcome.details is None) is (hlo is None)
 
 
 def test_without_the_compiler_the_hlo_is_kept_for_one(make_subject: MakeSubject, xla: Any) -> None:
     xla("an HLO")
     outcome = answer(make_subject)
-    assert outcome.status is Status.UNSUPPORTED
+    assert (outcome.status, outcome.details.compiled) == (Status.UNSUPPORTED, False)
     assert outcome.artifacts == ("graph.hlo_module.pb",)
     assert "compilewatch neuron compile PATH/graph.hlo_module.pb" in outcome.detail
-    assert not detail(outcome).compiled
 
 
 @pytest.mark.parametrize("fields", [{"mode": Mode.TRAIN}, {"dynamic": True}])

@@ -1,17 +1,22 @@
-"""What counts as a mismatch with eager, and what does not."""
+"""What counts as a mismatch with eager, and what does not; results survive a pipe."""
 
 from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from compilewatch.worker.targets.numerics import assess, compare, identical, leaves, tolerance_of
+from compilewatch.worker.subject import ExampleInputs
+from compilewatch.worker.targets import numerics
+from compilewatch.worker.targets.execution import enlarged
+from compilewatch.worker.targets.numerics import assess, compare, from_bytes, to_bytes
+from tests.integration.worker.targets.conftest import MakeSubject
 
 pytestmark = pytest.mark.torch
 
@@ -29,31 +34,9 @@ class Cache:
 
 def test_leaves_are_found_in_whatever_a_model_returns() -> None:
     output = OrderedDict(logits=VALUES, cache=Cache(VALUES), hidden=(VALUES, None), loss=1.5)
-    assert [name for name, _ in leaves(output)] == [
-        "logits",
-        "cache.layers[0].keys",
-        "cache.length",
-        "hidden[0]",
-        "hidden[1]",
-        "loss",
-    ]
-    assert [name for name, _ in leaves(VALUES)] == ["output"]
-
-
-def test_equal_outputs_match() -> None:
-    found = compare({"a": VALUES}, {"a": VALUES.clone()}, None)
-    assert found.mismatches == ()
-    assert (found.max_abs_error, found.max_rel_error, found.atol) == (0.0, 0.0, 1e-4)
-
-
-def test_errors_are_measured_absolutely_and_to_the_largest_magnitude() -> None:
-    found = compare({"a": torch.tensor([0.0, 8.0])}, {"a": torch.tensor([2.0, 8.0])}, None)
-    assert (found.max_abs_error, found.max_rel_error) == (2.0, 0.25)
-    assert found.mismatches == ("a: off by 2",)
-
-
-def test_the_last_bits_are_no_mismatch() -> None:
-    assert compare(VALUES, VALUES * (1 + 1e-5), None).mismatches == ()
+    names = "logits cache.layers[0].keys cache.length hidden[0] hidden[1] loss"
+    assert [name for name, _ in numerics.leaves(output)] == names.split()
+    assert [name for name, _ in numerics.leaves(VALUES)] == ["output"]
 
 
 @pytest.mark.parametrize(
@@ -61,6 +44,7 @@ def test_the_last_bits_are_no_mismatch() -> None:
     [
         (torch.float64, 1e-6, False),
         (torch.float32, 1e-3, False),
+        (torch.float32, 1e-5, True),
         (torch.float16, 5e-3, False),
         (torch.bfloat16, 8e-3, True),
         (torch.complex64, 1e-3, False),
@@ -72,6 +56,39 @@ def test_the_tolerance_is_that_of_the_dtype(
 ) -> None:
     values = VALUES.to(dtype) + 1
     assert bool(compare(values, values * (1 + factor), None).mismatches) is not matches
+    assert numerics.tolerance_of(torch.ones(1).to(torch.float8_e4m3fn)) == 1e-2  # has no entry
+
+
+PICKS, NOT_FINITE = torch.tensor([1, 2]), torch.tensor([1.0, torch.nan, torch.inf])
+EYE = torch.eye(4)
+
+
+@pytest.mark.parametrize(
+    ("eager", "compiled", "mismatches"),
+    [
+        (VALUES, VALUES[:-1], ("output: shape (1999,), eager gives (2000,)",)),
+        (VALUES, VALUES.double(), ("output: torch.float64, eager gives torch.float32",)),
+        (VALUES, VALUES * torch.nan, ("output: not finite where eager is, or the reverse",)),
+        (VALUES, None, ("output: NoneType, eager gives Tensor",)),
+        ({"a": VALUES, "b": 1}, {"a": VALUES, "c": 1}, ("b: only in eager", "c: not in eager")),
+        (Cache(VALUES), Cache(VALUES, 4), ("length: 4, eager gives 3",)),
+        (NOT_FINITE, NOT_FINITE.clone(), ()),
+        (PICKS, torch.tensor([1, 3]), ()),  # indices may flip, but not their type
+        (PICKS, PICKS.int(), ("output: torch.int32, eager gives torch.int64",)),
+        (EYE.to_sparse(), EYE.to_sparse(), ()),
+        (EYE.to_sparse(), (EYE * 2).to_sparse(), ("output: off by 1",)),
+    ],
+)
+def test_what_cannot_be_close(eager: Any, compiled: Any, mismatches: tuple[str, ...]) -> None:
+    assert compare(eager, compiled, None).mismatches == mismatches
+
+
+def test_errors_are_measured_absolutely_and_to_the_largest_magnitude() -> None:
+    found = compare({"a": torch.tensor([0.0, 8.0])}, {"a": torch.tensor([2.0, 8.0])}, None)
+    assert (found.max_abs_error, found.max_rel_error) == (2.0, 0.25)
+    assert found.mismatches == ("a: off by 2",)
+    found = compare({"a": VALUES}, {"a": VALUES.clone()}, None)
+    assert (found.max_abs_error, found.max_rel_error, found.atol) == (0.0, 0.0, 1e-4)
 
 
 def test_an_unstable_model_is_held_to_its_own_error_in_float64() -> None:
@@ -79,94 +96,33 @@ def test_an_unstable_model_is_held_to_its_own_error_in_float64() -> None:
     eager, compiled = VALUES + noise, VALUES - noise
     assert compare(eager, compiled, None).mismatches
     assert compare(eager, compiled, VALUES.double()).mismatches == ()
-    worse = compare(eager, VALUES - 5 * noise, VALUES.double()).mismatches
-    assert worse
-    assert "off float64" in worse[0]
-
-
-@pytest.mark.parametrize(
-    ("compiled", "said"),
-    [
-        (VALUES[:-1], "shape (1999,), eager gives (2000,)"),
-        (VALUES.double(), "torch.float64, eager gives torch.float32"),
-        (torch.full_like(VALUES, torch.nan), "not finite where eager is, or the reverse"),
-        (None, "NoneType, eager gives Tensor"),
-    ],
-)
-def test_what_cannot_be_close(compiled: Any, said: str) -> None:
-    found = compare({"a": VALUES}, {"a": compiled}, {"a": VALUES.double()})
-    assert found.mismatches == (f"a: {said}",)
-
-
-def test_another_structure_is_a_mismatch() -> None:
-    found = compare({"a": VALUES, "b": 1}, {"a": VALUES, "c": 1}, None)
-    assert found.mismatches == ("b: only in eager", "c: not in eager")
-    assert compare(Cache(VALUES, 3), Cache(VALUES, 4), None).mismatches == (
-        "length: 4, eager gives 3",
-    )
-
-
-def test_nan_where_eager_has_nan_is_no_mismatch() -> None:
-    values = torch.tensor([1.0, torch.nan, torch.inf])
-    found = compare(values, values.clone(), None)
-    assert found.mismatches == ()
-    assert found.max_abs_error == 0.0
-
-
-def test_indices_may_flip_but_not_their_shape_or_dtype() -> None:
-    picks = torch.tensor([1, 2])
-    assert compare(picks, torch.tensor([1, 3]), None).mismatches == ()
-    assert compare(picks, picks.int(), None).mismatches
-
-
-def test_sparse_outputs_are_compared() -> None:
-    eager = torch.eye(4).to_sparse()
-    assert compare(eager, eager.clone(), None).mismatches == ()
-    assert compare(eager, (torch.eye(4) * 2).to_sparse(), None).mismatches
-
-
-def test_a_dtype_without_an_entry_has_the_loosest_tolerance() -> None:
-    assert tolerance_of(torch.ones(1).to(torch.float8_e4m3fn)) == 1e-2
+    (worse,) = compare(eager, VALUES - 5 * noise, VALUES.double()).mismatches
+    assert "off float64" in worse
 
 
 def test_identical_means_every_bit() -> None:
     values = torch.tensor([1.0, torch.nan])
-    assert identical({"a": values}, {"a": values.clone()})
-    assert not identical({"a": values}, {"a": values + 1e-6})
-    assert not identical({"a": values}, {"b": values})
-    assert not identical(torch.tensor([1]), torch.tensor([2]))
+    assert numerics.identical({"a": values}, {"a": values.clone()})
+    assert not numerics.identical({"a": values}, {"a": values + 1e-6})
+    assert not numerics.identical({"a": values}, {"b": values})
+    assert not numerics.identical(torch.tensor([1]), torch.tensor([2]))
 
 
-def test_every_run_starts_from_the_same_seed() -> None:
+def test_runs_have_the_same_seed_and_a_model_that_differs_from_itself_is_flagged() -> None:
     found = assess(lambda: torch.rand(4), lambda: torch.rand(4), None)
-    assert found.deterministic
-    assert found.matches
-    assert found.reference == "eager"
-
-
-def test_a_model_that_differs_from_itself_is_flagged() -> None:
+    assert (found.deterministic, found.matches, found.reference) == (True, True, "eager")
     calls = itertools.count()
     found = assess(lambda: VALUES + next(calls), lambda: VALUES, lambda: VALUES.double())
     assert not found.deterministic
 
 
-def test_a_mismatch_that_persists_is_one() -> None:
+def test_only_a_mismatch_that_persists_is_one() -> None:
     found = assess(lambda: VALUES, lambda: VALUES + 1, lambda: VALUES.double())
-    assert found.deterministic
-    assert not found.matches
+    assert (found.deterministic, found.matches, found.reference) == (True, False, "float64")
     assert found.mismatches[0].startswith("output: off float64 by 1")
-    assert found.reference == "float64"
-
-
-def test_a_mismatch_that_does_not_persist_is_none() -> None:
     calls = itertools.count()
-
-    def compiled() -> Tensor:
-        return VALUES + 1 if next(calls) < 2 else VALUES
-
-    found = assess(lambda: VALUES, compiled, lambda: VALUES.double())
-    assert found.matches
-    assert found.max_abs_error == 0.0
+    once = assess(lambda: VALUES, lambda: VALUES + (next(calls) < 2), lambda: VALUES.double())
+    assert (once.matches, once.max_abs_error) == (True, 0.0)
 
 
 def test_a_model_that_does_not_run_in_float64_is_held_to_eager() -> None:
@@ -174,8 +130,7 @@ def test_a_model_that_does_not_run_in_float64_is_held_to_eager() -> None:
         raise RuntimeError("expected scalar type Float but found Double")
 
     found = assess(lambda: VALUES, lambda: VALUES + 1, reference)
-    assert found.reference == "eager"
-    assert found.mismatches == ("output: off by 1",)
+    assert (found.reference, found.mismatches) == ("eager", ("output: off by 1",))
 
 
 def by_batch(x: Tensor) -> dict[str, Tensor]:
@@ -205,3 +160,46 @@ def test_samples_alone_say_which_of_two_results_depends_on_the_batch(
     assert said in found.alone
     assert bool(found.alone) is bool(said)
     assert found.alone in found.difference
+
+
+DTYPES = (torch.float32, torch.bfloat16, torch.complex64, torch.bool, torch.int64, torch.uint8)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(2, 3), (), (0, 4)], ids=str)
+def test_a_tensor_keeps_its_type_shape_and_bits(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    given = (torch.rand(shape) * 5).to(dtype)
+    found = from_bytes(to_bytes({"output": given}))["output"]
+    assert (found.dtype, found.shape) == (given.dtype, given.shape)
+    assert torch.equal(found, given)
+
+
+def test_other_layouts_become_dense_and_what_is_no_tensor_stays_or_becomes_text() -> None:
+    given = torch.eye(3)
+    views = {"sparse": given.to_sparse(), "turned": given.t(), "conjugate": (given * 1j).conj()}
+    found = from_bytes(to_bytes(views))
+    for name, value in views.items():
+        assert torch.equal(found[name], value.to_dense().resolve_conj())
+    plain = {"a": 1, "b": float("inf"), "c": None, "d": True, "e": "text"}
+    found = from_bytes(to_bytes({**plain, "f": 2**70, "g": 1j, "nan": float("nan")}))
+    assert found.pop("nan") != 0
+    assert found == {**plain, "f": f"int: {2**70}", "g": "complex: 1j"}
+
+
+class Takes(nn.Module):
+    def forward(self, x: Tensor, pixels: list[Tensor], flag: bool) -> Tensor:
+        return x + pixels[0].mean() if flag else x
+
+
+def test_a_larger_batch_has_one_more_row_wherever_it_is_named(make_subject: MakeSubject) -> None:
+    inputs = ExampleInputs(
+        strategy="test",
+        kwargs={"x": torch.ones(2, 4), "pixels": [torch.ones(4, 2)], "flag": True},
+        dynamic_shapes={"x": {0: "batch", 1: "sequence"}, "pixels": {1: "batch"}},
+    )
+    subject = replace(make_subject(Takes), inputs=inputs)
+    larger = enlarged(subject).inputs.kwargs
+    assert (larger["x"].shape, larger["pixels"][0].shape) == ((3, 4), (4, 3))
+    assert larger["flag"] is True
+    assert inputs.kwargs["x"].shape == (2, 4)
+    assert enlarged(replace(subject, inputs=replace(inputs, dynamic_shapes={}))) is None

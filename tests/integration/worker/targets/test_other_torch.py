@@ -67,20 +67,17 @@ def test_every_break_is_found_with_its_cause_and_line(
 ) -> None:
     result = results[case.name]
     assert result.error is None
-    found = [(each.code, each.line, each.function, each.occurrences) for each in result.breaks]
-    assert found == [
+    breaks = [(each.code, each.line, each.function, each.occurrences) for each in result.breaks]
+    assert breaks == [
         (known.code, line_of(known.mark), known.function, known.occurrences)
         for known in case.breaks
     ]
     assert result.graphs == case.graphs
     assert result.unattributed == 0
-    assert result.fullgraph is not None
     assert (result.fullgraph.accepted, result.fullgraph.code) == (case.fullgraph, case.refusal)
 
 
 def test_operators_are_counted_inside_and_outside_of_graphs(results: dict[str, Result]) -> None:
     explicit, disabled = (results[name].capture for name in ("explicit", "calls_disabled"))
-    assert explicit is not None
     assert (explicit.operators_captured, explicit.operators_eager) == (2, 0)
-    assert disabled is not None
     assert disabled.eager_operators == {"aten.mul.Tensor": 1}

@@ -34,8 +34,6 @@ os.wait()
 def test_what_a_fork_of_a_child_holds_counts_as_the_childs() -> None:
     command = [sys.executable, "-c", PROGRAM]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        assert child.stdin is not None
         child.stdout.readline()
         assert 200 * 2**20 < resident_bytes(child.pid) < 400 * 2**20
         child.stdin.write(b"\n")

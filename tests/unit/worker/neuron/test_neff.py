@@ -23,7 +23,6 @@ def written(folder: Path, data: bytes) -> Path:
 
 def test_its_fields_are_read(tmp_path: Path) -> None:
     header = read_header(written(tmp_path, HEADER.pack(*FIELDS) + b"payload"))
-    assert header is not None
     assert HEADER.size == header.header_bytes == 1024
     assert (header.package_version, header.data_bytes, header.version) == (2, 7, "2.1")
     assert (header.build, header.name) == ("2.27.5334.0+f702b353", "graph.neff")

@@ -1,4 +1,4 @@
-"""The joint graph of the fake tier: traced as ever, and run only where it has to be."""
+"""The fake tier runs graphs without code, and joint graphs only where it has to: same verdicts."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch.fx import GraphModule
 
 from compilewatch.records import Mode, Status, TargetOutcome, Tier
 from compilewatch.worker.targets.dynamo import capture, target
+from compilewatch.worker.targets.dynamo.capture import interpreted_backend
 from compilewatch.worker.targets.dynamo.target import DynamoTarget
 from tests.integration.worker.targets.conftest import MakeSubject
 
@@ -55,6 +56,12 @@ class ReadsAnInteger(Plain):
         return y * 2 if int(positions.max()) > 1 else y.sum()
 
 
+class WritesItsInput(Plain):
+    def forward(self, x: Tensor) -> Tensor:
+        x.add_(1)
+        return self.inner(x) + x
+
+
 class ReturnsItsInput(Plain):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, None]:
         return x, self.inner(x), None
@@ -91,9 +98,48 @@ class Huge(nn.Module):
         return {"rows": rows, "loss": rows.sum()}
 
 
+@pytest.mark.parametrize("build", [Plain, ReadsAnInteger, WritesItsInput])
+def test_interpreted_graphs_have_the_outcome_of_eager(
+    make_subject: MakeSubject, monkeypatch: pytest.MonkeyPatch, build: Callable[[], nn.Module]
+) -> None:
+    ran: list[str] = []
+
+    def recorded(graph: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        ran.append(type(graph).__name__)
+        return interpreted_backend(graph, inputs)
+
+    monkeypatch.setattr(capture, "interpreted_backend", recorded)
+    interpreted = DynamoTarget().run(make_subject(build, tier=Tier.FAKE))
+    assert ran
+    monkeypatch.setattr(capture, "interpreted_backend", torch._dynamo.lookup_backend("eager"))
+    assert interpreted == DynamoTarget().run(make_subject(build, tier=Tier.FAKE))
+    monkeypatch.delattr(capture, "interpreted_backend")  # real tensors run as users run them
+    assert DynamoTarget().run(make_subject(Plain, tier=Tier.REAL)).graphs == 1
+
+
+def test_an_interpreted_graph_calls_its_modules_and_has_the_messages_of_eager() -> None:
+    def branches(x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+
+    def pick(x: Tensor, index: Tensor) -> Tensor:
+        return (x + 1)[index]
+
+    torch._dynamo.reset()
+    compiled = torch.compile(branches, backend=interpreted_backend, fullgraph=True)
+    for x in (torch.ones(3), -torch.ones(3)):
+        assert torch.equal(compiled(x), branches(x))
+    messages = set()
+    for backend in ("eager", interpreted_backend):
+        torch._dynamo.reset()
+        with pytest.raises(IndexError) as raised:
+            torch.compile(pick, backend=backend)(torch.ones(3), torch.tensor([7]))
+        messages.add(str(raised.value))
+    assert len(messages) == 1
+
+
 @pytest.fixture
 def operators(monkeypatch: pytest.MonkeyPatch) -> Operators:
-    """The operators of each graph that is compiled, forward and backward."""
+    """The operators of each joint graph that is compiled, forward and backward."""
     seen: Operators = []
     compile_graph = capture.boxed_nop  # type: ignore[attr-defined]
 
@@ -105,31 +151,37 @@ def operators(monkeypatch: pytest.MonkeyPatch) -> Operators:
     return seen
 
 
-STAND_INS = {"aten.empty_strided.default"}
-
-
 def verdict(outcome: TargetOutcome) -> tuple[Any, ...]:
-    return (
-        outcome.status,
-        outcome.graphs,
-        outcome.ops,
-        [(each.code, each.line, each.occurrences) for each in outcome.breaks],
-        outcome.fullgraph and outcome.fullgraph.accepted,
-    )
+    breaks = [(each.code, each.line, each.occurrences) for each in outcome.breaks]
+    return outcome.status, outcome.graphs, outcome.ops, breaks, outcome.fullgraph.accepted
 
 
 @pytest.mark.parametrize(
-    "build",
-    [Plain, Normalised, ReadsAnInteger, ReturnsItsInput, CountsByWeights, WritesUnderAMask],
+    ("build", "computes"),
+    [
+        (Plain, False),
+        (Normalised, False),
+        (ReturnsItsInput, False),
+        (CountsByWeights, False),
+        (ReadsAnInteger, True),
+        (WritesUnderAMask, None),
+    ],
 )
-def test_it_says_what_real_tensors_say(
-    make_subject: MakeSubject, build: Callable[[], nn.Module]
+def test_a_joint_graph_has_the_verdict_of_real_tensors_and_computes_what_eager_code_may_read(
+    make_subject: MakeSubject,
+    operators: Operators,
+    build: Callable[[], nn.Module],
+    computes: bool | None,
 ) -> None:
-    fake, real = (
-        DynamoTarget().run(make_subject(build, tier=tier, mode=Mode.TRAIN))
-        for tier in (Tier.FAKE, Tier.REAL)
-    )
-    assert verdict(fake) == verdict(real)
+    fake = DynamoTarget().run(make_subject(build, tier=Tier.FAKE, mode=Mode.TRAIN))
+    seen = list(operators)
+    assert verdict(fake) == verdict(DynamoTarget().run(make_subject(build, mode=Mode.TRAIN)))
+    assert operators == seen, "real tensors are computed"
+    if computes is False:
+        forward, backward = seen
+        assert forward | backward <= {"aten.empty_strided.default"}
+    if computes:
+        assert "aten.add.Tensor" in seen[0]
 
 
 @pytest.mark.parametrize("tier", [Tier.FAKE, Tier.REAL])
@@ -139,42 +191,17 @@ def test_a_backward_that_cannot_be_traced_is_a_break_in_the_model(
     outcome = DynamoTarget().run(make_subject(WritesUnderAMask, tier=tier, mode=Mode.TRAIN))
     (found,) = outcome.breaks
     assert found.code == "dynamic_output_shape"
-    assert (Path(found.file or "").name, found.function) == ("test_joint_graph.py", "forward")
+    assert (Path(found.file or "").name, found.function) == ("test_fake_tier.py", "forward")
     assert "`compiler_fn` failed" in found.reason
     assert "DynamicOutputShapeException: aten.nonzero.default" in found.reason
     assert "torch/_functorch/" not in found.reason  # what was raised, not where inside of torch
 
 
-@pytest.mark.parametrize("build", [Plain, Normalised, ReturnsItsInput, CountsByWeights])
-def test_nothing_is_computed(
-    make_subject: MakeSubject, operators: Operators, build: Callable[[], nn.Module]
+def test_gradients_have_the_size_of_their_parameters_and_take_no_memory(
+    make_subject: MakeSubject,
 ) -> None:
-    DynamoTarget().run(make_subject(build, tier=Tier.FAKE, mode=Mode.TRAIN))
-    forward, backward = operators
-    assert forward <= STAND_INS
-    assert backward <= STAND_INS
-
-
-def test_what_eager_code_may_read_is_computed(
-    make_subject: MakeSubject, operators: Operators
-) -> None:
-    DynamoTarget().run(make_subject(ReadsAnInteger, tier=Tier.FAKE, mode=Mode.TRAIN))
-    assert "aten.add.Tensor" in operators[0]
-
-
-def test_gradients_have_the_size_of_their_parameters(make_subject: MakeSubject) -> None:
     subject = make_subject(Normalised, tier=Tier.FAKE, mode=Mode.TRAIN)
     target.captured_breaks(subject)
-    for parameter in subject.module.parameters():
-        assert parameter.grad is not None
-        assert parameter.grad.shape == parameter.shape
-
-
-def test_gradients_take_no_memory(make_subject: MakeSubject) -> None:
+    assert all(each.grad.shape == each.shape for each in subject.module.parameters())
     outcome = DynamoTarget().run(make_subject(Huge, tier=Tier.FAKE, mode=Mode.TRAIN))
     assert outcome.status is Status.PASS
-
-
-def test_real_tensors_are_computed(make_subject: MakeSubject, operators: Operators) -> None:
-    DynamoTarget().run(make_subject(Plain, tier=Tier.REAL, mode=Mode.TRAIN))
-    assert operators == []
