@@ -77,7 +77,7 @@ def test_the_place_is_the_innermost_line_of_the_model(
         path = tmp_path / name
         exec(compile(path.read_text(), str(path), "exec"), scope)
     with pytest.raises(ValueError, match="boom") as caught:
-        scope["forward"](scope["inner"])  # type: ignore[operator]
+        scope["forward"](scope["inner"])
     record = failures.error_record(caught.value)
     assert (record.file, record.line, record.function) == ("modelcode.py", 3, "forward")
 

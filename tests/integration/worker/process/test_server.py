@@ -46,7 +46,7 @@ class Server(Peer):
             self._reports += [msgspec.json.decode(line, type=Report) for line in lines]
         report = self._reports.pop(0)
         assert isinstance(report, kind)
-        assert number is None or report.id == number  # type: ignore[union-attr]
+        assert number is None or report.id == number
         return report
 
 

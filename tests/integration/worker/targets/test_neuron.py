@@ -146,8 +146,8 @@ def test_a_model_is_compiled_ahead_of_time_and_analyzed(
     assert " ".join(found.flags[2:]) in call
     assert "--auto-cast none" in call
     folder = tmp_path / "artifacts" / "graph.trn1"
-    names = ("graph.neff", "neuron.json", "console.txt", "command.txt", "analysis.json")
-    names += ("model/graph.hlo", "model/metadata.json")
+    names = ["graph.neff", "neuron.json", "console.txt", "command.txt", "analysis.json"]
+    names += ["model/graph.hlo", "model/metadata.json"]
     assert set(outcome.artifacts) == {f"graph.trn1/{name}" for name in names}
     assert "Compiler status PASS" in (folder / "console.txt").read_text()
     assert msgspec.json.decode((folder / "neuron.json").read_bytes(), type=NeuronDetail) == found
