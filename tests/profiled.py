@@ -132,6 +132,19 @@ def profile(
     return found, tuple(samples)
 
 
+def changed(made: InferenceProfile, target: str, **fields: object) -> InferenceProfile:
+    """The profile with these fields in every point of a target."""
+    targets = tuple(
+        msgspec.structs.replace(
+            t, points=tuple(msgspec.structs.replace(p, **fields) for p in t.points)
+        )
+        if t.target == target
+        else t
+        for t in made.targets
+    )
+    return msgspec.structs.replace(made, targets=targets)
+
+
 def with_everything(view: RunView) -> RunView:
     """The run with a profile that has every figure, and that is slower than the baseline."""
     before, samples = profile()

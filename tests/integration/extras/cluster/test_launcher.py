@@ -24,7 +24,7 @@ from compilewatch.errors import LauncherError
 from compilewatch.extras.cluster.driver import Driver, Node, _reach, load_ray
 from compilewatch.extras.cluster.launcher import ClusterReport, Connect, RayLauncher
 from compilewatch.extras.cluster.node import Parcel
-from compilewatch.records import FactoryBuild, ModelSpec, Status, Target
+from compilewatch.records import FactoryBuild, ModelSpec, Request, Status, Target
 from compilewatch.store import Store
 from tests import factories
 from tests.integration.launchers.conftest import bare_request
@@ -100,18 +100,28 @@ def driver_of(launcher: RayLauncher) -> int:
     return launcher._driver.process.pid
 
 
+def gate_request(gate: Path) -> Request:
+    return bare_request("gate", model=factories.spec("gate", checkpoint=str(gate)))
+
+
+def arrived(gate: Path) -> list[Path]:
+    """The marks of models that wait at the gate, at least one."""
+    _until(lambda: bool(list(gate.glob("started-*"))))
+    return list(gate.glob("started-*"))
+
+
 def test_a_driver_that_hangs_is_replaced_and_what_it_had_is_evaluated_again(
     bare_ray: Make, scratch: Path, gate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the driver had seen get lost before is remembered."""
     launcher = bare_ray()
-    asked = bare_request("gate", model=factories.spec("gate", checkpoint=str(gate)))
+    asked = gate_request(gate)
     assert launcher.jobs
     first = driver_of(launcher)
 
     def interfere() -> None:
         os.kill(_worker_at_work(gate), signal.SIGKILL)
-        _until(lambda: bool(list(gate.glob("started-*"))))
+        arrived(gate)
         with monkeypatch.context() as patched:
             patched.setattr(launcher, "_silence", 3.0)  # three times what it takes
             os.kill(first, signal.SIGSTOP)
@@ -133,13 +143,12 @@ def test_it_gives_up_without_a_result_between_two_losses(
     bare_ray: Make, scratch: Path, gate: Path
 ) -> None:
     launcher = bare_ray()
-    asked = bare_request("gate", model=factories.spec("gate", checkpoint=str(gate)))
+    asked = gate_request(gate)
     killed: set[int] = set()
 
     def interfere() -> None:
         for _ in range(2):
-            _until(lambda: bool(list(gate.glob("started-*"))))
-            for path in gate.glob("started-*"):
+            for path in arrived(gate):
                 path.unlink()
             _until(lambda: launcher._driver is not None and driver_of(launcher) not in killed)
             killed.add(driver_of(launcher))
@@ -173,8 +182,7 @@ def _until(true: Callable[[], bool]) -> None:
 
 def _worker_at_work(gate: Path) -> int:
     """The worker process of Ray, of this test's cluster, whose server's child came to the gate."""
-    _until(lambda: bool(list(gate.glob("started-*"))))
-    for path in gate.glob("started-*"):
+    for path in arrived(gate):
         path.unlink()
     workers = set()
     for process in psutil.Process().children(recursive=True):
@@ -200,85 +208,84 @@ def test_files_travel_with_a_request(bare_ray: Make, scratch: Path, tmp_path: Pa
     assert answer.result.request == asked
 
 
-def test_code_of_ones_own_must_be_on_the_node(bare_ray: Make, scratch: Path) -> None:
-    build = FactoryBuild(factory="mine:build", path="/not/there")
-    model = ModelSpec(source="manifest", name="mine", build=build)
-    with pytest.raises(LauncherError, match=r"^node .* needs /not/there, which does not exist"):
-        list(bare_ray().run([bare_request("mine", model=model)], scratch))
+OWN = ModelSpec(
+    source="manifest", name="mine", build=FactoryBuild(factory="mine:build", path="/not/there")
+)
 
 
-def test_an_environment_that_the_nodes_lack_is_not_listed(bare_ray: Make, scratch: Path) -> None:
-    launcher = bare_ray(environments=("bare", "nowhere"))
-    assert [e.name for e in launcher.environments()] == ["bare"]
-    with pytest.raises(LauncherError, match="requests environment 'nowhere'; the nodes have bare"):
-        list(launcher.run([bare_request("ok", environment="nowhere")], scratch))
-
-
-def test_nothing_waits_for_memory_that_no_node_has(bare_ray: Make, scratch: Path) -> None:
-    launcher = bare_ray(node_timeout_seconds=0.0)
-    asked = bare_request("ok", memory_limit_bytes=2**50)
-    with pytest.raises(LauncherError, match=r"no node of the Ray cluster \(2 alive\) has a CPU"):
-        list(launcher.run([asked], scratch))
+@pytest.mark.parametrize(
+    ("options", "asked", "said"),
+    [
+        ({}, {"model": OWN}, r"^node .* needs /not/there, which does not exist"),
+        (
+            {"environments": ("bare", "nowhere")},
+            {"environment": "nowhere"},
+            "requests environment 'nowhere'; the nodes have bare",
+        ),
+        (
+            {"node_timeout_seconds": 0.0},
+            {"memory_limit_bytes": 2**50},
+            r"no node of the Ray cluster \(2 alive\) has a CPU",
+        ),
+    ],
+)
+def test_what_no_node_can_run_is_said(
+    bare_ray: Make, scratch: Path, options: dict[str, Any], asked: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(LauncherError, match=said):
+        list(bare_ray(**options).run([bare_request("ok", **asked)], scratch))
 
 
 class _Told(Driver):
     """Nodes that say what a test has them say."""
 
-    told: dict[str, Parcel]
+    def __init__(self, **nodes: tuple[Any, ...]) -> None:
+        super().__init__(
+            Connect(
+                address="",
+                jobs=1,
+                environments=("default", "neuron"),
+                cache=None,
+                memory_limit_bytes=2**30,
+                node_timeout_seconds=1.0,
+            )
+        )
+        self.told = nodes
 
     def descriptions(self) -> Iterator[tuple[Node, Parcel]]:
-        for number, description in enumerate(self.told.values()):
-            cores = 2 if description.node.startswith("trn") else 0
-            yield (
-                Node(id=str(number), address="", cpus=1, memory_bytes=2**40, neuron_cores=cores),
-                description,
-            )
+        for name, environments in self.told.items():
+            cores = 2 if name.startswith("trn") else 0
+            node = Node(id=name, address="", cpus=1, memory_bytes=2**40, neuron_cores=cores)
+            yield node, Parcel(node=name, environments=environments)
 
     def eligible(self, node: Node, name: str) -> bool:
         return name != "neuron" or node.neuron_cores > 0
 
 
-def told(**nodes: tuple[Any, ...]) -> _Told:
-    driver = _Told(
-        Connect(
-            address="",
-            jobs=1,
-            environments=("default", "neuron"),
-            cache=None,
-            memory_limit_bytes=2**30,
-            node_timeout_seconds=1.0,
-        )
-    )
-    driver.told = {
-        name: Parcel(node=name, environments=environments) for name, environments in nodes.items()
-    }
-    return driver
-
-
 @pytest.mark.parametrize(
-    ("fields", "difference"),
+    ("other", "difference"),
     [
-        ({"torch": "2.9.0"}, "torch 2.13.0 -> 2.9.0"),
-        ({"digest": "2", "packages": {}}, "numpy 2.4.6 -> none"),
+        (
+            {"torch": "2.9.0"},
+            "environment 'default' is not the same on all nodes: torch 2.13.0 -> 2.9.0 (from a to "
+            "b): make them equal, or remove one of the nodes",
+        ),
+        ({"digest": "2", "packages": {}}, "numpy 2.4.6 -> none (from a to b)"),
+        (None, "node b has no environment 'default', node a has"),
     ],
 )
-def test_nodes_that_differ_are_rejected_by_name(fields: dict[str, Any], difference: str) -> None:
+def test_nodes_that_differ_are_rejected_by_name(
+    other: dict[str, Any] | None, difference: str
+) -> None:
+    second = () if other is None else (factories.environment(**other),)
     with pytest.raises(LauncherError) as refused:
-        told(a=(factories.environment(),), b=(factories.environment(**fields),)).agreed()
-    assert str(refused.value) == (
-        f"environment 'default' is not the same on all nodes: {difference} (from a to b): make "
-        "them equal, or remove one of the nodes"
-    )
-
-
-def test_a_node_that_lacks_what_others_have_is_named() -> None:
-    with pytest.raises(LauncherError, match="node b has no environment 'default', node a has"):
-        told(a=(factories.environment(),), b=()).agreed()
+        _Told(a=(factories.environment(),), b=second).agreed()
+    assert difference in str(refused.value)
 
 
 def test_only_nodes_with_neuron_cores_need_the_environment_neuron() -> None:
     default, neuron = factories.environment(), factories.environment(name="neuron")
-    driver = told(a=(default,), trn=(default, neuron))
+    driver = _Told(a=(default,), trn=(default, neuron))
     assert [e.name for e in driver.agreed()] == ["default", "neuron"]
 
 
@@ -331,14 +338,13 @@ def test_a_cluster_of_its_own_that_dies_is_started_again(
     """Its raylet is killed; Ray then ends the driver, or tells it first that the node is lost."""
     for name, value in SOON_DEAD.items():
         monkeypatch.setenv(f"RAY_{name}", str(value))
-    asked = bare_request("gate", model=factories.spec("gate", checkpoint=str(gate)))
+    asked = gate_request(gate)
     with RayLauncher(1, ("bare",), cache=bare_cache) as launcher:
         launcher.environments()
         first = driver_of(launcher)
 
         def interfere() -> None:
-            _until(lambda: bool(list(gate.glob("started-*"))))
-            (started,) = gate.glob("started-*")
+            (started,) = arrived(gate)
             os.kill(int(started.name.partition("-")[2]), signal.SIGKILL)
             # A worker may outlive its raylet for long enough to send a result.
             _until(lambda: len(list(gate.glob("started-*"))) > 1)
@@ -355,14 +361,15 @@ def test_a_cluster_of_its_own_that_dies_is_started_again(
 SWEEP = """
 import sys
 from pathlib import Path
+from compilewatch.environments import Environments
 from compilewatch.extras.cluster.launcher import RayLauncher
-from tests import factories
-from tests.integration.launchers.conftest import bare_request
-gate = Path(sys.argv[2])
-asked = bare_request("gate", model=factories.spec("gate", checkpoint=str(gate)))
-with RayLauncher(1, ("bare",), cache=Path(sys.argv[1])) as launcher:
-    for answer in launcher.run([asked], gate):
-        print(answer)
+from tests.integration.extras.cluster.test_launcher import gate_request
+cache, gate = map(Path, sys.argv[1:3])
+with RayLauncher(1, ("bare",), cache=cache) as launcher:
+    if "described" in sys.argv:
+        launcher._described = (Environments(cache).describe("bare"),)
+    for answer in launcher.run([gate_request(gate)], gate):
+        print(answer.result.status, answer.result.error and answer.result.error.code)
 """
 
 
@@ -370,15 +377,9 @@ with RayLauncher(1, ("bare",), cache=Path(sys.argv[1])) as launcher:
 @pytest.mark.matrix
 def test_a_node_out_of_memory_is_not_the_models_own_limit(bare_cache: Path, scratch: Path) -> None:
     """Ray's monitor is told that one per cent of memory is too much, once nodes were described."""
-    code = SWEEP.replace(
-        "as launcher:\n", "as launcher:\n    launcher._described = (ENVIRONMENT,)\n"
-    )
-    code = code.replace("print(answer)", "print(answer.result.status, answer.result.error.code)")
-    code = code.replace("asked =", "from compilewatch.environments import Environments\nasked =", 1)
-    code = code.replace("ENVIRONMENT", "Environments(Path(sys.argv[1])).describe('bare')")
     variables = {"RAY_memory_usage_threshold": "0.01", "RAY_memory_monitor_refresh_ms": "100"}
     done = subprocess.run(
-        [sys.executable, "-c", code, str(bare_cache), str(scratch)],
+        [sys.executable, "-c", SWEEP, str(bare_cache), str(scratch), "described"],
         cwd=Path(__file__).parents[4],
         env={**os.environ, **variables},
         capture_output=True,

@@ -7,7 +7,6 @@ import pytest
 
 from compilewatch.errors import LauncherError
 from compilewatch.extras.cluster import node
-from compilewatch.extras.cluster import node as ray_files
 from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.records import ConfigBuild, LibraryBuild
 from tests import factories
@@ -19,22 +18,19 @@ def config(path: Path, **fields: Any) -> ConfigBuild:
 
 
 def test_a_request_names_its_files_where_they_are_laid_out(tmp_path: Path) -> None:
-    file = tmp_path / "config.json"
+    file, overrides, there = tmp_path / "config.json", tmp_path / "overrides", tmp_path / "node"
     file.write_text("{}")
-    overrides = tmp_path / "overrides"
     overrides.mkdir()
     (overrides / "a.toml").write_text("a = 1")
     asked = factories.request("A", build=config(file), overrides_dir=str(overrides))
-    paths = [*ray_files.own_files(asked), *filter(None, ray_files.shared_files(asked))]
-    sent = {path: ray_files.read(path) for path in paths}
-    there = ray_files.at_node(asked, sent, tmp_path / "node")
-    assert isinstance(there.model.build, ConfigBuild)
-    moved = Path(there.model.build.config_file)
-    assert moved.is_relative_to(tmp_path / "node")
-    assert moved.read_text() == "{}"
-    assert there.overrides_dir is not None
-    assert (Path(there.overrides_dir) / "a.toml").read_text() == "a = 1"
-    assert ray_files.at_node(asked, sent, tmp_path / "node") == there
+    paths = [*node.own_files(asked), *filter(None, node.shared_files(asked))]
+    sent = {path: node.read(path) for path in paths}
+    moved = node.at_node(asked, sent, there)
+    assert isinstance(moved.model.build, ConfigBuild)
+    assert Path(moved.model.build.config_file).is_relative_to(there)
+    assert Path(moved.model.build.config_file).read_text() == "{}"
+    assert Path(moved.overrides_dir or "", "a.toml").read_text() == "a = 1"
+    assert node.at_node(asked, sent, there) == moved
 
 
 def test_a_folder_of_configurations_travels_with_its_folders(tmp_path: Path) -> None:
@@ -42,46 +38,39 @@ def test_a_folder_of_configurations_travels_with_its_folders(tmp_path: Path) -> 
     (folder / "1_Pooling").mkdir(parents=True)
     for name in ("modules.json", "1_Pooling/config.json"):
         (folder / name).write_text(name)
-    for given, shown in ((folder, ""), (folder / "modules.json", "modules.json")):
+    for given, inside in ((folder, "1_Pooling/config.json"), (folder / "modules.json", "")):
         build = LibraryBuild(library="sentence-transformers", name="o/m", configuration=str(given))
         asked = factories.request("o/m", build=build)
-        sent = {path: ray_files.read(path) for path in ray_files.own_files(asked)}
-        there = ray_files.at_node(asked, sent, tmp_path / "node")
-        assert isinstance(there.model.build, LibraryBuild)
-        moved = Path(there.model.build.configuration or "")
-        assert moved.is_relative_to(tmp_path / "node")
-        assert moved.name == shown or moved.is_dir()
-        inside = moved if moved.is_file() else moved / "1_Pooling" / "config.json"
-        assert inside.read_text() == inside.relative_to(moved.parent if shown else moved).as_posix()
+        sent = {path: node.read(path) for path in node.own_files(asked)}
+        moved = node.at_node(asked, sent, tmp_path / "node").model.build
+        assert isinstance(moved, LibraryBuild)
+        place = Path(moved.configuration or "")
+        assert place.is_relative_to(tmp_path / "node")
+        assert (place / inside).read_text() == (inside or "modules.json")
 
 
-def test_a_repository_beside_its_configuration_does_not_travel(tmp_path: Path) -> None:
+def test_what_cannot_travel_is_named(tmp_path: Path) -> None:
     asked = factories.request("A", build=config(tmp_path / "config.json", weights=True))
-    assert ray_files.own_files(asked) == ()
+    assert node.own_files(asked) == ()
     with pytest.raises(LauncherError, match="put them at the same path on every node"):
-        ray_files.at_node(asked, {}, tmp_path)
-
-
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+        node.at_node(asked, {}, tmp_path)
     with pytest.raises(LauncherError, match="gone: cannot be sent to a node: No such file"):
-        ray_files.read(str(tmp_path / "gone"))
+        node.read(str(tmp_path / "gone"))
 
 
 def test_artifacts_beyond_the_limit_are_left_out_by_name(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "small").write_bytes(b"1")
     (tmp_path / "large").write_bytes(b"22")
-    packed = ray_files.pack(tmp_path, most_bytes=2)
-    assert packed == {
-        "deep/small": b"1",
-        "left_out.txt": b"large: 2 bytes, not sent back from the node\n",
-    }
+    packed = node.pack(tmp_path, most_bytes=2)
+    left_out = b"large: 2 bytes, not sent back from the node\n"
+    assert packed == {"deep/small": b"1", "left_out.txt": left_out}
 
 
-def test_what_comes_back_stays_in_its_folder(tmp_path: Path) -> None:
-    for name in ("../x", "/x", "a/../../x"):
-        with pytest.raises(LauncherError, match="rejected"):
-            ray_files.write({name: b""}, tmp_path / "kept")
+@pytest.mark.parametrize("name", ["../x", "/x", "a/../../x"])
+def test_what_comes_back_stays_in_its_folder(tmp_path: Path, name: str) -> None:
+    with pytest.raises(LauncherError, match="rejected"):
+        node.write({name: b""}, tmp_path / "kept")
     assert not (tmp_path / "x").exists()
 
 

@@ -47,24 +47,15 @@ class Broken(nn.Module):
         return x * 2
 
 
-def by_torch():
-    return Broken(NEW_TORCH)
-
-
-def by_transformers():
-    return Broken(OLD_TRANSFORMERS)
-
-
-def by_both():
-    return Broken(NEW_TORCH and OLD_TRANSFORMERS)
-
-
-def by_either():
-    return Broken(NEW_TORCH or OLD_TRANSFORMERS)
-
-
-def by_none():
-    return Broken(True)
+BREAKS = {
+    "by_torch": NEW_TORCH,
+    "by_transformers": OLD_TRANSFORMERS,
+    "by_both": NEW_TORCH and OLD_TRANSFORMERS,
+    "by_either": NEW_TORCH or OLD_TRANSFORMERS,
+    "by_none": True,
+}
+for name, breaks in BREAKS.items():
+    globals()[name] = lambda breaks=breaks: Broken(breaks)
 
 
 def inputs():

@@ -9,9 +9,8 @@ import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -24,13 +23,12 @@ from compilewatch.extras.monitor.cli import VARIABLES
 from compilewatch.extras.profiles.store import ProfileFolder
 from compilewatch.profiling import Profiler
 from tests import profiled, services
+from tests.sharing import free_port
 from tests.team import PROGRAM
 
 pytestmark = pytest.mark.monitor
 
 SCRIPT = Path(compilewatch.__file__).parent / "extras" / "monitor" / "page.py"
-
-Pages = Mapping[str, dict[str, Any]]
 
 CLIENT = """
 import json, runpy, sys
@@ -45,9 +43,7 @@ for root in roots:
     page = AppTest.from_file(script, default_timeout=60).run()
     print(json.dumps({
         "exceptions": [each.message for each in page.exception],
-        "title": [each.value for each in page.title],
         "tabs": [each.label for each in page.tabs],
-        "entries": [each.options for each in page.sidebar.selectbox],
         "metrics": {each.label: each.value for each in page.metric},
         "warnings": [each.value for each in page.warning],
         "infos": [each.value for each in page.info],
@@ -56,9 +52,9 @@ for root in roots:
 """
 
 
-def train(root: Path, steps: int = 12) -> Path:
+def train(root: Path) -> Path:
     with Profiler(root / "profiles", trace_steps=0, model="Tiny_*model*") as profiler:
-        for _ in range(steps):
+        for _ in range(12):
             with profiler.stage("data"):
                 time.sleep(0.002)
             profiler.step(loss=0.5)
@@ -66,14 +62,12 @@ def train(root: Path, steps: int = 12) -> Path:
     return profiler.folder
 
 
-@pytest.fixture(scope="session")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> Pages:
-    """What the page shows of an empty folder, of profiles, and of a damaged one.
-
-    In one process, as the import of Streamlit takes most of the time.
-    """
+# Only Streamlit's own client runs the script as it does, and rejects wrong rows, colours and
+# arguments of a chart. One process, as the import takes most of the time.
+def test_the_page_of_nothing_of_profiles_and_of_a_damaged_one(tmp_path: Path) -> None:
     names = ("empty", "training", "damaged", "inference")
-    roots = {name: tmp_path_factory.mktemp(name) for name in names}
+    roots = {name: tmp_path / name for name in names}
+    roots["empty"].mkdir()
     train(roots["training"])
     (train(roots["damaged"]) / "metrics.json").write_text("{")
     made, _ = profiled.profile()
@@ -89,50 +83,22 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Pages:
         env=os.environ | VARIABLES,
         timeout=100,
     )
-    lines = done.stdout.splitlines()[-len(roots) :]
-    return {name: json.loads(line) for name, line in zip(roots, lines, strict=True)}
-
-
-# Only Streamlit's own client runs the script as Streamlit does.
-@pytest.mark.matrix
-def test_the_page_shows_a_training_profile(pages: Pages) -> None:
-    page = pages["training"]
-    assert page["exceptions"] == page["errors"] == []
-    assert page["tabs"] == ["Overview", "Timing", "Memory", "Artifacts"]
-    assert len(page["entries"][0]) == 1
-    assert page["metrics"]["steps"] == "12"
-    assert any("the stage data takes" in each for each in page["warnings"])
-
-
-# Only Streamlit itself rejects wrong rows, colours and arguments of a chart.
-@pytest.mark.matrix
-def test_the_page_draws_every_chart_of_an_inference_profile(pages: Pages) -> None:
-    page = pages["inference"]
-    assert page["exceptions"] == page["errors"] == []
-    figures = page["metrics"]
-    assert figures["best batch"] == "8 on inductor"
-    assert "samples per second" in figures
-    assert "No times yet." not in page["infos"]
-    assert "No memory was measured." not in page["infos"]
-
-
-def test_the_page_without_anything_says_how_to_start(pages: Pages) -> None:
-    page = pages["empty"]
-    assert page["exceptions"] == []
-    assert "compilewatch sweep" in page["infos"][0]
-
-
-def test_a_damaged_profile_is_said_on_the_page(pages: Pages) -> None:
-    page = pages["damaged"]
-    assert page["exceptions"] == []
-    assert any("changed since the profile ended" in each for each in page["errors"])
+    empty, training, damaged, inference = map(json.loads, done.stdout.splitlines()[-4:])
+    for page in (empty, training, damaged, inference):
+        assert page["exceptions"] == []
+    assert "compilewatch sweep" in empty["infos"][0]
+    assert training["tabs"] == ["Overview", "Timing", "Memory", "Artifacts"]
+    assert training["metrics"]["steps"] == "12"
+    assert any("the stage data takes" in each for each in training["warnings"])
+    assert training["errors"] == inference["errors"] == []
+    assert any("changed since the profile ended" in each for each in damaged["errors"])
+    assert inference["metrics"]["best batch"] == "8 on inductor"
+    assert not {"No times yet.", "No memory was measured."} & {*inference["infos"]}
 
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [str(PROGRAM), "monitor", "--no-browser", "--port", str(port)]
     server = subprocess.Popen([*command, "--output", str(tmp_path)])
     try:
@@ -157,26 +123,24 @@ def test_a_new_step_is_visible_soon_and_no_other_host_is_called(
     chromium = services.program("chromium", package="chromium")
     flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
     hosts = set()
-    profiler = Profiler(tmp_path / "profiles")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=flags)
         page = browser.new_page()
         page.on("request", lambda request: hosts.add(urlsplit(request.url).hostname))
         page.goto(served)
         page.get_by_text("holds no run and no profile yet").wait_for(timeout=60_000)
-        profiler.__enter__()
-        profiler.step()
-        metric = page.get_by_test_id("stMetricValue").first
-        metric.wait_for(timeout=60_000)
-        assert metric.inner_text() == "1"
-        for _ in range(41):
+        with Profiler(tmp_path / "profiles") as profiler:
             profiler.step()
-        page.get_by_test_id("stMetricValue").get_by_text("42").first.wait_for(timeout=30_000)
-        for tab in ("Timing", "Memory", "Artifacts"):
-            page.get_by_role("tab", name=tab).click()
-        page.get_by_text(" files in ").first.wait_for(timeout=30_000)
-        assert page.get_by_test_id("stException").count() == 0
-        profiler.__exit__(None, None, None)
+            metric = page.get_by_test_id("stMetricValue").first
+            metric.wait_for(timeout=60_000)
+            assert metric.inner_text() == "1"
+            for _ in range(41):
+                profiler.step()
+            page.get_by_test_id("stMetricValue").get_by_text("42").first.wait_for(timeout=30_000)
+            for tab in ("Timing", "Memory", "Artifacts"):
+                page.get_by_role("tab", name=tab).click()
+            page.get_by_text(" files in ").first.wait_for(timeout=30_000)
+            assert page.get_by_test_id("stException").count() == 0
         page.get_by_role("tab", name="Overview").click()
         page.get_by_text("finished", exact=True).first.wait_for(timeout=30_000)
         browser.close()
@@ -184,16 +148,10 @@ def test_a_new_step_is_visible_soon_and_no_other_host_is_called(
 
 
 def test_a_port_that_is_in_use_is_one_line(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = subprocess.run(
-            [str(PROGRAM), "monitor", "--port", str(port), "--output", str(tmp_path)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = [str(PROGRAM), "monitor", "--port", str(port), "--output", str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.strip() == (
         f"compilewatch: port {port} cannot be used (Address already in use): choose another one "

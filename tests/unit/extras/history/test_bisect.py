@@ -1,22 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from compilewatch.errors import UsageError
-from compilewatch.extras.history import cli
-from compilewatch.extras.history.bisect import (
-    Evaluated,
-    EvaluatedVersion,
-    Kind,
-    changed_lines,
-    evaluated,
-    most_evaluations,
-    search,
-)
+from compilewatch.extras.history import bisect, cli
+from compilewatch.extras.history.bisect import Evaluated, Kind, changed_lines, search
 from compilewatch.records import Phase, Status
 from tests import factories
 from tests.factories import graph_break
@@ -51,7 +44,7 @@ def test_the_pair_is_found_within_the_limit(count: int, data: st.DataObject) -> 
     releases, evaluate, calls = asked([PASS] * change + [BREAKS] * (count - change))
     found = search(releases, evaluate)
     assert (found.last, found.first, found.between) == (str(change - 1), str(change), ())
-    assert len(calls) == len(set(calls)) <= most_evaluations(count) - 2
+    assert len(calls) == len(set(calls)) <= bisect.most_evaluations(count) - 2
     assert not found.changes_again
 
 
@@ -63,7 +56,7 @@ def test_releases_without_a_state_never_cost_more_than_the_limit(
     states = data.draw(st.lists(st.sampled_from(kinds), min_size=count, max_size=count))
     releases, evaluate, calls = asked(states)
     found = search(releases, evaluate)
-    assert len(calls) == len(set(calls)) <= most_evaluations(count)
+    assert len(calls) == len(set(calls)) <= bisect.most_evaluations(count)
     if found.last is not None and found.first is not None:
         last, first = int(found.last), int(found.first)
         assert states[last].state == states[0].state != states[first].state
@@ -71,21 +64,23 @@ def test_releases_without_a_state_never_cost_more_than_the_limit(
         assert [releases.index(each) for each in found.between] == list(range(last + 1, first))
 
 
-def test_one_without_a_state_is_passed_over_and_named_only_inside_the_pair() -> None:
-    releases, evaluate, _ = asked([PASS, PASS, UNKNOWN, BREAKS, BREAKS])
+@pytest.mark.parametrize(
+    ("states", "pair", "calls"),
+    [
+        ([PASS, PASS, UNKNOWN, BREAKS, BREAKS], ("1", "3", ("2",)), None),
+        ([PASS, PASS, PASS, UNKNOWN, PASS, PASS, BREAKS], ("5", "6", ()), None),
+        ([PASS, BREAKS, PASS], (None, None, ()), ["0", "2"]),
+        ([UNKNOWN, PASS, PASS], (None, None, ()), ["0", "2"]),
+        ([PASS, PASS, UNKNOWN], (None, None, ()), ["0", "2"]),
+    ],
+)
+def test_what_has_no_state_is_passed_over_and_named_only_inside_the_pair(
+    states: list[Evaluated], pair: tuple[Any, ...], calls: list[str] | None
+) -> None:
+    releases, evaluate, made = asked(states)
     found = search(releases, evaluate)
-    assert (found.last, found.first, found.between) == ("1", "3", ("2",))
-    releases, evaluate, _ = asked([PASS, PASS, PASS, UNKNOWN, PASS, PASS, BREAKS])
-    found = search(releases, evaluate)
-    assert (found.last, found.first, found.between) == ("5", "6", ())
-
-
-def test_ends_that_do_not_differ_or_are_unknown_need_no_search() -> None:
-    for states in ([PASS, BREAKS, PASS], [UNKNOWN, PASS, PASS], [PASS, PASS, UNKNOWN]):
-        releases, evaluate, calls = asked(states)
-        found = search(releases, evaluate)
-        assert (found.last, found.first) == (None, None)
-        assert calls == ["0", "2"]
+    assert (found.last, found.first, found.between) == pair
+    assert calls in (None, made)
 
 
 def test_a_further_change_is_said() -> None:
@@ -96,17 +91,17 @@ def test_a_further_change_is_said() -> None:
     assert found.of("4").lacks(found.of("2")) == ()
 
 
-def test_the_state_of_a_result_is_its_verdict_and_its_breaks() -> None:
-    def state(**given: object) -> tuple[object, ...]:
-        made = factories.result(**given)  # type: ignore[arg-type]
-        return evaluated("1", EvaluatedVersion(made), "e").state
+def evaluated(**fields: Any) -> Evaluated:
+    return bisect.evaluated("1", bisect.EvaluatedVersion(factories.result(**fields)), "e")
 
-    one = graph_break("forward", line=1)
-    assert state(breaks=(one,)) == state(breaks=(graph_break("forward", line=99),))
-    assert state(breaks=(one,)) != state(breaks=(graph_break("other"),))
-    assert state(breaks=(one,)) != state(breaks=(one, graph_break("other")))
-    assert state() != state(breaks=(one,))
-    assert state(status=Status.ERROR) != state()
+
+def test_the_state_of_a_result_is_its_verdict_and_its_breaks() -> None:
+    one, other = graph_break("forward", line=1), graph_break("other")
+    state = evaluated(breaks=(one,)).state
+    assert state == evaluated(breaks=(graph_break("forward", line=99),)).state
+    for breaks in ((other,), (one, other), ()):
+        assert state != evaluated(breaks=breaks).state
+    assert evaluated(status=Status.ERROR).state != evaluated().state
 
 
 @pytest.mark.parametrize(
@@ -123,8 +118,7 @@ def test_the_state_of_a_result_is_its_verdict_and_its_breaks() -> None:
     ],
 )
 def test_what_the_machine_caused_is_no_state(status: Status, phase: Phase, kind: Kind) -> None:
-    made = EvaluatedVersion(factories.result(status=status, phase=phase))
-    assert evaluated("1", made, "e").kind is kind
+    assert evaluated(status=status, phase=phase).kind is kind
 
 
 def test_bisect_rejects_the_setting_for_a_target_without_it() -> None:
@@ -136,35 +130,23 @@ def test_bisect_rejects_the_setting_for_a_target_without_it() -> None:
 
 BEFORE = [f"line {number}" for number in range(1, 41)]
 AFTER = [*BEFORE[:4], "changed near the top", *BEFORE[5:34], "new", *BEFORE[34:]]
+TOP, END = "@@ -3,5 +3,5 @@", "@@ -33,4 +33,5 @@"
 
 
-def test_changes_come_with_their_context_in_order() -> None:
-    assert changed_lines(BEFORE, AFTER) == (
-        "@@ -3,5 +3,5 @@",
-        " line 3",
-        " line 4",
-        "-line 5",
-        "+changed near the top",
-        " line 6",
-        " line 7",
-        "@@ -33,4 +33,5 @@",
-        " line 33",
-        " line 34",
-        "+new",
-        " line 35",
-        " line 36",
-    )
-
-
-def test_what_contains_a_marked_line_comes_first_on_either_side() -> None:
-    assert changed_lines(BEFORE, AFTER, marked_before={35})[0] == "@@ -33,4 +33,5 @@"
-    assert changed_lines(BEFORE, AFTER, marked_after={35})[0] == "@@ -33,4 +33,5 @@"
-    assert changed_lines(BEFORE, AFTER, marked_after={20})[0] == "@@ -3,5 +3,5 @@"
-
-
-def test_many_lines_are_cut_and_equal_files_have_no_changes() -> None:
-    found = changed_lines(BEFORE, AFTER, limit=6)
-    assert found[-1] == "… and 7 more lines"
-    assert len(found) == 7
+def test_changes_come_with_their_context_in_order_and_many_are_cut() -> None:
+    found = changed_lines(BEFORE, AFTER)
+    assert found[:6] == (TOP, " line 3", " line 4", "-line 5", "+changed near the top", " line 6")
+    assert found[7:] == (END, " line 33", " line 34", "+new", " line 35", " line 36")
+    assert changed_lines(BEFORE, AFTER, limit=6) == (*found[:6], "… and 7 more lines")
     assert changed_lines(BEFORE, BEFORE) == ()
     assert changed_lines([], ["a"]) == ("@@ -1,0 +1,1 @@", "+a")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "first"), [((35,), (), END), ((), (35,), END), ((), (20,), TOP)]
+)
+def test_what_contains_a_marked_line_comes_first(
+    before: Collection[int], after: Collection[int], first: str
+) -> None:
+    found = changed_lines(BEFORE, AFTER, marked_before=before, marked_after=after)
+    assert found[0] == first

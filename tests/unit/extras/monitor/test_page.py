@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
 import msgspec
 import pytest
 
+from compilewatch.config import load_settings
+from compilewatch.environments.creation import Tool
 from compilewatch.errors import StoreError
+from compilewatch.extras.monitor import cli, view
 from compilewatch.extras.monitor.page import _list, _stages, draw
 from compilewatch.extras.monitor.view import Monitor, MonitorEntry
 from compilewatch.extras.profiles.store import PROFILES_FILE, ProfileFolder, read_profiles
@@ -55,14 +61,11 @@ class Page:
             (self._heading, widget, data, options)
         )
 
-    def of(self, *widgets: str) -> list[Any]:
-        return [data for _, widget, data, _ in self.calls if widget in widgets]
+    def of(self, widget: str) -> list[Any]:
+        return [data for _, name, data, _ in self.calls if name == widget]
 
     def under(self, heading: str) -> Any:
-        return next(data for name, _, data, _ in self.calls if name == heading)
-
-    def headings(self) -> set[str]:
-        return {heading for heading, *_ in self.calls}
+        return next((data for name, _, data, _ in self.calls if name == heading), None)
 
 
 @pytest.fixture
@@ -76,37 +79,38 @@ def tab(monitor: Monitor, name: str = "Overview", number: int = 0) -> Page:
     return page
 
 
-def train(root: Path, steps: int = 8) -> Path:
-    with Profiler(root / "profiles", trace_steps=0, model="Tiny", target="eager") as profiler:
-        for _ in range(steps):
-            with profiler.stage("forward"):
-                pass
-            profiler.step(loss=0.25, samples=4)
-    assert profiler.folder is not None
-    return profiler.folder
-
-
 def test_a_selected_row_is_opened_and_an_unknown_count_is_empty() -> None:
     entry = MonitorEntry(
         key="a", kind="sweep", title="", state="finished", started_at="", done=1200
     )
-    entries = [entry, replace(entry, key="b", done=None)]
     page = Page()
-    _list(page, entries)
+    _list(page, [entry, replace(entry, key="b", done=None)])
     ((_, _, rows, options),) = [call for call in page.calls if call[1] == "dataframe"]
     assert [row["done"] for row in rows] == ["1,200", ""]
-    assert options["selection_mode"] == "single-row"
     page.session_state["rows"] = {"selection": {"rows": [1]}}
     options["on_select"]()
     assert page.session_state["entry"] == "b"
 
 
+@pytest.mark.parametrize("installed", [True, False])
+def test_streamlit_of_the_extra_is_used_instead_of_an_environment(
+    installed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = SimpleNamespace() if installed else None
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
+    created: list[str] = []
+    monkeypatch.setattr(Tool, "create", lambda self: created.append(self.name))
+    python = cli._python(load_settings({"cache": str(tmp_path)}))
+    assert created == ([] if installed else ["monitor"])
+    assert (python == Path(sys.executable)) is installed
+
+
 # --- sweeps --------------------------------------------------------------------------------------
 
 
-def test_a_run_is_counted(monitor: Monitor, stored: Stored) -> None:
+def test_a_run_is_counted_and_compared_with_its_baseline(monitor: Monitor, stored: Stored) -> None:
     assert monitor.entries() == ()
-    stored(
+    first = stored(
         factories.result("A"),
         factories.result("B", status=Status.CRASHED, phase=Phase.COMPILE),
         factories.result("C", durations={"compile": 7.0}, peak_memory_bytes=3 * 10**9),
@@ -126,6 +130,12 @@ def test_a_run_is_counted(monitor: Monitor, stored: Stored) -> None:
     assert tab(monitor, "Memory").under("Largest requests, in megabytes") == [
         {"request": "C on dynamo", "megabytes": 3000.0}
     ]
+    heading = "Changes since the baseline"
+    assert page.under(heading) is None
+    stored(factories.result("A", breaks=(factories.graph_break(),)), baseline=first)
+    change = tab(monitor).under(heading)[0]
+    assert (change["model"], change["change"]) == ("A", "worse")
+    assert (change["before"], change["after"]) == ("pass", "graph_break")
 
 
 def test_a_running_sweep_is_followed_and_each_line_is_read_once(
@@ -140,42 +150,33 @@ def test_a_running_sweep_is_followed_and_each_line_is_read_once(
         assert (entry.state, entry.done, entry.total, entry.passed) == ("running", 1, 3, 1)
         writer.append([factories.result("B")])
         assert tab(monitor).under("results") == "2 of 3"
-        monkeypatch.setattr("compilewatch.extras.monitor.view.decode", never)
-        assert tab(monitor).under("results") == "2 of 3"
-        monkeypatch.undo()
         with (writer.path / "results.jsonl").open("ab") as file:
             file.write(b'{"half": ')
+        monkeypatch.setattr(view, "decode", never)
         assert tab(monitor).under("results") == "2 of 3"
-        writer.finish("finished")
-    assert monitor.entries()[0].state == "finished"
-
-
-def test_an_interrupted_run_says_how_to_continue(monitor: Monitor, stored: Stored) -> None:
-    stored(factories.result("A"), state="interrupted")
+        writer.finish("interrupted")
     assert "continue it with `compilewatch sweep --resume`" in tab(monitor).of("error")[0]
-
-
-def test_a_run_shows_what_changed_since_its_baseline(monitor: Monitor, stored: Stored) -> None:
-    first = stored(factories.result("A"), factories.result("B"))
-    broken = factories.result("A", breaks=(factories.graph_break(),))
-    stored(broken, factories.result("B"), baseline=first)
-    heading = "Changes since the baseline"
-    (change,) = tab(monitor).under(heading)
-    assert (change["model"], change["change"]) == ("A", "worse")
-    assert (change["before"], change["after"]) == ("pass", "graph_break")
-    assert heading not in tab(monitor, number=1).headings()
 
 
 # --- training ------------------------------------------------------------------------------------
 
 
+def train(root: Path, steps: int = 8) -> Path:
+    with Profiler(root / "profiles", trace_steps=0, model="Tiny", target="eager") as profiler:
+        for _ in range(steps):
+            with profiler.stage("forward"):
+                pass
+            profiler.step(loss=0.25, samples=4)
+    assert profiler.folder is not None
+    return profiler.folder
+
+
 def test_a_training_profile_is_followed_while_it_is_written(monitor: Monitor) -> None:
     with Profiler(monitor.root / "profiles", trace_steps=0, model="Tiny") as profiler:
-        profiler.step()
-        assert monitor.entries()[0].state == "running"
-        assert tab(monitor).under("steps") == "1"
-        profiler.step()
-        assert tab(monitor).under("steps") == "2"
+        for count in (1, 2):
+            profiler.step()
+            assert monitor.entries()[0].state == "running"
+            assert tab(monitor).under("steps") == str(count)
         (sizes,) = tab(monitor, "Memory").of("line_chart")
         assert len(sizes) == 2
     assert monitor.entries()[0].state == "finished"
@@ -195,14 +196,8 @@ def test_the_tabs_of_a_training_profile_have_their_rows(monitor: Monitor) -> Non
 
 def test_a_slow_first_step_is_left_out_of_the_chart_and_named() -> None:
     steps = [
-        Step(
-            index=index,
-            at_seconds=0.0,
-            wall_seconds=seconds,
-            cpu_seconds=0.0,
-            stages={Stage.FORWARD: seconds},
-        )
-        for index, seconds in enumerate((154.0, 0.01, 0.01, 0.01))
+        Step(index=n, at_seconds=0.0, wall_seconds=s, cpu_seconds=0.0, stages={Stage.FORWARD: s})
+        for n, s in enumerate((154.0, 0.01, 0.01, 0.01))
     ]
     for shown, drawn, left_out in (
         (steps, [1, 2, 3], ["Step 0 took 154 s and is not drawn."]),
@@ -215,74 +210,49 @@ def test_a_slow_first_step_is_left_out_of_the_chart_and_named() -> None:
         assert page.of("caption") == left_out
 
 
-def test_a_damaged_profile_is_an_error_of_its_own_tab_only(
-    monitor: Monitor, stored: Stored
-) -> None:
-    stored(factories.result("A"))
-    (train(monitor.root) / "steps.jsonl").write_bytes(b"{}\n")
-    (train(monitor.root) / "config.json").write_bytes(b"{")
-    assert "sweep" in [entry.kind for entry in monitor.entries()]
-
-
 # --- inference -----------------------------------------------------------------------------------
 
 
-def measured(root: Path, name: str = NAME, place: str = ".", notes: tuple[str, ...] = ()) -> Path:
+def measured(root: Path, name: str = NAME, place: str = ".", **changes: Any) -> Path:
     made, samples = profiled.profile(name=name)
     folder = ProfileFolder(root / name, place)
     folder.write({"raw_values.json": msgspec.json.encode(samples), "report.html": b"page"})
-    folder.finish(msgspec.structs.replace(made, place=place, notes=notes))
+    folder.finish(msgspec.structs.replace(made, place=place, **changes))
     folder.close()
     return folder.path
 
 
-def test_each_figure_of_a_profile_has_a_chart_of_batches_with_a_line_for_each_target(
+def test_a_profile_has_charts_of_batches_parts_of_calls_and_lines_of_breaks(
     monitor: Monitor,
 ) -> None:
     measured(monitor.root)
     (entry,) = monitor.entries()
     assert entry.title == "Net<script> on eager, inductor"
-    assert entry.started_at.startswith("2026-11-22T10:00")
     timing, memory = tab(monitor, "Timing"), tab(monitor, "Memory")
     latency = timing.under("Latency of a call in ms")
     assert [row["batch size"] for row in latency] == list(profiled.SIZES)
     assert latency[0]["eager"] == pytest.approx(10, rel=0.05)
     assert memory.under("One call alone, MB")[1]["eager"] == pytest.approx(0.004)
     assert timing.under("Speed-up over eager mode")[0] == {"batch size": 1, "inductor": 1.25}
-    assert "Peak on the GPU, MB" not in memory.headings()
-
-
-def test_the_parts_of_a_call_and_the_lines_of_breaks_are_shown(monitor: Monitor) -> None:
-    measured(monitor.root)
-    timing = tab(monitor, "Timing")
+    assert memory.under("Peak on the GPU, MB") is None
     calls = timing.under("Where a call goes")
-    assert [row.pop("call") for row in calls] == [
-        f"inductor, batch {size}" for size in profiled.SIZES
-    ]
+    assert [row.pop("call") for row in calls] == [f"inductor, batch {n}" for n in profiled.SIZES]
     assert sum(calls[0].values()) == pytest.approx(8.0)
     (cost,) = timing.under("What each graph break costs in a call")
     assert cost["line"] == "net.py:8"
     assert cost["Python between graphs"] == pytest.approx(0.7)
-    assert any(
-        text.startswith("Main bottleneck: graph breaks") for text in tab(monitor).of("write")
-    )
+    written = tab(monitor).of("write")
+    assert any(text.startswith("Main bottleneck: graph breaks") for text in written)
 
 
 def test_notes_and_points_that_failed_are_alerts(monitor: Monitor) -> None:
-    folder = measured(monitor.root, notes=("the machine was busy",))
-    assert "the machine was busy" in tab(monitor).of("info")[0]
     made, _ = profiled.profile()
-    point = msgspec.structs.replace(
-        made.targets[0].points[0],
-        latency=None,
-        samples_per_second=None,
-        status=Status.OOM,
-        detail="used 9 GiB of 8 GiB",
-    )
-    target = msgspec.structs.replace(made.targets[0], points=(point,))
-    line = msgspec.json.encode(msgspec.structs.replace(made, targets=(target,)))
-    (folder / PROFILES_FILE).write_bytes(line + b"\n")
-    (alert,) = tab(monitor).of("error")
+    oom = {"latency": None, "samples_per_second": None, "status": Status.OOM}
+    failed = profiled.changed(made, "eager", detail="used 9 GiB of 8 GiB", **oom).targets[:1]
+    measured(monitor.root, notes=("the machine was busy",), targets=failed)
+    page = tab(monitor)
+    assert "the machine was busy" in page.of("info")[0]
+    (alert,) = page.of("error")
     assert "eager was not measured at batch 1: oom: used 9 GiB" in alert
     assert tab(monitor, "Memory").of("info") == ["No memory was measured."]
 
@@ -291,7 +261,6 @@ def test_the_profiles_of_a_sweep_are_listed(monitor: Monitor) -> None:
     measured(monitor.root, "20261122-100000-0001", "profiles/net")
     (entry,) = monitor.entries()
     assert entry.key == "20261122-100000-0001/profiles/net"
-    assert tab(monitor, "Timing").of("line_chart")
     assert [one.name for one in monitor.artifacts(entry)] == ["raw_values.json", "report.html"]
 
 
@@ -312,7 +281,11 @@ def test_a_profile_without_a_record(monitor: Monitor, pid: int, state: str) -> N
     ("line", "said"),
     [(b"{}\n", "damaged line"), (b'{"kind": "inference", "schema_version": 99}\n', "newer")],
 )
-def test_a_profile_that_cannot_be_read_says_why(monitor: Monitor, line: bytes, said: str) -> None:
+def test_what_cannot_be_read_is_an_error_of_its_own_tab_only(
+    monitor: Monitor, line: bytes, said: str
+) -> None:
+    (train(monitor.root) / "steps.jsonl").write_bytes(b"{}\n")
+    (train(monitor.root) / "config.json").write_bytes(b"{")
     measured(monitor.root, "profile-20261122-100000-0002")
     (measured(monitor.root) / PROFILES_FILE).write_bytes(line)
     states = [entry.state for entry in monitor.entries()]
@@ -324,29 +297,22 @@ def test_a_profile_that_cannot_be_read_says_why(monitor: Monitor, line: bytes, s
 
 def test_many_profiles_are_read_once(monitor: Monitor, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tab that redraws itself twice a second may look at names, but read no profile again."""
-    made, _ = profiled.profile()
-    for number in range(50):
-        folder = monitor.root / f"profile-20261122-100000-{number:04x}"
-        folder.mkdir(parents=True)
-        (folder / PROFILES_FILE).write_bytes(msgspec.json.encode(made) + b"\n")
+    for number in range(20):
+        measured(monitor.root, f"profile-20261122-100000-{number:04x}")
     reads: list[Path] = []
 
     def counted(root: Path) -> Any:
         reads.append(root)
         return read_profiles(root)
 
-    monkeypatch.setattr("compilewatch.extras.monitor.view.read_profiles", counted)
+    monkeypatch.setattr(view, "read_profiles", counted)
     first = monitor.entries()
-    assert (len(first), len(reads)) == (50, 50)
     assert monitor.entries() == first
     tab(monitor)
-    assert len(reads) == 50
+    assert len(first) == len(reads) == 20
     (monitor.root / first[7].key / PROFILES_FILE).write_bytes(b"")
-    assert len(monitor.entries()) == 49
-    assert len(reads) == 51
-
-
-# --- files ---------------------------------------------------------------------------------------
+    assert len(monitor.entries()) == 19
+    assert len(reads) == 21
 
 
 def test_files_are_listed_and_read_and_none_outside(monitor: Monitor) -> None:

@@ -4,60 +4,57 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from compilewatch.extras.profiles import profiler
+from compilewatch.extras.profiles import profiler as module
 from compilewatch.extras.profiles.check import read_training, tail
 from compilewatch.extras.profiles.profiler import StageClock, TrainingFolder
-from compilewatch.extras.profiles.training import STEPS_FILE, SUMMARY_FILE, TrainingProfile
+from compilewatch.extras.profiles.training import TrainingProfile
 from compilewatch.profiling import Profiler, Stage
-
-TIMES = "stage_times.json"
-
-
-def folder_of(profiler: Profiler) -> Path:
-    assert profiler.folder is not None
-    return profiler.folder
 
 
 def stored(profiler: Profiler) -> TrainingProfile:
-    return read_training(folder_of(profiler))
+    assert profiler.folder is not None
+    return read_training(profiler.folder)
 
 
-def train(profiler: Profiler, steps: int = 6, loss: object = 0.5) -> None:
+def train(profiler: Profiler, batches: Iterable[object] = range(6)) -> None:
     with profiler:
-        for _ in profiler.data(range(steps)):
+        for _ in profiler.data(batches):
             with profiler.stage("forward"):
                 pass
-            profiler.step(loss=loss, samples=8)
+            profiler.step(loss=0.5, samples=8)
 
 
 def test_every_step_is_stored_with_its_stages(tmp_path: Path) -> None:
     profiler = Profiler(tmp_path, trace_steps=0, model="Tiny", target="eager", settings={"lr": 0.1})
     train(profiler)
     found = stored(profiler)
-    assert found.state == "finished"
-    assert profiler.problems == []
+    assert (found.state, profiler.problems) == ("finished", [])
     assert [step.index for step in found.steps] == list(range(6))
     assert set(found.steps[1].stages) == {Stage.DATA, Stage.FORWARD, Stage.OTHER}
     assert (found.steps[3].loss, found.steps[3].samples) == (0.5, 8)
     assert (found.config.model, found.config.settings) == ("Tiny", {"lr": 0.1})
-    files = [msgspec.json.decode((found.path / n).read_bytes()) for n in ("metrics.json", TIMES)]
-    assert (files[0]["steps"], files[0]["steady_steps"]) == (6, 4)
-    assert sum(files[1]["shares"].values()) == pytest.approx(1)
+    metrics, times = (
+        msgspec.json.decode((found.path / name).read_bytes())
+        for name in ("metrics.json", "stage_times.json")
+    )
+    assert (metrics["steps"], metrics["steady_steps"]) == (6, 4)
+    assert sum(times["shares"].values()) == pytest.approx(1)
 
 
 def test_another_process_sees_a_step_at_once_and_that_it_runs(tmp_path: Path) -> None:
     profiler = Profiler(tmp_path)
     with profiler:
-        profiler.step()
-        assert len(tail(folder_of(profiler))) == 1
-        profiler.step()
-        assert len(tail(folder_of(profiler))) == 2
+        for count in (1, 2):
+            profiler.step()
+            assert profiler.folder is not None
+            assert len(tail(profiler.folder)) == count
         assert stored(profiler).state == "running"
         with Profiler(tmp_path) as other:
             assert other.folder != profiler.folder
@@ -71,7 +68,6 @@ def test_used_in_the_wrong_order_or_switched_off_it_writes_nothing(
     profiler = Profiler(tmp_path / "out", enabled=enabled)
     if not enabled:
         train(profiler)
-    profiler.step()
     with profiler.stage("forward"):
         profiler.step()
     profiler.__exit__(None, None, None)
@@ -81,26 +77,12 @@ def test_used_in_the_wrong_order_or_switched_off_it_writes_nothing(
 
 def test_an_exception_of_the_training_passes_and_is_stored(tmp_path: Path) -> None:
     profiler = Profiler(tmp_path)
-
-    def fails() -> None:
-        with profiler:
-            profiler.step()
-            with profiler.stage("forward"):
-                _ = 1 / 0
-
     with pytest.raises(ZeroDivisionError):
-        fails()
+        train(profiler, (1 / divisor for divisor in (1, 0)))
     found = stored(profiler)
     assert found.state == "failed"
     assert found.summary is not None
     assert found.summary.error == "ZeroDivisionError: division by zero"
-
-
-@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
-def test_a_loss_that_is_not_finite_is_said(tmp_path: Path, loss: float) -> None:
-    profiler = Profiler(tmp_path)
-    train(profiler, loss=loss)
-    assert {(step.loss, step.loss_finite) for step in stored(profiler).steps} == {(None, False)}
 
 
 def test_a_folder_that_cannot_be_made_does_not_stop_the_training(
@@ -114,13 +96,17 @@ def test_a_folder_that_cannot_be_made_does_not_stop_the_training(
     assert "the training continues, but the profile cannot be started" in caplog.text
 
 
+def _full(*_: object) -> int:
+    raise OSError(28, "No space left on device")
+
+
 def test_a_full_disk_loses_steps_and_not_the_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     profiler = Profiler(tmp_path)
     with profiler:
         profiler.step()
-        monkeypatch.setattr(os, "write", lambda *_: _full())
+        monkeypatch.setattr(os, "write", _full)
         profiler.step()
         profiler.step()
         monkeypatch.undo()
@@ -129,38 +115,30 @@ def test_a_full_disk_loses_steps_and_not_the_training(
     assert [step.index for step in found.steps] == [0, 3]
     assert found.summary is not None
     assert found.summary.steps_lost == 2
-    assert len(profiler.problems) == 1
-    assert "No space left" in profiler.problems[0]
+    (problem,) = profiler.problems
+    assert "No space left" in problem
+    other = Profiler(tmp_path)
+    with other:  # a disk that stays full leaves an incomplete profile
+        monkeypatch.setattr(TrainingFolder, "write", _full)
+    assert stored(other).state == "incomplete"
 
 
-def test_a_disk_that_stays_full_leaves_an_incomplete_profile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_garbage_does_not_stop_the_training(tmp_path: Path, loss: float) -> None:
     profiler = Profiler(tmp_path)
-    with profiler:
-        profiler.step()
-        monkeypatch.setattr(TrainingFolder, "write", lambda *_: _full())
-    assert not (folder_of(profiler) / SUMMARY_FILE).exists()
-    assert stored(profiler).state == "incomplete"
-
-
-def _full() -> int:
-    raise OSError(28, "No space left on device")
-
-
-def test_garbage_does_not_stop_the_training(tmp_path: Path) -> None:
-    profiler = Profiler(tmp_path)
+    step: Any = profiler.step
     with profiler:
         with profiler.stage("forwar"):
             pass
-        profiler.step(loss="low", samples=3)
-        profiler.step(loss=object())
-        _step: Any = profiler.step
-        _step(samples="many")
-        profiler.step(loss=1)
+        step(loss="low", samples=3)
+        step(loss=object())
+        step(samples="many")
+        step(loss=loss)
+        step(loss=1)
     found = stored(profiler)
-    assert [step.loss for step in found.steps] == [None, None, None, 1.0]
-    assert [step.samples for step in found.steps] == [3, None, None, None]
+    assert [step.loss for step in found.steps] == [None] * 4 + [1.0]
+    assert [step.loss_finite for step in found.steps] == [True] * 3 + [False, True]
+    assert [step.samples for step in found.steps] == [3, None, None, None, None]
     assert "no stage 'forwar', which counts as other; did you mean 'forward'?" in profiler.problems
     assert found.summary is not None
     assert found.summary.problems == tuple(profiler.problems)
@@ -170,9 +148,10 @@ def test_a_profile_whose_folder_was_deleted_does_not_stop_the_training(tmp_path:
     profiler = Profiler(tmp_path)
     with profiler:
         profiler.step()
-        for path in folder_of(profiler).iterdir():
+        assert profiler.folder is not None
+        for path in profiler.folder.iterdir():
             path.unlink()
-        folder_of(profiler).rmdir()
+        profiler.folder.rmdir()
         profiler.step()
     assert any("cannot be completed" in problem for problem in profiler.problems)
 
@@ -190,14 +169,13 @@ def test_a_fork_does_not_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert [step.index for step in stored(profiler).steps] == [0, 1]
 
 
-def test_a_second_thousand_of_steps_costs_no_memory(tmp_path: Path) -> None:
-    profiler = Profiler(tmp_path)
-    with profiler:
+def test_a_thousand_steps_cost_no_memory(tmp_path: Path) -> None:
+    with Profiler(tmp_path) as profiler:
         for _ in range(1000):
             profiler.step()
-        held = {name: value for name, value in vars(profiler).items() if name != "problems"}
-    assert not any(isinstance(value, list | dict) and len(value) > 10 for value in held.values())
-    assert (folder_of(profiler) / STEPS_FILE).read_bytes().count(b"\n") == 1000
+        held = [value for name, value in vars(profiler).items() if name != "problems"]
+    assert not any(isinstance(value, list | dict) and len(value) > 10 for value in held)
+    assert len(stored(profiler).steps) == 1000
 
 
 class Time:
@@ -207,47 +185,27 @@ class Time:
         return self.now
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
-    fake = Time()
-    monkeypatch.setattr(profiler, "time", fake)
-    return fake
-
-
-def test_an_inner_stage_does_not_count_for_the_outer_one(clock: Time) -> None:
+def test_stages_are_exclusive_and_go_on_in_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Time()
+    monkeypatch.setattr(module, "time", clock)
     stages = StageClock()
-    clock.now += 1
-    stages.enter(Stage.FORWARD)
-    clock.now += 1
-    stages.enter(Stage.DATA)
-    clock.now += 10
-    stages.leave(Stage.DATA)
-    clock.now += 2
-    stages.leave(Stage.FORWARD)
+    stages.leave(Stage.LOSS)  # which is not open
+    for seconds, stage in ((1, Stage.FORWARD), (1, Stage.DATA)):
+        clock.now += seconds
+        stages.enter(stage)
+    for seconds, stage in ((10, Stage.DATA), (2, Stage.FORWARD)):
+        clock.now += seconds
+        stages.leave(stage)
     clock.now += 4
     assert stages.end_step() == (18, {Stage.DATA: 10, Stage.FORWARD: 3, Stage.OTHER: 5})
     clock.now += 50  # time between steps belongs to none
     stages.begin_step()
-    clock.now += 3
-    assert stages.end_step() == (3, {Stage.OTHER: 3})
-
-
-def test_a_stage_that_is_open_at_the_end_of_a_step_continues(clock: Time) -> None:
-    stages = StageClock()
     stages.enter(Stage.BACKWARD)
     clock.now += 2
     assert stages.end_step() == (2, {Stage.BACKWARD: 2, Stage.OTHER: 0})
     stages.begin_step()
     clock.now += 5
+    stages.enter(Stage.DATA)  # left open by a generator: it ends with the one around it
     stages.leave(Stage.BACKWARD)
-    assert stages.end_step() == (5, {Stage.BACKWARD: 5, Stage.OTHER: 0})
-
-
-def test_leaving_a_stage_that_is_not_open_changes_nothing(clock: Time) -> None:
-    stages = StageClock()
-    stages.leave(Stage.LOSS)
-    stages.enter(Stage.LOSS)
-    stages.enter(Stage.DATA)
-    stages.leave(Stage.LOSS)
     clock.now += 1
-    assert stages.end_step()[1][Stage.OTHER] == 1
+    assert stages.end_step() == (6, {Stage.DATA: 0, Stage.BACKWARD: 5, Stage.OTHER: 1})

@@ -27,39 +27,47 @@ FIRST = "profile-20261122-100000-0001"
 SECOND = "profile-20261122-110000-0002"
 
 
-def stored(root: Path, name: str) -> InferenceProfile:
-    found, samples = profiled.profile(name=name)
-    folder = ProfileFolder(root / name)
+def stored(root: Path, place: str = ".", factor: float = 1.0) -> InferenceProfile:
+    made, samples = profiled.profile(factor, seed=int(factor * 10), name=root.name)
+    folder = ProfileFolder(root, place)
     folder.write({SAMPLES_FILE: msgspec.json.encode(samples), "plots/a.png": b"x"})
-    found = msgspec.structs.replace(found, files=folder.names())
-    folder.finish(found)
+    made = msgspec.structs.replace(made, place=place, files=folder.names())
+    folder.finish(made)
     folder.close()
-    return found
+    return made
 
 
-def test_a_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
-    made = stored(tmp_path, FIRST)
-    found = open_profile(tmp_path, "latest")
-    assert found.profile == made
-    assert found.samples() == profiled.profile()[1]
+def test_profiles_are_found_by_id_beginning_path_and_latest_as_they_were_written(
+    tmp_path: Path,
+) -> None:
+    made = stored(tmp_path / FIRST)
     assert made.files == ("plots/a.png", SAMPLES_FILE)
     assert not list((tmp_path / FIRST).glob(".scratch*"))
-
-
-def test_profiles_are_found_by_id_beginning_path_and_latest(tmp_path: Path) -> None:
-    stored(tmp_path, FIRST)
-    stored(tmp_path, SECOND)
+    stored(tmp_path / SECOND)
     assert [path.name for path in profile_folders(tmp_path)] == [SECOND, FIRST]
     assert (tmp_path / "latest-profile").resolve().name == SECOND
-    for reference in (FIRST, "20261122-10", str(tmp_path / FIRST)):
-        assert open_profile(tmp_path, reference).profile.id == FIRST
     assert open_profile(tmp_path, "latest").profile.id == SECOND
-    with pytest.raises(UsageError, match="several profiles begin with"):
-        open_profile(tmp_path, "2026")
-    with pytest.raises(UsageError, match="did you mean"):
-        open_profile(tmp_path, "profile-20261122-100000-0009")
-    with pytest.raises(UsageError, match="has no profile of Other"):
-        open_profile(tmp_path, FIRST, "Other")
+    for reference in (FIRST, "20261122-10", str(tmp_path / FIRST)):
+        found = open_profile(tmp_path, reference)
+        assert found.profile == made
+        assert len(found.samples()) == 6
+
+
+@pytest.mark.parametrize(
+    ("reference", "model", "said"),
+    [
+        ("2026", None, "several profiles begin with"),
+        ("profile-20261122-100000-0009", None, "did you mean"),
+        (FIRST, "Other", "has no profile of Other"),
+    ],
+)
+def test_a_profile_that_is_not_there(
+    tmp_path: Path, reference: str, model: str | None, said: str
+) -> None:
+    stored(tmp_path / FIRST)
+    stored(tmp_path / SECOND)
+    with pytest.raises(UsageError, match=said):
+        open_profile(tmp_path, reference, model)
 
 
 def test_a_folder_without_a_record_is_an_interrupted_profile(tmp_path: Path) -> None:
@@ -75,22 +83,18 @@ def test_a_folder_without_a_record_is_an_interrupted_profile(tmp_path: Path) -> 
     assert not (tmp_path / SECOND).exists()
 
 
-def test_a_profile_of_a_newer_program_is_rejected(tmp_path: Path) -> None:
-    made = stored(tmp_path, FIRST)
-    newer = msgspec.structs.replace(made, schema_version=made.schema_version + 1)
-    append_record(tmp_path / FIRST / PROFILES_FILE, newer)
-    with pytest.raises(StoreError, match="written by a newer compilewatch"):
-        open_profile(tmp_path, FIRST)
-
-
-def test_lost_and_damaged_values(tmp_path: Path) -> None:
-    stored(tmp_path, FIRST)
+def test_lost_and_damaged_values_and_a_newer_program(tmp_path: Path) -> None:
+    made = stored(tmp_path / FIRST)
     found = open_profile(tmp_path, FIRST)
     (found.folder / SAMPLES_FILE).write_bytes(b"[")
     with pytest.raises(StoreError, match="is damaged"):
         found.samples()
     (found.folder / SAMPLES_FILE).unlink()
     assert found.samples() == ()
+    newer = msgspec.structs.replace(made, schema_version=made.schema_version + 1)
+    append_record(tmp_path / FIRST / PROFILES_FILE, newer)
+    with pytest.raises(StoreError, match="written by a newer compilewatch"):
+        open_profile(tmp_path, FIRST)
 
 
 def test_the_most_used_models_that_compiled_are_profiled_once() -> None:
@@ -107,31 +111,20 @@ def test_the_most_used_models_that_compiled_are_profiled_once() -> None:
     assert {request.tier for request in found} == {Tier.REAL}
 
 
-def stored_in_run(root: Path, factor: float = 1.0, seed: int = 0) -> None:
-    made, samples = profiled.profile(factor, seed=seed)
-    folder = ProfileFolder(root, "profiles/net")
-    folder.write({"raw_values.json": msgspec.json.encode(samples), "report.html": b"page"})
-    folder.finish(msgspec.structs.replace(made, place="profiles/net"))
-    folder.close()
-
-
-def test_a_merged_run_has_the_profiles_of_its_parts_once(tmp_path: Path) -> None:
-    stored_in_run(tmp_path / "part")
+def test_a_merged_run_has_the_profiles_of_its_parts_once_and_says_what_is_slower(
+    tmp_path: Path,
+) -> None:
+    stored(tmp_path / "old", "profiles/net")
+    stored(tmp_path / "part", "profiles/net", 1.3)
     merged = tmp_path / "merged"
     merged.mkdir()
     adopt_profiles(tmp_path / "part", merged)
     adopt_profiles(tmp_path / "part", merged)
-    (found,), damaged = read_profiles(merged)
+    (old,), _ = read_profiles(tmp_path / "old")
+    (new,), damaged = read_profiles(merged)
     assert damaged == ()
-    assert (found.folder / "report.html").read_bytes() == b"page"
-    assert len(found.samples()) == 6
-
-
-def test_a_run_says_which_models_are_slower(tmp_path: Path) -> None:
-    stored_in_run(tmp_path / "old")
-    stored_in_run(tmp_path / "new", 1.3, seed=1)
-    old, new = (read_profiles(tmp_path / name)[0] for name in ("old", "new"))
-    (note,) = slower_notes(compared_with(new, old))
+    assert (new.folder / "plots" / "a.png").read_bytes() == b"x"
+    (note,) = slower_notes(compared_with([new], [old]))
     assert "is slower than in the baseline: inductor at batch 1 +" in note
-    assert list(slower_notes(compared_with(old, old))) == []
-    assert compared_with(new, ()) == ()
+    assert list(slower_notes(compared_with([old], [old]))) == []
+    assert compared_with([new], ()) == ()

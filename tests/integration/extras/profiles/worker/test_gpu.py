@@ -69,6 +69,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setattr(torch.cuda, "pynvml", pynvml, raising=False)
     monkeypatch.setattr(pynvml, "_initialized", 0)
     monkeypatch.setattr(pynvml, "samples", [80])
+    monkeypatch.setattr(pynvml, "not_supported", False)
     return pynvml
 
 
@@ -78,38 +79,32 @@ def test_a_call_ends_when_the_device_has_finished(device: Device) -> None:
     assert time.perf_counter() - began >= 0.05
 
 
-def used(device: Device) -> tuple[Memory, float | None, str]:
-    return measuring.used(measuring.finished(lambda: device.launch(0.001, 400)), HOST)
-
-
-def test_memory_is_that_of_the_device_and_the_host(device: Device, nvml: ModuleType) -> None:
+@pytest.mark.parametrize(
+    ("samples", "share", "note"),
+    [
+        ([80], 0.8, ""),
+        # The question whether NVML works is the first sample: from before the first call.
+        ([0, 90], 0.9, ""),
+        ([], None, "NVML: NVMLError_NotSupported: Not Supported"),
+        (None, None, "the utilisation of the GPU needs the package nvidia-ml-py"),
+    ],
+)
+def test_memory_is_that_of_the_device_and_a_note_says_why_the_rest_is_unknown(
+    device: Device, request: Any, samples: list[int] | None, share: float | None, note: str
+) -> None:
+    if samples is not None:
+        nvml = request.getfixturevalue("nvml")
+        nvml.samples[:] = samples
+        nvml.not_supported = not samples
     memory = Memory(
         rss_peak_bytes=10**9,
         call_peak_bytes=400,
         pss_bytes=10**8,
         device_peak_bytes=1400,
-        device_used_bytes=pynvml.USED_BYTES,
+        device_used_bytes=pynvml.USED_BYTES if share else None,
     )
-    assert used(device) == (memory, 0.8, "")
-
-
-def test_the_first_sample_periods_do_not_count(device: Device, nvml: Any) -> None:
-    """The question whether NVML works is the first sample: from before the first call."""
-    nvml.samples[:] = [0, 90]
-    assert used(device)[1] == 0.9
-
-
-def test_without_nvml_the_rest_is_measured_and_the_note_says_why(device: Device) -> None:
-    memory, share, note = used(device)
-    assert (memory.device_peak_bytes, share) == (1400, None)
-    assert "nvidia-ml-py" in note
-
-
-def test_a_device_without_utilisation_is_said(
-    device: Device, nvml: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pynvml, "not_supported", True)
-    assert used(device)[1:] == (None, "NVML: NVMLError_NotSupported: Not Supported")
+    call = measuring.finished(lambda: device.launch(0.001, 400))
+    assert measuring.used(call, HOST) == (memory, share, note)
 
 
 def test_this_machine_has_no_gpu_or_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,15 +20,13 @@ LARGE = 100_000_000
 """Numbers of four bytes: 381 MiB."""
 
 
-def filled(count: int) -> None:
-    torch.ones(count)
-
-
 def test_each_call_has_a_peak_of_its_own() -> None:
-    large = measuring.peak_memory(lambda: filled(LARGE))
+    large, small = (
+        measuring.peak_memory(lambda count=count: torch.ones(count))  # type: ignore[misc]
+        for count in (LARGE, LARGE // 100)
+    )
     assert large.call_peak_bytes == pytest.approx(4 * LARGE, rel=0.05)
     assert (large.rss_peak_bytes or 0) > 4 * LARGE
-    small = measuring.peak_memory(lambda: filled(LARGE // 100))
     assert small.call_peak_bytes is not None
     assert small.call_peak_bytes < LARGE
 
@@ -91,79 +89,75 @@ BROKEN = [
 ]
 """A call that breaks once: the code that resumes (1/0) runs inside the one before it (0/0)."""
 
-
-def total(found: Division) -> int:
-    return sum(value for kinds in found.nanoseconds.values() for value in kinds.values())
+A, B = Slice(100, 100, "aten::a"), Slice(150, 100, "aten::b")
 
 
-def test_each_part_goes_to_the_frame_that_it_is_exclusive_to() -> None:
-    found = divide(CALL, BROKEN).nanoseconds
-    assert found[NO_FRAME] == {"guard": 40, "python": 60}
-    assert found["0/0"] == {"graph": 200, "eager": 30, "guard": 20, "python": 350}
-    assert found["1/0"] == {"graph": 250, "python": 50}
+@pytest.mark.parametrize(
+    ("call", "slices", "expected"),
+    [
+        pytest.param(
+            CALL,
+            random.Random(0).sample(BROKEN, len(BROKEN)),
+            {
+                NO_FRAME: {"guard": 40, "python": 60},
+                "0/0": {"graph": 200, "eager": 30, "guard": 20, "python": 350},
+                "1/0": {"graph": 250, "python": 50},
+            },
+            id="each part goes to the frame that it is exclusive to, in any order",
+        ),
+        pytest.param(
+            CALL,
+            [Slice(100, 100, "my::annotation", is_operator=False), Slice(110, 20, "aten::add")],
+            {NO_FRAME: {"eager": 20, "python": 980}},
+            id="annotations of a model are Python",
+        ),
+        pytest.param(
+            CALL, [A, B], {NO_FRAME: {"eager": 100, "python": 900}}, id="one that does not nest"
+        ),
+        pytest.param(
+            CALL,
+            [Slice(900, 500, "aten::a")],
+            {NO_FRAME: {"eager": 100, "python": 900}},
+            id="one that outlives the call",
+        ),
+        pytest.param(
+            Slice(500, 1000, "compilewatch::call"),
+            [A],
+            {NO_FRAME: {"python": 1000}},
+            id="one of the call before",
+        ),
+    ],
+)
+def test_a_call_is_divided(
+    call: Slice, slices: list[Slice], expected: dict[str, dict[str, int]]
+) -> None:
+    assert divide(call, slices) == Division(total=1000, nanoseconds=expected)
 
 
-def test_the_parts_sum_to_the_call_in_any_order() -> None:
-    found = divide(CALL, BROKEN)
-    assert total(found) == found.total == 1000
-    mixed = BROKEN.copy()
-    random.Random(0).shuffle(mixed)
-    assert divide(CALL, mixed) == found
-
-
-def test_annotations_of_a_model_are_python() -> None:
-    noted = Slice(100, 100, "my::annotation", is_operator=False)
-    inside = Slice(110, 20, "aten::add")
-    found = divide(CALL, [noted, inside]).nanoseconds
-    assert found == {NO_FRAME: {"eager": 20, "python": 980}}
-
-
-def test_a_slice_that_does_not_nest_is_cut() -> None:
-    found = divide(CALL, [Slice(100, 100, "aten::a"), Slice(150, 100, "aten::b")])
-    assert total(found) == 1000
-    assert found.nanoseconds[NO_FRAME]["eager"] == 100
-
-
-def test_a_slice_that_outlives_the_call_is_cut_and_one_of_the_call_before_is_left_out() -> None:
-    found = divide(CALL, [Slice(900, 500, "aten::a")])
-    assert found.nanoseconds == {NO_FRAME: {"eager": 100, "python": 900}}
-    late = Slice(500, 1000, "compilewatch::call")
-    assert divide(late, [Slice(100, 50, "aten::a")]).nanoseconds == {NO_FRAME: {"python": 1000}}
-
-
-@pytest.mark.parametrize("seed", range(50))
-def test_any_slices_sum_to_the_call(seed: int) -> None:
-    draw = random.Random(seed)
+def test_any_slices_sum_to_the_call() -> None:
+    draw = random.Random(0)
     names = ("aten::x", "Torch-Compiled Region: 2/1", "TorchDynamo Cache Lookup", "other")
-    slices = [
-        Slice(draw.randrange(1200), draw.randrange(400), draw.choice(names)) for _ in range(60)
-    ]
-    assert total(divide(CALL, slices)) == 1000
-
-
-def graph_break(line: int) -> GraphBreak:
-    return GraphBreak(
-        code="GB0", reason="r", fingerprint=f"f{line}", file="m.py", line=line, function="forward"
-    )
+    for _ in range(50):
+        slices = [
+            Slice(draw.randrange(1200), draw.randrange(400), draw.choice(names)) for _ in range(60)
+        ]
+        found = divide(CALL, slices).nanoseconds.values()
+        assert sum(sum(kinds.values()) for kinds in found) == 1000
 
 
 def test_a_break_costs_what_its_frame_does_outside_of_graphs() -> None:
-    division = Division(
-        total=1000,
-        nanoseconds={
-            "": {"guard": 50, "python": 50},
-            "0/0": {"graph": 300, "python": 200, "guard": 100},
-            "1/0": {"graph": 100, "eager": 100},
-            "2/0": {"graph": 50, "python": 50},
-        },
-    )
-    first, second = division.costs((graph_break(7), graph_break(9)), {"0/0": 0, "1/0": 1})
+    nanoseconds = {
+        "": {"guard": 50, "python": 50},
+        "0/0": {"graph": 300, "python": 200, "guard": 100},
+        "1/0": {"graph": 100, "eager": 100},
+        "2/0": {"graph": 50, "python": 50},
+    }
+    division = Division(total=1000, nanoseconds=nanoseconds)
+    facts = {"code": "GB0", "reason": "r", "file": "m.py", "function": "forward"}
+    breaks = tuple(GraphBreak(line=line, fingerprint=f"f{line}", **facts) for line in (7, 9))
+    first, second = division.costs(breaks, {"0/0": 0, "1/0": 1})
     assert (first.line, first.compile_ids) == (7, ("0/0",))
-    assert first.seconds == pytest.approx(3e-7)
-    assert first.share == pytest.approx(0.3)
-    assert second.line == 9
-    assert second.eager_seconds == pytest.approx(1e-7)
+    assert (first.seconds, first.share) == (pytest.approx(3e-7), pytest.approx(0.3))
+    assert (second.line, second.eager_seconds) == (9, pytest.approx(1e-7))
     segments = division.segments(calls=1)
-    compiled = segments.graph_seconds + segments.guard_seconds
-    rest = segments.eager_seconds + segments.python_seconds
-    assert compiled + rest == pytest.approx(segments.call_seconds)
+    assert sum(segments.parts.values()) == pytest.approx(segments.call_seconds)
