@@ -7,31 +7,29 @@ from typing import ClassVar
 
 from compilewatch.contract.targets import CPU
 from compilewatch.environments import Environments
-from compilewatch.extras.profiles.measurement import (
-    Profilers,
-    ProfileServerClient,
-    environment_of,
-)
+from compilewatch.extras.profiles.subjects import Profilers, environment_of
 
 
 class WarmProfilers(Profilers):
-    """Profiling servers that outlive the command which started them."""
+    """The first to profile in an environment starts its server, for eager mode and Inductor."""
 
-    _kept: ClassVar[dict[tuple[str, Environments, str], ProfileServerClient]] = {}
+    _kept: ClassVar[dict[tuple[str, Environments, str], Profilers]] = {}
 
     def __init__(
         self, targets: Sequence[str], environments: Environments, device: str = CPU
     ) -> None:
-        super().__init__((), environments, device)
+        self.servers = {}
         for target in targets:
-            name = environment_of(target)
-            key = (name, environments, device)
+            key = (environment_of(target), environments, device)
             if key not in self._kept:
-                self._kept[key] = ProfileServerClient(name, ("inductor",), environments, device)
-            self._of[name] = self._kept[key]
+                self._kept[key] = Profilers((target, f"inductor@{key[0]}"), environments, device)
+            self.servers |= self._kept[key].servers
+
+    def __exit__(self, *_: object) -> None:
+        """The servers stay."""
 
     @classmethod
     def close_all(cls) -> None:
-        for profiler in cls._kept.values():
-            profiler.__exit__()
+        for profilers in cls._kept.values():
+            profilers.__exit__()
         cls._kept.clear()

@@ -161,6 +161,9 @@ WORK = {
 }
 """What a request can name instead of its target, in a worker."""
 
+CHILDREN = {"profile": "compilewatch.extras.profiles.worker.subject:serve"}
+"""What has a child of a worker for itself: it is called with the request, in the child's folder."""
+
 CALLS = {
     "train": "compilewatch.extras.profiles.worker.training:trained",
     "neuron-profile": "compilewatch.extras.profiles.worker.training:captured",

@@ -46,6 +46,9 @@ class Peer:
             theirs.close()
         self._lines = Lines(ours)
 
+    def fileno(self) -> int:
+        return self._lines.fileno()
+
     def send(self, message: Record) -> None:
         """Send one message. The next `receive` reports it if the process has ended."""
         with contextlib.suppress(OSError):

@@ -9,33 +9,31 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any
 
 import msgspec
 
 import compilewatch
 from compilewatch import records as core
-from compilewatch.contract.targets import CPU, default_environment
-from compilewatch.environments import Environments, module_command, worker_variables
-from compilewatch.errors import LauncherError, UsageError
+from compilewatch.contract.targets import CPU
+from compilewatch.errors import LauncherError
 from compilewatch.extras.profiles import analysis, labelled, messages, records, report
-from compilewatch.extras.profiles.messages import SubjectJob
 from compilewatch.extras.profiles.store import ProfileFolder, StoredProfile
-from compilewatch.launchers.peer import Peer
+from compilewatch.extras.profiles.subjects import (
+    Profilers,
+    SubjectError,
+    SubjectProcess,
+    environment_of,
+)
 from compilewatch.records import Phase, Status
 
 INDUCTOR = "inductor"
 
-TARGETS = (records.EAGER, INDUCTOR, "xla")
-"""What inference can be profiled on."""
-
 LEAST_ROUNDS = 3
 """Rounds that are measured even if the time for a batch is over."""
-
-END_SECONDS = 10.0
 
 SEGMENT_CALLS = 5
 TRACE_CALLS = 3
@@ -54,157 +52,23 @@ _SETTING = re.compile(r"\bcapture_(?:scalar_outputs|dynamic_output_shape_ops)\b"
 ReportStep = Callable[[str, float], None]
 """Called before each step of a profile, with the share of the profile that is done."""
 
-T = TypeVar("T")
-
-START_SECONDS = 180.0
-GRACE_SECONDS = 10.0
-"""How much longer than the deadline of an order its reply may take, before the server counts as
-hung: it has to end a subject that takes too long."""
-
-SEES_DEVICES = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-"""With it, asking torch for CUDA devices leaves a process able to fork."""
-
 _CPU = re.compile(r"^(?:model name|Model)\s*:\s*(.+)", re.MULTILINE)
 
 BUSY = 0.5
 """Above this load for each core, times may be those of other programs."""
 
 
-class SubjectError(Exception):
-    """A subject did not carry out an order; `failure` says why. This is data about the model."""
-
-    def __init__(self, failure: messages.ProfileFailure) -> None:
-        super().__init__(failure.detail)
-        self.failure = failure
-
-
-class ProfileServerClient:
-    """A running profiling server of one environment. A context manager.
-
-    `environment` is the server's own description of its environment.
-    """
-
-    def __init__(
-        self, name: str, targets: Iterable[str], environments: Environments, device: str = CPU
-    ) -> None:
-        """Start it. Raises InterpreterError or LauncherError if that fails."""
-        interpreter = environments.interpreter(name)
-        module = "compilewatch.extras.profiles.worker.server"
-        command = module_command(interpreter.path, module, "--environment", name)
-        command += ["--device", device, "--targets", ",".join(targets)]
-        self.name = name
-        variables = worker_variables(interpreter, devices=device != CPU)
-        if device != CPU:
-            variables |= SEES_DEVICES
-        try:
-            self._peer = Peer(command, variables)
-        except OSError as error:
-            raise LauncherError(
-                f"environment {name!r}: {interpreter.path} cannot be started: {error.strerror}"
-            ) from None
-        try:
-            self.environment = self._receive(START_SECONDS, core.Environment)
-        except SubjectError as error:
-            self._peer.close(GRACE_SECONDS)
-            raise LauncherError(f"environment {name!r}: {error}") from None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._peer.close(GRACE_SECONDS)
-
-    def ask(self, order: messages.Order, kind: type[T]) -> T:
-        """Send an order and return what its step returned.
-
-        Raises SubjectError if the subject could not carry it out, and LauncherError if the server
-        itself has ended or hangs.
-        """
-        self._peer.send(order)
-        return self._receive(order.deadline_seconds + GRACE_SECONDS, kind)
-
-    def _receive(self, seconds: float, kind: type[T]) -> T:
-        end = time.monotonic() + seconds
-        while not (lines := self._peer.receive(max(0.0, end - time.monotonic()))):
-            if lines is None or time.monotonic() > end:
-                how = "ended" if lines is None else f"did not respond within {seconds:g} s"
-                last = self._peer.last_line()
-                self._peer.kill()
-                raise LauncherError(
-                    f"the profiling server of environment {self.name!r} {how}: {last} "
-                    f"(try: compilewatch env check {self.name})"
-                )
-        reply = msgspec.json.decode(lines[0], type=messages.StepReply)
-        if reply.failure is not None:
-            raise SubjectError(reply.failure)
-        return msgspec.json.decode(reply.value, type=kind)
-
-
-def environment_of(target: str) -> str:
-    """The environment in which a target is profiled: the one that it names, or its default."""
-    kind, _, named = target.partition("@")
-    return named or (
-        core.DEFAULT_ENVIRONMENT if kind == records.EAGER else default_environment(kind)
-    )
-
-
-class Profilers(ExitStack):
-    """The profiling servers of some targets, one for each environment. A context manager."""
-
-    def __init__(
-        self, targets: Sequence[str], environments: Environments, device: str = CPU
-    ) -> None:
-        super().__init__()
-        self._of: dict[str, ProfileServerClient] = {}
-        try:
-            for name in dict.fromkeys(map(environment_of, targets)):
-                kinds = [records.target_kind(t) for t in targets if environment_of(t) == name]
-                compiled = [kind for kind in kinds if kind != records.EAGER]
-                server = ProfileServerClient(name, compiled, environments, device)
-                self._of[name] = self.enter_context(server)
-        except BaseException:
-            self.close()
-            raise
-
-    def of(self, target: str) -> ProfileServerClient:
-        return self._of[environment_of(target)]
-
-
-def canonical(target: str) -> str:
-    """The name of a target without an environment that is its default one."""
-    kind = records.target_kind(target)
-    return kind if environment_of(target) == environment_of(kind) else target
-
-
-def check_targets(targets: Sequence[str], device: str = CPU) -> None:
-    """Raises UsageError for a target that cannot be profiled, or that is named twice."""
-    for name in targets:
-        kind, at, environment = name.partition("@")
-        if kind not in TARGETS:
-            hint = (
-                ": profile it on an instance with `compilewatch profile neuron`"
-                if kind == "neuron"
-                else f"; known: {', '.join(TARGETS)}, each with @ENVIRONMENT"
-            )
-            raise UsageError(f"inference on {name!r} cannot be profiled here{hint}")
-        if at and not environment:
-            raise UsageError(f"{name!r} names no environment, such as {kind}@torch-2.13")
-        if kind == "xla" and device != CPU:
-            raise UsageError(f"xla is profiled on the CPU only: leave out --device {device}")
-    if len({canonical(name) for name in targets}) != len(targets) or not targets:
-        raise UsageError("--targets names each target once, such as eager,inductor")
-
-
 class RunningSubject:
-    """A subject that runs, with what is known of it so far: its point, and its times by round.
+    """A subject with what is known of it so far: its point, and its times by round.
 
     `prepared` is None if it failed before it had a model.
     """
 
-    def __init__(self, number: int, target: str, server: ProfileServerClient, size: int) -> None:
-        self.number = number
+    def __init__(self, target: str, process: SubjectProcess, folder: Path, size: int) -> None:
         self.target = target
-        self.server = server
+        self.kind = records.target_kind(target)
+        self.folder = folder
+        self.ask, self.end = process.ask, process.end
         self.point = records.BatchPoint(batch_size=size, status=Status.PASS)
         self.prepared: messages.Prepared | None = None
         self.wall: list[tuple[float, ...]] = []
@@ -214,40 +78,13 @@ class RunningSubject:
     def alive(self) -> bool:
         return self.point.status is Status.PASS
 
-    @property
-    def kind(self) -> str:
-        return records.target_kind(self.target)
-
-    def ask(
-        self,
-        step: str,
-        kind: type[T],
-        deadline_seconds: float,
-        job: SubjectJob | None = None,
-        **options: Any,
-    ) -> T:
-        """Let the subject do a step, and return what that returns. Raises SubjectError."""
-        order = messages.Order(
-            subject=self.number,
-            step=step,
-            deadline_seconds=deadline_seconds,
-            options=options,
-            job=job,
-        )
-        return self.server.ask(order, kind)
-
     def measure(self, step: str, deadline_seconds: float, **options: Any) -> None:
-        """Let the subject do a step that adds figures to its point. Raises SubjectError."""
+        """Let it do a step that adds figures to its point. Raises SubjectError."""
         self.point = self.ask(step, records.BatchPoint, deadline_seconds, **options)
 
     def failed(self, error: SubjectError) -> None:
         failure = msgspec.structs.asdict(error.failure)
         self.point = msgspec.structs.replace(self.point, **failure)
-
-    def end(self) -> None:
-        """End its process, which may have ended before."""
-        with suppress(SubjectError):
-            self.ask(messages.END, object, END_SECONDS)
 
 
 class Inference:
@@ -267,7 +104,8 @@ class Inference:
         trace: bool = False,
         data: labelled.LabelledTexts | None = None,
     ) -> None:
-        self.request = request
+        work = core.Work(name="profile", options=msgspec.to_builtins(options))
+        self.request = msgspec.structs.replace(request, work=work)
         self.options = options
         self.folder = folder
         self.trace = trace
@@ -325,7 +163,7 @@ class Inference:
         )
 
     def _target(self, name: str) -> records.TargetProfile:
-        environment = self._profilers.of(name).environment
+        environment = self._profilers.environment(name)
         points = tuple(self._points[name])
         return records.TargetProfile(
             target=name,
@@ -405,24 +243,23 @@ class Inference:
         With `texts`, it is prepared to classify them, and compiles when it gets the first.
         """
         self._number += 1
-        folder = self._scratch(target, self._number)
+        folder = self.folder.scratch / f"{target}-{self._number}"
         folder.mkdir()
         if texts:
             (folder / messages.TEXTS_FILE).write_bytes(msgspec.json.encode(texts))
-        subject = RunningSubject(self._number, target, self._profilers.of(target), size)
-        job = SubjectJob(
-            folder=str(folder),
-            request=self.request,
-            target=subject.kind,
-            batch_size=size,
-            options=self.options,
-            settings=settings or {},
-        )
+        process = self._profilers.start(target, self.request, folder)
+        subject = RunningSubject(target, process, folder, size)
         limits = self._limits
         seconds = limits.create_seconds + limits.inputs_seconds + limits.eager_seconds
         try:
-            prepared = subject.ask(messages.PREPARE, messages.Prepared, seconds, job)
-            subject.prepared = prepared
+            prepared = subject.prepared = subject.ask(
+                "prepare",
+                messages.Prepared,
+                seconds,
+                target=subject.kind,
+                batch_size=size,
+                settings=settings or {},
+            )
             if self.data is not None:
                 self.data.classes(prepared.labels)  # find an unknown label now
             if not texts:
@@ -431,10 +268,12 @@ class Inference:
                 subject.measure("first_call", limits.compile_seconds, warmup=warmup)
         except SubjectError as error:
             subject.failed(error)
+            if subject.point.status is Status.UNSUPPORTED and subject.point.phase is Phase.SETUP:
+                raise LauncherError(f"environment {environment_of(target)!r}: {error}") from None
+        except BaseException:
+            subject.end()
+            raise
         return subject
-
-    def _scratch(self, target: str, number: int) -> Path:
-        return self.folder.scratch / f"{target}-{number}"
 
     def _rounds(self, size: int, running: Sequence[RunningSubject], share: float) -> None:
         """Measure alternately; every other round runs the other way around."""
@@ -548,8 +387,7 @@ class Inference:
         self._extras[subject.target]["operators"] = operators
         folder = analysis.trace_folder(subject.target, self.options.targets)
         for name in (messages.TRACE_FILE, messages.STACKS_FILE):
-            source = self._scratch(subject.target, subject.number) / name
-            self.folder.adopt(source, f"{folder}/{name}")
+            self.folder.adopt(subject.folder / name, f"{folder}/{name}")
 
     def _generation(self, subject: RunningSubject) -> None:
         prompt_tokens, *parts = subject.ask(

@@ -10,9 +10,10 @@ from compilewatch.environments import Environments
 from compilewatch.errors import LauncherError
 from compilewatch.extras.profiles import records
 from compilewatch.extras.profiles.analysis import compare_profiles
-from compilewatch.extras.profiles.measurement import Inference, Profilers, profile_model
+from compilewatch.extras.profiles.measurement import Inference, profile_model
 from compilewatch.extras.profiles.report import PAGE
 from compilewatch.extras.profiles.store import PREFIX, ProfileFolder, StoredProfile, read_profiles
+from compilewatch.extras.profiles.subjects import Profilers
 from compilewatch.files import safe_name
 from compilewatch.launchers import Observer
 from compilewatch.records import Depth, Link, Mode, Request, Result, Status, Tier
@@ -56,7 +57,7 @@ def profile_run(
 ) -> tuple[str, ...]:
     """Profile models of a run whose folder is `root`; return notes on what was not profiled.
 
-    Models that a resumed run has profiled already are left out. A profiling server that ends only
+    Models that a resumed run has profiled already are left out. A worker server that ends only
     costs the profiles: the results of the run are stored and count.
     """
     done = {stored.profile.model for stored in read_profiles(root)[0]}

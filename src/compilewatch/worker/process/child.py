@@ -27,7 +27,7 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
-from compilewatch import files
+from compilewatch import extras, files, plugins
 from compilewatch.contract import messages
 from compilewatch.errors import CompilewatchError
 from compilewatch.records import Phase, Request, Tier
@@ -75,13 +75,18 @@ def main(
     try:
         folder = Path(start.folder)
         become_child(folder, server_pid, start.request.memory_limit_bytes)
-        if start.tier is Tier.FAKE:
-            _leave_garbage()
-        else:
-            _keep_freed_memory()
-        forked.renew_thread_pool()
         os.chdir(folder)  # files that model code writes to the current folder go here
-        evaluate(start, folder, prepare)
+        work = start.request.work
+        if work is not None and work.name in extras.CHILDREN:  # as torch ships, for its times
+            prepare()
+            plugins.load(extras.CHILDREN[work.name])(start.request)
+        else:
+            if start.tier is Tier.FAKE:
+                _leave_garbage()
+            else:
+                _keep_freed_memory()
+            forked.renew_thread_pool()
+            evaluate(start, folder, prepare)
         code = 0
     finally:
         if code:

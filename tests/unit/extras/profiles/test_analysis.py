@@ -45,7 +45,7 @@ def loads(draw: random.Random) -> list[float]:
 def test_a_timing_has_the_figures_of_numpy() -> None:
     values = series(1, 700)
     timing = analysis.timing([values[:350], values[350:]], [values])
-    expected = {f"p{n}": numpy.percentile(values, n) for n in (90, 95, 99)}
+    expected: dict[str, Any] = {f"p{n}": numpy.percentile(values, n) for n in (90, 95, 99)}
     expected |= {"median": numpy.median(values), "mean": numpy.mean(values)}
     expected["stdev"] = numpy.std(values, ddof=1)
     for name, value in expected.items():

@@ -19,7 +19,7 @@ from tests import factories
 
 def step(index: int, **changes: Any) -> Step:
     stages = {Stage.FORWARD: 0.04, Stage.BACKWARD: 0.05, Stage.OTHER: 0.01}
-    values = {"at_seconds": index * 0.1, "cpu_seconds": 0.1, "stages": stages}
+    values: dict[str, Any] = {"at_seconds": index * 0.1, "cpu_seconds": 0.1, "stages": stages}
     values |= {"resident_bytes": 500_000_000, **changes}
     return Step(index=index, wall_seconds=sum(values["stages"].values()), **values)
 
@@ -31,7 +31,7 @@ def profile(*steps: Step, **changes: Any) -> training.TrainingProfile:
     summary = training.TrainingSummary(
         id="x", state="finished", finished_at="", steps=len(steps), files={}
     )
-    values = {"state": "finished", "config": config, "summary": summary} | changes
+    values: dict[str, Any] = {"state": "finished", "config": config, "summary": summary} | changes
     return training.TrainingProfile(path=Path("x"), steps=steps, **values)
 
 

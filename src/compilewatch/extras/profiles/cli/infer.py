@@ -20,12 +20,12 @@ from compilewatch.cli.progress import SECONDS_BETWEEN_LINES
 from compilewatch.config import Settings, load_settings
 from compilewatch.environments import Environments
 from compilewatch.errors import MissingExtraError, SinkError, UsageError
-from compilewatch.extras.profiles import analysis, measurement, records, report
+from compilewatch.extras.profiles import analysis, measurement, records, report, subjects
 from compilewatch.extras.profiles.labelled import read_labelled
-from compilewatch.extras.profiles.measurement import Profilers
 from compilewatch.extras.profiles.metrics import push_profile
 from compilewatch.extras.profiles.records import Verdict
 from compilewatch.extras.profiles.store import PREFIX, ProfileFolder, open_profile
+from compilewatch.extras.profiles.subjects import Profilers
 from compilewatch.records import ConfigBuild, Depth, Request, Status, Tier, new_run_id
 from compilewatch.report.terminal import console, plain, spaced, table
 from compilewatch.report.wording import milliseconds
@@ -134,9 +134,9 @@ def infer_command(
     is 3 if a batch size could not be measured.
     """
     names = split(targets) or []
-    measurement.check_targets(names, fields["device"])
+    subjects.check_targets(names, fields["device"])
     chosen = records.InferenceOptions(
-        targets=tuple(map(measurement.canonical, names)), batch_sizes=_sizes(batch_sizes), **fields
+        targets=tuple(map(subjects.canonical, names)), batch_sizes=_sizes(batch_sizes), **fields
     )
     if data is None and label_mappings is not None:
         raise UsageError("--label-mappings needs --data")

@@ -479,9 +479,15 @@ def capture_command(
             request, tier=Tier.REAL, work=Work(name="neuron-profile", options=work)
         )
         with spinner(f"profiling {request.model.name}"):
-            result = _alone(settings, "neuron-profile", request, CapturedProfile)
+            captured = _alone(settings, "neuron-profile", request, CapturedProfile)
+        result = {
+            "api": captured.api,
+            "steps": steps,
+            "blocks": captured.blocks,
+            "files": captured.files,
+        }
         text = (
-            f"{plural(result.steps, 'step')}, {plural(len(result.files), 'file')} in "
+            f"{plural(steps, 'step')}, {plural(len(captured.files), 'file')} in "
             f"{folder}\nNext: tensorboard --logdir {logdir} --load_fast=false (view NEURON)"
         )
     if as_json:

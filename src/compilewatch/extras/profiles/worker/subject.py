@@ -17,11 +17,22 @@ import torch
 import torch._dynamo
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from compilewatch.errors import UsageError
-from compilewatch.extras.profiles.messages import TEXTS_FILE, Prepared, Round, SubjectJob
-from compilewatch.extras.profiles.records import BatchPoint, OpStat
+from compilewatch.contract.failures import error_record, one_line
+from compilewatch.contract.messages import encoded
+from compilewatch.errors import CompilewatchError, UsageError
+from compilewatch.extras.profiles import messages
+from compilewatch.extras.profiles.messages import Prepared, Round
+from compilewatch.extras.profiles.records import BatchPoint, InferenceOptions, OpStat
 from compilewatch.extras.profiles.worker import measuring
-from compilewatch.records import ConfigBuild, FactoryBuild, GraphBreak, Numerics, Phase, Status
+from compilewatch.records import (
+    ConfigBuild,
+    FactoryBuild,
+    GraphBreak,
+    Numerics,
+    Phase,
+    Request,
+    Status,
+)
 from compilewatch.worker.example_inputs import make_inputs, summarize
 from compilewatch.worker.model.overrides import overrides_of
 from compilewatch.worker.model.resolve import build_model
@@ -165,60 +176,91 @@ class Xla(Eager):
 CALLABLES: dict[str, type[Eager]] = {"eager": Eager, "inductor": Inductor, "xla": Xla}
 
 
+def serve(request: Request) -> None:
+    """Carry out the orders for the subject of a request in this folder, one after the other."""
+    subject = ProfiledModel(request)
+    with Path(messages.ORDERS).open("rb") as orders, Path(messages.REPLIES).open("wb") as replies:
+        for line in orders:
+            order = msgspec.json.decode(line, type=messages.Order)
+            try:
+                value = getattr(subject, order.step)(**order.options)
+                reply = messages.StepReply(value=msgspec.Raw(encoded(value)))
+            except BaseException as error:  # noqa: BLE001  (the worker's top)
+                reply = messages.StepReply(failure=_failure(error, subject.phase))
+            replies.write(encoded(reply) + b"\n")
+            replies.flush()
+
+
+def _failure(error: BaseException, phase: Phase) -> messages.ProfileFailure:
+    code = error_record(error).code
+    detail = str(error) if isinstance(error, CompilewatchError) else one_line(error)
+    status = Status.OOM if code == "out_of_memory" else Status.ERROR
+    no_device = phase is Phase.SETUP and isinstance(error, UsageError)
+    if no_device or code in ("missing_package", "unknown_architecture"):
+        status = Status.UNSUPPORTED
+    return messages.ProfileFailure(status=status, phase=phase, detail=detail)
+
+
 class ProfiledModel:
     """The state of one subject. `phase` is where it is, for the report of a failure.
 
     Its public methods are the steps of a profile: their arguments are the options of an order, and
     what they return is the reply. Most add figures to `point`. Errors of the model and of the
-    compiler propagate.
+    compiler propagate. Its current folder gets the files of traces.
     """
 
-    def __init__(self, job: SubjectJob) -> None:
-        self.job = job
-        self.options = job.options
+    def __init__(self, request: Request) -> None:
+        assert request.work is not None
+        self.request = request
+        self.options = msgspec.convert(request.work.options, InferenceOptions)
+        self.folder = Path.cwd()
         self.phase = Phase.SETUP
-        self.point = BatchPoint(batch_size=job.batch_size, status=Status.PASS)
         self._classifier: Callable[[int, int], tuple[list[int], float]] | None = None
 
-    def prepare(self) -> Prepared:
-        """Build the model and its inputs; on a compiled target, also make a call in eager mode."""
-        job, options = self.job, self.options
-        device = self._set_up()
+    def prepare(self, *, target: str, batch_size: int, settings: dict[str, bool]) -> Prepared:
+        """Build the model and its inputs; on a compiled target, also make a call in eager mode.
+
+        `target` is `eager`, `inductor` or `xla`. `settings` are values of `torch._dynamo.config`.
+        """
+        request, options = self.request, self.options
+        self.batch_size = batch_size
+        self.point = BatchPoint(batch_size=batch_size, status=Status.PASS)
+        device = self._set_up(settings)
         self.phase = Phase.CREATE
-        overrides = overrides_of(job.request)
+        overrides = overrides_of(request)
         dtype = getattr(torch, options.dtype)
         began = time.perf_counter()
         full = options.size == "full"
-        built = build_model(job.request, None, overrides, full_size=full)
+        built = build_model(request, None, overrides, full_size=full)
         module = built.module.eval().to(dtype).to(device)
         load_seconds = time.perf_counter() - began
         self.phase = Phase.INPUTS
         inputs = make_inputs(
             module,
             built.config,
-            job.request,
+            request,
             overrides,
             None,
-            batch=job.batch_size,
+            batch=batch_size,
             length=options.max_length,
         )
         # Rules make what they derive in the wanted size; the rows of own inputs are repeated.
-        build, rows = job.request.model.build, rows_of(inputs)
+        build, rows = request.model.build, rows_of(inputs)
         own = isinstance(build, FactoryBuild) and build.inputs is not None
-        if rows not in (None, job.batch_size) and (own or job.request.inputs_file is not None):
-            inputs, rows = with_rows(inputs, rows, job.batch_size), job.batch_size
+        if rows not in (None, batch_size) and (own or request.inputs_file is not None):
+            inputs, rows = with_rows(inputs, rows, batch_size), batch_size
         inputs = mapped(inputs, lambda t: t.to(device, dtype if t.is_floating_point() else t.dtype))
         self.built = Subject(
-            request=job.request,
+            request=request,
             module=module,
             inputs=inputs,
             fake_mode=None,
-            artifacts=Path(job.folder),
+            artifacts=self.folder,
             enter=lambda phase: setattr(self, "phase", phase),
         )
-        self.target = CALLABLES[job.target](self.built)
+        self.target = CALLABLES[target](self.built)
         self.call = self._finished(self.target.call)
-        if job.target != "eager":
+        if target != "eager":
             self.phase = Phase.EAGER
             with torch.no_grad():
                 module(*inputs.args, **inputs.kwargs)
@@ -234,13 +276,13 @@ class ProfiledModel:
             inputs=summarize(inputs),
             inputs_strategy=inputs.strategy,
             tokens_per_sample=tokens_of(inputs),
-            is_fixed=rows != job.batch_size,
+            is_fixed=rows != batch_size,
             generates=bool(can_generate()) if callable(can_generate) else False,
             labels=tuple(str(labels[key]) for key in sorted(labels, key=int)),
             device=torch.cuda.get_device_name(device) if self._on_gpu else "cpu",
         )
 
-    def _set_up(self) -> torch.device:
+    def _set_up(self, settings: dict[str, bool]) -> torch.device:
         import numpy
 
         device = measuring.device_of(self.options.device)
@@ -248,9 +290,9 @@ class ProfiledModel:
         random.seed(SEED)
         numpy.random.seed(SEED)
         torch.manual_seed(SEED)
-        for name, value in self.job.settings.items():
+        for name, value in settings.items():
             setattr(torch._dynamo.config, name, value)
-        build = self.job.request.model.build
+        build = self.request.model.build
         if isinstance(build, ConfigBuild) and build.weights:
             import huggingface_hub.constants
 
@@ -364,7 +406,8 @@ class ProfiledModel:
     def classify(self, *, start: int, stop: int) -> tuple[list[int], float]:
         """Predict the classes of rows `start` to `stop` of the texts in `texts.json`."""
         if self._classifier is None:
-            self._classifier = _classifier(self.built, self.job, self.target)
+            shape = self.batch_size, self.options.max_length
+            self._classifier = _classifier(self.built, self.target, *shape)
         return self._classifier(start, stop)
 
 
@@ -391,7 +434,7 @@ def _text_times(call: Any, ids: torch.Tensor, tokens: int) -> list[tuple[float, 
 
 
 def _classifier(
-    subject: Subject, job: SubjectJob, target: Eager
+    subject: Subject, target: Eager, batch_size: int, max_length: int
 ) -> Callable[[int, int], tuple[list[int], float]]:
     """Return what classifies rows of the texts, with the seconds that it took.
 
@@ -400,17 +443,18 @@ def _classifier(
     """
     from transformers import AutoTokenizer
 
-    build = job.request.model.build
+    build = subject.request.model.build
     if not isinstance(build, ConfigBuild):
         raise UsageError("texts need a model with a tokenizer: a folder or a Hub repository")
     where = build.repo or str(Path(build.config_file).parent)
-    revision = None if Path(where).is_dir() else job.request.model.revision
+    revision = None if Path(where).is_dir() else subject.request.model.revision
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(where, revision=revision)
     except (OSError, ValueError) as error:
         first = (str(error).splitlines() or [""])[0]
         raise UsageError(f"{where} has no tokenizer that can be loaded: {first}") from None
-    all_texts = msgspec.json.decode((subject.artifacts / TEXTS_FILE).read_bytes(), type=list[str])
+    path = subject.artifacts / messages.TEXTS_FILE
+    all_texts = msgspec.json.decode(path.read_bytes(), type=list[str])
     call = target.compiled(subject.module)
     device = next(subject.module.parameters()).device
 
@@ -418,13 +462,13 @@ def _classifier(
         """The class with the largest logit of each text; the time includes the tokenizer."""
         began = time.perf_counter()
         classes: list[int] = []
-        for row in range(start, stop, job.batch_size):
-            texts = all_texts[row : min(row + job.batch_size, stop)]
+        for row in range(start, stop, batch_size):
+            texts = all_texts[row : min(row + batch_size, stop)]
             encoded = tokenizer(
-                texts + texts[-1:] * (job.batch_size - len(texts)),
+                texts + texts[-1:] * (batch_size - len(texts)),
                 padding="max_length",
                 truncation=True,
-                max_length=job.options.max_length,
+                max_length=max_length,
                 return_tensors="pt",
             )
             with torch.no_grad():

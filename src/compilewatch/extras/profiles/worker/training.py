@@ -296,7 +296,6 @@ def captured(content: bytes) -> CapturedProfile:
         )
     return CapturedProfile(
         api=EXPERIMENTAL,
-        steps=steps,
         blocks=dict.fromkeys(BLOCKS, steps),
         files=tuple(path.relative_to(folder).as_posix() for path in files),
     )

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import csv
-import functools
 import json
+import signal
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.team import Compilewatch, run_here
-from tests.warm import WarmLauncher
+from tests.team import PROGRAM, Compilewatch
 
 pytestmark = pytest.mark.torch
 
 NET = """
+import os
+import time
 import torch
 
 
@@ -25,49 +28,61 @@ class Net(torch.nn.Module):
 
     def forward(self, x):
         y = self.linear(x)
-        scale = y.sum().item()
+        scale = y.sum().item()  # breaks
         return self.linear(y) * scale
+
+
+class Pair(torch.nn.Module):
+    def forward(self, x, y):
+        return x.sum() + y.sum()
+
+
+class Dies(Net):
+    def forward(self, x):
+        os._exit(9)
+
+
+class Hangs(Net):
+    def forward(self, x):
+        time.sleep(1000)
 
 
 def build():
     return Net()
 
 
+def none():
+    raise RuntimeError("nothing to build")
+
+
+def inputs():
+    return {"x": torch.ones(3, 5, 8)}
 """
+BREAK = NET.splitlines().index("        scale = y.sum().item()  # breaks") + 1
 FAST = ("--batch-sizes", "1,4", "--rounds", "8", "--runs", "2", "--max-seconds", "2")
+EAGER = ("--targets", "eager")
 
 
-@pytest.fixture
-def compilewatch(tmp_path: Path, warm_launcher: WarmLauncher) -> Compilewatch:
-    """The program in a folder of the test's own, with a profiling server that all tests share."""
-    variables = {"NO_COLOR": "1", "COMPILEWATCH_OUTPUT_DIR": str(tmp_path / "outputs")}
-    return functools.partial(run_here, tmp_path, variables)
-
-
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def net(tmp_path: Path) -> Path:
     path = tmp_path / "net.py"
     path.write_text(NET)
     return path
 
 
-def folder_of(tmp_path: Path) -> Path:
-    return (tmp_path / "outputs" / "latest-profile").resolve()
-
-
+# Compiles a model with Inductor: the only test of subjects, rounds and files together.
 @pytest.mark.matrix
 @pytest.mark.timeout(300)
 def test_a_profile_from_the_command_to_the_comparison(
-    compilewatch: Compilewatch, net: Path, tmp_path: Path
+    compilewatch: Compilewatch, tmp_path: Path
 ) -> None:
-    """Compiles a model with Inductor: the only test of subjects, rounds and files together."""
     fast = (*FAST, "--batch-sizes", "4")
     done = compilewatch("profile", "infer", "./net.py:build", *fast, "--trace")
     assert done.returncode == 0, done.stdout + done.stderr
-    for part in ("Target", "Speed-up", "GB0124", "net.py:12", "Best batch", "Main bottleneck"):
+    for part in ("Target", "Speed-up", "GB0124", f"net.py:{BREAK}", "Best batch", "bottleneck"):
         assert part in done.stdout
     assert "capture_scalar_outputs: 1 → 0 graph breaks" in done.stdout
-    folder = folder_of(tmp_path)
+    folder = (tmp_path / "outputs" / "latest-profile").resolve()
     names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert {
         "baseline_metrics.json",
@@ -84,10 +99,8 @@ def test_a_profile_from_the_command_to_the_comparison(
     } <= names
     assert not any("scratch" in name for name in names)
     rows = list(csv.DictReader((folder / "detailed_metrics.csv").read_text().splitlines()))
-    assert [(row["target"], row["batch_size"]) for row in rows] == [
-        ("eager", "4"),
-        ("inductor", "4"),
-    ]
+    targets = [(row["target"], row["batch_size"]) for row in rows]
+    assert targets == [("eager", "4"), ("inductor", "4")]
     assert all(row["status"] == "pass" and float(row["rss_peak_mb"]) > 0 for row in rows)
     assert json.loads((folder / "profiler_traces" / "trace.json").read_text())["traceEvents"]
     again = compilewatch("profile", "compare", "latest", "latest", "--json")
@@ -97,88 +110,90 @@ def test_a_profile_from_the_command_to_the_comparison(
     assert found["differences"] == []
 
 
+# Only subjects of their own show that inputs of a file and of a function reach them.
 @pytest.mark.matrix
-def test_inputs_without_a_batch_dimension_are_one_sample(
+def test_inputs_without_a_batch_dimension_and_those_of_a_function(
     compilewatch: Compilewatch, net: Path, tmp_path: Path
 ) -> None:
-    """Two tensors of different lengths: one call is measured, and the rest says why not."""
-    net.write_text(
-        "import torch\n\n\nclass Pair(torch.nn.Module):\n"
-        "    def forward(self, x, y):\n        return x.sum() + y.sum()\n\n\n"
-        "def build():\n    return Pair()\n"
-    )
     inputs = tmp_path / "pair.toml"
     inputs.write_text(
         "schema = 1\n[inputs.x]\nvalues = [1.0, 2.0, 3.0]\n[inputs.y]\nvalues = [4.0, 5.0]\n"
     )
-    done = compilewatch(
-        *("profile", "infer", "./net.py:build", *FAST),
-        *("--targets", "eager", "--inputs", "pair.toml"),
-    )
+    pair = ("./net.py:Pair", *FAST, *EAGER, "--inputs", "pair.toml")
+    done = compilewatch("profile", "infer", *pair)
     assert done.returncode == 3, done.stdout + done.stderr
     assert "the inputs have no batch dimension" in done.stdout
-
-
-BAD = {
-    "unknown target": (("infer", "./net.py:build", "--targets", "dynamo"), "known: eager"),
-    "batch of words": (("infer", "./net.py:build", "--batch-sizes", "a"), "such as 1,8,64"),
-    "batch of zero": (("infer", "./net.py:build", "--batch-sizes", "0,1"), "from 1"),
-    "mappings without data": (
-        ("infer", "./net.py:build", "--label-mappings", "net.py"),
-        "needs --data",
-    ),
-    "column": (("infer", "./net.py:build", "--data", "data.csv"), "has no column 'label'"),
-    "no weights": (
-        ("infer", "./net.py:build", "--data", "data.csv", "--label-column", "labels"),
-        "has no weights",
-    ),
-    "no such profile": (("compare", "20200101"), "no profile '20200101'"),
-    "unknown command": (("infr",), "did you mean 'infer'?"),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_wrong_input_is_one_line(
-    case: str, compilewatch: Compilewatch, net: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "data.csv").write_text("text,labels\na,1\n")
-    arguments, expected = BAD[case]
-    done = compilewatch("profile", *arguments)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    assert expected in done.stderr.strip().splitlines()[-1]
-    assert not list((tmp_path / "outputs").glob("profile-*"))
-
-
-@pytest.mark.matrix
-def test_inputs_come_from_a_function_as_for_explain(
-    compilewatch: Compilewatch, net: Path, tmp_path: Path
-) -> None:
-    """Starts a worker: only the profiled model shows that the function's inputs reached it."""
-    far = tmp_path / "far"
-    far.mkdir()
-    net.rename(far / "net.py")
-    (far / "data.py").write_text(
-        "import torch\n\n\ndef inputs():\n    return {'x': torch.ones(3, 5, 8)}\n"
-    )
-    done = compilewatch(
-        *("profile", "infer", "net:build", "--python-path", str(far), "--inputs", "data:inputs"),
-        *("--targets", "eager", "--batch-sizes", "3", "--rounds", "1", "--runs", "1", "--json"),
-    )
+    (tmp_path / "far").mkdir()
+    net.rename(tmp_path / "far" / "net.py")
+    short = (*EAGER, "--batch-sizes", "3", "--rounds", "1", "--runs", "1", "--json")
+    far = ("--python-path", str(tmp_path / "far"), "--inputs", "net:inputs")
+    done = compilewatch("profile", "infer", "net:build", *far, *short)
     assert done.returncode == 0, done.stdout + done.stderr
     profile = json.loads(done.stdout)
     assert profile["inputs_strategy"] == "factory"
     assert profile["inputs"][0]["shape"] == [3, 5, 8]
 
 
-def test_a_model_that_fails_is_a_result(
-    compilewatch: Compilewatch, net: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("model", "said", "then"),
+    [
+        ("none", "nothing to build", "batch 1 ended with error"),
+        ("Dies", "crashed: ended with exit code 9", "batch 1 ended with crashed"),
+        ("Hangs", "timeout: did not finish within 3 s", "batch 1 ended with timeout"),
+    ],
+)
+def test_a_model_that_fails_dies_or_hangs_is_a_result(
+    compilewatch: Compilewatch, tmp_path: Path, model: str, said: str, then: str
 ) -> None:
-    net.write_text("import torch\n\n\ndef build():\n    raise RuntimeError('nothing to build')\n")
-    done = compilewatch(
-        "profile", "infer", "./net.py:build", "--targets", "eager", "--batch-sizes", "1,2"
-    )
+    settings = "[deadlines]\ncreate_seconds = 1\ninputs_seconds = 1\neager_seconds = 1\n"
+    (tmp_path / "compilewatch.toml").write_text(settings + "compile_seconds = 3\n")
+    asked = (f"./net.py:{model}", *EAGER, "--batch-sizes", "1,2", "--inputs", "net:inputs")
+    done = compilewatch("profile", "infer", *asked)
     assert done.returncode == 3, done.stdout + done.stderr
-    assert "nothing to build" in done.stdout
-    assert "not tried: batch 1 ended with error" in done.stdout
-    assert (folder_of(tmp_path) / "report.html").is_file()
+    assert said in done.stdout
+    assert f"not tried: {then}" in done.stdout
+    assert (tmp_path / "outputs" / "latest-profile" / "report.html").is_file()
+
+
+# A process of its own, as only a signal to the program shows what a CI server's abort leaves.
+@pytest.mark.matrix
+def test_a_profile_that_is_aborted_leaves_nothing_and_no_message(tmp_path: Path) -> None:
+    command = [str(PROGRAM), "profile", "infer", "./net.py:Hangs", *EAGER, "--output", "outputs"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as program:
+        try:
+            while not list(tmp_path.glob("outputs/*/.scratch-*/eager-1/stdout")):
+                assert program.poll() is None
+                time.sleep(0.05)
+            program.send_signal(signal.SIGTERM)
+            _, said = program.communicate(timeout=60)
+        finally:
+            program.kill()
+    assert program.returncode == 128 + signal.SIGINT
+    assert "did not" not in said
+    assert not list(tmp_path.glob("outputs/profile-*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("infer", "./net.py:build", "--targets", "dynamo"), "known: eager"),
+        (("infer", "./net.py:build", "--batch-sizes", "a"), "such as 1,8,64"),
+        (("infer", "./net.py:build", "--batch-sizes", "0,1"), "from 1"),
+        (("infer", "./net.py:build", "--label-mappings", "net.py"), "needs --data"),
+        (
+            ("infer", "./net.py:build", "--data", "data.csv", "--label-column", "labels"),
+            "has no weights",
+        ),
+        (("compare", "20200101"), "no profile '20200101'"),
+        (("infr",), "did you mean 'infer'?"),
+    ],
+)
+def test_wrong_input_is_one_line(
+    arguments: tuple[str, ...], said: str, compilewatch: Compilewatch, tmp_path: Path
+) -> None:
+    (tmp_path / "data.csv").write_text("text,labels\na,1\n")
+    done = compilewatch("profile", *arguments)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert said in done.stderr.strip().splitlines()[-1]
+    assert not list((tmp_path / "outputs").glob("profile-*"))

@@ -12,7 +12,7 @@ import torch
 
 from compilewatch.extras.profiles.worker import measuring
 from compilewatch.extras.profiles.worker.measuring import NO_FRAME, Division, Slice, divide
-from compilewatch.records import GraphBreak
+from tests import factories
 
 pytestmark = pytest.mark.torch
 
@@ -153,11 +153,12 @@ def test_a_break_costs_what_its_frame_does_outside_of_graphs() -> None:
         "2/0": {"graph": 50, "python": 50},
     }
     division = Division(total=1000, nanoseconds=nanoseconds)
-    facts = {"code": "GB0", "reason": "r", "file": "m.py", "function": "forward"}
-    breaks = tuple(GraphBreak(line=line, fingerprint=f"f{line}", **facts) for line in (7, 9))
+    breaks = (factories.graph_break(line=7), factories.graph_break(line=9))
     first, second = division.costs(breaks, {"0/0": 0, "1/0": 1})
     assert (first.line, first.compile_ids) == (7, ("0/0",))
-    assert (first.seconds, first.share) == (pytest.approx(3e-7), pytest.approx(0.3))
-    assert (second.line, second.eager_seconds) == (9, pytest.approx(1e-7))
+    assert first.seconds == pytest.approx(3e-7)
+    assert first.share == pytest.approx(0.3)
+    assert second.line == 9
+    assert second.eager_seconds == pytest.approx(1e-7)
     segments = division.segments(calls=1)
     assert sum(segments.parts.values()) == pytest.approx(segments.call_seconds)
