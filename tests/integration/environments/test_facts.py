@@ -10,7 +10,6 @@ import pytest
 
 from compilewatch import environments
 from compilewatch.environments import Environments, Interpreter
-from compilewatch.errors import InterpreterError
 
 Ask = Callable[..., int]
 
@@ -28,62 +27,35 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
 
     def asked(fresh: bool = False) -> int:
         known = Environments(tmp_path / "cache")
-        return known.remembered("count", "x", int, lambda _: next(count), fresh=fresh)[0]
+        value, time = known.remembered("count", "x", int, lambda _: next(count), fresh=fresh)
+        assert time.endswith("Z")
+        return value
 
     return asked
 
 
-def test_a_fact_is_kept_with_its_time(ask: Ask, tmp_path: Path) -> None:
-    known = Environments(tmp_path / "cache")
-    value, checked_at = known.remembered("n", "x", int, lambda _: 1)
-    assert value == 1
-    assert checked_at.endswith("Z")
-    assert known.remembered("n", "x", int, lambda _: 2) == (value, checked_at)
-
-
-def _later(path: Path) -> None:
-    os.utime(path, (2e9, 2e9))
-
-
-@pytest.mark.parametrize("changed", ["bin/python", "pyvenv.cfg", "lib/python3.11/site-packages"])
-def test_a_change_of_the_interpreter_describes_again(
-    ask: Ask, tmp_path: Path, changed: str
-) -> None:
-    assert (ask(), ask()) == (1, 1)
-    _later(tmp_path / "venv" / changed)
-    assert (ask(), ask()) == (2, 2)
-
-
-def test_what_a_worker_would_see_counts(
+def test_a_fact_is_kept_until_the_interpreter_or_what_a_worker_would_see_changes(
     ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert ask() == 1
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert ask() == 2
-    _later(tmp_path)
-    assert ask() == 3
+    def later(path: Path) -> None:
+        os.utime(path, (2e9, 2e9))
 
-
-def test_fresh_forgotten_and_damaged_describe_again(ask: Ask, tmp_path: Path) -> None:
-    assert ask() == 1
-    assert ask(fresh=True) == 2
-    Environments(tmp_path / "cache").forget("x")
-    assert ask() == 3
-    (path,) = (tmp_path / "cache").rglob("count.json")
-    path.write_text("{")
-    assert ask() == 4
+    changes: list[Callable[[], object]] = [
+        lambda: later(tmp_path / "venv" / "bin" / "python"),
+        lambda: later(tmp_path / "venv" / "pyvenv.cfg"),
+        lambda: later(tmp_path / "venv" / "lib" / "python3.11" / "site-packages"),
+        lambda: monkeypatch.setenv("PYTHONPATH", str(tmp_path)),
+        lambda: later(tmp_path),
+        lambda: Environments(tmp_path / "cache").forget("x"),
+        lambda: next((tmp_path / "cache").rglob("count.json")).write_text("{"),
+    ]
+    assert (ask(), ask()) == (1, 1)
+    for times, change in enumerate(changes, start=2):
+        change()
+        assert (ask(), ask()) == (times, times)
+    assert ask(fresh=True) == len(changes) + 2
 
 
 def test_a_cache_that_cannot_be_written_costs_time_only(ask: Ask, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
     assert (ask(), ask()) == (1, 2)
-
-
-def test_a_failure_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    python = tmp_path / "python"
-    python.write_text("#!/bin/sh\necho broken >&2; exit 1\n")
-    python.chmod(0o755)
-    monkeypatch.setitem(environments.INTERPRETERS, "other", Interpreter(executable=str(python)))
-    with pytest.raises(InterpreterError):
-        Environments(tmp_path).describe("other")
-    assert not list((tmp_path / "facts").rglob("*.json"))

@@ -11,7 +11,7 @@ from compilewatch.errors import InterpreterError
 from compilewatch.records import HARNESS_VERSION
 
 
-def test_the_default_environment_is_this_interpreter() -> None:
+def test_the_default_environment_is_this_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Environments().describe("default")
     assert found.name == "default"
     assert found.python_executable == sys.executable
@@ -21,13 +21,9 @@ def test_the_default_environment_is_this_interpreter() -> None:
     assert len(found.torch_git) == 40
     assert found.device == "cpu"
     assert found.harness_version == HARNESS_VERSION
-
-
-def test_the_digest_is_stable_and_follows_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = Environments().describe("default").digest
-    assert Environments().describe("default").digest == before
+    assert Environments().describe("default").digest == found.digest
     monkeypatch.setitem(environments.INTERPRETERS, "default", Interpreter(device="xla"))
-    assert Environments().describe("default").digest != before
+    assert Environments().describe("default").digest != found.digest
 
 
 def test_an_unknown_environment_is_named_with_the_known() -> None:
@@ -36,38 +32,32 @@ def test_an_unknown_environment_is_named_with_the_known() -> None:
         Environments().describe("tpu")
 
 
+NO_TORCH = """exec "{python}" -c "import sys, importlib.util as u; u.find_spec = lambda name: None
+from compilewatch.worker.process.describe import main; sys.exit(main(sys.argv[4:]))" "$@"
+"""
+
+
 @pytest.mark.parametrize(
     ("script", "complaint"),
     [
         (None, r"cannot be run: No such file or directory"),
         ("echo 'No module named compilewatch' >&2; exit 1", r"is broken: No module named compile"),
-        ("echo '{}'", r"printed no description"),
+        ("echo '{{}}'", r"printed no description"),
+        (NO_TORCH, "has no torch"),
     ],
 )
-def test_a_broken_interpreter_is_one_line(
+def test_a_broken_interpreter_is_one_line_and_no_fact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, complaint: str
 ) -> None:
     path = tmp_path / "python"
     if script is not None:
-        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.write_text(f"#!/bin/sh\n{script.format(python=sys.executable)}\n")
         path.chmod(0o755)
     monkeypatch.setitem(environments.INTERPRETERS, "other", Interpreter(executable=str(path)))
     with pytest.raises(InterpreterError, match=complaint) as caught:
-        Environments().describe("other")
+        Environments(tmp_path).describe("other")
     assert "\n" not in str(caught.value)
-
-
-def test_an_interpreter_without_torch_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wrapper = tmp_path / "python"
-    hide = "import sys, importlib.util as u; u.find_spec = lambda name: None"
-    run = "from compilewatch.worker.process.describe import main; sys.exit(main(sys.argv[4:]))"
-    wrapper.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{hide}; {run}" "$@"\n')
-    wrapper.chmod(0o755)
-    monkeypatch.setitem(environments.INTERPRETERS, "other", Interpreter(executable=str(wrapper)))
-    with pytest.raises(InterpreterError, match="has no torch"):
-        Environments().describe("other")
+    assert not list(tmp_path.rglob("*.json"))
 
 
 def test_workers_are_single_threaded_offline_and_without_foreign_switches(

@@ -1,8 +1,7 @@
 """A small double of the Hub's API on 127.0.0.1, for the real huggingface_hub client.
 
 It answers what `HfApi.list_models`, `HfApi.model_info` and `hf_hub_download` ask for, with the
-headers that they read (https://huggingface.co/docs/hub/api; `ETag`, `X-Repo-Commit`,
-`X-Error-Code`, `Link`), and can be told to fail.
+headers that they read (https://huggingface.co/docs/hub/api), and can be told to fail.
 """
 
 from __future__ import annotations
@@ -16,7 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlencode, urlsplit
+
+Answer = tuple[int, str, dict[str, str]]
+"""Status, body and headers; status 0 is no answer until the end."""
 
 
 @dataclass
@@ -46,21 +48,20 @@ class HubModel:
         return hashlib.sha1(f"{self.id}{self.text}{self.files}".encode()).hexdigest()
 
     @property
-    def served(self) -> dict[str, str | None]:
-        own = {"config.json": self.text} if self.text is not None else {}
-        return {**own, **self.files}
-
-    @property
     def text(self) -> str | None:
         return json.dumps(self.config) if isinstance(self.config, dict) else self.config
 
+    @property
+    def served(self) -> dict[str, str | None]:
+        return self.files if self.text is None else {"config.json": self.text, **self.files}
+
     def info(self) -> dict[str, Any]:
-        known = self.config if isinstance(self.config, dict) else {}
-        shown = ("architectures", "model_type", "auto_map")
-        tags = [t for t in (self.library, known.get("model_type")) if t]
+        config = self.config if isinstance(self.config, dict) else {}
+        named = (self.library, config.get("model_type"), self.license and f"license:{self.license}")
         siblings = [{"rfilename": name} for name in (".gitattributes", *self.served)]
         return {
             **({"siblings": siblings} if self.lists_files else {}),
+            **dict.fromkeys(("private", "disabled"), False),
             "_id": self.sha[:24],
             "id": self.id,
             "sha": self.sha,
@@ -68,70 +69,74 @@ class HubModel:
             "likes": self.likes,
             "trendingScore": self.trending,
             "gated": "auto" if self.gated else False,
-            "private": False,
-            "disabled": False,
             "pipeline_tag": self.pipeline_tag,
             "library_name": self.library,
-            "tags": [*tags, *self.tags, *([f"license:{self.license}"] if self.license else [])],
-            "config": {key: known[key] for key in shown if key in known},
+            "tags": [*filter(None, named), *self.tags],
+            "config": config,
         }
-
-
-@dataclass
-class Failure:
-    """Requests whose path matches get `status` (0: no answer until the end), `times` times."""
-
-    path: str
-    status: int
-    times: int = 1_000_000
-    headers: dict[str, str] = field(default_factory=dict)
 
 
 class HubDouble:
     """The models it serves, its failures, and every request it got, as `METHOD path?query`."""
 
-    def __init__(
-        self, models: list[HubModel], page_size: int = 100, token: str = "hf_good"
-    ) -> None:
+    def __init__(self, models: list[HubModel], page_size: int) -> None:
         self.models = {model.id: model for model in models}
         self.page_size = page_size
-        self.token = "hf_good"
-        self.failures: list[Failure] = []
         self.requests: list[str] = []
         self.endpoint = ""
         self.ended = threading.Event()
+        self._failures: list[tuple[str, Iterator[Answer]]] = []
         self._lock = threading.Lock()
 
-    def fail(self, path: str, status: int, times: int = 1_000_000, **headers: str) -> None:
+    def fail(self, pattern: str, status: int, times: int = 1_000_000, **headers: str) -> None:
+        """Answer requests of a path and query with a status (0: never), so many times."""
         named = {key.replace("_", "-"): value for key, value in headers.items()}
-        self.failures.append(Failure(path, status, times, named))
+        self._failures.append((pattern, iter([(status, "{}", named)] * times)))
 
-    def note(self, request: str, path: str) -> Failure | None:
+    def answer(self, method: str, path: str, token: str | None) -> Answer:
         with self._lock:
-            self.requests.append(request)
-            for failure in self.failures:
-                if failure.times > 0 and re.search(failure.path, path):
-                    failure.times -= 1
+            self.requests.append(f"{method} {path}")
+            for pattern, answers in self._failures:
+                if re.search(pattern, path) and (failure := next(answers, None)):
                     return failure
-        return None
+        url = urlsplit(path)
+        return self._listing(url) if url.path == "/api/models" else self._of_model(url, token)
 
-    def listing(self, query: dict[str, list[str]]) -> tuple[list[dict[str, Any]], str | None]:
-        """One page and the query of the next, as the Hub's cursor paging does."""
-        sort = query.get("sort", ["trendingScore"])[0]
-        chosen = [m.info() for m in self.models.values()]
-        for tag in query.get("filter", []):
-            chosen = [info for info in chosen if tag in info["tags"]]
-        if "pipeline_tag" in query:
-            chosen = [i for i in chosen if i["pipeline_tag"] == query["pipeline_tag"][0]]
-        chosen.sort(key=lambda info: -info[sort])
+    def _listing(self, url: SplitResult) -> Answer:
+        """One page and the address of the next, as the Hub's cursor paging does."""
+        query = parse_qs(url.query)
+        task = query.get("pipeline_tag", [None])[0]
+        chosen = [model.info() for model in self.models.values()]
+        chosen = [i for i in chosen if {*query.get("filter", [])} <= {*i["tags"]}]
+        chosen = [i for i in chosen if task in (None, i["pipeline_tag"])]
+        chosen.sort(key=lambda info: -info[query["sort"][0]])
         start = int(query.get("cursor", ["0"])[0])
-        size = min(self.page_size, int(query.get("limit", ["1000"])[0]))
+        end = start + min(self.page_size, int(query.get("limit", ["1000"])[0]))
         keep = {"_id", "id", *query.get("expand", [])}
-        page = [{k: v for k, v in i.items() if k in keep} for i in chosen[start : start + size]]
-        if start + size >= len(chosen):
-            return page, None
-        following = {k: v for k, v in query.items() if k != "cursor"}
-        return page, urlencode({**following, "cursor": [str(start + size)]}, doseq=True)
+        page = [{k: v for k, v in info.items() if k in keep} for info in chosen[start:end]]
+        following = urlencode({**query, "cursor": [str(end)]}, doseq=True)
+        link = {"Link": f'<{self.endpoint}/api/models?{following}>; rel="next"'}
+        return 200, json.dumps(page), link if end < len(chosen) else {}
+
+    def _of_model(self, url: SplitResult, token: str | None) -> Answer:
+        """What the Hub knows of a model, or one of its files."""
+        form = r"(/api/models)?/([^/]+/[^/]+)(?:/(?:resolve|revision)/([^/]+)/?(.*))?"
+        parts = re.fullmatch(form, url.path)
+        assert parts is not None, url.path
+        of_api, name, revision, file = parts.groups()
+        model = self.models.get(name)
+        if model is None or model.deleted:
+            return 401, "{}", {"X-Error-Code": "RepoNotFound"}
+        if of_api:
+            return 200, json.dumps(model.info()), {}
+        if model.gated and token != "Bearer hf_good":
+            return 401, "{}", {"X-Error-Code": "GatedRepo"}
+        if revision != model.sha:
+            return 404, "{}", {"X-Error-Code": "RevisionNotFound"}
+        commit = {"X-Repo-Commit": model.sha}
+        if (text := model.served.get(file)) is None:
+            return 404, "{}", {"X-Error-Code": "EntryNotFound", **commit}
+        return 200, text, {"ETag": f'"{hashlib.sha1(text.encode()).hexdigest()}"', **commit}
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -139,65 +144,21 @@ class _Handler(BaseHTTPRequestHandler):
     hub: HubDouble
 
     def do_GET(self) -> None:
-        url = urlsplit(self.path)
-        failure = self.hub.note(f"{self.command} {self.path}", url.path)
-        if failure is not None:
-            self._fail(failure)
-        elif url.path == "/api/models":
-            page, following = self.hub.listing(parse_qs(url.query))
-            link = f'<{self.hub.endpoint}/api/models?{following}>; rel="next"' if following else ""
-            self._answer(200, json.dumps(page), {"Link": link} if link else {})
-        elif found := re.fullmatch(r"/api/models/([^/]+/[^/]+)(/revision/.+)?", url.path):
-            self._info(found[1])
-        elif found := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", url.path):
-            self._file(found[1], found[2], found[3])
-        else:
-            self._error(404, "NotFound")
-
-    do_HEAD = do_GET  # noqa: N815
-
-    def _info(self, name: str) -> None:
-        model = self.hub.models.get(name)
-        if model is None or model.deleted:
-            self._error(401, "RepoNotFound")
-        else:
-            self._answer(200, json.dumps(model.info()))
-
-    def _file(self, name: str, revision: str, filename: str) -> None:
-        model = self.hub.models.get(name)
-        allowed = self.headers.get("authorization") == f"Bearer {self.hub.token}"
-        if model is None or model.deleted:
-            self._error(401, "RepoNotFound")
-        elif model.gated and not allowed:
-            self._error(401, "GatedRepo")
-        elif revision != model.sha:
-            self._error(404, "RevisionNotFound")
-        elif (text := model.served.get(filename)) is None:
-            self._error(404, "EntryNotFound", {"X-Repo-Commit": model.sha})
-        else:
-            etag = hashlib.sha1(text.encode()).hexdigest()
-            self._answer(200, text, {"ETag": f'"{etag}"', "X-Repo-Commit": model.sha})
-
-    def _fail(self, failure: Failure) -> None:
-        if failure.status == 0:
+        token = self.headers.get("authorization")
+        status, body, headers = self.hub.answer(self.command, self.path, token)
+        if status == 0:
             self.hub.ended.wait()
             self.close_connection = True
-        else:
-            self._answer(failure.status, "{}", failure.headers)
-
-    def _error(self, status: int, code: str, headers: dict[str, str] | None = None) -> None:
-        self._answer(status, json.dumps({"error": code}), {"X-Error-Code": code, **(headers or {})})
-
-    def _answer(self, status: int, body: str, headers: dict[str, str] | None = None) -> None:
+            return
         content = body.encode()
         self.send_response(status)
-        for key, value in (headers or {}).items():
+        for key, value in (headers | {"Content-Length": str(len(content))}).items():
             self.send_header(key, value)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)
+
+    do_HEAD = do_GET  # noqa: N815
 
     def log_message(self, format: str, *args: object) -> None:
         pass

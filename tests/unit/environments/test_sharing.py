@@ -37,15 +37,12 @@ def source(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_package_comes_with_what_it_needs_and_nothing_else(source: Path) -> None:
+def test_shared_files_of_what_is_needed_are_the_same_files_and_outlive_their_source(
+    source: Path, tmp_path: Path
+) -> None:
     known = packages_in(source)
     assert needed(known, ["torch"]) == ("blas", "sympy", "toolkit", "torch")
     assert "edited" not in known
-
-
-def test_shared_files_are_the_same_files_and_outlive_their_source(
-    source: Path, tmp_path: Path
-) -> None:
     into = tmp_path / "made" / "lib" / "into"
     into.mkdir(parents=True)
     assert share(source, into, ["torch"]) == ("blas", "sympy", "toolkit", "torch")
@@ -77,9 +74,7 @@ def test_on_another_file_system_files_are_copied(
         raise OSError(18, "Invalid cross-device link")
 
     monkeypatch.setattr(os, "link", refuse)
-    into = tmp_path / "into"
-    into.mkdir()
-    share(source, into, ["sympy"])
-    copied = into / "sympy" / "__init__.py"
+    share(source, tmp_path / "into", ["sympy"])
+    copied = tmp_path / "into" / "sympy" / "__init__.py"
     assert copied.exists()
     assert not copied.samefile(source / "sympy" / "__init__.py")

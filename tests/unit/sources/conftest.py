@@ -15,13 +15,11 @@ FILES = {
 class PreTrainedModel:
     config: PreTrainedConfig
     input_modalities: str = "text"
-
     def __init__(self, config): ...
 """,
     "modeling_layers.py": """
 class GenericForSequenceClassification:
     def __init__(self, config): ...
-
     def forward(self, input_ids=None, labels=None): ...
 """,
     "models/auto/auto_mappings.py": """
@@ -40,13 +38,10 @@ MODEL_MAPPING = _LazyAutoMapping(CONFIG_MAPPING_NAMES, MODEL_MAPPING_NAMES)
 @auto_docstring(checkpoint="org/acorn-base")
 class AcornConfig(PreTrainedConfig):
     model_type = "acorn"
-
 class AcornTextConfig(AcornConfig):
     """See the [text tower](https://huggingface.co/org/acorn-text)."""
     model_type: ClassVar[str] = "acorn_text"
-
-class AcornPlainConfig(AcornConfig):
-    pass
+class AcornPlainConfig(AcornConfig): ...
 ''',
     "models/acorn/modeling_acorn.py": """
 from ...modeling_layers import GenericForSequenceClassification
@@ -55,32 +50,21 @@ from .configuration_acorn import AcornConfig, AcornPlainConfig, AcornTextConfig
 
 class AcornPreTrainedModel(PreTrainedModel):
     config: AcornConfig
-
 class AcornLayer(nn.Module):
     def __init__(self): ...
-
 class AcornModel(AcornPreTrainedModel):
     def __init__(self, config): ...
     def forward(self, input_ids, *, attention_mask=None): ...
-
 class AcornTextModel(AcornModel):
     config: AcornTextConfig
-
 class AcornPlainModel(AcornModel):
     config_class = AcornPlainConfig
-
 class AcornForCausalLM(AcornPreTrainedModel, GenerationMixin):
     def __init__(self, config): ...
     def forward(self, input_ids, labels=None): ...
-
-class AcornForSequenceClassification(GenericForSequenceClassification, AcornPreTrainedModel):
-    pass
-
-class PretrainedAcornModel(AcornPreTrainedModel):
-    pass
-
-class AcornHiddenModel(AcornModel):
-    pass
+class AcornForSequenceClassification(GenericForSequenceClassification, AcornPreTrainedModel): ...
+class PretrainedAcornModel(AcornPreTrainedModel): ...
+class AcornHiddenModel(AcornModel): ...
 
 __all__ = ["AcornForCausalLM", "AcornForSequenceClassification", "AcornLayer", "AcornModel",
            "AcornPlainModel", "AcornPreTrainedModel", "AcornTextModel", "PretrainedAcornModel"]
@@ -96,12 +80,10 @@ from .configuration_b_eye import BEyeConfig
 class BEyePreTrainedModel(Base):
     config: BEyeConfig
     input_modalities = ("image",)
-
 @requires(backends=("no_such_backend",))
 class BEyeModel(BEyePreTrainedModel):
     def __init__(self, config): ...
     def forward(self, pixel_values): ...
-
 class BEyeToolModel(BEyePreTrainedModel):
     config: NowhereConfig
     def __init__(self, config): ...
@@ -111,10 +93,10 @@ __all__ = ["BEyeModel", "BEyePreTrainedModel", "BEyeToolModel"]
 }
 
 
-@pytest.fixture
-def miniature(tmp_path: Path) -> Path:
-    """The package folder of a Transformers with two architectures."""
-    root = tmp_path / "transformers"
+@pytest.fixture(scope="session")
+def miniature(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package folder of a Transformers with two architectures, which no test changes."""
+    root = tmp_path_factory.mktemp("miniature") / "transformers"
     for name, text in FILES.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -124,7 +106,7 @@ def miniature(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def scans() -> Path:
-    """Where all tests, also commands that they run, find the scan of the installed Transformers.
+    """Where all tests find the scan of the installed Transformers.
 
     It takes more than ten seconds, and is kept between test runs (`tests/conftest.py`).
     """

@@ -16,64 +16,58 @@ def resolver(miniature: Path) -> Resolver:
     return Resolver(scan(miniature))
 
 
-def resolve(resolver: Resolver, config: dict[str, Any], trust: bool = False) -> Configured:
+def resolve(
+    resolver: Resolver, model_type: Any = None, named: Any = None, trust: bool = False, **more: Any
+) -> Configured:
+    config = {"model_type": model_type, "architectures": named, **more}
     return resolver.resolve(Path("config.json"), config, repo="o/m", trust_remote_code=trust)
 
 
-def test_the_named_architecture_is_built(resolver: Resolver) -> None:
-    found = resolve(
-        resolver, {"model_type": "acorn", "architectures": ["AcornForSequenceClassification"]}
-    )
-    assert found.build.class_name == "AcornForSequenceClassification"
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        (["AcornForSequenceClassification"], "AcornForSequenceClassification"),
+        # Without one, the primary class.
+        *((without, "AcornForCausalLM") for without in (None, [], "AcornModel", [3])),
+    ],
+)
+def test_the_named_architecture_is_built(resolver: Resolver, named: Any, expected: str) -> None:
+    found = resolve(resolver, "acorn", named)
+    assert found.build.class_name == expected
     assert (found.family, found.task, found.skip_reason) == ("acorn", "text", None)
     assert len(found.build.config_sha256) == 64
 
 
-@pytest.mark.parametrize("architectures", [None, [], "AcornModel", [3]])
-def test_without_one_the_primary_class_is_built(resolver: Resolver, architectures: Any) -> None:
-    found = resolve(resolver, {"model_type": "acorn", "architectures": architectures})
-    assert found.build.class_name == "AcornForCausalLM"
-    assert found.skip_reason is None
-
-
 @pytest.mark.parametrize(
-    ("config", "reason"),
+    ("model_type", "named", "reason"),
     [
-        ({}, "its config.json names no model_type"),
-        ({"model_type": ["acorn"]}, "its config.json names no model_type"),
-        ({"model_type": "oak"}, "transformers 9.9.9 has no model type oak"),
-        (
-            {"model_type": "acorn", "architectures": ["LlavaAcorn"]},
-            "transformers 9.9.9 has no class LlavaAcorn",
-        ),
-        ({"model_type": "acorn", "architectures": ["AcornPreTrainedModel"]}, "has no class"),
+        (None, None, "its config.json names no model_type"),
+        (["acorn"], None, "its config.json names no model_type"),
+        ("oak", None, "transformers 9.9.9 has no model type oak"),
+        ("acorn", ["LlavaAcorn"], "transformers 9.9.9 has no class LlavaAcorn"),
+        ("acorn", ["AcornPreTrainedModel"], "has no class"),
     ],
 )
 def test_what_transformers_cannot_build_is_a_reason(
-    resolver: Resolver, config: dict[str, Any], reason: str
+    resolver: Resolver, model_type: Any, named: Any, reason: str
 ) -> None:
-    assert reason in (resolve(resolver, config).skip_reason or "")
+    assert reason in (resolve(resolver, model_type, named).skip_reason or "")
 
 
 def test_remote_code_runs_only_where_it_is_needed_and_trusted(resolver: Resolver) -> None:
-    own = {"model_type": "oak", "architectures": ["OakModel"], "auto_map": {"AutoModel": "m.Oak"}}
-    refused = resolve(resolver, own)
-    assert refused.skip_reason is not None
-    assert refused.skip_reason.startswith("remote code")
-    assert not refused.build.trust_remote_code
-    trusted = resolve(resolver, own, trust=True)
+    own: Any = {"auto_map": {"AutoModel": "m.Oak"}}
+    # The second names a class of another type.
+    for model_type, name in (("oak", "OakModel"), ("acorn", "BEyeToolModel")):
+        refused = resolve(resolver, model_type, [name], **own)
+        assert (refused.skip_reason or "").startswith("remote code")
+        assert not refused.build.trust_remote_code
+    trusted = resolve(resolver, "oak", ["OakModel"], trust=True, **own)
     assert (trusted.skip_reason, trusted.build.trust_remote_code) == (None, True)
     assert trusted.build.class_name == "OakModel"
     # Where Transformers has the class itself, nothing foreign runs, trusted or not.
-    native = own | {"model_type": "acorn", "architectures": ["AcornModel"]}
     for trust in (False, True):
-        found = resolve(resolver, native, trust=trust)
+        found = resolve(resolver, "acorn", ["AcornModel"], trust, **own)
         assert (found.skip_reason, found.build.trust_remote_code) == (None, False)
-
-
-def test_a_class_of_another_type_is_not_taken_for_the_models_own(resolver: Resolver) -> None:
-    borrowed = {"model_type": "acorn", "architectures": ["BEyeToolModel"], "auto_map": {"A": "b.C"}}
-    assert (resolve(resolver, borrowed).skip_reason or "").startswith("remote code")
 
 
 @pytest.mark.parametrize(
@@ -109,13 +103,11 @@ def test_a_class_that_a_reviewed_line_names_is_of_its_package(
     (tmp_path / "packages.toml").write_text(LINE)
     elsewhere = package_classes(tmp_path)
     assert elsewhere["LlavaAcorn"] == PackageClass(module="nut.llava", packages=("nuts",))
+    assert "LlavaAcorn" not in package_classes(tmp_path / "none")
     resolver = Resolver(scan(miniature), elsewhere)
-
-    found = resolve(resolver, {"model_type": "acorn", "architectures": ["LlavaAcorn"]})
-
+    found = resolve(resolver, "acorn", ["LlavaAcorn"])
     assert (found.skip_reason, found.family, found.architecture) == (None, "acorn", "LlavaAcorn")
     assert (found.build.class_module, found.build.packages) == ("nut.llava", ("nuts",))
     # A class of Transformers stays one.
-    own = resolve(resolver, {"model_type": "acorn", "architectures": ["AcornModel"]})
+    own = resolve(resolver, "acorn", ["AcornModel"])
     assert (own.build.class_module, own.build.packages) == (None, ())
-    assert "LlavaAcorn" not in package_classes(tmp_path / "none")

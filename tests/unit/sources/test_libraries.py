@@ -49,6 +49,12 @@ MODELS = {
 """What a worker lists."""
 
 
+def answer(monkeypatch: pytest.MonkeyPatch, listed: ListedModels) -> None:
+    """Let a worker list these models."""
+    done = subprocess.CompletedProcess([], 0, msgspec.json.encode(listed))
+    monkeypatch.setattr(environments, "oneshot", lambda *_: done)
+
+
 @pytest.fixture(autouse=True)
 def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Inputs with one chain of sentence-transformers, and a worker that lists `MODELS`."""
@@ -56,7 +62,6 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     chain.mkdir(parents=True)
     (chain / "modules.json").write_text("[]")
     (chain / "config.json").write_text('{"model_type": "bert"}')
-    monkeypatch.setenv("COMPILEWATCH_INPUTS", str(tmp_path / "inputs"))
     described = {
         "libraries": {row.distribution: "9.8.7" for row in PACKAGES},
         "other": {"torchvision": "1.0"},
@@ -67,19 +72,12 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             raise InterpreterError(f"no environment {name!r}")
         return factories.environment(name=name, packages=described[name])
 
+    answer(monkeypatch, ListedModels(models=MODELS, problems={}))
     monkeypatch.setattr(Environments, "interpreter", lambda *_: Interpreter())
-    monkeypatch.setattr(
-        environments,
-        "oneshot",
-        lambda *_: worker(ListedModels(models=MODELS, problems={})),
-    )
-    monkeypatch.setenv("COMPILEWATCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(Environments, "describe", describe)
+    monkeypatch.setenv("COMPILEWATCH_INPUTS", str(tmp_path / "inputs"))
+    monkeypatch.setenv("COMPILEWATCH_CACHE", str(tmp_path / "cache"))
     return tmp_path / "inputs"
-
-
-def worker(listed: ListedModels) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.CompletedProcess([], 0, msgspec.json.encode(listed))
 
 
 def names(library: str, heads: str = "default") -> list[str]:
@@ -96,10 +94,9 @@ def test_every_row_is_a_source_with_an_environment(row: Any, heads: str) -> None
     specs = source.models()
     assert len({spec.name for spec in specs}) == len(specs) > 0
     for spec in specs:
-        assert isinstance(spec.build, LibraryBuild)
-        assert spec.build.library == row.name
-        assert spec.name == f"{row.name}/{spec.build.name}"
-        assert spec.source == row.source
+        build: Any = spec.build
+        assert (spec.source, spec.name) == (row.source, f"{build.library}/{build.name}")
+        assert build.library == row.name
         assert spec.family
         assert msgspec.json.decode(msgspec.json.encode(spec), type=ModelSpec) == spec
     with pytest.raises(UsageError, match="unknown heads 'most'"):
@@ -109,28 +106,22 @@ def test_every_row_is_a_source_with_an_environment(row: Any, heads: str) -> None
 def test_one_of_each_family_is_the_most_used_or_first_that_has_weights(inputs: Path) -> None:
     assert names("timm") == ["elm", "oak_small"]
     assert names("timm", "all") == ["elm", "oak_untrained", "oak_small", "oak_large"]
+    # Parts are selected with all heads only, and a pipeline is no model.
+    assert names("open_clip") == ["RN5"]
+    assert names("open_clip", "all") == ["RN5", "RN5:text"]
+    assert names("diffusers", "all") == ["Codec"]
+    assert PackageSource("diffusers").pipelines() == {"Paint": ("diffusers/Codec", "TextTower")}
     figures = inputs / "library_popularity.csv"
     figures.write_text(f"# date: 2025\n{HEADER}timm,oak_large,7,1,t/oak,7\n")
     assert names("timm") == ["oak_large", "elm"]
     assert PackageSource("timm").models()[0].downloads == 7
 
 
-def test_parts_of_models_are_selected_with_all_heads_only() -> None:
-    assert names("open_clip") == ["RN5"]
-    assert names("open_clip", "all") == ["RN5", "RN5:text"]
-
-
-def test_a_pipeline_is_no_model() -> None:
-    assert names("diffusers", "all") == ["Codec"]
-    assert PackageSource("diffusers").pipelines() == {"Paint": ("diffusers/Codec", "TextTower")}
-
-
 def test_a_chain_of_sentence_transformers_is_its_folder(inputs: Path) -> None:
-    def tiny() -> tuple[ModelSpec, LibraryBuild]:
+    def tiny() -> tuple[ModelSpec, Any]:
         specs = PackageSource("sentence-transformers").models()
         assert len(specs) > 1  # those that are shipped
         spec = next(spec for spec in specs if spec.architecture == "tiny")
-        assert isinstance(spec.build, LibraryBuild)
         return spec, spec.build
 
     _, build = tiny()
@@ -149,13 +140,6 @@ def test_a_package_is_found_in_the_environment_that_is_named() -> None:
         PackageSource("timm", environment="other").models()
 
 
-def test_a_library_that_lists_nothing_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    listed = ListedModels(models={}, problems={"timm": "no module named oak"})
-    monkeypatch.setattr(environments, "oneshot", lambda *_: worker(listed))
-    with pytest.raises(SourceError, match=r"^timm in the environment 'libraries' .*: no module na"):
-        PackageSource("timm").models()
-
-
 def test_a_list_is_kept_and_a_completion_reads_it_only(monkeypatch: pytest.MonkeyPatch) -> None:
     completion = contextvars.copy_context()
     completion.run(KNOWN_ONLY.set, True)
@@ -166,16 +150,18 @@ def test_a_list_is_kept_and_a_completion_reads_it_only(monkeypatch: pytest.Monke
     assert completion.run(PackageSource("timm").models) == specs
 
 
+def test_a_library_that_lists_nothing_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer(monkeypatch, ListedModels(models={}, problems={"timm": "no module named oak"}))
+    with pytest.raises(SourceError, match=r"^timm in the environment 'libraries' .*: no module na"):
+        PackageSource("timm").models()
+
+
 def test_all_libraries_leave_out_what_is_missing_and_put_the_most_used_first(inputs: Path) -> None:
     figures = inputs / "library_popularity.csv"
     figures.write_text(f"{HEADER}timm,elm,7,1,t,7\nopen_clip,RN5,9,1,o,9\n")
-    specs = AllLibraries(
-        [
-            lambda: PackageSource("timm"),
-            lambda: PackageSource("diffusers", environment="other"),
-            lambda: PackageSource("open_clip"),
-        ]
-    ).models()
+    chosen = {"timm": None, "diffusers": "other", "open_clip": None}
+    sources = [PackageSource(name, environment=where) for name, where in chosen.items()]
+    specs = AllLibraries([lambda s=source: s for source in sources]).models()  # type: ignore[misc]
     assert [spec.name for spec in specs][:2] == ["open_clip/RN5", "timm/elm"]
     assert {spec.source for spec in specs} == {"timm", "open_clip"}
 

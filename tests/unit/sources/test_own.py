@@ -3,107 +3,93 @@
 from __future__ import annotations
 
 import os
-import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from compilewatch.errors import ConfigError, MissingModuleError
-from compilewatch.records import FactoryBuild
+from compilewatch.records import ModelSpec
 from compilewatch.sources.own import dotted_model, own_model, with_inputs
 
 NET = """
-    import torch
-    from torch import nn
-
-    raise RuntimeError("imported")
-
-    class Block(nn.Module):
-        def __init__(self, width): ...
-
-    class Net(torch.nn.Module):
-        def __init__(self):
-            self.block = Block(8)
+import torch
+from torch import nn
+raise RuntimeError("imported")
+class Block(nn.Module):
+    def __init__(self, width): ...
+class Net(torch.nn.Module):
+    def __init__(self):
+        self.block = Block(8)
 """
 BUILD = """
-    def inputs():
-        return {}
-
-    def _helper():
-        return 1
-
-    def build(width=8):
-        return Net()
+def inputs():
+    return {}
+def _helper():
+    return 1
+def build(width=8):
+    return Net()
 """
+WIDTH = "def width():\n    return 8\n"
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder. What lies beside a model need not be a file."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "other.py").mkdir()
+    (tmp_path / "gone.py").symlink_to("nowhere")
     return tmp_path
 
 
-def write(path: Path, *parts: str) -> None:
+def write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(map(textwrap.dedent, parts)))
+    path.write_text(text)
 
 
-def build(name: str, python_path: tuple[Path, ...] = ()) -> tuple[str, str | None]:
-    spec = own_model(name, python_path) or dotted_model(name, python_path)
+def build_of(spec: ModelSpec | None) -> Any:
     assert spec is not None
-    assert spec.name == name
-    assert isinstance(spec.build, FactoryBuild)
-    return spec.build.factory, spec.build.path
+    return spec.build
+
+
+def built(name: str, python_path: tuple[Path, ...] = ()) -> tuple[str, str | None]:
+    build = build_of(own_model(name, python_path) or dotted_model(name, python_path))
+    return build.factory, build.path
 
 
 @pytest.mark.parametrize(
-    ("name", "parts", "factory"),
+    ("name", "text", "factory"),
     [
         # The only function that returns a model, however the file or the module is named.
-        ("./mynet.py", (NET, BUILD), "build"),
-        ("mynet.py", (NET, BUILD), "build"),
-        ("mynet", (NET, BUILD), "build"),
-        ("./mynet.py:build", (NET, BUILD), "build"),
-        ("mynet:build", (NET, BUILD), "build"),
-        ("mynet.build", (NET, BUILD), "build"),
+        ("./mynet.py", NET + BUILD, "build"),
+        ("mynet.py", NET + BUILD, "build"),
+        ("mynet", NET + BUILD, "build"),
+        ("./mynet.py:build", NET + BUILD, "build"),
+        ("mynet:build", NET + BUILD, "build"),
+        ("mynet.build", NET + BUILD, "build"),
         # Without functions, the class that no other uses.
-        ("./mynet.py", (NET,), "Net"),
+        ("./mynet.py", NET, "Net"),
         # Of several functions, the one that is called like a factory.
-        ("mynet.py", (NET, BUILD, "def width():\n    return 8\n"), "build"),
+        ("mynet.py", NET + BUILD + WIDTH, "build"),
     ],
 )
-def test_the_factory_of_a_file(here: Path, name: str, parts: tuple[str, ...], factory: str) -> None:
-    write(here / "mynet.py", *parts)
-    # What lies beside a model need not be a file.
-    (here / "other.py").mkdir()
-    (here / "gone.py").symlink_to("nowhere")
-    assert build(name) == (f"mynet:{factory}", str(here))
+def test_the_factory_of_a_file(here: Path, name: str, text: str, factory: str) -> None:
+    write(here / "mynet.py", text)
+    assert built(name) == (f"mynet:{factory}", str(here))
 
 
-def test_several_candidates_are_listed(here: Path) -> None:
-    write(here / "mynet.py", NET, "def one():\n    return 1\n\ndef two():\n    return 2\n")
-    with pytest.raises(ConfigError, match=r"\./mynet\.py:one, \./mynet\.py:two, \./mynet\.py:Net"):
-        own_model("./mynet.py")
-
-
-def test_a_file_in_a_package_is_that_module(here: Path) -> None:
+def test_a_module_is_found_where_it_lies(here: Path) -> None:
     write(here / "code" / "pkg" / "__init__.py", "")
-    write(here / "code" / "pkg" / "nets.py", NET, BUILD)
-    assert build("code/pkg/nets.py:build") == ("pkg.nets:build", str(here / "code"))
-
-
-def test_folders_of_the_python_path_come_first(here: Path) -> None:
+    write(here / "code" / "pkg" / "nets.py", NET + BUILD)
+    assert built("code/pkg/nets.py:build") == ("pkg.nets:build", str(here / "code"))
+    # Folders of the Python path come first.
     write(here / "lib" / "theirs.py", BUILD)
     first, second = here / "none", here / "lib"
-    assert build("theirs:build", (first, second)) == (
-        "theirs:build",
-        f"{first}{os.pathsep}{second}",
-    )
-    assert build("theirs.build", (second,)) == ("theirs:build", str(second))
-
-
-def test_an_installed_package_is_found_by_its_dotted_name_only() -> None:
-    assert build("jinja2.Environment") == ("jinja2:Environment", None)
+    both = f"{first}{os.pathsep}{second}"
+    assert built("theirs:build", (first, second)) == ("theirs:build", both)
+    assert built("theirs.build", (second,)) == ("theirs:build", str(second))
+    # An installed package is found by its dotted name only.
+    assert built("jinja2.Environment") == ("jinja2:Environment", None)
     assert dotted_model("jinja2") is None
     assert dotted_model("BretModel") is None
     assert own_model("someone/something") is None
@@ -117,14 +103,11 @@ def test_modules_are_searched_in_the_environment(here: Path) -> None:
     write(packages / "editable.pth", f"import site\n{here / 'sources'}\n")
     root = packages / "transformers"
     for name in ("elsewhere.nets:build", "editable:build"):
-        found = own_model(name, root=root)
-        assert found is not None
-        assert isinstance(found.build, FactoryBuild)
-        assert (found.build.factory, found.build.path) == (name, None)
+        build = build_of(own_model(name, root=root))
+        assert (build.factory, build.path) == (name, None)
         with pytest.raises(MissingModuleError):
             own_model(name)
-    found = dotted_model("elsewhere.nets.build", root=root)
-    assert found is not None
+    assert dotted_model("elsewhere.nets.build", root=root) is not None
     with pytest.raises(MissingModuleError):
         own_model("jinja2:Environment", root=root)
 
@@ -140,38 +123,31 @@ def test_a_missing_package_says_what_to_type() -> None:
 
 
 def test_a_callable_makes_the_inputs(here: Path) -> None:
-    write(here / "mynet.py", NET, BUILD)
+    write(here / "mynet.py", NET + BUILD)
     write(here / "other" / "data.py", "def batch():\n    return {}\n")
     spec = own_model("mynet:build")
     assert spec is not None
-    made = with_inputs(spec, "./other/data.py:batch").build
-    assert isinstance(made, FactoryBuild)
-    assert isinstance(spec.build, FactoryBuild)
+    build, made = build_of(spec), build_of(with_inputs(spec, "./other/data.py:batch"))
     assert (made.factory, made.inputs) == ("mynet:build", "data:batch")
     assert made.path == f"{here / 'other'}{os.pathsep}{here}"
-    assert made.source_sha256 != spec.build.source_sha256
-    assert getattr(with_inputs(spec, "mynet:inputs").build, "inputs", None) == "mynet:inputs"
-
-
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
+    assert made.source_sha256 != build.source_sha256
+    assert build_of(with_inputs(spec, "mynet:inputs")).inputs == "mynet:inputs"
+    for name, says in (
         ("mynet:none", "has no none"),
         ("nowhere:f", "there is no module nowhere"),
         ("mynet:", "expected a file or MODULE:FUNCTION"),
-    ],
-)
-def test_a_callable_that_cannot_make_inputs(here: Path, name: str, says: str) -> None:
-    write(here / "mynet.py", NET, BUILD)
-    spec = own_model("mynet:build")
-    assert spec is not None
-    with pytest.raises(ConfigError, match=says):
-        with_inputs(spec, name)
+    ):
+        with pytest.raises(ConfigError, match=says):
+            with_inputs(spec, name)
+
+
+TWO = "class N(Module): ...\ndef one():\n    return 1\ndef two():\n    return 2\n"
 
 
 @pytest.mark.parametrize(
     ("text", "name", "says"),
     [
+        (TWO, "./m.py", "factories: name one of ./m.py:one, ./m.py:two, ./m.py:N"),
         ("x = " + "-" * 100_000 + "1\n", "./m.py", "m.py"),
         ("def build(:\n", "./m.py", "m.py:1: SyntaxError: invalid syntax: def build(:"),
         ("x = 1\n", "m:nofn", "m.py has no nofn: give MODULE:FACTORY"),
@@ -206,5 +182,5 @@ def test_what_is_wrong_is_one_line(here: Path, text: str, name: str, says: str) 
     ],
 )
 def test_names_that_a_file_may_define_are_left_to_the_worker(here: Path, text: str) -> None:
-    write(here / "m.py", '"""A docstring."""\nprint(1)\n', text)
-    assert build("m:make") == ("m:make", str(here))
+    write(here / "m.py", '"""A docstring."""\nprint(1)\n' + text)
+    assert built("m:make") == ("m:make", str(here))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable
 from typing import Any
 
@@ -18,27 +19,12 @@ from compilewatch.worker.subject import ExampleInputs
 
 Make = Callable[..., ExampleInputs]
 
-TEXT = {
-    "vocab_size": 200,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-VISION = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 4,
-    "image_size": 32,
-    "patch_size": 8,
-}
-
-
+SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1}
+SIZES |= {"num_attention_heads": 4}
+TOKENS = {"vocab_size": 200, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+BERT = SIZES | TOKENS
+TEXT = BERT | {"num_key_value_heads": 2}
+VISION = SIZES | {"image_size": 32, "patch_size": 8}
 SEQ2SEQ = {
     "vocab_size": 200,
     "d_model": 32,
@@ -46,10 +32,7 @@ SEQ2SEQ = {
     **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 4),
     **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 48),
 }
-BERT = {k: v for k, v in TEXT.items() if k != "num_key_value_heads"}
-WAV2VEC2 = {
-    **{k: BERT[k] for k in ("hidden_size", "intermediate_size", "num_hidden_layers")},
-    "num_attention_heads": 4,
+WAV2VEC2 = SIZES | {
     "conv_dim": (32, 32, 32),
     "conv_kernel": (10, 8, 8),
     "conv_stride": (5, 8, 8),
@@ -65,28 +48,34 @@ def tiny(class_name: str, **values: Any) -> nn.Module:
     return module
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make() -> Make:
-    """`make(module, …)` -> the inputs of that module, real unless a fake mode is given."""
+    """`make(module, …)` -> the inputs of that module, real unless a fake mode is given.
+
+    `override` is the table of an override for it.
+    """
 
     def call(
         module: nn.Module,
         *,
         mode: Mode = Mode.EVAL,
-        override: Override | None = None,
+        override: dict[str, Any] | None = None,
         fake_mode: FakeTensorMode | None = None,
         build: Build | None = None,
         inputs_file: str | None = None,
     ) -> ExampleInputs:
-        spec = ModelSpec(
-            source="test",
-            name="model",
-            build=build or ClassBuild(class_name=type(module).__name__),
-        )
+        name = type(module).__name__
+        build = build or ClassBuild(class_name=name)
+        spec = ModelSpec(source="test", name="model", build=build)
         request = Request(model=spec, target=Target(mode=mode), key="key", inputs_file=inputs_file)
-        overrides = Overrides(override=(override,) if override else ())
-        config = getattr(module, "config", None)
-        return make_inputs(module, config, request, overrides, fake_mode)
+        line = Override(
+            reason="a test",
+            date=datetime.date(2026, 11, 21),
+            classes=(name,),
+            inputs=override or {},
+        )
+        overrides = Overrides(override=(line,))
+        return make_inputs(module, getattr(module, "config", None), request, overrides, fake_mode)
 
     return call
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,21 +14,14 @@ from tests.integration.worker.example_inputs.conftest import Make
 
 pytestmark = pytest.mark.torch
 
-_numbers = itertools.count()
-
-Written = Callable[[str], FactoryBuild]
+numbers = itertools.count()
 
 
-@pytest.fixture
-def written(tmp_path: Path) -> Written:
-    """A build whose inputs are `make` of a module with the given source."""
-
-    def write(source: str) -> FactoryBuild:
-        name = f"own_inputs_{next(_numbers)}"
-        (tmp_path / f"{name}.py").write_text("import torch\n" + source)
-        return FactoryBuild(factory=f"{name}:model", path=str(tmp_path), inputs=f"{name}:make")
-
-    return write
+def build(folder: Path, make: str) -> FactoryBuild:
+    """A build whose inputs are `make` of a module with the given statements."""
+    name = f"own_inputs_{next(numbers)}"
+    (folder / f"{name}.py").write_text(f"import torch\ndef make():\n    {make}\n")
+    return FactoryBuild(factory=f"{name}:model", path=str(folder), inputs=f"{name}:make")
 
 
 @pytest.mark.parametrize(
@@ -42,25 +34,24 @@ def written(tmp_path: Path) -> Written:
     ],
 )
 def test_what_a_callable_may_return(
-    make: Make, written: Written, returned: str, args: int, kwargs: list[str]
+    make: Make, tmp_path: Path, returned: str, args: int, kwargs: list[str]
 ) -> None:
-    build = written(f"def make():\n    return {returned}\n")
-    inputs = make(nn.Identity(), build=build)
+    inputs = make(nn.Identity(), build=build(tmp_path, f"return {returned}"))
     assert (len(inputs.args), list(inputs.kwargs)) == (args, kwargs)
     assert inputs.strategy == "factory"
 
 
 @pytest.mark.parametrize(
-    ("source", "message"),
+    ("statement", "message"),
     [
-        ("def make():\n    return 3\n", "returned int"),
-        ("def make():\n    raise OSError('no\\nfile')\n", "raised OSError: no"),
-        ("def other():\n    return ()\n", "cannot be found"),
+        ("return 3", "returned int"),
+        ("raise OSError('no\\nfile')", "raised OSError: no"),
+        ("pass\ndel make", "cannot be found"),
     ],
 )
 def test_a_faulty_callable_is_one_line(
-    make: Make, written: Written, source: str, message: str
+    make: Make, tmp_path: Path, statement: str, message: str
 ) -> None:
     with pytest.raises(InputsError, match=message) as caught:
-        make(nn.Identity(), build=written(source))
+        make(nn.Identity(), build=build(tmp_path, statement))
     assert "\n" not in str(caught.value)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,266 +28,226 @@ pytestmark = pytest.mark.torch
 OWN = FactoryBuild(factory="somewhere:model")
 
 
-class Made(nn.Module):
-    """A module of these parts."""
-
-    def __init__(self, **parts: Any) -> None:
-        super().__init__()
-        for name, part in parts.items():
-            setattr(self, name, part)
+Shapes = dict[str, tuple[int, ...]]
+CASES: list[Any] = []
+"""Modules, and the shapes that are guessed for each."""
 
 
-class Returns(nn.Module):
-    def forward(self, x: Any) -> Any:
+class Methods(nn.Module):
+    def on_the_right(self, extra: Tensor | None) -> Tensor:
+        assert extra is not None
+        return self.right(extra)
+
+
+def made(forward: Any, **parts: Any) -> nn.Module:
+    """A module with this forward and these parts."""
+    module: nn.Module = type(forward.__name__.title(), (Methods,), {"forward": forward})()
+    for name, part in parts.items():
+        setattr(module, name, part)
+    return module
+
+
+def case(shapes: Shapes, **parts: Any) -> Callable[[Any], Any]:
+    def add(forward: Any) -> Any:
+        CASES.append(pytest.param(made(forward, **parts), shapes, id=forward.__name__))
+        return forward
+
+    return add
+
+
+class Forwards(Methods):
+    """One for each kind of evidence; their docstrings belong to it."""
+
+    @case({"x": (2, 32)})
+    def returns(self, x: Any) -> Any:
         return x
 
-
-class Image(nn.Module):
-    """A convolution behind another module, for images of one size."""
-
-    def __init__(self, channels: int = 4, side: int = 48) -> None:
-        super().__init__()
-        self.img_size = side
-        self.stem = nn.Sequential(nn.Identity(), nn.Conv2d(channels, 8, 3, padding=1))
-
-    def forward(self, x: Tensor) -> Tensor:
+    @case(
+        {"x": (2, 4, 48, 48)},
+        img_size=48,
+        stem=nn.Sequential(nn.Identity(), nn.Conv2d(4, 8, 3, padding=1)),
+    )
+    def image(self, x: Tensor) -> Tensor:
         assert x.shape[-1] == self.img_size, "another size"
         return self.stem(x)
 
-
-class Configured(Made):
-    default_cfg = {"input_size": (1, 40, 40)}  # noqa: RUF012
-
-    def forward(self, x: Tensor) -> Tensor:
+    @case({"x": (2, 1600)}, linear=nn.Linear(1600, 3), default_cfg={"input_size": (1, 40, 40)})
+    def configured(self, x: Tensor) -> Tensor:
         return self.linear(x.reshape(len(x), -1))
 
-
-class Example(Made):
-    def forward(self, x: Tensor) -> Tensor:
+    @case({"x": (5, 7)}, example_input_array=torch.zeros(5, 7))
+    def example(self, x: Tensor) -> Tensor:
         return x.reshape(5, 7) + 1
 
-
-class Unpacked(nn.Module):
-    def forward(self, frames: Tensor) -> Tensor:
+    @case({"frames": (2, 3, 8, 64, 64)})
+    def unpacked(self, frames: Tensor) -> Tensor:
         b, t, c, h, w = frames.shape
         return frames.reshape(b * t, c, h, w)
 
-
-class Unchecked(Made):
-    """Needs its second argument, although it has a default."""
-
-    def forward(self, ids: Tensor, extra: Tensor | None = None, scale: Tensor | None = None) -> Any:
+    @case({"ids": (2, 32), "extra": (2, 6)}, embed=nn.Embedding(11, 4), linear=nn.Linear(6, 4))
+    def unchecked(
+        self, ids: Tensor, extra: Tensor | None = None, scale: Tensor | None = None
+    ) -> Any:
+        """Needs its second argument, although it has a default."""
         found = self.embed(ids).mean(1) + self.linear(extra)
         return found if scale is None else found * scale
 
-
-class Optional(Made):
-    """Takes an image, a text, or both; with neither it returns nothing."""
-
-    def encode(self, text: Tensor) -> Tensor:
-        return self.words(text)
-
-    def forward(self, image: Tensor | None = None, text: Tensor | None = None) -> Any:
+    @case(
+        {"image": (2, 3, 64, 64), "text": (2, 32)},
+        visual=nn.Conv2d(3, 4, 8),
+        words=nn.Embedding(20, 4),
+    )
+    def optional(self, image: Tensor | None = None, text: Tensor | None = None) -> Any:
+        """Takes an image, a text, or both; with neither it returns nothing."""
         seen = self.visual(image) if image is not None else None
-        return seen, self.encode(text) if text is not None else None
+        return seen, self.words(text) if text is not None else None
 
-
-class Batch(Made):
-    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+    @case(
+        {"batch.image": (2, 3, 64, 64), "batch.features": (2, 5)},
+        conv=nn.Conv2d(3, 4, 3),
+        linear=nn.Linear(5, 4),
+    )
+    def batch(self, batch: dict[str, Tensor]) -> Tensor:
         return self.conv(batch["image"]).mean((2, 3)) + self.linear(batch["features"])
 
-
-class Detector(Made):
-    def forward(self, images: list[Tensor], targets: list[dict[str, Tensor]] | None = None) -> Any:
+    @case({"images[0]": (3, 64, 64), "images[1]": (3, 64, 64)}, conv=nn.Conv2d(3, 4, 3))
+    def detector(self, images: list[Tensor], targets: list[dict[str, Tensor]] | None = None) -> Any:
         return [self.conv(image[None]) for image in images]
 
-
-class Graph(Made):
-    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor, batch: Tensor) -> Tensor:
+    @case(
+        {"x": (16, 6), "edge_index": (2, 32), "edge_attr": (32, 3), "batch": (16,)},
+        linear=nn.Linear(6, 4),
+        edges=nn.Linear(3, 4),
+    )
+    def graph(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor, batch: Tensor) -> Tensor:
         message = self.linear(x)[edge_index[0]] + self.edges(edge_attr)
         nodes = torch.zeros(len(x), 4).index_add(0, edge_index[1], message)
         return torch.zeros(2, 4).index_add(0, batch, nodes)
 
-
-class Data(Made):
-    def forward(self, data: Any) -> Tensor:
+    @case({"data.x": (16, 6), "data.edge_index": (2, 32)}, linear=nn.Linear(6, 4))
+    def data(self, data: Any) -> Tensor:
         x, edge_index = data.x, data.edge_index
         return self.linear(x)[edge_index[0]]
 
-
-class Pair(Made):
-    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+    @case({"left": (2, 10), "right": (2, 10)}, linear=nn.Linear(20, 2))
+    def pair(self, left: Tensor, right: Tensor) -> Tensor:
         return self.linear(torch.cat([left, right], dim=-1))
 
-
-class Named(Made):
-    """Names its argument as Transformers does."""
-
-    def forward(self, input_ids: Tensor) -> Tensor:
-        return self.embedding(input_ids)
-
-
-class Scaled(Made):
-    """Only a message says that its second argument must fit what the convolution returns."""
-
-    def forward(self, image: Tensor, scale: Tensor) -> Tensor:
-        return self.conv(image) * scale[:, :, None, None]
-
-
-class Recurrent(Made):
-    def forward(self, series: Tensor) -> Tensor:
-        return self.rnn(series)[0]
-
-
-class Weight(Made):
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.linear(x, self.weight)
-
-
-class Ids(nn.Module):
-    """Nothing but a message says that its argument contains ids."""
-
-    def forward(self, thing: Tensor) -> Tensor:
-        return functional.one_hot(thing % 5, 5)
-
-
-class Wrapper(Made):
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    @case({"args[0]": (2, 10), "args[1]": (2, 10)}, inner=made(pair, linear=nn.Linear(20, 2)))
+    def wrapper(self, *args: Any, **kwargs: Any) -> Any:
         return self.inner(*args, **kwargs)
 
+    @case({"input_ids": (2, 32)}, embedding=nn.Embedding(50, 4))
+    def named(self, input_ids: Tensor) -> Tensor:
+        """Names its argument as Transformers does."""
+        return self.embedding(input_ids)
 
-class Asserted(Made):
-    """Says in an assertion of another method what it needs."""
+    @case({"image": (2, 3, 64, 64), "scale": (2, 4)}, conv=nn.Conv2d(3, 4, 3))
+    def scaled(self, image: Tensor, scale: Tensor) -> Tensor:
+        """Only a message says that its second argument must fit what the convolution returns."""
+        return self.conv(image) * scale[:, :, None, None]
 
-    def extra(self, extra: Tensor | None) -> Tensor:
-        assert extra is not None
-        return self.right(extra)
+    @case({"series": (2, 32, 5)}, rnn=nn.LSTM(5, 8, batch_first=True))
+    def recurrent(self, series: Tensor) -> Tensor:
+        return self.rnn(series)[0]
 
-    def forward(self, x: Tensor, extra: Tensor | None = None) -> Tensor:
+    @case({"x": (2, 13)}, weight=nn.Parameter(torch.zeros(3, 13)))
+    def of_a_weight(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.weight)
+
+    @case({"thing": (2, 32)})
+    def ids(self, thing: Tensor) -> Tensor:
+        """Nothing but a message says that its argument contains ids."""
+        return functional.one_hot(thing % 5, 5)
+
+    @case(
+        {"x": (2, 3), "extra": (2, 5)},
+        left=nn.Linear(3, 4),
+        right=nn.Linear(5, 4),
+    )
+    def asserted(self, x: Tensor, extra: Tensor | None = None) -> Tensor:
+        """Says in an assertion of another method what it needs."""
         if extra is None and x.ndim == 3:
             return self.left(x)
-        return self.left(x) + self.extra(extra)
+        return self.left(x) + self.on_the_right(extra)
 
-
-class Diffusion(Made):
-    def forward(self, x: Tensor, time: Tensor) -> Tensor:
+    @case({"x": (2, 2, 64, 64), "time": (2,)}, conv=nn.Conv2d(2, 2, 1), steps=nn.Embedding(10, 2))
+    def diffusion(self, x: Tensor, time: Tensor) -> Tensor:
         return self.conv(x) + self.steps(time)[:, :, None, None]
 
-
-class Transposed(Made):
-    def forward(self, feats: Tensor) -> Tensor:
+    @case({"feats": (2, 64, 7)}, conv=nn.Conv1d(7, 2, 3))
+    def transposed(self, feats: Tensor) -> Tensor:
         return self.conv(feats.transpose(1, 2))
 
-
-class Masked(Made):
-    """A layer whose eager mode rejects masks of the shape that a tensor for it would have."""
-
-    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+    @case({"x": (2, 32, 8)}, layer=nn.TransformerEncoderLayer(8, 2, batch_first=True))
+    def masked(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        """A layer whose eager mode rejects masks of the shape that a tensor for it would have."""
         return self.layer(x, src_key_padding_mask=padding_mask)
 
-
-class Captions(Made):
-    """Runs on an image alone, as CoCa does; a user gives both."""
-
-    def forward(self, image: Tensor, text: Tensor | None = None, scale: Any = None) -> Any:
+    @case(
+        {"image": (2, 3, 64, 64), "text": (2, 32)},
+        conv=nn.Conv2d(3, 4, 1),
+        words=nn.Embedding(50, 4),
+    )
+    def captions(self, image: Tensor, text: Tensor | None = None, scale: Any = None) -> Any:
+        """Runs on an image alone, as CoCa does; a user gives both."""
         found = self.conv(image)
         return found if text is None else (found, self.words(text))
 
-
-class Separates(Made):
-    """Sound of two channels at a rate of its own."""
-
-    def forward(self, mix: Tensor) -> Tensor:
+    @case({"mix": (2, 2, 44100)}, samplerate=44100, conv=nn.Conv1d(2, 4, 8, stride=4))
+    def separates(self, mix: Tensor) -> Tensor:
+        """Sound of two channels at a rate of its own."""
         return self.conv(mix)
 
-
-class Spectral(Made):
-    """Sound whose first layer takes a spectrum of it."""
-
-    def forward(self, input: Tensor) -> Tensor:
+    @case({"input": (2, 2, 16000)}, audio_channels=2, conv=nn.Conv2d(4, 8, 1))
+    def spectral(self, input: Tensor) -> Tensor:
+        """Sound whose first layer takes a spectrum of it."""
         batch, channels, samples = input.shape
         spectrum = input[..., :1024].reshape(batch, channels, 16, 64)
         return self.conv(torch.cat([spectrum, spectrum], dim=1)) * samples
 
-
-class Speech(Made):
-    def forward(self, features: Tensor, lengths: Tensor) -> Tensor:
+    @case({"features": (2, 100, 40), "lengths": (2,)}, linear=nn.Linear(40, 4))
+    def speech(self, features: Tensor, lengths: Tensor) -> Tensor:
         steps = torch.arange(features.shape[1])
         assert int(lengths.max()) == features.shape[1], "padding without any row that needs it"
         return self.linear(features) * (steps < lengths[:, None])[..., None]
 
-
-class Prompted(Made):
-    def forward(self, latents: Tensor, encoder_hidden_states: Tensor) -> Tensor:
+    @case(
+        {"latents": (2, 4, 64, 64), "encoder_hidden_states": (2, 32, 6)},
+        conv=nn.Conv2d(4, 8, 1),
+        text=nn.Linear(6, 8),
+    )
+    def prompted(self, latents: Tensor, encoder_hidden_states: Tensor) -> Tensor:
         pooled = self.text(encoder_hidden_states).reshape(len(latents), -1, 8).mean(1)
         return self.conv(latents) + pooled[..., None, None]
 
+    def broken(self, x: Tensor) -> Tensor:
+        raise RuntimeError("always")
 
-@pytest.mark.parametrize(
-    ("module", "shapes"),
-    [
-        (Masked(layer=nn.TransformerEncoderLayer(8, 2, batch_first=True)), {"x": (2, 32, 8)}),
-        (
-            Captions(conv=nn.Conv2d(3, 4, 1), words=nn.Embedding(50, 4)),
-            {"image": (2, 3, 64, 64), "text": (2, 32)},
-        ),
-        (Separates(samplerate=44100, conv=nn.Conv1d(2, 4, 8, stride=4)), {"mix": (2, 2, 44100)}),
-        (Spectral(audio_channels=2, conv=nn.Conv2d(4, 8, 1)), {"input": (2, 2, 16000)}),
-        (Speech(linear=nn.Linear(40, 4)), {"features": (2, 100, 40), "lengths": (2,)}),
-        (
-            Prompted(conv=nn.Conv2d(4, 8, 1), text=nn.Linear(6, 8)),
-            {"latents": (2, 4, 64, 64), "encoder_hidden_states": (2, 32, 6)},
-        ),
-        (Returns(), {"x": (2, 32)}),
-        (Image(), {"x": (2, 4, 48, 48)}),
-        (Configured(linear=nn.Linear(1600, 3)), {"x": (2, 1600)}),
-        (Example(example_input_array=torch.zeros(5, 7)), {"x": (5, 7)}),
-        (Unpacked(), {"frames": (2, 3, 8, 64, 64)}),
-        (
-            Unchecked(embed=nn.Embedding(11, 4), linear=nn.Linear(6, 4)),
-            {"ids": (2, 32), "extra": (2, 6)},
-        ),
-        (
-            Optional(visual=nn.Conv2d(3, 4, 8), words=nn.Embedding(20, 4)),
-            {"image": (2, 3, 64, 64), "text": (2, 32)},
-        ),
-        (
-            Batch(conv=nn.Conv2d(3, 4, 3), linear=nn.Linear(5, 4)),
-            {"batch.image": (2, 3, 64, 64), "batch.features": (2, 5)},
-        ),
-        (Detector(conv=nn.Conv2d(3, 4, 3)), {"images[0]": (3, 64, 64), "images[1]": (3, 64, 64)}),
-        (
-            Graph(linear=nn.Linear(6, 4), edges=nn.Linear(3, 4)),
-            {"x": (16, 6), "edge_index": (2, 32), "edge_attr": (32, 3), "batch": (16,)},
-        ),
-        (Data(linear=nn.Linear(6, 4)), {"data.x": (16, 6), "data.edge_index": (2, 32)}),
-        (Pair(linear=nn.Linear(20, 2)), {"left": (2, 10), "right": (2, 10)}),
-        (Scaled(conv=nn.Conv2d(3, 4, 3)), {"image": (2, 3, 64, 64), "scale": (2, 4)}),
-        (Wrapper(inner=Pair(linear=nn.Linear(20, 2))), {"args[0]": (2, 10), "args[1]": (2, 10)}),
-        (Asserted(left=nn.Linear(3, 4), right=nn.Linear(5, 4)), {"x": (2, 3), "extra": (2, 5)}),
-        (Recurrent(rnn=nn.LSTM(5, 8, batch_first=True)), {"series": (2, 32, 5)}),
-        (Named(embedding=nn.Embedding(50, 4)), {"input_ids": (2, 32)}),
-        (nn.Linear(7, 3), {"input": (2, 7)}),
-        (nn.GRU(3, 4), {"input": (2, 32, 3)}),
-        (nn.LayerNorm(9), {"input": (2, 32, 9)}),
-        (nn.TransformerEncoderLayer(8, 2), {"src": (2, 32, 8)}),
-        (nn.Bilinear(5, 6, 7), {"input1": (2, 5), "input2": (2, 6)}),
-        (nn.MultiheadAttention(8, 2), dict.fromkeys(("query", "key", "value"), (2, 32, 8))),
-        (nn.Conv3d(2, 3, 3), {"input": (2, 2, 8, 64, 64)}),
-        (nn.Sequential(nn.Flatten(), nn.Linear(12, 3)), {"input": (2, 12)}),
-        (Weight(weight=nn.Parameter(torch.zeros(3, 13))), {"x": (2, 13)}),
-        (Ids(), {"thing": (2, 32)}),
-        (
-            Diffusion(conv=nn.Conv2d(2, 2, 1), steps=nn.Embedding(10, 2)),
-            {"x": (2, 2, 64, 64), "time": (2,)},
-        ),
-        (Transposed(conv=nn.Conv1d(7, 2, 3)), {"feats": (2, 64, 7)}),
-    ],
-    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
-)
-def test_what_is_guessed_runs(
-    make: Make, module: nn.Module, shapes: dict[str, tuple[int, ...]]
-) -> None:
+    def own_tensors(self) -> Tensor:
+        return torch.ones(2)
+
+    def flag(self, verbose: bool = False) -> Tensor:
+        return torch.ones(2)
+
+    def indexed(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.linear(x)[edge_index[0]]
+
+
+OF_TORCH: list[tuple[nn.Module, Shapes]] = [
+    (nn.Linear(7, 3), {"input": (2, 7)}),
+    (nn.GRU(3, 4), {"input": (2, 32, 3)}),
+    (nn.LayerNorm(9), {"input": (2, 32, 9)}),
+    (nn.TransformerEncoderLayer(8, 2), {"src": (2, 32, 8)}),
+    (nn.Bilinear(5, 6, 7), {"input1": (2, 5), "input2": (2, 6)}),
+    (nn.MultiheadAttention(8, 2), dict.fromkeys(("query", "key", "value"), (2, 32, 8))),
+    (nn.Conv3d(2, 3, 3), {"input": (2, 2, 8, 64, 64)}),
+    (nn.Sequential(nn.Flatten(), nn.Linear(12, 3)), {"input": (2, 12)}),
+]
+
+
+@pytest.mark.parametrize(("module", "shapes"), [*CASES, *OF_TORCH])
+def test_what_is_guessed_runs(make: Make, module: nn.Module, shapes: Shapes) -> None:
     inputs = make(module, build=OWN)
     assert {each.name: each.shape for each in summarize(inputs)} == shapes
     assert inputs.strategy == "guess"
@@ -293,95 +255,69 @@ def test_what_is_guessed_runs(
     forward(module, inputs)
 
 
-def test_a_guess_is_tried_on_fake_tensors(make: Make) -> None:
+def test_a_guess_is_tried_on_fake_tensors_and_all_it_holds_is_fake(make: Make) -> None:
     mode = InputAwareFakeMode()
-    inputs = make(to_fake(Pair(linear=nn.Linear(20, 2)), mode), build=OWN, fake_mode=mode)
+    inputs = make(
+        to_fake(made(Forwards.pair, linear=nn.Linear(20, 2)), mode), build=OWN, fake_mode=mode
+    )
     for half in inputs.kwargs.values():
         assert isinstance(half, FakeTensor)
         assert tuple(half.shape) == (2, 10)
-
-
-def test_a_graph_is_fake_with_all_it_holds(make: Make) -> None:
-    mode = InputAwareFakeMode()
-    inputs = make(to_fake(Data(linear=nn.Linear(6, 4)), mode), build=OWN, fake_mode=mode)
-    found = attributes_of(inputs.kwargs["data"])
-    assert found is not None
-    assert all(isinstance(value, FakeTensor) for value in found.values())
-
-
-class Broken(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        raise RuntimeError("always")
+    inputs = make(
+        to_fake(made(Forwards.data, linear=nn.Linear(6, 4)), mode), build=OWN, fake_mode=mode
+    )
+    graph = attributes_of(inputs.kwargs["data"]) or {"data": None}
+    assert all(isinstance(value, FakeTensor) for value in graph.values())
 
 
 def test_a_wrong_guess_says_what_was_guessed_and_what_to_type(make: Make) -> None:
     with pytest.raises(WrongGuessError) as caught:
-        make(Broken(), build=OWN)
+        make(made(Forwards.broken), build=OWN)
     message = str(caught.value)
     assert "x [2, 32] float (a plain tensor)" in message
     assert "RuntimeError: always: `compilewatch inputs model --save FILE`" in message
     assert caught.value.made.kwargs["x"].shape == (2, 32)
 
 
-class OwnTensors(nn.Module):
-    def forward(self) -> Tensor:
-        return torch.ones(2)
-
-
-def test_a_forward_without_arguments_is_called_without_any(make: Make) -> None:
-    inputs = make(OwnTensors(), build=OWN)
-    assert not inputs.args
-    assert not inputs.kwargs
-
-
-class Flag(nn.Module):
-    def forward(self, verbose: bool = False) -> Tensor:
-        return torch.ones(2)
-
-
-def test_a_call_without_any_tensor_is_rejected(make: Make) -> None:
+def test_a_call_without_any_tensor_is_rejected_but_of_a_forward_without_arguments(
+    make: Make, tmp_path: Path
+) -> None:
+    inputs = make(made(Forwards.own_tensors), build=OWN)
+    assert (inputs.args, inputs.kwargs) == ((), {})
     with pytest.raises(UnknownArgumentsError, match="no tensor would reach the model: `compilewat"):
-        make(Flag(), build=OWN)
-
-
-def test_an_empty_file_is_rejected(make: Make, tmp_path: Any) -> None:
+        make(made(Forwards.flag), build=OWN)
     path = tmp_path / "inputs.toml"
     path.write_text("schema = 1\n")
     with pytest.raises(InputsError, match="no tensor would reach the model"):
-        make(Returns(), inputs_file=str(path))
-
-
-class Indexed(Made):
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        return self.linear(x)[edge_index[0]]
+        make(made(Forwards.returns), inputs_file=str(path))
 
 
 def test_two_rows_of_indices_are_no_batch(make: Make) -> None:
-    assert make(Indexed(linear=nn.Linear(4, 2)), build=OWN).dynamic_shapes == {}
+    assert make(made(Forwards.indexed, linear=nn.Linear(4, 2)), build=OWN).dynamic_shapes == {}
     assert make(nn.Linear(3, 2), build=OWN).dynamic_shapes == {"input": {0: "batch"}}
+
+
+CALLED = """
+import torch; torch.set_num_threads(1)
+from compilewatch.worker import forked
+from compilewatch.worker.example_inputs.guess.trial import tried
+from compilewatch.worker.subject import ExampleInputs
+class Net(torch.nn.Module):
+    seen = None
+    def forward(self, x):
+        self.seen = x
+        return x + 1
+net = Net()
+assert forked.possible()
+assert tried(net, ExampleInputs(strategy="guess", kwargs={"x": torch.ones(2)}), None).passed
+print(net.seen)
+"""
 
 
 def test_the_model_is_not_called_in_this_process() -> None:
     """In a process with one thread, as workers are: elsewhere the model is built again."""
-    code = (
-        "import torch; torch.set_num_threads(1)\n"
-        "from compilewatch.worker import forked\n"
-        "from compilewatch.worker.example_inputs.guess.trial import tried\n"
-        "from compilewatch.worker.subject import ExampleInputs\n"
-        "calls = []\n"
-        "class Net(torch.nn.Module):\n"
-        "    def forward(self, x):\n"
-        "        calls.append(x)\n"
-        "        self.seen = x\n"
-        "        return x + 1\n"
-        "net = Net()\n"
-        "inputs = ExampleInputs(strategy='guess', kwargs={'x': torch.ones(2)})\n"
-        "assert forked.possible()\n"
-        "assert tried(net, inputs, None).passed\n"
-        "print(len(calls), hasattr(net, 'seen'))\n"
-    )
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
+        [sys.executable, "-c", CALLED], capture_output=True, text=True, env=environment, check=True
     )
-    assert done.stdout.split() == ["0", "False"]
+    assert done.stdout == "None\n"

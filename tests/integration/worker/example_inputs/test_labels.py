@@ -8,14 +8,8 @@ import pytest
 import torch
 
 from compilewatch.records import Mode
-from tests.integration.worker.example_inputs.conftest import (
-    BERT,
-    TEXT,
-    VISION,
-    WAV2VEC2,
-    Make,
-    tiny,
-)
+from tests.integration.worker.example_inputs import conftest
+from tests.integration.worker.example_inputs.conftest import BERT, TEXT, VISION, Make, tiny
 
 pytestmark = pytest.mark.torch
 
@@ -36,7 +30,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, tuple[int, ...]]]] = [
     ("BertForPreTraining", BERT, {"labels": (2, 32), "next_sentence_label": (2,)}),
     ("ViTForImageClassification", VISION | {"num_labels": 3}, {"labels": (2,)}),
     ("SegformerForSemanticSegmentation", SEGFORMER, {"labels": (2, 32, 32)}),
-    ("Wav2Vec2ForCTC", WAV2VEC2 | {"vocab_size": 20}, {"labels": (2, 29)}),
+    ("Wav2Vec2ForCTC", conftest.WAV2VEC2 | {"vocab_size": 20}, {"labels": (2, 29)}),
     ("MusicgenForCausalLM", MUSICGEN, {"labels": (2, 32, 4)}),
     ("GPT2DoubleHeadsModel", GPT2, {"labels": (2, 32), "mc_labels": ()}),
 ]

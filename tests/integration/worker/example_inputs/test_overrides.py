@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 import msgspec
@@ -15,50 +14,52 @@ from compilewatch import data
 from compilewatch.errors import ConfigError
 from compilewatch.worker.example_inputs import SETTINGS, AppliedSettings
 from compilewatch.worker.example_inputs.files import from_spec
-from compilewatch.worker.model.overrides import Override, load_overrides
-from tests.integration.worker.example_inputs.conftest import TEXT, Make, forward
+from compilewatch.worker.model.overrides import load_overrides
+from tests.integration.worker.example_inputs.conftest import TEXT, Make, forward, tiny
 
 pytestmark = pytest.mark.torch
 
 
+@pytest.fixture(scope="module")
 def llama() -> nn.Module:
-    return tf.LlamaForCausalLM(tf.LlamaConfig(**TEXT))
+    return tiny("LlamaForCausalLM", **TEXT | {"num_hidden_layers": 2})
 
 
-def override(**inputs: Any) -> Override:
-    return Override(
-        reason="a test",
-        date=datetime.date(2026, 11, 21),
-        model_types=("llama",),
-        inputs=inputs,
+def test_a_tensor_is_given_in_sizes_of_batch_sequence_and_configuration(
+    make: Make, llama: nn.Module
+) -> None:
+    embeds = {"shape": ["batch", "sequence", "config.hidden_size"], "fill": "uniform"}
+    product = {"shape": ["2*batch", "config.num_attention_heads*3"]}
+    no_argument = {"shape": [2]}
+    inputs = make(
+        llama,
+        override={
+            "inputs_embeds": embeds,
+            "position_ids": product,
+            "pixel_values": no_argument,
+            "drop": ["input_ids"],
+        },
     )
-
-
-def test_a_tensor_is_given_in_sizes_of_batch_sequence_and_configuration(make: Make) -> None:
-    spec = {"shape": ["batch", "sequence", "config.hidden_size"], "fill": "uniform"}
-    inputs = make(llama(), override=override(inputs_embeds=spec, drop=["input_ids"]))
-    assert inputs.kwargs["inputs_embeds"].shape == (2, 32, 32)
-    assert "input_ids" not in inputs.kwargs
-    assert "attention_mask" not in inputs.kwargs
+    shapes = {name: tuple(value.shape) for name, value in inputs.kwargs.items()}
+    assert shapes == {"inputs_embeds": (2, 32, 32), "position_ids": (4, 12)}
     assert "override" in inputs.strategy
 
 
-def test_batch_and_sequence_reach_the_rules(make: Make) -> None:
-    module = llama()
-    inputs = make(module, override=override(batch=1, sequence=8))
+def test_batch_and_sequence_reach_the_rules(make: Make, llama: nn.Module) -> None:
+    inputs = make(llama, override={"batch": 1, "sequence": 8})
     assert inputs.kwargs["input_ids"].shape == (1, 8)
-    forward(module, inputs)
+    forward(llama, inputs)
 
 
-def test_a_product_of_sizes(make: Make) -> None:
-    spec = {"shape": ["2*batch", "config.num_attention_heads*3"]}
-    inputs = make(llama(), override=override(position_ids=spec))
-    assert inputs.kwargs["position_ids"].shape == (4, 12)
-
-
-def test_what_no_argument_is_called_is_left_out(make: Make) -> None:
-    inputs = make(llama(), override=override(pixel_values={"shape": [2]}))
-    assert "pixel_values" not in inputs.kwargs
+def test_a_cache_of_another_model_fits_the_attention_that_reads_it(
+    make: Make, llama: nn.Module
+) -> None:
+    inputs = make(llama, override={"cache": 5, "drop": ["attention_mask"]})
+    cache = inputs.kwargs["past_key_values"]
+    assert isinstance(cache, tf.DynamicCache)
+    assert [tuple(layer.keys.shape) for layer in cache.layers] == [(2, 2, 5, 8)] * 2
+    assert forward(llama, inputs).logits.shape == (2, 32, 200)
+    assert cache.get_seq_length() == 5 + 32
 
 
 @pytest.mark.parametrize(
@@ -70,9 +71,11 @@ def test_what_no_argument_is_called_is_left_out(make: Make) -> None:
         {"drop": "input_ids"},
     ],
 )
-def test_a_malformed_table_names_the_model(make: Make, table: dict[str, Any]) -> None:
+def test_a_malformed_table_names_the_model(
+    make: Make, llama: nn.Module, table: dict[str, Any]
+) -> None:
     with pytest.raises(ConfigError, match="overrides: model: "):
-        make(llama(), override=override(**table))
+        make(llama, override=table)
 
 
 def test_shipped_overrides_are_well_formed() -> None:

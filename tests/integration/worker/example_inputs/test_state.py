@@ -1,8 +1,7 @@
-"""Arguments that hold the state of earlier calls."""
+"""Arguments that hold the state of earlier calls, and objects with attributes."""
 
 from __future__ import annotations
 
-import datetime
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -15,35 +14,15 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from compilewatch.worker.example_inputs.files import converted, fake_values
 from compilewatch.worker.model.fake_mode import InputAwareFakeMode
-from compilewatch.worker.model.overrides import Override
-from tests.integration.worker.example_inputs.conftest import TEXT, Make, forward
+from tests.integration.worker.example_inputs.conftest import Make
 
 pytestmark = pytest.mark.torch
-
-
-def test_a_cache_of_another_model_fits_the_attention_that_reads_it(make: Make) -> None:
-    module = tf.LlamaForCausalLM(tf.LlamaConfig(**{**TEXT, "num_hidden_layers": 2}))
-    cached = Override(
-        reason="a test",
-        date=datetime.date(2026, 11, 23),
-        model_types=("llama",),
-        inputs={"cache": 5, "drop": ["attention_mask"]},
-    )
-
-    inputs = make(module, override=cached)
-
-    cache = inputs.kwargs["past_key_values"]
-    assert [tuple(layer.keys.shape) for layer in cache.layers] == [(2, 2, 5, 8)] * 2
-    assert forward(module, inputs).logits.shape == (2, 32, 200)
-    assert cache.get_seq_length() == 5 + 32
 
 
 def test_a_fake_cache_leaves_the_real_one_as_it_is() -> None:
     cache = tf.DynamicCache()
     cache.update(torch.ones(1, 2, 3, 4), torch.ones(1, 2, 3, 4), 0)
-
     made = fake_values({"past_key_values": cache}, InputAwareFakeMode())["past_key_values"]
-
     assert isinstance(made.layers[0].keys, FakeTensor)
     assert not isinstance(cache.layers[0].keys, FakeTensor)
     assert made.get_seq_length() == 3
@@ -53,9 +32,7 @@ def test_a_session_moves_to_the_declared_device_with_its_state() -> None:
     session = tf.Sam2VideoInferenceSession(video_height=8, video_width=8)
     points = {"point_coords": torch.ones(1, 1, 1, 2)}
     session.add_point_inputs(session.obj_id_to_idx(1), 0, points)
-
     made = fake_values([session], InputAwareFakeMode(torch.device("cuda")))[0]
-
     moved = made.point_inputs_per_obj[0][0]["point_coords"]
     assert isinstance(moved, FakeTensor)
     assert moved.device.type == "cuda"
@@ -69,15 +46,14 @@ class Session:
 
     def __init__(self, *, video_height: int, video_width: int, dtype: torch.dtype) -> None:
         self.size = (video_height, video_width)
-        self.points: dict[tuple[int, int], dict[str, torch.Tensor]] = {}
+        self.points: dict[str, torch.Tensor] = {}
         self.obj_with_new_inputs: list[int] = []
-        self.dtype = dtype
 
     def obj_id_to_idx(self, obj_id: int) -> int:
         return obj_id - 1
 
     def add_point_inputs(self, obj_idx: int, frame_idx: int, inputs: dict[str, Any]) -> None:
-        self.points[obj_idx, frame_idx] = inputs
+        self.points = inputs
 
 
 class Tracker(nn.Module):
@@ -87,7 +63,7 @@ class Tracker(nn.Module):
         self.layer = nn.Linear(2, 2)
 
     def forward(self, inference_session, frame_idx=None, frame=None):  # type: ignore[no-untyped-def]
-        return frame.mean() + inference_session.points[0, 0]["point_coords"].mean()
+        return frame.mean() + inference_session.points["point_coords"].mean()
 
 
 Tracker.forward.__annotations__["inference_session"] = Session
@@ -95,42 +71,38 @@ Tracker.forward.__annotations__["inference_session"] = Session
 
 def test_a_session_has_an_object_and_each_call_adds_a_frame(make: Make) -> None:
     inputs = make(Tracker())
-
     session = inputs.kwargs["inference_session"]
-    assert session.size == (48, 48)
-    assert session.obj_with_new_inputs == [1]
-    assert session.points[0, 0]["point_labels"].tolist() == [[[1]]]
+    assert (session.size, session.obj_with_new_inputs) == ((48, 48), [1])
+    assert session.points["point_labels"].tolist() == [[[1]]]
     assert inputs.kwargs["frame"].shape == (1, 3, 48, 48)
     assert "frame_idx" not in inputs.kwargs
     assert inputs.strategy == "session"
 
 
+class Data(dict[str, Any]):
+    """Of PyTorch Geometric: attributes are entries; others say how it was put together."""
+
+    slices = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(self)
+
+    def __copy__(self) -> Any:
+        made = type(self)(self)
+        made.slices = self.slices
+        return made
+
+
+class Batch(Data):
+    slices = "of its graphs"
+
+
 def test_objects_with_attributes_keep_their_class(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with PyTorch Geometric, whose batches are of a class that is made for them."""
-
-    class Data(dict[str, Any]):
-        """Its attributes are entries, and it has others that say how it was put together."""
-
-        slices = ""
-
-        def to_dict(self) -> dict[str, Any]:
-            return dict(self)
-
-        def __copy__(self) -> Any:
-            made = type(self)(self)
-            made.slices = self.slices
-            return made
-
-    class Batch(Data):
-        slices = "of its graphs"
-
-    geometric = ModuleType("torch_geometric.data")
-    geometric.Data = Data  # type: ignore[attr-defined]
+    geometric: Any = ModuleType("torch_geometric.data")
+    geometric.Data = Data
     monkeypatch.setitem(sys.modules, geometric.__name__, geometric)
     plain, batch = SimpleNamespace(x=torch.ones(2)), Batch(x=torch.ones(3))
-
     made = converted({"plain": plain, "batch": batch}, torch.clone, torch.device("cpu"))
-
     assert type(made["plain"]) is SimpleNamespace
     assert type(made["batch"]) is Batch
     assert made["batch"].slices == "of its graphs"

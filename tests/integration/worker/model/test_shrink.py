@@ -11,38 +11,24 @@ import pytest
 import torch
 import transformers
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from compilewatch import data
-from compilewatch.records import (
-    ClassBuild,
-    Depth,
-    ModelSpec,
-    Request,
-    Status,
-    Target,
-    Tier,
-)
+from compilewatch.records import ClassBuild, Depth, ModelSpec, Request, Status, Target, Tier
+from compilewatch.worker.model import shrink
 from compilewatch.worker.model.overrides import load_overrides
 from compilewatch.worker.model.resolve import build_model
-from compilewatch.worker.model.shrink import (
-    PARAMETER_BUDGET,
-    TIMM_BUILDER,
-    drop_repeated,
-    narrow,
-    one_block_of_each_kind,
-    reduce_depth,
-)
+from compilewatch.worker.model.shrink import drop_repeated, narrow, one_block_of_each_kind
 from tests.integration.worker.model.conftest import evaluated
 
 pytestmark = pytest.mark.torch
 
-
 OVERRIDES = load_overrides(data.OVERRIDES)
 
 
-def _reduced(config_class: str, **values: Any) -> Any:
+def reduced(config_class: str, **values: Any) -> Any:
     config = getattr(transformers, config_class)(**values)
-    reduce_depth(config)
+    shrink.reduce_depth(config)
     return config
 
 
@@ -82,98 +68,75 @@ def _reduced(config_class: str, **values: Any) -> Any:
 def test_fields_that_count_or_name_layers_are_rewritten(
     config_class: str, values: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    reduced = vars(_reduced(config_class, **values))
-    shown = {n: list(v) if isinstance(v, tuple) else v for n, v in reduced.items()}
+    fields = vars(reduced(config_class, **values))
+    shown = {n: list(v) if isinstance(v, tuple) else v for n, v in fields.items()}
     assert {name: shown[name] for name in expected} == expected
 
 
-def test_kinds_are_combinations_not_single_fields() -> None:
-    full = transformers.Gemma3nTextConfig()
-    config = _reduced("Gemma3nTextConfig")
-
+def test_kinds_are_combinations_and_a_period_keeps_every_phase() -> None:
     def kinds(c: Any) -> set[Any]:
         first_shared = c.num_hidden_layers - c.num_kv_shared_layers
         layers = enumerate(zip(c.layer_types, c.activation_sparsity_pattern, strict=True))
         return {(kind, sparsity > 0, i >= first_shared) for i, (kind, sparsity) in layers}
 
+    full, config = transformers.Gemma3nTextConfig(), reduced("Gemma3nTextConfig")
     assert len(config.intermediate_size) == config.num_hidden_layers < full.num_hidden_layers
     assert kinds(config) == kinds(full)
-
-
-def test_a_period_keeps_every_phase() -> None:
-    full, config = transformers.JambaConfig(), _reduced("JambaConfig")
-
+    full, config = transformers.JambaConfig(), reduced("JambaConfig")
     assert config.num_hidden_layers < full.num_hidden_layers
     assert config.attn_layer_period == full.attn_layer_period
     assert set(config.layers_block_type) == set(full.layers_block_type)
-
-
-def test_indices_of_tapped_layers_stay_distinct_and_inside() -> None:
-    full = transformers.MllamaConfig().vision_config
-    vision = _reduced("MllamaConfig").vision_config
-    taps = vision.intermediate_layers_indices
-    assert len(set(taps)) == len(full.intermediate_layers_indices)
-    assert max(taps) <= vision.num_hidden_layers < full.num_hidden_layers
-
-    backbone = _reduced("Dinov2Config", out_indices=[3, 6, 9, 12])
-    assert len(backbone.out_features) == 4
-    assert backbone.out_features == [backbone.stage_names[i] for i in backbone.out_indices]
-    assert len(backbone.stage_names) == backbone.num_hidden_layers + 1
-
-    parent = _reduced("VipLlavaConfig")
-    depth = parent.vision_config.num_hidden_layers
-    assert depth == 2
-    assert all(-depth <= i < depth for i in parent.vision_feature_layers)
-
-
-def test_layers_described_alike_are_one_kind() -> None:
-    stages = _reduced("PPLCNetV3Config").block_configs
-
+    # Layers described alike are one kind.
+    stages = reduced("PPLCNetV3Config").block_configs
     assert all(stage.count(layer) == 1 for stage in stages for layer in stage)
     assert [len(stage) for stage in stages] == [1, 2, 2, 2, 3]
 
 
-SAME_KINDS = (
-    "BartModel",
-    "DFineModel",
-    "DeepseekV3ForCausalLM",
-    "Gemma3ForConditionalGeneration",
-    "JambaForCausalLM",
-    "MllamaForConditionalGeneration",
-    "Qwen2_5_VLForConditionalGeneration",
-    "Sam2Model",
-    "SwinModel",
-    "VitsModel",
-    "Wav2Vec2Model",
+def test_indices_of_tapped_layers_stay_distinct_and_inside() -> None:
+    full = transformers.MllamaConfig().vision_config
+    vision = reduced("MllamaConfig").vision_config
+    taps = vision.intermediate_layers_indices
+    assert len(set(taps)) == len(full.intermediate_layers_indices)
+    assert max(taps) <= vision.num_hidden_layers < full.num_hidden_layers
+    backbone = reduced("Dinov2Config", out_indices=[3, 6, 9, 12])
+    assert len(backbone.out_features) == 4
+    assert backbone.out_features == [backbone.stage_names[i] for i in backbone.out_indices]
+    assert len(backbone.stage_names) == backbone.num_hidden_layers + 1
+    parent = reduced("VipLlavaConfig")
+    assert parent.vision_config.num_hidden_layers == 2
+    assert all(-2 <= i < 2 for i in parent.vision_feature_layers)
+
+
+@pytest.mark.parametrize(
+    "class_name",
+    [
+        *("BartModel", "DFineModel", "DeepseekV3ForCausalLM", "Gemma3ForConditionalGeneration"),
+        *(
+            "JambaForCausalLM",
+            "MllamaForConditionalGeneration",
+            "Qwen2_5_VLForConditionalGeneration",
+        ),
+        *("Sam2Model", "SwinModel", "VitsModel", "Wav2Vec2Model"),
+    ],
 )
-
-
-@pytest.mark.parametrize("class_name", SAME_KINDS)
 def test_a_shallow_model_has_the_module_types_of_the_deep_one(class_name: str) -> None:
-    from torch._subclasses.fake_tensor import FakeTensorMode
+    build = ClassBuild(class_name=class_name)
+    spec = ModelSpec(source="library", name=class_name, build=build)
 
     def module_types(depth: Depth) -> tuple[set[str], int]:
-        request = Request(
-            model=ModelSpec(
-                source="library", name=class_name, build=ClassBuild(class_name=class_name)
-            ),
-            target=Target(),
-            key="k",
-            depth=depth,
-        )
-        built = build_model(request, FakeTensorMode(allow_non_fake_inputs=True), OVERRIDES)
-        modules = list(built.module.modules())
+        request = Request(model=spec, target=Target(), key="k", depth=depth)
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        modules = list(build_model(request, mode, OVERRIDES).module.modules())
         # By name: parametrization makes a class for each module.
         return {f"{type(m).__module__}.{type(m).__name__}" for m in modules}, len(modules)
 
-    full, full_size = module_types(Depth.FULL)
-    reduced, reduced_size = module_types(Depth.REDUCED)
+    deep, deep_size = module_types(Depth.FULL)
+    shallow, shallow_size = module_types(Depth.REDUCED)
+    assert shallow == deep
+    assert shallow_size < deep_size
 
-    assert reduced == full
-    assert reduced_size < full_size
 
-
-def _squares(config: Any) -> int:
+def squares(config: Any) -> int:
     """A stand-in for counting: a model as large as the square of its width."""
     text = getattr(config, "text_config", config)
     return int(text.hidden_size**2 * 64)
@@ -181,49 +144,37 @@ def _squares(config: Any) -> int:
 
 def test_the_smallest_factor_that_fits_divides_widths_and_heads_alike() -> None:
     small, full = transformers.LlamaConfig(hidden_size=64), transformers.LlamaConfig()
-    assert narrow(small, _squares) is small
-    narrow_config = narrow(full, _squares)
-
-    factor = full.hidden_size // narrow_config.hidden_size
-    assert _squares(narrow_config) <= PARAMETER_BUDGET < _squares(full)
-    assert narrow_config.num_attention_heads * factor == full.num_attention_heads
-    assert narrow_config.head_dim == full.head_dim
-    assert narrow_config.vocab_size == full.vocab_size
+    assert narrow(small, squares) is small
+    config = narrow(full, squares)
+    factor = full.hidden_size // config.hidden_size
+    assert squares(config) <= shrink.PARAMETER_BUDGET < squares(full)
+    assert config.num_attention_heads * factor == full.num_attention_heads
+    assert (config.head_dim, config.vocab_size) == (full.head_dim, full.vocab_size)
     assert full.hidden_size == 4096
     # What cannot be built is not chosen.
-    other = narrow(full, lambda c: None if c.hidden_size == 1024 else _squares(c))
+    other = narrow(full, lambda c: None if c.hidden_size == 1024 else squares(c))
     assert other.hidden_size < 1024
 
 
 def test_a_tower_whose_heads_do_not_divide_keeps_its_width() -> None:
     full = transformers.LlavaConfig(vision_config={"num_attention_heads": 7, "hidden_size": 448})
-    narrow_config = narrow(full, _squares)
-
-    assert narrow_config.text_config.hidden_size < full.text_config.hidden_size
-    assert narrow_config.vision_config.hidden_size == 448
-    assert narrow_config.vision_config.num_attention_heads == 7
-
-
-def test_a_tower_of_several_widths_hands_over_the_one_that_its_parent_compares() -> None:
-    """The size of CLAP's common space: its text part had half of what its sound part had."""
-    narrow_config = narrow(
-        transformers.ClapConfig(), lambda config: config.projection_dim * 200_000
-    )
-
-    assert narrow_config.projection_dim < transformers.ClapConfig().projection_dim
-    assert narrow_config.text_config.projection_dim == narrow_config.audio_config.projection_dim
+    config = narrow(full, squares)
+    assert config.text_config.hidden_size < full.text_config.hidden_size
+    assert config.vision_config.hidden_size == 448
+    assert config.vision_config.num_attention_heads == 7
+    # One of several widths hands over the one that its parent compares.
+    clap = narrow(transformers.ClapConfig(), lambda config: config.projection_dim * 200_000)
+    assert clap.projection_dim < transformers.ClapConfig().projection_dim
+    assert clap.text_config.projection_dim == clap.audio_config.projection_dim
 
 
 def test_experts_go_first_and_routing_still_has_a_choice() -> None:
     full = transformers.DeepseekV3Config()
-    narrow_config = narrow(full, lambda c: c.n_routed_experts * 10_000_000)
-
-    assert narrow_config.n_routed_experts == 4
-    assert (
-        narrow_config.num_experts_per_tok
-        <= narrow_config.n_routed_experts // narrow_config.n_group * narrow_config.topk_group
-    )
-    assert narrow_config.hidden_size == full.hidden_size
+    config = narrow(full, lambda c: c.n_routed_experts * 10_000_000)
+    assert config.n_routed_experts == 4
+    choices = config.n_routed_experts // config.n_group * config.topk_group
+    assert config.num_experts_per_tok <= choices
+    assert config.hidden_size == full.hidden_size
 
 
 class Block(nn.Module):
@@ -237,10 +188,6 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.conv(x)
-
-
-def shifts(module: nn.Module) -> list[int]:
-    return [block.shift for block in module.children()]
 
 
 def test_two_blocks_of_a_kind_stay_whatever_their_rates() -> None:
@@ -263,60 +210,45 @@ def test_what_changes_a_shape_and_what_is_no_sequence_stays() -> None:
     assert len(drop_repeated(nested)["stage"]) == 2
 
 
-EXPAND, PLAIN, ATTEND = {"kind": "a", "s": 2}, {"kind": "a", "s": 1}, {"kind": "m"}
-
-
 class Config:
     model_type = "with_tower"
 
-    def __init__(self, architecture: str | None) -> None:
+    def __init__(self, architecture: str | None, tower: Config | None = None) -> None:
         self.architecture = architecture
+        self.vision_config = tower
 
     def to_dict(self) -> dict[str, Any]:
         return vars(self)
 
 
-class Parent(Config):
-    def __init__(self, tower: Config) -> None:
-        super().__init__(None)
-        self.vision_config = tower
-
-
-@pytest.fixture
-def builder(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
-    """A module with the function of timm's builder that repeats blocks; the multiplier is last."""
-    builder_module: Any = types.ModuleType(TIMM_BUILDER)
-    builder_module._scale_stage_depth = lambda blocks, repeats, *_: [
+def test_a_stage_has_its_kinds_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the function of timm's builder that repeats blocks."""
+    builder: Any = types.ModuleType(shrink.TIMM_BUILDER)
+    builder._scale_stage_depth = lambda blocks, repeats, *_: [
         dict(block) for block, n in zip(blocks, repeats, strict=True) for _ in range(n)
     ]
     timm = types.ModuleType("timm")
     timm.__spec__ = types.SimpleNamespace()  # type: ignore[assignment]
-    monkeypatch.setitem(sys.modules, "timm", timm)
-    monkeypatch.setitem(sys.modules, "timm.models", types.ModuleType("timm.models"))
-    monkeypatch.setitem(sys.modules, TIMM_BUILDER, builder_module)
-    return builder_module
+    for module in (timm, types.ModuleType("timm.models"), builder):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
 
+    def stage() -> Any:
+        """A stage as timm describes it: one block that shrinks, then two kinds alternately."""
+        blocks = [{"kind": kind, "s": s} for kind, s in ("a2", "a1", "m1", "a1", "m1")]
+        return builder._scale_stage_depth(blocks, [1, 2, 1, 3, 1], 1.0)
 
-def stage(builder: Any) -> list[dict[str, Any]]:
-    """A stage as timm describes it: one block that shrinks, then two kinds alternately."""
-    blocks = [EXPAND, PLAIN, ATTEND, PLAIN, ATTEND]
-    return list(builder._scale_stage_depth(blocks, [1, 2, 1, 3, 1], 1.0))
+    def failing(config: Config) -> None:
+        with one_block_of_each_kind(config):
+            assert ["".join(block.values()) for block in stage()] == ["a2", "a1", "m1"]
+            raise ValueError("wrong size")
 
-
-@pytest.mark.parametrize("config", [Config("mobilenet"), Parent(Config("mobilenet"))])
-def test_a_stage_has_its_kinds_in_their_order(config: Config, builder: types.ModuleType) -> None:
-    assert len(stage(builder)) == 8
-    with one_block_of_each_kind(config):
-        assert stage(builder) == [EXPAND, PLAIN, ATTEND]
-    assert len(stage(builder)) == 8
-    with pytest.raises(ValueError, match="wrong size"), one_block_of_each_kind(config):
-        raise ValueError("wrong size")
-    assert len(stage(builder)) == 8
+    for config in (Config("mobilenet"), Config(None, Config("mobilenet"))):
+        with pytest.raises(ValueError, match="wrong size"):
+            failing(config)
+        assert len(stage()) == 8
     with one_block_of_each_kind(Config(None)):
-        assert len(stage(builder)) == 8
-
-
-def test_nothing_happens_without_timm(monkeypatch: pytest.MonkeyPatch) -> None:
+        assert len(stage()) == 8
+    # Nothing happens without timm.
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(KeyError), one_block_of_each_kind(Config("mobilenet")):
         raise KeyError
@@ -325,23 +257,14 @@ def test_nothing_happens_without_timm(monkeypatch: pytest.MonkeyPatch) -> None:
 # Only timm itself shows that its builder is called as `one_block_of_each_kind` expects.
 @pytest.mark.vision
 @pytest.mark.matrix
-@pytest.mark.parametrize(
-    ("name", "parameters", "ops"),
-    [
-        # With all 84 blocks of the tower: 2,056 million parameters and 2,602 operations.
-        ("Gemma3nModel", 1_900_000_000, 1_500),
-        # With all 24 blocks of a Transformer: 498 million parameters and 1,188 operations.
-        ("PeVideoModel", 250_000_000, 400),
-    ],
-)
-def test_reduced_depth_keeps_few_blocks_of_a_tower(
-    name: str, parameters: int, ops: int, tmp_path: Path
-) -> None:
-    spec = ModelSpec(source="library", name=name, build=ClassBuild(class_name=name))
-    (result,) = evaluated([spec], "vision", tmp_path, tier=Tier.FAKE)
-    # At its first call, Transformers installs hooks for outputs behind a lock.
-    assert result.status is Status.GRAPH_BREAK, result.detail
-    assert result.parameters is not None
-    assert result.parameters < parameters
-    assert result.ops is not None
-    assert result.ops < ops
+def test_reduced_depth_keeps_few_blocks_of_a_tower(tmp_path: Path) -> None:
+    # With all 84 blocks of the tower: 2,056 million parameters and 2,602 operations; with all 24
+    # blocks of a Transformer: 498 million parameters and 1,188 operations.
+    limits = {"Gemma3nModel": (1_900_000_000, 1_500), "PeVideoModel": (250_000_000, 400)}
+    specs = [ModelSpec(source="library", name=n, build=ClassBuild(class_name=n)) for n in limits]
+    for result in evaluated(specs, "vision", tmp_path, tier=Tier.FAKE):
+        parameters, ops = limits[result.request.model.name]
+        # At its first call, Transformers installs hooks for outputs behind a lock.
+        assert result.status is Status.GRAPH_BREAK, result.detail
+        assert (result.parameters or parameters) < parameters
+        assert (result.ops or ops) < ops

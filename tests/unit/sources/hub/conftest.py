@@ -20,9 +20,6 @@ from compilewatch.sources.hub.repositories import HubSource
 NAME = "org/model"
 COMMIT = "0123456789" * 4
 
-Files = Mapping[str, Any]
-"""Names of files -> their content (JSON, text), None for weights and the like."""
-
 Read = Callable[..., tuple[ModelSpec, ...]]
 
 
@@ -30,13 +27,13 @@ Read = Callable[..., tuple[ModelSpec, ...]]
 def read(tmp_path: Path, miniature: Path) -> Read:
     """Write a repository and its list, and return what the source makes of them.
 
-    `base` are the files of the model or the pipeline that an adapter is for; further arguments are
-    what the list says.
+    `files` are names -> content (JSON, text), None for weights and the like; `base` are those of
+    the model or pipeline that an adapter is for. Further arguments are what the list says.
     """
 
     def run(
-        files: Files,
-        base: Files | None = None,
+        files: Mapping[str, Any],
+        base: Mapping[str, Any] | None = None,
         *,
         name: str = NAME,
         trusted: bool = False,
@@ -44,22 +41,20 @@ def read(tmp_path: Path, miniature: Path) -> Read:
     ) -> tuple[ModelSpec, ...]:
         folder = tmp_path / "configs" / "org--model"
         shutil.rmtree(folder, ignore_errors=True)
-        texts = {
-            file: content if isinstance(content, str) else json.dumps(content)
-            for file, content in files.items()
-            if content is not None
-        }
-        main = None
-        if "problem" not in more and texts:
+
+        def fetch(served: Mapping[str, Any], into: Path) -> str | None:
+            known = {n: content for n, content in served.items() if content is not None}
+            texts = {n: c if isinstance(c, str) else json.dumps(c) for n, c in known.items()}
             try:
-                main = fetch_configurations(files, texts.__getitem__, folder)
+                return fetch_configurations(served, texts.__getitem__, into) if texts else None
             except ConfigError:  # the file is stored all the same, as a damaged one is
-                main = "config.json"
-                folder.mkdir(parents=True)
-                (folder / main).write_text(texts[main])
+                into.mkdir(parents=True)
+                (into / "config.json").write_text(texts["config.json"])
+                return "config.json"
+
+        main = fetch(files, folder) if "problem" not in more else None
         if base is not None:
-            of_base = {file: json.dumps(content) for file, content in base.items()}
-            index = fetch_configurations(of_base, of_base.__getitem__, folder / "base")
+            index = fetch(base, folder / "base")
             main = main or f"base/{index}"
         listed = PulledModel(
             repository=name,
@@ -69,15 +64,12 @@ def read(tmp_path: Path, miniature: Path) -> Read:
             downloads=7,
             **more,
         )
-        path = tmp_path / "models.toml"
-        query = PulledQuery(top=1)
-        write_pulled(path, PulledList(endpoint="e", pulled_at="t", query=query, model=[listed]))
+        pulled = PulledList(endpoint="e", pulled_at="t", query=PulledQuery(top=1), model=[listed])
+        write_pulled(tmp_path / "models.toml", pulled)
         reviewed = tmp_path / "remote_code.toml"
-        if trusted:
-            reviewed.write_text(
-                f'[[allow]]\nrepository = "{NAME}"\nrevision = "{COMMIT}"\n'
-                'reason = "reviewed"\ndate = "2026-01-01"\n'
-            )
+        line = f'repository = "{NAME}"\nrevision = "{COMMIT}"\nreason = "r"\ndate = "d"\n'
+        reviewed.write_text(f"[[allow]]\n{line}" if trusted else "")
+        path = tmp_path / "models.toml"
         return HubSource(path=path, transformers=miniature, remote_code=reviewed).models()
 
     return run

@@ -40,7 +40,6 @@ def _load(tmp_path: Path, text: str) -> Overrides:
 )
 def test_scopes_narrow_whom_a_line_is_for(tmp_path: Path, scope: str, applies: bool) -> None:
     overrides = _load(tmp_path, HEAD + scope + "\n")
-
     scope_asked = ("XyzModel", "xyz", Tier.REAL, Depth.REDUCED, Mode.TRAIN)
     assert bool(overrides.matching(*scope_asked)) is applies
 
@@ -62,39 +61,30 @@ def test_scopes_narrow_whom_a_line_is_for(tmp_path: Path, scope: str, applies: b
 def test_a_malformed_file_is_rejected_in_one_line(tmp_path: Path, text: str, named: str) -> None:
     with pytest.raises(ConfigError) as caught:
         _load(tmp_path, text)
-
     message = str(caught.value)
     assert "config.toml" in message
     assert named in message
     assert "\n" not in message
 
 
-def test_files_are_joined_in_order_of_their_names(tmp_path: Path) -> None:
+def test_files_are_joined_in_order_of_their_names_and_read_again_if_one_changed(
+    tmp_path: Path,
+) -> None:
     for name in ("b", "a"):
         (tmp_path / f"{name}.toml").write_text(HEAD.replace("why", name) + 'classes = ["X"]\n')
-
-    assert [o.reason for o in load_overrides(tmp_path).override] == ["a", "b"]
-
-
-def test_a_folder_is_read_again_if_a_file_changed(tmp_path: Path) -> None:
-    first = _load(tmp_path, HEAD + 'classes = ["X"]\n')
+    first = load_overrides(tmp_path)
+    assert [line.reason for line in first.override] == ["a", "b"]
     assert load_overrides(tmp_path) is first
-
-    (changed,) = _load(tmp_path, HEAD.replace("why", "because") + 'classes = ["X"]\n').override
-    assert changed.reason == "because"
-
-
-def test_no_folder_means_no_overrides_and_a_missing_one_is_an_error(tmp_path: Path) -> None:
-    assert load_overrides().override == ()
-    with pytest.raises(ConfigError, match="no such folder"):
-        load_overrides(tmp_path / "missing")
+    (tmp_path / "b.toml").write_text(HEAD.replace("why", "because") + 'classes = ["X"]\n')
+    assert [line.reason for line in load_overrides(tmp_path).override] == ["a", "because"]
 
 
 def test_a_request_uses_the_shipped_ones_and_then_those_of_its_project(tmp_path: Path) -> None:
-    asked = factories.request("XyzModel")
-    shipped = overrides_of(asked).override
+    assert load_overrides().override == ()
+    with pytest.raises(ConfigError, match="no such folder"):
+        load_overrides(tmp_path / "missing")
+    shipped = overrides_of(factories.request("XyzModel")).override
     assert shipped == load_overrides(data.OVERRIDES).override != ()
-
     (own,) = _load(tmp_path, HEAD + 'classes = ["XyzModel"]\n').override
     asked = factories.request("XyzModel", overrides_dir=str(tmp_path))
     assert overrides_of(asked).override == (*shipped, own)

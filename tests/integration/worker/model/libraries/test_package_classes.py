@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,29 +13,13 @@ from compilewatch.records import ModelSpec, Status
 from compilewatch.sources.transformers import Resolver, read_library
 from tests.integration.worker.model.conftest import evaluated
 
-BOLT = {
-    "model_type": "t5",
-    "architectures": ["ChronosBoltModelForForecasting"],
-    "d_model": 64,
-    "d_ff": 128,
-    "d_kv": 16,
-    "num_heads": 4,
-    "num_layers": 4,
-    "num_decoder_layers": 4,
-    "vocab_size": 2,
-    "reg_token_id": 1,
-    "pad_token_id": 0,
-    "decoder_start_token_id": 0,
-    "feed_forward_proj": "relu",
-    "chronos_config": {
-        "context_length": 512,
-        "input_patch_size": 16,
-        "input_patch_stride": 16,
-        "prediction_length": 64,
-        "quantiles": [0.1, 0.5, 0.9],
-        "use_reg_token": True,
-    },
-}
+CHRONOS: dict[str, Any] = {"context_length": 512, "input_patch_size": 16, "input_patch_stride": 16}
+CHRONOS |= {"prediction_length": 64, "quantiles": [0.1, 0.5, 0.9], "use_reg_token": True}
+BOLT: dict[str, Any] = {"model_type": "t5", "architectures": ["ChronosBoltModelForForecasting"]}
+BOLT |= {"d_model": 64, "d_ff": 128, "d_kv": 16, "num_heads": 4, "num_layers": 4}
+BOLT |= {"num_decoder_layers": 4, "vocab_size": 2, "feed_forward_proj": "relu"}
+BOLT |= {"reg_token_id": 1, "pad_token_id": 0, "decoder_start_token_id": 0}
+BOLT |= {"chronos_config": CHRONOS}
 
 
 # Only the package itself shows that its class is built from Transformers' configuration.
