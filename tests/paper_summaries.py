@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from compilewatch.extras.papers.records import (
     FindingClass,
-    PaperFinding,
     PaperSummary,
     PipelineStage,
     StageOutcome,
     StageResult,
+    finding_of,
 )
 from compilewatch.extras.papers.store import PaperStore, summarise_paper
 from tests import papers
@@ -28,17 +31,14 @@ FULL = {
 
 def summary(number: int, numbers: Mapping[str, float], *, unfaithful: bool = False) -> PaperSummary:
     """A paper that was executed, with numbers of its execution."""
-    paper, version = f"paper {number}", f"{number:064}"
+    before_code = (PipelineStage.FIND, PipelineStage.READ, PipelineStage.PLAN)
     journal = [
         StageResult(
-            paper=paper,
+            paper=f"paper {number}",
             stage=stage,
             key=f"{stage} {number}",
-            outcome=StageOutcome.PASSED,
             at=f"2026-11-22T10:{number % 60:02}:00.000000000Z",
-            generation=version
-            if stage not in (PipelineStage.FIND, PipelineStage.READ, PipelineStage.PLAN)
-            else None,
+            generation=None if stage in before_code else f"{number:064}",
             numbers=dict(numbers) if stage is PipelineStage.EXECUTE else {},
             labels={"dynamo": "pass", "export": "error"} if stage is PipelineStage.SWEEP else {},
             scripted=number % 2 == 0,
@@ -46,21 +46,12 @@ def summary(number: int, numbers: Mapping[str, float], *, unfaithful: bool = Fal
         for stage in PipelineStage
     ]
     if unfaithful:
+        (faithful,) = (one for one in journal if one.stage is PipelineStage.FAITHFUL)
+        stock = finding_of(FindingClass.UNFAITHFUL, PipelineStage.FAITHFUL, "stock")
+        failed = {"outcome": StageOutcome.FAILED, "findings": (stock,)}
+        at = "2026-11-22T11:00:00.000000000Z"
         journal.append(
-            StageResult(
-                paper=paper,
-                stage=PipelineStage.FAITHFUL,
-                key=f"unfaithful {number}",
-                outcome=StageOutcome.FAILED,
-                at="2026-11-22T11:00:00.000000000Z",
-                generation=version,
-                findings=(
-                    PaperFinding(
-                        kind=FindingClass.UNFAITHFUL, stage=PipelineStage.FAITHFUL, evidence="stock"
-                    ),
-                ),
-                scripted=number % 2 == 0,
-            )
+            msgspec.structs.replace(faithful, key=f"unfaithful {number}", at=at, **failed)
         )
     return summarise_paper(journal, ())
 
@@ -73,14 +64,6 @@ def store_code(outputs: Path) -> None:
         folder.write(PipelineStage.GENERATE, version.source.encode(), ".py"),
         folder.write_record(PipelineStage.GENERATE, version),
     )
-    folder.append(
-        StageResult(
-            paper=version.paper,
-            stage=PipelineStage.GENERATE,
-            key="k",
-            outcome=StageOutcome.PASSED,
-            at="2026-01-02T03:04:05.000000000Z",
-            generation=version.id,
-            files=files,
-        )
-    )
+    of_version: dict[str, Any] = {"paper": version.paper, "generation": version.id, "key": "k"}
+    at = "2026-01-02T03:04:05.000000000Z"
+    folder.append(StageResult(stage=PipelineStage.GENERATE, at=at, files=files, **of_version))

@@ -4,38 +4,38 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from urllib.parse import unquote
 
 import msgspec
 
 from compilewatch.config import PapersSettings
 from compilewatch.extras.executor.sandbox.policy import SandboxEnding, SandboxLimits, SandboxResult
-from compilewatch.extras.papers import PaperQuery, Prompt, Reply
-from compilewatch.extras.papers.calls import Budget, Caller, ModelPrice, load_rules
+from compilewatch.extras.papers import Prompt
+from compilewatch.extras.papers.calls import Caller, ModelPrice, load_rules
 from compilewatch.extras.papers.execution import SandboxRunner
 from compilewatch.extras.papers.libraries import FolderLibrary
 from compilewatch.extras.papers.pipeline import Observer, Pipeline
 from compilewatch.extras.papers.providers import BedrockProvider, ScriptedProvider
-from compilewatch.extras.papers.records import CodeVersion, Paper, PipelineStage, StageResult
+from compilewatch.extras.papers.records import (
+    CodeVersion,
+    ModelCall,
+    Paper,
+    PipelineStage,
+    StageResult,
+)
 from compilewatch.extras.papers.store import PaperFolder, PaperStore
 from tests.serving import serving
 
 INPUTS = Path(__file__).parents[1] / "inputs" / "papers"
 REPLIES = INPUTS / "replies"
-PRICE = ModelPrice(
-    model="tested",
-    input_usd=3.0,
-    output_usd=15.0,
-    date=datetime.date(2026, 1, 1),
-    source="a test",
-)
+DAY = datetime.date(2026, 1, 1)
+PRICE = ModelPrice(model="tested", input_usd=3.0, output_usd=15.0, date=DAY, source="a test")
 
 
 def version(source: str = "", paper: str = "planted", **fields: Any) -> CodeVersion:
@@ -58,13 +58,10 @@ class FakeRunner(SandboxRunner):
     def run(self, files: Mapping[str, str | bytes], limits: SandboxLimits) -> SandboxResult:
         self.runs += 1
         formulas = msgspec.json.decode(files["request.json"]).get("formulas", ())
-        state = {
-            "phase": "done",
-            "parameters": 7,
-            "checks": [{"claim": claim, "ok": True} for claim in formulas],
-        }
-        files_returned = {"result.json": msgspec.json.encode(state)}
-        return SandboxResult(ending=SandboxEnding.EXITED, exit_code=0, files=files_returned)
+        checks = [{"claim": claim, "ok": True} for claim in formulas]
+        state = msgspec.json.encode({"phase": "done", "parameters": 7, "checks": checks})
+        returned = {"result.json": state}
+        return SandboxResult(ending=SandboxEnding.EXITED, exit_code=0, files=returned)
 
 
 class FakeChecker:
@@ -81,14 +78,6 @@ class FakeChecker:
         return StageResult(stage=self.stage, detail="passed", numbers={"training_loss": 1.0})
 
 
-def write_papers(folder: Path, count: int) -> None:
-    """Papers of some hundred characters each, which differ."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for number in range(count):
-        text = f"# Gates of kind {number}\n\n" + f"A gate of kind {number} weighs a branch. " * 12
-        (folder / f"paper-{number:02}.md").write_text(text)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Fault:
     """An error response; without a status, the connection ends after `seconds` and without one."""
@@ -99,11 +88,13 @@ class Fault:
     seconds: float = 0.0
 
 
-Response = Reply | Fault
+Response = ModelCall | Fault
 NO_MODEL = Fault(status=404, code="ResourceNotFoundException", message="no such model")
 
 
-def reply(role: str, number: int = 0, paper: str = "gated-residual", tokens: int = 500) -> Reply:
+def reply(
+    role: str, number: int = 0, paper: str = "gated-residual", tokens: int = 500
+) -> ModelCall:
     """A prepared reply of one of the shipped papers."""
     labels = {"paper": paper, "role": role, "number": str(number)}
     prompt = Prompt(system="", text="", schema={}, schema_name=role, max_tokens=1, labels=labels)
@@ -117,15 +108,11 @@ def respond(body: dict[str, Any]) -> Response:
     return reply(labels["role"], int(labels["number"]))
 
 
-def _body_of(reply: Reply) -> dict[str, Any]:
+def _body_of(reply: ModelCall) -> dict[str, Any]:
     return {
-        "output": {"message": {"role": "assistant", "content": [{"text": reply.text}]}},
+        "output": {"message": {"role": "assistant", "content": [{"text": reply.reply}]}},
         "stopReason": reply.stop_reason,
-        "usage": {
-            "inputTokens": reply.input_tokens,
-            "outputTokens": reply.output_tokens,
-            "totalTokens": reply.input_tokens + reply.output_tokens,
-        },
+        "usage": {"inputTokens": reply.input_tokens, "outputTokens": reply.output_tokens},
         "metrics": {"latencyMs": 1},
     }
 
@@ -148,7 +135,7 @@ def served(
             body = msgspec.json.decode(self.rfile.read(int(self.headers["Content-Length"])))
             requests.append(body)
             response = respond(body)
-            if isinstance(response, Reply):
+            if isinstance(response, ModelCall):
                 self.reply(200, _body_of(response))
             elif response.status:
                 self.reply(response.status, {"message": response.message}, response.code)
@@ -178,32 +165,25 @@ def served(
             del format, args
 
     with serving(Handler) as url:
-        provider = BedrockProvider(
-            model,
-            region="us-east-1",
-            endpoint_url=url,
-            credentials=("a", "b"),
-            read_timeout_seconds=read_timeout,
-        )
+        access: dict[str, Any] = {"region": "us-east-1", "credentials": ("a", "b")}
+        provider = BedrockProvider(model, endpoint_url=url, read_timeout=read_timeout, **access)
         yield requests, provider
         provider.close()
 
 
-def library(folder: Path, cache: Path) -> FolderLibrary:
-    return FolderLibrary(PapersSettings(folder=str(folder)), cache=cache)
-
-
 def papers_of(folder: Path, cache: Path, count: int) -> tuple[Paper, ...]:
-    return library(folder, cache).find(PaperQuery(max_papers=count))
+    library = FolderLibrary(PapersSettings(folder=str(folder)), cache=cache)
+    return library.find("", count)
 
 
 def some_papers(tmp_path: Path, count: int) -> tuple[Paper, ...]:
-    """So many papers in the folder `papers`, as a library finds them."""
-    write_papers(tmp_path / "papers", count)
-    return papers_of(tmp_path / "papers", tmp_path, count)
-
-
-_RUNS = itertools.count()
+    """So many papers of some hundred characters each, which differ, as a library finds them."""
+    folder = tmp_path / "papers"
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(count):
+        text = f"# Gates of kind {number}\n\n" + f"A gate of kind {number} weighs a branch. " * 12
+        (folder / f"paper-{number:02}.md").write_text(text)
+    return papers_of(folder, tmp_path, count)
 
 
 def pipeline(
@@ -211,7 +191,7 @@ def pipeline(
     provider: Any,
     papers: tuple[Paper, ...],
     *,
-    budget: Budget = Budget(),  # noqa: B008  (it is immutable)
+    limits: Mapping[str, float] = {},
     observer: Observer = lambda _: None,
     runner: Any = None,
     sweeper: Any = None,
@@ -219,23 +199,15 @@ def pipeline(
 ) -> Pipeline:
     """A pipeline whose parts that run code are fakes."""
     store = PaperStore(outputs)
-    caller = Caller(
-        ledger=store.ledger,
-        provider=provider,
-        rules=load_rules(),
-        price=PRICE,
-        budget=budget,
-        papers=frozenset(paper.id for paper in papers),
-        run=f"run {next(_RUNS)}",
-        sleep=lambda _: None,
-    )
+    ids = (paper.id for paper in papers)
+    checkers: list[Any] = [sweeper or FakeChecker(PipelineStage.SWEEP)]
+    checkers += [trainer or FakeChecker(PipelineStage.EXECUTE)]
     return Pipeline(
-        store=store,
-        library=library(outputs, outputs / "cache"),
-        caller=caller,
-        runner=runner or FakeRunner(),
-        sweeper=sweeper or cast(Any, FakeChecker(PipelineStage.SWEEP)),
-        trainer=trainer or cast(Any, FakeChecker(PipelineStage.EXECUTE)),
+        store,
+        FolderLibrary(PapersSettings(folder=str(outputs)), cache=outputs / "cache"),
+        Caller(store.ledger, provider, load_rules(), PRICE, limits, ids, sleep=lambda _: None),
+        runner or FakeRunner(),
+        *checkers,
         max_paper_tokens=10_000,
         observer=observer,
     )

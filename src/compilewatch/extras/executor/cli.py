@@ -22,6 +22,7 @@ from compilewatch.errors import (
     TrainiumUnavailableError,
     UsageError,
 )
+from compilewatch.records import digest
 
 if TYPE_CHECKING:
     from compilewatch.cli.machine import DoctorCheck
@@ -128,8 +129,8 @@ def status_verb(key: str | None, wait: bool, as_json: bool, **flags: Any) -> int
         options.print_json({"health": health, "jobs": jobs})
         return 0
     click.echo(
-        f"{client.endpoint}: {health.status}, {health.running} running, {health.queued} waiting, "
-        f"{health.concurrency} at a time."
+        f"{client.endpoint}: {health['status']}, {health['running']} running, "
+        f"{health['queued']} waiting, {health['concurrency']} at a time."
     )
     for state in jobs:
         click.echo(line_of(state))
@@ -149,9 +150,9 @@ def logs_verb(key: str, stderr: bool, follow: bool, as_json: bool, **flags: Any)
     if as_json:
         text = b"".join(parts).decode(errors="replace")
         options.print_json({"key": key, "stream": stream, "text": text})
-        return 0
-    for part in parts:
-        print_output(part)
+    else:
+        for part in parts:
+            print_output(part)
     return 0
 
 
@@ -211,10 +212,8 @@ def submit_verb(
     A folder is submitted with the Python files in it. Submitting the same again is the same job.
     With --wait the exit status is 1 unless the job ends as `done`.
     """
-    from compilewatch.extras.executor.protocol import request_digest
-
     request = _request(paths, flags)
-    key = key or f"job-{request_digest(request)[:24]}"
+    key = key or f"job-{digest(request)[:24]}"
     settings, client = client_of(flags)
     with contextlib.ExitStack() as stack:
         if trainium:
@@ -316,7 +315,7 @@ def serve_verb(
         raise UsageError("jobs that get a device run one at a time: use --jobs 1")
     folder = Path(own.state or (settings.cache_folder or config.cache_folder()) / "executor")
     setup = _setup(settings, devices, _profiler(folder))
-    serve(own, setup, folder, certificate=certificate, key=key, say=say)
+    serve(setup, folder, certificate=certificate, key=key, say=say)
 
 
 def _setup(
@@ -324,7 +323,7 @@ def _setup(
 ) -> Setup:
     from compilewatch.environments import Environments
     from compilewatch.extras.executor.jobs import Setup
-    from compilewatch.extras.executor.sandbox.policy import SandboxLimits
+    from compilewatch.extras.executor.sandbox.policy import SandboxLimits, SandboxSpec
 
     own = settings.executor
     chosen = Environments(settings.cache_folder).interpreter(own.environment)
@@ -334,26 +333,26 @@ def _setup(
         seconds = float(longest) if longest else own.max_seconds
     except ValueError:
         raise UsageError(f"MAX_EXECUTION_TIME: {longest!r} is not a number of seconds") from None
-    return Setup(
+    limits = SandboxLimits(
+        deadline_seconds=seconds,
+        memory_bytes=memory,
+        processes=1024,
+        open_files=4096,
+        disk_bytes=memory,
+        disk_files=1_000_000,
+        log_bytes=64 * 2**20,
+        output_bytes=256 * 2**20,
+        output_files=2000,
+    )
+    spec = SandboxSpec(
+        command=(),
         python=chosen.path,
+        variables=dict(chosen.variables),
         visible=own.visible,
         devices=devices,
-        variables=tuple(chosen.variables.items()),
-        concurrency=own.concurrency,
-        keep_days=own.keep_days,
-        ceiling=SandboxLimits(
-            deadline_seconds=seconds,
-            memory_bytes=memory,
-            processes=1024,
-            open_files=4096,
-            disk_bytes=memory,
-            disk_files=1_000_000,
-            log_bytes=64 * 2**20,
-            output_bytes=256 * 2**20,
-            output_files=2000,
-        ),
-        profiler=profiler,
+        limits=limits,
     )
+    return Setup(own, spec, profiler)
 
 
 def _profiler(state: Path) -> NeuronInspect | None:

@@ -75,14 +75,14 @@ class ExecutorClient:
         """Close the connections."""
         self._http.close()
 
-    def health(self) -> protocol.ServiceHealth:
+    def health(self) -> dict[str, Any]:
         """The service's state; verifies that it is an executor of this protocol."""
-        health = self._decoded(self._call("GET", "/health", known=False), protocol.ServiceHealth)
-        if health.service != protocol.SERVICE:
+        health = self._decoded(self._call("GET", "/health", known=False), dict[str, Any])
+        if health.get("service") != protocol.SERVICE:
             raise self._foreign()
-        if health.protocol != PROTOCOL_VERSION:
+        if (version := health.get("protocol")) != PROTOCOL_VERSION:
             raise ExecutorError(
-                f"{self.endpoint} speaks version {health.protocol} of the protocol, and this "
+                f"{self.endpoint} speaks version {version} of the protocol, and this "
                 f"compilewatch {PROTOCOL_VERSION}: install the same version on both"
             )
         self._checked = True
@@ -171,16 +171,16 @@ class ExecutorClient:
             write_atomically(folder / artifact.name, self.artifact(key, artifact))
         return tuple(folder / artifact.name for artifact in artifacts)
 
-    def drain(self) -> protocol.ServiceHealth:
+    def drain(self) -> dict[str, Any]:
         """Let the service take no more jobs. Raises ExecutorError (`code` conflict) if any is left.
 
         After it, the instance can be stopped without harm to anybody's job.
         """
-        return self._decoded(self._call("PUT", "/drain"), protocol.ServiceHealth)
+        return self._decoded(self._call("PUT", "/drain"), dict[str, Any])
 
-    def undrain(self) -> protocol.ServiceHealth:
+    def undrain(self) -> dict[str, Any]:
         """Let a service that was drained take jobs again."""
-        return self._decoded(self._call("DELETE", "/drain"), protocol.ServiceHealth)
+        return self._decoded(self._call("DELETE", "/drain"), dict[str, Any])
 
     def _state(self, method: str, key: str, body: bytes | None = None) -> protocol.JobState:
         return self._decoded(self._call(method, _path(key), body), protocol.JobState)

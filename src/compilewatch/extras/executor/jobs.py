@@ -8,18 +8,17 @@ import hashlib
 import logging
 import shutil
 import sqlite3
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
+from compilewatch.config import ExecutorSettings
 from compilewatch.errors import CompilewatchError, ExecutorError
 from compilewatch.extras.executor import sandbox
 from compilewatch.extras.executor.protocol import (
@@ -32,11 +31,10 @@ from compilewatch.extras.executor.protocol import (
     JobState,
     JobStatus,
     read_points,
-    request_digest,
 )
 from compilewatch.extras.executor.sandbox import Supervised, policy
 from compilewatch.files import lock, write_atomically
-from compilewatch.records import now
+from compilewatch.records import digest, now
 
 MOST_QUEUED = 1000
 WAIT_SECONDS = 5.0
@@ -118,11 +116,11 @@ class JobStore:
 
     def submit(self, key: str, request: JobRequest) -> tuple[JobState, bool]:
         """Store a job durably; False if it was stored before. Raises JobRejectedError."""
-        digest = request_digest(request)
+        sha256 = digest(request)
         with self._transaction() as base:
             row = base.execute("SELECT digest, value FROM jobs WHERE key = ?", (key,)).fetchone()
             if row is not None:
-                if row[0] != digest:
+                if row[0] != sha256:
                     raise JobRejectedError(
                         ErrorCode.CONFLICT, f"job {key} is another request: choose another key"
                     )
@@ -137,7 +135,7 @@ class JobStore:
             )
             base.execute(
                 "INSERT INTO jobs (key, digest, state, request, value) VALUES (?, ?, ?, ?, ?)",
-                (key, digest, state.state, *map(msgspec.json.encode, (request, state))),
+                (key, sha256, state.state, *map(msgspec.json.encode, (request, state))),
             )
             return state, True
 
@@ -279,26 +277,22 @@ PRUNE_SECONDS = 3600.0
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class NeuronInspect:
+class NeuronInspect(NamedTuple):
     """Takes Neuron profiles of jobs with `program`; their files are also put below `folder`."""
 
     program: Path
     folder: Path
 
 
-@dataclass(frozen=True, kw_only=True)
-class Setup:
-    """How jobs are run: the interpreter, what they can read, and what they can have at most."""
+class Setup(NamedTuple):
+    """How jobs are run: the settings, and what each job's sandbox is made of.
 
-    python: str = sys.executable
-    visible: tuple[str, ...] = ()
-    devices: tuple[str, ...] = ()
-    variables: tuple[tuple[str, str], ...] = ()
-    concurrency: int = 1
-    ceiling: policy.SandboxLimits = field(default_factory=policy.SandboxLimits)
+    The limits of `sandbox` are the most that a job may ask for.
+    """
+
+    own: ExecutorSettings
+    sandbox: policy.SandboxSpec
     profiler: NeuronInspect | None = None
-    keep_days: float = 30.0
 
 
 class JobRunner:
@@ -319,7 +313,7 @@ class JobRunner:
         self._prune()
         self._threads = [
             threading.Thread(target=self._work, name=f"job-{n}", daemon=True)
-            for n in range(self._setup.concurrency)
+            for n in range(self._setup.own.concurrency)
         ]
         for thread in self._threads:
             thread.start()
@@ -377,7 +371,7 @@ class JobRunner:
     def _prune(self) -> None:
         """Forget the jobs that ended too long ago."""
         self._pruned = time.monotonic()
-        before = datetime.now(UTC) - timedelta(days=self._setup.keep_days)
+        before = datetime.now(UTC) - timedelta(days=self._setup.own.keep_days)
         with contextlib.suppress(ExecutorError):  # the next job says what is wrong
             self._store.prune(before.strftime("%Y-%m-%dT%H:%M:%S"))
 
@@ -400,24 +394,23 @@ class JobRunner:
         self._settle(state, result)
 
     def _planned(self, request: JobRequest, folder: Path) -> policy.SandboxSpec:
-        setup = self._setup
+        own, profiler = self._setup.sandbox, self._setup.profiler
         script = [request.entry, *request.arguments]
-        command, visible = ["python", *script], list(setup.visible)
-        if request.profile and setup.profiler is not None:
-            program = setup.profiler.program
+        command, visible = ["python", *script], list(own.visible)
+        if request.profile and profiler is not None:
             output = f"{sandbox.OUTPUT_FOLDER}/{PROFILE}"
-            command = [str(program), "inspect", "-o", output, setup.python, *script]
+            command = [str(profiler.program), "inspect", "-o", output, own.python, *script]
             # Its libraries lie beside it, in /opt/aws/neuron.
-            in_bin = program.parent.name == "bin"
-            visible.append(str(program.parent.parent if in_bin else program))
+            bin_folder = profiler.program.parent
+            visible.append(str(bin_folder.parent if bin_folder.name == "bin" else profiler.program))
         return sandbox.planned(
             command,
             files=request.files,
             limits=request.limits,
-            variables=dict(setup.variables),
+            variables=own.variables,
             visible=visible,
-            python=setup.python,
-            devices=setup.devices,
+            python=own.python,
+            devices=own.devices,
             folder=folder,
         )
 
@@ -470,8 +463,8 @@ class JobRunner:
                 continue  # a file and a folder of one name, from code that wants to confuse us
             if profiler is not None and name.startswith(f"{PROFILE}/"):
                 write_atomically(profiler.folder / key / name, content, durable=False)
-            digest = hashlib.sha256(content).hexdigest()
-            kept.append(Artifact(name=name, size_bytes=len(content), sha256=digest))
+            sha256 = hashlib.sha256(content).hexdigest()
+            kept.append(Artifact(name=name, size_bytes=len(content), sha256=sha256))
         return tuple(kept)
 
 

@@ -1,7 +1,6 @@
 """What the executor's client and service tell each other, as JSON over HTTP (docs/executor.md)."""
 
 import contextlib
-import hashlib
 import json
 import math
 import re
@@ -9,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Annotated, Any
 
-import msgspec
 from msgspec import Meta
 
 from compilewatch.extras.executor.sandbox.policy import Name, SandboxLimits, SandboxOutcome
@@ -108,11 +106,6 @@ class JobRequest(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     title: Annotated[str, Meta(max_length=500)] = ""
 
 
-def request_digest(request: JobRequest) -> str:
-    """The SHA-256 of a request: equal requests have equal digests."""
-    return hashlib.sha256(msgspec.json.encode(request, order="deterministic")).hexdigest()
-
-
 class MetricPoint(Record, frozen=True, kw_only=True):
     """The numbers of one line that the code printed; `step` is its step or epoch, if it had one."""
 
@@ -169,28 +162,6 @@ class LogPart(Record, frozen=True, kw_only=True):
     ended: bool
 
 
-class ServiceHealth(Record, frozen=True, kw_only=True):
-    """`GET /health`, which needs no token.
-
-    `running` and `queued` count the jobs of all clients: the instance must not be stopped before
-    both are 0.
-    """
-
-    service: str
-    protocol: int
-    version: str
-    status: str
-    timestamp: str
-    running: int
-    queued: int
-    draining: bool
-    concurrency: int
-    neuron_available: bool
-    profiler_enabled: bool
-    working_dir: str
-    max_execution_time: float
-
-
 MOST_POINTS = 2_000
 MOST_NAMES = 50
 MOST_LINE_BYTES = 8192
@@ -219,11 +190,6 @@ def read_points(stdout: bytes) -> tuple[tuple[MetricPoint, ...], int]:
     return tuple(kept), left_out + len(points) - len(kept)
 
 
-def summary(points: Sequence[MetricPoint]) -> dict[str, float]:
-    """The last value of each name."""
-    return {name: value for point in points for name, value in point.values.items()}
-
-
 def _marked(lines: Sequence[bytes]) -> Iterator[MetricPoint | int]:
     """The points of `METRICS:` lines, and the number of lines and values that are left out."""
     names: set[str] = set()
@@ -235,13 +201,9 @@ def _marked(lines: Sequence[bytes]) -> Iterator[MetricPoint | int]:
         if not isinstance(numbers, dict):
             yield 1
             continue
-        step = next(
-            (s for n in ("step", "epoch") if (s := _step(numbers.get(n))) is not None), None
-        )
+        steps = [s for n in ("step", "epoch") if (s := _step(numbers.pop(n, None))) is not None]
         values = {}
         for name, value in numbers.items():
-            if name in ("step", "epoch"):
-                continue
             number = _finite(value)
             known = name in names or len(names) < MOST_NAMES
             if number is None or not known or not _NAME.fullmatch(name):
@@ -250,16 +212,14 @@ def _marked(lines: Sequence[bytes]) -> Iterator[MetricPoint | int]:
             names.add(name)
             values[name] = number
         if values:
-            yield MetricPoint(step=step, values=values)
+            yield MetricPoint(step=steps[0] if steps else None, values=values)
 
 
 def _described(lines: Sequence[bytes]) -> Iterator[MetricPoint]:
     """The points of lines that were printed for people."""
     epoch: int | None = None
     for line in lines:
-        if len(line) > MOST_LINE_BYTES:
-            continue
-        text = line.decode(errors="replace")
+        text = line.decode(errors="replace") if len(line) <= MOST_LINE_BYTES else ""
         values: dict[str, float] = {}
         if epoch_match := _EPOCH.search(text):
             epoch = int(epoch_match[1])

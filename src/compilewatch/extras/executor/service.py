@@ -22,13 +22,12 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from compilewatch import __version__
-from compilewatch.config import ExecutorSettings
 from compilewatch.errors import ExecutorError
 from compilewatch.extras.executor import jobs, protocol, sandbox
 from compilewatch.extras.executor.jobs import PROFILE
 from compilewatch.extras.executor.protocol import ErrorCode, JobRequest, JobState
 from compilewatch.extras.executor.sandbox import policy
-from compilewatch.records import Record, now
+from compilewatch.records import Record, digest, now
 
 T = TypeVar("T")
 
@@ -67,22 +66,24 @@ class Service:
     def health(self, _: Request) -> Response:
         """`GET /health`: the state of the service, without a token."""
         running, queued = self.store.counts()
+        setup = self.setup
         return _json(
-            protocol.ServiceHealth(
-                service=protocol.SERVICE,
-                protocol=protocol.PROTOCOL_VERSION,
-                version=__version__,
-                status="draining" if self.draining else "ok",
-                timestamp=now(),
-                running=running,
-                queued=queued,
-                draining=self.draining,
-                concurrency=self.setup.concurrency,
-                neuron_available=bool(self.setup.devices),
-                profiler_enabled=self.setup.profiler is not None,
-                working_dir=policy.JOB_FOLDER,
-                max_execution_time=self.setup.ceiling.deadline_seconds,
-            )
+            {
+                "service": protocol.SERVICE,
+                "protocol": protocol.PROTOCOL_VERSION,
+                "version": __version__,
+                "status": "draining" if self.draining else "ok",
+                "timestamp": now(),
+                # Of all clients: the instance must not be stopped before both are 0.
+                "running": running,
+                "queued": queued,
+                "draining": self.draining,
+                "concurrency": setup.own.concurrency,
+                "neuron_available": bool(setup.sandbox.devices),
+                "profiler_enabled": setup.profiler is not None,
+                "working_dir": policy.JOB_FOLDER,
+                "max_execution_time": setup.sandbox.limits.deadline_seconds,
+            }
         )
 
     async def submit(self, request: Request) -> Response:
@@ -94,7 +95,7 @@ class Service:
 
     def accept(self, key: str, job: JobRequest) -> tuple[JobState, bool]:
         """Store a job if the service takes it. Raises JobRejectedError."""
-        _verify(job, self.setup.ceiling)
+        _verify(job, self.setup.sandbox.limits)
         with self._accepting:
             if self.draining:
                 raise jobs.JobRejectedError(
@@ -197,7 +198,7 @@ class Service:
         )
 
     async def _executed(self, script: Execute, timeout: float | None) -> dict[str, Any]:
-        ceiling, default = self.setup.ceiling, policy.SandboxLimits()
+        ceiling, default = self.setup.sandbox.limits, policy.SandboxLimits()
         limits = {
             name: min(getattr(default, name), getattr(ceiling, name))
             for name in policy.SandboxLimits.__struct_fields__
@@ -210,7 +211,7 @@ class Service:
             title=script.paper_title or "",
             profile=True,
         )
-        key = f"execute-{protocol.request_digest(request)[:40]}"
+        key = f"execute-{digest(request)[:40]}"
         state, _ = await run_in_threadpool(self.accept, key, request)
         while not state.ended:
             await asyncio.sleep(POLL_SECONDS)
@@ -229,7 +230,9 @@ class Service:
         timed_out = state.failure is protocol.FailureCode.DEADLINE
         exit_code = result.exit_code
         stdout, stderr = (
-            self._logged(state, name, 0, self.setup.ceiling.log_bytes).decode(errors="replace")
+            self._logged(state, name, 0, self.setup.sandbox.limits.log_bytes).decode(
+                errors="replace"
+            )
             for name in (policy.STDOUT, policy.STDERR)
         )
         response: dict[str, Any] = {
@@ -242,7 +245,7 @@ class Service:
             "stderr": stderr,
             "timeout": timed_out,
             "peak_memory_mb": peak / 2**20 if peak is not None else None,
-            "detailed_metrics": protocol.summary(result.metrics),
+            "detailed_metrics": {n: v for point in result.metrics for n, v in point.values.items()},
             "profiler": {
                 "profiler_enabled": profiler is not None,
                 "profiler_output_dir": str(profiler.folder / state.key) if profiler else None,
@@ -411,7 +414,6 @@ _PR_SET_DUMPABLE = 4
 
 
 def serve(
-    own: ExecutorSettings,
     setup: jobs.Setup,
     state: Path,
     *,
@@ -422,8 +424,7 @@ def serve(
     """Serve until SIGTERM or Ctrl-C. Raises ExecutorError or SandboxError before it listens.
 
     Args:
-        own: where it listens, and its token.
-        setup: how it runs jobs.
+        setup: where it listens, its token, and how it runs jobs.
         state: the folder of its jobs.
         certificate: the file of its certificate; None: it speaks HTTP.
         key: the file of the certificate's key.
@@ -431,12 +432,13 @@ def serve(
     """
     import uvicorn
 
+    own, python = setup.own, setup.sandbox.python
     token = own.secret()
     _verify_token(own.host, token)
     for path in (certificate, key):
         if path is not None and not path.is_file():
             raise ExecutorError(f"{path} does not exist")
-    sandbox.check(setup.python, setup.visible)
+    sandbox.check(python, setup.sandbox.visible)
     # Other processes of the same user must not read this one's variables and memory.
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     os.umask(0o077)
@@ -445,7 +447,7 @@ def serve(
     store = jobs.JobStore(state, on_wait=lambda: say(waiting))
     say(
         f"The executor listens on {own.host}:{listening.getsockname()[1]} and keeps its jobs in "
-        f"{state}. It runs {setup.concurrency} at a time with {setup.python}."
+        f"{state}. It runs {own.concurrency} at a time with {python}."
     )
     try:
         config = uvicorn.Config(

@@ -1,9 +1,4 @@
-"""From a research paper to checked code: libraries of papers, language models, and checks.
-
-Each kind of plug-in is one Protocol and one table, `name -> "module:Class"`, loaded lazily.
-"""
-
-from __future__ import annotations
+"""From a research paper to checked code: libraries of papers, language models, and checks."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
@@ -11,31 +6,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from compilewatch.records import Record
 
 if TYPE_CHECKING:
-    from compilewatch.extras.papers.records import Paper
+    from compilewatch.extras.papers.records import ModelCall, Paper
 
 LIBRARIES: dict[str, str] = {
     "folder": "compilewatch.extras.papers.libraries:FolderLibrary",
     "opensearch": "compilewatch.extras.papers.libraries:OpenSearchLibrary",
 }
-
-PROVIDERS: dict[str, str] = {
-    "bedrock": "compilewatch.extras.papers.providers:BedrockProvider",
-    "scripted": "compilewatch.extras.papers.providers:ScriptedProvider",
-}
-
-
-class PaperQuery(Record, frozen=True, kw_only=True):
-    """Which papers to find. Exactly one of `paper_id`, `recent_days` and `text` or `dsl` is set.
-
-    `dsl` is a query of OpenSearch's query language. `random` draws instead of ordering.
-    """
-
-    paper_id: str = ""
-    recent_days: float | None = None
-    text: str = ""
-    dsl: dict[str, Any] | None = None
-    random: bool = False
-    max_papers: int = 1
 
 
 class PaperLibrary(Protocol):
@@ -43,11 +19,16 @@ class PaperLibrary(Protocol):
 
     name: str
 
-    def find(self, query: PaperQuery) -> tuple[Paper, ...]:
-        """Return at most `query.max_papers` papers, the best or newest first."""
+    def find(
+        self, query: str | Mapping[str, Any], most: int, *, random: bool = False
+    ) -> tuple["Paper", ...]:
+        """Return at most `most` papers, the best or newest first, or drawn at random.
+
+        `query` are words (none: all papers), or a clause of OpenSearch's query language.
+        """
         ...
 
-    def fetch(self, paper: Paper) -> bytes:
+    def fetch(self, paper: "Paper") -> bytes:
         """Return the original file of a paper: PDF, LaTeX, HTML or text."""
         ...
 
@@ -66,30 +47,6 @@ class Prompt(Record, frozen=True, kw_only=True):
     labels: dict[str, str]
 
 
-class Reply(Record, frozen=True, kw_only=True):
-    """What a model returned. `stop_reason` is Bedrock's; `end_turn` is a complete reply."""
-
-    text: str
-    stop_reason: str
-    request_id: str = ""
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cache_read_tokens: int = 0
-    cache_write_tokens: int = 0
-    latency_seconds: float | None = None
-
-
-class Availability(Record, frozen=True, kw_only=True):
-    """A model that a provider offers. `status` is `ACTIVE` or `LEGACY`; `ends` is RFC 3339."""
-
-    model: str
-    name: str
-    status: str
-    ends: str = ""
-    usable: bool = True
-    why: str = ""
-
-
 class Provider(Protocol):
     """A language model behind one wire format. `scripted` replies say nothing about a model."""
 
@@ -97,12 +54,16 @@ class Provider(Protocol):
     scripted: bool
     model: str
 
-    def converse(self, prompt: Prompt) -> Reply:
-        """Send exactly one HTTP request. Raises CallError."""
+    def converse(self, prompt: Prompt) -> "ModelCall":
+        """Send exactly one HTTP request and return what is known of its reply. Raises CallError."""
         ...
 
-    def available(self) -> tuple[Availability, ...]:
-        """The models that can be used. Raises CallError."""
+    def available(self) -> tuple[dict[str, Any], ...]:
+        """The models that can be used, with the life cycle of each. Raises CallError.
+
+        `status` is `ACTIVE` or `LEGACY`, and `ends` RFC 3339 or empty; `why` says what is wrong
+        with one that is not `usable`.
+        """
         ...
 
     def close(self) -> None: ...

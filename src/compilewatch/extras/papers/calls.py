@@ -9,8 +9,7 @@ that a process that is killed loses nothing that was paid for and repeats no fin
 import datetime
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -19,9 +18,9 @@ from msgspec import Meta
 
 from compilewatch import data
 from compilewatch.errors import ProviderError, UsageError
-from compilewatch.extras.papers import CallError, Prompt, Provider, Reply
+from compilewatch.extras.papers import CallError, Prompt, Provider
 from compilewatch.extras.papers.checks import OPERATIONS
-from compilewatch.extras.papers.libraries import estimate_tokens, without_binary
+from compilewatch.extras.papers.libraries import PaperText, estimate_tokens, without_binary
 from compilewatch.extras.papers.records import (
     Binding,
     CallState,
@@ -32,7 +31,6 @@ from compilewatch.extras.papers.records import (
     Paper,
     PaperFinding,
     PaperPlan,
-    PaperText,
     PipelineStage,
     Review,
 )
@@ -370,7 +368,7 @@ class ModelPrice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     date: datetime.date
     source: Annotated[str, Meta(min_length=1)]
 
-    def cost(self, reply: Reply) -> float:
+    def cost(self, reply: ModelCall) -> float:
         """US dollars for a reply."""
         return (
             reply.input_tokens * self.input_usd
@@ -412,46 +410,46 @@ OVERHEAD_TOKENS = 1_000
 """Tokens of a request beside its texts: the schema, and what the service adds."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Budget:
-    """What the papers of a run may use, with what they used in earlier runs. None: no limit.
+LIMITS = ("max_usd", "max_tokens", "max_usd_per_paper", "max_tokens_per_paper")
+"""What the papers of a run may use, together or each, with what they used in earlier runs."""
 
-    `max_usd_per_paper` and `max_tokens_per_paper` limit each paper, the others all of them.
-    """
-
-    max_usd: float | None = None
-    max_tokens: int | None = None
-    max_usd_per_paper: float | None = None
-    max_tokens_per_paper: int | None = None
-    max_repairs: int = 3
+REPLIED = (
+    *("reply", "stop_reason", "request_id", "latency_seconds"),
+    *("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens"),
+)
+"""The fields of a call that a provider knows."""
 
 
-@dataclass(kw_only=True)
 class Caller:
     """Makes calls for the papers of one run; safe to use from several threads.
 
     A request is in the ledger with the most that it can use before it is sent, so that requests of
-    several papers at a time cannot exceed a budget together.
+    several papers at a time cannot exceed a limit together.
     """
 
-    ledger: Ledger
-    provider: Provider
-    rules: PaperRules
-    price: ModelPrice | None
-    budget: Budget
-    papers: frozenset[str]
-    run: str
-    sleep: Callable[[float], None] = time.sleep
-    requests: int = field(default=0, init=False)
-    _settled: threading.Condition = field(default_factory=threading.Condition, init=False)
-    _open: dict[int, ModelCall] = field(default_factory=dict, init=False)
+    def __init__(
+        self,
+        ledger: Ledger,
+        provider: Provider,
+        rules: PaperRules,
+        price: ModelPrice | None,
+        limits: Mapping[str, float | None],
+        papers: Iterable[str],
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """`limits` are named as in `LIMITS`; None: no limit.
 
-    def __post_init__(self) -> None:
-        """Raises UsageError for a limit in dollars on a model without a price."""
-        limited = (self.budget.max_usd, self.budget.max_usd_per_paper) != (None, None)
-        if limited and self.price is None:
+        Raises UsageError for a limit in dollars on a model without a price.
+        """
+        self.ledger, self.provider, self.rules, self.price = ledger, provider, rules, price
+        self.limits, self.papers = limits, frozenset(papers)
+        self.run, self.sleep = now(), sleep
+        self.requests = 0
+        self._settled = threading.Condition()
+        self._open: dict[int, ModelCall] = {}
+        if price is None and (limits.get("max_usd") or limits.get("max_usd_per_paper")):
             raise UsageError(
-                f"no price of {self.provider.model} is known, so no limit in dollars can hold: "
+                f"no price of {provider.model} is known, so no limit in dollars can hold: "
                 "add a row to inputs/papers/prices.toml"
             )
 
@@ -496,7 +494,6 @@ class Caller:
         most = self.price.most(tokens, prompt.max_tokens) if self.price else None
         # The line `started`, with the most that the request can use.
         reserved = ModelCall(
-            entry=0,
             key=key,
             state=CallState.STARTED,
             paper=prompt.labels["paper"],
@@ -520,8 +517,8 @@ class Caller:
             self.requests += 1
         try:
             reply = self.provider.converse(prompt)
-            fields: dict[str, Any] = msgspec.structs.asdict(reply)
-            fields |= {"reply": fields.pop("text"), "state": CallState.FINISHED, "at": now()}
+            fields: dict[str, Any] = {name: getattr(reply, name) for name in REPLIED}
+            fields |= {"state": CallState.FINISHED, "at": now()}
             fields["usd"] = self.price.cost(reply) if self.price else None
             return self.ledger.end(msgspec.structs.replace(entry, **fields))
         except CallError as error:
@@ -542,16 +539,14 @@ class Caller:
     def _over(
         self, reserved: ModelCall, stage: PipelineStage, *, ended_only: bool = False
     ) -> FoundError | None:
-        """Why a request could exceed a budget, with what is used by all or by ended requests."""
+        """Why a request could exceed a limit, with what is used by all or by ended requests."""
         used = [entry for entry in self.ledger.entries() if entry.paper in self.papers]
         if ended_only:
             used = [entry for entry in used if entry.entry not in self._open]
         of_paper = [entry for entry in used if entry.paper == reserved.paper]
-        budget, usd, tokens = self.budget, reserved.usd or 0.0, _tokens([reserved])
-        for most, max_tokens, entries, whose in (
-            (budget.max_usd, budget.max_tokens, used, ""),
-            (budget.max_usd_per_paper, budget.max_tokens_per_paper, of_paper, " for this paper"),
-        ):
+        usd, tokens = reserved.usd or 0.0, _tokens([reserved])
+        for each, entries, whose in (("", used, ""), ("_per_paper", of_paper, " for this paper")):
+            most, max_tokens = (self.limits.get(f"max_{unit}{each}") for unit in ("usd", "tokens"))
             sum_usd, total = sum(entry.usd or 0.0 for entry in entries), _tokens(entries)
             if most is not None and sum_usd + usd > most:
                 evidence = f"${sum_usd:.4f} of ${most:g}{whose} are used, and this may cost "

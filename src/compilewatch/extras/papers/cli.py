@@ -3,8 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,16 +16,8 @@ from compilewatch import config
 from compilewatch.api.choose import environments_for, split
 from compilewatch.cli import options
 from compilewatch.errors import CompilewatchError, SandboxError, UsageError
-from compilewatch.extras.papers import Availability, CallError, PaperLibrary, PaperQuery, Provider
-from compilewatch.extras.papers.records import (
-    CodeVersion,
-    FindingClass,
-    PaperFinding,
-    PaperSummary,
-    PipelineStage,
-    StageOutcome,
-    StageResult,
-)
+from compilewatch.extras.papers import CallError, PaperLibrary, Provider, records
+from compilewatch.extras.papers.records import PaperSummary, PipelineStage, StageOutcome
 from compilewatch.extras.papers.store import PaperStore
 from compilewatch.report.terminal import console, plain, table
 from compilewatch.report.wording import plural
@@ -41,6 +32,7 @@ VARIABLES = {
 
 _POSITIVE, _TOKENS = click.FloatRange(min=0, min_open=True), click.IntRange(min=1)
 _JOBS, _MOST_PAPERS = click.IntRange(min=1, max=64), click.IntRange(min=1, max=1000)
+_most = partial(click.option, default=1, show_default=True)
 
 selection = options.together(
     click.option("--paper-id", metavar="ID", help="One paper."),
@@ -57,13 +49,7 @@ selection = options.together(
         help="Words, or a query of OpenSearch's language as JSON.",
     ),
     click.option("--random", "draw", is_flag=True, help="Draw papers at random."),
-    click.option(
-        "--max-papers",
-        type=_MOST_PAPERS,
-        default=1,
-        show_default=True,
-        help="How many papers at most.",
-    ),
+    _most("--max-papers", type=_MOST_PAPERS, help="How many papers at most."),
     click.option("--folder", metavar="DIR", help="A folder of papers: PDF, LaTeX, HTML, text."),
 )
 """The options that select papers."""
@@ -81,36 +67,29 @@ provider_options = options.together(
 """The options that name the language model."""
 
 budget_options = options.together(
-    click.option(
-        "--max-usd",
-        type=_POSITIVE,
-        help="The most that the selected papers may cost, with what they have cost before.",
-    ),
-    click.option(
-        "--max-usd-per-paper",
-        type=_POSITIVE,
-        help="The most that each paper may cost, with what it has cost before.",
-    ),
-    click.option(
-        "--max-tokens",
-        type=_TOKENS,
-        help="The most tokens that the selected papers may use, with earlier runs.",
-    ),
-    click.option(
-        "--max-tokens-per-paper",
-        type=_TOKENS,
-        help="The most tokens that each paper may use, with earlier runs.",
-    ),
+    *(
+        click.option(f"--{name}", type=kind, help=f"The most {text}.")
+        for name, kind, text in (
+            (
+                "max-usd",
+                _POSITIVE,
+                "that the selected papers may cost, with what they have cost before",
+            ),
+            (
+                "max-usd-per-paper",
+                _POSITIVE,
+                "that each paper may cost, with what it has cost before",
+            ),
+            ("max-tokens", _TOKENS, "tokens that the selected papers may use, with earlier runs"),
+            ("max-tokens-per-paper", _TOKENS, "tokens that each paper may use, with earlier runs"),
+        )
+    )
 )
 """The limits of what may be paid, which hold before each request."""
 
 run_options = options.together(
-    click.option(
-        "--jobs",
-        type=_JOBS,
-        default=1,
-        show_default=True,
-        help="How many papers at a time; each may take the memory of a model.",
+    _most(
+        "--jobs", type=_JOBS, help="How many papers at a time; each may take the memory of a model."
     ),
     options.output,
     options.as_json,
@@ -141,8 +120,15 @@ def settings_of(flags: dict[str, Any]) -> config.Settings:
     )
 
 
-def query_of(flags: dict[str, Any], *, required: bool = True) -> PaperQuery:
-    """The query that the options describe, which are taken out of `flags`. Raises UsageError."""
+def find(
+    settings: config.Settings, flags: dict[str, Any], *, required: bool = True
+) -> tuple[PaperLibrary, tuple[records.Paper, ...]]:
+    """The library and the papers that the options select, which are taken out of `flags`.
+
+    Raises UsageError.
+    """
+    from compilewatch.extras.papers.libraries import open_library
+
     names = ("paper_id", "recent_days", "text", "draw", "max_papers")
     paper_id, recent_days, text, draw, max_papers = map(flags.pop, names)
     selections = sum(value is not None for value in (paper_id, recent_days, text))
@@ -150,33 +136,32 @@ def query_of(flags: dict[str, Any], *, required: bool = True) -> PaperQuery:
         raise UsageError("use one of --paper-id, --recent-days and --query")
     if required and not selections and not draw:
         raise UsageError("select papers with --paper-id, --recent-days, --query or --random")
-    dsl = None
+    query: Any = text or ""
     if text is not None and text.lstrip().startswith(("{", "[")):
         try:
-            dsl = msgspec.json.decode(text)
+            query = msgspec.json.decode(text)
         except msgspec.DecodeError as error:
             raise UsageError(f"--query is not valid JSON: {error}") from None
-        if not isinstance(dsl, dict):
+        if not isinstance(query, dict):
             raise UsageError("--query must be a JSON object, such as '{\"match_all\": {}}'")
-        if set(dsl) == {"query"}:  # a complete request body
-            dsl = dsl["query"]
-    if text is not None and not text.strip():
+        if set(query) == {"query"}:  # a complete request body
+            query = query["query"]
+    elif text is not None and not text.strip():
         raise UsageError("--query is empty: give words or a query as JSON")
-    return PaperQuery(
-        paper_id=paper_id or "",
-        recent_days=recent_days,
-        text="" if dsl is not None else text or "",
-        dsl=dsl,
-        random=draw,
-        max_papers=max_papers,
-    )
+    elif paper_id:
+        query = {"ids": {"values": [paper_id]}}
+    elif recent_days is not None:
+        query = {"range": {"ingested_at": {"gte": f"now-{round(recent_days * 1440)}m"}}}
+    library = open_library(settings.papers, cache=settings.cache_folder or config.cache_folder())
+    return library, library.find(query, max_papers, random=draw)
 
 
-def library_of(settings: config.Settings) -> PaperLibrary:
-    from compilewatch.extras.papers.libraries import open_library
-
-    own = settings.papers
-    return open_library(own, cache=settings.cache_folder or config.cache_folder())
+def report(as_json: bool, value: Any, show: Callable[[], None]) -> None:
+    """Print a value as JSON, or show it to people."""
+    if as_json:
+        options.print_json(value)
+    else:
+        show()
 
 
 def provider_of(papers: config.PapersSettings, *, required: bool = True) -> Provider:
@@ -199,41 +184,30 @@ def provider_of(papers: config.PapersSettings, *, required: bool = True) -> Prov
 
 
 def process(
-    settings: config.Settings, query: PaperQuery, flags: dict[str, Any], *, as_json: bool
+    settings: config.Settings, flags: dict[str, Any], *, as_json: bool
 ) -> tuple[PaperSummary, ...]:
     """Find papers, process them and print what became of them. Raises UsageError.
 
-    `flags` are the limits of the budget and other arguments of `run_papers`.
+    `flags` select papers, and are the limits and other arguments of `run_papers`.
     """
-    from compilewatch.extras.papers.calls import Budget
+    from compilewatch.extras.papers.calls import LIMITS
     from compilewatch.extras.papers.pipeline import run_papers
 
-    papers = settings.papers
-    named = [field.name for field in fields(Budget) if field.name in flags]
-    limits = {name: flags.pop(name) for name in named}
-    budget = Budget(**limits, max_repairs=papers.max_repairs)
-    library = library_of(settings)
-    selected = library.find(query)
+    limits = {name: flags.pop(name) for name in LIMITS}
+    library, selected = find(settings, flags)
     if not selected:
         raise UsageError("no paper is selected; `compilewatch papers find` shows what there is")
     store = PaperStore(Path(settings.output_dir))
     names = {paper.id for paper in selected}
     earlier = sum(entry.paper in names for entry in store.ledger.entries())
+    provider, say = provider_of(settings.papers), partial(click.echo, err=True)
+    lines = StageLines(quiet=as_json)
     summaries = run_papers(
-        settings,
-        library,
-        provider_of(papers),
-        selected,
-        budget,
-        observer=StageLines(quiet=as_json),
-        say=partial(click.echo, err=True),
-        **flags,
+        settings, library, provider, selected, limits, observer=lines, say=say, **flags
     )
-    if as_json:
-        options.print_json(summaries)
-    else:
-        print_summaries(summaries, store, earlier=earlier)
-    if all(one.findings and one.findings[0].kind is FindingClass.UNREADABLE for one in summaries):
+    report(as_json, summaries, lambda: print_summaries(summaries, store, earlier=earlier))
+    unreadable = records.FindingClass.UNREADABLE
+    if all(one.findings and one.findings[0].kind is unreadable for one in summaries):
         raise UsageError(f"no selected paper can be read: {summaries[0].findings[0].evidence}")
     return summaries
 
@@ -247,8 +221,7 @@ def find_verb(*, as_json: bool, **flags: Any) -> int:
     Without OPENSEARCH_ENDPOINT, papers are searched in the folder inputs/papers/library. The exit
     status is 3 if no paper is found.
     """
-    settings = settings_of(flags)
-    papers = library_of(settings).find(query_of(flags, required=False))
+    _, papers = find(settings_of(flags), flags, required=False)
     if as_json:
         options.print_json(papers)
     elif papers:
@@ -271,9 +244,8 @@ def generate_verb(*, as_json: bool, **flags: Any) -> int:
     The exit status is 1 if there is no code for a paper.
     """
     settings = settings_of(flags)
-    query = query_of(flags)
     flags["until"] = PipelineStage.GENERATE
-    summaries = process(settings, query, flags, as_json=as_json)
+    summaries = process(settings, flags, as_json=as_json)
     return int(any(one.generation is None for one in summaries))
 
 
@@ -319,13 +291,10 @@ def run_verb(*, targets: str | None, as_json: bool, **flags: Any) -> int:
     wrong with a paper's code, and 3 if a stage was not run.
     """
     settings = settings_of(flags)
-    query = query_of(flags)
-    names = tuple(split(targets) or ("dynamo", "export"))
-    environment = settings.papers.environment
-    named = (environment,) if environment else ()
-    flags |= {"targets": names, "named": named}
+    flags["targets"] = names = tuple(split(targets) or ("dynamo", "export"))
+    named = tuple(filter(None, [settings.papers.environment]))
     flags["environments"] = named or environments_for(names, settings)
-    return exit_status(process(settings, query, flags, as_json=as_json))
+    return exit_status(process(settings, flags, as_json=as_json))
 
 
 @click.command("check")
@@ -340,10 +309,7 @@ def check_verb(*, paper: str, output_dir: str | None, as_json: bool) -> int:
     store = store_of(output_dir)
     folder = store.known(paper).path
     summary = store.summary(paper)
-    if as_json:
-        options.print_json(summary)
-    else:
-        print_check(summary, folder)
+    report(as_json, summary, lambda: print_check(summary, folder))
     return exit_status((summary,))
 
 
@@ -353,10 +319,8 @@ def check_verb(*, paper: str, output_dir: str | None, as_json: bool) -> int:
 def list_verb(*, output_dir: str | None, as_json: bool) -> int:
     """List the stored papers with what became of them and what they cost."""
     store = store_of(output_dir)
-    if as_json:
-        options.print_json(store.summaries())
-    else:
-        print_summaries(store.summaries(), store)
+    summaries = store.summaries()
+    report(as_json, summaries, lambda: print_summaries(summaries, store))
     return 0
 
 
@@ -368,11 +332,8 @@ def list_verb(*, output_dir: str | None, as_json: bool) -> int:
 def show_verb(*, paper: str, number: int | None, output_dir: str | None, as_json: bool) -> int:
     """Print the code of a paper, with the findings about it and its provenance."""
     folder = store_of(output_dir).known(paper)
-    generation, _ = folder.version(number)
-    if as_json:
-        options.print_json(generation)
-    else:
-        print_generation(generation, folder.findings(generation))
+    version, _ = folder.version(number)
+    report(as_json, version, lambda: print_version(version, folder.findings(version)))
     return 0
 
 
@@ -412,12 +373,9 @@ def preflight_verb(*, as_json: bool, **flags: Any) -> int:
     With BEDROCK_MODEL_ID or --model, only that model is looked up; nothing is paid. The exit status
     is 1 if something is missing.
     """
-    report = preflight(settings_of(flags).papers)
-    if as_json:
-        options.print_json(report)
-    else:
-        print_preflight(report)
-    return 1 if report["model_problem"] or report["sandbox_problem"] else 0
+    needs = preflight(settings_of(flags).papers)
+    report(as_json, needs, lambda: print_preflight(needs))
+    return 1 if needs["model_problem"] or needs["sandbox_problem"] else 0
 
 
 def preflight(papers: config.PapersSettings) -> dict[str, Any]:
@@ -428,15 +386,15 @@ def preflight(papers: config.PapersSettings) -> dict[str, Any]:
     from compilewatch.extras.papers.calls import load_rules, price_of
     from compilewatch.extras.papers.execution import SandboxRunner
 
-    models: tuple[Availability, ...] = ()
+    models: tuple[dict[str, Any], ...] = ()
     model, problem, sandbox_problem = papers.model, "", ""
     try:
         provider = provider_of(papers, required=False)
         model, models = provider.model, provider.available()
         if not model:
             problem = "no model is chosen: set BEDROCK_MODEL_ID to one of these"
-        elif models and not models[0].usable:
-            problem = models[0].why
+        elif models and not models[0]["usable"]:
+            problem = models[0]["why"]
     except (CallError, CompilewatchError) as error:
         problem = str(error)
     row = price_of(Path(papers.prices_file), model) if model else None
@@ -476,7 +434,7 @@ class StageLines:
         self._since: dict[str, float] = {}
         self._lock = threading.Lock()
 
-    def __call__(self, result: StageResult) -> None:
+    def __call__(self, result: records.StageResult) -> None:
         with self._lock:
             now = time.monotonic()
             seconds = now - self._since.get(result.paper, now)
@@ -488,7 +446,7 @@ class StageLines:
                 )
 
 
-def _stage_line(before: str, result: StageResult, after: str) -> Text:
+def _stage_line(before: str, result: records.StageResult, after: str) -> Text:
     outcome = result.outcome.value.replace("_", " ")
     return Text.assemble(
         plain(f"{before}{result.stage:9} "),
@@ -517,8 +475,8 @@ def print_summaries(
         rows.append((one.paper, state, of, str(one.repairs), _usd(one), _wrong(one)))
     headings = ("paper", "state", "stages", "repairs", "USD", "what is wrong")
     console().print(table(headings, rows, gap=2))
-    usd = sum(one.spent.usd for one in summaries)
-    requests = sum(one.spent.requests for one in summaries)
+    usd = sum(one.spent["usd"] for one in summaries)
+    requests = sum(one.spent["requests"] for one in summaries)
     counts = f"{plural(len(summaries), 'paper')}, {plural(requests, 'request')}"
     if earlier is not None:
         counts += f" ({requests - earlier} in this run)"
@@ -528,9 +486,9 @@ def print_summaries(
 
 
 def _usd(one: PaperSummary) -> str:
-    if one.spent.unpriced:
+    if one.spent["unpriced"]:
         return "unknown"
-    return f"{one.spent.usd:.4f}{' scripted' if one.scripted else ''}"
+    return f"{one.spent['usd']:.4f}{' scripted' if one.scripted else ''}"
 
 
 def _wrong(one: PaperSummary) -> str:
@@ -556,43 +514,43 @@ def print_check(summary: PaperSummary, folder: Path) -> None:
     out.print(
         plain(
             f"  {summary.state}; {plural(summary.repairs, 'repair')}, "
-            f"{plural(spent.requests, 'request')}, "
-            f"{spent.input_tokens:,} + {spent.output_tokens:,} tokens, {_usd(summary)} USD; "
+            f"{plural(spent['requests'], 'request')}, "
+            f"{spent['input_tokens']:,} + {spent['output_tokens']:,} tokens, {_usd(summary)} USD; "
             f"model {summary.model or 'none'}, dataset {summary.dataset or 'none'}"
         )
     )
 
 
-def _finding(finding: PaperFinding) -> str:
+def _finding(finding: records.PaperFinding) -> str:
     line = f" (line {finding.line})" if finding.line else ""
     return f"{finding.kind}: {finding.evidence}{line}"
 
 
-def print_generation(generation: CodeVersion, findings: Sequence[PaperFinding]) -> None:
+def print_version(version: records.CodeVersion, findings: Sequence[records.PaperFinding]) -> None:
     """The code with its provenance as comments."""
-    scripted = ", scripted" if generation.scripted else ""
+    scripted = ", scripted" if version.scripted else ""
     lines = [
-        f"# {generation.paper}, version {generation.number}, {generation.id}",
-        f"# model {generation.model}{scripted}, paper {generation.paper_sha256[:12]}, "
-        f"prompt {generation.prompt_sha256[:12]}, rules {generation.rules_sha256[:12]}",
+        f"# {version.paper}, version {version.number}, {version.id}",
+        f"# model {version.model}{scripted}, paper {version.paper_sha256[:12]}, "
+        f"prompt {version.prompt_sha256[:12]}, rules {version.rules_sha256[:12]}",
         *(f"# {finding.stage}: {_finding(finding)}" for finding in findings),
-        generation.source,
+        version.source,
     ]
     console().print(plain("\n".join(lines)))
 
 
-def print_preflight(report: dict[str, Any]) -> None:
+def print_preflight(needs: dict[str, Any]) -> None:
     out = console()
-    if report["models"]:
+    if needs["models"]:
         rows = [
-            (one.model, one.name, one.status, one.ends[:10], "yes" if one.usable else one.why)
-            for one in report["models"]
+            (row["model"], row["name"], row["status"], row["ends"][:10], row["why"] or "yes")
+            for row in needs["models"]
         ]
         out.print(table(("model", "name", "status", "ends", "usable"), rows, gap=2))
-    confined = report["sandbox_problem"] or "generated code can be confined here"
-    out.print(plain(f"model:   {report['model_problem'] or report['model']}"))
-    out.print(plain(f"price:   {report['price']}"))
-    out.print(plain(f"rules:   {report['rules']}"))
+    confined = needs["sandbox_problem"] or "generated code can be confined here"
+    out.print(plain(f"model:   {needs['model_problem'] or needs['model']}"))
+    out.print(plain(f"price:   {needs['price']}"))
+    out.print(plain(f"rules:   {needs['rules']}"))
     out.print(plain(f"sandbox: {confined}"))
 
 
@@ -611,13 +569,7 @@ command = click.Group(
     is stored in outputs/papers/. Not yet tested on AWS; see docs/papers.md.
     """,
     commands=[
-        find_verb,
-        generate_verb,
-        run_verb,
-        check_verb,
-        list_verb,
-        show_verb,
-        publish_verb,
-        preflight_verb,
+        *(find_verb, generate_verb, run_verb, check_verb),
+        *(list_verb, show_verb, publish_verb, preflight_verb),
     ],
 )

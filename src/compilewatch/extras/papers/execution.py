@@ -7,11 +7,11 @@ stage is *not run*, with the reason.
 
 import contextlib
 import functools
+import math
 import secrets
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
@@ -273,7 +273,6 @@ def seconds_of(results: Iterable[StageResult]) -> float:
     return sum(result.numbers.get("execution_time_seconds", 0.0) for result in executed)
 
 
-@dataclass(kw_only=True)
 class Trainer:
     """Trains versions briefly: as a job of the executor that the settings name, such as one on a
     Trainium instance, else on the CPU in the sandbox of this machine. Safe to use from several
@@ -284,14 +283,20 @@ class Trainer:
     before each job; None: the instance is not ours to start.
     """
 
-    settings: Settings
-    limits: SandboxLimits
-    runner: SandboxRunner = field(default_factory=SandboxRunner)
-    start_instance: Callable[[], None] | None = None
-    max_seconds: float | None = None
-    used_seconds: float = 0.0
-    _reserved: float = field(default=0.0, init=False)
-    _settled: threading.Condition = field(default_factory=threading.Condition, init=False)
+    def __init__(
+        self,
+        settings: Settings,
+        limits: SandboxLimits,
+        *,
+        start_instance: Callable[[], None] | None = None,
+        max_seconds: float | None = None,
+        used_seconds: float = 0.0,
+    ) -> None:
+        self.settings, self.limits, self.start_instance = settings, limits, start_instance
+        self.max_seconds = math.inf if max_seconds is None else max_seconds
+        self.used_seconds = used_seconds
+        self._reserved = 0.0
+        self._settled = threading.Condition()
 
     @property
     def identity(self) -> str:
@@ -318,26 +323,18 @@ class Trainer:
                 self._reserved -= deadline
                 self.used_seconds += used
                 self._settled.notify_all()
-        about = {
-            "schema_version": 1,
-            "detail": result.detail,
-            "findings": result.findings,
-            "metrics": result.numbers,
-        }
-        data = msgspec.json.format(msgspec.json.encode(about), indent=2) + b"\n"
-        name = folder.write(PipelineStage.EXECUTE, data, ".json", what="execution")
+        about = {"detail": result.detail, "findings": result.findings, "metrics": result.numbers}
+        name = folder.write_record(PipelineStage.EXECUTE, about, what="execution")
         return msgspec.structs.replace(result, files=(*result.files, name))
 
     def _reserve(self, seconds: float) -> str:
         """Count the deadline of a training. Returns why it must not begin, else nothing."""
-        most = float("inf") if self.max_seconds is None else self.max_seconds
+        most = self.max_seconds
         with self._settled:
             while self.used_seconds + self._reserved + seconds > most:
                 if not self._reserved or self.used_seconds + seconds > most:
-                    return (
-                        f"{self.used_seconds:.0f} of {most:g} s of training are used, and this may "
-                        f"take {seconds:g} s"
-                    )
+                    used = f"{self.used_seconds:.0f} of {most:g} s of training are used"
+                    return f"{used}, and this may take {seconds:g} s"
                 self._settled.wait()  # a training may take less than was reserved for it
             self._reserved += seconds
             return ""
@@ -346,8 +343,9 @@ class Trainer:
         """Train a version. Raises SandboxError, ExecutorError or TrainiumError: it was not run."""
         if self.settings.executor.endpoint:
             return self._train_remotely(generation, folder)
-        self.runner.check()
-        return trained(self.runner.run(training_files(generation), self.limits))
+        runner = SandboxRunner()
+        runner.check()
+        return trained(runner.run(training_files(generation), self.limits))
 
     def _train_remotely(self, generation: CodeVersion, folder: PaperFolder) -> StageResult:
         from compilewatch.extras.executor.client import open_client
@@ -400,8 +398,7 @@ def trained(result: SandboxResult) -> StageResult:
         evidence = last_line(result.stderr)
         finding = finding_of(FindingClass.WRONG_IN_EAGER, PipelineStage.EXECUTE, evidence)
     detail = "trained on synthetic data in the sandbox of this machine (CPU)"
-    silent = "it ended with status 0 and reported no training_loss"
-    return _shown("sandbox", detail, result.stdout, finding, silent, result)
+    return _shown("sandbox", detail, "it ended with status 0", finding, result.stdout, result)
 
 
 def job_ran(state: protocol.JobState, stdout: bytes, stderr: bytes) -> StageResult:
@@ -419,22 +416,22 @@ def job_ran(state: protocol.JobState, stdout: bytes, stderr: bytes) -> StageResu
         evidence = f"{state.state}: {state.message or last_line(stderr)}"
         finding = finding_of(kind, PipelineStage.EXECUTE, evidence)
     detail = f"job {state.key}, attempt {state.attempt}, {state.state}; synthetic data"
-    silent = "the job is done and reported no training_loss"
-    return _shown("executor", detail, stdout, finding, silent, state.result)
+    return _shown("executor", detail, "the job is done", finding, stdout, state.result)
 
 
 def _shown(
     where: str,
     detail: str,
-    stdout: bytes,
+    ended: str,
     finding: PaperFinding | None,
-    silent: str,
+    stdout: bytes,
     outcome: SandboxOutcome | None,
 ) -> StageResult:
-    """What a training showed: a success without numbers is none, and `silent` says so."""
+    """What a training showed: a success without numbers is none."""
     numbers = trained_numbers(stdout)
     if finding is None and "training_loss" not in numbers:
-        finding = finding_of(FindingClass.CRASHED, PipelineStage.EXECUTE, silent)
+        evidence = f"{ended} and reported no training_loss"
+        finding = finding_of(FindingClass.CRASHED, PipelineStage.EXECUTE, evidence)
     numbers["execution_success"] = float(finding is None)
     if outcome is not None:
         numbers["execution_time_seconds"] = outcome.duration_seconds
@@ -455,12 +452,13 @@ def trained_numbers(stdout: bytes) -> dict[str, float]:
     They are claims of the code: names of what is measured from outside are left out.
     """
     points, _ = protocol.read_points(stdout)
-    last = protocol.summary(points)
-    numbers = {name: value for name, value in last.items() if name not in MEASURED}
+    numbers: dict[str, float] = {}
+    for point in points:
+        numbers |= point.values
     losses = [p.values["training_loss"] for p in points if "training_loss" in p.values]
     if losses:
         numbers |= {"initial_training_loss": losses[0], "final_training_loss": losses[-1]}
-    return numbers
+    return {name: value for name, value in numbers.items() if name not in MEASURED}
 
 
 # --- generated models as models of the core ---
@@ -558,9 +556,8 @@ def _without_result(
 ) -> records.Result:
     marks = _untrusted(ran, messages.PHASES_FILE, messages.Marks)
     phase = marks[-1][0] if marks else records.Phase.SETUP
-    lines = [line for line in ran.stderr.decode("utf-8", "replace").splitlines() if line.strip()]
     message = ran.detail or f"it ended with status {ran.exit_code}, signal {ran.signal}"
-    last = "".join(c for c in (lines or [""])[-1] if c.isprintable())[:300]
+    last = last_line(ran.stderr)[:300] if ran.stderr.strip() else ""
     return records.Result(
         request=request,
         status=_STATUSES.get(ran.ending, Status.CRASHED),
@@ -568,9 +565,7 @@ def _without_result(
         tier=tier,
         depth=records.Depth.FULL,
         detail=f"{message}, in {phase}" + (f": {last}" if last else ""),
-        error=records.ErrorRecord(
-            type=ran.ending.value, message=last or message, code=ran.ending.value
-        ),
+        error=records.ErrorRecord(type=ran.ending, message=last or message, code=ran.ending),
     )
 
 
@@ -649,17 +644,16 @@ def _why_not(last: dict[PipelineStage, StageResult]) -> str | None:
     return None
 
 
-@dataclass(kw_only=True)
 class Sweeper:
     """Evaluates a version on compile targets, each in a sandbox of its own.
 
-    Without `named` environments, each target runs in its default environment.
+    Where the settings name no environment for papers, each target runs in its default one.
     """
 
-    settings: Settings
-    targets: tuple[str, ...]
-    launcher: SandboxLauncher
-    named: tuple[str, ...] = ()
+    def __init__(
+        self, settings: Settings, targets: tuple[str, ...], launcher: SandboxLauncher
+    ) -> None:
+        self.settings, self.targets, self.launcher = settings, targets, launcher
 
     @property
     def identity(self) -> str:
@@ -674,18 +668,16 @@ class Sweeper:
         file = _file_of(generation, folder)
         try:
             known = self.launcher.environments()
-            placed = place(targets_of(self.targets, [records.Mode.EVAL], None), self.named, known)
-            options = options_of(self.settings)
-            planned = plan([generated_spec(generation, file)], placed, options, known)
-            results = [
-                *planned.skipped,
-                *(done.result for done in self.launcher.run(planned.requests, folder.path)),
-            ]
+            named = tuple(filter(None, [self.settings.papers.environment]))
+            placed = place(targets_of(self.targets, [records.Mode.EVAL], None), named, known)
+            models = [generated_spec(generation, file)]
+            planned = plan(models, placed, options_of(self.settings), known)
+            done = self.launcher.run(planned.requests, folder.path)
+            results = [*planned.skipped, *(completed.result for completed in done)]
         except (errors.SandboxError, errors.LauncherError) as error:
             return not_run(PipelineStage.SWEEP, str(error))
-        stored = folder.write(
-            PipelineStage.SWEEP, msgspec.json.encode(results), ".json", what="results"
-        )
+        data = msgspec.json.encode(results)
+        stored = folder.write(PipelineStage.SWEEP, data, ".json", what="results")
         findings = tuple(finding for result in results for finding in findings_of(result))
         missing = [r for r in results if not r.is_verdict and not findings_of(r)]
         # A target that was not run is never one that passed.

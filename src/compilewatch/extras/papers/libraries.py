@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import io
 import logging
-import random
 import re
 import sqlite3
 import time
@@ -13,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from random import shuffle
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -21,8 +21,8 @@ import msgspec
 from compilewatch import plugins
 from compilewatch.config import PapersSettings
 from compilewatch.errors import SourceError, UsageError
-from compilewatch.extras.papers import LIBRARIES, PaperLibrary, PaperQuery
-from compilewatch.extras.papers.records import Paper, PaperText
+from compilewatch.extras.papers import LIBRARIES, PaperLibrary
+from compilewatch.extras.papers.records import Paper
 
 
 def open_library(settings: PapersSettings, *, cache: Path) -> PaperLibrary:
@@ -54,6 +54,14 @@ class UnreadableError(SourceError):
     """The file has no text that can be read."""
 
 
+class PaperText(NamedTuple):
+    """The text of a paper, as it goes into a prompt, without what did not fit into the limit."""
+
+    text: str
+    format: str
+    left_out_characters: int
+
+
 def read_text(data: bytes, *, max_tokens: int) -> PaperText:
     """Return the text of a paper's file. Raises UnreadableError, with one line."""
     if len(data) > MAX_BYTES:
@@ -66,15 +74,7 @@ def read_text(data: bytes, *, max_tokens: int) -> PaperText:
         raise UnreadableError(
             f"the {kind} file has {len(text)} characters of text: it is empty, or only has images"
         )
-    kept = text[:limit]
-    return PaperText(
-        text=kept,
-        format=kind,
-        raw_sha256=hashlib.sha256(data).hexdigest(),
-        sha256=hashlib.sha256(kept.encode()).hexdigest(),
-        tokens=estimate_tokens(kept),
-        left_out_characters=len(text) - len(kept),
-    )
+    return PaperText(text[:limit], kind, max(0, len(text) - limit))
 
 
 def estimate_tokens(text: str) -> int:
@@ -158,23 +158,21 @@ def latex_text(source: str) -> str:
 class _PageText(HTMLParser):
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
-        self.parts: list[str] = []
+        self.text = io.StringIO()
         self._hidden = 0
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag: str, attrs: object) -> None:
         del attrs
         self._hidden += tag in _HIDDEN
-        if tag in _BLOCKS:
-            self.parts.append("\n")
+        self.text.write("\n" * (tag in _BLOCKS))
 
     def handle_endtag(self, tag: str) -> None:
         self._hidden -= tag in _HIDDEN and self._hidden > 0
-        if tag in _BLOCKS:
-            self.parts.append("\n")
+        self.text.write("\n" * (tag in _BLOCKS))
 
     def handle_data(self, data: str) -> None:
         if not self._hidden:
-            self.parts.append(data)
+            self.text.write(data)
 
 
 def html_text(source: str) -> str:
@@ -182,7 +180,7 @@ def html_text(source: str) -> str:
     parser = _PageText()
     parser.feed(source)
     parser.close()
-    return "".join(parser.parts)
+    return parser.text.getvalue()
 
 
 SUFFIXES = frozenset({".pdf", ".tex", ".html", ".htm", ".md", ".txt"})
@@ -209,7 +207,9 @@ class FolderLibrary:
         digest = hashlib.sha256(str(self._folder).encode()).hexdigest()[:16]
         self._index = cache / "papers" / f"{digest}-{VERSION}.sqlite"
 
-    def find(self, query: PaperQuery) -> tuple[Paper, ...]:
+    def find(
+        self, query: str | Mapping[str, Any], most: int, *, random: bool = False
+    ) -> tuple[Paper, ...]:
         if not self._folder.is_dir():
             raise SourceError(
                 f"the folder of papers {self._folder} does not exist: create it, or name another "
@@ -219,9 +219,9 @@ class FolderLibrary:
             self._update(database)
             condition, values = _condition(query)
             rows = database.execute(f"SELECT record FROM {condition}", values).fetchall()
-        if query.random:
-            random.shuffle(rows)
-        return tuple(msgspec.json.decode(row[0], type=Paper) for row in rows[: query.max_papers])
+        if random:
+            shuffle(rows)
+        return tuple(msgspec.json.decode(row[0], type=Paper) for row in rows[:most])
 
     def fetch(self, paper: Paper) -> bytes:
         try:
@@ -287,38 +287,37 @@ class FolderLibrary:
         return files
 
 
-def _condition(query: PaperQuery) -> tuple[str, tuple[Any, ...]]:
+def _condition(query: str | Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
     """What follows `FROM` in the query of SQL, with its values. Raises UsageError."""
-    if query.paper_id:
-        return "paper WHERE id = ?", (query.paper_id,)
-    if query.recent_days is not None:
-        since = time.time() - query.recent_days * 86_400
-        return "paper WHERE ingested >= ? ORDER BY ingested DESC, id", (since,)
-    if match := _match(query):
-        joined = "content JOIN paper USING (id) WHERE content MATCH ?"
-        return f"{joined} ORDER BY rank, id", (match,)
-    return "paper ORDER BY ingested DESC, id", ()
-
-
-def _match(query: PaperQuery) -> str:
-    """The FTS5 query. Empty: all papers. Raises UsageError for DSL that this does not know."""
-    if query.dsl is None:
-        return _words(query.text)
-    dsl = query.dsl if len(query.dsl) == 1 else {}
-    if "match_all" in dsl:
-        return ""
+    if isinstance(query, str):
+        return _matching(_words(query))
     fields: dict[str, Any] = {}
-    if isinstance(match := dsl.get("match"), dict) and len(match) == 1:
-        fields = {n: v.get("query", "") if isinstance(v, dict) else v for n, v in match.items()}
-    elif isinstance(several := dsl.get("multi_match"), dict):
-        named = [str(name).partition("^")[0] for name in several.get("fields", _FIELDS)]
-        fields = dict.fromkeys(named, several.get("query", ""))
+    match query if len(query) == 1 else {}:
+        case {"match_all": _}:
+            return _matching("")
+        case {"ids": {"values": [str() as name]}}:
+            return "paper WHERE id = ?", (name,)
+        case {"range": {"ingested_at": {"gte": str() as since}}} if since.startswith("now-"):
+            minutes = int(re.sub(r"\D", "", since) or 0)
+            condition = "paper WHERE ingested >= ? ORDER BY ingested DESC, id"
+            return condition, (time.time() - minutes * 60,)
+        case {"match": dict() as named} if len(named) == 1:
+            fields = {n: v.get("query", "") if isinstance(v, dict) else v for n, v in named.items()}
+        case {"multi_match": dict() as several}:
+            names = [str(name).partition("^")[0] for name in several.get("fields", _FIELDS)]
+            fields = dict.fromkeys(names, several.get("query", ""))
     if not fields or not set(fields) <= set(_FIELDS):
         raise UsageError(
             "a folder of papers only understands match_all, match and multi_match on title, "
             "abstract, authors and body: use words, or set OPENSEARCH_ENDPOINT"
         )
-    return " OR ".join(f"{{{field}}} : ({_words(str(text))})" for field, text in fields.items())
+    return _matching(" OR ".join(f"{{{name}}} : ({_words(str(v))})" for name, v in fields.items()))
+
+
+def _matching(words: str) -> tuple[str, tuple[Any, ...]]:
+    if not words:
+        return "paper ORDER BY ingested DESC, id", ()
+    return "content JOIN paper USING (id) WHERE content MATCH ? ORDER BY rank, id", (words,)
 
 
 def _words(text: str) -> str:
@@ -379,7 +378,6 @@ _PATTERNS: dict[str, dict[str, Any]] = {
 
 TIMEOUT_SECONDS = 60.0
 FIELDS = ("title", "abstract", "authors", "date", "ingested_at", "s3_bucket", "s3_key")
-MAX_FILE_BYTES = 64 * 2**20
 
 
 class OpenSearchLibrary:
@@ -401,13 +399,20 @@ class OpenSearchLibrary:
         self._host = parts.hostname or ""
         self._port = parts.port or (443 if self._secure else 80)
 
-    def find(self, query: PaperQuery) -> tuple[Paper, ...]:
-        body: dict[str, Any] = {"query": _query(query), "size": query.max_papers}
-        if query.recent_days is not None and not query.random:
+    def find(
+        self, query: str | Mapping[str, Any], most: int, *, random: bool = False
+    ) -> tuple[Paper, ...]:
+        clause: Mapping[str, Any] = {"match_all": {}}
+        if isinstance(query, Mapping):
+            clause = query
+        elif query:
+            clause = {"multi_match": {"query": query, "fields": ["title", "abstract", "authors"]}}
+        body: dict[str, Any] = {"query": clause, "size": most, "_source": list(FIELDS)}
+        if random:
+            body["query"] = {"function_score": {"query": clause, "random_score": {}}}
+        elif "range" in clause:
             body["sort"] = [{"ingested_at": {"order": "desc"}}]
-        body["_source"] = list(FIELDS)
-        hits = self._search(body)
-        return tuple(self._paper(hit) for hit in hits)
+        return tuple(self._paper(hit) for hit in self._search(body))
 
     def fetch(self, paper: Paper) -> bytes:
         from botocore import exceptions
@@ -427,12 +432,12 @@ class OpenSearchLibrary:
                 attempts=3,
             )
             response = client.get_object(Bucket=bucket, Key=key)
-            data: bytes = response["Body"].read(MAX_FILE_BYTES + 1)
+            data: bytes = response["Body"].read(MAX_BYTES + 1)
         except (exceptions.BotoCoreError, exceptions.ClientError) as error:
             reason = aws.explain(error, settings.region)
             raise SourceError(f"{paper.location} cannot be read: {reason}") from None
-        if len(data) > MAX_FILE_BYTES:
-            raise SourceError(f"{paper.location} has more than {MAX_FILE_BYTES:,} bytes")
+        if len(data) > MAX_BYTES:
+            raise SourceError(f"{paper.location} has more than {MAX_BYTES:,} bytes")
         return data
 
     def _search(self, body: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -514,23 +519,6 @@ class OpenSearchLibrary:
             date=str(source.get("date") or ""),
             ingested_at=str(source.get("ingested_at") or ""),
         )
-
-
-def _query(query: PaperQuery) -> dict[str, Any]:
-    if query.paper_id:
-        clause: dict[str, Any] = {"ids": {"values": [query.paper_id]}}
-    elif query.recent_days is not None:
-        minutes = round(query.recent_days * 1440)
-        clause = {"range": {"ingested_at": {"gte": f"now-{minutes}m"}}}
-    elif query.dsl is not None:
-        clause = query.dsl
-    elif query.text:
-        clause = {"multi_match": {"query": query.text, "fields": ["title", "abstract", "authors"]}}
-    else:
-        clause = {"match_all": {}}
-    if query.random:
-        return {"function_score": {"query": clause, "random_score": {}}}
-    return clause
 
 
 def _reason(error: Exception) -> str:

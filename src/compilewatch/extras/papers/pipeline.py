@@ -6,10 +6,10 @@ continues where it was.
 """
 
 import contextlib
+import hashlib
 import math
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,94 +20,77 @@ from compilewatch.config import Settings
 from compilewatch.errors import SourceError, UsageError
 from compilewatch.extras.executor.sandbox.policy import MIB, SandboxLimits
 from compilewatch.extras.papers import PaperLibrary, Prompt, Provider, calls, checks, execution
-from compilewatch.extras.papers.libraries import read_text
-from compilewatch.extras.papers.records import (
-    REPAIRABLE,
-    CodeVersion,
-    FindingClass,
-    FoundError,
-    ModelCall,
-    Paper,
-    PaperFinding,
-    PaperPlan,
-    PaperSummary,
-    PaperText,
-    PipelineStage,
-    Review,
-    StageOutcome,
-    StageResult,
-    finding_of,
-    not_run,
-)
+from compilewatch.extras.papers import records as kinds
+from compilewatch.extras.papers.libraries import PaperText, estimate_tokens, read_text
+from compilewatch.extras.papers.records import FindingClass, PipelineStage, StageResult
 from compilewatch.extras.papers.store import PaperFolder, PaperStore, summarise_paper
 from compilewatch.plan import check_targets, targets_of
-from compilewatch.records import Mode, Record, digest, now
+from compilewatch.records import Mode, digest, now
 from compilewatch.report.wording import plural
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 Content = TypeVar("Content")
 
 Observer = Callable[[StageResult], None]
-
-
-def in_threads(
-    work: Callable[[Item], Result], items: Sequence[Item], jobs: int
-) -> tuple[Result, ...]:
-    """The results of `work` in the order of the items, of which `jobs` are worked on at a time.
-
-    The first error is raised once the items in work have ended; no other is begun. The threads do
-    not keep the process alive: after Ctrl-C it ends at once, so what they do must be stored as it
-    is done.
-    """
-    if jobs <= 1 or len(items) <= 1:
-        return tuple(map(work, items))
-    results: dict[int, Result] = {}
-    errors: list[BaseException] = []
-    waiting = iter(list(enumerate(items)))  # a step of it is one step of the interpreter
-
-    def loop() -> None:
-        for number, item in waiting:
-            if errors:
-                return
-            try:
-                results[number] = work(item)
-            except BaseException as error:  # noqa: BLE001  (raised again below)
-                errors.append(error)
-
-    threads = [threading.Thread(target=loop, daemon=True) for _ in range(min(jobs, len(items)))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return tuple(results[number] for number in range(len(items)))
 
 
 class _StoppedError(Exception):
     """No further stage of this paper can run."""
 
 
-@dataclass(kw_only=True)
 class Pipeline:
     """What all papers of a run share. With `until` = `generate`, no code is run or reviewed."""
 
-    store: PaperStore
-    library: PaperLibrary
-    caller: calls.Caller
-    runner: execution.SandboxRunner
-    sweeper: execution.Sweeper
-    trainer: execution.Trainer
-    max_paper_tokens: int
-    observer: Observer = lambda _: None
-    until: PipelineStage = PipelineStage.EXECUTE
+    def __init__(
+        self,
+        store: PaperStore,
+        library: PaperLibrary,
+        caller: calls.Caller,
+        runner: execution.SandboxRunner,
+        sweeper: execution.Sweeper,
+        trainer: execution.Trainer,
+        *,
+        max_paper_tokens: int = 40_000,
+        max_repairs: int = 3,
+        observer: Observer = lambda _: None,
+        until: PipelineStage = PipelineStage.EXECUTE,
+    ) -> None:
+        self.store, self.library, self.caller = store, library, caller
+        self.runner, self.sweeper, self.trainer = runner, sweeper, trainer
+        self.max_paper_tokens, self.max_repairs = max_paper_tokens, max_repairs
+        self.observer, self.until = observer, until
 
-    def run(self, papers: Sequence[Paper], jobs: int = 1) -> tuple[PaperSummary, ...]:
-        """Process papers, so many at a time, and return their summaries in the same order."""
-        return in_threads(self.process, papers, jobs)
+    def run(self, papers: Sequence[kinds.Paper], jobs: int = 1) -> tuple[kinds.PaperSummary, ...]:
+        """Process papers, so many at a time, and return their summaries in the same order.
 
-    def process(self, paper: Paper) -> PaperSummary:
+        The first error is raised once the papers in work have ended; no other is begun. The threads
+        do not keep the process alive: after Ctrl-C it ends at once.
+        """
+        summaries: dict[str, kinds.PaperSummary] = {}
+        errors: list[BaseException] = []
+        waiting = iter(papers)  # a step of it is one step of the interpreter
+
+        def loop() -> None:
+            for paper in waiting:
+                if errors:
+                    return
+                try:
+                    summaries[paper.id] = self.process(paper)
+                except BaseException as error:  # noqa: BLE001  (raised again below)
+                    errors.append(error)
+
+        if min(jobs, len(papers)) <= 1:
+            loop()
+        else:
+            threads = [threading.Thread(target=loop, daemon=True) for _ in range(jobs)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        if errors:
+            raise errors[0]
+        return tuple(summaries[paper.id] for paper in papers)
+
+    def process(self, paper: kinds.Paper) -> kinds.PaperSummary:
         """Process one paper. What is wrong with it is in its summary."""
         work = PaperWork(self, paper, self.store.folder(paper.id))
         with contextlib.suppress(_StoppedError):
@@ -121,10 +104,11 @@ class PaperWork:
     `version` is the version of the code that is at work.
     """
 
-    def __init__(self, pipeline: Pipeline, paper: Paper, folder: PaperFolder) -> None:
+    def __init__(self, pipeline: Pipeline, paper: kinds.Paper, folder: PaperFolder) -> None:
         self.pipeline, self.paper, self.folder = pipeline, paper, folder
         self.lines = list(folder.journal())
-        self.version: CodeVersion | None = None
+        self.version: kinds.CodeVersion | None = None
+        self.raw_sha256 = ""
 
     def run(self) -> None:
         """Run the stages. Raises _StoppedError where no later one can."""
@@ -133,22 +117,21 @@ class PaperWork:
         plan = self._plan(text)
         rules = self.pipeline.caller.rules
         prompt = calls.generate_prompt(self.paper, text, plan, rules)
-        generation = self._generate(prompt, text, digest(plan), None)
+        version = self._generate(prompt, digest(plan), None)
         if self.pipeline.until is PipelineStage.GENERATE:
             return
-        repairs = self.pipeline.caller.budget.max_repairs
         while True:
-            findings = self._check(generation, plan)
-            wrong = [finding for finding in findings if finding.kind in REPAIRABLE]
-            if not wrong or generation.number >= repairs:
+            findings = self._check(version, plan)
+            wrong = [finding for finding in findings if finding.kind in kinds.REPAIRABLE]
+            if not wrong or version.number >= self.pipeline.max_repairs:
                 break
-            prompt = calls.repair_prompt(self.paper, plan, rules, generation, wrong)
-            repaired = self._generate(prompt, text, generation.id, generation)
-            if repaired.id == generation.id:
+            prompt = calls.repair_prompt(self.paper, plan, rules, version, wrong)
+            repaired = self._generate(prompt, version.id, version)
+            if repaired.id == version.id:
                 break  # the model has nothing better
-            generation = repaired
+            version = repaired
         if all(finding.stage is PipelineStage.SWEEP for finding in findings):
-            self._execute(generation)
+            self._execute(version)
 
     # --- the journal ---
 
@@ -163,21 +146,23 @@ class PaperWork:
 
     def add(self, key: str, result: StageResult) -> StageResult:
         """Store what a stage showed, unless its newest line says the same."""
-        of_code = result.stage not in (PipelineStage.FIND, PipelineStage.READ, PipelineStage.PLAN)
-        version = self.version if of_code else None
+        before_code = (PipelineStage.FIND, PipelineStage.READ, PipelineStage.PLAN)
+        version = None if result.stage in before_code else self.version
         result = msgspec.structs.replace(
             result,
             paper=self.paper.id,
             key=key,
-            outcome=StageOutcome.FAILED if result.findings else result.outcome,
+            outcome=kinds.StageOutcome.FAILED if result.findings else result.outcome,
             at=now(),
             generation=version.id if version else None,
             # JSON has no NaN: one would make the line unreadable.
             numbers={n: value for n, value in result.numbers.items() if math.isfinite(value)},
-            scripted=result.scripted or (version.scripted if version else False),
+            scripted=result.scripted or (version is not None and version.scripted),
         )
-        last = next((line for line in reversed(self.lines) if line.stage is result.stage), None)
-        if last is not None and not result.is_lasting and _says_the_same(last, result):
+        last = next((line for line in reversed(self.lines) if line.stage is result.stage), result)
+        same = {name: getattr(result, name) for name in ("at", "files", "numbers")}
+        known = last is not result and msgspec.structs.replace(last, **same) == result
+        if known and not result.is_lasting:
             result = last
         else:
             self.folder.append(result)
@@ -194,8 +179,8 @@ class PaperWork:
         names = tuple(write() for write in files)
         return self.add(key, StageResult(stage=stage, files=names, **fields))
 
-    def _skip(self, stage: PipelineStage, generation: CodeVersion, why: str) -> None:
-        self.add(f"{generation.id}-not-run", not_run(stage, why))
+    def _skip(self, stage: PipelineStage, version: kinds.CodeVersion, why: str) -> None:
+        self.add(f"{version.id}-not-run", kinds.not_run(stage, why))
 
     # --- stages without generated code ---
 
@@ -212,27 +197,30 @@ class PaperWork:
     def _read(self) -> PaperText:
         stage, limit = PipelineStage.READ, self.pipeline.max_paper_tokens
         try:
-            text = read_text(self.pipeline.library.fetch(self.paper), max_tokens=limit)
+            data = self.pipeline.library.fetch(self.paper)
+            text = read_text(data, max_tokens=limit)
         except SourceError as error:
-            finding = finding_of(FindingClass.UNREADABLE, stage, str(error))
+            finding = kinds.finding_of(FindingClass.UNREADABLE, stage, str(error))
             self._once(stage, digest([self.paper.location, str(error)]), findings=(finding,))
             raise _StoppedError from None
-        left = text.left_out_characters
-        detail = f"{text.format}, {text.tokens:,} tokens"
+        self.raw_sha256 = hashlib.sha256(data).hexdigest()
+        sha256 = hashlib.sha256(text.text.encode()).hexdigest()
+        tokens, left = estimate_tokens(text.text), text.left_out_characters
+        left_out = f", {left:,} characters left out" if left else ""
         self._once(
             stage,
-            digest([text.raw_sha256, text.sha256]),
+            digest([self.raw_sha256, sha256]),
             partial(self.folder.write, stage, text.text.encode(), ".txt", what="text"),
-            detail=detail + (f", {left:,} characters left out" if left else ""),
-            numbers={"tokens": float(text.tokens), "left_out_characters": float(left)},
-            labels={n: getattr(text, n) for n in ("format", "raw_sha256", "sha256")},
+            detail=f"{text.format}, {tokens:,} tokens{left_out}",
+            numbers={"tokens": float(tokens), "left_out_characters": float(left)},
+            labels={"format": text.format, "raw_sha256": self.raw_sha256, "sha256": sha256},
         )
         return text
 
-    def _plan(self, text: PaperText) -> PaperPlan:
+    def _plan(self, text: PaperText) -> kinds.PaperPlan:
         stage = PipelineStage.PLAN
         prompt = calls.plan_prompt(self.paper, text, self.pipeline.caller.rules)
-        plan, call, key = self._reply(calls.plan_of, prompt, stage, text.raw_sha256)
+        plan, call, key = self._reply(calls.plan_of, prompt, stage, self.raw_sha256)
         used, sentence = calls.offline(plan.dataset)
         self._once(
             stage,
@@ -245,11 +233,11 @@ class PaperWork:
         return plan
 
     def _generate(
-        self, prompt: Prompt, text: PaperText, parent: str, earlier: CodeVersion | None
-    ) -> CodeVersion:
+        self, prompt: Prompt, parent: str, earlier: kinds.CodeVersion | None
+    ) -> kinds.CodeVersion:
         stage = PipelineStage.GENERATE
         (source, bindings), call, key = self._reply(calls.code_of, prompt, stage, parent)
-        self.version = version = CodeVersion(
+        self.version = version = kinds.CodeVersion(
             id=digest(source),
             paper=self.paper.id,
             source=source,
@@ -258,7 +246,7 @@ class PaperWork:
             call=call.key,
             prompt_sha256=digest([prompt.system, prompt.text]),
             rules_sha256=self.pipeline.caller.rules.sha256,
-            paper_sha256=text.raw_sha256,
+            paper_sha256=self.raw_sha256,
             parent=earlier.id if earlier else None,
             bindings=bindings,
             scripted=call.scripted,
@@ -277,40 +265,41 @@ class PaperWork:
 
     # --- the checks of one version ---
 
-    def _check(self, generation: CodeVersion, plan: PaperPlan) -> tuple[PaperFinding, ...]:
+    def _check(
+        self, version: kinds.CodeVersion, plan: kinds.PaperPlan
+    ) -> tuple[kinds.PaperFinding, ...]:
         """The findings of a version. A stage that fails keeps the later ones from running."""
-        key = digest([generation.id, checks.SOURCE_VERSION])
-        findings = checks.check_source(generation.source)
+        key = digest([version.id, checks.SOURCE_VERSION])
+        findings = checks.check_source(version.source)
         detail = "" if findings else "no finding"
         result = self._once(PipelineStage.STATIC, key, findings=findings, detail=detail)
         if result.findings:
             return result.findings
-        review, result = self._review(generation, plan)
+        review, result = self._review(version, plan)
         if result.findings:
             return result.findings
-        eager, formulas = self._run_eager(generation, plan)
+        eager, formulas = self._run_eager(version, plan)
         if eager.findings:
             return eager.findings
-        faithful = self._compare(generation, plan, review, formulas)
+        faithful = self._compare(version, plan, review, formulas)
+        if eager.not_run:
+            self._skip(PipelineStage.SWEEP, version, eager.not_run)
         if faithful.findings or eager.not_run:
-            if eager.not_run:
-                self._skip(PipelineStage.SWEEP, generation, eager.not_run)
             return faithful.findings
-        return self._checked(PipelineStage.SWEEP, self.pipeline.sweeper, generation).findings
+        return self._checked(PipelineStage.SWEEP, self.pipeline.sweeper, version).findings
 
-    def _review(self, generation: CodeVersion, plan: PaperPlan) -> tuple[Review, StageResult]:
+    def _review(
+        self, version: kinds.CodeVersion, plan: kinds.PaperPlan
+    ) -> tuple[kinds.Review, StageResult]:
         """The review of a version. Without a valid review nothing is approved or run."""
         stage = PipelineStage.REVIEW
-        prompt = calls.review_prompt(self.paper, plan, self.pipeline.caller.rules, generation)
-        review, _, key = self._reply(calls.review_of, prompt, stage, generation.id)
+        not_approved = partial(kinds.finding_of, FindingClass.NOT_APPROVED, stage)
+        prompt = calls.review_prompt(self.paper, plan, self.pipeline.caller.rules, version)
+        review, _, key = self._reply(calls.review_of, prompt, stage, version.id)
         serious = [issue for issue in review.issues if issue.severity != "minor"]
-        findings = [
-            finding_of(FindingClass.NOT_APPROVED, stage, issue.statement, issue.line)
-            for issue in serious
-        ]
+        findings = [not_approved(issue.statement, issue.line) for issue in serious]
         if not review.approved and not findings:
-            evidence = "the review does not approve this version"
-            findings.append(finding_of(FindingClass.NOT_APPROVED, stage, evidence))
+            findings.append(not_approved("the review does not approve this version"))
         minor = plural(len(review.issues) - len(serious), "minor issue")
         return review, self._once(
             stage,
@@ -321,98 +310,90 @@ class PaperWork:
         )
 
     def _run_eager(
-        self, generation: CodeVersion, plan: PaperPlan
+        self, version: kinds.CodeVersion, plan: kinds.PaperPlan
     ) -> tuple[StageResult, StageResult]:
         """Run the code, which the formulas need too, unless both results are in the journal."""
         stage = PipelineStage.EAGER
-        key = digest([generation.id, digest(plan), "eager", 3])
+        key = digest([version.id, digest(plan), "eager", 3])
         if (known := self.known(stage, key)) is not None:
-            stored = msgspec.json.decode(self.folder.read(known.files[0]), type=_EagerFile)
-            return known, stored.formulas
-        eager, formulas = execution.run_eager(self.pipeline.runner, generation, plan)
+            stored = msgspec.json.decode(self.folder.read(known.files[0]))
+            return known, msgspec.convert(stored["formulas"], StageResult)
+        eager, formulas = execution.run_eager(self.pipeline.runner, version, plan)
         if not eager.not_run:
-            both = _EagerFile(eager=eager, formulas=formulas)
+            both = {"eager": eager, "formulas": formulas}
             name = self.folder.write_record(stage, both, what="eager")
             eager = msgspec.structs.replace(eager, files=(name,))
         return self.add(key, eager), formulas
 
     def _compare(
-        self, generation: CodeVersion, plan: PaperPlan, review: Review, formulas: StageResult
+        self,
+        version: kinds.CodeVersion,
+        plan: kinds.PaperPlan,
+        review: kinds.Review,
+        formulas: StageResult,
     ) -> StageResult:
         """Whether the code contains the paper's contribution."""
         stage = PipelineStage.FAITHFUL
-        key = digest([generation.id, digest(plan), digest(review), checks.FAITHFUL_VERSION])
+        key = digest([version.id, digest(plan), digest(review), checks.FAITHFUL_VERSION])
         findings = (
-            *checks.check_structure(generation.source, plan),
-            *checks.check_rubric(generation.source, plan, review),
+            *checks.check_structure(version.source, plan),
+            *checks.check_rubric(version.source, plan, review),
             *formulas.findings,
         )
         claims = f"{plural(len(plan.claims), 'claim')} in structure and review"
         if formulas.not_run and not findings:
             why = f"{claims}; formulas were not computed: {formulas.not_run}"
-            return self.known(stage, key) or self.add(key, not_run(stage, why))
+            return self.known(stage, key) or self.add(key, kinds.not_run(stage, why))
         detail = f"{claims}; {'' if formulas.not_run else formulas.detail}"
         return self._once(stage, key, findings=findings, detail=detail, numbers=formulas.numbers)
 
-    def _execute(self, generation: CodeVersion) -> None:
-        last = {result.stage: result for result in self.lines}
-        eager = last.get(PipelineStage.EAGER)
-        if eager is None or eager.outcome is not StageOutcome.PASSED:
+    def _execute(self, version: kinds.CodeVersion) -> None:
+        eager = {result.stage: result for result in self.lines}.get(PipelineStage.EAGER)
+        if eager is None or eager.outcome is not kinds.StageOutcome.PASSED:
             why = eager.detail if eager is not None else "the code was not run in eager mode"
-            self._skip(PipelineStage.EXECUTE, generation, why)
-            return
-        self._checked(PipelineStage.EXECUTE, self.pipeline.trainer, generation)
+            self._skip(PipelineStage.EXECUTE, version, why)
+        else:
+            self._checked(PipelineStage.EXECUTE, self.pipeline.trainer, version)
 
     def _checked(
         self,
         stage: PipelineStage,
         checker: execution.Sweeper | execution.Trainer,
-        generation: CodeVersion,
+        version: kinds.CodeVersion,
     ) -> StageResult:
         """The result of a stage that runs generated code in the sandbox."""
-        key = digest([generation.id, checker.identity])
-        return self.known(stage, key) or self.add(key, checker.run(generation, self.folder))
+        key = digest([version.id, checker.identity])
+        return self.known(stage, key) or self.add(key, checker.run(version, self.folder))
 
     # --- calls ---
 
     def _reply(
         self,
-        read: Callable[[ModelCall], Content],
+        read: Callable[[kinds.ModelCall], Content],
         prompt: Prompt,
         stage: PipelineStage,
         parent: str,
-    ) -> tuple[Content, ModelCall, str]:
+    ) -> tuple[Content, kinds.ModelCall, str]:
         """What `read` returns for the reply to a prompt, the call and its key."""
         caller = self.pipeline.caller
         key = caller.key(prompt, parent)
         try:
             call = caller.call(prompt, stage=stage, parent=parent)
             return read(call), call, key
-        except FoundError as error:
+        except kinds.FoundError as error:
             self._once(error.finding.stage, key, findings=(error.finding,))
             raise _StoppedError from None
-
-
-def _says_the_same(last: StageResult, result: StageResult) -> bool:
-    same = msgspec.structs.replace(last, at=result.at, files=result.files, numbers=result.numbers)
-    return same == result
-
-
-class _EagerFile(Record, frozen=True, kw_only=True):
-    eager: StageResult
-    formulas: StageResult
 
 
 def run_papers(
     settings: Settings,
     library: PaperLibrary,
     provider: Provider,
-    papers: Sequence[Paper],
-    budget: calls.Budget,
+    papers: Sequence[kinds.Paper],
+    limits: Mapping[str, float | None],
     *,
     targets: tuple[str, ...] = ("dynamo", "export"),
     environments: tuple[str, ...] = ("default",),
-    named: tuple[str, ...] = (),
     max_device_seconds: float | None = None,
     jobs: int = 1,
     trainium: bool = False,
@@ -420,13 +401,13 @@ def run_papers(
     until: PipelineStage = PipelineStage.EXECUTE,
     observer: Observer = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
-) -> tuple[PaperSummary, ...]:
+) -> tuple[kinds.PaperSummary, ...]:
     """Process papers and return their summaries. Only one run writes to a folder at a time.
 
     Args:
+        limits: of what may be paid, see `calls.LIMITS`.
         targets: compile targets of the sweep.
         environments: those that exist for the targets.
-        named: environments in each of which every target runs; empty: each target's default one.
         max_device_seconds: the most time of all trainings together, with earlier runs.
         jobs: papers at a time.
         trainium: start the instance of the executor when there is work, and stop it afterwards.
@@ -442,22 +423,16 @@ def run_papers(
         raise UsageError("--trainium needs the address of its executor: set TRAINIUM_ENDPOINT")
     own = settings.papers
     store = PaperStore(Path(settings.output_dir))
-    runner = execution.SandboxRunner()
-    seconds = own.device_seconds
-    if max_device_seconds is not None:
-        seconds = min(seconds, max_device_seconds)
     with contextlib.ExitStack() as stack:
         stack.callback(provider.close)
         stack.enter_context(store.locked())
-        used = sum(execution.seconds_of(store.folder(paper.id).journal()) for paper in papers)
         caller = calls.Caller(
-            ledger=store.ledger,
-            provider=provider,
-            rules=calls.load_rules(Path(own.rules_file)),
-            price=calls.price_of(Path(own.prices_file), provider.model),
-            budget=budget,
-            papers=frozenset(paper.id for paper in papers),
-            run=now(),
+            store.ledger,
+            provider,
+            calls.load_rules(Path(own.rules_file)),
+            calls.price_of(Path(own.prices_file), provider.model),
+            limits,
+            (paper.id for paper in papers),
         )
         start = None
         if trainium:
@@ -470,29 +445,29 @@ def run_papers(
             start = stack.enter_context(
                 instances.on_demand(lambda: instances.running(operation, client, say))
             )
-        launcher = execution.SandboxLauncher(1, environments, cache=settings.cache_folder)
-        limits = SandboxLimits(
-            deadline_seconds=seconds,
-            memory_bytes=settings.memory_limit_bytes,
-            disk_bytes=256 * MIB,
+        trainer = execution.Trainer(
+            settings,
+            SandboxLimits(
+                deadline_seconds=min(own.device_seconds, max_device_seconds or math.inf),
+                memory_bytes=settings.memory_limit_bytes,
+                disk_bytes=256 * MIB,
+            ),
+            start_instance=start,
+            max_seconds=max_device_seconds,
+            used_seconds=sum(
+                execution.seconds_of(store.folder(paper.id).journal()) for paper in papers
+            ),
         )
+        launcher = execution.SandboxLauncher(1, environments, cache=settings.cache_folder)
         pipeline = Pipeline(
-            store=store,
-            library=library,
-            caller=caller,
-            runner=runner,
-            sweeper=execution.Sweeper(
-                settings=settings, targets=targets, launcher=launcher, named=named
-            ),
-            trainer=execution.Trainer(
-                settings=settings,
-                limits=limits,
-                runner=runner,
-                start_instance=start,
-                max_seconds=max_device_seconds,
-                used_seconds=used,
-            ),
+            store,
+            library,
+            caller,
+            execution.SandboxRunner(),
+            execution.Sweeper(settings, targets, launcher),
+            trainer,
             max_paper_tokens=own.max_paper_tokens,
+            max_repairs=own.max_repairs,
             observer=observer,
             until=until,
         )

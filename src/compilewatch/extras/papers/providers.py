@@ -11,8 +11,9 @@ from botocore import exceptions
 
 from compilewatch import aws
 from compilewatch.errors import SourceError
-from compilewatch.extras.papers import Availability, CallError, Prompt, Reply
+from compilewatch.extras.papers import CallError, Prompt
 from compilewatch.extras.papers.libraries import estimate_tokens
+from compilewatch.extras.papers.records import ModelCall
 from compilewatch.files import safe_name
 
 READ_TIMEOUT_SECONDS = 600.0
@@ -34,30 +35,16 @@ class BedrockProvider:
     name = "bedrock"
     scripted = False
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        region: str = "",
-        profile: str = "",
-        endpoint_url: str = "",
-        credentials: tuple[str, str] | None = None,
-        read_timeout_seconds: float = READ_TIMEOUT_SECONDS,
-    ) -> None:
+    def __init__(self, model: str, *, region: str = "", **options: Any) -> None:
+        """`options` are further arguments of `aws.client`."""
         self.model = model
         self._region = region
-        self._arguments: dict[str, Any] = {
-            "region": region,
-            "profile": profile,
-            "endpoint_url": endpoint_url,
-            "credentials": credentials,
-            "read_timeout": read_timeout_seconds,
-            "connect_timeout": 10.0,
-        }
+        timeouts = {"read_timeout": READ_TIMEOUT_SECONDS, "connect_timeout": 10.0}
+        self._arguments: dict[str, Any] = {**timeouts, "region": region, **options}
         self._runtime: Any = None
         self._lock = threading.Lock()
 
-    def converse(self, prompt: Prompt) -> Reply:
+    def converse(self, prompt: Prompt) -> ModelCall:
         schema = msgspec.json.encode(prompt.schema).decode()
         try:
             response = self._client().converse(
@@ -78,7 +65,7 @@ class BedrockProvider:
             raise self._error(error) from None
         return reply_of(response)
 
-    def available(self) -> tuple[Availability, ...]:
+    def available(self) -> tuple[dict[str, Any], ...]:
         """The text models of the region, or the named one, with their life cycle."""
         try:
             client = aws.client("bedrock", **self._arguments)
@@ -89,7 +76,7 @@ class BedrockProvider:
             listed = client.list_foundation_models(byOutputModality="TEXT")["modelSummaries"]
         except (exceptions.BotoCoreError, exceptions.ClientError) as error:
             raise self._error(error) from None
-        return tuple(sorted((_availability(row) for row in listed), key=lambda a: a.model))
+        return tuple(sorted((_availability(row) for row in listed), key=lambda row: row["model"]))
 
     def close(self) -> None:
         if self._runtime is not None:
@@ -121,13 +108,13 @@ class BedrockProvider:
         )
 
 
-def reply_of(response: Mapping[str, Any]) -> Reply:
+def reply_of(response: Mapping[str, Any]) -> ModelCall:
     """The reply in a response of Converse. Unknown parts of the content are left out."""
     message = response.get("output", {}).get("message", {})
     usage = response.get("usage", {})
     latency = response.get("metrics", {}).get("latencyMs")
-    return Reply(
-        text="".join(part.get("text", "") for part in message.get("content", ())),
+    return ModelCall(
+        reply="".join(part.get("text", "") for part in message.get("content", ())),
         stop_reason=response.get("stopReason", ""),
         request_id=response.get("ResponseMetadata", {}).get("RequestId", ""),
         input_tokens=usage.get("inputTokens", 0),
@@ -153,7 +140,7 @@ def foundation_model(model: str) -> str:
     return _PROFILE.sub("", model.rpartition("/")[2])
 
 
-def _availability(details: Mapping[str, Any], *, by_profile: bool = False) -> Availability:
+def _availability(details: Mapping[str, Any], *, by_profile: bool = False) -> dict[str, Any]:
     """How a model can be used now. Some are used by the id of an inference profile only."""
     cycle = details.get("modelLifecycle", {})
     ends = cycle.get("endOfLifeTime")
@@ -166,14 +153,14 @@ def _availability(details: Mapping[str, Any], *, by_profile: bool = False) -> Av
         why = (
             "it needs an inference profile: use the profile's id, such as us." + details["modelId"]
         )
-    return Availability(
-        model=details["modelId"],
-        name=details.get("modelName", ""),
-        status=status,
-        ends=ends.isoformat() if ends is not None else "",
-        usable=not why,
-        why=why,
-    )
+    return {
+        "model": details["modelId"],
+        "name": details.get("modelName", ""),
+        "status": status,
+        "ends": ends.isoformat() if ends is not None else "",
+        "usable": not why,
+        "why": why,
+    }
 
 
 class ScriptedProvider:
@@ -195,7 +182,7 @@ class ScriptedProvider:
             )
         self._folder = folder
 
-    def converse(self, prompt: Prompt) -> Reply:
+    def converse(self, prompt: Prompt) -> ModelCall:
         labels = prompt.labels
         name = labels["role"].replace("generate", "code")
         numbers = range(int(labels["number"]), -1, -1)
@@ -209,15 +196,16 @@ class ScriptedProvider:
         if name == "code":
             reply["source"] = path.with_suffix(".py").read_text(encoding="utf-8")
         text = msgspec.json.encode(reply).decode()
-        return Reply(
-            text=text,
+        return ModelCall(
+            reply=text,
             stop_reason="end_turn",
             input_tokens=estimate_tokens(prompt.text),
             output_tokens=estimate_tokens(text),
         )
 
-    def available(self) -> tuple[Availability, ...]:
-        return (Availability(model=self.model, name="prepared replies", status="ACTIVE"),)
+    def available(self) -> tuple[dict[str, Any], ...]:
+        about = {"model": self.model, "name": "prepared replies", "status": "ACTIVE"}
+        return ({**about, "ends": "", "usable": True, "why": ""},)
 
     def close(self) -> None:
         """Do nothing: it has no connection."""

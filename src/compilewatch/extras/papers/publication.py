@@ -44,7 +44,7 @@ def _samples(replies: str, summaries: Sequence[records.PaperSummary]) -> Iterato
 
     stages = Counter((s.stage.value, s.outcome.value) for one in summaries for s in one.stages)
     total = funnel(summaries)
-    spent: records.Spent = total["spent"]
+    spent = total["spent"]
     verdicts = Counter(
         verdict
         for one in summaries
@@ -66,11 +66,11 @@ def _samples(replies: str, summaries: Sequence[records.PaperSummary]) -> Iterato
     yield from (sample("paper_findings", n, kind) for kind, n in total["findings"].items())
     yield from (sample("paper_verdicts", n, *labels) for labels, n in sorted(verdicts.items()))
     yield from (sample("paper_repairs", n, text) for text, n in sorted(repairs.items()))
-    yield sample("paper_requests", spent.requests)
-    yield sample("paper_tokens", spent.input_tokens, "input")
-    yield sample("paper_tokens", spent.output_tokens, "output")
-    if not spent.unpriced:
-        yield sample("paper_usd", spent.usd)
+    yield sample("paper_requests", spent["requests"])
+    yield sample("paper_tokens", spent["input_tokens"], "input")
+    yield sample("paper_tokens", spent["output_tokens"], "output")
+    if not spent["unpriced"]:
+        yield sample("paper_usd", spent["usd"])
         if total["usd_per_success"] is not None:
             yield sample("paper_success_usd", total["usd_per_success"])
 

@@ -5,6 +5,7 @@ its own and never counts as passed.
 """
 
 from enum import StrEnum
+from typing import Any
 
 from compilewatch.records import SCHEMA_VERSION, Record
 
@@ -106,21 +107,6 @@ class Paper(Record, frozen=True, kw_only=True):
     date: str = ""
     ingested_at: str = ""
     license: str | None = None
-
-
-class PaperText(Record, frozen=True, kw_only=True):
-    """The text of a paper, as it goes into a prompt.
-
-    `raw_sha256` digests the original file, `sha256` the text. `left_out_characters` did not fit
-    into the limit. `tokens` is an estimate.
-    """
-
-    text: str
-    format: str
-    raw_sha256: str
-    sha256: str
-    tokens: int
-    left_out_characters: int = 0
 
 
 class PlanSymbol(Record, frozen=True, kw_only=True):
@@ -301,17 +287,18 @@ class ModelCall(Record, frozen=True, kw_only=True):
 
     `entry` counts requests from 1 and joins the two lines. `usd` is the cost, None if the price is
     unknown; of a line `started`, `usd` and the tokens are the most that the request can use.
-    `reply` is the text of a finished call, so that what was paid for is never lost.
+    `reply` is the text of a finished call, so that what was paid for is never lost. `stop_reason`
+    is Bedrock's; `end_turn` is a complete reply.
     """
 
-    entry: int
-    key: str
-    state: CallState
-    paper: str
-    role: str
-    provider: str
-    model: str
-    at: str
+    entry: int = 0
+    key: str = ""
+    state: CallState = CallState.FINISHED
+    paper: str = ""
+    role: str = ""
+    provider: str = ""
+    model: str = ""
+    at: str = ""
     run: str = ""
     usd: float | None = None
     input_tokens: int = 0
@@ -327,23 +314,13 @@ class ModelCall(Record, frozen=True, kw_only=True):
     schema_version: int = SCHEMA_VERSION
 
 
-class Spent(Record, frozen=True, kw_only=True):
-    """Sums over a ledger. `unfinished` requests count with the most that they can use."""
-
-    requests: int = 0
-    finished: int = 0
-    unfinished: int = 0
-    usd: float = 0.0
-    unpriced: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-
-
 class PaperSummary(Record, frozen=True, kw_only=True):
     """What became of one paper: the last result of each stage, in the order of the stages.
 
-    `state` is `passed` (every stage), `failed`, or `incomplete` (a stage was not run). `repaired`
-    are the findings in earlier versions of the code, which a repair was to remove.
+    `state` is `passed` (every stage), `failed`, or `incomplete` (a stage was not run). `spent` are
+    sums over the ledger: `requests`, `finished`, `unfinished` (which count with the most that they
+    can use), `usd`, `unpriced`, `input_tokens` and `output_tokens`. `repaired` are the findings in
+    earlier versions of the code, which a repair was to remove.
     """
 
     paper: str
@@ -353,7 +330,7 @@ class PaperSummary(Record, frozen=True, kw_only=True):
     findings: tuple[PaperFinding, ...]
     generation: str | None
     repairs: int
-    spent: Spent
+    spent: dict[str, Any]
     scripted: bool
     model: str = ""
     dataset: str = ""

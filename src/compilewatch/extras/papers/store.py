@@ -25,7 +25,6 @@ from compilewatch.extras.papers.records import (
     PaperFinding,
     PaperSummary,
     PipelineStage,
-    Spent,
     StageOutcome,
     StageResult,
     not_run,
@@ -173,8 +172,8 @@ class PaperFolder:
             raise failed("write", path, error) from None
         return name
 
-    def write_record(self, stage: PipelineStage, record: Record, *, what: str = "") -> str:
-        """Write a record as a JSON file of a stage."""
+    def write_record(self, stage: PipelineStage, record: Any, *, what: str = "") -> str:
+        """Write a record, or fields by name, as a JSON file of a stage."""
         fields = {"schema_version": SCHEMA_VERSION, **msgspec.to_builtins(record)}
         data = msgspec.json.format(msgspec.json.encode(fields), indent=2)
         return self.write(stage, data + b"\n", ".json", what=what)
@@ -199,18 +198,16 @@ class PaperFolder:
 
         Raises UsageError if there is none.
         """
-        lines = [r for r in self.journal() if r.stage is PipelineStage.GENERATE and r.generation]
-        lines = [line for line in lines if line.files]
+        stage = PipelineStage.GENERATE
+        lines = [r for r in self.journal() if r.stage is stage and r.generation and r.files]
         if not lines:
-            raise UsageError(
-                f"no code was written for {self.paper}; see `compilewatch papers check`"
-            )
+            see = "see `compilewatch papers check`"
+            raise UsageError(f"no code was written for {self.paper}; {see}")
         if number is not None:
             lines = [line for line in lines if line.numbers.get("version") == number]
         if not lines:
-            raise UsageError(
-                f"{self.paper} has no version {number}; see `compilewatch papers show`"
-            )
+            see = "see `compilewatch papers show`"
+            raise UsageError(f"{self.paper} has no version {number}; {see}")
         module, about = sorted(lines[-1].files, key=lambda name: not name.endswith(".py"))
         return msgspec.json.decode(self.read(about), type=CodeVersion), self.path / module
 
@@ -304,20 +301,25 @@ def summarise_paper(journal: Sequence[StageResult], entries: Iterable[ModelCall]
         findings=tuple(finding for stage in stages for finding in stage.findings),
         generation=generation,
         repairs=int(numbers[-1]) if numbers else 0,
-        spent=Spent(
-            requests=len(calls),
-            finished=sum(e.state is CallState.FINISHED for e in calls),
-            unfinished=sum(e.state is CallState.STARTED for e in calls),
-            usd=sum(e.usd or 0.0 for e in calls),
-            unpriced=sum(e.usd is None for e in calls),
-            input_tokens=sum(e.input_tokens for e in calls),
-            output_tokens=sum(e.output_tokens for e in calls),
-        ),
+        spent=summarise_spent(calls),
         scripted=any(result.scripted for result in journal),
         model=calls[-1].model if calls else "",
         dataset=labels.get(PipelineStage.PLAN, {}).get("dataset", ""),
         repaired=tuple(dict.fromkeys(finding for one in earlier for finding in one.findings)),
     )
+
+
+def summarise_spent(calls: Sequence[ModelCall]) -> dict[str, Any]:
+    """Sums over requests; one that has not ended counts with the most that it can use."""
+    return {
+        "requests": len(calls),
+        "finished": sum(e.state is CallState.FINISHED for e in calls),
+        "unfinished": sum(e.state is CallState.STARTED for e in calls),
+        "usd": sum((e.usd or 0.0 for e in calls), 0.0),
+        "unpriced": sum(e.usd is None for e in calls),
+        "input_tokens": sum(e.input_tokens for e in calls),
+        "output_tokens": sum(e.output_tokens for e in calls),
+    }
 
 
 def funnel(summaries: Sequence[PaperSummary]) -> dict[str, Any]:
@@ -327,9 +329,8 @@ def funnel(summaries: Sequence[PaperSummary]) -> dict[str, Any]:
     """
     kinds = Counter(kind for one in summaries for kind in {f.kind.value for f in one.findings})
     states = Counter(one.state for one in summaries)
-    sums: dict[str, Any] = {
-        name: sum(getattr(one.spent, name) for one in summaries) for name in Spent.__struct_fields__
-    }
+    spent = summarise_spent(())
+    sums = {name: sum((one.spent[name] for one in summaries), zero) for name, zero in spent.items()}
     return {
         "papers": len(summaries),
         "passed": {
@@ -338,7 +339,7 @@ def funnel(summaries: Sequence[PaperSummary]) -> dict[str, Any]:
         },
         "findings": dict(sorted(kinds.items())),
         "states": dict(sorted(states.items())),
-        "spent": Spent(**sums),
+        "spent": sums,
         "scripted": any(one.scripted for one in summaries),
         "usd_per_success": sums["usd"] / states["passed"] if states["passed"] else None,
     }

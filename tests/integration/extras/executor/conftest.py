@@ -16,12 +16,21 @@ from typing import Any
 import pytest
 
 from compilewatch.extras.executor.client import ExecutorClient
+from compilewatch.extras.executor.protocol import JobRequest
+from compilewatch.extras.executor.sandbox.policy import SandboxLimits
 from tests.confinement import need_sandbox
 from tests.sharing import free_port
 
 PROGRAM = Path(sys.executable).with_name("compilewatch")
 TOKEN = "a-token-of-the-tests-0123456789"
 READY_SECONDS = 20.0
+WAITS = "import time; time.sleep(60)"
+
+
+def job(source: str, **fields: Any) -> JobRequest:
+    """A job of one script."""
+    fields.setdefault("limits", SandboxLimits(deadline_seconds=60.0))
+    return JobRequest(files={"main.py": source}, **fields)
 
 
 class Executor:
@@ -32,26 +41,16 @@ class Executor:
         self.log = folder / "serve.log"
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self._options = options
-        self._variables = variables
+        self._command = [str(PROGRAM), "executor", "serve", "--port", str(self.port), *options]
+        secrets = {"COMPILEWATCH_EXECUTOR_TOKEN": TOKEN, "AWS_SECRET_ACCESS_KEY": "planted-secret"}
+        self._variables = {**os.environ, **secrets, **variables}
         self._clients: list[ExecutorClient] = []
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        command = [str(PROGRAM), "executor", "serve"]
-        command += ["--port", str(self.port), "--state", str(self.state), *self._options]
+        command = [*self._command, "--state", str(self.state)]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                command,
-                stdout=log,
-                stderr=log,
-                env={
-                    **os.environ,
-                    "COMPILEWATCH_EXECUTOR_TOKEN": TOKEN,
-                    "AWS_SECRET_ACCESS_KEY": "planted-secret",
-                    **self._variables,
-                },
-            )
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=self._variables)
         until = time.monotonic() + READY_SECONDS
         while True:
             try:
@@ -69,10 +68,8 @@ class Executor:
         return self.process.wait(30)
 
     def health(self) -> dict[str, Any]:
-        with urllib.request.urlopen(f"{self.url}/health", timeout=5) as answer:
-            response = json.loads(answer.read())
-        assert isinstance(response, dict)
-        return response
+        with urllib.request.urlopen(f"{self.url}/health", timeout=5) as response:
+            return dict(json.loads(response.read()))
 
     def client(self, token: str = TOKEN, **options: Any) -> ExecutorClient:
         client = ExecutorClient(self.url, token, **{"retry_seconds": 20.0, **options})

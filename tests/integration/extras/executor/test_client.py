@@ -1,33 +1,34 @@
-"""The client against the real service and against others."""
+"""The client and the commands against the real service, also while it is killed, and others."""
 
 from __future__ import annotations
 
 import http.server
 import json
+import signal
+import sqlite3
 import subprocess
 import threading
-from collections.abc import Iterator
+import time
 from pathlib import Path
 from typing import ClassVar
 
+import msgspec
 import pytest
 
 from compilewatch.errors import ExecutorError, ExecutorUnavailableError
 from compilewatch.extras.executor.client import ExecutorClient
-from compilewatch.extras.executor.protocol import JobRequest
-from compilewatch.extras.executor.sandbox.policy import SandboxLimits
-from tests.integration.extras.executor.conftest import PROGRAM, TOKEN, Executor
+from compilewatch.extras.executor.protocol import JobStatus
+from compilewatch.extras.executor.sandbox.policy import RESULT_FILE, SandboxEnding, SandboxResult
+from tests.integration.extras.executor.conftest import PROGRAM, TOKEN, WAITS, Executor, job
 from tests.serving import serving
 from tests.sharing import free_port
 from tests.team import run_here
-
-REQUEST = JobRequest(files={"main.py": "print(1)"}, limits=SandboxLimits(deadline_seconds=20.0))
 
 
 class _Other(http.server.BaseHTTPRequestHandler):
     """Another service, which answers everything with its page, and records what it was sent."""
 
-    received: ClassVar[list[str]]
+    received: ClassVar[list[str]] = []
 
     def do_GET(self) -> None:
         self.received.append(str(self.headers))
@@ -41,37 +42,34 @@ class _Other(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def other() -> Iterator[tuple[str, list[str]]]:
-    _Other.received = []
-    with serving(_Other) as url:
-        yield url, _Other.received
-
-
-def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+def started(*arguments: str, **variables: str) -> subprocess.Popen[str]:
+    """A command in a separate process."""
+    return subprocess.Popen(
         [str(PROGRAM), "executor", *arguments],
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
         env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", **variables},
-        timeout=60,
     )
 
 
-def test_another_service_gets_neither_code_nor_token_and_one_line_is_said(
-    other: tuple[str, list[str]], tmp_path: Path
-) -> None:
-    url, received = other
+def ended(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    output = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(process.args, process.returncode, *output)
+
+
+def test_another_service_gets_neither_code_nor_token_and_one_line_is_said(tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text("print(1)")
-    done = run("submit", str(tmp_path), TRAINIUM_ENDPOINT=url, COMPILEWATCH_EXECUTOR_TOKEN=TOKEN)
+    with serving(_Other) as url:
+        variables = {"TRAINIUM_ENDPOINT": url, "COMPILEWATCH_EXECUTOR_TOKEN": TOKEN}
+        done = run_here(tmp_path, variables, "executor", "submit", str(tmp_path))
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
         f"compilewatch: {url} is not an executor of compilewatch: set TRAINIUM_ENDPOINT or "
         "--endpoint to the address of `compilewatch executor serve`"
     ]
-    assert len(received) == 1
-    assert TOKEN not in received[0]
+    (received,) = _Other.received
+    assert TOKEN not in received
 
 
 def test_nobody_at_the_endpoint_is_said_after_the_retries() -> None:
@@ -86,26 +84,73 @@ def test_what_is_no_address_is_said(endpoint: str) -> None:
         ExecutorClient(endpoint)
 
 
-def test_a_client_goes_on_when_the_service_returns(own: Executor) -> None:
-    """Takes two seconds: the service is down for a while."""
-    client = own.client()
+def test_every_job_ends_once_however_often_the_service_ends(own: Executor) -> None:
+    """Takes seconds: 12 jobs, a stop and a kill; `make bench` has 200 jobs and 10 kills."""
     own.start()
-    client.health()
+    client = own.client()
+    keys = [f"job-{number}" for number in range(12)]
+    for key in keys:
+        source = f"import time; time.sleep(0.1); print('done')  # {key}"
+        client.submit(key, job(source))
+    time.sleep(0.2)
+    assert own.kill(signal.SIGTERM) == 0
+    own.start()
+    time.sleep(0.2)
     own.kill()
     restart = threading.Timer(0.2, own.start)
     restart.start()
-    assert client.submit("after", REQUEST).key == "after"
+    client.submit("meanwhile", job("print('done')"))  # repeated until the service returns
     restart.join()
-    assert client.wait("after").state == "done"
+    keys.append("meanwhile")
+    states = {key: client.wait(key, timeout_seconds=60) for key in keys}
+    assert {state.state for state in states.values()} == {JobStatus.DONE}
+    for key, state in states.items():
+        assert client.log(key).data == b"done\n"
+        # An earlier attempt that printed all was ended after the last line of its script.
+        for log in (own.state / "jobs" / key).glob("*/stdout.log"):
+            if log.read_bytes() == b"done\n" and log.parent.name != str(state.attempt):
+                result = log.with_name(RESULT_FILE).read_bytes()
+                ending = msgspec.msgpack.decode(result, type=SandboxResult).ending
+                assert ending is SandboxEnding.CANCELLED
 
 
-def test_a_wrong_token_is_not_tried_again(executor: Executor) -> None:
-    client = executor.client("wrong-token-0123456789")
-    with pytest.raises(
-        ExecutorError, match="token is missing or wrong: set COMPILEWATCH"
-    ) as caught:
-        client.submit("a", REQUEST)
-    assert caught.value.code == "unauthorized"
+def refused(done: subprocess.CompletedProcess[str], message: str, *before: str) -> None:
+    """One line says why, after lines that start with `before`."""
+    assert done.returncode == 2, done.stderr
+    *earlier, line = done.stderr.splitlines()
+    assert message in line
+    assert len(earlier) == len(before)
+    assert all(map(str.startswith, earlier, before))
+
+
+@pytest.mark.matrix
+def test_a_service_that_would_be_open_or_broken_does_not_start(
+    executor: Executor, tmp_path: Path
+) -> None:
+    # It waits some seconds for the other one to end.
+    token = {"COMPILEWATCH_EXECUTOR_TOKEN": TOKEN}
+    second = started("serve", "--port", "0", "--state", str(executor.state), **token)
+    state = ("--state", str(tmp_path / "s"))
+    everywhere = ("--host", "0.0.0.0")
+    # What is refused before the service changes its process is quick in this one.
+    for options, secret, message in (
+        (everywhere, "", "there is no token"),
+        (everywhere, "short", "at least 16"),
+        (("--certificate", "x"), TOKEN, "both --certificate and --key"),
+        (("--environment", "nothing"), TOKEN, "no environment 'nothing'"),
+        (("--token-file", str(tmp_path / "none")), TOKEN, "cannot be read"),
+        (("--visible", "/"), TOKEN, "cannot be visible"),
+    ):
+        variables = {"COMPILEWATCH_EXECUTOR_TOKEN": secret} if secret else {}
+        refused(run_here(tmp_path, variables, "executor", "serve", *options, *state), message)
+    occupied = started("serve", "--port", str(executor.port), *state, **token)
+    refused(ended(occupied), "cannot listen")
+    (tmp_path / "newer").mkdir()
+    with sqlite3.connect(tmp_path / "newer" / "jobs.sqlite") as base:
+        base.execute("PRAGMA user_version=99")
+    newer = started("serve", "--port", "0", "--state", str(tmp_path / "newer"), **token)
+    refused(ended(newer), "newer compilewatch")
+    refused(ended(second), "another executor uses", "Another executor uses")
 
 
 def test_the_commands_submit_show_cancel_and_fetch(executor: Executor, tmp_path: Path) -> None:
@@ -115,32 +160,29 @@ def test_the_commands_submit_show_cancel_and_fetch(executor: Executor, tmp_path:
     def quickly(*arguments: str) -> subprocess.CompletedProcess[str]:
         return run_here(tmp_path, variables, "executor", *arguments)
 
-    package = tmp_path / "package"
-    package.mkdir()
+    (package := tmp_path / "package").mkdir()
     (package / "main.py").write_text(
         "import helper, sys\nprint(helper.WORD, sys.argv[1], '\\x1b[31m')\n"
         "open('out/x.txt', 'w').write('x')\n"
     )
     (package / "helper.py").write_text("WORD = 'hello'\n")
-    common = ("--entry", "main.py", "--seconds", "20", "--memory-gib", "1")
-    done = run(
-        "submit", str(package), *common, "--argument", "you", "--job", "j", "--wait", **variables
-    )
+    limits = ("--seconds", "20", "--memory-gib", "1")
+    call = ("--entry", "main.py", "--argument", "you", "--job", "j", "--wait")
+    done = ended(started("submit", str(package), *limits, *call, **variables))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("hello you \ufffd[31m\nj: done")
-    again = quickly("logs", "j")
-    assert again.stdout == "hello you \ufffd[31m\n"
+    assert quickly("logs", "j").stdout == "hello you \ufffd[31m\n"
     assert json.loads(quickly("logs", "j", "--json").stdout)["text"].startswith("hello")
     fetched = quickly("fetch", "j", "--to", str(tmp_path / "to"))
     assert (tmp_path / "to" / "x.txt").read_text() == "x", fetched.stderr
 
-    (tmp_path / "slow.py").write_text("import time; time.sleep(60)")
+    (tmp_path / "slow.py").write_text(WAITS)
     slow = quickly("submit", str(tmp_path / "slow.py"), "--job", "s", "--seconds", "60")
     assert slow.stdout.startswith("s: ")
     cancelled = quickly("cancel", "s")
     assert cancelled.stdout.startswith("s: cancelled"), cancelled.stderr
     assert quickly("status", "s").returncode == 1
-    listed = json.loads(quickly("status", "--json").stdout)
-    assert {"j", "s"} <= {job["key"] for job in listed["jobs"]}
+    jobs = json.loads(quickly("status", "--json").stdout)["jobs"]
+    assert {"j", "s"} <= {state["key"] for state in jobs}
     assert quickly("status", "none").returncode == 2
-    assert "TRAINIUM_ENDPOINT" in run("status").stderr
+    assert "TRAINIUM_ENDPOINT" in run_here(tmp_path, {}, "executor", "status").stderr

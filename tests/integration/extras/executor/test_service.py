@@ -1,33 +1,30 @@
-"""The service's calls, over real HTTP."""
+"""The service's calls, over real HTTP, and the instance of a service that nobody uses."""
 
 from __future__ import annotations
 
 import http.client
 import json
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from compilewatch.errors import ExecutorError
-from compilewatch.extras.executor.protocol import (
-    MAX_BODY_BYTES,
-    FailureCode,
-    JobRequest,
-    JobState,
-    JobStatus,
-    summary,
-)
+from compilewatch.errors import ExecutorError, TrainiumError
+from compilewatch.extras.executor.protocol import MAX_BODY_BYTES, FailureCode, JobState, JobStatus
 from compilewatch.extras.executor.sandbox.policy import SandboxLimits
 from compilewatch.extras.executor.service import LOG_BYTES
-from tests.integration.extras.executor.conftest import TOKEN, Executor
+from compilewatch.extras.executor.trainium import InstanceReport, Operation, hold, running
+from tests.integration.extras.executor.conftest import TOKEN, WAITS, Executor, job
 
 
-def request(source: str, **values: Any) -> JobRequest:
-    values.setdefault("limits", SandboxLimits(deadline_seconds=20.0))
-    return JobRequest(files={"main.py": source}, **values)
+def post(executor: Executor, path: str, **fields: Any) -> dict[str, Any]:
+    """The response to a call of the founding system."""
+    status, response = raw(executor, "POST", path, json.dumps(fields).encode())
+    assert status == 200, response
+    return response
 
 
 def raw(
@@ -63,7 +60,7 @@ with open("out/model.txt", "w") as file:
     file.write(" ".join(sys.argv[1:] + sorted(os.environ)))
 """
     client = executor.client()
-    client.submit("a-job", request(source, arguments=("one",), paper_id="p"))
+    client.submit("a-job", job(source, arguments=("one",), paper_id="p"))
     state = client.wait("a-job")
     assert (state.state, state.failure, state.paper_id) == (JobStatus.DONE, None, "p")
     assert state.result is not None
@@ -94,7 +91,7 @@ sys.stderr.write("e" * (2**20 + 5) + "\\nthe last line\\n")
 
 def test_three_megabytes_of_output_arrive_and_the_last_line_counts(executor: Executor) -> None:
     client = executor.client()
-    client.submit("chatty", request(PRINTED))
+    client.submit("chatty", job(PRINTED))
     state = client.wait("chatty")
     stdout, stderr = (b"".join(client.parts("chatty", stream=n)) for n in ("stdout", "stderr"))
     assert len(client.log("chatty").data) == LOG_BYTES  # one response is not the log
@@ -102,9 +99,8 @@ def test_three_megabytes_of_output_arrive_and_the_last_line_counts(executor: Exe
     assert len(stdout) > SIZE
     assert stderr == b"e" * (2**20 + 5) + b"\nthe last line\n"
     assert state.result is not None
-    assert summary(state.result.metrics) == {"training_loss": 0.125}
-    body = {"paper_id": "chatty", "code": PRINTED, "timeout": 30}
-    _, answer = raw(executor, "POST", "/execute", json.dumps(body).encode())
+    assert [point.values for point in state.result.metrics] == [{"training_loss": 0.125}]
+    answer = post(executor, "/execute", paper_id="chatty", code=PRINTED, timeout=30)
     assert answer["success"]
     assert len(answer["stdout"]) > SIZE
     assert answer["detailed_metrics"] == {"training_loss": 0.125}
@@ -113,7 +109,7 @@ def test_three_megabytes_of_output_arrive_and_the_last_line_counts(executor: Exe
 def test_a_log_can_be_followed_while_the_job_runs(executor: Executor) -> None:
     source = "import time\nfor n in range(3):\n    print(n)\n    time.sleep(0.3)\n"
     client = executor.client()
-    client.submit("followed", request(source))
+    client.submit("followed", job(source))
     parts = list(client.parts("followed", follow=True))
     assert b"".join(parts) == b"0\n1\n2\n"
     assert len(parts) > 1
@@ -128,13 +124,13 @@ def test_a_log_can_be_followed_while_the_job_runs(executor: Executor) -> None:
 )
 def test_a_job_that_fails_says_how(source: str, failure: FailureCode, executor: Executor) -> None:
     client = executor.client()
-    client.submit(f"fails-{failure}", request(source))
+    client.submit(f"fails-{failure}", job(source))
     state = client.wait(f"fails-{failure}")
     assert (state.state, state.failure) == (JobStatus.FAILED, failure)
 
 
 def test_fifty_equal_submissions_are_one_job(executor: Executor) -> None:
-    wanted = request("print('once')", title="fifty")
+    wanted = job("print('once')", title="fifty")
 
     def submit(_: int) -> JobState:
         return executor.client().submit("fifty", wanted)
@@ -146,7 +142,7 @@ def test_fifty_equal_submissions_are_one_job(executor: Executor) -> None:
     assert (state.state, state.attempt) == (JobStatus.DONE, 1)
     assert [job.key for job in executor.client().jobs()].count("fifty") == 1
     with pytest.raises(ExecutorError) as caught:
-        executor.client().submit("fifty", request("print('another')"))
+        executor.client().submit("fifty", job("print('another')"))
     assert caught.value.code == "conflict"
 
 
@@ -185,34 +181,26 @@ def test_a_call_without_the_token_is_rejected(token: str | None, executor: Execu
 def test_a_bad_call_is_rejected_with_its_status(
     method: str, path: str, body: bytes | None, status: int, executor: Executor
 ) -> None:
-    executor.client().submit("a-job-for-paths", request("pass"))
+    executor.client().submit("a-job-for-paths", job("pass"))
     response, problem = raw(executor, method, path, body)
     assert response == status
     assert problem["message"]
 
 
-def test_a_large_body_is_rejected_before_it_is_read(executor: Executor) -> None:
-    body = b"x" * (10 * 2**20)
-    connection = http.client.HTTPConnection("127.0.0.1", executor.port, timeout=20)
-    connection.putrequest("PUT", "/jobs/large")
-    for name, value in (
-        ("Authorization", f"Bearer {TOKEN}"),
-        ("Content-Type", "application/json"),
-        ("Content-Length", str(len(body))),
-    ):
-        connection.putheader(name, value)
-    connection.endheaders()
-    assert connection.getresponse().status == 413
-    connection.close()
-
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_large_body_is_rejected_before_it_is_read(chunked: bool, executor: Executor) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", executor.port, timeout=20)
     headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
     parts = [b"x" * 2**16] * (MAX_BODY_BYTES // 2**16 + 8)
     try:
-        connection.request("PUT", "/jobs/large", iter(parts), headers, encode_chunked=True)
+        if chunked:
+            connection.request("PUT", "/jobs/large", iter(parts), headers, encode_chunked=True)
+        else:
+            headers["Content-Length"] = str(MAX_BODY_BYTES + 1)
+            connection.request("PUT", "/jobs/large", None, headers)
         assert connection.getresponse().status == 413
     except (BrokenPipeError, ConnectionResetError):
-        pass  # the service may close while we still send
+        assert chunked  # the service may close while we still send
     finally:
         connection.close()
     assert executor.health()["status"] == "ok"
@@ -227,7 +215,7 @@ def test_a_running_job_is_cancelled_and_a_waiting_one_never_begins(executor: Exe
     client = executor.client()
     keys = [f"slow-{number}" for number in range(3)]
     for key in keys:
-        client.submit(key, request("import time; time.sleep(60)", title=key))
+        client.submit(key, job(WAITS, title=key))
     while executor.health()["running"] < 2:
         time.sleep(0.05)
     waiting = client.cancel(keys[2])
@@ -242,33 +230,30 @@ def test_a_drained_service_takes_no_jobs_and_one_with_jobs_is_not_drained(
     executor: Executor,
 ) -> None:
     client = executor.client()
-    client.submit("holds", request("import time; time.sleep(60)"))
+    client.submit("holds", job(WAITS))
     with pytest.raises(ExecutorError) as caught:
         client.drain()
     assert caught.value.code == "conflict"
     client.cancel("holds")
     client.wait("holds")
-    assert client.drain().draining
+    assert client.drain()["draining"]
     with pytest.raises(ExecutorError) as caught:
-        client.submit("too-late", request("pass"))
+        client.submit("too-late", job("pass"))
     assert caught.value.code == "draining"
-    assert not client.undrain().draining
+    assert not client.undrain()["draining"]
 
 
 def test_the_founding_calls_respond_as_they_did(executor: Executor) -> None:
     code = "print('Epoch 2/2 done, Loss: 0.25')\nprint('Test Accuracy: 91.5%')\n"
-    asked = {"paper_id": "2401.1", "code": code, "timeout": 20}
-    status, answer = raw(executor, "POST", "/execute", json.dumps(asked).encode())
-    assert status == 200
-    assert answer["success"] is True
-    assert answer["return_code"] == 0
+    script = {"paper_id": "2401.1", "code": code, "timeout": 20}
+    answer = post(executor, "/execute", **script)
+    assert (answer["success"], answer["return_code"]) == (True, 0)
     assert answer["stdout"].endswith("91.5%\n")
     assert answer["detailed_metrics"] == {"training_loss": 0.25, "test_accuracy": 91.5}
     assert answer["profiler"]["profiler_enabled"] is False
 
-    batch = [asked, {"paper_id": "2401.2", "code": "while True: pass"}]
-    body = json.dumps({"batch": batch, "timeout": 1}).encode()
-    status, answer = raw(executor, "POST", "/execute_batch", body)
+    batch = [script, {"paper_id": "2401.2", "code": "while True: pass"}]
+    answer = post(executor, "/execute_batch", batch=batch, timeout=1)
     assert (answer["batch_size"], answer["successful"], answer["failed"]) == (2, 1, 1)
     late = answer["results"]["2401.2"]
     assert (late["timeout"], late["error_type"], late["return_code"]) == (True, "timeout", -1)
@@ -287,7 +272,7 @@ while True:
     client = executor.client()
     limits = SandboxLimits(deadline_seconds=1.0)
     for number in range(2):
-        client.submit(f"busy-{number}", request(source, limits=limits, title=str(number)))
+        client.submit(f"busy-{number}", job(source, limits=limits, title=str(number)))
     slowest = 0.0
     while not all(client.status(f"busy-{number}").ended for number in range(2)):
         begun = time.monotonic()
@@ -299,7 +284,7 @@ while True:
 
 # --- Neuron profiles, by a double of neuron-profile that is called as the real one ---
 
-DOUBLE = """#!/bin/sh
+PROFILE = """#!/bin/sh
 # neuron-profile inspect -o FOLDER COMMAND...
 [ "$1 $2" = "inspect -o" ] || exit 9
 mkdir -p "$3/i-1_pid_2" && echo trace >"$3/i-1_pid_2/ntrace.pb" && echo device >"$3/x.ntff"
@@ -308,44 +293,121 @@ exec "$@"
 """
 
 
-def test_the_profile_of_a_job_is_collected_where_profiles_go(tmp_path: Path) -> None:
-    tools = Path("/usr/local/lib")  # a folder that jobs can read anyway
-    program = tools / f"compilewatch-test-{tmp_path.name}" / "neuron-profile"
+@pytest.fixture
+def profiling(tmp_path: Path) -> Iterator[Executor]:
+    # Below a folder that jobs can read anyway.
+    program = Path("/usr/local/lib") / f"compilewatch-test-{tmp_path.name}" / "neuron-profile"
     program.parent.mkdir()
-    program.write_text(DOUBLE)
+    program.write_text(PROFILE)
     program.chmod(0o755)
+    variables = {"NEURON_PROFILER_ENABLED": "true", "PATH": f"{program.parent}:/usr/bin:/bin"}
+    service = Executor(tmp_path, **variables, PROFILER_OUTPUT_DIR=str(tmp_path / "profiles"))
+    yield service
+    service.end()
+    program.unlink()
+    program.parent.rmdir()
+
+
+def test_the_profile_of_a_job_is_collected_where_profiles_go(
+    profiling: Executor, tmp_path: Path
+) -> None:
+    profiling.start()
+    assert profiling.health()["profiler_enabled"] is True
+    client = profiling.client()
+    client.submit("profiled", job("print('trained')", profile=True))
+    client.submit("plain", job("print('trained')"))
+    assert client.wait("profiled").state == "done"
+    assert client.log("profiled").data == b"trained\n"
+    names = [artifact.name for artifact in client.artifacts("profiled")]
+    assert names == ["profile/i-1_pid_2/ntrace.pb", "profile/x.ntff"]
     profiles = tmp_path / "profiles"
-    made = Executor(
-        tmp_path,
-        NEURON_PROFILER_ENABLED="true",
-        PROFILER_OUTPUT_DIR=str(profiles),
-        PATH=f"{program.parent}:/usr/bin:/bin",
-    )
-    try:
-        made.start()
-        assert made.health()["profiler_enabled"] is True
-        client = made.client()
-        limits = SandboxLimits(deadline_seconds=20.0)
-        files = {"main.py": "print('trained')"}
-        client.submit("profiled", JobRequest(files=files, limits=limits, profile=True))
-        client.submit("plain", JobRequest(files=files, limits=limits))
-        state = client.wait("profiled")
-        assert state.state == "done", state
-        assert client.log("profiled").data == b"trained\n"
-        names = [artifact.name for artifact in client.artifacts("profiled")]
-        assert names == ["profile/i-1_pid_2/ntrace.pb", "profile/x.ntff"]
-        found = {p.relative_to(profiles).as_posix() for p in profiles.rglob("*") if p.is_file()}
-        assert found == {f"profiled/{name}" for name in names}
-        assert client.wait("plain").result is not None
-        assert client.artifacts("plain") == ()
-    finally:
-        made.end()
-        program.unlink()
-        program.parent.rmdir()
+    files = {p.relative_to(profiles).as_posix() for p in profiles.rglob("*") if p.is_file()}
+    assert files == {f"profiled/{name}" for name in names}
+    assert client.wait("plain").result is not None
+    assert client.artifacts("plain") == ()
 
 
 def test_a_profiler_that_is_not_installed_is_said(tmp_path: Path) -> None:
-    result = Executor(tmp_path, NEURON_PROFILER_ENABLED="1", PATH="/usr/bin:/bin")
+    service = Executor(tmp_path, NEURON_PROFILER_ENABLED="1", PATH="/usr/bin:/bin")
     with pytest.raises(AssertionError, match="neuron-profile is not installed"):
-        result.start()
-    result.end()
+        service.start()
+    service.end()
+
+
+# --- the instance of an executor is stopped by who started it, and never under anybody's job ---
+
+
+class Instance(Operation):
+    """An instance whose starts and stops are recorded."""
+
+    def __init__(self, *, ours: bool = True, fails: bool = False) -> None:
+        self.ours, self.fails = ours, fails
+        self.calls: list[str] = []
+
+    def up(self) -> InstanceReport:
+        self.calls.append("up")
+        return InstanceReport(action="started" if self.ours else "joined", started_by_run=self.ours)
+
+    def down(self, *, force: bool = False, wait: bool = True) -> InstanceReport:
+        self.calls.append("down")
+        if self.fails:
+            raise TrainiumError("not today")
+        return InstanceReport(action="stopped" if self.ours else "left")
+
+
+@pytest.fixture
+def drained(executor: Executor) -> Iterator[Callable[[], bool]]:
+    """Whether the service takes no jobs; it takes them again after the test."""
+    yield lambda: bool(executor.health()["draining"])
+    executor.client().undrain()
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_what_this_started_is_stopped_after_the_work_and_takes_no_job_meanwhile(
+    executor: Executor, drained: Callable[[], bool], ours: bool
+) -> None:
+    instance = Instance(ours=ours)
+    with running(instance, executor.client(), print):
+        assert instance.calls == ["up"]
+    assert instance.calls == ["up", "down"]
+    assert drained() is ours
+
+
+def test_it_is_stopped_once_the_jobs_of_others_have_ended(
+    executor: Executor, drained: Callable[[], bool]
+) -> None:
+    client, lines = executor.client(), list[str]()
+    client.submit("of-another", job(WAITS))
+
+    def say(line: str) -> None:
+        lines.append(line)
+        client.cancel("of-another")
+
+    instance = Instance()
+    with running(instance, client, say, poll_seconds=0.1):
+        pass
+    assert instance.calls == ["up", "down"]
+    assert "is stopped later, because" in lines[0]
+    assert drained()
+
+
+def test_what_cannot_be_stopped_takes_jobs_again_and_is_left_to_its_own_timer(
+    executor: Executor, drained: Callable[[], bool]
+) -> None:
+    client, lines = executor.client(), list[str]()
+    with pytest.raises(TrainiumError), running(Instance(fails=True), client, print):
+        pass
+    assert not drained()
+    client.submit("endless", job(WAITS))
+    instance = Instance()
+    with running(instance, client, lines.append, wait_seconds=0.0, poll_seconds=0.1):
+        pass
+    assert instance.calls == ["up"]
+    assert "keeps running" in lines[-1]
+    client.cancel("endless")
+    client.wait("endless")
+    assert not drained()
+
+
+def test_a_service_that_cannot_be_reached_is_not_idle(own: Executor) -> None:
+    assert "fails" in (hold(own.client(retry_seconds=0.2)) or "")

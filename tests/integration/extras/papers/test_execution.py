@@ -6,8 +6,6 @@ is started with the first training and stopped after the last, never under a job
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,6 @@ import pytest
 
 from compilewatch.config import Settings, load_settings
 from compilewatch.extras.executor.client import ExecutorClient
-from compilewatch.extras.executor.protocol import JobRequest
 from compilewatch.extras.executor.sandbox.policy import MIB, SandboxLimits
 from compilewatch.extras.executor.trainium import on_demand, running
 from compilewatch.extras.papers import execution
@@ -37,7 +34,6 @@ from tests.integration.extras.executor.trainium.conftest import (
 __all__ = ["_confining", "_often", "client", "moto_endpoint", "sshd", "world"]
 
 SHORT = SandboxLimits(deadline_seconds=60.0, memory_bytes=2**29)
-SLOW = JobRequest(files={"main.py": "import time; time.sleep(60)"}, limits=SHORT)
 
 
 @pytest.fixture
@@ -61,7 +57,8 @@ def trainer(settings: Settings, executor: Executor, token: str = TOKEN, **fields
     own = settings.executor
     own = msgspec.structs.replace(own, endpoint=executor.url, token=token)
     settings = msgspec.structs.replace(settings, executor=own)
-    return Trainer(settings=settings, **{"limits": SHORT, **fields})
+    limits = fields.pop("limits", SHORT)
+    return Trainer(settings, limits, **fields)
 
 
 def trained(tmp_path: Path, executor: Executor, token: str = TOKEN) -> StageResult:
@@ -96,15 +93,13 @@ def test_an_executor_that_rejects_the_token_means_not_run(
     assert "\n" not in ran.not_run
 
 
-def run(
-    tmp_path: Path, world: World, executor: Executor, lines: list[str]
-) -> tuple[PaperSummary, ...]:
+def run(tmp_path: Path, world: World, executor: Executor) -> tuple[PaperSummary, ...]:
     """Two papers at a time, each trained by the executor of the instance."""
     some = papers.some_papers(tmp_path, 2)
     with ExecutorClient(executor.url, TOKEN) as mine, papers.served() as (_, provider):
 
         def make() -> Any:
-            return running(world.operation(), mine, lines.append, poll_seconds=0.1)
+            return running(world.operation(), mine, world.said.append, poll_seconds=0.1)
 
         with on_demand(make) as start:
             training = trainer(world.settings(), executor, start_instance=start)
@@ -115,37 +110,15 @@ def run(
 def test_the_instance_runs_for_the_trainings_and_never_for_nothing(
     tmp_path: Path, world: World, executor: Executor
 ) -> None:
-    summaries = run(tmp_path, world, executor, [])
+    summaries = run(tmp_path, world, executor)
     assert [one.state for one in summaries] == ["passed"] * 2
     assert [one.stages[-1].stage for one in summaries] == [PipelineStage.EXECUTE] * 2
     assert world.state() == "stopped"
     assert sum("is starting" in line for line in world.said) == 1
     # The same papers again: nothing is to be trained, so nothing is started.
     world.said.clear()
-    assert run(tmp_path, world, executor, []) == summaries
+    assert run(tmp_path, world, executor) == summaries
     assert (world.state(), world.said) == ("stopped", [])
-
-
-@pytest.mark.usefixtures("_quick")
-def test_the_instance_is_not_stopped_under_the_job_of_another(
-    tmp_path: Path, world: World, executor: Executor
-) -> None:
-    other, lines, states = executor.client(), list[str](), list[str]()
-    other.submit("of-another", SLOW)
-
-    def end_it() -> None:
-        while not any("later, because" in line for line in lines):
-            time.sleep(0.02)
-        states.append(world.state())
-        other.cancel("of-another")
-
-    watcher = threading.Thread(target=end_it)
-    watcher.start()
-    summaries = run(tmp_path, world, executor, lines)
-    watcher.join()
-    assert [one.state for one in summaries] == ["passed"] * 2
-    assert states == ["running"]
-    assert world.state() == "stopped"
 
 
 @pytest.mark.usefixtures("_quick")
@@ -153,7 +126,7 @@ def test_an_instance_that_cannot_be_started_is_asked_for_once(
     tmp_path: Path, world: World, executor: Executor
 ) -> None:
     world.put("terminated")
-    summaries = run(tmp_path, world, executor, [])
+    summaries = run(tmp_path, world, executor)
     assert [one.state for one in summaries] == ["incomplete"] * 2
     for one in summaries:
         assert "terminated" in one.stages[-1].detail

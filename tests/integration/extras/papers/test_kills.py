@@ -17,24 +17,16 @@ import pytest
 
 from compilewatch.extras.papers.pipeline import Observer
 from compilewatch.extras.papers.providers import ScriptedProvider
-from compilewatch.extras.papers.records import (
-    CallState,
-    Paper,
-    PaperSummary,
-    PipelineStage,
-    StageResult,
-)
+from compilewatch.extras.papers.records import CallState, PaperSummary, PipelineStage, StageResult
 from compilewatch.extras.papers.store import PaperFolder, PaperStore
 from tests import papers as world
 
 
-def run(
-    outputs: Path, observer: Observer = lambda _: None
-) -> tuple[tuple[Paper, ...], tuple[PaperSummary, ...]]:
+def run(outputs: Path, observer: Observer = lambda _: None) -> tuple[PaperSummary, ...]:
     """Run the shipped papers on prepared replies."""
     papers = world.papers_of(world.INPUTS / "library", outputs / "cache", 3)
     provider = ScriptedProvider(world.REPLIES)
-    return papers, world.pipeline(outputs, provider, papers, observer=observer).run(papers)
+    return world.pipeline(outputs, provider, papers, observer=observer).run(papers)
 
 
 def killed(outputs: Path, stage: str, when: str) -> None:
@@ -68,15 +60,15 @@ def test_a_run_that_is_killed_continues_where_it_was(
     done = subprocess.run(command, check=False, timeout=100, cwd=Path(__file__).parents[4])
     assert done.returncode == -signal.SIGKILL
     before = PaperStore(tmp_path).ledger.entries()
-    papers, summaries = run(tmp_path)
+    summaries = run(tmp_path)
     assert [one.state for one in summaries] == ["passed"] * 3
     entries = PaperStore(tmp_path).ledger.entries()
     assert entries[: len(before)] == before
     finished = Counter(e.key for e in entries if e.state is CallState.FINISHED)
     assert set(finished.values()) == {1}
     assert len(entries) == len(finished) == 9
-    for one in papers:
-        keys = [(r.stage, r.key) for r in PaperStore(tmp_path).folder(one.id).journal()]
+    for one in summaries:
+        keys = [(r.stage, r.key) for r in PaperStore(tmp_path).folder(one.paper).journal()]
         assert len(keys) == len(set(keys))
 
 

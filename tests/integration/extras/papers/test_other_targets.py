@@ -47,27 +47,21 @@ def cache() -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
+# What differs in `make test` is shown by the others.
 @pytest.mark.parametrize(
-    ("forward", "status", "kinds"),
+    ("target", "forward", "status"),
     [
-        # What differs in `make test` is shown by the other case.
-        pytest.param("return torch.relu(self.f(x))", "pass", set(), marks=pytest.mark.matrix),
-        ("return self.f(x) * (x.sum().item() > 0)", "graph_break", {FindingClass.GRAPH_BREAK}),
+        pytest.param("xla", "return torch.relu(self.f(x))", "pass", marks=pytest.mark.matrix),
+        ("xla", "return self.f(x) * (x.sum().item() > 0)", "graph_break"),
+        pytest.param("neuron", "return torch.relu(self.f(x))", "pass", marks=pytest.mark.matrix),
     ],
 )
-def test_xla_compiles_inside_of_the_sandbox(
-    tmp_path: Path, cache: Path, forward: str, status: str, kinds: set[FindingClass]
+def test_a_target_compiles_inside_of_the_sandbox(
+    tmp_path: Path, cache: Path, target: str, forward: str, status: str
 ) -> None:
-    ran = swept(tmp_path, module(forward), "xla", cache)
-    assert (ran.not_run, ran.labels) == ("", {"xla": status}), ran
-    assert {finding.kind for finding in ran.findings} == kinds
-
-
-@pytest.mark.matrix  # in `make test`, the compiler is reached by the next test
-def test_neuron_compiles_inside_of_the_sandbox(tmp_path: Path, cache: Path) -> None:
-    ran = swept(tmp_path, module("return torch.relu(self.f(x))"), "neuron", cache)
-    assert (ran.not_run, ran.labels) == ("", {"neuron": "pass"}), ran
-    assert ran.findings == ()
+    ran = swept(tmp_path, module(forward), target, cache)
+    assert (ran.not_run, ran.labels) == ("", {target: status}), ran
+    assert {finding.kind.value for finding in ran.findings} == {status} - {"pass"}
 
 
 def test_what_neuronx_cc_rejects_is_the_compilers(tmp_path: Path, cache: Path) -> None:

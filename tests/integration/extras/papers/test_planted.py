@@ -6,12 +6,10 @@ ends in the class of this fault and of no other.
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
-import sysconfig
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +28,6 @@ from compilewatch.extras.papers.execution import (
     Sweeper,
     generated_spec,
     run_eager,
-    trained,
-    training_files,
 )
 from compilewatch.extras.papers.records import (
     Claim,
@@ -56,11 +52,9 @@ def confined() -> None:
     need_sandbox()
 
 
-def module(forward: str, extra: str = "") -> str:
+def module(forward: str) -> str:
     return f"""import torch
 from torch import nn
-
-{extra}
 
 class Net(nn.Module):
     def __init__(self):
@@ -102,7 +96,7 @@ def swept(tmp_path: Path, source: str, target: str, cache: Path | None = None) -
     flags = {"output_dir": str(tmp_path), "cache": str(cache) if cache else None}
     environments = ("default", "xla") if cache else ("default",)
     launcher = SandboxLauncher(1, environments, cache=cache)
-    sweeper = Sweeper(settings=load_settings(flags), targets=(target,), launcher=launcher)
+    sweeper = Sweeper(load_settings(flags), (target,), launcher)
     ran = sweeper.run(version, folder)
     for result in msgspec.json.decode(folder.read(ran.files[0])):
         assert result["request"]["model"]["provenance"]["paper_sha256"] == "d" * 64
@@ -113,57 +107,43 @@ def kinds(ran: StageResult) -> set[FindingClass]:
     return {finding.kind for finding in ran.findings}
 
 
-def test_a_value_that_is_read_is_a_graph_break_with_its_line(tmp_path: Path) -> None:
-    source = module("return self.f(x) * x.sum().item()")
-    ran = swept(tmp_path, source, "dynamo")
-    assert kinds(ran) == {FindingClass.GRAPH_BREAK}
-    assert (
-        ran.findings[0].line
-        == source.splitlines().index("        return self.f(x) * x.sum().item()") + 1
-    )
-
-
-@pytest.mark.matrix  # in `make test`, neuronx-cc rejects a model (test_other_targets.py)
-def test_what_export_does_not_support_is_the_compilers(tmp_path: Path) -> None:
-    source = module("return self.f(x)[x[:, 0] > 0] if x.sum() > 0 else self.f(x)")
-    assert kinds(swept(tmp_path, source, "export")) == {FindingClass.COMPILER_CANNOT}
+@pytest.mark.parametrize(
+    ("target", "forward", "kind"),
+    [
+        ("dynamo", "return self.f(x) * x.sum().item()", FindingClass.GRAPH_BREAK),
+        pytest.param(
+            "export",
+            "return self.f(x)[x[:, 0] > 0] if x.sum() > 0 else self.f(x)",
+            FindingClass.COMPILER_CANNOT,
+            marks=pytest.mark.matrix,
+        ),
+        pytest.param(
+            "inductor",
+            "return self.f(x) + (1.0 if torch.compiler.is_compiling() else 0.0)",
+            FindingClass.MISMATCH,
+            marks=pytest.mark.matrix,
+        ),
+    ],
+)
+def test_a_fault_of_a_target_has_its_class(
+    tmp_path: Path, target: str, forward: str, kind: FindingClass
+) -> None:
+    source = module(forward)
+    ran = swept(tmp_path, source, target)
+    assert kinds(ran) == {kind}
+    if target == "dynamo":
+        assert ran.findings[0].line == source.splitlines().index(f"        {forward}") + 1
 
 
 @pytest.mark.matrix
-def test_a_model_that_computes_something_else_when_compiled_is_a_mismatch(tmp_path: Path) -> None:
-    source = module("return self.f(x) + (1.0 if torch.compiler.is_compiling() else 0.0)")
-    assert kinds(swept(tmp_path, source, "inductor")) == {FindingClass.MISMATCH}
-
-
-@pytest.mark.matrix
-def test_a_hang_times_out() -> None:
-    limits = msgspec.structs.replace(EAGER_LIMITS, deadline_seconds=25.0)
-    ran = eager(module("\n        while True: pass"), limits)
-    assert kinds(ran) == {FindingClass.TIMED_OUT}
-    assert "eager" in ran.findings[0].evidence
-
-
-@pytest.mark.matrix
-def test_too_much_memory_is_out_of_memory() -> None:
+def test_too_much_memory_and_code_that_fails_without_a_compiler_are_told_apart() -> None:
     limits = msgspec.structs.replace(EAGER_LIMITS, memory_bytes=1536 * MIB)
     source = module("return self.f(x) + torch.ones(1024, 1024, 1024, 2).sum()")
     assert kinds(eager(source, limits)) == {FindingClass.OOM}
-
-
-@pytest.mark.matrix
-def test_code_that_fails_without_a_compiler_is_wrong_in_eager_with_its_line() -> None:
     source = module("return self.f(x @ x)")
     ran = eager(source)
     assert kinds(ran) == {FindingClass.WRONG_IN_EAGER}
     assert ran.findings[0].line == source.splitlines().index("        return self.f(x @ x)") + 1
-
-
-@pytest.mark.matrix
-def test_a_training_that_reports_nothing_is_no_success() -> None:
-    source = module("return self.f(x)", "import torch.optim") + "\n\nraise SystemExit(0)\n"
-    ran = trained(SandboxRunner().run(training_files(generation(source)), EAGER_LIMITS))
-    assert kinds(ran) == {FindingClass.CRASHED}
-    assert ran.numbers["execution_success"] == 0.0
 
 
 def test_sandboxed_code_is_rejected_by_every_other_launcher(tmp_path: Path) -> None:
@@ -175,15 +155,14 @@ def test_sandboxed_code_is_rejected_by_every_other_launcher(tmp_path: Path) -> N
 
 def test_the_source_papers_says_why_a_model_is_not_compiled(tmp_path: Path) -> None:
     papers = world.some_papers(tmp_path, 1)
+    state = {"phase": "eager", "error": {"message": "ValueError: no", "line": 3}}
 
     class Wrong(world.FakeRunner):
         def run(
             self, files: Mapping[str, str | bytes], limits: SandboxLimits
         ) -> sandbox.SandboxResult:
-            done = super().run(files, limits)
-            state = {"phase": "eager", "error": {"message": "ValueError: no", "line": 3}}
-            found = {"result.json": msgspec.json.encode(state)}
-            return msgspec.structs.replace(done, exit_code=1, files=found)
+            returned = {"result.json": msgspec.json.encode(state)}
+            return msgspec.structs.replace(super().run(files, limits), files=returned)
 
     with world.served() as (_, provider):
         world.pipeline(tmp_path, provider, papers, runner=Wrong()).run(papers)
@@ -192,38 +171,13 @@ def test_the_source_papers_says_why_a_model_is_not_compiled(tmp_path: Path) -> N
     assert spec.provenance["scripted"] == "false"
 
 
-# --- the torch that generated code finds, however the environment was set up ---
-
-
-@pytest.fixture
-def workspace() -> Iterator[Path]:
-    """An environment without packages, below a folder that the sandbox's user can read."""
+def test_an_environment_without_torch_is_never_blamed_on_a_paper() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        venv = Path(folder) / ".venv"
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
-        yield venv
-
-
-def test_an_environment_without_torch_is_never_blamed_on_a_paper(workspace: Path) -> None:
-    runner = SandboxRunner(str(workspace / "bin" / "python"))
-    with pytest.raises(SandboxError, match="torch cannot be imported in the sandbox"):
-        runner.check()
-    for ran in run_eager(runner, generation("import torch"), PLAN):
-        assert "torch cannot be imported in the sandbox" in ran.not_run
-        assert ran.findings == ()
-
-
-@pytest.mark.matrix
-def test_torch_of_a_shared_environment_is_there(workspace: Path) -> None:
-    """As scripts/setup.sh shares it between the workspaces of an agent."""
-    torch = importlib.util.find_spec("torch")
-    assert torch is not None
-    assert torch.origin is not None
-    packages = Path(torch.origin).parents[1]
-    own = sysconfig.get_path("purelib", vars={"base": str(workspace)})
-    Path(own, "shared.pth").write_text(f"import site; site.addsitedir({str(packages)!r})\n")
-    (workspace / "shared").symlink_to(packages.parents[2])
-    runner = SandboxRunner(str(workspace / "bin" / "python"))
-    runner.check()
-    assert runner.run({"main.py": "import torch"}, EAGER_LIMITS).succeeded
+        Path(folder).chmod(0o755)  # for the user of the sandbox
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+        runner = SandboxRunner(f"{folder}/bin/python")
+        with pytest.raises(SandboxError, match="torch cannot be imported in the sandbox"):
+            runner.check()
+        for ran in run_eager(runner, generation("import torch"), PLAN):
+            assert "torch cannot be imported in the sandbox" in ran.not_run
+            assert ran.findings == ()

@@ -1,16 +1,19 @@
-"""The stored jobs: what is acknowledged stays, and every job ends once."""
+"""The stored jobs: what is acknowledged stays, and every job ends once; prices of instances."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from compilewatch import data
 from compilewatch.errors import ExecutorError
 from compilewatch.extras.executor import jobs
 from compilewatch.extras.executor.jobs import MOST_ATTEMPTS, JobRejectedError, JobStore
 from compilewatch.extras.executor.protocol import FailureCode, JobRequest, JobState, JobStatus
+from compilewatch.extras.executor.trainium import price_of
 
 
 def request(text: str = "pass") -> JobRequest:
@@ -74,20 +77,17 @@ def test_an_interrupted_job_waits_again_until_it_is_lost(store: JobStore) -> Non
     assert (lost.state, lost.failure) == (JobStatus.LOST, FailureCode.INTERRUPTED)
 
 
-def test_the_end_of_an_older_attempt_changes_nothing(store: JobStore) -> None:
+def test_only_the_end_of_the_last_attempt_counts_and_a_cancelled_job_has_no_other(
+    store: JobStore,
+) -> None:
     store.submit("a", request())
     first = claimed(store)
     store.interrupted(first)
     second = claimed(store)
     assert store.finish(first, JobStatus.DONE, None, None) == second
     assert store.interrupted(first) == second
-
-
-def test_a_cancelled_job_that_is_interrupted_does_not_run_again(store: JobStore) -> None:
-    store.submit("a", request())
-    state = claimed(store)
     assert store.cancel("a").state is JobStatus.RUNNING
-    assert store.interrupted(state).state is JobStatus.CANCELLED
+    assert store.interrupted(second).state is JobStatus.CANCELLED
 
 
 def test_jobs_that_ended_long_ago_are_forgotten_with_their_files(store: JobStore) -> None:
@@ -117,3 +117,20 @@ def test_a_damaged_file_is_said(tmp_path: Path) -> None:
     (tmp_path / "jobs.sqlite").write_bytes(b"garbage" * 1000)
     with pytest.raises(ExecutorError, match=r"jobs\.sqlite cannot be used"):
         JobStore(tmp_path)
+
+
+def test_a_price_of_a_project_applies_before_the_reviewed_ones(tmp_path: Path) -> None:
+    reviewed = data.TRAINIUM_PRICES
+    for row in tomllib.loads(reviewed.read_text())["price"]:
+        prices = [price_of(reviewed, row["instance_type"], region) for region in row["regions"]]
+        assert None not in prices
+    assert price_of(reviewed, "trn9.metal", "us-east-1") is None
+    (file := tmp_path / "prices.toml").write_text(
+        'schema_version = 1\n[[price]]\ninstance_type = "trn1.2xlarge"\nregions = ["us-east-1"]\n'
+        'usd_per_hour = 9.5\ndate = 2020-01-01\nsource = "a contract"\n'
+    )
+    price = price_of(file, "trn1.2xlarge", "us-east-1")
+    assert price is not None
+    assert price.usd_per_hour == 9.5
+    west = ("trn1.2xlarge", "us-west-2")
+    assert price_of(file, *west) == price_of(reviewed, *west)

@@ -12,9 +12,7 @@ from compilewatch.extras.executor.protocol import (
     MOST_LINE_BYTES,
     MOST_NAMES,
     MOST_POINTS,
-    MetricPoint,
     read_points,
-    summary,
 )
 
 
@@ -34,11 +32,6 @@ METRICS: {"training_loss": 0.25}
         (7, {"test_accuracy": 0.9}),
         (None, {"training_loss": 0.25}),
     ]
-
-
-def test_the_last_value_of_a_name_is_its_summary() -> None:
-    points = [MetricPoint(step=n, values={"a": float(n)}) for n in range(3)]
-    assert summary([*points, MetricPoint(step=None, values={"b": 1.0})]) == {"a": 2.0, "b": 1.0}
 
 
 def test_lines_for_people_are_read_where_none_is_marked() -> None:

@@ -53,20 +53,13 @@ def main() -> None:
     os.makedirs(job["output"], exist_ok=True)
     send(results, b"{}")
     status, timed_out = run(job)
-    exit_code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
-    ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+    code = os.waitstatus_to_exitcode(status)
     files, left_out = collect(job["output"], job["output_files"], job["output_bytes"])
-    header = {
-        "exit_code": exit_code,
-        "signal": ended_by,
-        "timed_out": timed_out,
-        "files": list(files),
-        "left_out": left_out,
-    }
+    header = {"status": None if timed_out else code, "files": list(files), "left_out": left_out}
     send(results, json.dumps(header).encode())
     for content in files.values():
         send(results, content)
-    os._exit(exit_code if exit_code is not None else 128 + (ended_by or 0))
+    os._exit(code if code >= 0 else 128 - code)
 
 
 def run(job: dict[str, Any]) -> tuple[int, bool]:

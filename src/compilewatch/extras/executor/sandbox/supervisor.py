@@ -22,9 +22,10 @@ import uuid
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, Annotated, BinaryIO
 
 import msgspec
+from msgspec import Meta
 
 from compilewatch.contract.processes import descendants, field_bytes, is_alive, resident_bytes
 from compilewatch.errors import SandboxError, StoreError
@@ -161,24 +162,16 @@ class Supervisor:
     def _start(self) -> tuple[int, int, int, int, subprocess.Popen[bytes]]:
         """Start bubblewrap and hold the first process of the sandbox before anything runs in it."""
         spec, bwrap = self.spec, policy.program()
-        out, out_w = os.pipe()
-        err, err_w = os.pipe()
-        results, results_w = os.pipe()
-        info, info_w = os.pipe()
-        block, block_w = os.pipe()
-        go, go_w = os.pipe()
+        (out, out_w), (err, err_w), (results, results_w) = (os.pipe() for _ in range(3))
+        (info, info_w), (block, block_w), (go, go_w) = (os.pipe() for _ in range(3))
         payload = memory_file(self._payload())
         rules = memory_file(policy.filter_program(any_ioctl=bool(spec.devices)))
         source = Path(init.__file__).read_text(encoding="utf-8")
         inner = [spec.python, "-I", "-S", "-c", source, str(results_w), str(payload)]
+        arguments = policy.arguments(spec, inner, seccomp_fd=rules, info_fd=info_w, block_fd=block)
         with self.guard.inside():
             process = subprocess.Popen(
-                [
-                    bwrap,
-                    *policy.arguments(
-                        spec, inner, seccomp_fd=rules, info_fd=info_w, block_fd=block
-                    ),
-                ],
+                [bwrap, *arguments],
                 stdin=go,
                 stdout=out_w,
                 stderr=err_w,
@@ -314,18 +307,17 @@ class Supervisor:
         if self.ending is policy.SandboxEnding.EXITED and not returned:
             raise _not_started(bytes(stderr.data), "no message")
         header, files = parsed(returned, self.limits.output_files, self.limits.output_bytes)
-        if self.ending is policy.SandboxEnding.EXITED and header is not None and header.timed_out:
+        # Without a header, the first program was killed from inside.
+        code = status if header is None else header.status
+        if self.ending is policy.SandboxEnding.EXITED and code is None:
             self._end_at_deadline()
-        exit_code, by_signal = None, None
-        if self.ending is policy.SandboxEnding.EXITED:
-            # Without a header, the first program was killed from inside.
-            exit_code = status if header is None else header.exit_code
-            by_signal = None if header is None else header.signal
+        if self.ending is not policy.SandboxEnding.EXITED:
+            code = None
         return policy.SandboxResult(
             ending=self.ending,
             detail=self.detail,
-            exit_code=exit_code,
-            signal=by_signal,
+            exit_code=code if code is not None and code >= 0 else None,
+            signal=-code if code is not None and code < 0 else None,
             duration_seconds=seconds,
             peak_memory_bytes=self.guard.peak_bytes(),
             memory_guard=self.guard.kind,
@@ -349,11 +341,13 @@ def _not_started(stderr: bytes, otherwise: str) -> SandboxError:
 
 
 class Header(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the first program says about the command; hostile code may have forged it."""
+    """What the first program says about the command; hostile code may have forged it.
 
-    exit_code: int | None
-    signal: int | None
-    timed_out: bool
+    `status` is its exit status, or the negative number of the signal that ended it; None: the
+    deadline did.
+    """
+
+    status: Annotated[int, Meta(ge=-64, le=255)] | None
     files: list[str]
     left_out: int
 

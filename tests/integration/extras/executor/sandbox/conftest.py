@@ -28,17 +28,12 @@ def greeting(listening: socket.socket) -> None:
                     return
                 listening.sendto(b"hi", sender)
             else:
-                connection, _ = listening.accept()
-                connection.sendall(b"hi")
-                connection.close()
+                with listening.accept()[0] as connection:
+                    connection.sendall(b"hi")
 
 
 def end(server: threading.Thread, listening: socket.socket) -> None:
-    """End a server before its socket is closed.
-
-    A thread that still waits in a closed socket reads from whatever opens its number next, as soon
-    as a stopped process continues.
-    """
+    """End a server before its socket is closed: it would read from what opens its number next."""
     with suppress(OSError):
         listening.shutdown(socket.SHUT_RDWR)
     server.join(10)
@@ -49,28 +44,22 @@ def end(server: threading.Thread, listening: socket.socket) -> None:
 def world(tmp_path: Path) -> Iterator[dict[str, Any]]:
     """Doubles of a service, credentials, servers and canaries; all gone after the test."""
     name = f"compilewatch-test-{uuid.uuid4().hex}"
-    folder = tmp_path / "open"
-    folder.mkdir(mode=0o777)
-    credentials = tmp_path / ".aws" / "credentials"
-    credentials.parent.mkdir()
-    credentials.write_text("aws_secret_access_key = planted")
-    victim = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", "import time; time.sleep(120)"],
-        env={"SECRET": f"secret-{name}"},
-    )
+    (folder := tmp_path / "open").mkdir(mode=0o777)
+    (credentials := tmp_path / "credentials").write_text("aws_secret_access_key = planted")
+    command = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(120)"]
+    victim = subprocess.Popen(command, env={"SECRET": f"secret-{name}"})
+    path = Path("/tmp") / f"{name}.sock"
     with ExitStack() as stack:
         tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         udp = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         udp.bind(("127.0.0.1", 0))
-        abstract = stack.enter_context(socket.socket(socket.AF_UNIX))
-        abstract.bind(f"\0{name}")
-        path = Path("/tmp") / f"{name}.sock"
+        canaries = [tcp, udp]
+        for address in (f"\0{name}", str(path)):
+            canaries.append(stack.enter_context(socket.socket(socket.AF_UNIX)))
+            canaries[-1].bind(address)
+            canaries[-1].listen()
         stack.callback(path.unlink)
-        local = stack.enter_context(socket.socket(socket.AF_UNIX))
-        local.bind(str(path))
-        for canary in (abstract, local):
-            canary.listen()
-        for canary in (tcp, udp, abstract, local):
+        for canary in canaries:
             server = threading.Thread(target=greeting, args=(canary,), daemon=True)
             server.start()
             stack.callback(end, server, canary)
@@ -88,7 +77,6 @@ def world(tmp_path: Path) -> Iterator[dict[str, Any]]:
             "socket": str(path),
             "shm": name,
             "sysv": uuid.uuid4().int & 0x7FFFFFFF,
-            "imds": 80,
         }
         assert victim.poll() in (None, -9)
 

@@ -27,26 +27,21 @@ REGION = "us-east-1"
 TYPE = "trn1.2xlarge"
 IMAGE = "ami-12c6146b"
 """One of those that moto always has."""
-ACCESS = {
-    "AWS_ACCESS_KEY_ID": "testing",
-    "AWS_SECRET_ACCESS_KEY": "testing",
-}
-PRICES = """
-schema_version = 1
-
+ACCESS = dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "testing")
+PRICE = """
 [[price]]
 instance_type = "trn1.2xlarge"
 regions = ["us-east-1"]
+source = "a test"
+"""
+PRICES = f"""
+schema_version = 1
+{PRICE}
 usd_per_hour = 1.5
 date = 2026-01-01
-source = "a test"
-
-[[price]]
-instance_type = "trn1.2xlarge"
-regions = ["us-east-1"]
+{PRICE}
 usd_per_hour = 1.0
 date = 2025-01-01
-source = "an older test"
 """
 
 
@@ -90,15 +85,10 @@ class World:
     def backend(self) -> Any:
         return get_backend("ec2")[DEFAULT_ACCOUNT_ID][REGION]
 
-    def add(self, tag: str = "trainium", instance_type: str = TYPE) -> str:
-        tags = [{"Key": "compilewatch", "Value": tag}]
-        instance = self.client.run_instances(
-            ImageId=IMAGE,
-            MinCount=1,
-            MaxCount=1,
-            InstanceType=instance_type,
-            TagSpecifications=[{"ResourceType": "instance", "Tags": tags}],
-        )
+    def add(self, tag: str = "trainium") -> str:
+        tags = [{"ResourceType": "instance", "Tags": [{"Key": "compilewatch", "Value": tag}]}]
+        one = {"MinCount": 1, "MaxCount": 1, "InstanceType": TYPE, "TagSpecifications": tags}
+        instance = self.client.run_instances(ImageId=IMAGE, **one)
         return str(instance["Instances"][0]["InstanceId"])
 
     def state(self, instance: str | None = None) -> str:
@@ -143,13 +133,8 @@ def moto_endpoint() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def client(moto_endpoint: str) -> Any:
     """The tests' own eye on EC2."""
-    return boto3.client(
-        "ec2",
-        region_name=REGION,
-        endpoint_url=moto_endpoint,
-        aws_access_key_id="testing",
-        aws_secret_access_key="testing",
-    )
+    access = {name.lower(): value for name, value in ACCESS.items()}
+    return boto3.client("ec2", region_name=REGION, endpoint_url=moto_endpoint, **access)
 
 
 @pytest.fixture
@@ -161,11 +146,7 @@ def sshd() -> Iterator[Sshd]:
 
 @pytest.fixture
 def world(
-    moto_endpoint: str,
-    client: Any,
-    tmp_path: Path,
-    sshd: Sshd,
-    monkeypatch: pytest.MonkeyPatch,
+    moto_endpoint: str, client: Any, tmp_path: Path, sshd: Sshd, monkeypatch: pytest.MonkeyPatch
 ) -> World:
     for name, value in ACCESS.items():
         monkeypatch.setenv(name, value)
@@ -178,19 +159,10 @@ def world(
 def refuse(world: World, monkeypatch: pytest.MonkeyPatch) -> Refuse:
     """Make one of the server's actions fail with a code, `times` times (0: always).
 
-    `before` runs first; where `after` is true the action is done all the same. Gives the list of
-    calls made.
+    Where `after` is true the action is done all the same. Gives the list of calls made.
     """
 
-    def install(
-        action: str,
-        code: str,
-        *,
-        times: int = 0,
-        before: Callable[[], None] | None = None,
-        after: bool = False,
-        message: str = "as the test wants it",
-    ) -> list[str]:
+    def install(action: str, code: str, *, times: int = 0, after: bool = False) -> list[str]:
         calls: list[str] = []
         real = getattr(world.backend, action)
 
@@ -198,11 +170,9 @@ def refuse(world: World, monkeypatch: pytest.MonkeyPatch) -> Refuse:
             calls.append(action)
             if times and len(calls) > times:
                 return real(*arguments, **keywords)
-            if before is not None:
-                before()
             if after:
                 real(*arguments, **keywords)
-            raise EC2ClientError(code, message)
+            raise EC2ClientError(code, "as the test wants it")
 
         monkeypatch.setattr(world.backend, action, refusing)
         return calls

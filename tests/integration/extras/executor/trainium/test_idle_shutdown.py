@@ -31,36 +31,30 @@ jenkins  /home/jenkins/compilewatch/.venv/bin/python .venv/bin/compilewatch exec
 """An idle instance to which a Jenkins controller is connected (and a screen left behind)."""
 
 
+def look(**variables: str) -> subprocess.CompletedProcess[str]:
+    environ = {"PATH": "/usr/bin:/bin", **variables}
+    return subprocess.run(
+        ["sh", str(SCRIPT)], capture_output=True, text=True, check=False, env=environ
+    )
+
+
 class Machine:
+    """What the script sees, and whether it shut that down."""
+
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.last = folder / "last"
+        self.processes, self.last, self.down = (folder / n for n in ("ps", "last", "down"))
 
     def look(
         self, processes: str = PLUMBING, *, uptime: int = 2 * HOUR, **variables: str
     ) -> subprocess.CompletedProcess[str]:
-        (self.folder / "ps").write_text(processes)
+        self.processes.write_text(processes)
         doubles = {
             "IDLE_LAST": str(self.last),
-            "IDLE_PS": f"cat {shlex.quote(str(self.folder / 'ps'))}",
+            "IDLE_PS": f"cat {shlex.quote(str(self.processes))}",
             "IDLE_UPTIME": f"echo {uptime}",
-            "IDLE_SHUTDOWN": f"touch {shlex.quote(str(self.folder / 'down'))}",
+            "IDLE_SHUTDOWN": f"touch {shlex.quote(str(self.down))}",
         }
         return look(**doubles | variables)
-
-    @property
-    def is_down(self) -> bool:
-        return (self.folder / "down").exists()
-
-
-def look(**variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["sh", str(SCRIPT)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={"PATH": "/usr/bin:/bin", **variables},
-    )
 
 
 @pytest.fixture
@@ -69,10 +63,11 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def test_an_idle_machine_goes_down_after_an_hour(machine: Machine) -> None:
+    machine.last.write_text("yesterday\n")  # a broken note counts from the boot
     assert machine.look(uptime=HOUR - 60).stdout == "idle for 59 of 60 minutes\n"
-    assert not machine.is_down
+    assert not machine.down.exists()
     assert machine.look(uptime=HOUR).stdout == "idle for 60 minutes: shutting down\n"
-    assert machine.is_down
+    assert machine.down.exists()
 
 
 @pytest.mark.parametrize(
@@ -94,9 +89,9 @@ def test_work_keeps_it_up_and_begins_the_wait_anew(machine: Machine, work: str) 
     assert busy.returncode == 0
     assert busy.stdout.startswith(f"at work: {work.split(maxsplit=1)[1][:60]}")
     machine.look(uptime=11 * HOUR - 1)
-    assert not machine.is_down
+    assert not machine.down.exists()
     machine.look(uptime=11 * HOUR)
-    assert machine.is_down
+    assert machine.down.exists()
 
 
 def test_what_cannot_be_seen_or_noted_is_not_idle(machine: Machine) -> None:
@@ -106,26 +101,19 @@ def test_what_cannot_be_seen_or_noted_is_not_idle(machine: Machine) -> None:
         assert "it is unknown" in done.stderr
     assert machine.look(uptime=9 * HOUR, IDLE_UPTIME="false").returncode == 1
     assert machine.look("jenkins  make\n", IDLE_LAST="/nowhere/last").returncode == 1
-    assert not machine.is_down
-
-
-def test_a_broken_note_counts_from_the_boot(machine: Machine) -> None:
-    machine.last.write_text("yesterday\n")
-    assert machine.look(uptime=60).stdout == "idle for 1 of 60 minutes\n"
-    machine.look(uptime=HOUR)
-    assert machine.is_down
+    assert not machine.down.exists()
 
 
 def test_its_settings(machine: Machine) -> None:
     assert "switched off" in machine.look(uptime=99 * HOUR, IDLE_MINUTES="0").stdout
     for wrong in ("soon", "-5", "1.5"):
         assert machine.look(IDLE_MINUTES=wrong).returncode == 2
-    assert not machine.is_down
+    assert not machine.down.exists()
     # Another agent's user: compilewatch's processes are then those of anyone.
     other = "ci  make sweep\n"
     assert machine.look(other, IDLE_USER="ci").stdout.startswith("at work")
     machine.look(other, IDLE_USER="jenkins", IDLE_MINUTES="1", IDLE_LAST="/nowhere/last")
-    assert machine.is_down
+    assert machine.down.exists()
 
 
 def test_it_reads_this_machine(machine: Machine) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,8 +20,13 @@ from compilewatch.extras.executor.trainium import InstanceReport, Operation
 from tests.integration.extras.executor.trainium.conftest import ACCESS, Refuse, World
 from tests.sharing import free_port
 
+QUICK = {"trainium_ready_seconds": 0.2}
+"""For what is never ready."""
 
-def test_the_newest_price_counts_and_a_minute_is_the_least(world: World) -> None:
+
+def test_the_newest_price_counts_and_an_unknown_one_is_none(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.operation().up()
     known = trainium.read(world.file)
     assert known is not None
@@ -30,33 +36,25 @@ def test_the_newest_price_counts_and_a_minute_is_the_least(world: World) -> None
     assert report.price is not None
     assert report.price.usd_per_hour == 1.5
     assert report.usd == pytest.approx(1.5, abs=0.05)
-    assert report.price.cost(1) == pytest.approx(1.5 / 60)
-
-
-def test_an_unknown_price_is_none(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert report.price.cost(1) == pytest.approx(1.5 / 60), "a minute is the least"
     (reviewed := world.folder / "reviewed.toml").write_text("schema_version = 1\n")
     monkeypatch.setattr(data, "TRAINIUM_PRICES", reviewed)
-    up = world.operation(trainium_prices_file=str(world.folder / "no file.toml")).up()
-    assert (up.price, up.usd) == (None, None)
+    report = world.operation(trainium_prices_file=str(world.folder / "no file.toml")).status()
+    assert (report.price, report.usd) == (None, None)
 
 
 def test_what_ran_before_is_left_running(world: World) -> None:
     world.put("running")
     up = world.operation().up()
     assert (up.action, up.started_by_run, up.usd) == ("joined", False, None)
+    world.sshd.banner = b"HTTP/1.0 400"
+    with pytest.raises(TrainiumUnavailableError, match="not an SSH server"):
+        world.operation(None, **QUICK).up()
     assert world.operation().down().action == "left"
     assert world.state() == "running"
     assert world.operation().down().action == "nothing"
     assert world.operation().down(force=True).action == "stopped"
     assert world.state() == "stopped"
-
-
-def test_down_needs_no_aws_where_nothing_was_started(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    assert world.operation().down() == InstanceReport(action="nothing")
 
 
 def test_up_again_is_the_same_session_and_another_run_joins(world: World) -> None:
@@ -138,17 +136,9 @@ def test_what_passes_is_ridden_out(
     [
         ("UnauthorizedOperation", 1, r"may not ec2:StartInstances: .*docs/trainium\.md"),
         ("VcpuLimitExceeded", 1, "quota forbids it .*Service Quotas"),
-        (
-            "UnsupportedOperation",
-            1,
-            "EC2 rejects StartInstances: UnsupportedOperation: as the test",
-        ),
+        ("UnsupportedOperation", 1, "EC2 rejects StartInstances: UnsupportedOperation: as the"),
         ("AuthFailure", 1, r"AWS rejects these credentials in us-east-1 \(AuthFailure\)"),
-        (
-            "InsufficientInstanceCapacity",
-            3,
-            r"EC2 has no capacity for trn1\.2xlarge in us-east-1\w now \(tried 3 times\): try",
-        ),
+        ("InsufficientInstanceCapacity", 3, r"no capacity for trn1.* in us-east-1\w now \(tried 3"),
         ("RequestLimitExceeded", 3, r"failed 3 times to respond to StartInstances \(RequestLimit"),
     ],
 )
@@ -176,55 +166,26 @@ def test_a_start_whose_response_was_lost_is_ours(world: World, refuse: Refuse) -
     assert world.state() == "stopped"
 
 
-def test_a_silent_agent_stops_what_was_started(world: World) -> None:
+# --- what was started and does not get ready is stopped again ---
+
+Patch = Callable[[World, pytest.MonkeyPatch], dict[str, Any]]
+
+
+def silent(world: World, _: pytest.MonkeyPatch) -> dict[str, Any]:
     world.sshd.close()
-    with pytest.raises(TrainiumUnavailableError, match="connection refused; check that its"):
-        world.operation(trainium_ready_seconds=0.2).up()
-    assert world.state() == "stopped"
-    assert not world.file.exists()
+    return QUICK
 
 
-def test_a_silent_agent_of_somebody_else_runs_on(world: World) -> None:
-    world.put("running")
-    world.sshd.banner = b"HTTP/1.0 400"
-    with pytest.raises(TrainiumUnavailableError, match="not an SSH server"):
-        world.operation(trainium_ready_seconds=0.2).up()
-    assert world.state() == "running"
+def command_fails(_: World, __: pytest.MonkeyPatch) -> dict[str, Any]:
+    command = 'echo "no cores in $TRAINIUM_HOST $TRAINIUM_PORT $TRAINIUM_INSTANCE" >&2; exit 3'
+    return QUICK | {"trainium_ready_command": command}
 
 
-def test_a_command_has_the_last_word(world: World) -> None:
-    told = world.folder / "told"
-    command = f'echo "$TRAINIUM_HOST $TRAINIUM_PORT $TRAINIUM_INSTANCE" > {told}'
-    world.operation(trainium_ready_command=command).up()
-    assert told.read_text() == f"127.0.0.1 {world.sshd.port} {world.instance}\n"
-    world.operation().down()
-    with pytest.raises(
-        TrainiumUnavailableError, match="trainium_ready_command ended with 3: no cores"
-    ):
-        world.operation(
-            trainium_ready_command="echo no cores >&2; exit 3", trainium_ready_seconds=0.2
-        ).up()
-    assert world.state() == "stopped"
-
-
-def test_checks_that_fail_are_reported(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = world.backend.describe_instance_status
-
-    def impaired(*arguments: Any, **keywords: Any) -> Any:
-        statuses = real(*arguments, **keywords)
-        return [_Impaired(status) for status in statuses]
-
-    monkeypatch.setattr(world.backend, "describe_instance_status", impaired)
-    with pytest.raises(TrainiumUnavailableError, match=r"did not pass its .*checks: impaired"):
-        world.operation(trainium_ready_seconds=0.2).up()
-    assert world.state() == "stopped"
-
-
-def test_one_that_falls_back_says_why(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def falls_back(world: World, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """As EC2 does without the right to use the key of its disk."""
     real = world.backend.start_instances
 
-    def falls_back(ids: list[str]) -> Any:
+    def start(ids: list[str]) -> Any:
         answer = real(ids)
         world.put("stopped")
         world.backend.get_instance(world.instance).state_reason = StateReason(
@@ -232,46 +193,48 @@ def test_one_that_falls_back_says_why(world: World, monkeypatch: pytest.MonkeyPa
         )
         return answer
 
-    monkeypatch.setattr(world.backend, "start_instances", falls_back)
-    with pytest.raises(
-        TrainiumUnavailableError,
-        match=r"did not run within 0\.2 s: it is stopped \(Client\.",
-    ):
-        world.operation(trainium_ready_seconds=0.2).up()
-    assert not world.file.exists()
+    monkeypatch.setattr(world.backend, "start_instances", start)
+    return QUICK
 
 
-def test_an_instance_without_an_address_needs_a_host(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read = trainium._instance
+def without_address(_: World, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    real = trainium._instance
     monkeypatch.setattr(
-        trainium, "_instance", lambda *raw: msgspec.structs.replace(read(*raw), address="")
+        trainium, "_instance", lambda *raw: msgspec.structs.replace(real(*raw), address="")
     )
-    with pytest.raises(TrainiumError, match=r"has no address: set trainium.host"):
-        world.operation(trainium_host="").up()
+    return {"trainium_host": ""}
+
+
+@pytest.mark.parametrize(
+    ("patch", "message"),
+    [
+        (silent, "connection refused; check that its"),
+        (command_fails, r"trainium_ready_command ended with 3: no cores in 127.0.0.1 \d+ i-\w+"),
+        (falls_back, r"did not run within 0\.2 s: it is stopped \(Client\."),
+        (without_address, r"has no address: set trainium.host"),
+    ],
+)
+def test_one_that_does_not_get_ready_is_stopped_again(
+    world: World, monkeypatch: pytest.MonkeyPatch, patch: Patch, message: str
+) -> None:
+    flags = patch(world, monkeypatch)
+    with pytest.raises(TrainiumError, match=message):
+        world.operation(None, **flags).up()
     assert world.state() == "stopped"
-
-
-class _Impaired:
-    """A moto instance status, but for its checks."""
-
-    def __init__(self, status: Any) -> None:
-        self._status = status
-        self.system_status = self.instance_status = {"Status": "impaired", "Details": []}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._status, name)
+    assert not world.file.exists()
 
 
 def test_a_stop_that_fails_is_shouted_and_left_to_down(world: World, refuse: Refuse) -> None:
     world.sshd.close()
     refuse("stop_instances", "UnauthorizedOperation", times=1)
     with pytest.raises(TrainiumUnavailableError):
-        world.operation(trainium_ready_seconds=0.2).up()
+        world.operation(None, **QUICK).up()
     assert any("MAY STILL RUN" in line and "ec2:StopInstances" in line for line in world.said)
     assert world.state() == "running"
     assert world.operation().down().action == "stopped"
+
+
+# --- down, after others did something to the instance ---
 
 
 def test_somebody_elses_later_start_is_left(world: World) -> None:
@@ -314,38 +277,6 @@ def test_down_need_not_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> No
         world.operation(trainium_stop_seconds=0.2).down(force=True)
 
 
-def test_a_tag_means_one_instance(world: World) -> None:
-    with pytest.raises(TrainiumError, match=r"no instance in us-east-1 has the tag team=none: tag"):
-        world.operation(trainium_tag="team=none").up()
-    with pytest.raises(UsageError, match="'team' is not of the form NAME=VALUE"):
-        world.operation(trainium_tag="team").up()
-    other = world.add()
-    with pytest.raises(UsageError, match=r"2 instances .*name one with --instance") as caught:
-        world.operation().up()
-    assert other in str(caught.value)
-    assert world.operation(trainium_instance=world.instance).up().instance == world.instance
-    world.operation().down()
-    world.client.terminate_instances(InstanceIds=[other, world.instance])
-    with pytest.raises(TrainiumError, match="had it and is terminated"):
-        world.operation().up()
-    with pytest.raises(TrainiumError, match="is terminated: create another"):
-        world.operation(trainium_instance=world.instance).up()
-
-
-@pytest.mark.parametrize(
-    ("instance", "message"),
-    [
-        ("i-0123456789abcdef0", "us-east-1 has no such instance"),
-        ("trainium", "an id looks like i-0123456789abcdef0"),
-    ],
-)
-def test_a_wrong_id_is_reported(world: World, refuse: Refuse, instance: str, message: str) -> None:
-    if instance == "trainium":  # moto takes any text for an id
-        refuse("get_reservations_by_instance_ids", "InvalidInstanceID.Malformed")
-    with pytest.raises(TrainiumError, match=message):
-        world.operation(trainium_instance=instance).status()
-
-
 def test_another_instance_is_not_started_over_the_first(world: World) -> None:
     world.operation().up()
     other = world.add("other")
@@ -357,7 +288,10 @@ def test_another_instance_is_not_started_over_the_first(world: World) -> None:
     assert world.file.exists(), "the first is still this run's"
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"schema_version": 2}', "\xff"])
+# --- state files and settings ---
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"schema_version": 2}', "\xff"])
 def test_a_foreign_state_file_is_not_overwritten(world: World, text: str) -> None:
     world.file.write_bytes(text.encode("latin-1"))
     with pytest.raises(TrainiumError, match=r"is not a state file of compilewatch trainium"):
@@ -389,59 +323,61 @@ def test_status_changes_nothing(world: World) -> None:
     assert not world.file.exists()
 
 
-# --- what botocore says before EC2 says anything ---
+def test_a_tag_means_one_instance(world: World) -> None:
+    other = world.add()
+    with pytest.raises(UsageError, match=r"2 instances .*name one with --instance") as caught:
+        world.operation().up()
+    assert other in str(caught.value)
+    assert world.operation(trainium_instance=world.instance).up().instance == world.instance
+    world.operation().down()
+    world.client.terminate_instances(InstanceIds=[other, world.instance])
+    with pytest.raises(TrainiumError, match="had it and is terminated"):
+        world.operation().up()
+    with pytest.raises(TrainiumError, match="is terminated: create another"):
+        world.operation(trainium_instance=world.instance).up()
 
 
-@pytest.mark.parametrize("gone", [["AWS_SECRET_ACCESS_KEY"], list(ACCESS)])
-def test_without_credentials(
-    world: World, monkeypatch: pytest.MonkeyPatch, gone: list[str]
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"tag": "team=none"}, r"no instance in us-east-1 has the tag team=none: tag"),
+        ({"tag": "team"}, "'team' is not of the form NAME=VALUE"),
+        ({"instance": "i-0123456789abcdef0"}, "us-east-1 has no such instance"),
+        ({"region": ""}, r"set AWS_REGION; see .*trainium.region"),
+        ({"profile": "nobody"}, r"nobody.* could not be found: check AWS_PROFILE"),
+        ({"region": "us east 1"}, r"no AWS region 'us east 1'.*did you mean 'us-east-1'"),
+        ({"region": "eu-west-1"}, "no instance in eu-west-1 has the tag compilewatch="),
+    ],
+)
+def test_a_setting_that_does_not_fit_is_said(
+    world: World, flags: dict[str, str], message: str
 ) -> None:
-    for name in gone:
+    settings = {f"trainium_{name}": value for name, value in flags.items()}
+    with pytest.raises((TrainiumError, UsageError), match=message) as caught:
+        world.operation(None, **settings).up()
+    assert caught.value.exit_status == 2
+
+
+def test_without_credentials(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ACCESS:
         monkeypatch.delenv(name)
+    assert world.operation().down() == InstanceReport(action="nothing"), "it needs none"
     with pytest.raises(TrainiumError, match="no AWS credentials found: set AWS_PROFILE"):
         world.operation().up()
     assert not world.file.exists()
 
 
-@pytest.mark.parametrize(
-    ("setting", "value", "message"),
-    [
-        ("region", "", r"set AWS_REGION; see .*trainium.region"),
-        ("profile", "nobody", r"nobody.* could not be found: check AWS_PROFILE"),
-        ("region", "us east 1", r"no AWS region 'us east 1'.*did you mean 'us-east-1'"),
-    ],
-)
-def test_a_setting_that_aws_does_not_know(
-    world: World, setting: str, value: str, message: str
+def test_a_network_that_is_down_or_a_misspelt_region(
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(TrainiumError, match=message):
-        world.operation(None, **{f"trainium_{setting}": value}).up()
-
-
-def test_a_misspelt_region_has_no_address(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its name resolves to nothing; that is told at once, not after retries."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", f"http://127.0.0.1:{free_port()}")
-    with pytest.raises(
-        TrainiumError, match=r"no AWS region 'us-esat-1'.*did you mean .*us-east-1.*\?"
-    ) as caught:
-        world.operation(trainium_region="us-esat-1").up()
-    assert caught.value.exit_status == 2
-
-
-def test_only_a_region_that_exists_is_worth_another_try() -> None:
-    error = EndpointConnectionError(endpoint_url="https://ec2.us-esat-1.amazonaws.com/")
-    assert trainium.passes(error, known_region=True)
-    assert not trainium.passes(error, known_region=False)
-
-
-def test_a_region_of_others_has_no_such_instance(world: World) -> None:
-    with pytest.raises(TrainiumError, match="no instance in eu-west-1 has the tag compilewatch="):
-        world.operation(trainium_region="eu-west-1").up()
-    with pytest.raises(TrainiumError, match=r"eu-west-1 has no such instance .*trainium.region"):
-        world.operation(trainium_region="eu-west-1", trainium_instance=world.instance).up()
-
-
-def test_a_network_that_is_down(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of a region that does not exist has no address: said at once, without retries."""
     monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", f"http://127.0.0.1:{free_port()}")
     with pytest.raises(TrainiumUnavailableError, match="EC2 in us-east-1 cannot be reached"):
         world.operation().up()
+    mistake = r"no AWS region 'us-esat-1'.*did you mean .*us-east-1.*\?"
+    with pytest.raises(TrainiumError, match=mistake) as caught:
+        world.operation(trainium_region="us-esat-1").up()
+    assert caught.value.exit_status == 2
+    error = EndpointConnectionError(endpoint_url="https://ec2.us-esat-1.amazonaws.com/")
+    assert trainium.passes(error, known_region=True)
+    assert not trainium.passes(error, known_region=False)

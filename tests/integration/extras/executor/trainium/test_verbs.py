@@ -53,6 +53,10 @@ def test_up_status_down(world: World) -> None:
     assert down.stdout.startswith(f"{name} is stopped. Cost: $0.0")
     again = run(world, "down")
     assert (again.returncode, again.stdout[:29]) == (0, "This run started no instance,")
+    world.put("running")
+    assert "so `down` leaves it running" in run(world, "up").stdout
+    assert f"{world.instance} keeps running: this run" in run(world, "down").stdout
+    world.put("stopped")
     stopped = run(world, "status")
     assert stopped.returncode == 1
     assert stopped.stdout.startswith(f"{name} is stopped. Running costs $1.34375 an hour")
@@ -67,33 +71,6 @@ def test_the_instance_of_an_executor_that_cannot_be_reached_is_not_stopped(world
     assert len(down.stderr.splitlines()) == 1
     forced = run(world, "down", "--force", TRAINIUM_ENDPOINT="http://127.0.0.1:1")
     assert "is stopped" in forced.stdout, forced.stderr
-
-
-def test_what_was_running_is_said_to_be_left(world: World) -> None:
-    world.put("running")
-    state = str(world.folder / "build.json")
-    up = run(world, "up", "--state", state, "--instance", world.instance)
-    assert "so `down` leaves it running" in up.stdout
-    assert (
-        f"{world.instance} keeps running: this run" in run(world, "down", "--state", state).stdout
-    )
-    assert world.state() == "running"
-
-
-@pytest.mark.matrix
-def test_exit_statuses(world: World) -> None:
-    none = run(world, "up", "--tag", "no=body")
-    assert none.returncode == 2
-    assert none.stderr.startswith("compilewatch: no instance in us-east-1 has the tag no=body")
-    assert none.stderr.count("\n") == 1
-    world.sshd.close()
-    silent = run(world, "up", COMPILEWATCH_TRAINIUM_READY_SECONDS="0.5")
-    assert silent.returncode == 1
-    assert "did not respond on 127.0.0.1" in silent.stderr
-    assert world.state() == "stopped"
-    wrong = run(world, "status", COMPILEWATCH_TRAINIUM_SSH_PORT="0")
-    assert wrong.returncode == 2
-    assert "trainium.ssh_port: expected `int` >= 1" in wrong.stderr
 
 
 @contextlib.contextmanager
