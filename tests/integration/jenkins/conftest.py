@@ -1,7 +1,5 @@
 """The Jenkinsfile in a harness, on the Groovy that npm-groovy-lint brings."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

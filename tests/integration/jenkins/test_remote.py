@@ -1,7 +1,5 @@
 """The commands of docs/jenkins.md that start, follow and download, against a mock of Jenkins."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -1,13 +1,12 @@
 """Workspaces of one agent share the locked packages, and each runs its own checkout."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil
 import subprocess
 import sys
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -47,18 +46,18 @@ def wheel(folder: Path, name: str, version: str) -> None:
     """A package of one line, with a program and a .pth file that has to be obeyed."""
     folder.mkdir(exist_ok=True)
     info = f"{name}-{version}.dist-info/"
+    files = {
+        f"{name}.py": f"import beside\n__version__ = {version!r}\n",
+        f"{name}.pth": f"{name}_beside\n",
+        f"{name}_beside/beside.py": "",
+        info + "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        info + "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        info + "entry_points.txt": "[console_scripts]\ntool=beside:main\n",
+        info + "RECORD": "",
+    }
     with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as made:
-        made.writestr(f"{name}.py", f"import beside\n__version__ = {version!r}\n")
-        made.writestr(f"{name}.pth", f"{name}_beside\n")
-        made.writestr(f"{name}_beside/beside.py", "")
-        made.writestr(
-            info + "METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-        )
-        made.writestr(
-            info + "WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        made.writestr(info + "entry_points.txt", "[console_scripts]\ntool=beside:main\n")
-        made.writestr(info + "RECORD", "")
+        for path, text in files.items():
+            made.writestr(path, text)
 
 
 def workspace(folder: Path, version: str) -> Path:
@@ -73,39 +72,61 @@ def workspace(folder: Path, version: str) -> Path:
     return folder
 
 
-@pytest.mark.matrix
-def test_one_environment_for_all_workspaces_with_the_same_lock(tmp_path: Path) -> None:
-    """Some seconds: that pip and Python obey what the script lays out, only they can tell."""
+@dataclass(frozen=True)
+class Agent:
+    """A machine with packages of two versions, and nothing else."""
+
+    folder: Path
+    variables: dict[str, str]
+
+    def start(self, folder: Path) -> subprocess.Popen[str]:
+        script = folder / "scripts" / "setup.sh"
+        return subprocess.Popen(
+            [script],
+            env=self.variables,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+
+    def setup(self, folder: Path, status: int = 0) -> str:
+        process = self.start(folder)
+        output, _ = process.communicate()
+        assert (process.returncode != 0) == (status != 0), output
+        return output
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Agent:
     for version in ("1.0", "2.0"):
         wheel(tmp_path / "wheels", "torch", version)
-    shared = tmp_path / "cache"
-    environment = {
+    variables = {
         "PATH": os.environ["PATH"],
         "HOME": str(tmp_path),
         "PYTHON": sys.executable,
-        "SHARED": str(shared),
         "PIP_NO_INDEX": "1",
         "PIP_FIND_LINKS": str(tmp_path / "wheels"),
     }
+    return Agent(tmp_path, variables)
 
-    def setup(folder: Path) -> str:
-        script = folder / "scripts" / "setup.sh"
-        done = subprocess.run(
-            [script], env=environment, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+
+@pytest.mark.matrix
+def test_one_environment_for_all_workspaces_with_the_same_lock(agent: Agent) -> None:
+    """Some seconds: that pip and Python obey what the script lays out, only they can tell."""
+    shared = agent.folder / "cache"
+    agent.variables["SHARED"] = str(shared)
+    setup = agent.setup
 
     def says(folder: Path) -> list[str]:
         program = folder / ".venv" / "bin" / "compilewatch"
         return subprocess.run(
-            [program], env=environment, capture_output=True, text=True, check=True
+            [program], env=agent.variables, capture_output=True, text=True, check=True
         ).stdout.split()
 
     def environments() -> set[Path]:
         return {path for path in shared.iterdir() if path.is_dir()}
 
-    first, second = (workspace(tmp_path / name, "1.0") for name in ("first", "second"))
+    first, second = (workspace(agent.folder / name, "1.0") for name in ("first", "second"))
     assert "installing the locked requirements" in setup(first)
     (made,) = environments()
     assert "installing the locked requirements" not in setup(second)
@@ -130,8 +151,7 @@ def test_one_environment_for_all_workspaces_with_the_same_lock(tmp_path: Path) -
         held.write("jenkins-compilewatch-12, since 03:00\n")
         held.flush()
         fcntl.flock(held, fcntl.LOCK_EX)
-        script = second / "scripts" / "setup.sh"
-        process = subprocess.Popen([script], env=environment, stdout=subprocess.PIPE, text=True)
+        process = agent.start(second)
         assert process.stdout is not None
         line = process.stdout.readline()
         assert "waiting for the set-up of another build" in line
@@ -146,50 +166,32 @@ def test_one_environment_for_all_workspaces_with_the_same_lock(tmp_path: Path) -
     assert made not in environments()
 
 
-@pytest.mark.parametrize("variables", [{}, {"BUILD_TAG": "jenkins-compilewatch-1"}])
-def test_only_builds_share(tmp_path: Path, variables: dict[str, str]) -> None:
+def test_only_builds_share(tmp_path: Path) -> None:
     folder = tmp_path / "workspace"
     shutil.copytree(ROOT / "scripts" / "stages", folder / "scripts" / "stages")
     setup = folder / "scripts" / "setup.sh"
     setup.write_text('#!/bin/sh\necho "shared: ${SHARED:-no}"\n')
     setup.chmod(0o755)
-    environment = {"PATH": os.environ["PATH"], "HOME": "/home/agent", **variables}
-    done = subprocess.run(
-        [folder / "scripts" / "stages" / "setup.sh"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    where = "/home/agent/.cache/compilewatch/shared" if variables else "no"
-    assert done.stdout == f"shared: {where}\n"
+    stage = folder / "scripts" / "stages" / "setup.sh"
+    where = "/home/agent/.cache/compilewatch/shared"
+    for variables, shared in (({}, "no"), ({"BUILD_TAG": "jenkins-compilewatch-1"}, where)):
+        environment = {"PATH": os.environ["PATH"], "HOME": "/home/agent", **variables}
+        assert subprocess.check_output([stage], env=environment, text=True) == f"shared: {shared}\n"
 
 
 @pytest.mark.matrix  # in `make test`, environments/test_creation.py finishes an interrupted one
-def test_an_interrupted_set_up_is_started_again(tmp_path: Path) -> None:
+def test_an_interrupted_set_up_is_started_again(agent: Agent) -> None:
     """Some seconds: only pip can say whether it installs into what is left."""
-    wheel(tmp_path / "wheels", "torch", "1.0")
-    folder = workspace(tmp_path / "own", "1.0")
-    environment = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(tmp_path),
-        "PYTHON": sys.executable,
-        "PIP_NO_INDEX": "1",
-        "PIP_FIND_LINKS": str(tmp_path / "wheels"),
-    }
-    script = folder / "scripts" / "setup.sh"
-    (folder / "requirements" / "default.txt").write_text("torch==1.0\nabsent==1.0\n")
-    failed = subprocess.run([script], env=environment, capture_output=True, text=True, check=False)
-    assert failed.returncode != 0
+    folder = workspace(agent.folder / "own", "1.0")
+    locked = folder / "requirements" / "default.txt"
+    locked.write_text("torch==1.0\nabsent==1.0\n")
+    agent.setup(folder, status=1)
     # As a killed pip leaves it.
     (metadata,) = (folder / ".venv").rglob("torch-1.0.dist-info/METADATA")
     metadata.unlink()
-    (folder / "requirements" / "default.txt").write_text("torch==1.0\n")
-    done = subprocess.run([script], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "interrupted; starting again" in done.stdout
-    again = subprocess.run([script], env=environment, capture_output=True, text=True, check=False)
-    assert (again.returncode, again.stdout) == (0, "")
+    locked.write_text("torch==1.0\n")
+    assert "interrupted; starting again" in agent.setup(folder)
+    assert agent.setup(folder) == ""
 
 
 def test_an_interpreter_that_the_sandbox_cannot_read_is_chosen_only_without_another(
