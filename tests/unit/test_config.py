@@ -74,14 +74,12 @@ def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:
 def test_the_checkout_is_read_from_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkout, elsewhere = tmp_path / "checkout", tmp_path / "elsewhere"
-    checkout.mkdir()
-    elsewhere.mkdir()
-    (checkout / FILE).write_text("top = 9")
-    monkeypatch.setattr(config, "CHECKOUT", checkout)
-    settings = _load(elsewhere)
-    assert settings.top == 9
-    assert settings.output_dir == str(checkout / "outputs")
+    for name in ("checkout", "elsewhere"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "checkout" / FILE).write_text("top = 9")
+    monkeypatch.setattr(config, "CHECKOUT", tmp_path / "checkout")
+    settings = _load(tmp_path / "elsewhere")
+    assert (settings.top, settings.output_dir) == (9, str(tmp_path / "checkout" / "outputs"))
 
 
 def test_paths_are_relative_to_where_they_are_written(tmp_path: Path) -> None:
@@ -92,12 +90,10 @@ def test_paths_are_relative_to_where_they_are_written(tmp_path: Path) -> None:
     assert settings.output_dir == str(tmp_path / "results")
     assert settings.models_file == str(tmp_path / "m.toml")
     assert settings.overrides_dir == str(tmp_path / "data" / "overrides")
-    assert settings.expectations_file == str(tmp_path / "data" / "expectations.toml")
-    assert settings.popularity_file == str(tmp_path / "data" / "popularity.csv")
     assert settings.pulled_dir == str(tmp_path / "data" / "pulled")
+    assert settings.papers.rules_file == str(tmp_path / "data" / "papers" / "rules.toml")
     flagged = load_settings({"output_dir": "mine"}, folder=inner, environ={})
     assert flagged.output_dir == str(inner / "mine")
-    assert settings.papers.rules_file == str(tmp_path / "data" / "papers" / "rules.toml")
     variable = load_settings(folder=inner, environ={"COMPILEWATCH_INPUTS": "theirs"})
     assert variable.overrides_dir == str(inner / "theirs" / "overrides")
 
@@ -123,19 +119,13 @@ def test_variables_are_lists_flags_and_numbers(tmp_path: Path) -> None:
     [
         ("jbos = 2", "unknown setting 'jbos'; did you mean 'jobs'?"),
         ("jobs = 'two'", "jobs: expected `int`"),
-        ("jobs = -1", "jobs: expected `int` >= 0"),
         ("top = 0", "top: "),
         ("depth = 'half'", "depth: .*use full, reduced"),
-        ("modes = ['evil']", "modes: .*use eval, train"),
-        ("heads = 'some'", "heads: .*use default, all"),
-        ("source = 3", "source: expected `str`"),
-        ("targets = []", "targets: "),
         ("[deadlines]\ncompile = 3", "deadlines: unknown setting 'compile'"),
         ("[deadlines]\ncompile_seconds = 0", "deadlines.compile_seconds: expected `float` > 0"),
         ("deadlines = 3", "deadlines: expected a table"),
         ("jobs = ", "not valid TOML"),
         ("\udcff\udcfe", "not valid TOML"),
-        ("[jobs]\na = 1", "jobs: expected `int`"),
         ("loki_url = 'x'", r"loki_url: write it as `url` in the table \[loki\]"),
         ("[papers]\nmodle = 'x'", "papers: unknown setting 'modle'; did you mean 'model'?"),
         ("trainium_attempts = 2", r"write it as `attempts` in the table \[trainium\]"),

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -39,17 +40,14 @@ def some() -> Iterator[Event]:
         yield from AUTHOR.checked(
             factories.result(status=status, expectation=expectation, phase=Phase.CREATE)
         )
+    changed: dict[str, Any] = {
+        "before": Status.PASS,
+        "after": Status.GRAPH_BREAK,
+        "target": Target(),
+    }
+    changed |= {"reason": "pass -> graph_break", "causes": ("torch 2.12 -> 2.13",)}
     for kind in ChangeKind:
-        change = Change(
-            kind=kind,
-            model="BertModel",
-            target=Target(),
-            before=Status.PASS,
-            after=Status.GRAPH_BREAK,
-            reason="pass -> graph_break",
-            causes=("torch 2.12 -> 2.13",),
-        )
-        yield AUTHOR.changed(change, "base")
+        yield AUTHOR.changed(Change(kind=kind, model="BertModel", **changed), "base")
     yield AUTHOR.stale("no longer holds", factories.result())
     yield from AUTHOR.failed([("loki", "no server answers")])
     yield events.RunInterrupted(**AUTHOR.stamp("warning"), planned=7, answered=3, detail="Ctrl-C")

@@ -29,6 +29,7 @@ def test_any_name_is_one_portable_file_name(name: str) -> None:
     assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", safe)
     assert len(safe) <= files.NAME_LENGTH
     assert Path("folder", safe).resolve().parent == Path("folder").resolve()
+    assert files.safe_name("meta-llama/Llama-3.2-1B") == "meta-llama--Llama-3.2-1B"
 
 
 @given(NAMES, NAMES)
@@ -39,12 +40,7 @@ def test_two_names_are_two_file_names(one: str, other: str) -> None:
     assert (files.safe_name(one) == files.safe_name(other)) == (one == other)
 
 
-def test_a_hub_name_becomes_one_file_name() -> None:
-    assert files.safe_name("meta-llama/Llama-3.2-1B") == "meta-llama--Llama-3.2-1B"
-    assert files.safe_name("BertModel") == "BertModel"
-
-
-def test_a_write_that_fails_half_way_leaves_the_file_as_it_was(
+def test_a_short_write_is_completed_and_one_that_fails_leaves_the_file_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "file"
@@ -59,21 +55,13 @@ def test_a_write_that_fails_half_way_leaves_the_file_as_it_was(
             return real(fd, data[:3])
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    monkeypatch.setattr(os, "write", lambda fd, data: real(fd, data[:3]))
+    files.append_all(descriptor, b"completed\n")
     monkeypatch.setattr(os, "write", short_then_full)
     with pytest.raises(OSError, match="No space"):
         files.append_all(descriptor, b"another\n")
     os.close(descriptor)
-    assert path.read_bytes() == b"whole\n"
-
-
-def test_a_short_write_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "file"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-    real = os.write
-    monkeypatch.setattr(os, "write", lambda fd, data: real(fd, data[:3]))
-    files.append_all(descriptor, b"0123456789\n")
-    os.close(descriptor)
-    assert path.read_bytes() == b"0123456789\n"
+    assert path.read_bytes() == b"whole\ncompleted\n"
 
 
 def test_an_atomic_write_leaves_the_old_file_when_it_fails(

@@ -43,28 +43,18 @@ def _override(root: Path, text: str) -> None:
     (root / DATA / "overrides" / "config.toml").write_text(text)
 
 
-def test_names_that_the_pinned_release_has_are_no_finding(root: Path) -> None:
+LACKS = "src/compilewatch/data/{}: transformers 5.2.0 has no {}"
+OLDER = 'transformers = ">=4.57,<5"\n'
+
+
+def test_names_that_the_pinned_release_lacks_are_findings(root: Path) -> None:
     assert list(findings(root, LIBRARY)) == []
-
-
-def test_a_class_that_it_lacks_is_one(root: Path) -> None:
     _override(root, OVERRIDE.format(name="BartModel"))
-    assert list(findings(root, LIBRARY)) == [
-        "src/compilewatch/data/overrides/config.toml: transformers 5.2.0 has no BartModel"
-    ]
-
-
-def test_an_override_for_other_releases_is_not_compared(root: Path) -> None:
-    _override(root, OVERRIDE.format(name="BartModel") + 'transformers = ">=4.57,<5"\n')
-    assert list(findings(root, LIBRARY)) == []
-
-
-def test_an_architecture_that_it_lacks_is_one(root: Path) -> None:
+    assert list(findings(root, LIBRARY)) == [LACKS.format("overrides/config.toml", "BartModel")]
+    _override(root, OVERRIDE.format(name="BartModel") + OLDER)
     with (root / DATA / "popularity.csv").open("a") as file:
         file.write("bart,4,1,org/bart,4\n")
-    assert list(findings(root, LIBRARY)) == [
-        "src/compilewatch/data/popularity.csv: transformers 5.2.0 has no bart"
-    ]
+    assert list(findings(root, LIBRARY)) == [LACKS.format("popularity.csv", "bart")]
 
 
 def test_another_release_than_the_pinned_one_is_one(root: Path) -> None:

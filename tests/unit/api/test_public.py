@@ -56,15 +56,12 @@ def test_a_fix_of_what_no_other_process_can_build_is_rejected(
         compilewatch.fix(model, mode=mode)
 
 
-def test_a_command_about_one_target_has_one_device() -> None:
-    settings = load_settings({"devices": ("cpu", "cuda")})
-    with pytest.raises(UsageError, match="name one with --device"):
-        choose.one_target("dynamo", mode="eval", dynamic=None, settings=settings)
-
-
-def test_a_command_about_one_model_names_the_components_of_a_pipeline(
+def test_a_command_about_one_model_names_devices_or_components_to_choose_from(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    two = load_settings({"devices": ("cpu", "cuda")})
+    with pytest.raises(UsageError, match="name one with --device"):
+        choose.one_target("dynamo", mode="eval", dynamic=None, settings=two)
     parts = tuple(factories.spec(f"org/pipe#{name}", source="hub") for name in ("unet", "vae"))
     monkeypatch.setattr(choose, "choose_models", lambda *_, **__: (parts, ""))
     with pytest.raises(UsageError, match="name one of org/pipe#unet, org/pipe#vae"):
@@ -94,38 +91,30 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_an_unknown_backend_lists_those_that_there_are(asked: list[str]) -> None:
+    foo, eager = (Target(name="dynamo", backend=backend) for backend in ("foo", "eager"))
     with pytest.raises(UsageError, match=r"'foo' in environment 'default'; known: eager$"):
-        choose.check_backends([Target(name="dynamo", backend="foo")], SETTINGS)
-    assert asked == ["default"]
-
-
-def test_each_named_environment_is_called(asked: list[str]) -> None:
+        choose.check_backends([foo], SETTINGS)
+    assert asked.pop() == "default"
     named = msgspec.structs.replace(SETTINGS, environments=("default", "torch-2.9"))
-    choose.check_backends([Target(name="dynamo", backend="eager")], named)
+    choose.check_backends([eager], named)
+    assert asked == ["default", "torch-2.9"]
+    # No worker is called where the catalogue knows.
+    choose.check_backends([Target(name="dynamo"), Target(name="export", backend="strict")], named)
     assert asked == ["default", "torch-2.9"]
 
 
-def test_no_worker_is_called_where_the_catalogue_knows(asked: list[str]) -> None:
-    targets = [Target(name="dynamo"), Target(name="export", backend="strict")]
-    choose.check_backends(targets, SETTINGS)
-    assert asked == []
-
-
-def test_nested_graph_breaks_are_rejected_where_torch_has_no_such_setting(asked: list[str]) -> None:
-    on = [Target(nested_graph_breaks=True)]
-    choose.check_nested_graph_breaks(on, SETTINGS, asked="on")
+def test_nested_graph_breaks_are_rejected_where_nothing_has_such_a_setting(
+    asked: list[str],
+) -> None:
+    on, off = (Target(nested_graph_breaks=value) for value in (True, False))
+    choose.check_nested_graph_breaks([on], SETTINGS, asked="on")
     old = msgspec.structs.replace(SETTINGS, environments=("default", "torch-1.0"))
-    with pytest.raises(
-        UsageError, match=r"environment 'torch-1\.0' has no setting nested_graph_br"
-    ):
-        choose.check_nested_graph_breaks(on, old, asked="on")
+    with pytest.raises(UsageError, match=r"environment 'torch-1\.0' has no setting nested_gr"):
+        choose.check_nested_graph_breaks([on], old, asked="on")
     asked.clear()
-    choose.check_nested_graph_breaks([Target(nested_graph_breaks=False)], old, asked="off")
-    assert asked == []  # off is what a torch without the setting does
-
-
-def test_nested_graph_breaks_need_a_target_that_reads_them(asked: list[str]) -> None:
+    choose.check_nested_graph_breaks([off], old, asked="off")
+    export = [Target(name="export")]
     with pytest.raises(UsageError, match="a setting of the target dynamo: name it too"):
-        choose.check_nested_graph_breaks([Target(name="export")], SETTINGS, asked="off")
-    choose.check_nested_graph_breaks([Target(name="export")], SETTINGS, asked=None)
-    assert asked == []
+        choose.check_nested_graph_breaks(export, SETTINGS, asked="off")
+    choose.check_nested_graph_breaks(export, SETTINGS, asked=None)
+    assert asked == []  # off is what a torch without the setting does

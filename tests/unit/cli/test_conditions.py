@@ -7,9 +7,10 @@ from dataclasses import replace
 import click
 import pytest
 
+from compilewatch.analysis.comparison import compare
 from compilewatch.cli.conditions import Conditions, exit_status, exit_status_of, option
-from compilewatch.records import Change, ChangeKind, Phase, Result, Status, Target
-from tests.factories import graph_break, result, view
+from compilewatch.records import Phase, Result, Status
+from tests.factories import graph_break, result, run, view
 
 PASS, BROKEN = result("Passing"), result("Broken", breaks=(graph_break("a"),))
 FAILED = result("Failed", status=Status.ERROR, phase=Phase.CREATE)
@@ -53,15 +54,8 @@ def test_what_is_expected_and_reviewed_meets_no_condition() -> None:
 
 
 def test_a_regression_is_a_condition_of_its_own() -> None:
-    broke = Change(
-        kind=ChangeKind.REGRESSION,
-        model="Broken",
-        target=Target(),
-        before=Status.PASS,
-        after=Status.GRAPH_BREAK,
-        reason="1 more graph break",
-    )
-    seen = replace(view(BROKEN), changes=(broke,))
+    broke = compare(run("1"), [result("Broken")], run("2"), [BROKEN]).changes
+    seen = replace(view(BROKEN), changes=broke)
     assert exit_status(seen, conditions("regression")) == 1
     assert exit_status(seen, Conditions()) == 0
 
@@ -78,9 +72,6 @@ def test_a_run_in_which_nothing_ran_is_3_but_for_a_shard() -> None:
     assert exit_status(view(FAILED, SKIPPED), Conditions()) == 3
     assert exit_status(view(FAILED, PASS), Conditions()) == 0
     assert exit_status(view(SKIPPED, shard="1/2"), Conditions()) == 0
-
-
-def test_one_result_is_judged_alike() -> None:
     assert [exit_status_of(r, Conditions()) for r in (PASS, BROKEN, FAILED)] == [0, 0, 3]
     assert exit_status_of(BROKEN, conditions("graph-break")) == 1
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -158,83 +157,61 @@ def test_reused_results_and_their_artifacts_outlive_the_run_they_are_from(
 # --- the command ---
 
 
-@pytest.fixture
-def runs(store: Store) -> list[str]:
-    """Three finished runs of one selection."""
-    return [add(store) for _ in range(3)]
-
-
-@pytest.fixture
-def pruned(store: Store) -> Callable[..., Done]:
-    def run(*arguments: str, said: str | None = None) -> Done:
-        output = ("--output", str(store.root))
-        done = CliRunner().invoke(prune_command, [*arguments, *output], input=said)
-        if done.exception is not None and not isinstance(done.exception, SystemExit):
-            raise done.exception
-        return done
-
-    return run
+def pruned(store: Store, *arguments: str, said: str | None = None) -> Done:
+    command = [*arguments, "--output", str(store.root)]
+    done = CliRunner().invoke(prune_command, command, input=said)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done
 
 
 def there(store: Store) -> list[str]:
     return sorted(path.name for path in store.root.glob("[0-9]*"))
 
 
-def test_a_dry_run_only_says(store: Store, runs: list[str], pruned: Callable[..., Done]) -> None:
-    done = pruned("--keep", "1", "--dry-run")
+def test_a_dry_run_only_says_and_yes_deletes_and_names_what_cannot_be_read(store: Store) -> None:
+    runs = [add(store) for _ in range(3)]
+    done = pruned(store, "--keep", "1", "--dry-run")
     assert done.exit_code == 0
     assert [run in done.output for run in runs] == [True, True, False]
-    assert "2 newer of its selection" in done.output
-    assert "To delete: 2 runs, " in done.output
-    assert "To keep: 1 run." in done.output
+    for words in ("2 newer of its selection", "To delete: 2 runs, ", "To keep: 1 run."):
+        assert words in done.output
     assert there(store) == runs
-
-
-def test_yes_deletes_names_what_cannot_be_read_and_again_finds_nothing(
-    store: Store, runs: list[str], pruned: Callable[..., Done]
-) -> None:
     (store.root / runs[0] / "run.json").write_text("{")
-    done = pruned("--keep", "1", "--yes")
+    done = pruned(store, "--keep", "1", "--yes")
     assert "Deleted: 1 run, " in done.output
     assert f"not deleted: {store.root / runs[0]}/run.json is damaged" in done.output
     assert there(store) == [runs[0], runs[2]]
-    said = json.loads(pruned("--keep", "1", "--yes", "--json").output)
-    assert (said["deleted"], said["review"]["superseded"]) == ([], [])
-    assert runs[0] in said["problems"][0]
     newest = add(store)
-    said = json.loads(pruned("--keep", "1", "--yes", "--json").output)
+    said = json.loads(pruned(store, "--keep", "1", "--yes", "--json").output)
     assert said["deleted"] == [judged["run"] for judged in said["review"]["superseded"]] == runs[2:]
     assert said["review"]["freed_bytes"] > 0
+    assert runs[0] in said["problems"][0]
     assert there(store) == [runs[0], newest]
 
 
 @pytest.mark.parametrize(("said", "left"), [("y\n", 1), ("n\n", 3), ("\n", 3)])
 def test_on_a_terminal_it_prompts(
-    store: Store,
-    runs: list[str],
-    pruned: Callable[..., Done],
-    monkeypatch: pytest.MonkeyPatch,
-    said: str,
-    left: int,
+    store: Store, monkeypatch: pytest.MonkeyPatch, said: str, left: int
 ) -> None:
+    for _ in range(3):
+        add(store)
     monkeypatch.setattr("compilewatch.cli.stored_runs._is_interactive", lambda: True)
-    done = pruned("--keep", "1", said=said)
+    done = pruned(store, "--keep", "1", said=said)
     assert "Delete them? [y/N]" in done.output
     assert ("Nothing was deleted." in done.output) == (left == 3)
     assert len(there(store)) == left
 
 
-def test_wrong_input_deletes_nothing(
-    store: Store, runs: list[str], pruned: Callable[..., Done]
-) -> None:
+def test_wrong_input_deletes_nothing(store: Store) -> None:
+    runs = [add(store) for _ in range(3)]
     for arguments, advice in (
-        ((), "--keep N, --keep-days D or both"),
-        (("--yes",), "--keep N, --keep-days D or both"),
-        (("--keep", "1"), "add --yes to delete, or --dry-run"),
-        (("--keep", "1", "--json"), "add --yes to delete, or --dry-run"),
+        (["--yes"], "--keep N, --keep-days D or both"),
+        (["--keep", "1"], "add --yes to delete, or --dry-run"),
+        (["--keep", "1", "--json"], "add --yes to delete, or --dry-run"),
     ):
         with pytest.raises(UsageError, match=advice):
-            pruned(*arguments)
+            pruned(store, *arguments)
     for option in ("--keep", "--keep-days"):
-        assert pruned(option, "0", "--yes").exit_code == 2
+        assert pruned(store, option, "0", "--yes").exit_code == 2
     assert there(store) == runs
