@@ -97,11 +97,10 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Any, request: pytest.FixtureRequest) -> Iterator[Page]:
-    """A page of the size and colour scheme that the test names, which collects complaints."""
-    size, scheme = getattr(request, "param", (DESK, "light"))
+    """A page of the size and colour scheme that the test names."""
+    size, scheme = request.param
     context = browser.new_context(viewport=size, color_scheme=scheme)
-    opened = context.new_page()
-    yield opened
+    yield context.new_page()
     context.close()
 
 
@@ -113,72 +112,48 @@ def page(browser: Any, request: pytest.FixtureRequest) -> Iterator[Page]:
     ],
     indirect=True,
 )
-def test_pages_keep_the_policy_and_have_the_contrast_that_wcag_asks_for(
-    page: Any, address: Any
+def test_pages_keep_the_policy_fit_and_have_the_contrast_that_wcag_asks_for(
+    page: Any, address: str
 ) -> None:
+    """Half a minute: only a browser applies the policy, the style sheet and the layout."""
     complaints: list[str] = []
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on(
-        "response",
-        lambda answer: complaints.append(answer.url) if answer.status >= 400 else None,
-    )
+    page.on("response", lambda r: complaints.append(r.url) if r.status >= 400 else None)
+    width = page.viewport_size["width"]
     for path in PAGES:
-        answer = page.goto(f"{address}/{path}")
-        assert answer.headers["content-security-policy"] == JENKINS_POLICY
+        response = page.goto(f"{address}/{path}")
+        assert response.headers["content-security-policy"] == JENKINS_POLICY
         found = page.evaluate(CONTRASTS, PLACES_WITH_TEXT)
         assert len(found) > 20, path
         assert [what for ratio, what in found if ratio < 4.5] == [], path
+        assert page.evaluate("document.documentElement.scrollWidth") == width, path
     # The browser asks for an icon by itself; a run's folder has none.
     assert [c for c in complaints if "favicon" not in c] == []
-
-
-@pytest.mark.parametrize(
-    "page",
-    [
-        (DESK, "light"),
-        pytest.param((PHONE, "light"), marks=pytest.mark.matrix),
-    ],
-    indirect=True,
-)
-def test_the_style_sheet_and_the_charts_are_loaded_and_no_page_is_too_wide(
-    page: Any, address: Any
-) -> None:
-    width = page.viewport_size["width"]
-    for path in PAGES if width == PHONE["width"] else PAGES[:1]:
-        page.goto(f"{address}/{path}")
-        assert page.evaluate("document.documentElement.scrollWidth") == width, path
     page.goto(f"{address}/index.html")
     assert page.evaluate("document.styleSheets.length") == 1
     widths = page.evaluate("[...document.images].map(i => i.naturalWidth)")
     assert widths == ([560, 560] if width == DESK["width"] else [350, 350])
+    # The first tab stop skips to the content.
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    assert page.evaluate("document.activeElement.getBoundingClientRect().left") >= 0
 
 
-@pytest.mark.parametrize("page", [(DESK, "light"), (DESK, "dark")], indirect=True)
-def test_the_background_follows_the_colour_scheme(page: Any, address: Any) -> None:
-    page.goto(f"{address}/index.html")
-    colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    brightness = sum(int(part) for part in colour[4:-1].split(",")) / 3
-    dark = page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
-    assert (brightness < 60) if dark else (brightness > 230), colour
-
-
-def test_charts_follow_the_colour_scheme_under_the_policy(browser: Any, address: Any) -> None:
+def test_pages_and_charts_follow_the_colour_scheme_under_the_policy(
+    browser: Any, address: str
+) -> None:
     """The style sheet inside an SVG file is its own; Chromium applies it in an `<img>`."""
     shots: dict[str, bytes] = {}
     for scheme in ("light", "dark"):
         context = browser.new_context(viewport=DESK, color_scheme=scheme)
         page = context.new_page()
         page.goto(f"{address}/index.html")
+        colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        brightness = sum(int(part) for part in colour[4:-1].split(",")) / 3
+        assert (brightness < 60) if scheme == "dark" else (brightness > 230), colour
         # On one background, only the picture itself can still differ.
         page.evaluate("document.body.style.background = 'rgb(128, 128, 128)'")
         shots[scheme] = page.locator("img").first.screenshot()
         context.close()
     assert shots["light"] != shots["dark"]
-
-
-def test_the_first_tab_stop_skips_to_the_content(page: Any, address: Any) -> None:
-    page.goto(f"{address}/index.html")
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.className") == "skip"
-    assert page.evaluate("document.activeElement.getBoundingClientRect().left") >= 0
