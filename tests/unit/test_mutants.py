@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from scripts import mutants
@@ -29,31 +27,3 @@ def test_words_that_no_line_contains_run_nothing(capsys: pytest.CaptureFixture[s
     """Without arguments pytest would run everything."""
     assert mutants.main(["--help"]) == 2
     assert capsys.readouterr().err == "no line of tests/mutants.toml contains --help\n"
-
-
-@pytest.mark.process
-@pytest.mark.parametrize(
-    ("body", "outcome"),
-    [
-        ("pytest.skip('bubblewrap is missing')", mutants.BROKEN),
-        ("pass", mutants.SURVIVED),
-        ("assert Path('changed.txt').read_text() == 'right'", mutants.CAUGHT),
-    ],
-)
-def test_a_skipped_test_does_not_say_that_a_mistake_survives(
-    tmp_path: Path, body: str, outcome: str
-) -> None:
-    (tmp_path / "changed.txt").write_text("right", encoding="utf-8")
-    (tmp_path / "conftest.py").write_text(
-        "def pytest_addoption(parser): parser.addoption('--matrix', action='store_true')",
-        encoding="utf-8",
-    )
-    (tmp_path / "test_code.py").write_text(
-        f"import pytest\nfrom pathlib import Path\ndef test():\n    {body}\n", encoding="utf-8"
-    )
-    mutant = mutants.Mutant(
-        file="changed.txt", old="right", new="wrong", tests=("test_code.py",), reason="a test"
-    )
-    found, said = mutants._tried(tmp_path, mutant)
-    assert found == outcome
-    assert ("bubblewrap is missing" in said) == (outcome == mutants.BROKEN)

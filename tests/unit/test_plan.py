@@ -309,24 +309,6 @@ def test_an_environment_that_is_named_exists_and_shares_no_label() -> None:
     assert placed.environment == "vision"
 
 
-@pytest.mark.parametrize(
-    ("targets", "named", "devices", "expected"),
-    [
-        (["dynamo"], (), (), ("default",)),
-        (["dynamo", "neuron"], (), (), ("default", "neuron", "xla")),
-        (["neuron"], ("a", "a"), (), ("a",)),
-        (["dynamo"], (), ["cpu", "cuda"], ("default", "cuda")),
-        (["dynamo"], ("a",), ["cuda"], ("a",)),
-    ],
-)
-def test_only_the_environments_that_targets_need_are_looked_at(
-    targets: list[str], named: Any, devices: list[str], expected: tuple[str, ...]
-) -> None:
-    assert planning.environments_of_targets(targets, named, devices) == expected
-    packages = () if named else ("vision", "libraries")
-    assert planning.possible_environments(targets, named, devices) == (*expected, *packages)
-
-
 TIMM = {"classes": ["XModel"], "packages": ["timm"]}
 
 
@@ -352,14 +334,6 @@ def test_a_model_is_placed_where_its_packages_are(
     spec, placed = place_model(spec, target, [line], {"default": default})
     assert placed.environment == expected
     assert spec.skip_reason == (None if expected == "vision" else "needs timm")
-
-
-@pytest.mark.parametrize("reason", ["gated: no token", None])
-def test_a_model_that_needs_no_packages_stays_as_it_is(reason: str | None) -> None:
-    """Every override may be one of an unknown class, so none says which packages it needs."""
-    given = {"build": configured(), "architecture": None, "skip_reason": reason}
-    spec = factories.spec("org/x", **given)
-    assert place_model(spec, Target(), [TIMM], {"default": DEFAULT}) == (spec, Target())
 
 
 @pytest.mark.parametrize(

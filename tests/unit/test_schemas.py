@@ -9,10 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import msgspec
 import pytest
-
-from compilewatch.config import SECTIONS, Settings
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted([ROOT / "compilewatch.toml", *ROOT.glob("inputs/**/*.toml")])
@@ -64,15 +61,3 @@ def test_the_shipped_files_fit_their_schemas(file: Path) -> None:
 )
 def test_mistakes_are_found(schema: str, text: str) -> None:
     assert _errors(ROOT / f"docs/schemas/{schema}.schema.json", text)
-
-
-def test_every_setting_is_explained_to_editors() -> None:
-    schema = json.loads((ROOT / "docs/schemas/settings.schema.json").read_text(encoding="utf-8"))
-    owners: list[type[msgspec.Struct]] = [Settings, *SECTIONS.values()]
-    silent = [
-        f"{owner.__name__}.{name}"
-        for owner in owners
-        for name, one in schema["$defs"][owner.__name__]["properties"].items()
-        if not one.get("description") and name not in SECTIONS
-    ]
-    assert silent == []

@@ -183,15 +183,6 @@ def test_an_edited_override_evaluates_its_models_again_and_no_others(tmp_path: P
     assert launcher.seen[0].overrides_dir == str(overrides)
 
 
-def test_a_shard_sweeps_its_part(tmp_path: Path) -> None:
-    parts = [
-        run_sweep(tmp_path, shard=records.Shard(index=i, count=2), fresh=True).results
-        for i in (1, 2)
-    ]
-    assert sorted(names(parts[0]) + names(parts[1])) == EVERYONE
-    assert all(parts)
-
-
 # --- what the second run says about the first ---
 
 
@@ -206,17 +197,6 @@ def test_a_regression_is_found_logged_and_remembered(tmp_path: Path) -> None:
     log = {line["event"]: line for line in events(second, tmp_path)}
     assert log["regression"]["model"] == "A"
     assert log["run_finished"]["regressions"] == 1
-
-
-def test_another_selection_is_no_baseline_unless_named(tmp_path: Path) -> None:
-    first = run_sweep(tmp_path, selection={"top": 25})
-    assert run_sweep(tmp_path, specs=MODELS[:1], selection={"models": ["A"]}).baseline is None
-    named = run_sweep(tmp_path, specs=MODELS[:1], settings={"baseline": first.run.id})
-    assert named.baseline is not None
-    assert {c.kind for c in named.changes} == {"not_selected"}
-    assert (
-        run_sweep(tmp_path, selection={"top": 25}, settings={"baseline": "none"}).baseline is None
-    )
 
 
 def test_a_wrong_request_fails_before_anything_runs(tmp_path: Path) -> None:
