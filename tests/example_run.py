@@ -340,12 +340,7 @@ def view(*more: Result) -> records.RunView:
                 records.Earlier(runs[2], Status.TIMEOUT, Phase.COMPILE),
             )
         },
-        trend=[
-            records.TrendPoint(
-                run=run, started_at=f"2026-01-0{day}T03:04:05Z", passed=passed, planned=20
-            )
-            for day, (run, passed) in enumerate(zip(runs, (20, 11, 3), strict=True), start=1)
-        ],
+        trend=[records.TrendPoint(run, n, 20) for run, n in zip(runs, (20, 11, 3), strict=True)],
         before={("BertModel", Target()): factories.result(breaks=(BRANCH_BEFORE,))},
         jobs=2,
         changes=changes,

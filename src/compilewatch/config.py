@@ -69,6 +69,23 @@ class Places:
     environment: str = ""
     outputs: Path | None = None
 
+    @classmethod
+    def of(
+        cls, settings: "Settings", transformers: Path | None = None, environment: str = ""
+    ) -> "Places":
+        """The files that settings name."""
+        popularity = Path(settings.popularity_file)
+        return cls(
+            pulled=Path(settings.pulled_dir) / "models.toml",
+            manifest=Path(settings.models_file),
+            popularity=popularity,
+            library_popularity=popularity.with_name("library_popularity.csv"),
+            cache=settings.cache_folder,
+            transformers=transformers,
+            environment=environment,
+            outputs=Path(settings.output_dir),
+        )
+
 
 def inputs_folder() -> Path:
     """The folder of reviewed input files, absolute; it need not exist.

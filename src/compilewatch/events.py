@@ -180,15 +180,10 @@ class Regression(ModelEvent, frozen=True, kw_only=True, tag="regression"):
     baseline: str
 
 
-class Changed(ModelEvent, frozen=True, kw_only=True, tag="change"):
+class Changed(Regression, frozen=True, kw_only=True, tag="change"):
     """A change since the baseline that is not a regression."""
 
     kind: str
-    before: str | None
-    after: str | None
-    detail: str
-    causes: tuple[str, ...]
-    baseline: str
 
 
 class ExpectationStale(ModelEvent, frozen=True, kw_only=True, tag="expectation_stale"):

@@ -401,7 +401,7 @@ class Expectation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def concerns(self, request: Request, environment: Environment) -> bool:
         """Whether the line applies to this request in this environment."""
-        if self.model != request.model.name and self.model != _class_name(request):
+        if self.model not in (request.model.name, class_of(request.model)):
             return False
         target = request.target
         label = target_label(target)
@@ -465,14 +465,6 @@ def stale_note(expected: Expectation, result: Result) -> str:
         f"({expected.reason}, {expected.date}) but the result is {result.status.value} in "
         f"{result.phase.value}; update expectations.toml, or add a line to your own"
     )
-
-
-def _class_name(request: Request) -> str | None:
-    build = request.model.build
-    class_name = (
-        build.class_name if isinstance(build, records.ClassBuild | records.ConfigBuild) else None
-    )
-    return class_name or request.model.architecture
 
 
 def _within(specifier: str | None, version: str | None) -> bool:

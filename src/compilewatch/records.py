@@ -188,12 +188,17 @@ class DeclaredDevice(Record, frozen=True, kw_only=True):
     bfloat16: bool
 
 
-class StackFrame(Record, frozen=True, kw_only=True):
-    """One frame of a user stack. `file` is relative to its package (`transformers/models/…`)."""
+class CodePlace(Record, frozen=True, kw_only=True):
+    """A line of code. `file` is relative to its package (`transformers/models/…`)."""
 
     file: str
     line: int
     function: str
+
+
+class StackFrame(CodePlace, frozen=True, kw_only=True):
+    """One frame of a user stack."""
+
     text: str = ""
 
 
@@ -794,7 +799,7 @@ class SecondCall(Record, frozen=True, kw_only=True):
     error: str = ""
 
 
-class Recompilation(Record, frozen=True, kw_only=True):
+class Recompilation(CodePlace, frozen=True, kw_only=True):
     """A frame that Dynamo compiled again, because guards of what it had compiled did not hold.
 
     `call` is the number of the call that caused it, from 1. `guards` are Dynamo's own descriptions
@@ -802,9 +807,6 @@ class Recompilation(Record, frozen=True, kw_only=True):
     """
 
     call: int
-    function: str
-    file: str
-    line: int
     guards: tuple[str, ...]
 
 
@@ -1093,12 +1095,10 @@ class Earlier(NamedTuple):
     phase: Phase
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrendPoint:
+class TrendPoint(NamedTuple):
     """One run of a trend: `passed` of `planned` requests compile without graph breaks."""
 
     run: str
-    started_at: str
     passed: int
     planned: int
 

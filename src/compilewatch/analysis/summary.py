@@ -374,15 +374,16 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixRow:
-    """One model on one way. `cells` has the layers that were evaluated, eager first.
-
-    `disagreements` are lines that say where export and compile, or the variants of export, differ.
-    """
+    """One model on one way. `cells` has the layers that were evaluated, eager first."""
 
     model: records.ModelSpec
     way: EvaluationMode
     cells: tuple[Cell, ...]
-    disagreements: tuple[str, ...]
+
+    @property
+    def disagreements(self) -> tuple[str, ...]:
+        """Lines that say where export and compile, or the variants of export, differ."""
+        return tuple(_disagreements({c.layer: c.result for c in self.cells if c.result}))
 
     @property
     def first_failing(self) -> Cell | None:
@@ -442,12 +443,7 @@ def _row(way: EvaluationMode, results: list[records.Result]) -> MatrixRow:
     if any(result.status not in records.NOT_RUN for result in ordered):
         before = next((result for result in ordered if _ended_before_compiling(result)), None)
         cells.insert(0, Cell(layer=EAGER, failed=before is not None, result=before))
-    return MatrixRow(
-        model=ordered[0].request.model,
-        way=way,
-        cells=tuple(cells),
-        disagreements=tuple(_disagreements(ordered)),
-    )
+    return MatrixRow(model=ordered[0].request.model, way=way, cells=tuple(cells))
 
 
 def _wrong(result: records.Result) -> bool:
@@ -464,9 +460,8 @@ def _failed(result: records.Result) -> bool:
     return _wrong(result) and result.phase not in _BEFORE_COMPILING
 
 
-def _disagreements(results: Iterable[records.Result]) -> Iterable[str]:
-    by_name = {result.request.target.name: result for result in results}
-    dynamo, export = by_name.get("dynamo"), by_name.get("export")
+def _disagreements(by_layer: dict[str, records.Result]) -> Iterable[str]:
+    dynamo, export = by_layer.get("dynamo"), by_layer.get("export")
     if export is None or not isinstance(export.details, records.ExportDetail):
         return
     detail = export.details

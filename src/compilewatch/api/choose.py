@@ -79,16 +79,7 @@ def choose_models(
     """
     environments = Environments(settings.cache_folder)
     root = environments.transformers_folder(environment) if environment else None
-    places = Places(
-        pulled=Path(settings.pulled_dir) / "models.toml",
-        manifest=Path(settings.models_file),
-        popularity=Path(settings.popularity_file),
-        library_popularity=Path(settings.popularity_file).with_name("library_popularity.csv"),
-        cache=settings.cache_folder,
-        transformers=root,
-        environment=environment or "",
-        outputs=Path(settings.output_dir),
-    )
+    places = Places.of(settings, root, environment or "")
     chosen, sentence = choose_source(settings.source, heads=settings.heads, places=places)
     top, names = selection.top, with_parts(selection.names, places)
     if names is None and selection.families is None and not selection.every:

@@ -58,9 +58,7 @@ def view(
     other, problem = _baseline(store, stored, baseline, runs)
     notes += problem
     try:
-        history, trend, damaged = _past(
-            store, run, results, [earlier_run.run for earlier_run in runs]
-        )
+        history, trend, damaged = _past(store, run, results, [other.run for other in runs])
         notes += (line for line in damaged if line not in notes)
     except errors.StoreError as error:
         history, trend = {}, ()
@@ -153,11 +151,8 @@ def _past(
     earlier = [
         other for other in runs if other.id < run.id and comparison.same_settings(run, other)
     ]
-    alike = [
-        other
-        for other in earlier
-        if comparison.may_be_baseline(other) and comparison.scope(other) == comparison.scope(run)
-    ]
+    scope = comparison.scope(run)
+    alike = [o for o in earlier if comparison.may_be_baseline(o) and comparison.scope(o) == scope]
     recent, alike = earlier[: RUNS_SHOWN - 1], alike[: RUNS_SHOWN - 1]
     outcomes, damaged = store.outcomes(list({other.id for other in (*recent, *alike)}))
     here = {(r.request.model.name, target_label(r.request.target)) for r in results}
@@ -170,14 +165,9 @@ def _past(
             history[key].append(
                 records.Earlier(point.run, records.Status(point.status), records.Phase(point.phase))
             )
-    counts = [(other, passed[other.id]) for other in reversed(alike)]
-    counts.append((run, sum(r.status is records.Status.PASS for r in results)))
-    trend = (
-        records.TrendPoint(
-            run=point.id, started_at=point.started_at, passed=number, planned=point.planned
-        )
-        for point, number in counts
-    )
+    trend = [records.TrendPoint(other.id, passed[other.id], other.planned) for other in alike[::-1]]
+    here_passed = sum(r.status is records.Status.PASS for r in results)
+    trend.append(records.TrendPoint(run.id, here_passed, run.planned))
     return {key: tuple(points) for key, points in history.items()}, tuple(trend), damaged
 
 

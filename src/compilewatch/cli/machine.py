@@ -501,12 +501,7 @@ def _listed_sources(settings: Settings) -> Iterator[dict[str, Any]]:
     is built or evaluated.
     """
     libraries = {row.source: row for row in LIBRARIES.values()}
-    places = Places(
-        pulled=Path(settings.pulled_dir) / "models.toml",
-        manifest=Path(settings.models_file),
-        cache=settings.cache_folder,
-        outputs=Path(settings.output_dir),
-    )
+    places = Places.of(settings)
     for name in dict.fromkeys((*libraries, *source_names())):
         listed: dict[str, Any] = {"source": name, "package": "", "version": "", "environment": ""}
         listed |= {"models": None, "why": ""}

@@ -322,7 +322,7 @@ def _charts(report: RunReport) -> Iterator[tuple[str, bytes]]:
         for name, counts in report.charted_families
     ]
     shares = [
-        (moment(point.started_at).partition(",")[0], point.passed / (point.planned or 1))
+        (f"{records.started(point.run):%-d %b %Y}", point.passed / (point.planned or 1))
         for point in report.view.trend
     ]
     for suffix, width in CHART_WIDTHS.items():

@@ -41,18 +41,15 @@ State = Literal["new", "unchanged", "absent"]
 _RANK: dict[Level, int] = {"error": 0, "warning": 1, "note": 2, "none": 3}
 
 
-@dataclass(frozen=True, kw_only=True)
-class SarifLocation:
+class SarifLocation(records.StackFrame, frozen=True, kw_only=True):
     """A line of a file; `installed` files are relative to site-packages, others to the repository.
 
     Without a `line` it is the file.
     """
 
-    file: str
-    line: int | None = None
-    installed: bool = False
-    text: str = ""
+    line: int = 0
     function: str = ""
+    installed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +82,7 @@ def encoded(results: Iterable[SarifResult], problems: Sequence[str] = ()) -> byt
         results,
         key=lambda r: (
             *(_RANK[r.level], r.state == "unchanged"),
-            *(r.location.file, r.location.line or 0, r.code),
+            *(r.location.file, r.location.line, r.code),
         ),
     )
     kept = every[:MOST_RESULTS]
@@ -219,13 +216,8 @@ def write_run(path: Path, view: records.RunView) -> None:
     problems = [
         f"{_name(result.request)}: {result.status.value} in {result.phase.value}: {result.detail}"
         for result in view.results
-        if result.status
-        in (
-            records.Status.ERROR,
-            records.Status.TIMEOUT,
-            records.Status.OOM,
-            records.Status.CRASHED,
-        )
+        if (not result.is_verdict and result.status not in records.NOT_RUN)
+        or result.status is records.Status.ERROR
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, encoded(results_of(view), problems))
@@ -233,7 +225,7 @@ def write_run(path: Path, view: records.RunView) -> None:
 
 def results_of(view: records.RunView) -> tuple[SarifResult, ...]:
     """Return each place of a break once, with the models that have it."""
-    by_place: dict[tuple[str, str, int | None], SarifResult] = {}
+    by_place: dict[tuple[str, str, int], SarifResult] = {}
     for result in _results(view):
         key = (result.fingerprint, result.location.file, result.location.line)
         if (known := by_place.get(key)) is not None:
@@ -273,21 +265,25 @@ def _result_of(
     folders: Mapping[str, Path],
     state: State | None,
 ) -> SarifResult:
-    def located(place: records.GraphBreak | records.StackFrame) -> SarifLocation:
+    def located(place: records.GraphBreak | records.StackFrame, text: str = "") -> SarifLocation:
         """A file below the current folder is the repository's; others lie where packages do."""
-        line, function = place.line or None, place.function
-        for prefix, folder in folders.items():
-            if (folder / place.file).is_file():
-                return SarifLocation(file=f"{prefix}{place.file}", line=line, function=function)
-        return SarifLocation(file=place.file, line=line, function=function, installed=True)
+        inside = (prefix for prefix, at in folders.items() if (at / place.file).is_file())
+        prefix = next(inside, None)
+        return SarifLocation(
+            file=f"{prefix or ''}{place.file}",
+            line=place.line,
+            function=place.function,
+            text=text,
+            installed=prefix is None,
+        )
 
-    place = located(graph_break)
+    place = located(graph_break, records.source_line(graph_break))
     return SarifResult(
         code=graph_break.code,
         reason=records.reason_label(graph_break),
         level="note" if place.installed else "warning",
         fingerprint=graph_break.fingerprint,
-        location=replace(place, text=records.source_line(graph_break)),
+        location=place,
         state=state,
         explanation=graph_break.explanation,
         hints=graph_break.hints,
