@@ -305,25 +305,22 @@ def test_guessed_inputs_are_tried_and_the_model_stays_one_that_nothing_has_calle
         assert sys.modules["guessed_models"].CALLS == []
 
 
-@pytest.mark.parametrize("tier", [Tier.FAKE, Tier.REAL])
+@pytest.mark.parametrize(
+    ("factory", "tier", "words"),
+    [
+        ("Broken", Tier.FAKE, "inputs (x [2, 32] float (a plain tensor)): RuntimeError: always"),
+        ("Broken", Tier.REAL, "`compilewatch inputs m --environment mine --save FILE`"),
+        ("OnlyFake", Tier.FAKE, "RuntimeError: no real tensor"),  # a guess needs real tensors
+    ],
+)
 def test_a_failure_on_guessed_inputs_is_one_of_the_inputs(
-    own: Ask, target: StubTarget, tier: Tier
+    own: Ask, target: StubTarget, factory: str, tier: Tier, words: str
 ) -> None:
-    answer = own("Broken", tier=tier, target=Target(environment="mine"))
-    result = answer.result
-    assert (result.status, result.phase) == (Status.ERROR, Phase.INPUTS)
-    assert not result.is_verdict
-    assert "inputs (x [2, 32] float (a plain tensor)): RuntimeError: always" in result.detail
-    assert "`compilewatch inputs m --environment mine --save FILE`" in result.detail
+    answer = own(factory, tier=tier, target=Target(environment="mine"))
+    assert (answer.result.status, answer.result.phase) == (Status.ERROR, Phase.INPUTS)
+    assert not answer.result.is_verdict
+    assert words in answer.result.detail
     assert (answer.fake_failure is not None) is (tier is Tier.FAKE)
-    assert not target.subjects
-
-
-def test_a_guess_is_confirmed_by_real_tensors(own: Ask, target: StubTarget) -> None:
-    asked = own("OnlyFake")
-    assert asked.fake_failure is not None
-    assert "RuntimeError: no real tensor" in asked.fake_failure
-    assert asked.result.phase is Phase.INPUTS
     assert not target.subjects
 
 
@@ -339,19 +336,16 @@ def test_a_guess_that_the_eager_call_rejects_is_one_of_the_inputs(
     assert "ValueError: not today" in result.detail
 
 
-def test_a_failure_on_inputs_of_a_callable_is_the_models_own(own: Ask) -> None:
+def test_what_a_factory_and_its_inputs_do_is_the_models_own(own: Ask) -> None:
     result = own("Broken", inputs="inputs", tier=Tier.REAL).result
     assert (result.status, result.phase) == (Status.ERROR, Phase.EAGER)
     assert result.detail == "RuntimeError: always"
-
-
-def test_a_package_that_a_factory_imports_is_named(own: Ask) -> None:
     result = own("imports").result
     assert (result.status, result.phase) == (Status.UNSUPPORTED, Phase.CREATE)
+    name = "a_package_that_is_not_here"
     assert result.detail == (
-        "needs the package a_package_that_is_not_here, which is not in this environment: "
-        "`compilewatch env create a_package_that_is_not_here --with a_package_that_is_not_here`, "
-        "then --environment a_package_that_is_not_here"
+        f"needs the package {name}, which is not in this environment: "
+        f"`compilewatch env create {name} --with {name}`, then --environment {name}"
     )
 
 

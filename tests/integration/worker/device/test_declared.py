@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from compilewatch.contract.targets import declared
 from compilewatch.launchers.local.launcher import LocalLauncher
@@ -27,17 +28,8 @@ pytestmark = [pytest.mark.torch, pytest.mark.matrix]
 CASES = Path(__file__).parents[3] / "cases"
 DEVICES = ("cpu", "cuda", "cuda:T4")
 MODELS = (
-    "by_capability",
-    "by_device",
-    "across_devices",
-    "moves",
-    "reads_input",
-    "reads_weights",
-    "needs_device",
-    "scalars",
-    "constant",
-    "stores_scalars",
-    "pads_by_two",
+    *("by_capability", "by_device", "across_devices", "moves", "reads_input", "reads_weights"),
+    *("needs_device", "scalars", "constant", "stores_scalars", "pads_by_two"),
 )
 
 Key = tuple[str, str, str, Mode, Tier]
@@ -97,15 +89,13 @@ def results(
         # Of two children at a time, few meet the race that REPEATS is for.
         with LocalLauncher(1, single=single) as launcher:
             done += launcher.run(parts[part], scratch)
-    found: dict[Key, Result] = {}
-    for each in done:
-        evaluated = each.result.request
-        target = evaluated.target
-        device = f"{target.device}/{target.dtype}" if target.dtype != "float32" else target.device
-        found[(evaluated.model.name, target.name, device, target.mode, evaluated.tier)] = (
-            each.result
-        )
-    return found
+    return {_key(each.result.request): each.result for each in done}
+
+
+def _key(request: Request) -> Key:
+    target = request.target
+    device = f"{target.device}/{target.dtype}" if target.dtype != "float32" else target.device
+    return request.model.name, target.name, device, target.mode, request.tier
 
 
 @pytest.fixture
@@ -184,38 +174,24 @@ def test_an_error_of_the_cpu_alone_is_not_one_of_the_device(of: Get) -> None:
     assert "fake tensors of cuda cannot show it" in alone.detail
 
 
-def test_real_tensors_need_a_real_device(of: Get) -> None:
-    import torch
-
-    real = of("moves", tier=Tier.REAL)
+def test_real_tensors_need_a_real_device_and_training_a_cuda_build(of: Get) -> None:
+    real, trained = of("moves", tier=Tier.REAL), of("moves", mode=Mode.TRAIN)
     if torch.cuda.is_available():
         assert real.status is Status.PASS
     else:
         assert real.status is Status.UNSUPPORTED
         assert "need a CUDA device" in real.detail
-
-
-def test_the_type_of_weights_is_the_one_asked_for(of: Get) -> None:
-    assert of("moves", "cuda/float16").dtype == "float16"
-    assert of("moves").dtype == "float32"
-
-
-def test_training_is_captured_on_the_device_by_a_cuda_build(of: Get) -> None:
-    import torch
-
-    trained = of("moves", mode=Mode.TRAIN)
     if torch.version.cuda is None:
         assert trained.status is Status.UNSUPPORTED
         assert "env create cuda" in trained.detail
     else:
         assert trained.status is Status.PASS, trained.detail
         assert of("reads_weights", mode=Mode.TRAIN).breaks[0].gb_id == "GB0170"
+    assert (of("moves", "cuda/float16").dtype, of("moves").dtype) == ("float16", "float32")
 
 
 def test_threads_of_the_backward_share_one_pool(of: Get) -> None:
     """Autograd has a thread for each of eight devices, which all set a thread count at once."""
-    import torch
-
     if torch.version.cuda is None:
         pytest.skip("a CPU build captures no backward for a declared device")
     trained = [of(f"moves {n}", mode=Mode.TRAIN) for n in range(REPEATS)]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -79,3 +80,29 @@ def make_subject(tmp_path: Path) -> MakeSubject:
         return replace(subject, rebuilt=rebuilt)
 
     return make
+
+
+RunScript = Callable[[str], tuple[object, list[str]]]
+
+
+@pytest.fixture
+def run_script(capsys: pytest.CaptureFixture[str]) -> Iterator[RunScript]:
+    """`run_script(text)`: the exit status of a script in this very process, and what it printed."""
+    convert = logging.getLogger("torch._dynamo.convert_frame")
+    trace = torch._logging._internal.trace_log
+    handlers, filters, level = list(trace.handlers), list(convert.filters), convert.level
+
+    def forget() -> None:
+        trace.handlers[:], convert.filters[:] = handlers, filters
+        convert.setLevel(level)
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+
+    def run(text: str) -> tuple[object, list[str]]:
+        forget()
+        with pytest.raises(SystemExit) as ended:
+            exec(compile(text, "script.py", "exec"), {"__name__": "__main__"})
+        return ended.value.code, capsys.readouterr().out.splitlines()
+
+    yield run
+    forget()

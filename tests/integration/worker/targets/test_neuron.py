@@ -205,7 +205,10 @@ def test_what_cannot_be_lowered_never_reaches_the_compiler(
     assert outcome.details.failure.kind == "lowering"
     assert outcome.error.type == "NotImplementedError"
     assert "analyze failed: " in outcome.detail
-    outcome = NeuronTarget().run(make_subject(Spectrum, name="neuron"))
+
+
+def test_unsupported_operators_are_counted(make_subject: MakeSubject, sdk: None) -> None:
+    outcome: Any = NeuronTarget().run(make_subject(Spectrum, name="neuron"))
     (operator,) = outcome.details.support.unsupported
     assert (operator.name, operator.occurrences) == ("aten::_fft_r2c", 2)
     assert operator.failure_at == "neuronx-cc"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from breaks import CASES, Case, line_of
 
@@ -35,30 +33,26 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
     """All cases asked in one worker; only that torch itself shows what it reports."""
     folder = tmp_path_factory.mktemp("factories")
     (folder / "factories.py").write_text(FACTORIES)
-    asked = [
-        Request(
-            model=ModelSpec(
-                source="manifest",
-                name=case.name,
-                build=FactoryBuild(
-                    factory=f"factories:{case.name}",
-                    path=str(folder),
-                    inputs="factories:inputs",
-                ),
-            ),
+
+    def ask(name: str) -> Request:
+        build = FactoryBuild(
+            factory=f"factories:{name}", path=str(folder), inputs="factories:inputs"
+        )
+        return Request(
+            model=ModelSpec(source="manifest", name=name, build=build),
             target=Target(environment=ENVIRONMENT),
-            key=case.name,
+            key=name,
             tier=Tier.REAL,
             keep_artifacts=False,
         )
-        for case in CASES
-    ]
-    scratch: Path = tmp_path_factory.mktemp("scratch")
+
+    asked = [ask(case.name) for case in CASES]
     cache = load_settings().cache_folder
     with LocalLauncher(2, (ENVIRONMENT,), cache=cache) as launcher:
         (environment,) = launcher.environments()
         assert environment.torch.startswith("2.13.0")
-        return {a.result.request.key: a.result for a in launcher.run(asked, scratch)}
+        done = launcher.run(asked, tmp_path_factory.mktemp("scratch"))
+        return {each.result.request.key: each.result for each in done}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -66,14 +60,11 @@ def test_every_break_is_found_with_its_cause_and_line(
     case: Case, results: dict[str, Result]
 ) -> None:
     result = results[case.name]
-    assert result.error is None
-    breaks = [(each.code, each.line, each.function, each.occurrences) for each in result.breaks]
-    assert breaks == [
+    assert (result.error, result.graphs, result.unattributed) == (None, case.graphs, 0)
+    assert [(each.code, each.line, each.function, each.occurrences) for each in result.breaks] == [
         (known.code, line_of(known.mark), known.function, known.occurrences)
         for known in case.breaks
     ]
-    assert result.graphs == case.graphs
-    assert result.unattributed == 0
     assert (result.fullgraph.accepted, result.fullgraph.code) == (case.fullgraph, case.refusal)
 
 

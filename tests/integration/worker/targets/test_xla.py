@@ -6,9 +6,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -25,7 +24,6 @@ from compilewatch.records import (
     Status,
     Target,
     Tier,
-    XlaDetail,
 )
 from compilewatch.worker.targets import FakeUnsupportedError
 from compilewatch.worker.targets.xla.target import XlaTarget
@@ -55,24 +53,13 @@ CASES: dict[str, tuple[str | None, Mode]] = {
 """Class of `cases/for_xla.py` -> its inputs (None: a file with a batch), mode."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Answered:
+class Answered(NamedTuple):
     """What a request left: `status` is that of its process, `result` None where it died."""
 
     status: int
-    result: Result | None
+    result: Any
     phases: list[str]
     artifacts: Path
-
-    @property
-    def found(self) -> Result:
-        assert self.result is not None
-        return self.result
-
-    @property
-    def xla(self) -> XlaDetail:
-        assert isinstance(self.found.details, XlaDetail), self.found.detail
-        return self.found.details
 
     def parameters(self) -> HloParameters:
         text = (self.artifacts / "graph.parameters.json").read_bytes()
@@ -80,8 +67,22 @@ class Answered:
 
     def kept(self) -> set[str]:
         files = {path.name for path in self.artifacts.iterdir()}
-        assert files == set(self.found.artifacts)
-        return files
+        assert files == set(self.result.artifacts)
+        return {name.removeprefix("graph.") for name in files}
+
+
+def run(python: Path, *arguments: str, **options: Any) -> str:
+    done = subprocess.run(
+        [str(python), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+        env={**os.environ, "PYTHONPATH": str(SOURCES), "PJRT_DEVICE": "CPU"},
+        **options,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -89,52 +90,39 @@ def answers(xla_python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
     """Every case, asked in one process of the environment."""
     root = tmp_path_factory.mktemp("xla")
     (root / "batched.toml").write_text(BATCHED)
-    lines = [f"{root / name} {_request(root, name, *case)}\n" for name, case in CASES.items()]
-    done = subprocess.run(
-        [str(xla_python), str(ANSWERS)],
-        input="".join(lines),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=900,
-        env={**os.environ, "PYTHONPATH": str(SOURCES), "PJRT_DEVICE": "CPU"},
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return {name: _answered(root / name) for name in CASES}
+    lines = []
+    for model, (inputs, mode) in CASES.items():
+        build = FactoryBuild(
+            factory=f"for_xla:{model}",
+            path=str(CASES_FOLDER),
+            inputs=f"for_xla:{inputs}" if inputs else None,
+        )
+        request = Request(
+            model=ModelSpec(source="test", name=model, build=build),
+            target=Target(name="xla", mode=mode),
+            key="0",
+            tier=Tier.REAL,
+            inputs_file=str(root / "batched.toml") if inputs is None else None,
+        )
+        lines.append(f"{root / model} {msgspec.json.encode(request).decode()}\n")
+    run(xla_python, str(ANSWERS), input="".join(lines))
+
+    def answered(folder: Path) -> Answered:
+        result, status = folder / "result.json", int((folder / "status").read_text())
+        if not result.exists():
+            return Answered(status, None, [], folder)
+        phases = msgspec.json.decode((folder / "phases.json").read_bytes())
+        decoded = msgspec.json.decode(result.read_bytes(), type=Result)
+        return Answered(status, decoded, phases, folder / "artifacts")
+
+    return {name: answered(root / name) for name in CASES}
 
 
-def _request(root: Path, model: str, inputs: str | None, mode: Mode) -> str:
-    build = FactoryBuild(
-        factory=f"for_xla:{model}",
-        path=str(CASES_FOLDER),
-        inputs=f"for_xla:{inputs}" if inputs else None,
-    )
-    request = Request(
-        model=ModelSpec(source="test", name=model, build=build),
-        target=Target(name="xla", mode=mode),
-        key="0",
-        tier=Tier.REAL,
-        inputs_file=str(root / "batched.toml") if inputs is None else None,
-    )
-    return msgspec.json.encode(request).decode()
-
-
-def _answered(folder: Path) -> Answered:
-    result, phases = folder / "result.json", folder / "phases.json"
-    return Answered(
-        status=int((folder / "status").read_text()),
-        result=msgspec.json.decode(result.read_bytes(), type=Result) if result.exists() else None,
-        phases=msgspec.json.decode(phases.read_bytes()) if phases.exists() else [],
-        artifacts=folder / "artifacts",
-    )
-
-
-def test_without_torch_xla_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torch_xla_it_says_how_to_get_it_and_fake_tensors_are_rejected(
+    monkeypatch: pytest.MonkeyPatch, make_subject: MakeSubject
+) -> None:
     monkeypatch.setitem(sys.modules, "torch_xla", None)
     assert XlaTarget().missing() == "no torch_xla: compilewatch env create xla"
-
-
-def test_fake_tensors_are_rejected_at_once(make_subject: MakeSubject) -> None:
     assert XlaTarget.tiers == (Tier.REAL,)
     with pytest.raises(FakeUnsupportedError, match="needs real tensors"):
         XlaTarget().run(make_subject(lambda: nn.Linear(4, 4), tier=Tier.FAKE, name="xla"))
@@ -143,20 +131,19 @@ def test_fake_tensors_are_rejected_at_once(make_subject: MakeSubject) -> None:
 @pytest.mark.xla
 def test_a_model_that_lowers_as_a_single_graph_passes(answers: dict[str, Answered]) -> None:
     plain = answers["Plain"]
-    assert (plain.found.status, plain.found.detail) == (Status.PASS, "one graph")
-    assert (plain.found.graphs, plain.found.graph_breaks) == (1, 0)
+    result, xla = plain.result, plain.result.details
+    assert (result.status, result.detail) == (Status.PASS, "one graph")
+    assert (result.graphs, result.graph_breaks, result.numerics.matches) == (1, 0, True)
     assert plain.phases[-3:] == ["compile", "compare", "profile"]
-    assert plain.found.numerics.matches
-    assert (plain.xla.fallbacks, plain.xla.hlo) == ({}, "lazy")
-    assert plain.found.ops == sum(plain.xla.operators.values())
-    assert plain.xla.operators["dot"] == 3
-    assert plain.xla.recompiles_same_inputs == 0
-    assert plain.xla.compile_seconds is not None
-    assert plain.xla.stablehlo.exported, plain.xla.stablehlo.reason
-    assert plain.xla.openxla.accepted, plain.xla.openxla.reason
-    assert plain.xla.expected_to_fail_on_neuron == ()
-    names = ("hlo_module.pb", "parameters.json", "constants.safetensors", "stablehlo.mlir")
-    assert plain.kept() == {f"graph.{name}" for name in names}
+    assert (xla.fallbacks, xla.hlo, xla.recompiles_same_inputs) == ({}, "lazy", 0)
+    assert result.ops == sum(xla.operators.values())
+    assert xla.operators["dot"] == 3
+    assert xla.compile_seconds is not None
+    assert xla.stablehlo.exported, xla.stablehlo.reason
+    assert xla.openxla.accepted, xla.openxla.reason
+    assert xla.expected_to_fail_on_neuron == ()
+    files = {"hlo_module.pb", "parameters.json", "constants.safetensors", "stablehlo.mlir"}
+    assert plain.kept() == files
     assert "stablehlo.dot_general" in (plain.artifacts / "graph.stablehlo.mlir").read_text()
 
 
@@ -186,33 +173,31 @@ def test_the_map_names_every_parameter_of_the_module(answers: dict[str, Answered
     assert [each.id for each in found.parameters] == list(range(len(shapes)))
 
 
+READ, CUT = "if doubled.sum().item() > 0:", "return (x * 2).cpu().to(x.device) + 1"
+
+
 @pytest.mark.xla
 @pytest.mark.parametrize(
     ("name", "code", "operator", "line"),
     [
-        (
-            "Reads",
-            "xla_value_read",
-            "aten::_local_scalar_dense",
-            "if doubled.sum().item() > 0:",
-        ),
-        ("Fetches", "xla_graph_cut", None, "return (x * 2).cpu().to(x.device) + 1"),
+        ("Reads", "xla_value_read", "aten::_local_scalar_dense", READ),
+        ("Fetches", "xla_graph_cut", None, CUT),
     ],
 )
 def test_a_break_has_its_code_and_line(
     answers: dict[str, Answered], name: str, code: str, operator: str | None, line: str
 ) -> None:
-    found = answers[name].found
-    assert found.status is Status.GRAPH_BREAK
-    (graph_break,) = found.breaks
+    result = answers[name].result
+    assert result.status is Status.GRAPH_BREAK
+    (graph_break,) = result.breaks
     assert (graph_break.code, graph_break.gb_type) == (code, operator)
     assert (graph_break.file, graph_break.function) == ("for_xla.py", "forward")
     assert graph_break.user_stack[-1].text == line
-    assert (found.graph_breaks, found.unattributed, found.graphs) == (1, 0, 2)
-    assert answers[name].xla.fallbacks == ({operator: 1} if operator else {})
+    assert (result.graph_breaks, result.unattributed, result.graphs) == (1, 0, 2)
+    assert result.details.fallbacks == ({operator: 1} if operator else {})
     if operator is not None:
-        assert answers[name].xla.hlo is None
-        assert "its HLO module is only valid for these inputs and is not kept" in found.detail
+        assert result.details.hlo is None
+        assert "its HLO module is only valid for these inputs and is not kept" in result.detail
         assert answers[name].kept() == set()
 
 
@@ -220,46 +205,32 @@ def test_a_break_has_its_code_and_line(
 def test_where_the_call_breaks_the_module_is_that_of_export(answers: dict[str, Answered]) -> None:
     """Export takes the branch for every value, as Transformers' masks do where they are traced."""
     chooses, normed = answers["Chooses"], answers["Normed"]
-    assert chooses.found.status is normed.found.status is Status.GRAPH_BREAK
-    assert chooses.found.detail.endswith("its HLO module is that of torch.export")
-    assert chooses.kept() == {
-        f"graph.{name}" for name in ("hlo_module.pb", "parameters.json", "stablehlo.mlir")
-    }
+    assert chooses.result.status is normed.result.status is Status.GRAPH_BREAK
+    assert chooses.result.detail.endswith("its HLO module is that of torch.export")
+    assert chooses.kept() == {"hlo_module.pb", "parameters.json", "stablehlo.mlir"}
     found = chooses.parameters()
     assert {each.name for each in found.parameters} == {"linear.weight", "linear.bias", "args[0]"}
     assert found.outputs == ("doubled", "sum")
     # An operator that export decomposes leaves a module, too.
-    assert normed.xla.fallbacks == {"aten::_weight_norm_interface": 1}
-    assert chooses.xla.hlo == normed.xla.hlo == "export"
+    assert normed.result.details.fallbacks == {"aten::_weight_norm_interface": 1}
+    assert chooses.result.details.hlo == normed.result.details.hlo == "export"
 
 
 @pytest.mark.xla
-def test_one_operator_at_two_lines_is_two_breaks(answers: dict[str, Answered]) -> None:
-    falls = answers["Falls"]
-    first, second = falls.found.breaks
+def test_each_line_of_a_fallback_is_a_break_also_of_the_way_back(
+    answers: dict[str, Answered],
+) -> None:
+    result = answers["Falls"].result
+    first, second = result.breaks
     assert {first.code, second.code} == {"xla_fallback"}
     assert first.gb_type == second.gb_type == "aten::nonzero"
     assert first.line < second.line
-    assert (first.occurrences, second.occurrences, falls.found.graph_breaks) == (1, 2, 3)
-    assert falls.xla.fallbacks == {"aten::nonzero": 3}
-
-
-@pytest.mark.xla
-def test_a_fallback_of_the_way_back_has_the_line_of_the_way_there(
-    answers: dict[str, Answered],
-) -> None:
-    found = answers["FallsTraining"].found
-    assert (found.status, found.unattributed) == (Status.GRAPH_BREAK, 0)
-    assert {each.user_stack[-1].text for each in found.breaks} == {"return torch.linalg.det(x)"}
-    assert len({each.gb_type for each in found.breaks}) > 1
-
-
-@pytest.mark.xla
-def test_another_result_than_eager_is_a_mismatch(answers: dict[str, Answered]) -> None:
-    differs = answers["Differs"].found
-    assert differs.status is Status.MISMATCH
-    assert differs.detail.startswith("differs from eager in output: off ")
-    assert differs.numerics.max_abs_error == pytest.approx(1.0)
+    assert (first.occurrences, second.occurrences, result.graph_breaks) == (1, 2, 3)
+    assert result.details.fallbacks == {"aten::nonzero": 3}
+    back = answers["FallsTraining"].result
+    assert (back.status, back.unattributed) == (Status.GRAPH_BREAK, 0)
+    assert {each.user_stack[-1].text for each in back.breaks} == {"return torch.linalg.det(x)"}
+    assert len({each.gb_type for each in back.breaks}) > 1
 
 
 @pytest.mark.xla
@@ -267,10 +238,10 @@ def test_training_captures_the_way_back_and_compares_gradients(
     answers: dict[str, Answered],
 ) -> None:
     drops = answers["Drops"]
-    assert drops.found.status is Status.PASS, drops.found.detail
-    assert "random numbers drawn on the CPU for the comparison" in drops.found.detail
-    assert drops.found.numerics.deterministic
-    assert drops.xla.recompiles_same_inputs == 0
+    assert drops.result.status is Status.PASS, drops.result.detail
+    assert "random numbers drawn on the CPU for the comparison" in drops.result.detail
+    assert drops.result.numerics.deterministic
+    assert drops.result.details.recompiles_same_inputs == 0
     layers = ("linear.weight", "linear.bias", "norm.weight", "norm.bias")
     buffers = ("running_mean", "running_var", "num_batches_tracked")
     assert drops.parameters().outputs == (
@@ -282,35 +253,24 @@ def test_training_captures_the_way_back_and_compares_gradients(
 
 
 @pytest.mark.xla
-def test_what_neuron_is_documented_to_reject_stands_beside_the_verdict(
-    answers: dict[str, Answered],
-) -> None:
-    sorts = answers["Sorts"]
-    (concern,) = sorts.xla.expected_to_fail_on_neuron
-    assert (sorts.found.status, concern.operator, concern.count) == (Status.PASS, "aten::sort", 1)
-    assert f"expected to fail on Neuron: aten::sort (SDK {concern.sdk})" in sorts.found.detail
-    assert sorts.xla.operators["sort"] == 2  # topk is one as well
-
-
-@pytest.mark.xla
-def test_a_rejection_is_an_error_of_the_compiler(answers: dict[str, Answered]) -> None:
-    refused = answers["Refused"].found
-    assert refused.status is Status.ERROR
-    assert refused.is_verdict
+def test_each_other_end_has_its_status(answers: dict[str, Answered]) -> None:
+    """Where XLA ends the process, the request's ends by the same signal."""
+    differs = answers["Differs"].result
+    assert differs.status is Status.MISMATCH
+    assert differs.detail.startswith("differs from eager in output: off ")
+    assert differs.numerics.max_abs_error == pytest.approx(1.0)
+    sorts = answers["Sorts"].result
+    (concern,) = sorts.details.expected_to_fail_on_neuron
+    assert (sorts.status, concern.operator, concern.count) == (Status.PASS, "aten::sort", 1)
+    assert f"expected to fail on Neuron: aten::sort (SDK {concern.sdk})" in sorts.detail
+    assert sorts.details.operators["sort"] == 2  # topk is one as well
+    refused = answers["Refused"].result
+    assert (refused.status, refused.is_verdict) == (Status.ERROR, True)
     assert (refused.error.code, refused.error.file) == ("device_mismatch", "for_xla.py")
-
-
-@pytest.mark.xla
-def test_a_process_that_xla_ends_takes_the_request_along(answers: dict[str, Answered]) -> None:
-    """By the same signal, which the launcher sees and names."""
     assert (answers["Dies"].status, answers["Dies"].result) == (-6, None)
-
-
-@pytest.mark.xla
-def test_a_larger_batch_is_compiled_anew(answers: dict[str, Answered]) -> None:
-    batched = answers["Batched"]
-    assert batched.found.status is Status.PASS
-    assert (batched.xla.recompiles, batched.xla.recompiles_same_inputs) == (1, 0)
+    batched = answers["Batched"].result
+    assert batched.status is Status.PASS
+    assert (batched.details.recompiles, batched.details.recompiles_same_inputs) == (1, 0)
 
 
 ARCHIVE = """
@@ -337,18 +297,10 @@ for model in (for_xla.Batched, for_xla.Chooses, for_xla.Falls, for_xla.Dies):
 
 @pytest.mark.xla
 def test_without_its_compiler_neuron_leaves_the_module(xla_python: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [str(xla_python), "-c", ARCHIVE, str(CASES_FOLDER), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-        env={**os.environ, "PYTHONPATH": str(SOURCES)},
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    said = run(xla_python, "-c", ARCHIVE, str(CASES_FOLDER), str(tmp_path))
     files = "['graph.hlo_module.pb', 'graph.parameters.json']"
     kept = f"{files} {files}"
-    assert done.stdout.splitlines() == [
+    assert said.splitlines() == [
         f"Batched unsupported {kept}",
         f"Chooses unsupported {kept}",
         "Falls unsupported [] []",

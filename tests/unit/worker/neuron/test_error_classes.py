@@ -48,44 +48,34 @@ def test_a_code_has_a_class(line: str, code: str | None, kind: str) -> None:
     assert found.message
 
 
-def test_the_advice_is_the_compilers_own() -> None:
-    found = failure(KILLED, 70)
-    assert (found.kind, found.code, found.signal) == ("host_memory", "F137", "SIGKILL")
-    assert found.message == "neuronx-cc was forcibly killed"
-    assert found.advice.startswith("This most commonly occurs due to insufficient system memory")
-
-
-def test_an_unknown_code_under_an_internal_error_is_internal() -> None:
-    found = failure(INTERNAL, 70)
-    assert (found.kind, found.code) == ("internal", "NLA001")
-    assert found.message.endswith("Allocated memory out of bound")
-
-
 @pytest.mark.parametrize(
-    ("status", "kind", "signal"),
+    ("log", "status", "kind", "code", "signal"),
     [
-        (-9, "host_memory", "SIGKILL"),
-        (137, "host_memory", "SIGKILL"),
-        (-6, "crashed", "SIGABRT"),
-        (-11, "crashed", "SIGSEGV"),
-        (-15, "unknown", "SIGTERM"),
-        (1, "unknown", None),
+        (KILLED, 70, "host_memory", "F137", "SIGKILL"),
+        (INTERNAL, 70, "internal", "NLA001", None),
+        ("[F134] neuronx-cc terminated abnormally - Please", 70, "crashed", "F134", "SIGABRT"),
+        (f"{PREFIX}[NCC_EVRF009] a warning\n", -9, "host_memory", None, "SIGKILL"),
+        ("", -9, "host_memory", None, "SIGKILL"),
+        ("", 137, "host_memory", None, "SIGKILL"),
+        ("", -6, "crashed", None, "SIGABRT"),
+        ("", -11, "crashed", None, "SIGSEGV"),
+        ("", -15, "unknown", None, "SIGTERM"),
+        ("", 1, "unknown", None, None),
     ],
 )
-def test_a_signal_is_a_class_of_its_own(status: int, kind: str, signal: str | None) -> None:
-    found = failure("", status)
-    assert (found.kind, found.signal, found.code) == (kind, signal, None)
+def test_a_signal_is_a_class_of_its_own(
+    log: str, status: int, kind: str, code: str | None, signal: str | None
+) -> None:
+    found = failure(log, status)
+    assert (found.kind, found.code, found.signal) == (kind, code, signal)
     assert found.exit_status == (status if status > 0 else None)
 
 
-def test_what_a_stopped_compiler_warned_of_is_not_why_it_stopped() -> None:
-    found = failure(f"{PREFIX}[NCC_EVRF009] a warning\n", -9)
-    assert (found.kind, found.code) == ("host_memory", None)
-
-
-def test_an_abort_that_the_driver_reports() -> None:
-    found = failure("[F134] neuronx-cc terminated abnormally - Please open a ticket", 70)
-    assert (found.kind, found.code, found.signal) == ("crashed", "F134", "SIGABRT")
+def test_message_and_advice_are_the_compilers_own() -> None:
+    found = failure(KILLED, 70)
+    assert found.message == "neuronx-cc was forcibly killed"
+    assert found.advice.startswith("This most commonly occurs due to insufficient system memory")
+    assert failure(INTERNAL, 70).message.endswith("Allocated memory out of bound")
 
 
 def test_every_code_has_one_class() -> None:

@@ -7,7 +7,6 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -29,7 +28,7 @@ from compilewatch.worker.targets.dynamo import target
 from compilewatch.worker.targets.dynamo.capture import Capture, loss_of
 from compilewatch.worker.targets.dynamo.graph_breaks import CODES, registry
 from compilewatch.worker.targets.dynamo.target import DynamoTarget
-from tests.integration.worker.targets.conftest import CASES_FOLDER, MakeSubject
+from tests.integration.worker.targets.conftest import CASES_FOLDER, MakeSubject, RunScript
 
 pytestmark = pytest.mark.torch
 
@@ -56,21 +55,6 @@ def evaluations(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Evaluated
     """What compilewatch says of all cases, from a process with the variables of a worker."""
     said = said_by("evaluated.py", str(tmp_path_factory.mktemp("evaluated")))
     return msgspec.json.decode(said, type=dict[str, Evaluated])
-
-
-@pytest.fixture
-def as_before() -> Iterator[None]:
-    """A script listens in this very process."""
-    convert = logging.getLogger("torch._dynamo.convert_frame")
-    trace = torch._logging._internal.trace_log
-    handlers, filters, level = list(trace.handlers), list(convert.filters), convert.level
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    yield
-    trace.handlers[:], convert.filters[:] = handlers, filters
-    convert.setLevel(level)
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
 
 
 def total(breaks: tuple[Known, ...]) -> int:
@@ -151,17 +135,14 @@ def test_fake_tensors_give_the_same_result_or_none(
 
 
 @by_case
-@pytest.mark.usefixtures("as_before")
 @pytest.mark.filterwarnings("ignore:seen")
 def test_the_script_of_plain_pytorch_agrees(
-    case: Case, evaluations: dict[str, Evaluated], capsys: pytest.CaptureFixture[str]
+    case: Case, evaluations: dict[str, Evaluated], run_script: RunScript
 ) -> None:
     text = evaluations[case.name].script
     assert "compilewatch" not in text
-    with pytest.raises(SystemExit) as ended:
-        exec(compile(text, "script.py", "exec"), {"__name__": "__main__"})
-    said = capsys.readouterr().out.splitlines()
-    assert ended.value.code == 0, said[-2:]
+    status, said = run_script(text)
+    assert status == 0, said[-2:]
     breaks = total(case.breaks)
     counted = f"{case.graphs} graph{'s' * (case.graphs != 1)}, {breaks} break{'s' * (breaks != 1)}"
     assert said[-1].startswith(f"got:      {counted}")
@@ -378,7 +359,7 @@ def test_fake_tensors_may_be_the_reason_of_an_error(make_subject: MakeSubject) -
 
 
 def test_a_model_with_breaks_keeps_its_trace_rendered_and_another_none(
-    make_subject: MakeSubject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_subject: MakeSubject, tmp_path: Path
 ) -> None:
     outcome = DynamoTarget().run(make_subject(module_of(whole), keep_artifacts=True))
     assert (outcome.artifacts, list(tmp_path.iterdir())) == ((), [])
@@ -390,6 +371,11 @@ def test_a_model_with_breaks_keeps_its_trace_rendered_and_another_none(
     assert "dynamo_graph_break_reason" in (tmp_path / log).read_text()
     # The rendering is over when `fullgraph=True` is compiled.
     assert phases == [Phase.COMPILE, Phase.PROFILE, Phase.COMPILE]
+
+
+def test_without_tlparse_the_log_is_kept_and_said(
+    make_subject: MakeSubject, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(target, "find_tlparse", lambda: None)
     outcome = DynamoTarget().run(make_subject(module_of(explicit), keep_artifacts=True))
     assert len(outcome.artifacts) == 1

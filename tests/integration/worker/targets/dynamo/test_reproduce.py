@@ -1,0 +1,79 @@
+"""The script of plain PyTorch finds what compilewatch finds; of all cases, see `test_target.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from evaluated import FACTORIES
+
+from compilewatch.records import ClassBuild, FactoryBuild, Mode, ModelSpec, Request, Target, Tier
+from compilewatch.worker.reproduce import model_source, script
+from tests.integration.worker.targets.conftest import RunScript
+
+pytestmark = pytest.mark.torch
+
+
+def script_of(folder: Path, source: str, name: str, mode: Mode = Mode.EVAL) -> str:
+    (folder / "reproducible.py").write_text(source)
+    build = FactoryBuild(
+        factory=f"reproducible:{name}", path=str(folder), inputs="reproducible:inputs"
+    )
+    model = ModelSpec(source="test", name=name, build=build)
+    text = script(Request(model=model, target=Target(mode=mode), key="0", tier=Tier.REAL))
+    assert "compilewatch" not in text
+    return text
+
+
+def test_in_train_mode_it_goes_back_through_the_loss_and_other_counts_are_its_exit_status(
+    tmp_path: Path, run_script: RunScript
+) -> None:
+    text = script_of(tmp_path, FACTORIES, "explicit", Mode.TRAIN)
+    status, said = run_script(text)
+    assert status == 0, said[-2:]
+    assert "2 graphs, 1 break " in said[-1]
+    changed = text.replace("expected = words(2, ", "expected = words(3, ")
+    assert changed != text
+    assert run_script(changed)[0] == 1
+
+
+OBJECTS = """
+import dataclasses, torch
+@dataclasses.dataclass
+class Batch:
+    x: torch.Tensor
+    kept: bool
+class Net(torch.nn.Module):
+    def forward(self, batch):
+        torch._dynamo.graph_break()
+        return batch.x + 1 if batch.kept else batch.x
+def inputs():
+    return {"batch": Batch(torch.ones(3, 4), True)}
+"""
+
+
+def test_inputs_with_attributes_reach_the_model(tmp_path: Path, run_script: RunScript) -> None:
+    status, said = run_script(script_of(tmp_path, OBJECTS, "Net"))
+    assert status == 0, said[-2:]
+    assert "1 break at reproducible.py:9 (1)" in said[-1]
+
+
+def test_a_configuration_that_empties_what_it_reads_is_written_in_full() -> None:
+    class Config(transformers.PretrainedConfig):
+        """As EncoderDecoderConfig of Transformers 5.5.4."""
+
+        def __init__(self, part: dict[str, Any] | None = None, **kwargs: Any) -> None:
+            self.kind = (part or {}).pop("kind", "bert")
+            self.part = {"kind": self.kind}
+            super().__init__(**kwargs)
+
+    build = ClassBuild(class_name="Linear")
+    request = Request(
+        model=ModelSpec(source="test", name="m", build=build), target=Target(), key="key"
+    )
+    lines = model_source(request, torch.nn.Linear(1, 1), Config(part={"kind": "gpt2"}))
+    (written,) = (line for line in lines if line.startswith("config = "))
+    assert '"kind": "gpt2"' in written.partition('"part"')[2]
