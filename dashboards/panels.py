@@ -10,6 +10,7 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from compilewatch.contract import targets
 from compilewatch.records import Mode
 from dashboards.queries import SCRAPE, Json, cells, logged, of_mode
 
@@ -103,13 +104,16 @@ Steps = Sequence[tuple[float | None, str]]
 """Thresholds: from which value on, which colour; the first has no value."""
 
 BLUE = "#5794f2"
-TARGETS = {
-    "dynamo": BLUE,
-    "export": "#9fd3f5",
-    "inductor": "#f2cc0c",
-    "xla": "#a9744f",
-    "neuron": "#e68fc7",
+_OF_TARGETS = {
+    "dynamo": (BLUE, 8),
+    "export": ("#9fd3f5", 6),
+    "inductor": ("#f2cc0c", 4),
+    "xla": ("#a9744f", 2),
+    "neuron": ("#e68fc7", 3),
 }
+"""Colours, and widths of lines: of lines that coincide, the wider one is seen on both sides."""
+
+TARGETS = {name: _OF_TARGETS.get(name, ("#8f6fd1", 1)) for name in targets.TARGETS}
 PHASES = {
     "setup": "#b0b6bf",
     "create": "#d8e9fb",
@@ -208,9 +212,6 @@ STATUS_SERIES = [
 ]
 """Series and columns named like a status, in its words and colour."""
 
-LINE_WIDTHS = {"dynamo": 8, "export": 6, "inductor": 4, "neuron": 3, "xla": 2}
-"""Lines that coincide are drawn in this order: the earlier one is seen on both sides."""
-
 OF_PAPERS = {
     "input": BLUE,
     "output": "#f2cc0c",
@@ -230,12 +231,12 @@ SERIES = [
             rf"\b{name}\b",
             {
                 "color": fixed(colour),
-                "custom.lineWidth": LINE_WIDTHS[name],
+                "custom.lineWidth": width,
                 # A point that is not larger than its line is not drawn at all.
-                "custom.pointSize": LINE_WIDTHS[name] + 1,
+                "custom.pointSize": width + 1,
             },
         )
-        for name, colour in TARGETS.items()
+        for name, (colour, width) in TARGETS.items()
     ),
     *(override(name, {"color": fixed(colour)}) for name, colour in (PHASES | OF_PAPERS).items()),
     _like(r"\btrain\b", {"custom.lineStyle": {"fill": "dash", "dash": [8, 6]}}),

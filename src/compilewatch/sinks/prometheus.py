@@ -135,19 +135,22 @@ def per_run(
     return Definition(name, help, group=group, values=lambda part: [((), value(part.view))])
 
 
-def _detail(
-    kind: Any, value: Callable[[Any], float | None]
-) -> Callable[[records.Result], float | None]:
-    """A number that only targets with this kind of details measure."""
-    return lambda result: value(result.details) if isinstance(result.details, kind) else None
+def _detail(name: str) -> Callable[[records.Result], float | None]:
+    """A number of the targets whose details have a field of this name."""
+    return lambda result: getattr(result.details, name, None)
 
 
 def _of_capture(
-    value: Callable[[records.XlaDetail], float],
+    name: str, value: Callable[[Any], float]
 ) -> Callable[[records.Result], float | None]:
-    """A number of an XLA capture, which is unknown without one."""
-    figure = _detail(records.XlaDetail, value)
-    return lambda result: figure(result) if result.graph_breaks is not None else None
+    """A number of a field of a capture's details, which is unknown without a capture."""
+    field = _detail(name)
+
+    def figure(result: records.Result) -> float | None:
+        known = field(result) if result.graph_breaks is not None else None
+        return None if known is None else value(known)
+
+    return figure
 
 
 def _breaks(part: RunSlice) -> Series:
@@ -177,13 +180,11 @@ def _compile_durations(part: RunSlice) -> Series:
     """Times by cache: as the target measured them, or else the phase `compile`."""
     for result in part.view.results:
         details, identity = result.details, _identity(result)
-        if isinstance(details, records.Performance):
-            yield (*identity, "cold"), details.cold_compile_seconds
-            yield (*identity, "warm"), details.warm_compile_seconds
-        elif isinstance(details, records.XlaDetail | records.NeuronDetail):
-            yield (*identity, "cold"), details.compile_seconds
-        else:
-            yield (*identity, "cold"), result.durations.get(records.Phase.COMPILE)
+        cold = result.durations.get(records.Phase.COMPILE)
+        for name in ("compile_seconds", "cold_compile_seconds"):
+            cold = getattr(details, name, cold)
+        yield (*identity, "cold"), cold
+        yield (*identity, "warm"), getattr(details, "warm_compile_seconds", None)
 
 
 def _neuron_failures(part: RunSlice) -> Series:
@@ -354,28 +355,28 @@ DEFINITIONS: tuple[Definition, ...] = (
     per_result(
         "compilewatch_speedup_ratio",
         "Latency in eager mode divided by the latency of the compiled model.",
-        _detail(records.Performance, lambda d: d.speedup),
+        _detail("speedup"),
     ),
     per_result(
         "compilewatch_recompiles",
         "Graphs recompiled for inputs with a larger batch.",
-        _detail((records.Performance, records.XlaDetail), lambda d: d.recompiles),
+        _detail("recompiles"),
     ),
     per_result(
         "compilewatch_fallbacks",
         "Calls of operators that ran outside XLA; 0 if none did.",
-        _of_capture(lambda d: sum(d.fallbacks.values())),
+        _of_capture("fallbacks", lambda counts: sum(counts.values())),
     ),
     per_result(
         "compilewatch_expected_to_fail_on_neuron",
         "Operators of the captured graph that neuronx-cc is documented to reject. This is a "
         "prediction, not a verdict.",
-        _of_capture(lambda d: len(d.expected_to_fail_on_neuron)),
+        _of_capture("expected_to_fail_on_neuron", len),
     ),
     per_result(
         "compilewatch_neff_bytes",
         "Size of the NEFF, the executable for a NeuronCore.",
-        _detail(records.NeuronDetail, lambda d: d.neff_bytes),
+        _detail("neff_bytes"),
     ),
     Definition(
         "compilewatch_neuron_failure",

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from compilewatch.contract.libraries import LIBRARIES, PACKAGE_ENVIRONMENTS
+from compilewatch.contract.targets import TARGETS
 from compilewatch.errors import InterpreterError
 from compilewatch.neuron import neuronx_cc
 from compilewatch.neuron.neuronx_cc import core_count
@@ -29,7 +30,6 @@ _DETECTED = {
     "kernels",
     "librosa",
     "mamba-ssm",
-    "neuronx-cc",
     "numpy",
     "pillow",
     "scipy",
@@ -37,8 +37,6 @@ _DETECTED = {
     "sympy",
     "tokenizers",
     "torch",
-    "torch-neuronx",
-    "torch-xla",
     "torchaudio",
     "triton",
 }
@@ -48,6 +46,7 @@ PACKAGES = tuple(
         {
             *_DETECTED,
             *(row.distribution for row in LIBRARIES.values()),
+            *(name for row in TARGETS.values() for name in row.packages + row.fallback_packages),
             *(package for packages in PACKAGE_ENVIRONMENTS.values() for package in packages),
         }
     )
