@@ -104,16 +104,18 @@ Steps = Sequence[tuple[float | None, str]]
 """Thresholds: from which value on, which colour; the first has no value."""
 
 BLUE = "#5794f2"
-_OF_TARGETS = {
-    "dynamo": (BLUE, 8),
-    "export": ("#9fd3f5", 6),
-    "inductor": ("#f2cc0c", 4),
-    "xla": ("#a9744f", 2),
-    "neuron": ("#e68fc7", 3),
+_COLOURS = {
+    "dynamo": BLUE,
+    "export": "#9fd3f5",
+    "inductor": "#f2cc0c",
+    "xla": "#a9744f",
+    "neuron": "#e68fc7",
 }
-"""Colours, and widths of lines: of lines that coincide, the wider one is seen on both sides."""
+_WIDTHS = dict(zip(sorted(targets.TARGETS), (8, 6, 4, 3, 2, 1.5, 1), strict=False))
+TARGETS = {n: (_COLOURS.get(n, "#8f6fd1"), _WIDTHS[n]) for n in targets.TARGETS}
+"""Colours, and widths of lines: lines that coincide are drawn in the order of their names, and the
+earlier one is seen on both sides."""
 
-TARGETS = {name: _OF_TARGETS.get(name, ("#8f6fd1", 1)) for name in targets.TARGETS}
 PHASES = {
     "setup": "#b0b6bf",
     "create": "#d8e9fb",

@@ -46,7 +46,7 @@ MEANINGS: dict[str, str] = {
     "answered": "requests that have a result",
     "model": "name of the model: `org/model` or a class",
     "family": "model type from the configuration, such as `bert`",
-    "target": "`dynamo`, `export`, `inductor`, `xla`, `neuron`; without backend and environment",
+    "target": "its name, such as `dynamo` or `export`, without backend and environment",
     "mode": "`eval` or `train`",
     "dynamic": "whether the model was compiled with dynamic shapes",
     "environment": "the environment in which it was evaluated, such as `default` or `torch-2.9`",

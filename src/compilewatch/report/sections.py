@@ -20,6 +20,7 @@ EXPECTATION_NOTE = (
 
 
 FIGURES = {
+    "compile_seconds": "compile time",
     "speedup": "speed",
     "latency_samples": "runs measured",
     "recompiles": "graphs recompiled for a larger batch",

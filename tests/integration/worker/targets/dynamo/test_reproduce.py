@@ -17,11 +17,10 @@ from tests.integration.worker.targets.conftest import RunScript
 pytestmark = pytest.mark.torch
 
 
-def script_of(folder: Path, source: str, name: str, mode: Mode = Mode.EVAL) -> str:
-    (folder / "reproducible.py").write_text(source)
-    build = FactoryBuild(
-        factory=f"reproducible:{name}", path=str(folder), inputs="reproducible:inputs"
-    )
+def script_of(folder: Path, source: str, factory: str, mode: Mode = Mode.EVAL) -> str:
+    module, _, name = factory.partition(":")
+    (folder / f"{module}.py").write_text(source)
+    build = FactoryBuild(factory=factory, path=str(folder), inputs=f"{module}:inputs")
     model = ModelSpec(source="test", name=name, build=build)
     text = script(Request(model=model, target=Target(mode=mode), key="0", tier=Tier.REAL))
     assert "compilewatch" not in text
@@ -31,7 +30,7 @@ def script_of(folder: Path, source: str, name: str, mode: Mode = Mode.EVAL) -> s
 def test_in_train_mode_it_goes_back_through_the_loss_and_other_counts_are_its_exit_status(
     tmp_path: Path, run_script: RunScript
 ) -> None:
-    text = script_of(tmp_path, FACTORIES, "explicit", Mode.TRAIN)
+    text = script_of(tmp_path, FACTORIES, "reproducible:explicit", Mode.TRAIN)
     status, said = run_script(text)
     assert status == 0, said[-2:]
     assert "2 graphs, 1 break " in said[-1]
@@ -56,9 +55,9 @@ def inputs():
 
 
 def test_inputs_with_attributes_reach_the_model(tmp_path: Path, run_script: RunScript) -> None:
-    status, said = run_script(script_of(tmp_path, OBJECTS, "Net"))
+    status, said = run_script(script_of(tmp_path, OBJECTS, "takes_objects:Net"))
     assert status == 0, said[-2:]
-    assert "1 break at reproducible.py:9 (1)" in said[-1]
+    assert "1 break at takes_objects.py:9 (1)" in said[-1]
 
 
 def test_a_configuration_that_empties_what_it_reads_is_written_in_full() -> None:
