@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
-def inputs() -> tuple[torch.Tensor, ...]:
+def inputs() -> tuple[Tensor, ...]:
     return (torch.arange(12.0).view(3, 4),)
 
 
@@ -20,7 +20,7 @@ class _Model(nn.Module):
 class ByCapability(_Model):
     """Breaks on old devices only: their fallback logs."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         if x.is_cuda and torch.cuda.get_device_capability(x.device) < (8, 0):
             torch._dynamo.graph_break()
         return self.layer(x)
@@ -29,7 +29,7 @@ class ByCapability(_Model):
 class ByDevice(_Model):
     """Breaks on the CPU only."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         if not torch.cuda.is_available() or x.device.type == "cpu":
             torch._dynamo.graph_break()
         return self.layer(x)
@@ -38,21 +38,21 @@ class ByDevice(_Model):
 class AcrossDevices(_Model):
     """Fails in eager mode on every device but the CPU."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return self.layer(x) + self.aside
 
 
 class Moves(_Model):
     """Moves what was left on the CPU to the device of its input, in the graph."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return self.layer(x) + self.aside.to(x.device)
 
 
 class ReadsInput(_Model):
     """Breaks at a value of its input, which eager code needs to continue."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         count = int((x > 5).sum().item())
         return self.layer(x)[:, : max(1, count - 4)]
 
@@ -60,7 +60,7 @@ class ReadsInput(_Model):
 class ReadsWeights(_Model):
     """Breaks at a value that fake tensors do not have, so that only a probe answers."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         y = self.layer(x)
         if y.sum() > 0:
             y = y + 1
@@ -70,7 +70,7 @@ class ReadsWeights(_Model):
 class NeedsDevice(_Model):
     """Needs a value that fake tensors do not have, and then a device that is not the CPU."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         y = self.layer(x)
         if y.isfinite().all() and y.device.type == "cpu":
             raise NotImplementedError("this attention does not support CPU")
@@ -80,7 +80,7 @@ class NeedsDevice(_Model):
 class Scalars(_Model):
     """Collects elements of a device tensor, which torch reads below its dispatcher."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         torch._dynamo.graph_break()
         return self.layer(x) + torch.tensor([x[0, 0], x[0, 1]], device=x.device).sum()
 
@@ -88,7 +88,7 @@ class Scalars(_Model):
 class StoresScalars(_Model):
     """Indexes with lists of elements, which torch reads below its dispatcher while tracing."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         y = self.layer(x)
         at = (y.sum(1) > 0).long()
         y[[at[0], at[1]], [at[1], at[2]]] = 0
@@ -98,20 +98,20 @@ class StoresScalars(_Model):
 class PadsByTwo(_Model):
     """Adds two values of the device to a size, which `fullgraph=True` of torch 2.15 rejects."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         y = self.layer(x)
         count = (y.sum() != 0).long()
         return nn.functional.pad(y, (count, count * 2))
 
 
-class BranchesOnWeights(nn.Module):
+class BranchesOnWeights(_Model):
     """Branches on a value of its weights, and has no constant."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer = nn.Linear(4, 4)
+        del self.aside
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         y = self.layer(x)
         return y + 1 if y.sum() > 0 else y
 
@@ -119,55 +119,6 @@ class BranchesOnWeights(nn.Module):
 class Constant(_Model):
     """Makes an empty constant on the device, as caches of Transformers do."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.cat(
-            [torch.tensor([], dtype=x.dtype, device=x.device), self.layer(x).flatten()]
-        )
-
-
-def by_capability() -> nn.Module:
-    return ByCapability()
-
-
-def by_device() -> nn.Module:
-    return ByDevice()
-
-
-def across_devices() -> nn.Module:
-    return AcrossDevices()
-
-
-def moves() -> nn.Module:
-    return Moves()
-
-
-def reads_input() -> nn.Module:
-    return ReadsInput()
-
-
-def reads_weights() -> nn.Module:
-    return ReadsWeights()
-
-
-def needs_device() -> nn.Module:
-    return NeedsDevice()
-
-
-def scalars() -> nn.Module:
-    return Scalars()
-
-
-def stores_scalars() -> nn.Module:
-    return StoresScalars()
-
-
-def pads_by_two() -> nn.Module:
-    return PadsByTwo()
-
-
-def branches_on_weights() -> nn.Module:
-    return BranchesOnWeights()
-
-
-def constant() -> nn.Module:
-    return Constant()
+    def forward(self, x: Tensor) -> Tensor:
+        empty = torch.tensor([], dtype=x.dtype, device=x.device)
+        return torch.cat([empty, self.layer(x).flatten()])
