@@ -135,24 +135,34 @@ def compare(
     )
 
 
-def between_environments(
-    baseline: Run, before: Iterable[Result], run: Run, after: Iterable[Result], names: Pair
+def between(
+    baseline: Run,
+    before: Iterable[Result],
+    run: Run,
+    after: Iterable[Result],
+    names: Pair,
+    field: str = "environment",
 ) -> tuple[Run, Run, Comparison]:
-    """Compare what `baseline` found in one environment with what `run` found in another.
+    """Compare what `baseline` found in one environment, or for one device, with `run` in another.
 
-    Models and targets are matched without their environment. The two runs come back with that
-    environment alone. Raises UsageError where one has no result in its environment.
+    Models and targets are matched without that `field`, and without the type of weights of a
+    device. Of environments, the two runs come back with that one alone. Raises UsageError where
+    one has no result for its name.
     """
     old, new = names
     results = list(after)
-    olds = _only(baseline, before, "environment", old)
-    news = _only(run, results, "environment", new)
+    olds, news = _only(baseline, before, field, old), _only(run, results, field, new)
+    if field == "device":
+        # Under one name and type of weights, so that a target of both is one target.
+        same = {"device": new, "dtype": records.Dtype.CONFIG}
+        compared = compare(baseline, as_on(olds, **same), run, as_on(news, **same), by_place=True)
+        lines = (*changed("device", old, new), *compared.differences)
+        return baseline, run, replace(compared, differences=lines)
 
     def renamed(side: Run, name: str) -> Run:
         # Under one name, so that a target of both is one target.
-        environments = tuple(
-            msgspec.structs.replace(e, name=new) for e in side.environments if e.name == name
-        )
+        inside = (e for e in side.environments if e.name == name)
+        environments = tuple(msgspec.structs.replace(e, name=new) for e in inside)
         return msgspec.structs.replace(side, environments=environments)
 
     left, right = renamed(baseline, old), renamed(run, new)
@@ -161,24 +171,6 @@ def between_environments(
         right = msgspec.structs.replace(right, planned=len(news))
     compared = compare(left, as_on(olds, environment=new), right, news, by_place=True)
     return left, right, compared
-
-
-def between_devices(
-    baseline: Run, before: Iterable[Result], run: Run, after: Iterable[Result], names: Pair
-) -> Comparison:
-    """Compare what `baseline` found for one device with what `run` found for another.
-
-    Models and targets are matched without device and type of weights. Raises UsageError where one
-    has no result for its device.
-    """
-    old, new = names
-    # Under one name and type of weights, so that a target of both is one target.
-    olds, news = (
-        as_on(_only(side, results, "device", name), device=new, dtype=records.Dtype.CONFIG)
-        for side, results, name in ((baseline, before, old), (run, after, new))
-    )
-    compared = compare(baseline, olds, run, news, by_place=True)
-    return replace(compared, differences=(*changed("device", old, new), *compared.differences))
 
 
 def as_on(results: Iterable[Result], **target: Any) -> Iterator[Result]:

@@ -265,7 +265,7 @@ def compare_command(
         seen = view_between(before, after, names)
     elif devices is not None:
         old, new = map(canonical, _two(devices, "--devices", "cpu,cuda"))
-        seen = view_between(before, after, (old, new), devices=True)
+        seen = view_between(before, after, (old, new), "device")
     else:
         seen = view(store, after, baseline=before)
     if attributing:
