@@ -3,8 +3,6 @@
 No other test has a server that goes on for ever.
 """
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from typing import Any
@@ -30,9 +28,8 @@ LATEST_SECONDS = 30.0
 
 EVERY_DAY = (dripping_headers, dripping_body, endless_body)
 CASES = [
-    pytest.param(fault, "http", id=fault.__name__, marks=[] if fault in EVERY_DAY else matrix)
-    for matrix in [[pytest.mark.matrix]]
-    for fault in FAULTS
+    pytest.param(f, "http", id=f.__name__, marks=() if f in EVERY_DAY else pytest.mark.matrix)
+    for f in FAULTS
 ] + [pytest.param(silence, "https", id="slow_tls", marks=pytest.mark.matrix)]
 
 
@@ -60,8 +57,24 @@ def published(outputs: Path, sink: str, **given: Any) -> Published:
     return done[0]
 
 
-def check(outputs: Path, sink: str, address: str, **given: Any) -> None:
-    result = published(outputs, sink, **{f"{sink}_url": address, **given})
+@pytest.mark.parametrize("sink", ["pushgateway", "loki", "s3"])
+@pytest.mark.parametrize(("fault", "scheme"), CASES)
+def test_a_publication_ends_and_the_run_waits(
+    outputs: Path,
+    sink: str,
+    fault: Fault,
+    scheme: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    aws.no_configuration(tmp_path, monkeypatch)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cr3t")
+    with misbehaving(fault) as server:
+        address = f"{scheme}://{server}"
+        s3 = {"s3_url": "s3://runs", "s3_endpoint_url": address}
+        given: dict[str, Any] = s3 if sink == "s3" else {f"{sink}_url": address}
+        result = published(outputs, sink, **given)
     assert result.lines == ()
     ((failed, why),) = result.failures
     assert failed == sink
@@ -71,27 +84,3 @@ def check(outputs: Path, sink: str, address: str, **given: Any) -> None:
     assert f"kept in the spool; the next publish sends it, or: compilewatch publish {run}" in why
     assert [waiting.run for waiting in store(outputs).spool.waiting(sink)] == [run]
     store(outputs).spool.drop(sink, run)
-
-
-@pytest.mark.parametrize("sink", ["pushgateway", "loki"])
-@pytest.mark.parametrize(("fault", "scheme"), CASES)
-def test_a_publication_ends_and_the_run_waits(
-    outputs: Path, sink: str, fault: Fault, scheme: str
-) -> None:
-    with misbehaving(fault) as address:
-        check(outputs, sink, f"{scheme}://{address}")
-
-
-@pytest.fixture
-def _credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    aws.no_configuration(tmp_path, monkeypatch)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cr3t")
-
-
-@pytest.mark.usefixtures("_credentials")
-@pytest.mark.parametrize(("fault", "scheme"), CASES)
-@pytest.mark.matrix
-def test_an_upload_ends_and_the_run_waits(outputs: Path, fault: Fault, scheme: str) -> None:
-    with misbehaving(fault) as address:
-        check(outputs, "s3", "s3://runs", s3_endpoint_url=f"{scheme}://{address}")
