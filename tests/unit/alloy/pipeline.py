@@ -5,8 +5,6 @@ labels.go, structured_metadata.go, match.go, metric.go, static_labels.go, label_
 `getString` of util.go. A stage that is not here is an error, so that the double cannot lag behind.
 """
 
-from __future__ import annotations
-
 import calendar
 import json
 import re

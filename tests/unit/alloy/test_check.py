@@ -1,10 +1,6 @@
 """The files of alloy/ as they are run, and what is said of a mistake in them."""
 
-from __future__ import annotations
-
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -48,14 +44,6 @@ def test_a_mistake_is_named_with_its_line(
     assert wrong.startswith("C:")
     assert wrong.endswith(message)
     assert wrong.count("\n") == 0
-
-
-@pytest.mark.process
-def test_the_command_fails_with_what_is_wrong(tmp_path: Path) -> None:
-    said(tmp_path, "events.receiver", "evnets.receiver")
-    command = [sys.executable, "-B", "-m", "scripts.check_alloy", str(tmp_path / "alloy")]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
 
 
 def test_the_secrets_named_are_those_that_are_read() -> None:

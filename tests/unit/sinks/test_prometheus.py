@@ -1,27 +1,21 @@
-from __future__ import annotations
-
 import subprocess
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from compilewatch.config import Settings
 from compilewatch.records import (
     Earlier,
     Mode,
     Part,
     Phase,
-    Quantization,
     Result,
     Status,
     Target,
     XlaDetail,
 )
 from compilewatch.sinks import prometheus
-from compilewatch.store import RunFolder
 from tests import example_run, factories, services
 
 
@@ -32,11 +26,6 @@ def samples(view: Any) -> dict[str, list[tuple[dict[str, str], float]]]:
         for sample in family.samples:
             by_labels.setdefault(sample.name, []).append((sample.labels, sample.value))
     return by_labels
-
-
-def value(view: Any, name: str) -> float | None:
-    matching = samples(view).get(name)
-    return matching[0][1] if matching else None
 
 
 @pytest.mark.process
@@ -120,19 +109,23 @@ def test_every_metric_of_the_table_is_exposed_with_its_labels() -> None:
 
 
 def test_what_was_not_measured_is_absent_and_a_measured_zero_is_there() -> None:
-    crashed = samples(factories.view(factories.result(status=Status.CRASHED)))
-    assert "compilewatch_unattributed_graph_breaks" not in crashed
-    assert "compilewatch_peak_memory_bytes" not in crashed
-    passed = samples(factories.view(factories.result(unattributed=0)))
-    assert passed["compilewatch_unattributed_graph_breaks"][0][1] == 0
-
-
-def test_each_status_is_one_series_and_skipped_is_not_passed() -> None:
-    view = factories.view(factories.result(status=Status.SKIPPED))
-    ((labels, count),) = samples(view)["compilewatch_results"]
+    skipped = samples(factories.view(factories.result(status=Status.SKIPPED)))
+    ((labels, count),) = skipped["compilewatch_results"]
     assert (labels["status"], count) == ("skipped", 1)
-    ((labels, one),) = samples(view)["compilewatch_model_status"]
-    assert (labels["status"], one) == ("skipped", 1)
+    lost = factories.result(status=Status.ERROR, details=XlaDetail())
+    for view in (factories.view(factories.result(status=Status.CRASHED)), factories.view(lost)):
+        assert not {
+            *("compilewatch_unattributed_graph_breaks", "compilewatch_peak_memory_bytes"),
+            *("compilewatch_fallbacks", "compilewatch_expected_to_fail_on_neuron"),
+            *("compilewatch_changes", "compilewatch_repositories"),
+        } & set(samples(view))
+    passed = factories.view(
+        factories.result(unattributed=0), baseline=factories.run("20260101-0-0")
+    )
+    measured = samples(passed)
+    assert measured["compilewatch_unattributed_graph_breaks"][0][1] == 0
+    kinds = {labels["kind"]: count for labels, count in measured["compilewatch_changes"]}
+    assert kinds == {"regression": 0, "fixed": 0}
 
 
 def test_modes_shapes_backends_and_environments_are_series_of_their_own() -> None:
@@ -155,13 +148,6 @@ def test_modes_shapes_backends_and_environments_are_series_of_their_own() -> Non
     ]
 
 
-def test_changes_are_zero_with_a_baseline_and_absent_without() -> None:
-    with_baseline = factories.view(factories.result(), baseline=factories.run("20260101-0-0"))
-    exposed = {labels["kind"]: n for labels, n in samples(with_baseline)["compilewatch_changes"]}
-    assert exposed == {"regression": 0, "fixed": 0}
-    assert "compilewatch_changes" not in samples(factories.view(factories.result()))
-
-
 def test_models_that_are_still_worse_are_named_and_counted() -> None:
     models, since = "regressed_models", "regressed_since_timestamp_seconds"
     broken = factories.result("A", breaks=(factories.graph_break(),))
@@ -182,37 +168,25 @@ def test_changes_are_counted_by_family_and_kind() -> None:
     exposed = {
         (labels["family"], labels["kind"]): n
         for labels, n in samples(example_run.view())["compilewatch_family_changes"]
-        if labels["mode"] == "eval"
+        if labels["mode"] == "eval" and labels["family"] in ("bert", "gpt")
     }
-    assert exposed["bert", "regression"] == 1
-    assert exposed["bert", "gone"] == 1
+    assert exposed["bert", "regression"] == exposed["bert", "gone"] == 1
     assert ("gpt", "regression") not in exposed
 
 
 def test_a_run_with_requests_left_has_ended_without_success() -> None:
-    unfinished = factories.view(factories.result(), planned=2)
-    assert value(unfinished, "compilewatch_last_completion_timestamp_seconds") == 1767323105
-    assert value(unfinished, "compilewatch_last_success_timestamp_seconds") is None
+    def times(view: Any) -> list[float | None]:
+        exposed = samples(view)
+        names = (
+            f"compilewatch_last_{what}_timestamp_seconds" for what in ("completion", "success")
+        )
+        return [exposed[name][0][1] if name in exposed else None for name in names]
+
+    ended = 1767323105
+    assert times(factories.view(factories.result())) == [ended, ended]
+    assert times(factories.view(factories.result(), planned=2)) == [ended, None]
     interrupted = factories.view(factories.result(), state="interrupted", finished_at=None)
-    assert value(interrupted, "compilewatch_last_completion_timestamp_seconds") is None
-    complete = factories.view(factories.result())
-    assert value(complete, "compilewatch_last_success_timestamp_seconds") == 1767323105
-
-
-def test_publishing_again_writes_the_same_bytes(tmp_path: Path) -> None:
-    sink = prometheus.MetricsFileSink(Settings())
-    written = []
-    for _ in range(2):
-        assert sink.publish(example_run.view(), RunFolder(tmp_path)) == "metrics.prom"
-        written.append((tmp_path / "metrics.prom").read_bytes())
-    assert written[0] == written[1]
-
-
-def test_the_page_explains_every_label_with_few_values() -> None:
-    used = {label for definition in prometheus.all_definitions() for label in definition.labels}
-    assert set(prometheus.all_labels()) <= used
-    for label in ("model", "family", "commit", "reason", "target", "mode", "status", "kind"):
-        assert f"| `{label}` |" in prometheus.metrics_page()
+    assert times(interrupted) == [None, None]
 
 
 def test_what_single_targets_measured_is_exposed() -> Any:
@@ -240,37 +214,9 @@ def test_what_single_targets_measured_is_exposed() -> Any:
 
 def test_first_failing_layers_are_counted_with_zeros() -> None:
     exposed = samples(factories.view(*example_run.row()))["compilewatch_first_failing_layer"]
-    assert {labels["layer"]: count for labels, count in exposed} == {
-        "eager": 0,
-        "dynamo": 1,
-        "export": 0,
-        "inductor": 0,
-        "xla": 0,
-        "neuron": 0,
-    }
-
-
-def test_fallbacks_are_absent_where_nothing_was_captured() -> None:
-    lost = factories.result(status=Status.ERROR, details=XlaDetail())
-    exposed = samples(factories.view(lost))
-    assert "compilewatch_fallbacks" not in exposed
-    assert "compilewatch_expected_to_fail_on_neuron" not in exposed
-
-
-def test_the_part_and_the_quantisation_of_a_checkpoint_are_bounded_labels() -> None:
-    unet = factories.result(
-        "org/pipe#unet",
-        source="hub",
-        checkpoint="org/pipe",
-        part=Part.COMPONENT,
-        component="unet",
-        quantization=Quantization.FP8,
-    )
-    ((labels, _),) = samples(factories.view(unet))["compilewatch_model_info"]
-    assert (labels["model"], labels["part"]) == ("org/pipe#unet", "component")
-    assert labels["quantization"] == "fp8"
-    ((labels, _),) = samples(factories.view(factories.result()))["compilewatch_model_info"]
-    assert (labels["part"], labels["quantization"]) == ("", "")
+    layers = {labels["layer"]: count for labels, count in exposed}
+    others = ("eager", "export", "inductor", "xla", "neuron")
+    assert layers == {"dynamo": 1, **dict.fromkeys(others, 0)}
 
 
 def test_repositories_are_counted_by_what_is_evaluated_of_them() -> None:
@@ -294,4 +240,3 @@ def test_repositories_are_counted_by_what_is_evaluated_of_them() -> None:
         ("", "yes"): 0,
         ("", "no"): 1,
     }
-    assert "compilewatch_repositories" not in samples(factories.view(factories.result()))

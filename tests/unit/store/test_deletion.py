@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -12,7 +10,7 @@ import pytest
 from compilewatch.errors import StoreError
 from compilewatch.store import Store, freed_bytes, run_bytes
 from tests import factories
-from tests.unit.store.conftest import EMPTY, Stored
+from tests.unit.store.conftest import Stored
 
 
 def delete(store: Store, run: str) -> None:
@@ -26,18 +24,6 @@ def test_a_deleted_run_is_not_listed_and_nothing_reuses_it(store: Store, stored:
     assert [one.run.id for one in store.runs()] == [second]
     assert store.lookup_many(["key of A", "key of B"]).keys() == {"key of B"}
     assert not list(store.root.glob(".deleted-*"))
-
-
-def test_a_run_that_is_being_written_is_not_deleted(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("compilewatch.store.runs.LOCK_WAIT_SECONDS", 0.0)
-    with store.create_run(factories.run("", state="running"), EMPTY) as writer:
-        with pytest.raises(StoreError, match="being written by another process"):
-            delete(store, writer.run.id)
-        writer.append([factories.result("A")])
-        writer.finish("finished")
-    assert len(store.open(writer.run.id).results()) == 1
 
 
 KILLED = """

@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import os
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,12 +16,9 @@ from tests.unit.store.conftest import EMPTY, FRESH, Stored
 
 
 def test_ids_sort_by_time_within_a_second() -> None:
-    ids = []
-    for _ in range(200):
-        run_ids = new_run_id()
-        assert RUN_ID.fullmatch(run_ids)
-        ids.append(run_ids)
+    ids = [new_run_id() for _ in range(200)]
     assert ids == sorted(ids)
+    assert all(map(RUN_ID.fullmatch, ids))
 
 
 def test_runs_that_start_at_the_same_instant_get_folders_of_their_own(
@@ -73,31 +67,24 @@ def test_a_run_is_found_by_id_beginning_path_and_as_latest(store: Store, stored:
     assert store.open("latest").run.id == second
 
 
-@pytest.mark.parametrize(
-    ("reference", "message"),
-    [
-        ("20990101", "no run '20990101'"),
-        ("2", "several runs begin with '2'"),
-        ("/nowhere/at-all", "is not a run"),
-        ("..", "is not a run"),
-    ],
-)
-def test_an_unknown_run_is_one_line(
-    store: Store, stored: Stored, reference: str, message: str
+def test_an_unknown_run_is_one_line_and_an_empty_folder_says_how_to_start(
+    store: Store, stored: Stored
 ) -> None:
-    _, run_id = stored(), stored()
-    with pytest.raises(UsageError, match=message):
-        store.open(reference)
-    with pytest.raises(UsageError, match=f"did you mean .*{run_id}"):
-        store.open(run_id[:-1] + "g")
-
-
-def test_an_empty_folder_says_how_to_start(store: Store) -> None:
     with pytest.raises(UsageError, match=r"no runs in .* start one with `compilewatch sweep`"):
         store.open()
     with pytest.raises(UsageError, match="nothing to resume"):
         store.unfinished()
     assert store.runs() == ()
+    _, run_id = stored(), stored()
+    for reference, message in {
+        "20990101": "no run '20990101'",
+        "2": "several runs begin with '2'",
+        "/nowhere/at-all": "is not a run",
+        "..": "is not a run",
+        run_id[:-1] + "g": f"did you mean .*{run_id}",
+    }.items():
+        with pytest.raises(UsageError, match=message):
+            store.open(reference)
 
 
 def test_a_run_that_cannot_be_read_does_not_hide_the_others(store: Store, stored: Stored) -> None:
@@ -143,31 +130,19 @@ def test_a_sink_writes_and_sees_complete_files_of_its_run_and_no_others(
     )
 
 
-@pytest.fixture
-def unprivileged() -> Iterator[None]:
-    """File permissions mean nothing to root: be nobody for a while."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-
-
-def test_an_unwritable_folder_is_one_line(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for root in (tmp_path / "file", tmp_path / "file" / "outputs"):
+        with pytest.raises(StoreError, match="choose another"):
+            Store(root).create_run(FRESH, EMPTY)
     root = tmp_path / "outputs"
     root.mkdir()
     root.chmod(0o555)
-    request.getfixturevalue("unprivileged")
-    with pytest.raises(StoreError, match=r"permission denied; .*--output"):
-        Store(root).create_run(FRESH, EMPTY)
-
-
-def test_a_file_in_the_way_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(StoreError, match="choose another"):
-        Store(tmp_path / "file").create_run(FRESH, EMPTY)
-    with pytest.raises(StoreError, match="choose another"):
-        Store(tmp_path / "file" / "outputs").create_run(FRESH, EMPTY)
+    own = os.geteuid()
+    try:
+        if own == 0:  # file permissions mean nothing to root: be nobody for a while
+            os.seteuid(65534)
+        with pytest.raises(StoreError, match=r"permission denied; .*--output"):
+            Store(root).create_run(FRESH, EMPTY)
+    finally:
+        os.seteuid(own)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import errno
 import os
 import subprocess
@@ -12,8 +10,7 @@ import pytest
 from compilewatch.errors import StoreError, UsageError
 from compilewatch.events import EventFactory
 from compilewatch.store import Store
-from tests import factories
-from tests.unit.store.conftest import EMPTY, FRESH, Stored, names, results
+from tests.unit.store.conftest import EMPTY, FRESH, names, results
 
 
 def test_a_result_is_a_synced_line_when_append_returns(
@@ -39,7 +36,8 @@ def test_a_result_is_a_synced_line_when_append_returns(
 
 def test_artifacts_are_named_by_all_results_that_share_them_and_are_adopted(store: Store) -> None:
     with store.create_run(FRESH, EMPTY) as writer:
-        folder = writer.make_scratch() / "child"
+        scratch = writer.make_scratch()
+        folder = scratch / "child"
         folder.mkdir()
         (folder / "trace.log").write_text("t")
         shared = writer.append(results("org/a", "org/b"), folder)
@@ -47,39 +45,26 @@ def test_artifacts_are_named_by_all_results_that_share_them_and_are_adopted(stor
         assert [r.artifacts for r in shared] == [artifacts, artifacts]
         assert (writer.path / artifacts[0]).read_text() == "t"
         writer.finish("finished")
+    assert not scratch.exists()
     assert [r.artifacts for r in store.open().results()] == [artifacts, artifacts]
     with store.create_run(FRESH, EMPTY) as second:
         (adopted,) = second.adopt([(shared[0], writer.path)])
         assert (second.path / adopted.artifacts[0]).read_text() == "t"
 
 
-def test_scratch_lies_in_the_run_and_goes_with_the_writer(store: Store) -> None:
-    with store.create_run(FRESH, EMPTY) as writer:
-        scratch = writer.make_scratch()
-        assert scratch.parent == writer.path
-        (scratch / "left").write_text("x")
-    assert not scratch.exists()
-
-
-def test_log_lines_are_appended(store: Store) -> None:
-    with store.create_run(FRESH, EMPTY) as writer:
-        author = EventFactory(writer.run)
-        writer.events([author.started(reused=0, skipped=0, duplicates=0)])
-        writer.events(list(author.checked(factories.result(breaks=(factories.graph_break(),)))))
-    lines = (writer.path / "logs" / f"{writer.run.id}.jsonl").read_bytes().splitlines()
-    events = [msgspec.json.decode(line)["event"] for line in lines]
-    assert events == ["run_started", "model_checked", "graph_break"]
-
-
-def test_a_second_writer_of_one_run_is_rejected(
+def test_a_run_that_is_being_written_is_neither_taken_up_nor_deleted_nor_a_finished_one_resumed(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("compilewatch.store.runs.LOCK_WAIT_SECONDS", 0.0)
-    with (
-        store.create_run(FRESH, EMPTY) as writer,
-        pytest.raises(StoreError, match="written by another process"),
-    ):
-        store.resume_run(store.open(writer.run.id))
+    with store.create_run(FRESH, EMPTY) as writer:
+        for attempt in (store.resume_run, store.delete_run):
+            with pytest.raises(StoreError, match="written by another process"):
+                attempt(store.open(writer.run.id))
+        writer.append(results("A"))
+        writer.finish("finished")
+    assert names(store.open()) == ["A"]
+    with pytest.raises(UsageError, match="nothing to resume"):
+        store.resume_run(store.open())
 
 
 def test_a_torn_line_is_cut_when_the_run_is_taken_up_again(store: Store) -> None:
@@ -99,12 +84,6 @@ def test_a_torn_line_is_cut_when_the_run_is_taken_up_again(store: Store) -> None
         assert (again.run.id, again.run.state) == (writer.run.id, "running")
         again.append(results("B"))
     assert names(store.open()) == ["A", "B"]
-
-
-def test_a_finished_run_cannot_be_taken_up(store: Store, stored: Stored) -> None:
-    run = stored()
-    with pytest.raises(UsageError, match="nothing to resume"):
-        store.resume_run(store.open(run))
 
 
 def test_wall_time_adds_up_over_the_parts_of_a_run_also_of_a_killed_one(store: Store) -> None:
