@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from compilewatch.contract.libraries import LIBRARIES, LibraryModel, ListedModel
 from compilewatch.data import LIBRARY_POPULARITY, SENTENCE_TRANSFORMERS
 from compilewatch.environments import last_line
 from compilewatch.files import DamagedError, from_json, read_json_object, write_atomically
-from compilewatch.sources.popularity import Figure, read_popularity
+from compilewatch.sources.popularity import read_popularity
 
 if TYPE_CHECKING:
     from compilewatch.sources import Source
@@ -134,24 +134,24 @@ class PackageSource:
     def models(self) -> tuple[records.ModelSpec, ...]:
         """Return the most used model first, and then those of the library in its order."""
         own = self._popularity or inputs_folder() / "library_popularity.csv"
-        figures = read_popularity(LIBRARY_POPULARITY, own, library=self.row.name)
+        downloads = read_popularity(LIBRARY_POPULARITY, own, library=self.row.name)
         models = [model for model in self.listed() if not model.parts]
         # Stable: models without downloads keep the order of the library.
-        models.sort(key=lambda model: -_downloads(figures, model))
+        models.sort(key=lambda model: -downloads.get(model.name, 0))
         if self.heads == "default":
             models = [model for model in models if model.selected]
             if self.row.one_of_each_family:
                 # The most used model of each family, otherwise the first one that has weights.
-                ranked = sorted(models, key=lambda m: (-_downloads(figures, m), not m.published))
+                ranked = sorted(models, key=lambda m: (-downloads.get(m.name, 0), not m.published))
                 first = {model.family: model for model in reversed(ranked)}
                 models = [model for model in models if first[model.family] is model]
-        return tuple(self._spec(model, _downloads(figures, model)) for model in models)
+        return tuple(self._spec(model, downloads.get(model.name)) for model in models)
 
     def pipelines(self) -> dict[str, tuple[str, ...]]:
         """Return the names of pipelines with those of their models."""
         return {model.name: model.parts for model in self.listed() if model.parts}
 
-    def _spec(self, model: LibraryModel, downloads: int) -> records.ModelSpec:
+    def _spec(self, model: LibraryModel, downloads: int | None) -> records.ModelSpec:
         folder = configurations()[model.name] if self.row.configurations else None
         return records.ModelSpec(
             source=self.name,
@@ -197,10 +197,6 @@ def _ask(chosen: environments.Interpreter) -> ListedModels:
     if done.returncode != 0:
         raise errors.InterpreterError(f"no list of models: {last_line(done.stderr)}")
     return from_json(done.stdout, ListedModels)
-
-
-def _downloads(figures: Mapping[str, Figure], model: LibraryModel) -> int:
-    return figures[model.name].downloads if model.name in figures else 0
 
 
 def configurations() -> dict[str, Path]:

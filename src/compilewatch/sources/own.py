@@ -22,7 +22,7 @@ from compilewatch.data import package_classes
 from compilewatch.errors import ConfigError, MissingModuleError, SourceError
 from compilewatch.files import read_json_object, read_toml
 from compilewatch.records import SCHEMA_VERSION, FactoryBuild, ModelSpec
-from compilewatch.sources.transformers import Resolver, read_library
+from compilewatch.sources.transformers import UNREVIEWED, Resolver, read_library
 
 FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 """`package.module:callable`."""
@@ -241,25 +241,18 @@ def folder_spec(
         what = f"{folder} has no config.json" if folder.is_dir() else missing
         raise ConfigError(f"{what}: {FORMS}")
     elsewhere = package_classes(inputs_folder() / "overrides")
-    resolved = Resolver(read_library(root), elsewhere).resolve(
+    spec = Resolver(read_library(root), elsewhere).resolve(
+        ModelSpec(source="manifest", name=name, build=FactoryBuild(factory="")),
         folder / "config.json",
         read_json_object(folder / "config.json"),
         repo=str(folder.resolve()) if weights or trust else None,
         weights=weights,
-        trust_remote_code=trust,
+        trust=trust,
     )
-    reason = resolved.skip_reason
-    if reason is not None and resolved.needs_remote_code:
-        reason = "remote code: set `trust = true` in the manifest if you have reviewed the code"
-    return ModelSpec(
-        source="manifest",
-        name=name,
-        build=resolved.build,
-        architecture=resolved.architecture,
-        family=resolved.family,
-        task=resolved.task,
-        skip_reason=reason,
-    )
+    if spec.skip_reason != UNREVIEWED:
+        return spec
+    reason = "remote code: set `trust = true` in the manifest if you have reviewed the code"
+    return msgspec.structs.replace(spec, skip_reason=reason)
 
 
 def factory_spec(

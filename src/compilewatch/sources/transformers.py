@@ -356,7 +356,7 @@ class LibrarySource:
         """Return the most used architecture first, and its primary class before the others."""
         library = read_library(self._root, self._cache)
         own = self._popularity or inputs_folder() / "popularity.csv"
-        figures = read_popularity(POPULARITY, own)
+        downloads = read_popularity(POPULARITY, own)
         primaries = set(primary_classes(library).values())
         specs = [
             ModelSpec(
@@ -366,13 +366,12 @@ class LibrarySource:
                 architecture=cls.name,
                 family=cls.model_type,
                 task=task_group(cls, library),
-                downloads=figure.downloads if figure else None,
+                downloads=downloads.get(cls.model_type),
                 checkpoint=cls.checkpoint,
                 skip_reason=self._missing_backends(cls),
             )
             for cls in concrete_classes(library)
             if self.heads == "all" or cls.name.endswith(DEFAULT_HEADS)
-            for figure in [figures.get(cls.model_type)]
         ]
         specs.sort(key=lambda s: (-(s.downloads or 0), s.family, s.name not in primaries, s.name))
         return tuple(specs)
@@ -471,18 +470,8 @@ TIMM_TYPES = ("timm_backbone", "timm_wrapper")
 """Types of models of Transformers that timm builds."""
 
 
-class Configured(Record, frozen=True, kw_only=True):
-    """The class that a configuration builds with the installed Transformers.
-
-    `skip_reason` is set if it builds no class, or none without running remote code.
-    """
-
-    build: ConfigBuild
-    family: str = "unknown"
-    architecture: str | None = None
-    task: str = "unknown"
-    skip_reason: str | None = None
-    needs_remote_code: bool = False
+UNREVIEWED = "remote code: its repository and revision are not in remote_code.toml"
+"""The reason to skip a model of a class that neither Transformers nor a reviewed package has."""
 
 
 class Resolver:
@@ -501,20 +490,21 @@ class Resolver:
 
     def resolve(
         self,
+        spec: ModelSpec,
         config_file: Path,
         config: dict[str, Any],
         *,
         class_name: str | None = None,
         repo: str | None = None,
         weights: bool = False,
-        trust_remote_code: bool = False,
-    ) -> Configured:
-        """Return the class of Transformers that this configuration names, or why there is none.
+        trust: bool = False,
+    ) -> ModelSpec:
+        """Return `spec` with the class that this configuration names, or the reason to skip it.
 
         A model's remote code is needed only if its class, or the class of its model type, is not in
-        Transformers. Otherwise the class from Transformers is built and no remote code runs.
-        `class_name` is the class, if something else than the configuration names it. Where only the
-        class is named, its model type is taken, as its `from_pretrained` does.
+        Transformers. Otherwise the class from Transformers is built and no remote code runs, also
+        with `trust`. `class_name` is the class, if something else than the configuration names it.
+        Where only the class is named, its model type is taken, as its `from_pretrained` does.
         """
         architectures = config.get("architectures")
         first = architectures[0] if isinstance(architectures, list) and architectures else None
@@ -524,42 +514,38 @@ class Resolver:
             family = self._classes[named].model_type if named in self._classes else "unknown"
         known = family in self._library.model_types
         model_class = self._classes.get(named or self._primaries.get(family, "")) if known else None
-        foreign = model_class is None or (
-            bool(config.get("auto_map")) and model_class.model_type != family
-        )
+        foreign = model_class is None or model_class.model_type != family
         other = self._elsewhere.get(named or "") if model_class is None else None
         needs_code = bool(config.get("auto_map")) and foreign and other is None
-        skip_reason = None
-        if needs_code and not trust_remote_code:
-            skip_reason = "remote code: its repository and revision are not in remote_code.toml"
-        elif model_class is None and other is None and not needs_code:
-            skip_reason = f"transformers {self._library.version} has no "
+        reason = None
+        if needs_code:
+            reason = None if trust else UNREVIEWED
+        elif model_class is None and other is None:
+            reason = f"transformers {self._library.version} has no model type {family}"
             if family == "unknown":
-                skip_reason = "its config.json names no model_type"
+                reason = "its config.json names no model_type"
             elif known:
-                skip_reason += f"class {named or f'to build a {family} with'}"
-            else:
-                skip_reason += f"model type {family}"
+                missing = named or f"to build a {family} with"
+                reason = f"transformers {self._library.version} has no class {missing}"
+        name = named if needs_code or model_class is None else model_class.name
+        packages = other.packages if other is not None else ()
         build = ConfigBuild(
             config_file=str(config_file.resolve()),
             config_sha256=config_sha256(config),
-            class_name=named if needs_code or model_class is None else model_class.name,
+            class_name=name,
             repo=repo,
             weights=weights,
-            trust_remote_code=needs_code and trust_remote_code,
-            packages=(
-                *((TIMM,) if _has_timm_backbone(config) else ()),
-                *(other.packages if other is not None else ()),
-            ),
+            trust_remote_code=needs_code and trust,
+            packages=(TIMM, *packages) if _has_timm_backbone(config) else packages,
             class_module=other.module if other is not None else None,
         )
-        return Configured(
+        return msgspec.structs.replace(
+            spec,
             build=build,
             family=family,
-            architecture=build.class_name,
+            architecture=name,
             task=task_group(model_class, self._library) if model_class else "unknown",
-            skip_reason=skip_reason,
-            needs_remote_code=needs_code,
+            skip_reason=reason,
         )
 
     def named_type(self, name: str) -> str | None:

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from compilewatch.data import PackageClass, package_classes
-from compilewatch.errors import ConfigError
-from compilewatch.files import read_json_object
-from compilewatch.sources.transformers import Configured, Resolver, scan
+from compilewatch.records import ModelSpec
+from compilewatch.sources.transformers import Resolver, scan
+from tests import factories
 
 
 @pytest.fixture
@@ -18,9 +18,11 @@ def resolver(miniature: Path) -> Resolver:
 
 def resolve(
     resolver: Resolver, model_type: Any = None, named: Any = None, trust: bool = False, **more: Any
-) -> Configured:
+) -> tuple[ModelSpec, Any]:
     config = {"model_type": model_type, "architectures": named, **more}
-    return resolver.resolve(Path("config.json"), config, repo="o/m", trust_remote_code=trust)
+    spec = factories.spec("o/m")
+    found = resolver.resolve(spec, Path("config.json"), config, repo="o/m", trust=trust)
+    return found, found.build
 
 
 @pytest.mark.parametrize(
@@ -32,10 +34,10 @@ def resolve(
     ],
 )
 def test_the_named_architecture_is_built(resolver: Resolver, named: Any, expected: str) -> None:
-    found = resolve(resolver, "acorn", named)
-    assert found.build.class_name == expected
+    found, build = resolve(resolver, "acorn", named)
+    assert build.class_name == expected
     assert (found.family, found.task, found.skip_reason) == ("acorn", "text", None)
-    assert len(found.build.config_sha256) == 64
+    assert len(build.config_sha256) == 64
 
 
 @pytest.mark.parametrize(
@@ -51,41 +53,23 @@ def test_the_named_architecture_is_built(resolver: Resolver, named: Any, expecte
 def test_what_transformers_cannot_build_is_a_reason(
     resolver: Resolver, model_type: Any, named: Any, reason: str
 ) -> None:
-    assert reason in (resolve(resolver, model_type, named).skip_reason or "")
+    assert reason in (resolve(resolver, model_type, named)[0].skip_reason or "")
 
 
 def test_remote_code_runs_only_where_it_is_needed_and_trusted(resolver: Resolver) -> None:
     own: Any = {"auto_map": {"AutoModel": "m.Oak"}}
     # The second names a class of another type.
     for model_type, name in (("oak", "OakModel"), ("acorn", "BEyeToolModel")):
-        refused = resolve(resolver, model_type, [name], **own)
+        refused, build = resolve(resolver, model_type, [name], **own)
         assert (refused.skip_reason or "").startswith("remote code")
-        assert not refused.build.trust_remote_code
-    trusted = resolve(resolver, "oak", ["OakModel"], trust=True, **own)
-    assert (trusted.skip_reason, trusted.build.trust_remote_code) == (None, True)
-    assert trusted.build.class_name == "OakModel"
+        assert not build.trust_remote_code
+    trusted, build = resolve(resolver, "oak", ["OakModel"], trust=True, **own)
+    assert (trusted.skip_reason, build.trust_remote_code) == (None, True)
+    assert build.class_name == "OakModel"
     # Where Transformers has the class itself, nothing foreign runs, trusted or not.
     for trust in (False, True):
-        found = resolve(resolver, "acorn", ["AcornModel"], trust, **own)
-        assert (found.skip_reason, found.build.trust_remote_code) == (None, False)
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (b'{"a":\n1 2}', "not JSON: .* line 2"),
-        (b"[1]", "a configuration is a JSON object"),
-        (b"\xff\xfe", "not JSON"),
-        (None, "cannot be read"),
-    ],
-)
-def test_malformed_files_are_one_line(tmp_path: Path, content: bytes | None, says: str) -> None:
-    path = tmp_path / "config.json"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(ConfigError, match=f"{path}: {says}") as caught:
-        read_json_object(path)
-    assert "\n" not in str(caught.value)
+        found, build = resolve(resolver, "acorn", ["AcornModel"], trust, **own)
+        assert (found.skip_reason, build.trust_remote_code) == (None, False)
 
 
 LINE = """[[override]]
@@ -105,9 +89,9 @@ def test_a_class_that_a_reviewed_line_names_is_of_its_package(
     assert elsewhere["LlavaAcorn"] == PackageClass(module="nut.llava", packages=("nuts",))
     assert "LlavaAcorn" not in package_classes(tmp_path / "none")
     resolver = Resolver(scan(miniature), elsewhere)
-    found = resolve(resolver, "acorn", ["LlavaAcorn"])
+    found, build = resolve(resolver, "acorn", ["LlavaAcorn"])
     assert (found.skip_reason, found.family, found.architecture) == (None, "acorn", "LlavaAcorn")
-    assert (found.build.class_module, found.build.packages) == ("nut.llava", ("nuts",))
+    assert (build.class_module, build.packages) == ("nut.llava", ("nuts",))
     # A class of Transformers stays one.
-    own = resolve(resolver, "acorn", ["AcornModel"])
-    assert (own.build.class_module, own.build.packages) == (None, ())
+    _, build = resolve(resolver, "acorn", ["AcornModel"])
+    assert (build.class_module, build.packages) == (None, ())

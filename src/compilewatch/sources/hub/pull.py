@@ -44,7 +44,7 @@ from compilewatch.sources.hub.pulled import (
     read_pulled,
     write_pulled,
 )
-from compilewatch.sources.popularity import figures_of, popularity_csv
+from compilewatch.sources.popularity import popularity_csv
 
 
 def problem_of(exc: Exception) -> str:
@@ -543,7 +543,7 @@ def _write(
             "use": "compare with inputs/popularity.csv, then copy it there",
         }
         figures = path.with_name("popularity.csv")
-        write_atomically(figures, popularity_csv(figures_of(counted), provenance).encode())
+        write_atomically(figures, popularity_csv(counted, provenance).encode())
     problems = Counter(m.problem or NO_CONFIGURATION for m in models if not m.config)
     return PullReport(
         path=str(path),

@@ -33,7 +33,7 @@ from compilewatch.records import (
 from compilewatch.sources.hub import formats
 from compilewatch.sources.hub.pulled import PulledModel, pulled_path, read_pulled
 from compilewatch.sources.libraries import folder_sha256
-from compilewatch.sources.transformers import Configured, Resolver, read_library
+from compilewatch.sources.transformers import UNREVIEWED, Resolver, read_library
 
 _METHODS = {
     "awq": Quantization.AWQ,
@@ -152,24 +152,9 @@ def skipped(spec: ModelSpec, reason: str) -> tuple[ModelSpec]:
     return (msgspec.structs.replace(spec, skip_reason=reason),)
 
 
-def configured(
-    spec: ModelSpec,
-    resolved: Configured,
-    config: Mapping[str, Any],
-    part: Part,
-    beside: Mapping[str, Any] | None = None,
-) -> ModelSpec:
-    """Return the model of Transformers that a configuration says; `beside` as in `quantization`."""
-    return msgspec.structs.replace(
-        spec,
-        build=resolved.build,
-        architecture=resolved.architecture,
-        family=resolved.family,
-        task=resolved.task,
-        part=part,
-        quantization=quantization(config, beside),
-        skip_reason=resolved.skip_reason,
-    )
+def replaced(spec: ModelSpec, config: Mapping[str, Any], **fields: Any) -> ModelSpec:
+    """Return the model with these fields, and the quantisation that its configuration says."""
+    return msgspec.structs.replace(spec, quantization=quantization(config), **fields)
 
 
 def built(
@@ -190,14 +175,8 @@ def built(
         configuration=str(path.resolve()),
         configuration_sha256=digest(canonical_config(config)),
     )
-    return msgspec.structs.replace(
-        spec,
-        build=build,
-        architecture=name,
-        family=family,
-        task=task,
-        part=part,
-        quantization=quantization(config),
+    return replaced(
+        spec, config, build=build, architecture=name, family=family, task=task, part=part
     )
 
 
@@ -315,7 +294,7 @@ def _reviewed(
         name = f"{spec.name}#{model.component}"
         spec = msgspec.structs.replace(spec, name=name, component=model.component)
     if model.library == "transformers":
-        return configured(spec, resolver.resolve(path, config), config, part)
+        return replaced(resolver.resolve(spec, path, config), config, part=part)
     is_class = model.library == "diffusers"
     name = str(config.get("_class_name")) if is_class else model.configuration
     return built(spec, model.library, name, path, config, family=name, task="unknown", part=part)
@@ -479,15 +458,16 @@ class _Repository:
             return skipped(self.spec, reason)
         config = self.read(BASE_CONFIG)
         # The base has a commit of its own, which nobody listed for remote code.
-        resolved = self.resolver.resolve(self.path(BASE_CONFIG), config, repo=base)
-        spec = configured(self.spec, resolved, config, Part.WHOLE)
-        if resolved.skip_reason is not None:
-            return skipped(spec, f"PEFT adapter of {base}: {resolved.skip_reason}")
+        spec = self.resolver.resolve(self.spec, self.path(BASE_CONFIG), config, repo=base)
+        spec = replaced(spec, config, part=Part.WHOLE)
+        if spec.skip_reason is not None:
+            return skipped(spec, f"PEFT adapter of {base}: {spec.skip_reason}")
+        assert isinstance(spec.build, ConfigBuild)
         build = msgspec.structs.replace(
-            resolved.build,
+            spec.build,
             adapter_file=str(self.path("adapter_config.json").resolve()),
             adapter_sha256=digest(canonical_config(adapter)),
-            packages=(*resolved.build.packages, ADAPTERS),
+            packages=(*spec.build.packages, ADAPTERS),
         )
         return (msgspec.structs.replace(spec, build=build),)
 
@@ -533,8 +513,9 @@ class _Repository:
         config, path = self.read(file), self.path(file)
         if library == "diffusers":
             return built(spec, library, class_name, path, config, family=class_name)
-        resolved = self.resolver.resolve(path, config, class_name=class_name, repo=self.spec.name)
-        return configured(spec, resolved, config, Part.COMPONENT)
+        repo = self.spec.name
+        spec = self.resolver.resolve(spec, path, config, class_name=class_name, repo=repo)
+        return replaced(spec, config, part=Part.COMPONENT)
 
     def diffusers_model(self) -> tuple[ModelSpec, ...]:
         """A single model of diffusers, such as an autoencoder or a ControlNet."""
@@ -568,30 +549,22 @@ class _Repository:
         files = (f"{path}/config.json" if path else "config.json" for path in paths)
         file = next(filter(self.has, files), None)
         config = self.read(file) if file is not None else {}
-        resolved = self.resolved(file, config) if file is not None else None
-        if own or (resolved is not None and resolved.needs_remote_code):
-            if resolved is None:
-                reason = f"{own[0]} is not a module of sentence-transformers"
-                return skipped(self.spec, f"remote code: {reason}")
-            return (configured(self.spec, resolved, config, Part.TRANSFORMERS),)
+        spec = self.resolved(file, config) if file is not None else None
+        if own or (spec is not None and self.needs_code(spec)):
+            if spec is not None:
+                return (replaced(spec, config, part=Part.TRANSFORMERS),)
+            reason = f"remote code: {own[0]} is not a module of sentence-transformers"
+            return skipped(self.spec, reason)
+        if spec is not None and spec.skip_reason is not None:
+            spec = skipped(spec, f"sentence-transformers: {spec.skip_reason}")[0]
         build = LibraryBuild(
             library="sentence-transformers",
             name=self.spec.name,
             configuration=str(self.folder.resolve()),
             configuration_sha256=folder_sha256(self.folder),
         )
-        chain = msgspec.structs.replace(
-            self.spec,
-            build=build,
-            architecture=resolved.architecture if resolved else None,
-            family=resolved.family if resolved else "unknown",
-            task="text",
-            part=Part.WHOLE,
-            quantization=quantization(config),
-        )
-        if resolved is not None and resolved.skip_reason is not None:
-            return skipped(chain, f"sentence-transformers: {resolved.skip_reason}")
-        return (chain,)
+        spec = spec or msgspec.structs.replace(self.spec, family="unknown")
+        return (replaced(spec, config, build=build, task="text", part=Part.WHOLE),)
 
     def transformers(self) -> tuple[ModelSpec, ...]:
         """A class of Transformers; only a part, where the repository is of another library."""
@@ -601,28 +574,30 @@ class _Repository:
             if named is None or not config.keys() >= SIZES:
                 return ()
             config["model_type"] = named
-        resolved = self.resolved("config.json", config)
+        spec = self.resolved("config.json", config)
         other = formats.other_library(self.listed.library, (), self.listed.files)
-        if other and resolved.skip_reason is not None and not resolved.needs_remote_code:
+        if other and spec.skip_reason is not None and not self.needs_code(spec):
             return ()
         part = Part.WHOLE if other is None else Part.TRANSFORMERS
-        beside = self.read("quantize_config.json")
-        return (configured(self.spec, resolved, config, part, beside),)
+        stated = quantization(config, self.read("quantize_config.json"))
+        return (msgspec.structs.replace(spec, part=part, quantization=stated),)
 
     def original(self) -> tuple[ModelSpec, ...]:
         if not (config := self.read(ORIGINAL_CONFIG)):
             return ()
-        resolved = self.resolver.resolve(self.path(ORIGINAL_CONFIG), config)
-        return (configured(self.spec, resolved, config, Part.ORIGINAL),)
+        spec = self.resolver.resolve(self.spec, self.path(ORIGINAL_CONFIG), config)
+        return (replaced(spec, config, part=Part.ORIGINAL),)
 
-    def resolved(self, file: str, config: dict[str, Any]) -> Configured:
+    def resolved(self, file: str, config: dict[str, Any]) -> ModelSpec:
+        name, weights = self.spec.name, self.listed.weights
         return self.resolver.resolve(
-            self.path(file),
-            config,
-            repo=self.spec.name,
-            weights=self.listed.weights,
-            trust_remote_code=self.trusted,
+            self.spec, self.path(file), config, repo=name, weights=weights, trust=self.trusted
         )
+
+    def needs_code(self, spec: ModelSpec) -> bool:
+        """Whether the class of a resolved model is in the repository."""
+        trusted = isinstance(spec.build, ConfigBuild) and spec.build.trust_remote_code
+        return trusted or spec.skip_reason == UNREVIEWED
 
     def why_none(self) -> str:
         library, tags, files = self.listed.library, self.listed.tags, self.listed.files

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from compilewatch.errors import UsageError
-from compilewatch.sources.popularity import figures_of, popularity_csv
+from compilewatch.sources.popularity import popularity_csv
 from compilewatch.sources.transformers import (
     LibrarySource,
     Resolver,
@@ -17,6 +17,7 @@ from compilewatch.sources.transformers import (
     primary_classes,
     read_library,
 )
+from tests import factories
 
 # What `dir(transformers)` holds and this source does not, for transformers 5.23.0.
 ABSTRACT = {
@@ -114,8 +115,9 @@ def test_every_class_is_built_from_its_configuration(scans: Path) -> None:
     assert len(heads) > 500
     for head in heads:
         config = {"model_type": head.model_type, "architectures": [head.name]}
-        resolved = resolver.resolve(Path("config.json"), config)
-        assert (resolved.build.class_name, resolved.skip_reason) == (head.name, None)
+        spec = resolver.resolve(factories.spec("model"), Path("config.json"), config)
+        build: Any = spec.build
+        assert (build.class_name, spec.skip_reason) == (head.name, None)
 
 
 def test_reference_checkpoints_and_downloads(installed: LibrarySource) -> None:
@@ -127,7 +129,7 @@ def test_reference_checkpoints_and_downloads(installed: LibrarySource) -> None:
 
 def test_most_used_first_then_by_name(miniature: Path, tmp_path: Path) -> None:
     figures = tmp_path / "popularity.csv"
-    figures.write_text(popularity_csv(figures_of([("b-eye", "org/eye", 7)]), {}))
+    figures.write_text(popularity_csv([("b-eye", "org/eye", 7)], {}))
     of: dict[str, Any] = {"package": miniature, "cache": tmp_path / "cache"}
     models = LibrarySource(popularity=figures, **of).models()
     assert [(s.name, s.family, s.downloads) for s in models] == [

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from compilewatch.data import OVERRIDES, package_classes
-from compilewatch.records import ModelSpec, Status
+from compilewatch.records import Status
 from compilewatch.sources.transformers import Resolver, read_library
+from tests import factories
 from tests.integration.worker.model.conftest import evaluated
 
 CHRONOS: dict[str, Any] = {"context_length": 512, "input_patch_size": 16, "input_patch_stride": 16}
@@ -29,9 +30,9 @@ BOLT |= {"chronos_config": CHRONOS}
 def test_a_class_of_a_package_is_built_and_called_as_its_reviewed_line_says(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text(json.dumps(BOLT))
-    found = Resolver(read_library(), package_classes(OVERRIDES)).resolve(config, BOLT)
-    assert found.skip_reason is None
-    spec = ModelSpec(source="hub", name="org/bolt", build=found.build, family="t5")
+    resolver = Resolver(read_library(), package_classes(OVERRIDES))
+    spec = resolver.resolve(factories.spec("org/bolt", source="hub"), config, BOLT)
+    assert spec.skip_reason is None
     (result,) = evaluated([spec], "libraries", tmp_path)
     assert result.status in (Status.PASS, Status.GRAPH_BREAK), result.detail
     assert {each.name for each in result.inputs} == {"context"}
