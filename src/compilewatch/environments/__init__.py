@@ -114,7 +114,9 @@ PACKAGE = Path(__file__).parents[1]
 BOOTSTRAP = PACKAGE / "worker" / "process" / "bootstrap.py"
 """The file that another Python runs; it loads this package from its folder, then a module."""
 
-FACT_SOURCES = ("contract", "neuron", "worker/process", "worker/targets")
+FACT_SOURCES = (
+    *("contract", "neuron", "worker/model/libraries", "worker/process", "worker/targets"),
+)
 """Folders of compilewatch whose code determines facts; a checkout can change without a new version.
 """
 

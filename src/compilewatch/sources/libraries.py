@@ -7,21 +7,18 @@ environment changes.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import subprocess
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from compilewatch import environments, errors, extras, records
-from compilewatch.config import cache_folder, inputs_folder
+from compilewatch.config import inputs_folder
 from compilewatch.contract.libraries import LIBRARIES, LibraryModel, ListedModels
 from compilewatch.data import LIBRARY_POPULARITY, SENTENCE_TRANSFORMERS
 from compilewatch.environments import last_line
-from compilewatch.files import DamagedError, from_json, read_json_object, write_atomically
+from compilewatch.files import DamagedError, from_json, read_json_object
 from compilewatch.sources.popularity import read_popularity
 
 if TYPE_CHECKING:
@@ -29,12 +26,6 @@ if TYPE_CHECKING:
 
 KNOWN_ONLY: ContextVar[bool] = ContextVar("KNOWN_ONLY", default=False)
 """Whether no worker is asked, as for the completion of a command: what is not stored is missing."""
-
-_LISTERS = (
-    environments.PACKAGE / "contract" / "libraries.py",
-    *sorted((environments.PACKAGE / "worker" / "model" / "libraries").glob("*.py")),
-)
-"""The files that determine a list of models."""
 
 LIST_SECONDS = 300.0
 """Long enough for imports from a cold disk."""
@@ -84,52 +75,33 @@ class PackageSource:
                 f"`compilewatch env create NAME --torch VERSION --with {package}`"
             )
         lock = row.environments[0]
-        how = (
-            extras.install(package)
-            if lock == records.DEFAULT_ENVIRONMENT
-            else environments.create_command(lock)
-        )
+        how = environments.create_command(lock)
+        if lock == records.DEFAULT_ENVIRONMENT:
+            how = extras.install(package)
         raise errors.SourceError(f"the package {package} is in no environment here: {how}")
 
     def listed(self) -> tuple[LibraryModel, ...]:
         """Return all models and pipelines, in the order of the library. Raises SourceError."""
         environment, _ = self.installed()
         if self.row.configurations:
-            families = {
+            kinds = {
                 name: str(read_json_object(folder / "config.json").get("model_type", "unknown"))
                 for name, folder in sorted(configurations().items())
             }
-            return tuple(
-                LibraryModel(name=name, family=family, task="sentence-similarity")
-                for name, family in families.items()
-            )
-        listed = self._stored_list(environment)
-        if self.row.name not in listed.models:
-            problem = listed.problems.get(self.row.name, "it is not a package of models")
-            raise errors.SourceError(
-                f"{self.row.distribution} in the environment {environment!r} lists no models: "
-                f"{problem}"
-            )
-        return listed.models[self.row.name]
-
-    def _stored_list(self, environment: str) -> ListedModels:
-        """What a worker lists, stored under the digest of its environment and of what lists it."""
+            task = "sentence-similarity"
+            return tuple(LibraryModel(name=n, family=f, task=task) for n, f in kinds.items())
         try:
-            known = hashlib.sha256(self._environments.describe(environment).digest.encode())
-            for path in _LISTERS:
-                known.update(path.read_bytes())
-            folder = self._environments.cache or cache_folder()
-            stored = folder / f"models-{environment}-{known.hexdigest()[:16]}.json"
-            with contextlib.suppress(OSError, DamagedError):
-                return from_json(stored.read_bytes(), ListedModels)
-            listed = _ask(self._environments.interpreter(environment))
+            known = self._environments
+            listed, _ = known.remembered("models", environment, ListedModels, _ask)
         except errors.InterpreterError as error:
             raise errors.SourceError(f"environment {environment!r}: {error}") from None
-        with contextlib.suppress(
-            errors.StoreError
-        ):  # without a writable cache, it lists them again
-            write_atomically(stored, msgspec.json.encode(listed), durable=False)
-        return listed
+        if self.row.name not in listed.models:
+            problem = listed.problems.get(self.row.name, "it is not a package of models")
+            package = self.row.distribution
+            raise errors.SourceError(
+                f"{package} in the environment {environment!r} lists no models: {problem}"
+            )
+        return listed.models[self.row.name]
 
     def models(self) -> tuple[records.ModelSpec, ...]:
         """Return the most used model first, and then those of the library in its order."""

@@ -1,7 +1,5 @@
 """An index of two tiny wheels, so that real pip makes a real environment in seconds, offline."""
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Iterator
 from importlib import metadata

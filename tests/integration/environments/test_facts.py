@@ -1,7 +1,5 @@
 """Facts of an interpreter are asked for once, and again when something about it changes."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -4,8 +4,6 @@ It answers what `HfApi.list_models`, `HfApi.model_info` and `hf_hub_download` as
 headers that they read (https://huggingface.co/docs/hub/api), and can be told to fail.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -13,9 +11,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import SplitResult, parse_qs, urlencode, urlsplit
+
+from tests.serving import serving
 
 Answer = tuple[int, str, dict[str, str]]
 """Status, body and headers; status 0 is no answer until the end."""
@@ -165,17 +165,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(hub: HubDouble) -> Iterator[HubDouble]:
-    """Serve on a free port of the loopback interface; `endpoint` is set within."""
-    handler = type("Handler", (_Handler,), {"hub": hub})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
-        hub.endpoint = f"http://127.0.0.1:{server.server_address[1]}"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield hub
-        finally:
-            hub.ended.set()
-            server.shutdown()
-            thread.join()
+def served(hub: HubDouble) -> Iterator[HubDouble]:
+    """Serve on the loopback interface; `endpoint` is set within."""
+    with serving(type("Handler", (_Handler,), {"hub": hub})) as hub.endpoint:
+        yield hub
+        hub.ended.set()

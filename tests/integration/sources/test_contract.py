@@ -1,7 +1,5 @@
 """What every source in the table keeps to."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The list of environments: those there are, and those that would help here."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Environments of tools: ready only if the current requirements were installed completely."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

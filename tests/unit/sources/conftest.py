@@ -1,7 +1,5 @@
 """A Transformers in miniature, and the scan of the installed one, made once and kept."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

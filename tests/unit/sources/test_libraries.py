@@ -1,7 +1,5 @@
 """Which models of a library are selected, in which order, and where its package is found."""
 
-from __future__ import annotations
-
 import contextvars
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Models of one's own, found and checked without importing anything."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -195,26 +195,17 @@ def retrying_client(
         set_client_factory(default_client_factory)
 
 
-CONFIG_FILES = frozenset(
-    {
-        "adapter_config.json",
-        "config.json",
-        "config_sentence_transformers.json",
-        "model_index.json",
-        "modules.json",
-        "open_clip_config.json",
-        "params.json",
-        "quantize_config.json",
-        "sentence_bert_config.json",
-    }
-)
-"""The only names of files that are ever downloaded from a repository."""
-
 MAIN_FILES = (
     *("config.json", "model_index.json", "modules.json"),
     *("open_clip_config.json", "adapter_config.json", "params.json"),
 )
 """The first of these that a repository has is the `config` of the pulled list."""
+
+CONFIG_FILES = (
+    *MAIN_FILES,
+    *("config_sentence_transformers.json", "quantize_config.json", "sentence_bert_config.json"),
+)
+"""The only names of files that are ever downloaded from a repository."""
 
 MAX_FILES = 24
 MAX_FILE_BYTES = 2 * 2**20
@@ -233,8 +224,7 @@ def fetch_configurations(
     ConfigError for a malformed one, and what `fetch` raises.
     """
     names = set(files) if files is not None else {"config.json"}
-    first = dict.fromkeys((*MAIN_FILES, *sorted(CONFIG_FILES)))
-    texts = {name: fetch(name) for name in first if name in names}
+    texts = {name: fetch(name) for name in CONFIG_FILES if name in names}
     main = next((name for name in MAIN_FILES if name in texts), None)
     if main is None:
         return None
@@ -491,8 +481,6 @@ class _Puller:
 
         Raises ConfigError for a file of more than `MAX_FILE_BYTES`, or that is no text.
         """
-        if filename.rpartition("/")[2] not in CONFIG_FILES:
-            raise UsageError(f"a pull downloads configuration files, never {filename}")
         path = try_to_load_from_cache(repository, filename, self.cache, revision)
         if not isinstance(path, str):
             url = hf_hub_url(repository, filename, revision=revision, endpoint=self.api.endpoint)

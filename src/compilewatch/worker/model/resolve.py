@@ -49,19 +49,25 @@ class UnknownArchitectureError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltModel:
-    """A constructed model; `config` is its Transformers configuration, None where it has none.
+    """A constructed model, with the depth in which it was actually built.
 
-    `tier` and `depth` are those in which it was actually built. `parameters` counts elements; tied
-    parameters count once, and those that only the first call makes do not count. `part` is the name
-    of the module inside its parent, if the parent has no forward (`generation_step`).
+    `part` is the name of the module inside its parent, if the parent has no forward
+    (`generation_step`).
     """
 
     module: nn.Module
-    config: Any | None
-    tier: records.Tier
     depth: records.Depth
-    parameters: int
     part: str = ""
+
+    @property
+    def config(self) -> Any:
+        """Its configuration of Transformers, None where it has none."""
+        return getattr(self.module, "config", None)
+
+    @property
+    def parameters(self) -> int:
+        """Its elements: tied ones count once, those that only the first call makes do not."""
+        return sum(p.numel() for p in self.module.parameters() if not is_lazy(p))
 
 
 def build_model(
@@ -107,14 +113,7 @@ def build_model(
             raise missing from error
         raise
     part, module = generation_step(module)
-    return BuiltModel(
-        part=part,
-        module=module,
-        config=getattr(module, "config", None),
-        tier=records.Tier.REAL if fake_mode is None else records.Tier.FAKE,
-        depth=depth,
-        parameters=sum(p.numel() for p in module.parameters() if not is_lazy(p)),
-    )
+    return BuiltModel(module=module, depth=depth, part=part)
 
 
 def _override(config: Any, overrides: list[Override]) -> None:

@@ -1,7 +1,5 @@
 """Tiny models of each modality, and the call that makes inputs for them."""
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Callable
 from typing import Any

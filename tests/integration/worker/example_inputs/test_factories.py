@@ -1,7 +1,5 @@
 """A person's own model: its inputs from the callable they name, or from its forward."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Saved inputs: TOML and safetensors, there and back; what is wrong with them in one line."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace

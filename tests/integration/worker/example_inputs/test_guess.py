@@ -1,10 +1,5 @@
 """Modules of no known library: what is guessed for them, from each kind of evidence."""
 
-from __future__ import annotations
-
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,10 +12,13 @@ from torch.nn import functional
 
 from compilewatch.errors import InputsError, UnknownArgumentsError, WrongGuessError
 from compilewatch.records import FactoryBuild
+from compilewatch.worker import forked
 from compilewatch.worker.example_inputs import summarize
 from compilewatch.worker.example_inputs.files import attributes_of
+from compilewatch.worker.example_inputs.guess.trial import tried
 from compilewatch.worker.model.construct import to_fake
 from compilewatch.worker.model.fake_mode import InputAwareFakeMode
+from compilewatch.worker.subject import ExampleInputs
 from tests.integration.worker.example_inputs.conftest import Make, forward
 
 pytestmark = pytest.mark.torch
@@ -297,27 +295,13 @@ def test_two_rows_of_indices_are_no_batch(make: Make) -> None:
     assert make(nn.Linear(3, 2), build=OWN).dynamic_shapes == {"input": {0: "batch"}}
 
 
-CALLED = """
-import torch; torch.set_num_threads(1)
-from compilewatch.worker import forked
-from compilewatch.worker.example_inputs.guess.trial import tried
-from compilewatch.worker.subject import ExampleInputs
-class Net(torch.nn.Module):
-    seen = None
-    def forward(self, x):
-        self.seen = x
-        return x + 1
-net = Net()
-assert forked.possible()
-assert tried(net, ExampleInputs(strategy="guess", kwargs={"x": torch.ones(2)}), None).passed
-print(net.seen)
-"""
-
-
-def test_the_model_is_not_called_in_this_process() -> None:
+def test_the_model_is_called_in_a_fork_where_one_is_possible(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """In a process with one thread, as workers are: elsewhere the model is built again."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", CALLED], capture_output=True, text=True, env=environment, check=True
-    )
-    assert done.stdout == "None\n"
+    inputs = ExampleInputs(strategy="guess", kwargs={"x": torch.ones(2)})
+    monkeypatch.setattr(forked, "possible", lambda: True)
+    monkeypatch.setattr(forked, "in_fork", lambda _, kind: kind(line="forked"))
+    assert tried(made(Forwards.broken), inputs, None).line == "forked"
+    monkeypatch.setattr(forked, "possible", lambda: False)
+    assert tried(made(Forwards.broken), inputs, None).line == "RuntimeError: always"

@@ -1,7 +1,5 @@
 """Labels: what a model predicts decides their shape, and a finite loss comes out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """One tiny model of each modality: its eager forward takes the inputs that were made for it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

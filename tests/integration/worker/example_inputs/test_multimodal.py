@@ -1,7 +1,5 @@
 """Placeholders: as many as the model itself makes features, in any tier."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

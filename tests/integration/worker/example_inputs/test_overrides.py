@@ -1,7 +1,5 @@
 """Overrides of inputs: what they set, what they drop, and what is wrong with them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

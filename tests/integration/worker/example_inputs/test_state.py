@@ -1,7 +1,5 @@
 """Arguments that hold the state of earlier calls, and objects with attributes."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Models that a worker of an environment evaluates."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

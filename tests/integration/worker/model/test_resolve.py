@@ -1,7 +1,5 @@
 """The create phase: fake and real models from classes, config files, weights and factories."""
 
-from __future__ import annotations
-
 import datetime
 import importlib
 import inspect
@@ -10,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -30,7 +28,6 @@ from compilewatch.records import (
     ModelSpec,
     Request,
     Target,
-    Tier,
 )
 from compilewatch.worker.model import resolve
 from compilewatch.worker.model.construct import FilledMemory, construct_fake
@@ -96,7 +93,7 @@ Write = Callable[..., ConfigBuild]
 def test_the_largest_default_is_built_in_full_without_memory() -> None:
     model = built("DeepseekV3ForCausalLM")
     assert model.parameters > 600_000_000_000
-    assert (model.tier, model.depth) == (Tier.FAKE, Depth.FULL)
+    assert model.depth is Depth.FULL
     assert all(isinstance(t, FakeTensor) for t in tensors(model.module))
     assert {str(t.device) for t in tensors(model.module)} == {"cpu"}
 
@@ -124,7 +121,7 @@ def test_a_constructor_that_reads_values_is_built_all_the_same() -> None:
 
 def test_real_models_are_small_finite_and_the_same_every_time_and_run() -> None:
     first, second = (built("MixtralForCausalLM", real=True) for _ in range(2))
-    assert (first.tier, first.depth) == (Tier.REAL, Depth.REDUCED)
+    assert first.depth is Depth.REDUCED
     assert first.parameters <= PARAMETER_BUDGET
     for mine, other in zip(tensors(first.module), tensors(second.module), strict=True):
         assert torch.equal(mine, other)
@@ -327,46 +324,30 @@ def test_a_text_of_the_same_length_and_second_is_read_anew(
     assert list(tmp_path.rglob("*.pyc")) == []
 
 
-class AutoConfig:
-    """A part whose type the parent does not fix: it has no model type."""
+def config_class(name: str, **parts: Any) -> Any:
+    return type(name, (), {"model_type": name, "sub_configs": parts})
 
 
-class OddTextConfig:
-    model_type = "odd_text"
-
-
-class OddDecoderConfig:
-    model_type = "odd_decoder"
-
-
-class OddTextEncoderConfig:
-    model_type = "odd_text_encoder"
-    sub_configs: ClassVar = {"decoder": OddDecoderConfig}
-
-
-class OddConfig:
-    model_type = "odd"
-    sub_configs: ClassVar = {
-        "text": OddTextConfig,
-        "encoder": OddTextEncoderConfig,
-        "vision": AutoConfig,
-    }
+AUTO = type("AutoConfig", (), {})  # A part whose type the parent does not fix: no model type.
+TEXT, DECODER = config_class("OddTextConfig"), config_class("OddDecoderConfig")
+ENCODER = config_class("OddTextEncoderConfig", decoder=DECODER)
+ODD = config_class("OddConfig", text=TEXT, encoder=ENCODER, vision=AUTO)
 
 
 @pytest.mark.parametrize(
     ("class_name", "expected"),
     [
-        ("OddModel", OddConfig),
-        ("OddForCausalLM", OddConfig),
-        ("OddTextModel", OddTextConfig),
-        ("OddTextEncoderModel", OddTextEncoderConfig),
-        ("OddDecoderForCausalLM", OddDecoderConfig),  # a part of a part
-        ("OddVisionModel", OddConfig),  # nothing says which configuration that is
-        ("AnotherModel", OddConfig),
+        ("OddModel", ODD),
+        ("OddForCausalLM", ODD),
+        ("OddTextModel", TEXT),
+        ("OddTextEncoderModel", ENCODER),
+        ("OddDecoderForCausalLM", DECODER),  # a part of a part
+        ("OddVisionModel", ODD),  # nothing says which configuration that is
+        ("AnotherModel", ODD),
     ],
 )
 def test_a_class_takes_the_part_that_it_is_named_after(class_name: str, expected: Any) -> None:
-    model_class = type(class_name, (), {"config_class": OddConfig})
+    model_class = type(class_name, (), {"config_class": ODD})
     assert resolve.configuration_class(model_class) is expected
 
 

@@ -1,7 +1,5 @@
 """What a shallow and a narrow model keeps."""
 
-from __future__ import annotations
-
 import sys
 import types
 from pathlib import Path
@@ -32,6 +30,11 @@ def reduced(config_class: str, **values: Any) -> Any:
     return config
 
 
+FIRST_DENSE = {"num_hidden_layers": 2, "first_k_dense_replace": 1}
+STAGES = {"stage_num_blocks": [1, 1, 2, 1], "stage_numb_of_layers": [2, 1, 1, 1]}
+BLOCKS = {"resblock_kernel_sizes": [3, 7], "posterior_encoder_num_wavenet_layers": 2}
+
+
 @pytest.mark.parametrize(
     ("config_class", "values", "expected"),
     [
@@ -41,28 +44,16 @@ def reduced(config_class: str, **values: Any) -> Any:
         # Per-layer lists keep the first of each kind.
         ("Gemma3TextConfig", {}, {"layer_types": ["sliding_attention", "full_attention"]}),
         # A threshold keeps layers on both sides.
-        (
-            "DeepseekV2Config",
-            {"first_k_dense_replace": 3},
-            {"num_hidden_layers": 2, "first_k_dense_replace": 1},
-        ),
+        ("DeepseekV2Config", {"first_k_dense_replace": 3}, FIRST_DENSE),
         # A repeated pattern is kept once.
         ("RecurrentGemmaConfig", {}, {"num_hidden_layers": 3}),
         # Index sets name the layers that stay.
         ("MllamaTextConfig", {}, {"num_hidden_layers": 2, "cross_attention_layers": [1]}),
         # Stages keep their number; the first that has a second layer keeps it.
         ("SwinConfig", {}, {"depths": [2, 1, 1, 1], "num_layers": 4}),
-        (
-            "HGNetV2Config",
-            {},
-            {"stage_num_blocks": [1, 1, 2, 1], "stage_numb_of_layers": [2, 1, 1, 1]},
-        ),
+        ("HGNetV2Config", {}, STAGES),
         # Blocks that differ in size become two.
-        (
-            "VitsConfig",
-            {},
-            {"resblock_kernel_sizes": [3, 7], "posterior_encoder_num_wavenet_layers": 2},
-        ),
+        ("VitsConfig", {}, BLOCKS),
     ],
 )
 def test_fields_that_count_or_name_layers_are_rewritten(
@@ -213,7 +204,7 @@ def test_what_changes_a_shape_and_what_is_no_sequence_stays() -> None:
 class Config:
     model_type = "with_tower"
 
-    def __init__(self, architecture: str | None, tower: Config | None = None) -> None:
+    def __init__(self, architecture: str | None, tower: Any = None) -> None:
         self.architecture = architecture
         self.vision_config = tower
 

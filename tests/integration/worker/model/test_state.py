@@ -1,7 +1,5 @@
 """A module is left as it was found."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

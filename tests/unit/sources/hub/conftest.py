@@ -1,7 +1,5 @@
 """Repositories on disk, as a pull stores them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """What the names of files, libraries and tags say of a repository."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -47,11 +45,6 @@ def test_the_format_that_pytorch_cannot_load(
     library: str | None, tags: tuple[str, ...], files: tuple[str, ...] | None, expected: str | None
 ) -> None:
     assert formats.foreign_format(library, tags, files) == expected
-
-
-@pytest.mark.parametrize("library", ["fasttext", "sklearn", "flair", "nemo", "espnet"])
-def test_a_library_is_shown_as_it_calls_itself(library: str) -> None:
-    assert (formats.other_library(library, (), ()) or "").lower() in (library, "scikit-learn")
 
 
 @pytest.mark.parametrize(

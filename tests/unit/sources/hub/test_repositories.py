@@ -1,7 +1,5 @@
 """Every kind of repository that the Hub has: what is built of it, or why nothing is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +127,10 @@ KINDS = [
         {"config.json": {"d_model": 8}},
         "org/acorn its config.json names no model_type",
         name="org/acorn",
+    ),
+    kind(
+        {"config.json": "[1]"},
+        "invalid configuration: config.json: a configuration is a JSON object",
     ),
     kind(
         {"config.json": '{"model_type": '},

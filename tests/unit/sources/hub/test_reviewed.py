@@ -1,7 +1,5 @@
 """Reviewed lines say what users run of a repository whose files do not say it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Reviewed overrides: a strict schema, and who each line is for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

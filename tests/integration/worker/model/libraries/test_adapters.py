@@ -1,7 +1,5 @@
 """PEFT adapters on a model of Transformers, made from both configurations without weights."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

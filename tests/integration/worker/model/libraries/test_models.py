@@ -4,8 +4,6 @@ Only the libraries themselves show that their models are built, called and made 
 worker/model/libraries expects; a start of a worker takes more than two seconds.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

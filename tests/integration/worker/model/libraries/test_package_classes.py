@@ -1,7 +1,5 @@
 """Classes that other packages derive from those of Transformers."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
