@@ -91,16 +91,15 @@ def settings(breaks: Sequence[records.GraphBreak], _: Place) -> Changes:
     for patched, when, summary, condition in SETTINGS:
         if re.search(when, reasons):
             yield _setting(patched, patched, summary, condition)
-    methods = re.findall(r"ignore_logging_functions\.add\(logger\.(\w+)\)", reasons)
-    for method in sorted(set(methods)):
+    for method in sorted({*re.findall(r"ignore_logging_functions\.add\(logger\.(\w+)\)", reasons)}):
         yield ignored_message(f"logging.Logger.{method}", name=method)
     if re.search(r"builtin `_?warnings\.warn`", reasons):
         yield ignored_message("warnings.warn")
     if re.search(r"reorderable_logging_functions(?!.*logger)|builtin `?print", reasons):
-        functions = "{*torch._dynamo.config.reorderable_logging_functions, print}"
         yield _setting(
             "reorderable_logging_functions: print",
-            f"reorderable_logging_functions={functions}",
+            "reorderable_logging_functions="
+            "{*torch._dynamo.config.reorderable_logging_functions, print}",
             "What is printed appears after the graph has run.",
             "Nobody needs what is printed in its place among other output, or if the graph "
             "raises an error.",
@@ -192,14 +191,8 @@ def _constants(source: str, line: int) -> list[str]:
     """
     tree = _parsed(source)
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
-    read = [
-        node.attr
-        for node in nodes
-        if node.lineno == line
-        and isinstance(node.ctx, ast.Load)
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "self"
-    ]
+    at_line = (node for node in nodes if node.lineno == line and isinstance(node.ctx, ast.Load))
+    read = [node.attr for node in at_line if ast.unparse(node.value) == "self"]
     first = {
         node
         for function in ast.walk(tree)
@@ -435,10 +428,15 @@ def rewritten_lines(breaks: Sequence[records.GraphBreak], place: Place) -> Chang
             yield change(rule, edits, place.source_of)
 
 
+def _places(graph_break: records.GraphBreak) -> Iterator[tuple[str, int]]:
+    """The place of a break, and those on its stack, the innermost first."""
+    yield graph_break.file, graph_break.line
+    yield from ((frame.file, frame.line) for frame in reversed(graph_break.user_stack))
+
+
 def _site(graph_break: records.GraphBreak, place: Place) -> Site | None:
     """The innermost place of a library on the stack of a break."""
-    frames = [(frame.file, frame.line) for frame in reversed(graph_break.user_stack)]
-    for file, line in [(graph_break.file, graph_break.line), *frames]:
+    for file, line in _places(graph_break):
         if file and (source := place.library_source(file)) is not None:
             return site_at(source, file, line)
     return None
@@ -446,16 +444,19 @@ def _site(graph_break: records.GraphBreak, place: Place) -> Site | None:
 
 def _is_caught(graph_break: records.GraphBreak, place: Place) -> bool:
     """Whether the model catches errors at a line of the stack of a break."""
-    frames = [(frame.file, frame.line) for frame in graph_break.user_stack]
-    for file, line in dict.fromkeys([(graph_break.file, graph_break.line), *frames]):
+    for file, line in dict.fromkeys(_places(graph_break)):
         for node in ast.walk(_parsed(place.library_source(file) or "")):
-            catches = isinstance(node, ast.Try) and bool(node.handlers)
-            if isinstance(node, ast.With):
-                catches = any("suppress" in ast.unparse(item) for item in node.items)
-            if catches and isinstance(node, ast.Try | ast.With):
-                first, last = node.body[0], node.body[-1]
-                if first.lineno <= line <= (last.end_lineno or line):
-                    return True
+            match node:
+                case ast.Try(handlers=[_, *_], body=[first, *_] as body):
+                    pass
+                case ast.With(items=items, body=[first, *_] as body) if any(
+                    "suppress" in ast.unparse(item) for item in items
+                ):
+                    pass
+                case _:
+                    continue
+            if first.lineno <= line <= (body[-1].end_lineno or line):
+                return True
     return False
 
 
@@ -482,5 +483,4 @@ def proposals(
         for proposed in propose(breaks, place):
             changes.setdefault(proposed.name, proposed)
     kinds = list(FixKind)
-    ranked = sorted(changes.values(), key=lambda c: (kinds.index(c.kind), c.once))
-    return tuple(ranked)
+    return tuple(sorted(changes.values(), key=lambda c: (kinds.index(c.kind), c.once)))

@@ -66,11 +66,8 @@ def fix_named(
     request, settings = one_request(
         model, target="dynamo", mode=mode, dynamic=dynamic, inputs_file=inputs, flags={"jobs": 1}
     )
-    usual = Limits()
-    limits = Limits(
-        evaluations=usual.evaluations if max_evaluations is None else max_evaluations,
-        seconds=usual.seconds if max_seconds is None else max_seconds,
-    )
+    given = {"evaluations": max_evaluations, "seconds": max_seconds}
+    limits = Limits(**{name: limit for name, limit in given.items() if limit is not None})  # type: ignore[arg-type]
     return find_fix(request, settings, limits=limits, rewrites=rewrites)
 
 
@@ -116,12 +113,10 @@ class Finder:
 
     def evaluate(self, request: Request, changes: Changes) -> Result:
         """Return what Dynamo does with the model under changes, in a separate process."""
-        request = _reduced(request)
-        if request.key in self._read_values:
-            request = msgspec.structs.replace(request, tier=Tier.REAL)
+        tier = Tier.REAL if request.key in self._read_values else request.tier
         work = Work(name="fix", options={"changes": msgspec.to_builtins(changes)})
-        request = msgspec.structs.replace(request, work=work)
-        (completed,) = self._launcher.run([request], self._scratch)
+        requests = [_reduced(request, work=work, tier=tier)]
+        (completed,) = self._launcher.run(requests, self._scratch)
         if completed.result.tier is Tier.REAL:
             self._read_values.add(request.key)  # fake tensors would fail again
         return completed.result
@@ -142,9 +137,7 @@ class Finder:
         self, work: str, file: str, request: Request, options: dict[str, Any]
     ) -> tuple[bytes | None, str]:
         """Return the file that a work of the worker writes; or None, and why there is none."""
-        request = msgspec.structs.replace(
-            _reduced(request), work=Work(name=work, options=options), keep_artifacts=True
-        )
+        request = _reduced(request, work=Work(name=work, options=options), keep_artifacts=True)
         (completed,) = self._launcher.run([request], self._scratch)
         if completed.artifacts is None or completed.result.status is not Status.PASS:
             return None, completed.result.detail
@@ -173,11 +166,10 @@ class Finder:
         return read
 
 
-def _reduced(request: Request) -> Request:
+def _reduced(request: Request, **fields: Any) -> Request:
     """The request as it is evaluated for a fix: with few layers, and the main inputs."""
-    return msgspec.structs.replace(
-        request, depth=Depth.REDUCED, variants=Variants.MAIN, keep_artifacts=False
-    )
+    fields = {"depth": Depth.REDUCED, "variants": Variants.MAIN, "keep_artifacts": False} | fields
+    return msgspec.structs.replace(request, **fields)
 
 
 @contextlib.contextmanager

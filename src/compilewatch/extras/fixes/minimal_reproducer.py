@@ -25,8 +25,7 @@ def write(
     for duplicates. Returns the text, and one line about it for people. Raises InputsError if there
     is no such graph break, or no file that shows it.
     """
-    outcome = order(environments, records.MinimalOrder(request=request, at=at))
-    (reproducer,) = outcome.reproducers
+    reproducer, versions = order(environments, records.MinimalOrder(request=request, at=at))
     broken = reproducer.broken
     place = f"{broken.code} at {broken.file}:{broken.line}"
     if not reproducer.source or reproducer.failure:
@@ -40,11 +39,15 @@ def write(
     if not issue:
         return reproducer.source, note
     duplicates = stored_duplicates(Store(outputs), broken.fingerprint)
-    return draft(reproducer, request, outcome.versions, duplicates), note
+    return draft(reproducer, request, versions, duplicates), note
 
 
-def order(environments: Environments, complete: records.MinimalOrder) -> records.MinimalOutcome:
-    """Let a worker of the request's environment write reproducers.
+Outcome = tuple[records.MinimalReproducer, dict[str, str]]
+"""What a worker wrote, and the versions of its packages."""
+
+
+def order(environments: Environments, complete: records.MinimalOrder) -> Outcome:
+    """Let a worker of the request's environment write a reproducer.
 
     Raises InputsError, or MissingExtraError where the package that reduces is not installed.
     """
@@ -57,12 +60,13 @@ def order(environments: Environments, complete: records.MinimalOrder) -> records
     complete = msgspec.structs.replace(complete, reducer=spec.origin)
     request = complete.request
     chosen = environments.interpreter(request.target.environment)
-    each = records.CHOICE_SECONDS + 4 * complete.seconds + records.FRESH_SECONDS
-    seconds = request.deadlines.total_seconds + each * max(len(complete.breaks), 1)
-    ended = oneshot(chosen, "minimal", msgspec.json.encode(complete), seconds)
+    seconds = request.deadlines.total_seconds + records.CHOICE_SECONDS + 4 * complete.seconds
+    content = msgspec.json.encode(complete)
+    ended = oneshot(chosen, "minimal", content, seconds + records.FRESH_SECONDS)
     if ended.returncode != 0:
         raise InputsError(f"{request.model.name}: {last_line(ended.stderr)}")
-    return msgspec.json.decode(ended.stdout, type=records.MinimalOutcome)
+    outcome: Outcome = msgspec.json.decode(ended.stdout, type=Outcome)
+    return outcome
 
 
 def stored_duplicates(store: Store, fingerprint: str) -> dict[str, list[str]]:

@@ -180,35 +180,30 @@ class RunSearch:
         own = [c for c in ordered(self._cases) if c.request.target.environment == environment]
         waiting: dict[Key, Tried] = {}
 
-        def sample(finder: Finder, case: Result) -> None:
-            tried = self._with_known(finder, case)
-            if not self._stored(case, tried):
-                self._search(finder, case, *tried)
-
-        def other(finder: Finder, case: Result) -> None:
-            tried = self._with_known(finder, case)
-            if self._stored(case, tried):
-                return
-            if self._is_hopeful(case):
-                waiting[key_of(case)] = tried
-                return
+        def work(finder: Finder, case: Result) -> None:
+            tried = waiting.get(key_of(case)) or self._with_known(finder, case)
             after, fix = tried
-            if fix.verification is not None or fix.rejections:
+            if fix.status is FixStatus.VERIFIED:
                 self._store(case, fix, FixOrigin.KNOWN, after)
-                return
-            others = {c.request.model.name: 0 for p in places_of(case) for c in self._samples[p]}
-            named = ", ".join(list(others)[:SAMPLES])
-            detail = f"its graph breaks were searched in vain on {named}"
-            fix = msgspec.structs.replace(fix, detail=detail)
-            self._store(case, fix, FixOrigin.PLACES, after)
+            elif key_of(case) in sampled or key_of(case) in waiting:
+                self._search(finder, case, *tried)
+            elif self._is_hopeful(case):
+                waiting[key_of(case)] = tried
+            elif fix.verification is not None or fix.rejections:
+                self._store(case, fix, FixOrigin.KNOWN, after)
+            else:
+                others = {
+                    c.request.model.name: 0 for p in places_of(case) for c in self._samples[p]
+                }
+                detail = "its graph breaks were searched in vain on "
+                detail += ", ".join(list(others)[:SAMPLES])
+                self._store(
+                    case, msgspec.structs.replace(fix, detail=detail), FixOrigin.PLACES, after
+                )
 
-        self._each(finders, [case for case in own if key_of(case) in sampled], sample)
-        self._each(finders, [case for case in own if key_of(case) not in sampled], other)
-        self._each(
-            finders,
-            [case for case in own if key_of(case) in waiting],
-            lambda finder, case: self._search(finder, case, *waiting[key_of(case)]),
-        )
+        self._each(finders, [case for case in own if key_of(case) in sampled], work)
+        self._each(finders, [case for case in own if key_of(case) not in sampled], work)
+        self._each(finders, [case for case in own if key_of(case) in waiting], work)
 
     def _each(
         self,
@@ -216,19 +211,16 @@ class RunSearch:
         cases: Sequence[Result],
         function: Callable[[Finder, Result], None],
     ) -> None:
-        """Call a function with each case and a finder that is free."""
+        """Call a function with each case that is not done and a finder that is free."""
         free: queue.SimpleQueue[Finder] = queue.SimpleQueue()
         for finder in finders:
             free.put(finder)
 
         def work(case: Result) -> None:
             finder = free.get()
+            is_over = self._stop.is_set() or time.monotonic() >= self._ends
             try:
-                if (
-                    not self._stop.is_set()
-                    and time.monotonic() < self._ends
-                    and key_of(case) not in self.found
-                ):
+                if not is_over and key_of(case) not in self.found:
                     function(finder, case)
             finally:
                 free.put(finder)
@@ -305,13 +297,6 @@ class RunSearch:
             if place in removed or not all(s and s.fix.status in _IN_VAIN for s in searched):
                 return True
         return False
-
-    def _stored(self, case: Result, tried: Tried) -> bool:
-        """Store what known changes gave if it is verified; return whether it is."""
-        after, fix = tried
-        if fix.status is FixStatus.VERIFIED:
-            self._store(case, fix, FixOrigin.KNOWN, after)
-        return fix.status is FixStatus.VERIFIED
 
     def _store(self, case: Result, fix: Fix, origin: FixOrigin, after: tuple[str, ...]) -> None:
         if fix.status is FixStatus.NO_BREAK:  # it had one when the run was made
@@ -404,20 +389,17 @@ def summarised(stored: StoredRun, notes: Sequence[str]) -> dict[str, Any]:
     by_state: dict[FixStatus, list[Result]] = {state: [] for state in run_fixes.STATES}
     for case, state, _ in view.by_state():
         by_state[state].append(case)
-    removed = {place for run_fix in view.found for place in run_fix.fix.removed}
+    fixes = [run_fix.fix for run_fix in view.found]
     places = {place for case in view.cases for place in places_of(case)}
     return {
         "run": stored.run.id,
         "states": {state: len(cases) for state, cases in by_state.items()},
-        "downloads": {
-            state: downloads_of(case.request.model for case in cases)
-            for state, cases in by_state.items()
-        },
+        "downloads": {s: downloads_of(c.request.model for c in by_state[s]) for s in by_state},
         "places": len(places),
-        "removed": len(places & removed),
+        "removed": len(places & frozenset().union(*(fix.removed for fix in fixes))),
         "searches": sum(run_fix.origin is FixOrigin.SEARCH for run_fix in view.found),
-        "evaluations": sum(len(run_fix.fix.trials) for run_fix in view.found),
-        "seconds": round(sum(run_fix.fix.seconds for run_fix in view.found), 1),
+        "evaluations": sum(len(fix.trials) for fix in fixes),
+        "seconds": round(sum(fix.seconds for fix in fixes), 1),
         "total": verified_total(view.cases, view.model_fixes),
         "fixes": view.found,
         "notes": (*damaged, *notes),

@@ -270,17 +270,14 @@ FRESH_SECONDS = 120.0
 
 
 class MinimalOrder(Record, frozen=True, kw_only=True):
-    """Write minimal reproducers of a model's graph breaks.
+    """Write a minimal reproducer of a graph break of a model.
 
-    `request` is evaluated with real tensors at reduced depth. `breaks` are graph breaks that an
-    earlier evaluation of it found; without any, the model is captured first. `at` is `FILE:LINE`
-    (the end of the file's path suffices) or a code, and chooses among them; without it, the first
-    one is meant if the model is captured, and all of those given otherwise. `reducer` is the file
-    of the parent's package pysource_minimize, which created environments do not have.
+    `request` is evaluated with real tensors at reduced depth. `at` is `FILE:LINE` (the end of the
+    file's path suffices) or a code; without it, the first graph break is meant. `reducer` is the
+    file of the parent's package pysource_minimize, which created environments do not have.
     """
 
     request: Request
-    breaks: tuple[GraphBreak, ...] = ()
     at: str | None = None
     seconds: float = REDUCE_SECONDS
     reducer: str = ""
@@ -311,10 +308,3 @@ class MinimalReproducer(Record, frozen=True, kw_only=True):
     def succeeded(self) -> bool:
         """Whether the file shows the same code with the same reason in a fresh process."""
         return self.code == self.broken.code and self.same_reason
-
-
-class MinimalOutcome(Record, frozen=True, kw_only=True):
-    """The result of an order. `versions` are those of the worker's packages."""
-
-    reproducers: tuple[MinimalReproducer, ...]
-    versions: dict[str, str]

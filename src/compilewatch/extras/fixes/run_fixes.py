@@ -17,15 +17,7 @@ from compilewatch import extras
 from compilewatch.analysis.leverage import breaks_of
 from compilewatch.analysis.summary import downloads_of
 from compilewatch.contract.targets import CPU, target_label, target_label_value
-from compilewatch.extras.fixes.records import (
-    FIXES_VERSION,
-    LATE,
-    Fix,
-    FixKind,
-    FixStatus,
-    FixTrial,
-    RunFix,
-)
+from compilewatch.extras.fixes import records
 from compilewatch.files import safe_name
 from compilewatch.records import Link, ModelFix, Result, Status
 from compilewatch.report.wording import plural
@@ -38,7 +30,7 @@ if TYPE_CHECKING:
 
 FILE = "fixes.jsonl"
 
-STATES = tuple(status for status in FixStatus if status is not FixStatus.NO_BREAK)
+STATES = tuple(status for status in records.FixStatus if status is not records.FixStatus.NO_BREAK)
 """What is known of a case: it had a graph break when the run was made."""
 
 Key = tuple[str, str, str]
@@ -88,16 +80,16 @@ def search_digest() -> str:
     return total.hexdigest()[:12]
 
 
-def read(folder: Path) -> tuple[dict[Key, RunFix], tuple[str, ...]]:
+def read(folder: Path) -> tuple[dict[Key, records.RunFix], tuple[str, ...]]:
     """Return what the folder of a run has by key, and one line for each line that is damaged.
 
     Raises StoreError.
     """
-    records, damaged = read_records(folder / FILE, RunFix, FIXES_VERSION)
-    return {(r.key, r.model, r.target.environment): r for r in records}, damaged
+    stored, damaged = read_records(folder / FILE, records.RunFix, records.FIXES_VERSION)
+    return {(r.key, r.model, r.target.environment): r for r in stored}, damaged
 
 
-def append(folder: Path, run_fix: RunFix) -> RunFix:
+def append(folder: Path, run_fix: records.RunFix) -> records.RunFix:
     """Store a fix with its script; return it as stored. Raises StoreError."""
     name = ""
     if run_fix.fix.script:
@@ -111,7 +103,7 @@ def append(folder: Path, run_fix: RunFix) -> RunFix:
 
 
 def adopt_fixes(
-    source: Path, target: Path, is_wanted: Callable[[Key, RunFix], bool] = lambda *_: True
+    source: Path, target: Path, is_wanted: Callable[[Key, records.RunFix], bool] = lambda *_: True
 ) -> None:
     """Copy the fixes of one run into another that has none of the same keys, with their scripts."""
     here = read(target)[0]
@@ -128,7 +120,7 @@ def adopt_fixes(
         append_record(target / FILE, msgspec.structs.replace(run_fix, reused_from=reused))
 
 
-def is_final(run_fix: RunFix, limits: Limits) -> bool:
+def is_final(run_fix: records.RunFix, limits: Limits) -> bool:
     """Whether a case need not be searched again.
 
     What is verified stays so. Where nothing was, another version of the search may find it, a
@@ -137,7 +129,9 @@ def is_final(run_fix: RunFix, limits: Limits) -> bool:
     fix = run_fix.fix
     if fix.verification is not None:
         return True
-    if fix.status is FixStatus.NO_VERDICT or any(r.reason.startswith(LATE) for r in fix.rejections):
+    if fix.status is records.FixStatus.NO_VERDICT or any(
+        r.reason.startswith(records.LATE) for r in fix.rejections
+    ):
         return False
     larger = limits.evaluations > run_fix.max_evaluations or limits.seconds > run_fix.max_seconds
     return run_fix.search == search_digest() and not (fix.limit and larger)
@@ -151,7 +145,7 @@ class RunFixes:
     """What `fix --all-of` stored in a run. `cases` are all models and targets to search."""
 
     cases: tuple[Result, ...]
-    found: tuple[RunFix, ...]
+    found: tuple[records.RunFix, ...]
 
     @cached_property
     def model_fixes(self) -> Sequence[ModelFix]:
@@ -164,12 +158,12 @@ class RunFixes:
                 about = f"A script of plain PyTorch: {run_fix.fix.detail}."
                 yield Link(run_fix.script_file, "Open the verification of the fix", about)
 
-    def by_state(self) -> Iterator[tuple[Result, FixStatus, RunFix | None]]:
+    def by_state(self) -> Iterator[tuple[Result, records.FixStatus, records.RunFix | None]]:
         """Yield each case, its state, and what was found."""
         found = {(run_fix.model, run_fix.target): run_fix for run_fix in self.found}
         for case in self.cases:
             run_fix = found.get((case.request.model.name, case.request.target))
-            yield case, run_fix.fix.status if run_fix else FixStatus.NOT_SEARCHED, run_fix
+            yield case, run_fix.fix.status if run_fix else records.FixStatus.NOT_SEARCHED, run_fix
 
 
 def view_of_run(stored: StoredRun, _: StoredRun | None) -> tuple[RunFixes, Sequence[str]]:
@@ -186,11 +180,11 @@ def fixes_of_run(stored: StoredRun) -> tuple[Sequence[ModelFix], Sequence[str]]:
     return tuple(map(model_fix, by_key.values())), damaged
 
 
-def model_fix(run_fix: RunFix) -> ModelFix:
+def model_fix(run_fix: records.RunFix) -> ModelFix:
     """Return what the report shows of one stored fix."""
     fix = run_fix.fix
     detail = f"{fix.status.value.replace('_', ' ')}: {fix.detail}" if fix.detail else ""
-    if fix.status is FixStatus.CAPTURED:
+    if fix.status is records.FixStatus.CAPTURED:
         detail = f"captured, not verified: {fix.rejections[-1].reason}"
     steps = fix.verification.steps if fix.verification is not None else ()
     return ModelFix(
@@ -198,7 +192,7 @@ def model_fix(run_fix: RunFix) -> ModelFix:
         target=run_fix.target,
         detail=detail,
         verified=fix.verification is not None,
-        single_graph=fix.status is FixStatus.VERIFIED,
+        single_graph=fix.status is records.FixStatus.VERIFIED,
         changes=tuple(change.name for change in fix.changes),
         removed=fix.removed,
         code=fix.code,
@@ -208,7 +202,7 @@ def model_fix(run_fix: RunFix) -> ModelFix:
     )
 
 
-def tried_hints(fix: Fix) -> dict[str, str]:
+def tried_hints(fix: records.Fix) -> dict[str, str]:
     """Return what became of the model under each hint that was tried and is no part of the fix."""
     outcomes: dict[str, str] = {}
     for hint in sorted({hint for graph_break in fix.breaks for hint in graph_break.hints}):
@@ -224,7 +218,7 @@ def _names(change: str, hint: str) -> bool:
     return word is not None and ("_" in word[0] or "." in word[0]) and word[0] in hint
 
 
-def _outcome(trial: FixTrial, fix: Fix) -> str:
+def _outcome(trial: records.FixTrial, fix: records.Fix) -> str:
     also = f", with {' and '.join(trial.changes)}" if len(trial.changes) > 1 else ""
     if trial.error:
         return f"compiler error {trial.error}{also}"
@@ -264,7 +258,7 @@ DEFINITIONS: tuple[Definition, ...] = (
 LABELS: dict[str, str] = {
     "fix_state": ", ".join(f"`{state.value}`" for state in STATES)
     + ": the states of a `RunFix` ([records](records.md))",
-    "change_kind": ", ".join(f"`{kind.value}`" for kind in FixKind),
+    "change_kind": ", ".join(f"`{kind.value}`" for kind in records.FixKind),
 }
 
 
@@ -272,15 +266,15 @@ def samples(part: RunFixes) -> Iterator[tuple[str, tuple[str, ...], float]]:
     """Yield metric, label values and value of a run that was searched; zeros too, so that a state
     falls to zero.
     """
-    states: defaultdict[tuple[str, str], defaultdict[FixStatus, list[Result]]] = defaultdict(
-        lambda: defaultdict(list)
+    states: defaultdict[tuple[str, str], defaultdict[records.FixStatus, list[Result]]] = (
+        defaultdict(lambda: defaultdict(list))
     )
     kinds: Counter[tuple[str, str, str]] = Counter()
     for case, state, run_fix in part.by_state():
         target = case.request.target
         where = (target_label_value(target), target.mode_label)
         states[where][state].append(case)
-        if run_fix is not None and state is FixStatus.VERIFIED:
+        if run_fix is not None and state is records.FixStatus.VERIFIED:
             kinds.update((kind, *where) for kind in {c.kind.value for c in run_fix.fix.changes})
     for where, by_state in states.items():
         for state in STATES:
@@ -289,6 +283,6 @@ def samples(part: RunFixes) -> Iterator[tuple[str, tuple[str, ...], float]]:
             downloads = downloads_of(case.request.model for case in cases)
             if downloads is not None:
                 yield "compilewatch_fixes_downloads", (state.value, *where), downloads
-        for kind in FixKind:
+        for kind in records.FixKind:
             labels = (kind.value, *where)
             yield "compilewatch_fix_changes_models", labels, kinds[labels]

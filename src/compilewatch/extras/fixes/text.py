@@ -44,13 +44,9 @@ def panel_text(fix: Fix) -> str:
 
 def fix_panel(fix: Fix, *, verbose: bool = False) -> RenderableType:
     """Return all that a user needs to judge and to use a fix."""
+    detail = f"  {fix.detail}" if fix.detail else ""
     parts: list[RenderableType] = [
-        Text.assemble(
-            (fix.model, "bold"),
-            "  ",
-            _WORDS[fix.status],
-            f"  {fix.detail}" if fix.detail else "",
-        )
+        Text.assemble((fix.model, "bold"), "  ", _WORDS[fix.status], detail)
     ]
     if fix.breaks:
         parts += ["", Text("Graph breaks", "bold"), Indented(_table(_breaks(fix)))]
@@ -100,6 +96,7 @@ def _table(rows: Iterable[Sequence[str | Text]]) -> Table:
 
 def _breaks(fix: Fix) -> Iterator[tuple[str | Text, ...]]:
     left = {graph_break.fingerprint for graph_break in fix.left}
+    before = {graph_break.fingerprint for graph_break in fix.breaks}
     for graph_break in fix.breaks:
         gone = graph_break.fingerprint not in left
         yield (
@@ -108,9 +105,8 @@ def _breaks(fix: Fix) -> Iterator[tuple[str | Text, ...]]:
             f"{graph_break.file}:{graph_break.line}",
             graph_break.gb_type or graph_break.reason.splitlines()[0],
         )
-    new = left - {graph_break.fingerprint for graph_break in fix.breaks}
     for graph_break in fix.left:
-        if graph_break.fingerprint in new:
+        if graph_break.fingerprint not in before:
             place = f"{graph_break.file}:{graph_break.line}"
             yield Text("appears", "yellow"), graph_break.code, place, ""
 

@@ -149,21 +149,15 @@ def _entry(known: KnownBreak) -> dict[str, Any]:
 class Renewal:
     """What a session means for a baseline.
 
-    `kept` are its entries that stay, `added` are new and moved breaks. `resolved` are those that no
-    check met, although theirs came to its end, or did not run and their statement was removed. Of
-    these, `waiting` stay in the file until their check runs: the statement may have moved, and
-    people have written why it is accepted.
+    `known` is the renewed baseline, `kept` are the entries that its checks may still meet.
+    `resolved` are those that no check met, although theirs came to its end, or did not run and
+    their statement was removed. Of these, what people have written a reason or a link for stays in
+    the file until its check runs: the statement may have moved.
     """
 
+    known: tuple[KnownBreak, ...]
     kept: tuple[KnownBreak, ...]
     resolved: tuple[KnownBreak, ...]
-    added: tuple[KnownBreak, ...]
-    waiting: tuple[KnownBreak, ...] = ()
-
-    @property
-    def known(self) -> tuple[KnownBreak, ...]:
-        """The renewed baseline."""
-        return tuple(sorted((*self.kept, *self.added, *self.waiting)))
 
 
 def renewal(
@@ -201,9 +195,6 @@ def renewal(
             over = known.check in ended or (known.check not in met and removed(known))
             (resolved if over else kept).append(known)
     added = [latest[identity] for identity, count in places.items() for _ in range(count)]
-    return Renewal(
-        kept=tuple(kept),
-        resolved=tuple(resolved),
-        added=tuple(sorted(added)),
-        waiting=tuple(k for k in resolved if k.check not in met and (k.why or k.link)),
-    )
+    waiting = [k for k in resolved if k.check not in met and (k.why or k.link)]
+    renewed = tuple(sorted((*kept, *added, *waiting)))
+    return Renewal(known=renewed, kept=tuple(kept), resolved=tuple(resolved))

@@ -17,6 +17,8 @@ import pytest
 from compilewatch.api.check import CheckResult, check
 from compilewatch.api.publish import stored_fix_for
 from compilewatch.config import load_settings
+from compilewatch.contract import processes
+from compilewatch.environments import last_line
 from compilewatch.errors import CompilewatchError, UsageError, did_you_mean
 from compilewatch.extras.gate import judgement
 from compilewatch.extras.gate.baseline import KnownBreak, load
@@ -30,8 +32,6 @@ from compilewatch.store import Store
 
 SEARCH_SHARE = 0.6
 """Of the time for a fix; the rest is for the verification of what the search has found."""
-
-END_SECONDS = 10.0
 
 KEYWORDS = (*RULES, "kwargs", "calls", "mode", "backend", "dynamic")
 """Those of a call; all others are the model's."""
@@ -273,23 +273,14 @@ def _search(words: Sequence[str], root: Path, seconds: float) -> dict[str, Any] 
     """Return the record that `compilewatch fix` prints, or why there is none."""
     command = [sys.executable, "-m", "compilewatch", *words, "--json"]
     command += ["--max-seconds", str(max(1.0, seconds * SEARCH_SHARE))]
-    with subprocess.Popen(
-        command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            out, errors = process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            process.terminate()  # it ends its workers then
-            try:
-                process.communicate(timeout=END_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-            return f"none is verified within {seconds:g} s"
     try:
-        return dict(json.loads(out))
+        ended = processes.run(command, seconds=seconds, cwd=root)
+        return dict(json.loads(ended.stdout))
+    except subprocess.TimeoutExpired:
+        return f"none is verified within {seconds:g} s"
     except ValueError:
-        lines = errors.strip().splitlines()
-        return lines[-1] if lines else f"the search ended with status {process.returncode}"
+        failure = f"the search ended with status {ended.returncode}"
+        return last_line(ended.stderr) if ended.stderr.strip() else failure
 
 
 def stored_fix(result: Result) -> Iterator[str]:

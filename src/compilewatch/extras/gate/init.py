@@ -218,15 +218,14 @@ def _class(path: Path, name: str, hops: int = 5) -> tuple[Path, ast.ClassDef] | 
 
 
 def _imported(path: Path, node: ast.ImportFrom) -> Path | None:
+    """The file of this repository that a module imports names from."""
     parts = (node.module or "").split(".") if node.module else []
-    above = [path.parents[node.level - 1]] if node.level else list(path.parents)
-    for folder in above:
+    above = [path.parents[node.level - 1]] if node.level else path.parents
+    for folder in above if parts else ():
         target = folder.joinpath(*parts)
         for file in (target.with_suffix(".py"), target / "__init__.py"):
-            if parts and file.is_file():
+            if file.is_file():
                 return file
-        if parts and not node.level and folder.name == parts[0]:
-            above = []
     return None
 
 
@@ -405,11 +404,9 @@ def _listed(models: Sequence[str]) -> str:
 
 def _branch(root: Path) -> str:
     """The branch that is checked out where there is a clone, otherwise `main`."""
-    try:
-        head = (root / ".git" / "HEAD").read_text(encoding="utf-8").strip()
-    except OSError:
-        return "main"
-    return head.removeprefix("ref: refs/heads/") if head.startswith("ref: refs/heads/") else "main"
+    head = root / ".git" / "HEAD"
+    text = head.read_text(encoding="utf-8").strip() if head.is_file() else ""
+    return text.removeprefix("ref: refs/heads/") if text.startswith("ref: refs/heads/") else "main"
 
 
 @click.command("init")

@@ -37,24 +37,17 @@ _PROGRAM = (
     "from compilewatch.extras.gate.isolation import main; main(sys.argv[1])"
 )
 
+_OFF = ("collectonly", "compilewatch_isolate", "failedfirst", "lf", "newfirst")
+_UNSET = ("compilewatch_code_quality", "compilewatch_sarif", "compilewatch_summary", "xmlpath")
+
 _NOT_IN_CHILD: dict[str, Any] = {
-    "collectonly": False,
-    "compilewatch_code_quality": None,
-    "compilewatch_isolate": False,
-    "compilewatch_sarif": None,
-    "compilewatch_summary": None,
+    **dict.fromkeys((*_OFF, "stepwise", "usepdb"), False),
+    **dict.fromkeys((*_UNSET, "numprocesses")),
     "cov_source": [],
     "dist": "no",
-    "failedfirst": False,
-    "lf": False,
     "maxfail": 0,
-    "newfirst": False,
     "no_cov": True,
-    "numprocesses": None,
-    "stepwise": False,
     "tx": [],
-    "usepdb": False,
-    "xmlpath": None,
 }
 """Options of pytest and its plug-ins that are about the complete session."""
 
@@ -119,11 +112,10 @@ def _run(folder: Path, item: pytest.Item) -> str:
     gib = item.config.getoption("--compilewatch-memory")
     installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     memory = int(gib * 2**30 if gib else 0.75 * installed)
-    command = [sys.executable, "-X", "faulthandler", "-c", _PROGRAM, str(folder / ORDER)]
-    ended: subprocess.CompletedProcess[bytes] | subprocess.TimeoutExpired
+    ended: Any
     try:
         ended = processes.run(
-            command,
+            [sys.executable, "-X", "faulthandler", "-c", _PROGRAM, str(folder / ORDER)],
             seconds=timeout,
             memory_bytes=memory,
             warning=signal.SIGUSR1,  # upon which it writes Python's stacks
@@ -132,10 +124,11 @@ def _run(folder: Path, item: pytest.Item) -> str:
     except subprocess.TimeoutExpired as error:
         ended = error
     (folder / OUTPUT).write_bytes((ended.stdout or b"") + (ended.stderr or b""))
-    if isinstance(ended, processes.MemoryExpiredError):
-        return f"memory: the test needed more than {memory / 2**30:.3g} GiB"
-    if isinstance(ended, subprocess.TimeoutExpired):
-        return f"timeout: the test took longer than {timeout:g} seconds"
+    match ended:
+        case processes.MemoryExpiredError():
+            return f"memory: the test needed more than {memory / 2**30:.3g} GiB"
+        case subprocess.TimeoutExpired():
+            return f"timeout: the test took longer than {timeout:g} seconds"
     if ended.returncode < 0:
         name = signal.Signals(-ended.returncode).name
         return f"crashed: the process of the test was ended by {name}"

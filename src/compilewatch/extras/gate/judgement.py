@@ -1,5 +1,6 @@
 """What a check means for a repository: which breaks are its own, which are new, what else fails."""
 
+import ast
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -203,10 +204,10 @@ def judge(
     """
     own = own_code.OwnCode(root=rules.root, packages=rules.own)
     second = checked.second_call.breaks if checked.second_call is not None else ()
-    places: dict[tuple[str, int, str], tuple[JudgedBreak, own_code.Statement]] = {}
+    places: dict[tuple[str, int, str], Place] = {}
     for graph_break in (*checked.breaks, *second):
-        judged, statement = _in_repository(graph_break, checked.files, own)
-        places.setdefault(judged.place, (judged, statement))
+        judged, node = _in_repository(graph_break, checked.files, own)
+        places.setdefault(judged.place, (judged, node))
     breaks = tuple(_against(baseline, list(places.values()), rules.removed))
     problems = [*_problems(checked, breaks, rules)]
     if code is not None and rules.third_party == "report" and not problems:
@@ -224,52 +225,50 @@ def judge(
     )
 
 
+Place = tuple[JudgedBreak, ast.AST | None]
+"""A break, and the node of the function that it is in."""
+
+
 def _against(
     baseline: Sequence[KnownBreak],
-    places: Sequence[tuple[JudgedBreak, own_code.Statement]],
+    places: Sequence[Place],
     removed: Callable[[KnownBreak], bool],
 ) -> Iterator[JudgedBreak]:
     """Yield breaks with their states: each entry of the baseline is one of them at most."""
 
-    def same(entry: KnownBreak, judged: JudgedBreak, _: own_code.Statement) -> bool:
+    def same(entry: KnownBreak, judged: JudgedBreak, _: ast.AST | None) -> bool:
         return entry.identity == judged.entry.identity
 
-    def in_function(entry: KnownBreak, judged: JudgedBreak, statement: own_code.Statement) -> bool:
-        return _function(entry) == _function(judged) and own_code.same_statement(
-            entry.text, statement
-        )
+    def in_function(entry: KnownBreak, judged: JudgedBreak, node: ast.AST | None) -> bool:
+        alike = own_code.same_statement(entry.text, judged.text, node)
+        return _function(entry) == _function(judged) and alike
 
-    def moved(entry: KnownBreak, judged: JudgedBreak, _: own_code.Statement) -> bool:
+    def moved(entry: KnownBreak, judged: JudgedBreak, _: ast.AST | None) -> bool:
         elsewhere = _function(entry) != _function(judged) and entry.code == judged.code
         return elsewhere and own_code.same_shape(entry.text, judged.text) and removed(entry)
 
     left = list(baseline)
-    entries: dict[int, tuple[State, KnownBreak]] = {}
-    tests: tuple[
-        tuple[State, Callable[[KnownBreak, JudgedBreak, own_code.Statement], bool]], ...
-    ] = (
-        ("known", same),
-        ("known", in_function),
-        ("moved", moved),
-    )
-    for state, test in tests:
-        for number, (judged, statement) in enumerate(places):
-            entry = next((e for e in left if judged.own and test(e, judged, statement)), None)
+    entries: dict[int, KnownBreak] = {}
+    moves: set[int] = set()
+    for test in (same, in_function, moved):
+        for number, place in enumerate(places):
+            entry = next((e for e in left if place[0].own and test(e, *place)), None)
             if number not in entries and entry is not None:
                 left.remove(entry)
-                entries[number] = (state, entry)
+                entries[number] = entry
+                moves |= {number} if test is moved else set()
     for number, (judged, _) in enumerate(places):
-        if number in entries:
-            state, entry = entries[number]
-            note = (
-                f"moved from {entry.function} in {entry.file}" if state == "moved" else judged.note
-            )
-            yield msgspec.structs.replace(judged, state=state, known=entry, note=note)
+        fields: dict[str, Any] = {}
+        if number in moves:
+            entry = entries[number]
+            note = f"moved from {entry.function} in {entry.file}"
+            fields = {"state": "moved", "known": entry, "note": note}
+        elif number in entries:
+            fields = {"state": "known", "known": entries[number]}
         elif judged.own:
             note = _of_function(judged, baseline, left, [other for other, _ in places])
-            yield msgspec.structs.replace(judged, note=judged.note or note)
-        else:
-            yield judged
+            fields = {"note": judged.note or note}
+        yield msgspec.structs.replace(judged, **fields)
 
 
 def _function(place: KnownBreak | JudgedBreak) -> tuple[str, str, str]:
@@ -295,36 +294,33 @@ def _of_function(
 
 def _in_repository(
     graph_break: records.GraphBreak, files: Mapping[str, str], own: own_code.OwnCode
-) -> tuple[JudgedBreak, own_code.Statement]:
-    """Return a break as the repository sees it, and the statement that breaks.
+) -> Place:
+    """Return a break as the repository sees it, and the node of its function.
 
     Its place is the innermost frame that is neither Python's nor Dynamo's own, as everywhere else:
     a `copy.deepcopy` in own code is a break of own code.
     """
     values = msgspec.structs.asdict(graph_break)
     line = own.line(graph_break.file, graph_break.line, files)
-    ran = line.ran if line is not None else files.get(graph_break.file, "")
     text = records.source_line(graph_break).strip()
-    statement = own_code.statement_at(ran, graph_break.line, graph_break.function, text)
+    ran = files.get(graph_break.file, "")
+    function, statement, first, node = own_code.statement_at(
+        ran, graph_break.line, graph_break.function, text
+    )
     if line is None:
-        first = statement.line
-        return JudgedBreak(**values, state="elsewhere", text=text, statement_line=first), statement
+        return JudgedBreak(**values, state="elsewhere", text=text, statement_line=first), node
     shift = line.line - graph_break.line
     values |= {
         "file": line.file,
         "line": line.line,
-        "function": statement.function,
+        "function": function,
         "source_start": graph_break.source_start + shift,
         "user_stack": tuple(_own_frames(graph_break, files, own))[-_FRAMES:],
+        "text": statement,
+        "statement_line": first + shift,
     }
-    judged = JudgedBreak(
-        **values,
-        state="new",
-        text=statement.text,
-        statement_line=statement.line + shift,
-        note="the file that ran is an older one: install the project again" if line.stale else "",
-    )
-    return judged, statement
+    note = "the file that ran is an older one: install the project again" if line.stale else ""
+    return JudgedBreak(**values, state="new", note=note), node
 
 
 def _own_frames(

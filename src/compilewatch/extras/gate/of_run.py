@@ -109,17 +109,15 @@ def judge_run(writer: RunWriter) -> None:
     Nothing is written without `[tool.compilewatch]` in the repository around the current folder. A
     setting or a baseline that cannot be read is a problem of the result, not of the sweep.
     """
-    root = judgement.project_root(Path.cwd())
     if writer.run.shard is not None:
         return  # only the merged run has all models
+    root = judgement.project_root(Path.cwd())
     try:
-        settings = judgement.project_settings(root)
-    except CompilewatchError as error:
-        result = GateResult(baseline="", models=0, problems=(str(error),))
-    else:
-        if not settings:
+        if not (settings := judgement.project_settings(root)):
             return
         result = gate_result(StoredRun(writer.path).results(), root, settings)
+    except CompilewatchError as error:
+        result = GateResult(baseline="", models=0, problems=(str(error),))
     RunFolder(writer.path).write(FILE, msgspec.json.encode(result) + b"\n")
     author = EventFactory(writer.run)
     writer.events(

@@ -37,18 +37,16 @@ _FIELD = re.compile(r"\{([^{}]*)\}")
 _TEXT_CHARACTERS = 200
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class OwnLine:
     """A line of own code.
 
     `file` is relative to the root of the repository, or to the folder of packages if the repository
-    has no such file. `ran` is the path of the file that ran; its text may be another one, and then
-    `stale` is true.
+    has no such file. `stale` says that the file that ran has another text.
     """
 
     file: str
     line: int
-    ran: str
     stale: bool = False
 
 
@@ -70,23 +68,17 @@ class OwnCode:
         """
         named = file.partition("/")[0].removesuffix(".py") in self.packages
         if file not in files:
-            return OwnLine(file=file, line=line, ran="") if named else None
+            return OwnLine(file, line) if named else None
         path = Path(os.path.realpath(files[file]))
         top = clone_of(self.root)
         if path.is_relative_to(top) and not set(path.relative_to(top).parts) & set(INSTALLED):
-            return OwnLine(file=self._relative(path), line=line, ran=str(path))
+            return OwnLine(self._relative(path), line)
         distributed = str(path) in _distributed(self.root.resolve(), top)
         counterpart = _counterpart(file, path, top, distributed=distributed)
         if counterpart is None:
-            own = named or distributed
-            return OwnLine(file=file, line=line, ran=str(path)) if own else None
-        mapped = _mapped_line(_lines(path), _lines(counterpart), line)
-        return OwnLine(
-            file=self._relative(counterpart),
-            line=mapped or line,
-            ran=str(path),
-            stale=_lines(path) != _lines(counterpart),
-        )
+            return OwnLine(file, line) if named or distributed else None
+        ran, own = _lines(path), _lines(counterpart)
+        return OwnLine(self._relative(counterpart), _mapped_line(ran, own, line), ran != own)
 
     def _relative(self, path: Path) -> str:
         return Path(os.path.relpath(path, self.root.resolve())).as_posix()
@@ -179,16 +171,13 @@ def _lines(path: Path) -> list[str]:
     return []
 
 
-def _mapped_line(installed: list[str], own: list[str], line: int) -> int | None:
-    """The number that a line of an installed file has in the repository's file, if it is there."""
-    if installed == own:
-        return line
-    for start, other, size in difflib.SequenceMatcher(
-        None, installed, own, False
-    ).get_matching_blocks():
+def _mapped_line(installed: list[str], own: list[str], line: int) -> int:
+    """The number that a line of an installed file has in the repository's, its own if it is new."""
+    matcher = difflib.SequenceMatcher(None, installed, own, False)
+    for start, other, size in matcher.get_matching_blocks() if installed != own else ():
         if start < line <= start + size:
             return line - start + other
-    return None
+    return line
 
 
 def source_folders(root: Path, further: Iterable[str] = ()) -> tuple[Path, ...]:
@@ -210,41 +199,25 @@ def located(files: Iterable[str], folders: Sequence[Path]) -> dict[str, str]:
     return places
 
 
-@dataclass(frozen=True, kw_only=True)
-class Statement:
-    """What stands at a line: a statement, without the block below it, and the function around it.
+def statement_at(
+    path: str, line: int, function: str, text: str = ""
+) -> tuple[str, str, int, ast.AST | None]:
+    """Return what stands at a line of a file: a statement without the block below it.
 
-    `function` is qualified (`Model.forward`), `text` is formatted as `ast.unparse` does, `line` is
-    the first line of the statement. `node` is the function.
+    That is the qualified name of its function (`Model.forward`), its text as `ast.unparse` formats
+    it, its first line, and the node of the function; `function` and `text` where it cannot be read.
     """
-
-    function: str
-    text: str
-    line: int
-    node: ast.AST | None = None
-
-
-def statement_at(path: str, line: int, function: str, text: str = "") -> Statement:
-    """Return what stands at a line of a file; `function` and `text` where it cannot be read."""
     tree = _tree(path)
-    around = [
-        node
-        for node in _spanning(tree, line)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
-    statements = [node for node in _spanning(tree, line) if isinstance(node, ast.stmt)]
+    nodes = list(_spanning(tree, line))
+    around = [n for n in nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    statements = [node for node in nodes if isinstance(node, ast.stmt)]
     name = _qualified(tree).get(around[-1], function) if tree and around else function
     if not statements:
-        return Statement(function=name, text=text[:_TEXT_CHARACTERS], line=line)
+        return name, text[:_TEXT_CHARACTERS], line, None
     innermost = statements[-1]
     blocks = [s for s in statements if isinstance(s, ast.If | ast.For | ast.While | ast.With)]
     innermost = next((block for block in blocks if block.lineno == innermost.lineno), innermost)
-    return Statement(
-        function=name,
-        text=_header(innermost),
-        line=innermost.lineno,
-        node=around[-1] if around else tree,
-    )
+    return name, _header(innermost), innermost.lineno, around[-1] if around else tree
 
 
 def statements_of(path: Path, function: str) -> list[str] | None:
@@ -305,20 +278,19 @@ def same_shape(text: str, other: str) -> bool:
     return Counter(fixed) == Counter(other_fixed) and len({*names}) == len({*other_names})
 
 
-def same_statement(known: str, statement: Statement) -> bool:
+def same_statement(known: str, text: str, function: ast.AST | None) -> bool:
     """Whether a statement is one that was known by another text in the same function.
 
     Names may be others if the function no longer has the known ones. Beyond names, both have the
     same words, or those of a variable that was extracted or inlined, of a constant that was named,
     or of an `if` that became a conditional expression.
     """
-    if statement.node is None:
+    if function is None:
         return False
-    text = statement.text
-    defined = _definitions(statement.node)
+    defined = _definitions(function)
     fixed, names = map(set, _words(known))
     new_fixed, new_names = map(set, _words(text))
-    removed = names - set(_identifiers(statement.node))
+    removed = names - set(_identifiers(function))
     introduced = (new_names - names) & defined.keys()
     kept = names - removed <= new_names
     if (known[:3] == "if " and " if " in text) or (text[:3] == "if " and " if " in known):

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -144,9 +144,7 @@ class GateSession:
                 places.setdefault(graph_break.known, set()).add(graph_break.entry)
         return tuple(
             f"{len(several)} places cannot all have moved from {known}: "
-            + ", ".join(
-                f"{graph_break.function} in {graph_break.file}" for graph_break in sorted(several)
-            )
+            + ", ".join(f"{entry.function} in {entry.file}" for entry in sorted(several))
             for known, several in places.items()
             if len(several) > list(self.before).count(known)
         )
@@ -321,30 +319,26 @@ def write_outputs(
     code_quality: str | None = None,
 ) -> Iterator[str]:
     """Write the files with these paths; yield a line for each one that could not be written."""
-    contents: dict[Callable[[GateSession], bytes], str | None] = {
-        _sarif: sarif,
-        lambda session: markdown(session).encode(): summary,
-        _code_quality: code_quality,
-    }
-    for content, name in contents.items():
+    page = markdown(session).encode()
+    problems = [f"{check.name}: {line}" for check in session.checks for line in check.problems]
+    for name, content in (
+        (sarif, encoded(_results(session), problems) if sarif else b""),
+        (summary, page),
+        (code_quality, _code_quality(session)),
+    ):
         if name is None:
             continue
         try:
             Path(name).parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(Path(name), content(session))
+            write_atomically(Path(name), content)
         except (OSError, StoreError) as error:
             yield f"{name} cannot be written: {getattr(error, 'strerror', '') or error}"
     if path := os.environ.get("GITHUB_STEP_SUMMARY"):
         try:
-            with Path(path).open("a", encoding="utf-8") as stream:
-                stream.write(markdown(session))
+            with Path(path).open("ab") as stream:
+                stream.write(page)
         except OSError as error:
             yield f"GITHUB_STEP_SUMMARY cannot be written: {error.strerror or error}"
-
-
-def _sarif(session: GateSession) -> bytes:
-    problems = [f"{check.name}: {line}" for check in session.checks for line in check.problems]
-    return encoded(_results(session), problems)
 
 
 def _results(session: GateSession) -> Iterator[SarifResult]:

@@ -66,10 +66,8 @@ def request(folder: Path) -> Request:
 @pytest.mark.matrix
 def test_the_file_shows_the_code_alone(tmp_path: Path) -> None:
     """Takes seconds: a worker, a capture, some forty candidates and two fresh processes."""
-    outcome = order(
-        Environments(), MinimalOrder(request=request(tmp_path), at="GB0036", seconds=10)
-    )
-    (made,) = outcome.reproducers
+    complete = MinimalOrder(request=request(tmp_path), at="GB0036", seconds=10)
+    made, _ = order(Environments(), complete)
     assert made.succeeded, made.failure
     assert made.lines <= 10
     assert "pooling" not in "\n".join(made.source.splitlines()[4:])

@@ -13,7 +13,7 @@ from compilewatch.environments import Environments
 from compilewatch.errors import InputsError
 from compilewatch.extras.fixes import minimal_reproducer
 from compilewatch.extras.fixes.minimal_reproducer import draft, stored_duplicates
-from compilewatch.extras.fixes.records import MinimalOutcome, MinimalReproducer
+from compilewatch.extras.fixes.records import MinimalReproducer
 from compilewatch.records import Plan, StackFrame, Status
 from compilewatch.store import Store
 from tests import factories
@@ -42,8 +42,8 @@ def written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     def write(answer: MinimalReproducer | str, *, issue: bool = False) -> tuple[str, str]:
         ended = subprocess.CompletedProcess([], 1, b"", str(answer).encode())
         if not isinstance(answer, str):
-            outcome = MinimalOutcome(reproducers=(answer,), versions={"torch": "2.15.0"})
-            ended = subprocess.CompletedProcess([], 0, msgspec.json.encode(outcome), b"")
+            outcome = msgspec.json.encode((answer, {"torch": "2.15.0"}))
+            ended = subprocess.CompletedProcess([], 0, outcome, b"")
         monkeypatch.setattr(minimal_reproducer, "oneshot", lambda *_: ended)
         return minimal_reproducer.write(
             Environments(tmp_path), factories.request(), at=None, issue=issue, outputs=tmp_path
@@ -52,14 +52,11 @@ def written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return write
 
 
-def test_the_file_comes_with_a_note(written: Any) -> None:
+def test_the_file_comes_with_a_note_and_a_failure_is_one_line(written: Any) -> None:
     text, note = written(MADE)
     assert text == FILE
     assert "GB0170" in note
     assert "2 lines, made from the statement of forward" in note
-
-
-def test_a_failure_is_one_line(written: Any) -> None:
     failed = MinimalReproducer(broken=BREAK, failure="the line is not reached")
     with pytest.raises(InputsError, match=r"^no minimal reproducer of GB0170 at .*not reached$"):
         written(failed)

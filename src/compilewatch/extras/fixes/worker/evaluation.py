@@ -28,16 +28,16 @@ def evaluate(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
     names: dict[str, Any] = {}
     exec("\n".join([*imports(changes), context_manager(changes, "The changes.")]), names)
     options: dict[str, Any] = {}
+    inputs = subject.inputs
     with ExitStack() as stack:
         with subject.tensors():
-            own_inputs = subject.inputs
-            changed = names[NAME](subject.module, own_inputs.args, own_inputs.kwargs, options)
+            changed = names[NAME](subject.module, inputs.args, inputs.kwargs, options)
             args, kwargs = stack.enter_context(changed)
         target = subject.request.target
         if "dynamic" in options:
             target = msgspec.structs.replace(target, dynamic=bool(options["dynamic"]))
         request = msgspec.structs.replace(subject.request, target=target)
-        inputs = replace(own_inputs, args=args, kwargs=kwargs)
+        inputs = replace(inputs, args=args, kwargs=kwargs)
         return DynamoTarget().breaks(replace(subject, inputs=inputs, request=request))
 
 

@@ -62,37 +62,21 @@ GIVEN_UP = ("for _ in range(1):", "    torch._dynamo.graph_break()")
 """Lines after which Dynamo gives up a function: it cannot resume in a loop."""
 
 
-class Choice(Record, frozen=True, kw_only=True):
-    """The chosen candidate, or why there is none, and how many were run.
-
-    `form` says what the file was made from, and `likeness` how much it is like the graph break.
-    """
-
-    form: str = ""
-    source: str = ""
-    likeness: int = 0
-    failure: str = ""
-    checks: int = 0
-
-
-def minimal(content: bytes) -> records.MinimalOutcome:
-    """Do what `content` says, a `MinimalOrder` as JSON."""
+def minimal(content: bytes) -> tuple[records.MinimalReproducer, dict[str, str]]:
+    """Do what `content` says, a `MinimalOrder` as JSON; the versions are those of packages."""
     torch.set_num_threads(1)  # a fork of a process with a pool of threads would wait for them
     order = msgspec.json.decode(content, type=records.MinimalOrder)
     load_reducer(order.reducer)
     request = msgspec.structs.replace(order.request, tier=Tier.REAL, depth=Depth.REDUCED)
     with contextlib.closing(CheckServer()) as server:
         call = model_call(request)
-        breaks = order.breaks or captured_breaks(request)
-        reproducers = tuple(
-            _reproducer(graph_break, request, call, server, order.seconds)
-            for graph_break in chosen_breaks(breaks, order)
-        )
+        graph_break = chosen_break(captured_breaks(request), order.at)
+        reproducer = _reproducer(graph_break, request, call, server, order.seconds)
     versions = {"torch": str(torch.__version__), "python": platform.python_version()}
     versions |= {"torch_git": str(torch.version.git_version), "platform": platform.platform()}
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         versions["transformers"] = importlib.metadata.version("transformers")
-    return records.MinimalOutcome(reproducers=reproducers, versions=versions)
+    return reproducer, versions
 
 
 def load_reducer(file: str) -> None:
@@ -108,19 +92,16 @@ def load_reducer(file: str) -> None:
     spec.loader.exec_module(sys.modules[name])
 
 
-def chosen_breaks(
-    breaks: tuple[GraphBreak, ...], order: records.MinimalOrder
-) -> tuple[GraphBreak, ...]:
-    """The graph breaks that are meant. Raises InputsError, which names those that there are."""
+def chosen_break(breaks: tuple[GraphBreak, ...], at: str | None) -> GraphBreak:
+    """The graph break that is meant. Raises InputsError, which names those that there are."""
     if not breaks:
         raise InputsError("no graph break occurs, so there is nothing to reproduce")
-    if order.at is None:
-        return breaks if order.breaks else breaks[:1]
     for broken in breaks:
-        if broken.code == order.at or f"/{broken.file}:{broken.line}".endswith(f"/{order.at}"):
-            return (broken,)
+        place = f"/{broken.file}:{broken.line}"
+        if at is None or broken.code == at or place.endswith(f"/{at}"):
+            return broken
     places = ", ".join(f"{broken.file}:{broken.line} ({broken.code})" for broken in breaks)
-    raise InputsError(f"no graph break at {order.at}; there are: {places}")
+    raise InputsError(f"no graph break at {at}; there are: {places}")
 
 
 def model_call(request: Request) -> Callable[[], object]:
@@ -168,76 +149,70 @@ def _reproducer(
     server: CheckServer,
     seconds: float,
 ) -> records.MinimalReproducer:
-    began, before = time.monotonic(), server.count
-
-    def outcome(**fields: Any) -> records.MinimalReproducer:
-        spent = time.monotonic() - began
-        return records.MinimalReproducer(
-            broken=broken, checks=server.count - before, seconds=round(spent, 1), **fields
-        )
-
+    began = time.monotonic()
     try:
         # The graph break is reached in a fork: its frames must live while candidates are written.
-        choice = forked.in_fork(
-            lambda: _choose(call, broken, server, began + records.CHOICE_SECONDS), Choice, []
+        reproducer, degree = forked.in_fork(
+            lambda: _choose(call, broken, server, began + records.CHOICE_SECONDS),
+            tuple[records.MinimalReproducer, int],
         )
     except Exception as error:  # noqa: BLE001  (whatever code of the model raises)
-        return outcome(failure=f"writing candidates failed: {one_line(error)}")
-    server.count += choice.checks
-    if not choice.source:
-        return outcome(failure=choice.failure)
-    body = reduced(choice, broken.reason, server, seconds)
-    raising = complete(body, broken, request.model.name, showing=Showing.RAISED)
-    # Where Dynamo's handling of the graph break is the point, `fullgraph=True` cannot show it.
-    raises = handling(broken.reason) == "cut" and server.likeness(raising, broken.reason) >= min(
-        choice.likeness, Likeness.REASON
-    )
-    for showing in (Showing.RAISED,) if raises else (Showing.LOGGED, Showing.GIVEN_UP):
-        source = complete(body, broken, request.model.name, showing=showing)
-        code, reason, same_reason = run_fresh(source, broken.reason)
-        if code == broken.code:
-            break
-    failure = f"in a fresh process, the file shows {code or reason} instead of {broken.code}"
-    return outcome(
-        source=source,
-        form=choice.form,
-        lines=count_lines(source),
-        code=code,
-        reason=reason,
-        same_reason=same_reason,
-        failure=failure if code != broken.code else "",
-    )
+        failure = f"writing candidates failed: {one_line(error)}"
+        reproducer, degree = records.MinimalReproducer(broken=broken, failure=failure), 0
+    server.count = reproducer.checks
+    fields: dict[str, Any] = {}
+    if reproducer.source:
+        body = reduced(reproducer.source, degree, broken.reason, server, seconds)
+        raising = complete(body, broken, request.model.name, showing=Showing.RAISED)
+        # Where Dynamo's handling of the graph break is the point, `fullgraph=True` cannot show it.
+        raises = handling(broken.reason) == "cut"
+        raises = raises and server.check(raising).likeness(broken.reason) >= min(
+            degree, Likeness.REASON
+        )
+        for showing in (Showing.RAISED,) if raises else (Showing.LOGGED, Showing.GIVEN_UP):
+            source = complete(body, broken, request.model.name, showing=showing)
+            code, reason, same_reason = run_fresh(source, broken.reason)
+            if code == broken.code:
+                break
+        failure = f"in a fresh process, the file shows {code or reason} instead of {broken.code}"
+        fields = {"source": source, "lines": count_lines(source), "code": code, "reason": reason}
+        fields |= {"same_reason": same_reason, "failure": failure if code != broken.code else ""}
+    spent = round(time.monotonic() - began, 1)
+    return msgspec.structs.replace(reproducer, checks=server.count, seconds=spent, **fields)
 
 
 def _choose(
     call: Callable[[], object], broken: GraphBreak, server: CheckServer, deadline: float
-) -> Choice:
-    """The first candidate with exactly the graph break, otherwise the one that is most like it."""
+) -> tuple[records.MinimalReproducer, int]:
+    """The first candidate with exactly the graph break, or else the one that is most like it.
+
+    It comes with its likeness, and with why there is none.
+    """
+    best, degree = records.MinimalReproducer(broken=broken), 0
     frames = frames_at(call, broken)
     if not frames:
-        return Choice(failure="the line is not reached with real tensors")
-    before, tried, error = server.count, 0, ""
-    best = Choice()
+        failure = "the line is not reached with real tensors"
+        return msgspec.structs.replace(best, failure=failure), 0
+    tried, error = 0, ""
     for form, source in candidates(frames):
         if time.monotonic() > deadline:
             break
         tried += 1
         check = server.check(source)
         error = error or check.error
-        degree = check.likeness(broken.reason)
-        if degree > best.likeness:
-            best = Choice(form=form, source=source, likeness=degree)
-        if degree is Likeness.EXACT:
+        if (alike := check.likeness(broken.reason)) > degree:
+            best, degree = msgspec.structs.replace(best, form=form, source=source), alike
+        if degree == Likeness.EXACT:
             break
     summary = f"none of {tried} pieces of code shows {broken.code}"
     failure = f"{summary}: {error or 'they show other graph breaks'}"
-    return msgspec.structs.replace(best, failure=failure, checks=server.count - before)
+    return msgspec.structs.replace(best, failure=failure, checks=server.count), degree
 
 
 # --- the frames at a graph break ------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Frame:
     """A frame that was live: its code, its line, and its names when it was called and at the line.
 
@@ -311,15 +286,8 @@ def _watch(broken: GraphBreak, found: list[Frame], *, exact: bool) -> Callable[.
         sys.settrace(None)
         at: types.FrameType | None = frame
         while at is not None and "compilewatch" not in at.f_globals.get("__name__", ""):
-            found.append(
-                Frame(
-                    code=at.f_code,
-                    line=at.f_lineno,
-                    called=calls.get(id(at)),
-                    values=dict(at.f_locals),
-                    globals=at.f_globals,
-                )
-            )
+            values, called = dict(at.f_locals), calls.get(id(at))
+            found.append(Frame(at.f_code, at.f_lineno, called, values, at.f_globals))
             at = at.f_back
         raise Reached
 
@@ -356,13 +324,12 @@ def candidates(frames: Iterable[Frame]) -> Iterator[tuple[str, str]]:
 
 def _forms(frame: Frame) -> Iterator[tuple[str, Write]]:
     statements = writing.statements_at(frame.code, frame.line)
-    arguments = writing.arguments_of(statements[0]) if statements else []
-    pieces = [("an argument in the statement", argument) for argument in arguments]
     own: list[tuple[str, ast.stmt]] = []
     if statements and (header := writing.header_of(statements[0])) is not None:
         own.append(("the first line of the statement", header))
     own += [("the block" if n else "the statement", s) for n, s in enumerate(statements[:3])]
-    pieces += own
+    arguments = writing.arguments_of(statements[0]) if statements else []
+    pieces = [*(("an argument in the statement", argument) for argument in arguments), *own]
     for form, statement in pieces:
         yield form, partial(_statement, frame=frame, statement=statement)
     for form, statement in own[:1]:
@@ -487,10 +454,6 @@ class CheckServer:
         self.count += 1
         self._connection.send_bytes(source.encode())
         return msgspec.json.decode(self._connection.recv_bytes(), type=Check)
-
-    def likeness(self, source: str, reason: str) -> Likeness:
-        """How much a graph break of a file is like the wanted one, at most."""
-        return self.check(source).likeness(reason)
 
 
 def warm_up() -> None:
@@ -680,11 +643,13 @@ def _spaced(tree: ast.Module) -> list[str]:
     lines: list[str] = []
     before: ast.stmt | None = None
     for node in tree.body:
-        after_import = isinstance(before, imports) and not isinstance(node, imports)
-        if before is not None and isinstance(node, definitions):
-            lines += ["", ""]
-        elif after_import or isinstance(before, definitions):
-            lines += [""] if after_import else ["", ""]
+        if before is not None:
+            if isinstance(node, definitions):
+                lines += ["", ""]
+            elif isinstance(before, imports):
+                lines += [] if isinstance(node, imports) else [""]
+            elif isinstance(before, definitions):
+                lines += ["", ""]
         lines += ast.unparse(node).splitlines()
         before = node
     return [*lines, ""]
@@ -730,7 +695,7 @@ def run_fresh(source: str, reason: str) -> tuple[str | None, str, bool]:
 Shows = Callable[[str], bool]
 
 
-def reduced(choice: Choice, reason: str, server: CheckServer, seconds: float) -> str:
+def reduced(start: str, degree: int, reason: str, server: CheckServer, seconds: float) -> str:
     """The smallest file found in some seconds whose graph break is as much like the wanted one.
 
     A file that is longer than `LINES_WANTED` gets four times as long.
@@ -739,7 +704,7 @@ def reduced(choice: Choice, reason: str, server: CheckServer, seconds: float) ->
 
     known: dict[str, bool] = {}
     began = time.monotonic()
-    lines = count_lines(choice.source)
+    lines = count_lines(start)
 
     def shows_it(source: str) -> bool:
         nonlocal lines
@@ -749,12 +714,12 @@ def reduced(choice: Choice, reason: str, server: CheckServer, seconds: float) ->
         if late or re.search(r"\bunique_name_\d+\b", source) or undefined(source):
             return False
         if source not in known:
-            known[source] = server.likeness(source, reason) >= choice.likeness
+            known[source] = server.check(source).likeness(reason) >= degree
             if known[source]:
                 lines = min(lines, count_lines(source))
         return known[source]
 
-    source = in_parts(choice.source, shows_it)
+    source = in_parts(start, shows_it)
     source = without(source, shows_it, empty_body)
     source = in_parts(source, shows_it)
     source = without(source, shows_it, drop_input)

@@ -110,20 +110,14 @@ def arguments_of(statement: ast.stmt) -> list[ast.stmt]:
 
     A graph break there needs nothing of the function, which may be large.
     """
-    match statement:
-        case (
-            ast.Expr(value=ast.Call(func=ast.Name()) as call)
-            | ast.Assign(value=ast.Call(func=ast.Name()) as call)
-            | ast.Return(value=ast.Call(func=ast.Name()) as call)
-        ):
-            arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
-            plain = ast.Name | ast.Constant | ast.Attribute | ast.Starred | ast.JoinedStr
-            return [
-                ast.Expr(value=argument)
-                for argument in arguments
-                if not isinstance(argument, plain | ast.Lambda)
-            ]
-    return []
+    call = getattr(statement, "value", None)
+    if not isinstance(statement, ast.Expr | ast.Assign | ast.Return):
+        return []
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        return []
+    plain = ast.Name | ast.Constant | ast.Attribute | ast.Starred | ast.JoinedStr | ast.Lambda
+    arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+    return [ast.Expr(value=given) for given in arguments if not isinstance(given, plain)]
 
 
 def header_of(statement: ast.stmt) -> ast.stmt | None:
@@ -404,18 +398,15 @@ class Writer:
             return self._class(value, instantiated=called, called=called)
         if isinstance(value, inspect.Signature):
             self._imported("inspect")
-            parameters = (
-                f"inspect.Parameter({p.name!r}, inspect.Parameter.{p.kind.name}"
-                + (
-                    ""
-                    if p.default is p.empty
-                    else f", default={self.expression(p.default, p.name)}"
-                )
-                + ")"
-                for p in value.parameters.values()
-            )
-            return f"inspect.Signature([{', '.join(parameters)}])"
+            parameters = ", ".join(map(self._parameter, value.parameters.values()))
+            return f"inspect.Signature([{parameters}])"
         return self._object(value, hint)
+
+    def _parameter(self, one: inspect.Parameter) -> str:
+        default = ""
+        if one.default is not one.empty:
+            default = f", default={self.expression(one.default, one.name)}"
+        return f"inspect.Parameter({one.name!r}, inspect.Parameter.{one.kind.name}{default})"
 
     def _imported(self, module: str, source: str = "") -> str:
         if module.partition(".")[0] != "torch":  # `import torch` imports what is in use
@@ -542,8 +533,9 @@ class Writer:
 
     def _member(self, name: str, member: Any) -> list[str]:
         """The statements of a class that define an attribute of it."""
-        is_property = isinstance(member, property | functools.cached_property)
-        if is_property and not self._is_reached(member):
+        if isinstance(member, property | functools.cached_property) and not self._is_reached(
+            member
+        ):
             return []  # its value is an attribute of the object
         decorator = ""
         if isinstance(member, staticmethod | classmethod):
@@ -603,11 +595,10 @@ class Writer:
         settings = []
         for name in sorted(present(value, self.attributes)):
             static = inspect.getattr_static(type(value), name, None)
-            method = isinstance(static, types.FunctionType | classmethod | staticmethod)
             if (
                 name.startswith("__")
                 or name in _OF_EACH_MODULE
-                or method
+                or isinstance(static, types.FunctionType | classmethod | staticmethod)
                 or self._is_reached(static)
                 or (name not in vars(value) and path_of(static) is not None)
             ):
@@ -641,13 +632,11 @@ class Writer:
             inner = f"{{{', '.join(f'{k!r}: {v}' for k, v in pairs)}}}"
         elif not isinstance(value, nn.Sequential):
             inner = ", ".join(self._constructor_arguments(value))
-        source = (
-            f"{'torch.nn' if getattr(nn, kind, None) is type(value) else module}.{kind}({inner})"
-        )
-        if not value.training and any(isinstance(part, _OF_MODE) for part in value.modules()):
-            source += ".eval()"
+        module = "torch.nn" if getattr(nn, kind, None) is type(value) else module
+        in_mode = any(isinstance(part, _OF_MODE) for part in value.modules())
+        mode = ".eval()" if in_mode and not value.training else ""
         name = self._new_name(value, hint)
-        self._objects.append(f"{name} = {source}")
+        self._objects.append(f"{name} = {module}.{kind}({inner}){mode}")
         return name
 
     def _constructor_arguments(self, value: nn.Module) -> list[str]:
