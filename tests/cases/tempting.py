@@ -1,15 +1,16 @@
-"""Small models with a graph break, for each of which a tempting fix is wrong (`tempting_fixes.py`).
+"""Small models with a graph break for which a tempting fix is wrong (`tempting_fixes.py` says why).
 
-Each class is a model that needs no arguments, and takes one batch of rows. A fix that is wrong for
-it removes the break, and gives the same results for some inputs, weights or calls.
+Each class is a model that needs no arguments, and takes one batch of rows. A `forward` in its place
+that removes the break is called `wrong` where it gives the same results for some inputs, weights or
+calls only, and `right` where it computes the same.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 import random
 import threading
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,30 +21,44 @@ LARGE_BATCH = 4
 
 LOCK = threading.Lock()
 CALLS = {"forward": 0}
+SIZES: list[int] = []
 
-log = logging.getLogger(__name__)
 
-
-class LargeBatch(nn.Module):
-    """Scales the rows of a batch that is larger than the first."""
-
+class Linear(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(WIDTH, WIDTH)
 
+
+class LargeBatch(Linear):
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.linear(x)
         if y.abs().sum() > 0 and x.shape[0] > LARGE_BATCH:
             y = y / x.shape[0]
         return y
 
+    def wrong(self, x: Tensor) -> Tensor:
+        return self.linear(x)
+
+    def right(self, x: Tensor) -> Tensor:
+        y: Tensor = self.linear(x)
+        if x.shape[0] > 4:
+            y = torch.where(y.abs().sum() > 0, y / x.shape[0], y)
+        return y
+
 
 class ChangesInput(nn.Module):
-    """Changes the caller's tensor in place."""
-
     def forward(self, x: Tensor) -> Tensor:
         if x.sum() > -1000:
             x.add_(1)
+        return x * 2
+
+    def wrong(self, x: Tensor) -> Tensor:
+        x = torch.where(x.sum() > -1000, x + 1, x)
+        return x * 2
+
+    def right(self, x: Tensor) -> Tensor:
+        x.copy_(torch.where(x.sum() > -1000, x + 1, x))
         return x * 2
 
 
@@ -54,14 +69,28 @@ class ChecksForNan(nn.Module):
             raise ValueError("not a number")
         return y * 2
 
+    def wrong(self, x: Tensor) -> Tensor:
+        return (x + 1) * 2
+
+    def right(self, x: Tensor) -> Tensor:
+        y = x + 1
+        torch._assert_async(~torch.isnan(y).any(), "not a number")
+        return y * 2
+
 
 class DrawsTwice(nn.Module):
-    """Draws random numbers twice, for values that depend on the order."""
-
     def forward(self, x: Tensor) -> Tensor:
         scale = torch.rand_like(x)
         if x.sum() > math.inf:
             scale = scale * 2
+        return x * scale + torch.randn_like(x)
+
+    def wrong(self, x: Tensor) -> Tensor:
+        return torch.randn_like(x) + x * torch.rand_like(x) * torch.where(x.sum() > math.inf, 2, 1)
+
+    def right(self, x: Tensor) -> Tensor:
+        scale = torch.rand_like(x)
+        scale = torch.where(x.sum() > math.inf, scale * 2, scale)
         return x * scale + torch.randn_like(x)
 
 
@@ -93,8 +122,6 @@ class CountsInBuffer(nn.Module):
 
 
 class AveragesInBuffer(nn.Module):
-    """Keeps a running mean in a buffer, unless the batch is not finite."""
-
     mean: Tensor
 
     def __init__(self) -> None:
@@ -106,20 +133,35 @@ class AveragesInBuffer(nn.Module):
             self.mean.mul_(0.9).add_(x.detach().mean(0), alpha=0.1)
         return x * 2
 
+    def wrong(self, x: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling() and x.isfinite().all():
+            self.mean.mul_(0.9).add_(x.detach().mean(0), alpha=0.1)
+        return x * 2
+
+    def right(self, x: Tensor) -> Tensor:
+        new = self.mean * 0.9 + x.detach().mean(0) * 0.1
+        self.mean.copy_(torch.where(x.isfinite().all(), new, self.mean))
+        return x * 2
+
 
 class SelectsRows(nn.Module):
-    """Returns the mean of rows that data selects, which may be none."""
-
     def forward(self, x: Tensor) -> Tensor:
         rows = x[x[:, 0] > 0]
         if len(rows) == 0:
             return torch.zeros(x.shape[1])
         return rows.mean(0)
 
+    def wrong(self, x: Tensor) -> Tensor:
+        index = (x[:, 0] > 0).nonzero()[:, 0]
+        torch._check(index.shape[0] > 0)
+        return x[index].mean(0)
+
+    def right(self, x: Tensor) -> Tensor:
+        chosen = x[:, :1] > 0
+        return torch.where(chosen, x, 0).sum(0) / chosen.sum().clamp(min=1)
+
 
 class ReadsStep(nn.Module):
-    """Multiplies by a number that grows with each call."""
-
     step: Tensor
 
     def __init__(self) -> None:
@@ -130,6 +172,10 @@ class ReadsStep(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         self.step += 1
         return x * int(self.step.item())
+
+    def wrong(self, x: Tensor) -> Tensor:
+        self.step += 1
+        return x * (self.current + 1)
 
 
 class HoldsNumbers(nn.Module):
@@ -153,8 +199,6 @@ def halved_if_large(x: Tensor) -> Tensor:
 
 
 class CallsHelper(nn.Module):
-    """Calls a function with a branch that depends on data."""
-
     def forward(self, x: Tensor) -> Tensor:
         return halved_if_large(x + 1) * 2
 
@@ -165,8 +209,6 @@ def jittered(x: Tensor) -> Tensor:
 
 
 class CallsRandomHelper(nn.Module):
-    """Calls a function that draws a random number of Python."""
-
     def forward(self, x: Tensor) -> Tensor:
         return jittered(x + 1) * 2
 
@@ -176,14 +218,13 @@ def locked(x: Tensor, factor: int) -> Tensor:
         return x * factor
 
 
-class CallsLockedHelper(nn.Module):
-    """Calls a function that takes a lock, and does nothing else that Dynamo cannot read."""
+def without_factor(x: Tensor, _: int) -> Tensor:
+    return x
 
+
+class CallsLockedHelper(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return locked(x + 1, 3) * 2
-
-
-SIZES: list[int] = []
 
 
 def remembered(x: Tensor) -> Tensor:
@@ -193,19 +234,11 @@ def remembered(x: Tensor) -> Tensor:
 
 
 class CallsRememberingHelper(nn.Module):
-    """Calls a function that keeps the size of each call for others."""
-
     def forward(self, x: Tensor) -> Tensor:
         return remembered(x + 1) * 2
 
 
-class Normalises(nn.Module):
-    """Divides by the largest value, through which gradients flow."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
-
+class Normalises(Linear):
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.linear(x)
         largest = y.abs().max()
@@ -213,10 +246,18 @@ class Normalises(nn.Module):
             y = y / largest
         return y
 
+    def wrong(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        largest = y.abs().max().detach()
+        return y / torch.where(largest > 0, largest, 1)
+
+    def right(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        largest = y.abs().max()
+        return y / torch.where(largest > 0, largest, 1)
+
 
 class ReturnsView(nn.Module):
-    """Returns a part of the caller's tensor, into which the caller may write."""
-
     start: Tensor
 
     def __init__(self) -> None:
@@ -226,32 +267,44 @@ class ReturnsView(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x.narrow(1, int(self.start.item()), 4)
 
+    def wrong(self, x: Tensor) -> Tensor:
+        return x.index_select(1, self.start + torch.arange(4))
+
 
 class ReturnsFigures(nn.Module):
-    def forward(self, x: Tensor) -> dict[str, Tensor | float]:
+    def forward(self, x: Tensor) -> dict[str, Any]:
         y = x * 2
         return {"output": y, "largest": y.max().item()}
 
+    def wrong(self, x: Tensor) -> dict[str, Any]:
+        return {"output": x * 2}
+
 
 class CountsPositive(nn.Module):
-    """Returns integers."""
-
     def forward(self, x: Tensor) -> Tensor:
         return torch.tensor([x.shape[0], int((x > 0).sum())])
 
+    def wrong(self, x: Tensor) -> Tensor:
+        return torch.stack([torch.tensor(float(x.shape[0])), (x > 0).float().sum()])
+
 
 class ReturnsList(nn.Module):
-    """Returns a list, to which the caller may append."""
-
     def forward(self, x: Tensor) -> list[Tensor]:
         if x.isnan().any():
             x = torch.nan_to_num(x)
         return [row * 2 for row in torch.unbind(x, 1)]
 
+    def wrong(self, x: Tensor) -> tuple[Tensor, ...]:
+        return torch.unbind(torch.where(x.isnan().any(), torch.nan_to_num(x), x) * 2, 1)
+
 
 def count_call() -> None:
     with LOCK:
         CALLS["forward"] += 1
+
+
+def uncounted() -> None:
+    pass
 
 
 class CountsInGlobal(nn.Module):
@@ -262,8 +315,6 @@ class CountsInGlobal(nn.Module):
 
 
 class KeepsScale(nn.Module):
-    """Keeps the scale of its last call in an attribute, where its caller reads it."""
-
     def __init__(self) -> None:
         super().__init__()
         self.scale = 0.0
@@ -272,19 +323,19 @@ class KeepsScale(nn.Module):
         self.scale = float(x.abs().max().item())
         return x * 2
 
+    def wrong(self, x: Tensor) -> Tensor:
+        return x * 2
 
-class DependsOnWeights(nn.Module):
-    """Takes a branch that depends on the weights."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
-
+class DependsOnWeights(Linear):
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.linear(x)
         if self.linear.weight.sum() > 0:
             y = y * 2
         return y
+
+    def wrong(self, x: Tensor) -> Tensor:
+        return self.linear(x)
 
 
 class ForNegative(nn.Module):
@@ -293,21 +344,32 @@ class ForNegative(nn.Module):
             x = x - x.min()
         return x.sqrt()
 
+    def wrong(self, x: Tensor) -> Tensor:
+        return x.sqrt()
+
 
 class ForZero(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         largest = x.abs().max().item()
         return x if largest == 0 else x / largest
 
+    def wrong(self, x: Tensor) -> Tensor:
+        return x / x.abs().max()
+
 
 class ForInfinity(nn.Module):
-    """Limits what is not finite, as models in half precision do."""
-
     def forward(self, x: Tensor) -> Tensor:
         y = x * 2
         if torch.isinf(y).any():
             y = torch.clamp(y, min=-1000.0, max=1000.0)
         return y + 1
+
+    def wrong(self, x: Tensor) -> Tensor:
+        return x * 2 + 1
+
+    def right(self, x: Tensor) -> Tensor:
+        y = x * 2
+        return torch.where(torch.isinf(y).any(), torch.clamp(y, min=-1000.0, max=1000.0), y) + 1
 
 
 class ForEmptyMask(nn.Module):
@@ -316,22 +378,19 @@ class ForEmptyMask(nn.Module):
             return torch.zeros_like(x)
         return x * 2
 
+    def wrong(self, x: Tensor, mask: Tensor) -> Tensor:
+        return x * 2
 
-class ForPaddedMask(nn.Module):
-    """Uses its mask only if it hides something."""
 
+class ForPaddedMask(ForEmptyMask):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         if not mask.all():
             x = x.masked_fill(mask == 0, -1.0)
         return x * 2
 
 
-class BreaksOften(nn.Module):
+class BreaksOften(Linear):
     """Has several breaks in a part that does most of the work."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
 
     def part(self, x: Tensor) -> Tensor:
         x = torch.tanh(self.linear(x) * 2 + 1)
@@ -345,15 +404,11 @@ class BreaksOften(nn.Module):
 
 
 class Reads(nn.Module):
-    """Has one break that a setting removes."""
-
     def forward(self, x: Tensor) -> Tensor:
         return x * x.abs().max().item()
 
 
 class ReadsTwice(nn.Module):
-    """Has two breaks that a setting removes."""
-
     def forward(self, x: Tensor) -> Tensor:
         return x * x.abs().max().item() + x.mean().item()
 

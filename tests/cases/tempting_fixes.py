@@ -1,15 +1,21 @@
 """Changes that are tempting and wrong for the models of `tempting.py`, each with the reason.
 
-`right` is a change that removes the same break and computes the same, for most of them: a script
-that rejects everything would reject these, too.
+Many have a right one as well, one for each way in which a fix computes the same: a script that
+rejects everything would reject these, too. As a program it prints what the verification says of the
+fixes that arguments name as `Model.wrong` or `Model.right`, a JSON object a line. With `--inductor`
+they are compiled with Inductor; otherwise AOTAutograd takes its place, with which Inductor begins.
 """
 
 from __future__ import annotations
 
 import inspect
-import math
-from collections.abc import Callable
+import json
+import os
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +25,38 @@ import torch
 from tempting import LARGE_BATCH, WIDTH
 from torch import Tensor, nn
 
-from compilewatch.extras.fixes.candidates import (
-    Place,
-    after_rejection,
-    as_python_value,
-    given_as_numbers,
-    ignored_message,
-    traced,
-    usage,
-)
+from compilewatch.extras.fixes import candidates, rewriting
 from compilewatch.extras.fixes.records import FixChange, FixKind
-from compilewatch.extras.fixes.rewriting import change, site_at
 from compilewatch.extras.fixes.rules import RULES
 from compilewatch.records import TensorSummary
+
+Inputs = Callable[[int], tuple[Tensor, ...] | dict[str, Tensor]]
+
+
+def rows(size: int) -> tuple[Tensor, ...]:
+    return (torch.rand(size, WIDTH) + 0.1,)
+
+
+def masked(size: int) -> tuple[Tensor, ...]:
+    return *rows(size), torch.ones(size, WIDTH, dtype=torch.int64)
+
+
+def integers(size: int) -> tuple[Tensor, ...]:
+    return (torch.randint(1, 9, (size, WIDTH)),)
+
+
+def with_count(size: int) -> tuple[Tensor, ...]:
+    return *rows(size), torch.tensor(3)
+
+
+def with_levels(size: int) -> dict[str, Tensor]:
+    sizes = [[2, 2], [2, 1]] if size == LARGE_BATCH else [[2, 3], [1, 1]]
+    length = sum(height * width for height, width in sizes)
+    return {"x": torch.rand(2, length, WIDTH), "spatial_shapes": torch.tensor(sizes)}
+
+
+def with_ids(size: int) -> dict[str, Tensor]:
+    return {"input_ids": torch.randint(0, 16, (size, WIDTH))}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +74,7 @@ class Case:
     right: FixChange | None = None
     condition: str = ""
     train: bool = False
-    inputs: Callable[[int], tuple[Tensor, ...] | dict[str, Tensor]] = lambda rows: (
-        torch.rand(rows, WIDTH) + 0.1,
-    )
+    inputs: Inputs = rows
 
     @property
     def name(self) -> str:
@@ -59,718 +82,296 @@ class Case:
 
     def arguments(self, shape: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return arguments of the first or the second shape; the caller has set the seed."""
-        made = self.inputs(LARGE_BATCH if shape == "first shape" else LARGE_BATCH + 2)
-        return ((), made) if isinstance(made, dict) else (made, {})
+        inputs = self.inputs(LARGE_BATCH if shape == "first shape" else LARGE_BATCH + 2)
+        return ((), inputs) if isinstance(inputs, dict) else (inputs, {})
+
+    def build(self, seed: int) -> nn.Module:
+        torch.manual_seed(seed)
+        return self.model().train(self.train)
+
+
+def lines(name: str, *statements: str, kind: FixKind = FixKind.USAGE, **more: Any) -> FixChange:
+    return FixChange(name=name, kind=kind, summary=f"{name}.", lines=statements, **more)
 
 
 def setting(text: str) -> FixChange:
-    return FixChange(
-        name=text,
-        kind=FixKind.SETTING,
-        summary="A setting of Dynamo.",
-        lines=(f"stack.enter_context(torch._dynamo.config.patch({text}))",),
-    )
+    line = f"stack.enter_context(torch._dynamo.config.patch({text}))"
+    return lines(text, line, kind=FixKind.SETTING)
+
+
+HOME = "sys.modules[type(model).__module__]"
 
 
 def replaced(
     by: Callable[..., Any], where: str = "type(model)", what: str = "forward"
 ) -> FixChange:
     """Return the change that puts a function in the place of another, `forward` by default."""
-    return FixChange(
-        name=f"{what} replaced by {by.__name__}",
+    return lines(
+        f"{what} replaced by {by.__name__}",
+        f"stack.enter_context(mock.patch.object({where}, {what!r}, {by.__name__}))",
         kind=FixKind.REWRITE,
-        summary=(by.__doc__ or "").splitlines()[0],
         imports=(
-            "import math",
-            "import sys",
-            "from typing import Any",
-            "from unittest import mock",
+            *("import math", "import sys", "from typing import Any", "from unittest import mock"),
             "from torch import Tensor",
         ),
-        definitions=(inspect.getsource(by),),
-        lines=(f"stack.enter_context(mock.patch.object({where}, {what!r}, {by.__name__}))",),
+        definitions=(textwrap.dedent(inspect.getsource(by)),),
     )
 
 
 def wrapped(wrapper: str, what: str) -> FixChange:
-    """Return the change that wraps a function of the file of the model, by `torch.compiler`."""
-    return FixChange(
-        name=f"{what} in {wrapper}",
+    """Return the change that wraps a function of the file of the model, once."""
+    return lines(
+        f"{what} in {wrapper}",
+        f"home = {HOME}",
+        f"by = _wrapped.setdefault(home, {wrapper}(home.{what}))",
+        f"stack.enter_context(mock.patch.object(home, {what!r}, by))",
         kind=FixKind.FUNCTION,
-        summary=f"The function {what} is wrapped by {wrapper}.",
         imports=("import sys", "from unittest import mock"),
-        definitions=(
-            "_wrapped = {}",
-            "def wrapped(model):\n"
-            '    """Wrap the function once."""\n'
-            "    home = sys.modules[type(model).__module__]\n"
-            f"    _wrapped.setdefault(home, {wrapper}(home.{what}))\n"
-            "    return home, _wrapped[home]\n",
-        ),
-        lines=(
-            "home, by = wrapped(model)",
-            f"stack.enter_context(mock.patch.object(home, {what!r}, by))",
-        ),
+        definitions=("_wrapped = {}",),
     )
 
 
-def wrapped_method(wrapper: str, what: str) -> FixChange:
-    """Return the change that wraps a method of the model."""
-    return FixChange(
-        name=f"{what} in {wrapper}",
-        kind=FixKind.FUNCTION,
-        summary=f"The method {what} is wrapped by {wrapper}.",
-        lines=(f"model.{what} = {wrapper}(type(model).{what}.__get__(model))",),
-    )
-
-
-def lines(name: str, *statements: str, kind: FixKind = FixKind.USAGE) -> FixChange:
-    return FixChange(name=name, kind=kind, summary=f"{name}.", lines=statements)
-
-
-def masked(rows: int) -> tuple[Tensor, ...]:
-    return torch.rand(rows, WIDTH) + 0.1, torch.ones(rows, WIDTH, dtype=torch.int64)
-
-
-SCALARS = setting("capture_scalar_outputs=True")
-HOME = "sys.modules[type(model).__module__]"
-
-
-def without_factor(x: Tensor, _: int) -> Tensor:
-    """Return the tensor, as if the function did nothing but take a lock."""
-    return x
-
-
-def without_scaling(self: Any, x: Tensor) -> Tensor:
-    """The branch is left out."""
-    return self.linear(x)
-
-
-def scaled(self: Any, x: Tensor) -> Tensor:
-    """The branch that depends on data is a selection, the other one stays."""
-    y = self.linear(x)
-    if x.shape[0] > 4:
-        y = torch.where(y.abs().sum() > 0, y / x.shape[0], y)
-    return y
-
-
-def added(self: Any, x: Tensor) -> Tensor:
-    """The branch is a selection, into a new tensor."""
-    x = torch.where(x.sum() > -1000, x + 1, x)
-    return x * 2
-
-
-def added_in_place(self: Any, x: Tensor) -> Tensor:
-    """The branch is a selection, into the same tensor."""
-    x.copy_(torch.where(x.sum() > -1000, x + 1, x))
-    return x * 2
-
-
-def unchecked(self: Any, x: Tensor) -> Tensor:
-    """The check is left out."""
-    return (x + 1) * 2
-
-
-def checked(self: Any, x: Tensor) -> Tensor:
-    """The check is made when the graph runs."""
-    y = x + 1
-    torch._assert_async(~torch.isnan(y).any(), "not a number")
-    return y * 2
-
-
-def drawn_in_one_line(self: Any, x: Tensor) -> Tensor:
-    """The two draws are in one line, the second first."""
-    return torch.randn_like(x) + x * torch.rand_like(x) * torch.where(x.sum() > math.inf, 2, 1)
-
-
-def drawn_in_order(self: Any, x: Tensor) -> Tensor:
-    """The branch is a selection, and the order of the draws stays."""
-    scale = torch.rand_like(x)
-    scale = torch.where(x.sum() > math.inf, scale * 2, scale)
-    return x * scale + torch.randn_like(x)
-
-
-def mean_while_eager(self: Any, x: Tensor) -> Tensor:
-    """The running mean is updated in eager mode only."""
-    if not torch.compiler.is_compiling() and x.isfinite().all():
-        self.mean.mul_(0.9).add_(x.detach().mean(0), alpha=0.1)
-    return x * 2
-
-
-def mean_selected(self: Any, x: Tensor) -> Tensor:
-    """The running mean is a selection."""
-    new = self.mean * 0.9 + x.detach().mean(0) * 0.1
-    self.mean.copy_(torch.where(x.isfinite().all(), new, self.mean))
-    return x * 2
-
-
-def at_least_one_row(self: Any, x: Tensor) -> Tensor:
-    """The number of rows is promised to be more than zero."""
-    index = (x[:, 0] > 0).nonzero()[:, 0]
-    torch._check(index.shape[0] > 0)
-    return x[index].mean(0)
-
-
-def mean_of_selected(self: Any, x: Tensor) -> Tensor:
-    """All rows are added, those that are not selected as zeros."""
-    chosen = x[:, :1] > 0
-    return torch.where(chosen, x, 0).sum(0) / chosen.sum().clamp(min=1)
-
-
-def multiplied_by_attribute(self: Any, x: Tensor) -> Tensor:
-    """The number is read before the call, into an attribute."""
-    self.step += 1
-    return x * (self.current + 1)
-
-
-def multiplied_by_tensor(self: Any, x: Tensor) -> Tensor:
-    """The number stays in its tensor."""
-    self.step += 1
-    return x * self.step
-
-
-def halved(x: Tensor) -> Tensor:
-    """The branch is a selection."""
-    return torch.where(x.abs().max() > 100, x / 2, x)
-
-
-def divided_by_constant(self: Any, x: Tensor) -> Tensor:
-    """The largest value is detached."""
-    y = self.linear(x)
-    largest = y.abs().max().detach()
-    return y / torch.where(largest > 0, largest, 1)
-
-
-def divided(self: Any, x: Tensor) -> Tensor:
-    """The divisor is a selection."""
-    y = self.linear(x)
-    largest = y.abs().max()
-    return y / torch.where(largest > 0, largest, 1)
-
-
-def selected_columns(self: Any, x: Tensor) -> Tensor:
-    """The columns are selected by an index that is a tensor."""
-    return x.index_select(1, self.start + torch.arange(4))
-
-
-def without_figures(self: Any, x: Tensor) -> dict[str, Tensor]:
-    """The figure is left out."""
-    return {"output": x * 2}
-
-
-def counted_as_floats(self: Any, x: Tensor) -> Tensor:
-    """The numbers are stacked as tensors."""
-    return torch.stack([torch.tensor(float(x.shape[0])), (x > 0).float().sum()])
-
-
-def counted(self: Any, x: Tensor) -> Tensor:
-    """The numbers are stacked as tensors of integers."""
-    return torch.stack([torch.tensor(x.shape[0]), (x > 0).sum()])
-
-
-def unbound(self: Any, x: Tensor) -> tuple[Tensor, ...]:
-    """All rows are multiplied at once; `unbind` returns a tuple."""
-    return torch.unbind(torch.where(x.isnan().any(), torch.nan_to_num(x), x) * 2, 1)
-
-
-def unbound_to_list(self: Any, x: Tensor) -> list[Tensor]:
-    """The branch is a selection."""
-    x = torch.where(x.isnan().any(), torch.nan_to_num(x), x)
-    return [row * 2 for row in torch.unbind(x, 1)]
-
-
-def uncounted() -> None:
-    """Nothing is counted."""
-
-
-def without_scale(self: Any, x: Tensor) -> Tensor:
-    """The attribute is not set."""
-    return x * 2
-
-
-def never_doubled(self: Any, x: Tensor) -> Tensor:
-    """The branch is never taken."""
-    return self.linear(x)
-
-
-def doubled(self: Any, x: Tensor) -> Tensor:
-    """The branch is a selection."""
-    y = self.linear(x)
-    return torch.where(self.linear.weight.sum() > 0, y * 2, y)
-
-
-def root(self: Any, x: Tensor) -> Tensor:
-    """The branch is left out."""
-    return x.sqrt()
-
-
-def root_of_selected(self: Any, x: Tensor) -> Tensor:
-    """The branch is a selection."""
-    return torch.where(x.min() < 0, x - x.min(), x).sqrt()
-
-
-def divided_by_largest(self: Any, x: Tensor) -> Tensor:
-    """The number stays in its tensor, and the special case is left out."""
-    return x / x.abs().max()
-
-
-def divided_unless_zero(self: Any, x: Tensor) -> Tensor:
-    """The number stays in its tensor, and the special case is a selection."""
-    largest = x.abs().max()
-    return x / torch.where(largest == 0, 1, largest)
-
-
-def unlimited(self: Any, x: Tensor) -> Tensor:
-    """The branch for what is not finite is left out."""
-    return x * 2 + 1
-
-
-def limited(self: Any, x: Tensor) -> Tensor:
-    """The branch is a selection."""
-    y = x * 2
-    return torch.where(torch.isinf(y).any(), torch.clamp(y, min=-1000.0, max=1000.0), y) + 1
-
-
-def ignoring_mask(self: Any, x: Tensor, mask: Tensor) -> Tensor:
-    """The branch is left out."""
-    return x * 2
-
-
-def zero_if_empty(self: Any, x: Tensor, mask: Tensor) -> Tensor:
-    """The branch is a selection."""
-    return torch.where(mask.sum() == 0, torch.zeros_like(x), x * 2)
-
-
-def always_masked(self: Any, x: Tensor, mask: Tensor) -> Tensor:
-    """The mask is always used: it changes nothing if it hides nothing."""
-    return x.masked_fill(mask == 0, -1.0) * 2
-
-
-ONCE = (
-    "if not model.prepared:",
-    "    with torch.no_grad():",
-    "        model(*[each.clone() for each in args], **kwargs)",
-)
-
-
-def both(first: FixChange, *others: FixChange) -> FixChange:
-    """Return several changes as one."""
-    return FixChange(
-        name=" and ".join(each.name for each in (first, *others)),
-        kind=first.kind,
-        summary=" ".join(each.summary for each in (first, *others)),
-        imports=(*first.imports, *(line for each in others for line in each.imports)),
-        definitions=(*first.definitions, *(text for each in others for text in each.definitions)),
-        lines=(*first.lines, *(line for each in others for line in each.lines)),
-        edits=tuple(edit for each in (first, *others) for edit in each.edits),
-        functions=tuple(name for each in (first, *others) for name in each.functions),
-        holds_if=tuple(text for each in (first, *others) for text in each.holds_if),
-    )
-
-
-TEMPTING = (
-    Case(
-        model=tempting.LargeBatch,
-        wrong=replaced(without_scaling),
-        why="the second shape takes a branch that the first does not",
-        requirement="eager results, seed 0",
-        right=replaced(scaled),
-    ),
-    Case(
-        model=tempting.ChangesInput,
-        wrong=replaced(added),
-        why="the caller's tensor is no longer changed in place",
-        requirement="eager results, seed 0",
-        right=replaced(added_in_place),
-    ),
-    Case(
-        model=tempting.ChecksForNan,
-        wrong=replaced(unchecked),
-        why="NaN is no longer an error",
-        requirement="results for NaN",
-        right=replaced(checked),
-    ),
-    Case(
-        model=tempting.DrawsTwice,
-        wrong=replaced(drawn_in_one_line),
-        why="random numbers are drawn in another order",
-        requirement="eager results, seed 0",
-        right=replaced(drawn_in_order),
-    ),
-    Case(
-        model=tempting.DrawsNumber,
-        wrong=wrapped("torch.compiler.assume_constant_result", "drawn"),
-        why="one random number is kept for all calls",
-        requirement="results of the graph, seed 0",
-        right=SCALARS,
-    ),
-    Case(
-        model=tempting.CountsInBuffer,
-        wrong=lines("called once before compiling", *ONCE),
-        why="the call before counts as a step",
-        requirement="eager results, seed 0",
-        right=lines("called once, and its buffers put back", *ONCE, "    model.steps.zero_()"),
-    ),
-    Case(
-        model=tempting.AveragesInBuffer,
-        wrong=replaced(mean_while_eager),
-        why="compiled code does not update the running mean",
-        requirement="results of the graph, seed 0",
-        right=replaced(mean_selected),
-    ),
-    Case(
-        model=tempting.SelectsRows,
-        wrong=both(setting("capture_dynamic_output_shape_ops=True"), replaced(at_least_one_row)),
-        why="data may select no row",
-        requirement="results for zeros",
-        right=replaced(mean_of_selected),
-    ),
-    Case(
-        model=tempting.ReadsStep,
-        wrong=both(
-            lines("the step is read before the call", "model.current = int(model.step)"),
-            replaced(multiplied_by_attribute),
-        ),
-        why="each value of the attribute is compiled anew",
-        requirement="compilations do not grow",
-        right=replaced(multiplied_by_tensor),
-    ),
-    Case(
-        model=tempting.HoldsNumbers,
-        wrong=both(as_python_value("large"), as_python_value("step")),
-        why="the tensor is changed in place, a number is not",
-        requirement="eager results, seed 0",
-        right=as_python_value("large"),
-    ),
-    Case(
-        model=tempting.CallsHelper,
-        wrong=wrapped("torch.compiler.allow_in_graph", "halved_if_large"),
-        why="the compiler looks into the function, and fails at its branch",
-        requirement="it has fewer graph breaks",
-        right=replaced(halved, HOME, "halved_if_large"),
-    ),
-    Case(
-        model=tempting.CallsRandomHelper,
-        wrong=wrapped("torch.compiler.allow_in_graph", "jittered"),
-        why="Inductor keeps the random number of its compilation",
-        requirement="results of Inductor",
-    ),
-    Case(
-        model=tempting.CallsLockedHelper,
-        wrong=replaced(without_factor, HOME, "locked"),
-        why="more than the lock is left out",
-        requirement="eager results, seed 0",
-        right=traced("tempting", "locked"),
-    ),
-    Case(
-        model=tempting.CallsRememberingHelper,
-        wrong=traced("tempting", "remembered"),
-        why="sizes are kept when the model is compiled, and not at each call",
-        requirement="results of the graph, seed 0",
-    ),
-    Case(
-        model=tempting.Normalises,
-        wrong=replaced(divided_by_constant),
-        why="no gradient flows through the largest value",
-        requirement="eager results, seed 0",
-        right=replaced(divided),
-        train=True,
-    ),
-    Case(
-        model=tempting.ReturnsView,
-        wrong=replaced(selected_columns),
-        why="what the caller writes into the output no longer reaches its tensor",
-        requirement="eager results, seed 0",
-    ),
-    Case(
-        model=tempting.ReturnsFigures,
-        wrong=replaced(without_figures),
-        why="an output is dropped",
-        requirement="eager results, seed 0",
-        right=SCALARS,
-    ),
-    Case(
-        model=tempting.CountsPositive,
-        wrong=replaced(counted_as_floats),
-        why="the output is of another dtype",
-        requirement="eager results, seed 0",
-        right=replaced(counted),
-    ),
-    Case(
-        model=tempting.ReturnsList,
-        wrong=replaced(unbound),
-        why="the list is a tuple, to which nothing can be appended",
-        requirement="eager results, seed 0",
-        right=replaced(unbound_to_list),
-    ),
-    Case(
-        model=tempting.CountsInGlobal,
-        wrong=replaced(uncounted, HOME, "count_call"),
-        why="a global is no longer updated",
-        requirement="eager results, seed 0",
-    ),
-    Case(
-        model=tempting.KeepsScale,
-        wrong=replaced(without_scale),
-        why="an attribute that the caller reads is no longer set",
-        requirement="eager results, seed 0",
-    ),
-    Case(
-        model=tempting.DependsOnWeights,
-        wrong=replaced(never_doubled),
-        why="other weights take the other branch",
-        requirement="eager results, seed 1",
-        right=replaced(doubled),
-    ),
-    Case(
-        model=tempting.ForNegative,
-        wrong=replaced(root),
-        why="negative numbers take the branch",
-        requirement="results for negative numbers",
-        right=replaced(root_of_selected),
-    ),
-    Case(
-        model=tempting.ForZero,
-        wrong=replaced(divided_by_largest),
-        why="zeros are divided by zero",
-        requirement="results for zeros",
-        right=replaced(divided_unless_zero),
-    ),
-    Case(
-        model=tempting.ForInfinity,
-        wrong=replaced(unlimited),
-        why="what is infinite is no longer limited",
-        requirement="results for infinity",
-        right=replaced(limited),
-    ),
-    Case(
-        model=tempting.ForEmptyMask,
-        wrong=replaced(ignoring_mask),
-        why="a mask that hides everything takes the branch",
-        requirement="results for integers that are all zero",
-        right=replaced(zero_if_empty),
-        inputs=masked,
-    ),
-    Case(
-        model=tempting.ForPaddedMask,
-        wrong=replaced(ignoring_mask),
-        why="a mask that hides something takes the branch",
-        requirement="results for integers that are all zero",
-        right=replaced(always_masked),
-        inputs=masked,
-    ),
-    Case(
-        model=tempting.BreaksOften,
-        wrong=wrapped_method("torch.compiler.disable", "part"),
-        why="most of the model is no longer compiled",
-        requirement="the graphs contain the model",
-    ),
-    Case(
-        model=tempting.Reads,
-        wrong=lines("nothing is compiled", 'options["disable"] = True', kind=FixKind.SETTING),
-        why="nothing is compiled",
-        requirement="fullgraph=True accepts it",
-        right=SCALARS,
-    ),
-    Case(
-        model=tempting.ReadsTwice,
-        wrong=lines(
-            "set for good",
-            "torch._dynamo.config.capture_scalar_outputs = True",
-            kind=FixKind.SETTING,
-        ),
-        why="the setting stays for all models of the program",
-        requirement="nothing stays changed",
-        right=SCALARS,
-    ),
-)
+def both(*changes: FixChange) -> FixChange:
+    """Return several changes as one, of the first one's kind."""
+    joined: dict[str, Any] = {
+        field: sum((getattr(fix, field) for fix in changes), ())
+        for field in ("imports", "definitions", "lines", "edits", "functions", "holds_if")
+    }
+    name = " and ".join(fix.name for fix in changes)
+    return FixChange(name=name, kind=changes[0].kind, summary=f"{name}.", **joined)
 
 
 def rewritten(model: type[nn.Module], rule: str, text: str) -> FixChange:
     """Return the change that a rule makes at the line of a model with this text."""
-    lines, first = inspect.getsourcelines(model)
-    line = next(first + number for number, each in enumerate(lines) if text in each)
+    own, first = inspect.getsourcelines(model)
+    line = next(first + number for number, line in enumerate(own) if text in line)
     source = Path(inspect.getsourcefile(model) or "").read_text()
-    site = site_at(source, "tempting_proposed.py", line)
-    row = next(each for each in RULES if each.name == rule)
+    site = rewriting.site_at(source, "tempting_proposed.py", line)
+    row = next(row for row in RULES if row.name == rule)
     assert site is not None
-    return change(row, row.apply(site), lambda _: source)
+    return rewriting.change(row, row.apply(site), lambda _: source)
+
+
+SCALARS = setting("capture_scalar_outputs=True")
+SHAPES = setting("capture_dynamic_output_shape_ops=True")
+ONCE = (
+    "if not model.prepared:",
+    "    with torch.no_grad():",
+    "        model(*[value.clone() for value in args], **kwargs)",
+)
+LARGE = candidates.as_python_value("large")
+
+# model | the requirement that rejects its wrong fix | why
+TABLE = """
+LargeBatch             | eager results, seed 0 | the second shape takes the branch
+ChangesInput           | eager results, seed 0 | the caller's tensor is no longer changed in place
+ChecksForNan           | results for NaN | NaN is no longer an error
+DrawsTwice             | eager results, seed 0 | random numbers are drawn in another order
+DrawsNumber            | results of the graph, seed 0 | one random number is kept for all calls
+CountsInBuffer         | eager results, seed 0 | the call before counts as a step
+AveragesInBuffer       | results of the graph, seed 0 | compiled code keeps the old mean
+SelectsRows            | results for zeros | data may select no row
+ReadsStep              | compilations do not grow | each value of the attribute is compiled anew
+HoldsNumbers           | eager results, seed 0 | the tensor is changed in place, a number is not
+CallsHelper            | it has fewer graph breaks | the compiler fails in the function
+CallsRandomHelper      | results of Inductor | Inductor keeps the random number of its compilation
+CallsLockedHelper      | eager results, seed 0 | more than the lock is left out
+CallsRememberingHelper | results of the graph, seed 0 | sizes are kept once, when it is compiled
+Normalises             | eager results, seed 0 | no gradient flows through the largest value
+ReturnsView            | eager results, seed 0 | what the caller writes into the output stays there
+ReturnsFigures         | eager results, seed 0 | an output is dropped
+CountsPositive         | eager results, seed 0 | the output is of another dtype
+ReturnsList            | eager results, seed 0 | the list is a tuple now
+CountsInGlobal         | eager results, seed 0 | a global is no longer updated
+KeepsScale             | eager results, seed 0 | an attribute that the caller reads is no longer set
+DependsOnWeights       | eager results, seed 1 | other weights take the other branch
+ForNegative            | results for negative numbers | negative numbers take the branch
+ForZero                | results for zeros | zeros are divided by zero
+ForInfinity            | results for infinity | what is infinite is no longer limited
+ForEmptyMask           | results for integers that are all zero | a mask that hides all
+ForPaddedMask          | results for integers that are all zero | a mask that hides some
+BreaksOften            | the graphs contain the model | most of the model is no longer compiled
+Reads                  | fullgraph=True accepts it | nothing is compiled
+ReadsTwice             | nothing stays changed | the setting stays for all models of the program
+"""
+
+# Where the fixes are not just the methods `wrong` and `right` of the model in place of `forward`.
+OTHERS: dict[str, dict[str, Any]] = {
+    "DrawsNumber": {
+        "wrong": wrapped("torch.compiler.assume_constant_result", "drawn"),
+        "right": SCALARS,
+    },
+    "CountsInBuffer": {
+        "wrong": lines("called once before compiling", *ONCE),
+        "right": lines("called once, its buffers put back", *ONCE, "    model.steps.zero_()"),
+    },
+    "SelectsRows": {"wrong": both(SHAPES, replaced(tempting.SelectsRows.wrong))},
+    "ReadsStep": {
+        "wrong": both(
+            lines("the step is read before the call", "model.current = int(model.step)"),
+            replaced(tempting.ReadsStep.wrong),
+        )
+    },
+    "HoldsNumbers": {"wrong": both(LARGE, candidates.as_python_value("step")), "right": LARGE},
+    "CallsHelper": {"wrong": wrapped("torch.compiler.allow_in_graph", "halved_if_large")},
+    "CallsRandomHelper": {"wrong": wrapped("torch.compiler.allow_in_graph", "jittered")},
+    "CallsLockedHelper": {
+        "wrong": replaced(tempting.without_factor, HOME, "locked"),
+        "right": candidates.traced("tempting", "locked"),
+    },
+    "CallsRememberingHelper": {"wrong": candidates.traced("tempting", "remembered")},
+    "Normalises": {"train": True},
+    "ReturnsFigures": {"right": SCALARS},
+    "CountsInGlobal": {"wrong": replaced(tempting.uncounted, HOME, "count_call")},
+    "ForEmptyMask": {"inputs": masked},
+    "ForPaddedMask": {"inputs": masked},
+    "BreaksOften": {
+        "wrong": lines(
+            "the method part in torch.compiler.disable",
+            "model.part = torch.compiler.disable(type(model).part.__get__(model))",
+            kind=FixKind.FUNCTION,
+        )
+    },
+    "Reads": {
+        "wrong": lines("nothing", 'options["disable"] = True', kind=FixKind.SETTING),
+        "right": SCALARS,
+    },
+    "ReadsTwice": {
+        "wrong": lines(
+            "for good", "torch._dynamo.config.capture_scalar_outputs = True", kind=FixKind.SETTING
+        ),
+        "right": SCALARS,
+    },
+}
+
+
+def tempting_cases(table: str) -> Iterator[Case]:
+    for line in table.strip().splitlines():
+        name, requirement, why = map(str.strip, line.split("|"))
+        model = getattr(tempting, name)
+        fixes = {n: replaced(getattr(model, n)) for n in ("wrong", "right") if hasattr(model, n)}
+        fields = fixes | OTHERS.get(name, {})
+        yield Case(model=model, requirement=requirement, why=why, **fields)
 
 
 CHOSEN = "chosen instead of branched"
-CALLED_ONCE = next(usage((), Place(request=None, source_of=open)))  # type: ignore[arg-type]
-
-
-def integers(rows: int) -> tuple[Tensor, ...]:
-    return (torch.randint(1, 9, (rows, WIDTH)),)
-
-
-def with_count(rows: int) -> tuple[Tensor, ...]:
-    return torch.rand(rows, WIDTH) + 0.1, torch.tensor(3)
-
-
-def with_levels(rows: int) -> dict[str, Tensor]:
-    sizes = [[2, 2], [2, 1]] if rows == LARGE_BATCH else [[2, 3], [1, 1]]
-    length = sum(height * width for height, width in sizes)
-    return {"x": torch.rand(2, length, WIDTH), "spatial_shapes": torch.tensor(sizes)}
-
-
-def with_ids(rows: int) -> dict[str, Tensor]:
-    return {"input_ids": torch.randint(0, 16, (rows, WIDTH))}
-
-
-NUMBERS = given_as_numbers(TensorSummary(name="spatial_shapes", dtype="int64", shape=(2, 2)))
-EACH_SHAPE = after_rejection("data-dependent")
+PLACE = candidates.Place(request=None, source_of=open)  # type: ignore[arg-type]
+NUMBERS = candidates.given_as_numbers(
+    TensorSummary(name="spatial_shapes", dtype="int64", shape=(2, 2))
+)
+EACH_SHAPE = candidates.after_rejection("data-dependent")
 assert NUMBERS is not None
 assert EACH_SHAPE is not None
-EXPERTS = both(
-    setting("capture_dynamic_output_shape_ops=True"),
-    rewritten(tempting_proposed.Experts, "all rows visited", "nonzero()"),
-)
+EXPERTS = both(SHAPES, rewritten(tempting_proposed.Experts, "all rows visited", "nonzero()"))
+SCALE = candidates.as_python_value("scale")
+WARNING = candidates.ignored_message("logging.Logger.warning", name="warning")
+
+
+def wrong(name: str, requirement: str, why: str, fix: FixChange, **more: Any) -> Case:
+    model = getattr(tempting_proposed, name)
+    return Case(model=model, requirement=requirement, why=why, wrong=fix, **more)
+
+
+def right(name: str, fix: FixChange, condition: str = "", **more: Any) -> Case:
+    return Case(model=getattr(tempting_proposed, name), right=fix, condition=condition, **more)
+
+
+def traced(function: str) -> FixChange:
+    return candidates.traced("tempting_proposed", function)
+
+
+# model | the requirement that rejects what a rule makes of the line with a text | rule | text | why
+RULED = """
+OtherType        | both branches | CHOSEN | if x.max() | the other branch has another type
+ChangedLater     | both branches | CHOSEN | if x.max() | the caller's tensor is no longer changed
+ReturnsItself    | both branches | CHOSEN | if x.max() | a copy is returned instead of the argument
+LimitsOfIntegers | Dynamo captures it | CHOSEN | if torch.isinf | integers have no finfo
+WritesParameter  | Dynamo captures it | MASK | if mask.any() | a parameter cannot be written into
+CatchesItsCheck  | results for large numbers | CHECK | if x.max() | the model catches its error
+"""
+NAMES = {"CHOSEN": CHOSEN, "MASK": "assigned where a mask is true", "CHECK": "check in the graph"}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "OtherType": {"inputs": integers},
+    "LimitsOfIntegers": {"inputs": integers},
+    "WritesParameter": {"train": True},
+}
+
+
+def ruled_cases(table: str) -> Iterator[Case]:
+    for line in table.strip().splitlines():
+        name, requirement, rule, text, why = map(str.strip, line.split("|"))
+        fix = rewritten(getattr(tempting_proposed, name), NAMES[rule], text)
+        yield wrong(name, requirement, why, fix, **OPTIONS.get(name, {}))
+
+
+AT_COMPILATION = "it is done when the model is compiled, and not at each call"
+GRAPH, EAGER = "results of the graph, seed 0", "eager results, seed 0"
+AGAIN = "the call before is counted in another file"
 
 PROPOSED = (
-    Case(
-        model=tempting_proposed.OtherType,
-        wrong=rewritten(tempting_proposed.OtherType, CHOSEN, "if x.max()"),
-        why="the branch that is not taken has another type",
-        requirement="both branches",
-        inputs=integers,
-    ),
-    Case(
-        model=tempting_proposed.ChangedLater,
-        wrong=rewritten(tempting_proposed.ChangedLater, CHOSEN, "if x.max()"),
-        why="the caller's tensor is no longer changed in place",
-        requirement="both branches",
-    ),
-    Case(
-        model=tempting_proposed.ReturnsItself,
-        wrong=rewritten(tempting_proposed.ReturnsItself, CHOSEN, "if x.max()"),
-        why="a copy is returned instead of the caller's tensor",
-        requirement="both branches",
-    ),
-    Case(
-        model=tempting_proposed.LimitsOfIntegers,
-        wrong=rewritten(tempting_proposed.LimitsOfIntegers, CHOSEN, "if torch.isinf"),
-        why="integers have no finfo, which only the branch that is not taken needs",
-        requirement="Dynamo captures it",
-        inputs=integers,
-    ),
-    Case(
-        model=tempting_proposed.WritesParameter,
-        wrong=rewritten(
-            tempting_proposed.WritesParameter, "assigned where a mask is true", "if mask.any()"
-        ),
-        why="a parameter cannot be written into, not even nothing",
-        requirement="Dynamo captures it",
-        train=True,
-    ),
-    Case(
-        model=tempting_proposed.CatchesItsCheck,
-        wrong=rewritten(tempting_proposed.CatchesItsCheck, "check in the graph", "if x.max()"),
-        why="the model catches the error of its own check",
-        requirement="results for large numbers",
-    ),
-    Case(
-        model=tempting_proposed.Experts,
-        right=EXPERTS,
-        condition="a gradient of zeros instead",
-    ),
-    Case(
-        model=tempting_proposed.TrainedExperts,
-        wrong=EXPERTS,
-        why="experts without a row get zeros as gradient",
-        requirement="eager results, seed 0",
-        train=True,
-    ),
-    Case(
-        model=tempting_proposed.ReadsGlobal,
-        right=traced("tempting_proposed", "scaled"),
-        condition="tempting_proposed.FACTOR",
-    ),
-    Case(
-        model=tempting_proposed.ReadsObject,
-        right=traced("tempting_proposed", "scaled_by_settings"),
-        condition="tempting_proposed.SETTINGS",
-    ),
-    Case(
-        model=tempting_proposed.ReadsOtherModule,
-        right=traced("tempting_proposed", "scaled_by_other"),
-        condition="tempting_counts.SCALE",
-    ),
-    Case(
-        model=tempting_proposed.CountsElsewhere,
-        wrong=traced("tempting_proposed", "counting"),
-        why="another file counts when the model is compiled, and not at each call",
-        requirement="results of the graph, seed 0",
-    ),
-    Case(
-        model=tempting_proposed.CountsInObject,
-        wrong=traced("tempting_proposed", "counting_in_object"),
-        why="an object counts when the model is compiled, and not at each call",
-        requirement="results of the graph, seed 0",
-    ),
-    Case(
-        model=tempting_proposed.RemembersInDefault,
-        wrong=traced("tempting_proposed", "remembering"),
-        why="a default value remembers when the model is compiled, and not at each call",
-        requirement="results of the graph, seed 0",
-    ),
-    Case(model=tempting_proposed.SetsLater, right=as_python_value("scale")),
-    Case(model=tempting_proposed.SetsInDict, right=as_python_value("scale")),
-    Case(
-        model=tempting_proposed.FillsLater,
-        wrong=as_python_value("scale"),
-        why="the seventh call writes into the tensor",
-        requirement="Dynamo captures it",
-    ),
-    Case(
-        model=tempting_proposed.LogsForOthers,
-        right=ignored_message("logging.Logger.warning", name="warning"),
-        condition="no handler counts it",
-    ),
-    Case(
-        model=tempting_proposed.PreparesItself,
-        wrong=CALLED_ONCE,
-        why="the call before is counted in another file",
-        requirement="eager results, seed 0",
-    ),
-    Case(
-        model=tempting_proposed.Powers,
-        right=SCALARS,
-        condition="No integer read at tempting_proposed.py",
-        inputs=with_count,
-    ),
-    Case(
-        model=tempting_proposed.DividesInPython,
-        right=SCALARS,
-        condition="100: eager mode raises ZeroDivisionError",
-        inputs=with_count,
-    ),
-    Case(
-        model=tempting_proposed.DividesByNumber,
-        right=SCALARS,
-        condition="as for 1 / 0",
-    ),
-    Case(
-        model=tempting_proposed.CatchesNumber,
-        right=SCALARS,
-        condition="No integer read at tempting_proposed.py",
-        inputs=with_count,
-    ),
-    Case(
-        model=tempting_proposed.Draws,
-        right=SCALARS,
-        inputs=lambda rows: (torch.rand(rows, WIDTH),),
-    ),
-    Case(
-        model=tempting_proposed.Levels, right=both(EACH_SHAPE, SCALARS, NUMBERS), inputs=with_levels
-    ),
-    Case(model=tempting_proposed.Embeds, right=SCALARS, inputs=with_ids),
-    Case(
-        model=tempting_proposed.Increments,
-        right=rewritten(tempting_proposed.Increments, CHOSEN, "if torch.isinf"),
-    ),
+    *ruled_cases(RULED),
+    right("Experts", EXPERTS, "a gradient of zeros instead"),
+    wrong("TrainedExperts", EAGER, "experts without a row get zeros", EXPERTS, train=True),
+    right("ReadsGlobal", traced("scaled"), "tempting_proposed.FACTOR"),
+    right("ReadsObject", traced("scaled_by_settings"), "tempting_proposed.SETTINGS"),
+    right("ReadsOtherModule", traced("scaled_by_other"), "tempting_counts.SCALE"),
+    wrong("CountsElsewhere", GRAPH, AT_COMPILATION, traced("counting")),
+    wrong("CountsInObject", GRAPH, AT_COMPILATION, traced("counting_in_object")),
+    wrong("RemembersInDefault", GRAPH, AT_COMPILATION, traced("remembering")),
+    right("SetsLater", SCALE),
+    right("SetsInDict", SCALE),
+    wrong("FillsLater", "Dynamo captures it", "the seventh call writes into it", SCALE),
+    right("LogsForOthers", WARNING, "no handler counts it"),
+    wrong("PreparesItself", EAGER, AGAIN, next(candidates.usage((), PLACE))),
+    right("Powers", SCALARS, "No integer read at tempting_proposed.py", inputs=with_count),
+    right("DividesInPython", SCALARS, "100: eager mode raises Zero", inputs=with_count),
+    right("DividesByNumber", SCALARS, "as for 1 / 0"),
+    right("CatchesNumber", SCALARS, "No integer read at tempting_proposed.py", inputs=with_count),
+    right("Draws", SCALARS, inputs=lambda size: (torch.rand(size, WIDTH),)),
+    right("Levels", both(EACH_SHAPE, SCALARS, NUMBERS), inputs=with_levels),
+    right("Embeds", SCALARS, inputs=with_ids),
+    right("Increments", rewritten(tempting_proposed.Increments, CHOSEN, "if torch.isinf")),
 )
 """Models for which what `fix` proposes is wrong, or right under a condition."""
 
-CASES = (*TEMPTING, *PROPOSED)
+CASES = (*tempting_cases(TABLE), *PROPOSED)
+BY_NAME = {case.name: case for case in CASES}
+
+
+def program(fixes: list[str], *, inductor: bool) -> None:
+    """Verify fixes in order, in a process that can fork; print what is found of each."""
+    from compilewatch.extras.fixes import code
+    from compilewatch.extras.fixes.worker import script, verifying
+
+    def subject_of(case: Case, change: FixChange) -> verifying.ScriptSubject:
+        """Return the case with a fix, from the source that is printed and written."""
+        names: dict[str, Any] = {}
+        manager = code.context_manager([change], change.name)
+        exec("\n".join([*code.imports([change]), "\n", manager]), names)
+        options = eval(script.of_subject((change,), train=case.train), names)
+        return verifying.ScriptSubject(case.build, case.arguments, names[code.NAME], **options)
+
+    first = CASES[0]
+    assert first.wrong is not None
+    verifying.warm_up(subject_of(first, first.wrong))
+    channel = os.dup(1)
+    os.dup2(2, 1)  # what the modules print
+    if not inductor:
+        quick = partial(verifying.equal_with_inductor, backend="aot_eager")
+        setattr(verifying, "equal_with_inductor", quick)  # noqa: B010
+    for fix in fixes:
+        name, _, which = fix.partition(".")
+        change = getattr(BY_NAME[name], which)
+        steps: list[tuple[str, verifying.Step]] = []
+        with verifying.Forks(1) as forks:
+            subject = subject_of(BY_NAME[name], change)
+            figures = verifying.verify(subject, lambda *step, to=steps: to.append(step), forks)
+        holds_if = [*change.holds_if, *figures["holds_if"]]
+        failed = {step: detail for step, (passed, detail) in steps if not passed}
+        found = {"fix": fix, "failed": failed, "last": steps[-1][0], "holds_if": holds_if}
+        found |= {"single_graph": figures["single_graph"]}
+        os.write(channel, f"{json.dumps(found)}\n".encode())
+
+
+if __name__ == "__main__":
+    program([a for a in sys.argv[1:] if "." in a], inductor="--inductor" in sys.argv)

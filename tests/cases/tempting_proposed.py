@@ -1,6 +1,6 @@
 """Small models for which what `fix` proposes is right for some inputs, weights and calls only.
 
-Each is a model of `tempting_fixes.PROPOSED`, with the change that a proposer makes for it.
+`tempting_fixes.PROPOSED` has the change that a proposer makes for each of them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ log = logging.getLogger(__name__)
 
 
 class OtherType(nn.Module):
-    """Returns floating-point numbers, or integers where a value is large."""
-
     def forward(self, x: Tensor) -> Tensor:
         if x.max() < 1000:
             x = x * 0.5
@@ -31,8 +29,6 @@ class OtherType(nn.Module):
 
 
 class ChangedLater(nn.Module):
-    """Changes its own copy, or the caller's tensor."""
-
     def forward(self, x: Tensor) -> Tensor:
         y = x if x.max() > 1000 else x * 2
         y.add_(1)
@@ -40,8 +36,6 @@ class ChangedLater(nn.Module):
 
 
 class ReturnsItself(nn.Module):
-    """Returns the caller's tensor where a value is large."""
-
     def forward(self, x: Tensor) -> Tensor:
         if x.max() > 1000:
             return x
@@ -49,8 +43,6 @@ class ReturnsItself(nn.Module):
 
 
 class LimitsOfIntegers(nn.Module):
-    """Would fail for integers in a branch that they never take."""
-
     def forward(self, x: Tensor) -> Tensor:
         if torch.isinf(x).any():
             x = torch.clamp(x, max=torch.finfo(x.dtype).max)
@@ -58,8 +50,6 @@ class LimitsOfIntegers(nn.Module):
 
 
 class WritesParameter(nn.Module):
-    """Writes into a parameter, which is an error in training, where a value is large."""
-
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(WIDTH))
@@ -88,8 +78,6 @@ class CatchesItsCheck(nn.Module):
 
 
 class UsesTheValue(nn.Module):
-    """Returns the value of a condition, which is None without a mask."""
-
     def forward(self, x: Tensor, causal: bool | None = None) -> tuple[Tensor, bool | None]:
         length = int(x.sum())
         causal = length > 1 and causal
@@ -97,8 +85,6 @@ class UsesTheValue(nn.Module):
 
 
 class Experts(nn.Module):
-    """Adds what the experts of each row compute, which count their calls."""
-
     def __init__(self) -> None:
         super().__init__()
         self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
@@ -149,8 +135,6 @@ def scaled_by_other(x: Tensor) -> Tensor:
 
 
 class ReadsOtherModule(nn.Module):
-    """Reads a global of another file, in a function that another one calls."""
-
     def forward(self, x: Tensor) -> Tensor:
         return scaled_by_other(x + 1) * 2
 
@@ -162,8 +146,6 @@ def counting(x: Tensor) -> Tensor:
 
 
 class CountsElsewhere(nn.Module):
-    """Counts its calls in another file."""
-
     def forward(self, x: Tensor) -> Tensor:
         return counting(x + 1) * 2
 
@@ -186,8 +168,6 @@ def remembering(x: Tensor, sizes: list[int] = []) -> Tensor:  # noqa: B006  (tha
 
 
 class RemembersInDefault(nn.Module):
-    """Remembers its calls in a default value."""
-
     def forward(self, x: Tensor) -> Tensor:
         return remembering(x + 1) * 2
 
@@ -221,16 +201,12 @@ class FillsLater(SetsLater):
 
 
 class LogsForOthers(nn.Module):
-    """Logs, for which a handler may count."""
-
     def forward(self, x: Tensor) -> Tensor:
         log.warning("called")
         return x * 2
 
 
 class PreparesItself(nn.Module):
-    """Counts in an object when it is called for the first time."""
-
     def __init__(self) -> None:
         super().__init__()
         self.ready = False
@@ -244,29 +220,21 @@ class PreparesItself(nn.Module):
 
 
 class Powers(nn.Module):
-    """Multiplies by a power of an integer, which may need more than 64 bits."""
-
     def forward(self, x: Tensor, count: Tensor) -> Tensor:
         return x * int(count.item()) ** 4
 
 
 class DividesInPython(nn.Module):
-    """Divides by zero for one integer."""
-
     def forward(self, x: Tensor, count: Tensor) -> Tensor:
         return x * (1 / (int(count.item()) - 100))
 
 
 class DividesByNumber(nn.Module):
-    """Divides by zero for one floating-point number."""
-
     def forward(self, x: Tensor) -> Tensor:
         return x * (1 / (x.sum().item() - 100.0))
 
 
 class CatchesNumber(nn.Module):
-    """Catches what a number that is too large raises."""
-
     def forward(self, x: Tensor, count: Tensor) -> Tensor:
         try:
             return x[:, : int(count.item())].reshape(len(x), 3) * 2
@@ -275,8 +243,6 @@ class CatchesNumber(nn.Module):
 
 
 class Draws(nn.Module):
-    """Draws from probabilities, which must be between 0 and 1, and reads a number."""
-
     def forward(self, p: Tensor) -> Tensor:
         return torch.bernoulli(p) * p.max().item()
 
@@ -293,8 +259,6 @@ class Levels(nn.Module):
 
 
 class Embeds(nn.Module):
-    """Looks up ids, of which a table has only so many."""
-
     def __init__(self) -> None:
         super().__init__()
         self.table = nn.Embedding(16, WIDTH)
@@ -304,8 +268,6 @@ class Embeds(nn.Module):
 
 
 class Increments(nn.Module):
-    """Reads an attribute that its user may change."""
-
     def __init__(self) -> None:
         super().__init__()
         self.factor = 2.0

@@ -6,13 +6,14 @@ the last tests write scripts and run them as `fix` does, which takes two process
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
-import msgspec
 import pytest
 
 from compilewatch.config import load_settings
@@ -24,17 +25,14 @@ from compilewatch.records import FactoryBuild, ModelSpec, Request, Target
 CASES_FOLDER = Path(__file__).parents[3] / "cases"
 sys.path.insert(0, str(CASES_FOLDER))
 
-from tempting_fixes import CASES, Case  # noqa: E402
-from tempting_verifications import Said  # noqa: E402
+from tempting_fixes import BY_NAME, CASES, Case  # noqa: E402
 
 WRONG = [case for case in CASES if case.wrong is not None]
 RIGHT = [case for case in CASES if case.right is not None]
 
 OFTEN = {"ChecksForNan", "DrawsTwice", "HoldsNumbers"}
-"""Models whose tempting fix is always rejected; the others are in the matrix."""
-
 RIGHT_OFTEN = {"HoldsNumbers"}
-"""Models whose right fix is always verified; those of the others are in the matrix."""
+"""Models whose tempting or right fix is always tried; the others are in the matrix."""
 
 OF_INDUCTOR = ("Powers", "DividesInPython")
 """Models whose fix has a condition that only code of Inductor shows."""
@@ -42,13 +40,13 @@ OF_INDUCTOR = ("Powers", "DividesInPython")
 INDUCTOR = [f"{name}.right" for name in ("ChecksForNan", "ChangesInput", *OF_INDUCTOR)]
 """Fixes that Inductor compiles here: a check in its code, a change in place, numbers."""
 
-Verifications = Callable[[str], Said]
+Verifications = Callable[[str], Any]
 
 
 def verifying(fixes: list[str], *options: str) -> Iterator[Verifications]:
     """Yield a function that returns what a process that verifies fixes in order says of one."""
     process = subprocess.Popen(
-        [sys.executable, "tempting_verifications.py", *fixes, *options],
+        [sys.executable, "tempting_fixes.py", *fixes, *options],
         cwd=CASES_FOLDER,
         env=os.environ | WORKER_VARIABLES,
         stdout=subprocess.PIPE,
@@ -56,15 +54,15 @@ def verifying(fixes: list[str], *options: str) -> Iterator[Verifications]:
     )
     lines = process.stdout
     assert lines is not None
-    read: dict[str, Said] = {}
+    read: dict[str, Any] = {}
 
-    def said(fix: str) -> Said:
+    def verification(fix: str) -> Any:
         while fix not in read:
-            found = msgspec.json.decode(lines.readline(), type=Said)
-            read[f"{found.case}.{found.fix}"] = found
+            printed = json.loads(lines.readline())
+            read[printed["fix"]] = printed
         return read[fix]
 
-    yield said
+    yield verification
     lines.close()
     process.terminate()
     process.wait()
@@ -86,17 +84,7 @@ def verifications_with_inductor() -> Iterator[Verifications]:
     yield from verifying(INDUCTOR, "--inductor")
 
 
-def failures(said: Said) -> list[tuple[str, str]]:
-    return [(name, detail) for name, passed, detail in said.steps if not passed]
-
-
-def test_there_are_fifty_models() -> None:
-    assert len({case.model for case in CASES}) == len(CASES) >= 50
-    assert {case.name for case in RIGHT} >= OFTEN
-
-
 def selected(cases: Iterable[Case], often: Container[str]) -> list[object]:
-    """A parameter for each case; cases that are not named in `often` are in the matrix."""
     return [
         pytest.param(case, marks=() if case.name in often else pytest.mark.matrix, id=case.name)
         for case in cases
@@ -105,21 +93,22 @@ def selected(cases: Iterable[Case], often: Container[str]) -> list[object]:
 
 @pytest.mark.parametrize("case", selected(WRONG, OFTEN))
 def test_a_tempting_fix_is_rejected(case: Case, verifications: Verifications) -> None:
-    found = failures(verifications(f"{case.name}.wrong"))
-    assert case.requirement in [name for name, _ in found], (case.why, found)
+    assert len(BY_NAME) == len(CASES) >= 50
+    failed = verifications(f"{case.name}.wrong")["failed"]
+    assert case.requirement in failed, (case.why, failed)
     # Some of torch.compiler mark a function for good; no fix that is searched does that.
     if case.wrong is not None and "torch.compiler" not in case.wrong.name:
-        assert not any(WITHOUT in detail for _, detail in found)
+        assert not any(WITHOUT in detail for detail in failed.values())
 
 
 @pytest.mark.parametrize("case", selected(RIGHT, RIGHT_OFTEN))
 def test_a_right_fix_is_accepted(case: Case, verifications: Verifications) -> None:
-    said = verifications(f"{case.name}.right")
-    assert failures(said) == []
-    assert said.single_graph
-    assert said.steps[-1][0] == "results of Inductor"  # nothing was left out
+    verification = verifications(f"{case.name}.right")
+    assert verification["failed"] == {}
+    assert verification["single_graph"]
+    assert verification["last"] == "results of Inductor"  # nothing was left out
     if case.name not in OF_INDUCTOR:
-        assert any(case.condition in each for each in said.holds_if), said.holds_if
+        assert any(case.condition in text for text in verification["holds_if"]), verification
 
 
 @pytest.mark.matrix
@@ -128,16 +117,16 @@ def test_a_right_fix_is_accepted_with_inductor(
     fix: str, verifications_with_inductor: Verifications
 ) -> None:
     """It takes the C++ compiler, whose code may lose a check, a change in place or an error."""
-    found = verifications_with_inductor(fix)
-    assert failures(found) == []
-    case = next(each for each in CASES if fix == f"{each.name}.right")
-    assert any(case.condition in each for each in found.holds_if), found.holds_if
+    verification = verifications_with_inductor(fix)
+    assert verification["failed"] == {}
+    condition = BY_NAME[fix.partition(".")[0]].condition
+    assert any(condition in text for text in verification["holds_if"]), verification
 
 
 @pytest.fixture(scope="module")
 def finder() -> Iterator[Finder]:
-    with searching(load_settings({}), "default") as found:
-        yield found
+    with searching(load_settings({}), "default") as finder:
+        yield finder
 
 
 @pytest.mark.matrix
@@ -151,13 +140,10 @@ def finder() -> Iterator[Finder]:
 )
 def test_the_script_says_the_same(finder: Finder, name: str, which: str, failed: str) -> None:
     """Only it shows that the script is complete, has two shapes, and needs no compilewatch."""
-    case = next(case for case in CASES if case.name == name)
-    build = FactoryBuild(
-        factory=f"tempting:{case.name}", path=str(CASES_FOLDER), inputs="tempting:rows"
-    )
-    model = ModelSpec(source="test", name=case.name, build=build)
+    build = FactoryBuild(factory=f"tempting:{name}", path=str(CASES_FOLDER), inputs="tempting:rows")
+    model = ModelSpec(source="test", name=name, build=build)
     request = Request(model=model, target=Target(), key="0")
-    script, verification = finder.verify(request, (getattr(case, which),))
+    script, verification = finder.verify(request, (getattr(BY_NAME[name], which),))
     assert "compilewatch" not in script.replace(str(CASES_FOLDER), "")
     assert verification.holds == (not failed), verification.steps
     assert failed in verification.failure

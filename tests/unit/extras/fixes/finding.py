@@ -8,23 +8,19 @@ from typing import Any
 
 import msgspec
 
+from compilewatch.extras.fixes import records
 from compilewatch.extras.fixes.fixing import Finder
-from compilewatch.extras.fixes.records import (
-    Fix,
-    FixChange,
-    FixKind,
-    FixStatus,
-    FixTrial,
-    Verification,
-    VerificationStep,
-)
 from compilewatch.extras.fixes.search import Changes, Limits, nothing
 from compilewatch.records import Request, Result
 from tests import factories
 
 
-def change(name: str, kind: FixKind = FixKind.SETTING, **fields: Any) -> FixChange:
-    return FixChange(name=name, kind=kind, summary=f"{name} is set.", lines=("pass",), **fields)
+def change(
+    name: str, kind: records.FixKind = records.FixKind.SETTING, **fields: Any
+) -> records.FixChange:
+    return records.FixChange(
+        name=name, kind=kind, summary=f"{name} is set.", lines=("pass",), **fields
+    )
 
 
 SCALARS = change("capture_scalar_outputs=True")
@@ -40,7 +36,7 @@ class FakeFinder(Finder):
     """`breaks` by model, `removing` by place: the change that removes it; `unverified`: models."""
 
     breaks: Mapping[str, tuple[str, ...]]
-    removing: Mapping[str, FixChange] = field(
+    removing: Mapping[str, records.FixChange] = field(
         default_factory=lambda: {"item": SCALARS, "nonzero": SHAPES}
     )
     unverified: frozenset[str] = frozenset()
@@ -58,7 +54,7 @@ class FakeFinder(Finder):
         *,
         rewrites: bool = True,
         report: Callable[[str, int], None] = lambda *_: None,
-    ) -> Fix:
+    ) -> records.Fix:
         del rewrites
         name = request.model.name
         self.searched.append(name)
@@ -66,27 +62,24 @@ class FakeFinder(Finder):
         report("as it is", 0)
         self.then(name)
         places = self.breaks[name]
-        trial = FixTrial(changes=(), status="graph_break", detail="", breaks=1, seconds=1.0)
-        fix = msgspec.structs.replace(
-            nothing(request, tuple(map(factories.graph_break, places))),
-            trials=(trial,),
-            limit=self.limit,
-            seconds=2.0,
-        )
+        trial = records.FixTrial(changes=(), status="graph_break", detail="", breaks=1, seconds=1.0)
+        fix = nothing(request, tuple(map(factories.graph_break, places)))
+        fields: dict[str, Any] = {"trials": (trial,), "limit": self.limit, "seconds": 2.0}
         changes = dict.fromkeys(self.removing[place] for place in places if place in self.removing)
-        if not changes or name in self.unverified:
-            return fix
-        left = tuple(factories.graph_break(p) for p in places if p not in self.removing)
-        return msgspec.structs.replace(
-            fix,
-            status=FixStatus.IMPROVES if left else FixStatus.VERIFIED,
-            detail="fewer" if left else "one graph",
-            left=left,
-            changes=tuple(changes),
-            code="code\n",
-            script="# verification\n",
-            verification=Verification(steps=(VerificationStep(name="equal", passed=True),)),
-        )
+        if changes and name not in self.unverified:
+            left = tuple(factories.graph_break(p) for p in places if p not in self.removing)
+            fields |= {
+                "status": records.FixStatus.IMPROVES if left else records.FixStatus.VERIFIED,
+                "detail": "fewer" if left else "one graph",
+                "left": left,
+                "changes": tuple(changes),
+                "code": "code\n",
+                "script": "# verification\n",
+                "verification": records.Verification(
+                    steps=(records.VerificationStep(name="equal", passed=True),)
+                ),
+            }
+        return msgspec.structs.replace(fix, **fields)
 
     def evaluate(self, request: Request, changes: Changes) -> Result:
         name, names = request.model.name, {change.name for change in changes}
@@ -95,14 +88,13 @@ class FakeFinder(Finder):
         left = [place for place in self.breaks[name] if known.get(place) not in names]
         return broken(name, *left) if left else factories.result(name)
 
-    def verify(self, request: Request, changes: Changes) -> tuple[str, Verification]:
+    def verify(self, request: Request, changes: Changes) -> tuple[str, records.Verification]:
         name = request.model.name
         self.verified.append(name)
         holds = name not in self.unverified
-        step = VerificationStep(
-            name="results of Inductor", passed=holds, detail="" if holds else "differ"
-        )
-        verification = Verification(steps=(step,), single_graph=holds, breaks=(1, 0))
+        detail = "" if holds else "differ"
+        step = records.VerificationStep(name="results of Inductor", passed=holds, detail=detail)
+        verification = records.Verification(steps=(step,), single_graph=holds, breaks=(1, 0))
         return f"# verification of {name}\n", verification
 
 

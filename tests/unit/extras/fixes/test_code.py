@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from types import ModuleType
 from typing import Any
 
+import msgspec
 import pytest
 
 from compilewatch.extras.fixes.code import NAME, context_manager, imports, pasteable
@@ -37,26 +39,17 @@ OPTION = FixChange(
 @pytest.fixture
 def compiled_with(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The options of each call of `torch.compile`, in whose place a function stands."""
-    seen: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
 
     def compile_(model: Any, **options: Any) -> Any:
-        seen.append(options)
+        calls.append(options)
         return model
 
     torch, dynamo = ModuleType("torch"), ModuleType("torch._dynamo")
     vars(torch).update(compile=compile_, _dynamo=dynamo)
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setitem(sys.modules, "torch._dynamo", dynamo)
-    return seen
-
-
-def model(x: float, *, scale: int = 1) -> None:
-    import math
-
-    CALLED.append(math.sqrt(x) * scale)
-
-
-CALLED: list[float] = []
+    return calls
 
 
 @pytest.mark.parametrize(
@@ -75,42 +68,28 @@ def test_the_printed_code_runs_as_it_is(
     value: float,
     compiled_with: list[dict[str, Any]],
 ) -> None:
-    import math
+    results: list[float] = []
 
-    CALLED.clear()
-    exec(
-        pasteable(changes, "What makes it one graph."),
-        {"model": model, "args": (9.0,), "kwargs": {}},
-    )
-    assert (CALLED, compiled_with) == ([value], [options])
+    def model(x: float, *, scale: int = 1) -> None:
+        results.append(math.sqrt(x) * scale)
+
+    names = {"model": model, "args": (9.0,), "kwargs": {}}
+    exec(pasteable(changes, "What makes it one graph."), names)
+    assert (results, compiled_with) == ([value], [options])
     assert math.sqrt(9.0) == 3.0  # nothing stays
+    # Nor after an error.
+    exec("\n".join([*imports(changes), context_manager(changes, "It fails.")]), names)
+    manager: Any = names[NAME]
+    assert manager.__doc__ == "It fails."
+    with pytest.raises(ZeroDivisionError), manager(model, (), {}):
+        1 / 0  # noqa: B018
+    assert math.sqrt(9.0) == 3.0
 
 
 def test_imports_and_definitions_appear_once() -> None:
-    other = FixChange(**{name: getattr(PATCHED, name) for name in PATCHED.__struct_fields__})
+    other = msgspec.structs.replace(PATCHED)
     assert context_manager((PATCHED, other), "Twice.").count("def same(x):") == 1
+    always = ["import threading", "import torch", "import torch._dynamo"]
     assert imports((PATCHED, other, ARGUMENT)) == [
-        "import contextlib",
-        "import math",
-        "import threading",
-        "import torch",
-        "import torch._dynamo",
-        "from unittest import mock",
+        *("import contextlib", "import math", *always, "from unittest import mock")
     ]
-
-
-def test_what_the_code_does_is_undone_after_an_error(compiled_with: list[dict[str, Any]]) -> None:
-    import math
-
-    names: dict[str, Any] = {}
-    exec("\n".join([*imports([PATCHED]), context_manager([PATCHED], "It fails.")]), names)
-    assert names[NAME].__doc__ == "It fails."
-
-    def fail() -> None:
-        with names[NAME](model, (), {}):
-            assert math.sqrt(4.0) == 4.0
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
-    assert math.sqrt(4.0) == 2.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,26 +52,20 @@ def run(*words: str) -> Any:
     return CliRunner().invoke(group, ["fix", "BertModel", *words], standalone_mode=False)
 
 
-def test_a_diff_has_its_conditions_in_its_file(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(command, "find_fix", lambda *_, **__: FOUND)
-    run("--patch", str(tmp_path / "net.patch"))
-    text = (tmp_path / "net.patch").read_text()
-    assert text == f"Holds if:\n- Nobody needs the message.\n\n{FOUND.patch}"
-
-
-def test_a_place_that_cannot_be_written_is_rejected_before_the_search(
+def test_a_diff_has_its_conditions_in_its_file_which_can_be_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     place = tmp_path / "folder" / "net.patch"
-    ended = run("--patch", str(place))
+    ended = run("--patch", str(place))  # it is rejected before the search
     assert isinstance(ended.exception, UsageError)
     assert "net.patch cannot be written: No such file or directory" in str(ended.exception)
     place.parent.mkdir()
+    monkeypatch.setattr(command, "find_fix", lambda *_, **__: FOUND)
+    run("--patch", str(place))
+    assert place.read_text() == f"Holds if:\n- Nobody needs the message.\n\n{FOUND.patch}"
 
     def find(*_: Any, **__: Any) -> Fix:
-        place.parent.rmdir()
+        shutil.rmtree(place.parent)
         return FOUND
 
     monkeypatch.setattr(command, "find_fix", find)
@@ -95,65 +89,53 @@ def test_an_interrupted_search_keeps_nothing_and_says_so(
     assert "interrupted; the search was not at its end, and nothing" in capsys.readouterr().err
 
 
-# --- in Python ------------------------------------------------------------------------------------
-
-
 def build() -> None: ...
 
 
 class Built: ...
 
 
-@pytest.mark.parametrize("model", [build, Built])
-def test_what_builds_a_model_is_found_again_by_its_file(
-    monkeypatch: pytest.MonkeyPatch, model: Callable[..., object]
+def test_limits_in_python_are_those_of_the_command_unless_given(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    names: list[str] = []
-    monkeypatch.setattr(fixing, "fix_named", lambda name, **_: names.append(name))
-    compilewatch.fix(model)
-    assert names == [f"{__file__}:{model.__name__}"]
-
-
-def test_limits_are_those_of_the_command_unless_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Limits] = []
+    limits_of_calls: list[Limits] = []
 
     def find(_: Any, __: Any, *, limits: Limits, rewrites: bool) -> Fix:
         assert rewrites
-        seen.append(limits)
+        limits_of_calls.append(limits)
         return Fix(model="BertModel", target="dynamo", status=FixStatus.NOTHING, detail="no fix")
 
     monkeypatch.setattr(fixing, "find_fix", find)
     fix = compilewatch.fix("BertModel")
     compilewatch.fix("BertModel", max_evaluations=3, max_seconds=5)
-    assert seen == [Limits(), Limits(evaluations=3, seconds=5)]
+    assert limits_of_calls == [Limits(), Limits(evaluations=3, seconds=5)]
     assert (fix.status, fix.code, fix.verification) == ("nothing", "", None)
     assert "no fix" in str(fix)
     assert '"status":"nothing"' in fix.to_json()
+    # What builds a model is found again by its file.
+    names: list[str] = []
+    monkeypatch.setattr(fixing, "fix_named", lambda name, **_: names.append(name))
+    for model in (build, Built):
+        compilewatch.fix(model)
+    assert names == [f"{__file__}:build", f"{__file__}:Built"]
 
 
-DEVICE = DeclaredDevice(
-    name="cuda",
-    product="NVIDIA H100",
-    capability=(9, 0),
-    memory_bytes=2**36,
-    multiprocessors=132,
-    bfloat16=True,
-)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"target": Target(name="export")}, "leave out --target, or name dynamo"),
-        ({"target": Target(backend="aot_eager")}, "leave out --target, or name dynamo"),
-        ({"device": DEVICE}, "leave out --device"),
-    ],
-)
-def test_what_a_fix_cannot_be_verified_for_is_rejected(
-    options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(UsageError, match=message):
-        find_fix(factories.request(**options), load_settings({}))
+def test_what_a_fix_cannot_be_verified_for_is_rejected() -> None:
+    device = DeclaredDevice(
+        name="cuda",
+        product="NVIDIA H100",
+        capability=(9, 0),
+        memory_bytes=2**36,
+        multiprocessors=132,
+        bfloat16=True,
+    )
+    options: dict[str, dict[str, Any]] = {
+        "leave out --target, or name dynamo": {"target": Target(name="export")},
+        "leave out --device": {"device": device},
+    }
+    for message, fields in options.items():
+        with pytest.raises(UsageError, match=message):
+            find_fix(factories.request(**fields), load_settings({}))
 
 
 FORKS = """

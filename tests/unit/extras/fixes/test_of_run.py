@@ -100,25 +100,22 @@ def test_a_place_is_searched_on_three_models_only(tmp_path: Path) -> None:
     assert fixes["M5"].fix.detail == "its graph breaks were searched in vain on M0, M1, M2"
 
 
-SIZES = {"Large": 900, "Small": 9, "Unknown": None}
-
-
-@pytest.mark.parametrize(
-    ("results", "order"),
-    [
+def test_what_is_searched_first(tmp_path: Path) -> None:
+    sizes = {"Large": 900, "Small": 9, "Unknown": None}
+    for name, results, order in (
         # the place that many models share
-        ([broken("Rare", "nonzero", downloads=10_000), *many(4, "item")], ["M0", "Rare"]),
+        ("a", [broken("Rare", "nonzero", downloads=10_000), *many(4, "item")], ["M0", "Rare"]),
         # of models with equal downloads the smallest
         (
-            [broken(name, "hopeless", parameters=size, key=name) for name, size in SIZES.items()],
+            "b",
+            [broken(name, "hopeless", parameters=n, key=name) for name, n in sizes.items()],
             ["Small", "Large", "Unknown"],
         ),
-    ],
-)
-def test_what_is_searched_first(tmp_path: Path, results: list[Result], order: list[str]) -> None:
-    finding = finder(results)
-    work(tmp_path, results, finding)
-    assert finding.searched == order
+    ):
+        (tmp_path / name).mkdir()
+        finding = finder(results)
+        work(tmp_path / name, results, finding)
+        assert finding.searched == order
 
 
 def test_fewer_breaks_are_an_improvement_that_others_can_use(tmp_path: Path) -> None:
@@ -153,41 +150,37 @@ def test_an_interrupted_command_goes_on_where_it_was(tmp_path: Path) -> None:
     assert "damaged line left out" in note
 
 
-def test_a_larger_limit_searches_again_what_a_limit_had_ended(tmp_path: Path) -> None:
-    results = many(1, "hopeless")
-    work(tmp_path, results, finder(results, limit="4 evaluations"))
-    same, larger = finder(results), finder(results)
-    work(tmp_path, results, same)
-    work(tmp_path, results, larger, limits=Limits(evaluations=5, seconds=9.0))
-    assert (same.searched, larger.searched) == ([], ["M0"])
-
-
-def test_another_version_of_the_search_tries_again_where_nothing_was_verified(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    results = [broken("A", "item"), broken("N", "hopeless")]
-    work(tmp_path, results, finder(results))
-    monkeypatch.setattr(run_fixes, "search_digest", lambda: "other")
-    again = finder(results)
-    work(tmp_path, results, again)
-    assert again.searched == ["N"]
-
-
 @pytest.mark.parametrize(
-    "late",
+    ("stored", "evaluations", "again"),
     [
-        {"status": FixStatus.NO_VERDICT, "detail": "timeout"},
-        {"rejections": (Rejection(changes=("x",), reason=f"{LATE}: not within 900 s"),)},
+        ({}, 5, []),
+        ({"limit": "4 evaluations"}, 4, []),
+        ({"limit": "4 evaluations"}, 5, ["N"]),
+        ({"status": FixStatus.NO_VERDICT, "detail": "timeout"}, 4, ["N"]),
+        (
+            {"rejections": (Rejection(changes=("x",), reason=f"{LATE}: not within 900 s"),)},
+            4,
+            ["N"],
+        ),
+        (None, 4, ["N"]),  # another version of the search, where nothing was verified
     ],
 )
-def test_a_timeout_is_searched_again(tmp_path: Path, late: dict[str, Any]) -> None:
-    results = many(1, "hopeless")
-    run_fix = work(tmp_path, results, finder(results))["M0"]
-    fix = msgspec.structs.replace(run_fix.fix, **late)
+def test_what_is_searched_again(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stored: dict[str, Any] | None,
+    evaluations: int,
+    again: list[str],
+) -> None:
+    results = [broken("A", "item"), broken("N", "hopeless")]
+    run_fix = work(tmp_path, results, finder(results))["N"]
+    if stored is None:
+        monkeypatch.setattr(run_fixes, "search_digest", lambda: "other")
+    fix = msgspec.structs.replace(run_fix.fix, **stored or {})
     run_fixes.append(tmp_path, msgspec.structs.replace(run_fix, fix=fix))
-    again = finder(results)
-    work(tmp_path, results, again)
-    assert again.searched == ["M0"]
+    finding = finder(results)
+    work(tmp_path, results, finding, limits=Limits(evaluations=evaluations, seconds=9.0))
+    assert finding.searched == again
 
 
 def test_a_search_that_the_limit_of_all_models_ended_is_not_stored(tmp_path: Path) -> None:
@@ -224,16 +217,6 @@ def test_what_cannot_be_searched_here_is_left_out_and_named() -> None:
     assert [case.request.model.name for case in cases] == ["B"]
     assert devices.startswith("1 result on declared devices not searched")
     assert generated.startswith("1 result of generated code not searched")
-
-
-def test_a_long_silence_is_ended_by_the_step_that_runs(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(of_run, "QUIET_SECONDS", -1.0)
-    with FixProgress() as progress:
-        progress.on_cases(1, 0)
-        progress.on_step("A", "verifying x=True")
-    assert "0:00  0 of 1  now A: verifying x=True" in capsys.readouterr().err
 
 
 # --- the command ----------------------------------------------------------------------------------
@@ -293,19 +276,15 @@ def test_a_limit_that_leaves_models_has_a_status_of_its_own(
     assert "not searched" in ended.stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ((), "name a model, or a run with --all-of"),
-        (("BertModel", "--all-of", "latest"), "with --all-of, not both"),
-        (("--all-of", "latest", "--mode", "train"), "--mode is about one model"),
-        (("--all-of", "latest", "--save", "x.py"), "--save is about one model"),
-    ],
-)
-def test_what_cannot_be_meant_is_an_error(words: tuple[str, ...], message: str) -> None:
-    ended = run(*words)
-    assert isinstance(ended.exception, CompilewatchError)
-    assert message in str(ended.exception)
+def test_what_cannot_be_meant_is_an_error() -> None:
+    for words, message in (
+        ("", "name a model, or a run with --all-of"),
+        ("BertModel --all-of latest", "with --all-of, not both"),
+        ("--all-of latest --mode train", "--mode is about one model"),
+    ):
+        ended = run(*words.split())
+        assert isinstance(ended.exception, CompilewatchError)
+        assert message in str(ended.exception)
 
 
 def test_what_an_earlier_run_verified_of_the_same_versions_is_taken_over(
@@ -330,16 +309,9 @@ def test_what_an_earlier_run_verified_of_the_same_versions_is_taken_over(
     by_key, damaged = run_fixes.read(tmp_path / "merged")
     assert (len(by_key), damaged) == (3, ())
     assert (tmp_path / "merged" / "fixes" / "A" / "dynamo.py").exists()
-
-
-def test_a_fix_whose_verification_was_deleted_is_searched_again(
-    tmp_path: Path, finding: FakeFinder
-) -> None:
-    first = swept(tmp_path)
-    run_all(first)
+    # A fix whose verification was deleted is searched again.
     for stored in Store(first.path.parent).runs():
         for path in (stored.path / "fixes").rglob("*.py"):
             path.unlink()
-    finding.searched.clear()
     run_all(swept(tmp_path))
     assert finding.searched == ["A"]

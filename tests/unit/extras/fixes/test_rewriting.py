@@ -61,16 +61,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def a_break(line: int, file: str = "some_library/modeling.py", **values: Any) -> GraphBreak:
-    given = {"code": "GB0170", "reason": REASON, "fingerprint": str(line), "function": "forward"}
-    return GraphBreak(**{**given, "file": file, "line": line, **values})
+    fields = {"code": "GB0170", "reason": REASON, "fingerprint": str(line), "function": "forward"}
+    return GraphBreak(**{**fields, "file": file, "line": line, **values})
 
 
-def proposed(folder: Path, *breaks: GraphBreak) -> list[FixChange]:
+def place(folder: Path) -> Place:
     def source_of(file: str) -> str | None:
         path = folder / file
         return path.read_text() if path.is_file() else None
 
-    return list(rewritten_lines(breaks, Place(request=request(), source_of=source_of)))
+    return Place(request=request(), source_of=source_of)
+
+
+def proposed(folder: Path, *breaks: GraphBreak) -> list[FixChange]:
+    return list(rewritten_lines(breaks, place(folder)))
 
 
 def run(changes: list[FixChange], x: torch.Tensor) -> torch.Tensor:
@@ -83,25 +87,20 @@ def run(changes: list[FixChange], x: torch.Tensor) -> torch.Tensor:
             exec("\n".join(each.lines), names)
         module = importlib.import_module("some_library.modeling")
         torch._dynamo.reset()
-        compiled = torch.compile(module.Model(), backend="eager", fullgraph=True)
-        result: torch.Tensor = compiled(x)
+        result: torch.Tensor = torch.compile(module.Model(), backend="eager", fullgraph=True)(x)
         return result
 
 
-def test_two_rewrites_run_together(folder: Path) -> None:
+@pytest.mark.process  # the program patch decides whether a diff applies
+def test_two_rewrites_run_together_and_their_diff_applies(folder: Path) -> None:
     changes = proposed(folder, a_break(7), a_break(12))
     assert [each.name for each in changes] == [
         "chosen instead of branched at modeling:12",
         "assigned where a mask is true at modeling:7",
     ]
     assert {each.kind for each in changes} == {FixKind.REWRITE}
-    got = run(changes, torch.tensor([1.0, 5.0, float("nan")]))
-    assert got.tolist() == [2.0, 0.0, 0.0]
-
-
-@pytest.mark.process  # the program patch decides whether a diff applies
-def test_the_diff_applies(folder: Path) -> None:
-    edits = [edit for each in proposed(folder, a_break(7), a_break(12)) for edit in each.edits]
+    assert run(changes, torch.tensor([1.0, 5.0, float("nan")])).tolist() == [2.0, 0.0, 0.0]
+    edits = [edit for each in changes for edit in each.edits]
     text = patch(edits, lambda file: (folder / file).read_text())
     subprocess.run(["patch", "-p1"], input=text, text=True, cwd=folder, check=True)
     patched = (folder / "some_library" / "modeling.py").read_text()
@@ -119,97 +118,69 @@ def test_the_innermost_place_of_a_library_counts(folder: Path) -> None:
     assert [each.edits[0].line for each in changes] == [7]
 
 
-@pytest.mark.parametrize(
-    "found",
-    [
+def test_what_is_not_proposed(folder: Path) -> None:
+    for graph_break in (
         a_break(7, "torch/nn/functional.py"),  # torch itself is not edited
         a_break(7, "some_library/missing.py"),
         a_break(7, reason="Graph break in a call of a C function", code="GB0142"),
         a_break(18),  # a function that exists once for each call of another
         a_break(5),  # the first line of a function is no statement of it
         a_break(400),
-    ],
-    ids=["torch", "missing", "another reason", "local function", "def", "beyond the end"],
-)
-def test_what_is_not_proposed(folder: Path, found: GraphBreak) -> None:
-    assert proposed(folder, found) == []
+    ):
+        assert proposed(folder, graph_break) == [], graph_break
+    kinds = {each.kind for each in proposals([a_break(7)], place(folder), rewrites=False)}
+    assert FixKind.REWRITE not in kinds
+    # The line of a break may be empty, a comment, the head of a function or outside of it.
+    source = "def forward(x):\n    y = x\n\n    # a comment\n    return y\n"
+    assert [site_at(source, "library/module.py", line) for line in (1, 3, 4, 6)] == [None] * 4
 
 
 def test_equal_breaks_are_rewritten_together_first(folder: Path) -> None:
-    source = textwrap.dedent(LIBRARY) + textwrap.indent(
-        "\ndef other(self, x):\n    if x.any():\n        x = x.abs()\n    return x\n", "    "
-    )
+    other = "\ndef other(self, x):\n    if x.any():\n        x = x.abs()\n    return x\n"
+    source = LIBRARY + textwrap.indent(other, "    ")
     (folder / "some_library" / "modeling.py").write_text(source)
     line = source.splitlines().index("        if x.any():") + 1
     changes = proposed(folder, a_break(12), a_break(line))
     assert [len(each.edits) for each in changes] == [2, 1, 1]
 
 
-def test_a_search_can_do_without_rewrites(folder: Path) -> None:
-    place = Place(request=request(), source_of=lambda file: (folder / file).read_text())
-    kinds = {each.kind for each in proposals([a_break(7)], place, rewrites=False)}
-    assert FixKind.REWRITE not in kinds
-
-
-@pytest.mark.parametrize("line", [1, 3, 4, 6])
-def test_a_line_without_a_statement_is_no_place(line: int) -> None:
-    """The line of a break may be empty, a comment, the head of a function or outside of it."""
-    source = "def forward(x):\n    y = x\n\n    # a comment\n    return y\n"
-    assert site_at(source, "library/module.py", line) is None
-
-
 # --- what is in force -----------------------------------------------------------------------------
 
 EDITED = """
 import functools
-
-
 def traced(function):
     @functools.wraps(function)
     def wrapper(*args):
         return ["traced", function(*args)]
-
     return wrapper
-
-
 class Base:
     def name(self):
         return "base"
-
-
 class Model(Base):
     def name(self):
         first = "model"
         second = super().name()
         return f"{first} of {second}"
-
     @traced
     def decorated(self):
         value = 1
         return value
-
     @staticmethod
     def fixed():
         value = 1
         return value
-
     @property
     def size(self):
         value = 1
         return value
-
     def fails(self):
         value = 0
         # A comment that remains.
         return 1 / value
-
-
 def twice():
     value = 1
     value = 1
     return value
-
-
 def squares(numbers):
     factor = 2
     return [factor * each for each in numbers]
@@ -220,6 +191,7 @@ SECOND = ("        second = super().name()\n", "        second = super().name().
 BOTH = (FIRST[0] + SECOND[0], "        first = second = super().name()\n")
 TWO = ("        value = 1\n", "        value = 2\n")
 FACTOR = ("    factor = 2\n", "    factor = 3\n")
+ZERO = "        value = 0\n"
 LISTED = ("    factor = 2\n", "    numbers = list(numbers)\n    factor = 2\n")
 
 
@@ -266,27 +238,18 @@ def test_the_same_edit_is_the_same_code_at_each_entry(library: ModuleType) -> No
         with edited("edited_library", "squares", FACTOR):
             codes.append(library.squares.__code__)
     assert codes[0] is codes[1]
-
-
-def test_lines_keep_their_numbers(library: ModuleType) -> None:
+    # Lines keep their numbers.
     line = EDITED.splitlines().index("        return 1 / value") + 1
-    edit = ("        value = 0\n", "        a = 0\n        value = a\n")
-    with (
-        edited("edited_library", "Model.fails", edit),
-        pytest.raises(ZeroDivisionError) as raised,
-    ):
+    edit = edited("edited_library", "Model.fails", (ZERO, "        a = 0\n        value = a\n"))
+    with edit, pytest.raises(ZeroDivisionError) as raised:
         library.Model().fails()
     assert traceback.extract_tb(raised.tb)[-1].lineno == line
 
 
-@pytest.mark.parametrize(
-    ("path", "old"), [("squares", "    factor = 4\n"), ("twice", "    value = 1\n")]
-)
-def test_lines_that_are_not_there_once_are_an_error(
-    library: ModuleType, path: str, old: str
-) -> None:
-    function = getattr(library, path)
-    before = function.__code__
-    with pytest.raises(RuntimeError, match="differs"), edited("edited_library", path, (old, "")):
-        pass
-    assert function.__code__ is before
+def test_lines_that_are_not_there_once_are_an_error(library: ModuleType) -> None:
+    for path, old in (("squares", "    factor = 4\n"), ("twice", "    value = 1\n")):
+        function = getattr(library, path)
+        before, edit = function.__code__, edited("edited_library", path, (old, ""))
+        with pytest.raises(RuntimeError, match="differs"), edit:
+            pass
+        assert function.__code__ is before

@@ -123,169 +123,120 @@ def test_the_example_of_a_rule_computes_the_same_and_is_one_graph(name: str) -> 
         torch.testing.assert_close(compiled(**given), expected)
 
 
-UNTOUCHED = {
-    "segments attended in one call": [
-        # another dimension is split
-        (BEFORE["segments attended in one call"].replace("dim=2", "dim=1"), 2),
-        # the outputs are used afterwards
-        (BEFORE["segments attended in one call"] + "len(outputs)\n", 2),
-        # the model has a mask of its own
-        (BEFORE["segments attended in one call"].replace("=None", "=mask"), 2),
-        # what is attended depends on the segment in another way
-        (BEFORE["segments attended in one call"].replace("scaling=2", "scaling=len(k)"), 2),
-        # keys and values are exchanged
-        (
-            BEFORE["segments attended in one call"].replace("q, k, v, att", "q, v, k, att"),
-            2,
-        ),
+SEGMENTS, ROWS = "segments attended in one call", "all rows visited"
+
+# Examples that are changed in one place, so that the rule no longer holds.
+CHANGED = {
+    SEGMENTS: [
+        ("dim=2", "dim=1"),  # another dimension is split
+        ("=None", "=mask"),  # the model has a mask of its own
+        ("scaling=2", "scaling=len(k)"),  # what is attended depends on the segment otherwise
+        ("q, k, v, att", "q, v, k, att"),  # keys and values are exchanged
     ],
+    ROWS: [
+        ("    slot", "    n = row + 1\n    slot"),  # the row as a tensor
+        ("    output.", "    n += 1\n    output."),  # rows are counted
+        ("    states", "    last[0] = row\n    states"),  # a row is assigned, not only added to
+        ("    states", "    seen.append(row)\n    states"),  # rows are remembered
+        ("(0, token,", "(0, row,"),  # added to places that do not come from the mask
+    ],
+}
+
+# Bodies of functions, with the line that breaks.
+UNTOUCHED = {
+    SEGMENTS: [(2, BEFORE[SEGMENTS] + "len(outputs)")],  # the outputs are used afterwards
+    ROWS: [(2, BEFORE[ROWS] + "len(hit)")],  # the rows are used afterwards
     "numbers gathered in a tensor": [
-        # the list itself is returned
-        ("ends = [0]\nends.extend(x.tolist())\nreturn ends\n", 2),
+        (2, "ends = [0]\nends.extend(x.tolist())\nreturn ends"),  # the list itself is returned
         # without a type, that of the numbers would be another
-        ("ends = [0]\nends.extend(x.tolist())\nends = torch.tensor(ends)\nreturn ends\n", 2),
+        (2, "ends = [0]\nends.extend(x.tolist())\nends = torch.tensor(ends)\nreturn ends"),
         # an empty tensor has another type than an empty list
-        ("e = []\ne.extend(x.tolist())\ne = torch.tensor(e, dtype=torch.int)\nreturn e\n", 2),
+        (2, "e = []\ne.extend(x.tolist())\ne = torch.tensor(e, dtype=torch.int)\nreturn e"),
         # another use of the list
-        ("e = [0]\ne.extend(x.tolist())\ne.pop()\ne = torch.tensor(e, dtype=torch.int)\n", 2),
+        (2, "e = [0]\ne.extend(x.tolist())\ne.pop()\ne = torch.tensor(e, dtype=torch.int)"),
         # what is read from a tensor is evaluated once
-        ("e = [0]\ne.extend(x.add_(1).tolist())\ne = torch.tensor(e, dtype=torch.int)\n", 2),
+        (2, "e = [0]\ne.extend(x.add_(1).tolist())\ne = torch.tensor(e, dtype=torch.int)"),
     ],
     "assigned where a mask is true": [
-        # integers choose elements by their positions
-        ("mask = x.argmax(0)\nif x.any():\n    x[mask] = 0\n", 2),
-        # the other branch
-        ("if (x > 1).any():\n    x[x > 1] = 0\nelse:\n    x[x > 1] = 1\n", 1),
-        # more than the assignment
-        ("if (x > 1).any():\n    x[x > 1] = 0\n    x = x + 1\n", 1),
-        # a value with an effect, such as a random draw
-        ("if (x > 1).any():\n    x[x > 1] = torch.rand(1)\n", 1),
-        # the condition is a number, for which & has another meaning
-        ("if x.sum():\n    x[x > 1] = 0\n", 1),
-        # the mask may be anything in one of its assignments
-        ("mask = x > 1\nmask = given\nif mask.any():\n    x[mask] = 0\n", 3),
+        (2, "mask = x.argmax(0)\nif x.any():\n    x[mask] = 0"),  # integers are positions
+        (1, "if (x > 1).any():\n    x[x > 1] = 0\nelse:\n    x[x > 1] = 1"),
+        (1, "if (x > 1).any():\n    x[x > 1] = 0\n    x = x + 1"),  # more than the assignment
+        (1, "if (x > 1).any():\n    x[x > 1] = torch.rand(1)"),  # a value with an effect
+        (1, "if x.sum():\n    x[x > 1] = 0"),  # for a number & has another meaning
+        (3, "mask = x > 1\nmask = given\nif mask.any():\n    x[mask] = 0"),  # may be anything
     ],
     "message guarded": [
-        # a method of something that is no logger
-        ("self.history.warning(x)\n", 1),
-        # an argument with an effect
-        ("logger.warning(self.count_calls(x))\n", 1),
-        # an error is raised, not reported
-        ("raise ValueError(x)\n", 1),
-        # the result is used
-        ("y = logger.warning(x)\n", 1),
+        (1, "self.history.warning(x)"),  # a method of something that is no logger
+        (1, "logger.warning(self.count_calls(x))"),  # an argument with an effect
+        (1, "raise ValueError(x)"),
+        (1, "y = logger.warning(x)"),  # the result is used
     ],
     "check in the graph": [
-        # more than the error
-        ("if x.max() > 1:\n    self.errors += 1\n    raise ValueError()\n", 1),
-        # the other branch
-        ("if x.max() > 1:\n    raise ValueError()\nelse:\n    x = x + 1\n", 1),
-        # evaluated only if the first is true
-        ("if x is not None and x.max() > 1:\n    raise ValueError()\n", 1),
-        # a value that is no tensor
-        ("assert isinstance(x, torch.Tensor)\n", 1),
-        ("assert x is not None\n", 1),
-        ("if x > 1:\n    y = 1\n", 1),
+        (1, "if x.max() > 1:\n    self.errors += 1\n    raise ValueError()"),
+        (1, "if x.max() > 1:\n    raise ValueError()\nelse:\n    x = x + 1"),
+        (1, "if x is not None and x.max() > 1:\n    raise ValueError()"),  # evaluated sometimes
+        (1, "assert isinstance(x, torch.Tensor)"),  # no tensor
+        (1, "assert x is not None"),
+        (1, "if x > 1:\n    y = 1"),
     ],
     "check of numbers in the graph": [
-        # a truth, not a comparison
-        ("if x.any():\n    raise ValueError()\n", 1),
-        # what is in something is no number
-        ("if x in y:\n    raise ValueError()\n", 1),
-        # the other branch
-        ("if x > 1:\n    raise ValueError()\nelse:\n    x = x + 1\n", 1),
-        # two comparisons
-        ("assert 0 < x < 1\n", 1),
+        (1, "if x.any():\n    raise ValueError()"),  # a truth, not a comparison
+        (1, "if x in y:\n    raise ValueError()"),  # what is in something is no number
+        (1, "if x > 1:\n    raise ValueError()\nelse:\n    x = x + 1"),
+        (1, "assert 0 < x < 1"),  # two comparisons
     ],
     "chosen instead of branched": [
-        # two tensors
-        ("if x.any():\n    z = x + 1\nelse:\n    z = y - 1\n", 1),
-        ("return x if x.any() else y\n", 1),
-        # other names
-        ("if x.any():\n    y = x + 1\nelse:\n    z = x - 1\n", 1),
-        # a value that is not there in the other branch
-        ("if x.any():\n    y = x + 1\n", 1),
-        # more than a value
-        ("if x.any():\n    self.calls += 1\n    return x + 1\nreturn x\n", 1),
-        ("if x.any():\n    return x + 1\ny = x * 2\nreturn y\n", 1),
-        ("if x.any():\n    return x + 1\nreturn\n", 1),
-        # an attribute, which others see
-        ("self.last = x + 1 if x.any() else x\n", 1),
-        # a shape that depends on the branch
-        ("return x if x.any() else x.sum()\n", 1),
-        # a condition that is evaluated only sometimes
-        ("return x + 1 if x is not None and x.any() else x\n", 1),
-        # another tensor, which may have another shape
-        ("if x.any():\n    x = x + y\n", 1),
-        ("if x.any():\n    x = y\n", 1),
-        # a change in place, which others see
-        ("if x.any():\n    x.add_(1)\n", 1),
-        ("if x.any():\n    x += 1\n", 1),
-        # a random draw
-        ("if x.any():\n    x = torch.rand_like(x)\n", 1),
-        # a condition of many elements, or no tensor
-        ("if x > 1:\n    x = x + 1\n", 1),
-        ("if self.training:\n    x = x + 1\n", 1),
-        # a division, which may be NaN
-        ("if x.any():\n    x = x / 2\n", 1),
+        (1, "if x.any():\n    z = x + 1\nelse:\n    z = y - 1"),  # two tensors
+        (1, "return x if x.any() else y"),
+        (1, "if x.any():\n    y = x + 1\nelse:\n    z = x - 1"),  # other names
+        (1, "if x.any():\n    y = x + 1"),  # no value in the other branch
+        (1, "if x.any():\n    self.calls += 1\n    return x + 1\nreturn x"),  # more than a value
+        (1, "if x.any():\n    return x + 1\ny = x * 2\nreturn y"),
+        (1, "if x.any():\n    return x + 1\nreturn"),
+        (1, "self.last = x + 1 if x.any() else x"),  # an attribute, which others see
+        (1, "return x if x.any() else x.sum()"),  # a shape that depends on the branch
+        (1, "return x + 1 if x is not None and x.any() else x"),  # evaluated only sometimes
+        (1, "if x.any():\n    x = x + y"),  # another tensor, which may have another shape
+        (1, "if x.any():\n    x = y"),
+        (1, "if x.any():\n    x.add_(1)"),  # a change in place, which others see
+        (1, "if x.any():\n    x += 1"),
+        (1, "if x.any():\n    x = torch.rand_like(x)"),
+        (1, "if x > 1:\n    x = x + 1"),  # a condition of many elements, or no tensor
+        (1, "if self.training:\n    x = x + 1"),
+        (1, "if x.any():\n    x = x / 2"),  # may be NaN
     ],
     "list instead of a generator": [
-        # these stop before the end
-        ("return any(each > 1 for each in x)\n", 1),
-        ("return all(each > 1 for each in x)\n", 1),
-        ("return next(each for each in x if each > 1)\n", 1),
-        # consumed later
-        ("numbers = (each for each in x)\nreturn numbers\n", 1),
-        ("return self.consume(each for each in x)\n", 1),
-    ],
-    "all rows visited": [
-        # the row as a tensor
-        (BEFORE["all rows visited"].replace("    slot", "    n = row + 1\n    slot"), 2),
-        # rows are counted
-        (BEFORE["all rows visited"].replace("    output.", "    n += 1\n    output."), 2),
-        # a row is assigned, and not only added to
-        (
-            BEFORE["all rows visited"].replace("    states", "    last[0] = row\n    states", 1),
-            2,
-        ),
-        # rows are remembered
-        (
-            BEFORE["all rows visited"].replace("    states", "    seen.append(row)\n    states"),
-            2,
-        ),
-        # the rows are used afterwards
-        (BEFORE["all rows visited"] + "len(hit)\n", 2),
-        # added to places that do not come from the mask
-        (BEFORE["all rows visited"].replace("(0, token,", "(0, row,"), 2),
+        (1, "return any(each > 1 for each in x)"),  # these stop before the end
+        (1, "return all(each > 1 for each in x)"),
+        (1, "return next(each for each in x if each > 1)"),
+        (1, "numbers = (each for each in x)\nreturn numbers"),  # consumed later
+        (1, "return self.consume(each for each in x)"),
     ],
 }
 
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_what_a_rule_must_not_touch(name: str) -> None:
-    for body, at in UNTOUCHED[name]:
-        assert rewritten(name, body, at) == "", body
+    changed = [(2, BEFORE[name].replace(*pair, 1)) for pair in CHANGED.get(name, [])]
+    for at, body in [*UNTOUCHED[name], *changed]:
+        assert body != BEFORE[name]
+        assert rewritten(name, f"{body}\n", at) == "", body
 
 
 def test_a_check_is_as_strict_as_before() -> None:
-    after = AFTER["check in the graph"]
     with pytest.raises(RuntimeError, match="a check of the model failed"):
-        run(after, {"x": torch.tensor([1.0, 20.0])})
-
-
-def test_segments_that_do_not_fit_the_sequence_are_an_error() -> None:
-    after = AFTER["segments attended in one call"]
-    for ends in ([0, 3], [0, 8], [0, 8, 7]):
+        run(AFTER["check in the graph"], {"x": torch.tensor([1.0, 20.0])})
+    for ends in ([0, 3], [0, 8], [0, 8, 7]):  # segments that do not fit the sequence
         with pytest.raises(RuntimeError):
-            run(after, {**segments(), "cu_seqlens": torch.tensor(ends)})
+            run(AFTER[SEGMENTS], {**segments(), "cu_seqlens": torch.tensor(ends)})
 
 
 def test_a_row_without_parameters_is_checked_and_not_visited() -> None:
     mask = "mask = torch.nn.functional.one_hot(index, num_classes=count + 1).permute(2, 1, 0)\n"
-    body = mask + BEFORE["all rows visited"]
-    after = rewritten("all rows visited", body, 2)
+    body = mask + BEFORE[ROWS]
+    after = rewritten(ROWS, body, 2)
     assert "range(mask.shape[0] - 1)" in after
-    given = {**CALLS["all rows visited"](), "count": 3}
+    given = {**CALLS[ROWS](), "count": 3}
     del given["mask"]
     index = torch.tensor([[0, 2], [1, 2]])
     torch.testing.assert_close(
@@ -297,40 +248,37 @@ def test_a_row_without_parameters_is_checked_and_not_visited() -> None:
 
 
 def test_a_row_is_a_number_and_its_elements_are_not_counted() -> None:
-    before = BEFORE["all rows visited"]
+    before = BEFORE[ROWS]
     body = before.replace(
         "(mask[row[0]])\n", "(mask[row.item()])\n    if token.numel() == 0:\n        continue\n"
     )
     assert "if token" in body
-    assert rewritten("all rows visited", body, 2) == AFTER["all rows visited"]
+    assert rewritten(ROWS, body, 2) == AFTER[ROWS]
     other = body.replace("if token.numel()", "if weights.numel()")
-    assert "if weights.numel() == 0:" in rewritten("all rows visited", other, 2)
+    assert "if weights.numel() == 0:" in rewritten(ROWS, other, 2)
 
 
-CHOSEN = [
-    ("return x if x.sum() > 0 else -x\n", "return torch.where(x.sum() > 0, x, -x)\n"),
-    (
-        "if x.mean().item() < -1:\n    return 2 * x\nreturn x - 1\n",
-        "return torch.where(x.mean() < -1, 2 * x, x - 1)\n",
+CHOSEN = {
+    "return x if x.sum() > 0 else -x": "return torch.where(x.sum() > 0, x, -x)",
+    "if x.mean().item() < -1:\n    return 2 * x\nreturn x - 1": (
+        "return torch.where(x.mean() < -1, 2 * x, x - 1)"
     ),
-    (
-        "if x.any():\n    return x.abs()\nelse:\n    return x\n",
-        "return torch.where(x.any(), x.abs(), x)\n",
+    "if x.any():\n    return x.abs()\nelse:\n    return x": (
+        "return torch.where(x.any(), x.abs(), x)"
     ),
-    (
-        "if x.max() > 1:\n    y = x + 1\nelse:\n    y = x * 0.5\nreturn y\n",
-        "y = torch.where(x.max() > 1, x + 1, x * 0.5)\nreturn y\n",
+    "if x.max() > 1:\n    y = x + 1\nelse:\n    y = x * 0.5\nreturn y": (
+        "y = torch.where(x.max() > 1, x + 1, x * 0.5)\nreturn y"
     ),
-    ("y = x * 2 if x.any() else x\nreturn y\n", "y = torch.where(x.any(), x * 2, x)\nreturn y\n"),
-]
+    "y = x * 2 if x.any() else x\nreturn y": "y = torch.where(x.any(), x * 2, x)\nreturn y",
+}
 
 
-@pytest.mark.parametrize(("before", "after"), CHOSEN)
-def test_each_form_of_a_branch_becomes_a_choice(before: str, after: str) -> None:
-    assert rewritten("chosen instead of branched", before, 1) == after
-    for values in ([1.0, 2.0], [-3.0, -4.0], [0.0, 0.0]):
-        given = {"x": torch.tensor(values)}
-        torch.testing.assert_close(run(after, dict(given)), run(before, dict(given)))
+def test_each_form_of_a_branch_becomes_a_choice() -> None:
+    for before, after in CHOSEN.items():
+        assert rewritten("chosen instead of branched", f"{before}\n", 1) == f"{after}\n"
+        for values in ([1.0, 2.0], [-3.0, -4.0], [0.0, 0.0]):
+            given = {"x": torch.tensor(values)}
+            torch.testing.assert_close(run(after, dict(given)), run(before, dict(given)))
 
 
 def test_each_branch_of_a_choice_is_forced_in_both_functions() -> None:

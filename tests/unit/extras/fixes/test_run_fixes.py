@@ -19,8 +19,6 @@ from tests import factories
 from tests.unit.extras.fixes.finding import SCALARS, finder
 from tests.unit.extras.fixes.test_of_run import BREAKS, HINT, HOPELESS, ITEM, swept, work
 
-BOTH = (SCALARS.name, "x_y=1")
-
 
 @pytest.fixture
 def searched(tmp_path: Path) -> StoredRun:
@@ -40,14 +38,8 @@ def test_a_run_without_the_file_has_no_part_and_no_metric(tmp_path: Path) -> Non
 
 def test_the_report_shows_a_verified_fix_instead_of_the_hints(searched: StoredRun) -> None:
     (failed,) = [f for f in run_fixes.read(searched.path)[0].values() if f.model == "C"]
-    trial = FixTrial(
-        changes=(SCALARS.name,),
-        status="error",
-        detail="",
-        breaks=None,
-        seconds=1.0,
-        error="Guard: x",
-    )
+    (trial,) = failed.fix.trials
+    trial = msgspec.structs.replace(trial, changes=(SCALARS.name,), error="Guard: x")
     fix = msgspec.structs.replace(failed.fix, breaks=(HOPELESS,), trials=(trial,))
     run_fixes.append(searched.path, msgspec.structs.replace(failed, fix=fix))
     seen = view(Store(searched.path.parent), searched)
@@ -67,33 +59,26 @@ def test_the_report_shows_a_verified_fix_instead_of_the_hints(searched: StoredRu
     assert "Verified: this change leaves 2 more models without graph breaks" in reasons
 
 
-@pytest.mark.parametrize(
-    ("status", "breaks", "tried", "changes", "outcome"),
-    [
-        ("graph_break", 2, BOTH[:1], (), "2 graph breaks"),
-        ("pass", 0, BOTH[:1], (), "one graph, but the script rejects it: results: differ"),
-        ("pass", 0, BOTH, (), f"one graph, with {SCALARS.name} and x_y=1, but not verified"),
-        ("graph_break", 1, BOTH[:1], (SCALARS,), ""),  # a part of the fix did not fail
-    ],
-)
-def test_the_outcome_of_a_hint(
-    status: str,
-    breaks: int,
-    tried: tuple[str, ...],
-    changes: tuple[FixChange, ...],
-    outcome: str,
-) -> None:
-    trial = FixTrial(changes=tried, status=status, detail="d", breaks=breaks, seconds=1.0)
-    fix = Fix(
-        model="C",
-        target="dynamo",
-        status=FixStatus.NOTHING,
-        breaks=(HOPELESS,),
-        trials=(trial,),
-        rejections=(Rejection(changes=BOTH[:1], reason="results: differ"),),
-        changes=changes,
-    )
-    assert run_fixes.tried_hints(fix) == ({HINT: outcome} if outcome else {})
+def test_the_outcome_of_a_hint() -> None:
+    both = (SCALARS.name, "x_y=1")
+    part_of_fix: tuple[FixChange, ...] = (SCALARS,)
+    for status, breaks, tried, changes, outcome in (
+        ("graph_break", 2, both[:1], (), "2 graph breaks"),
+        ("pass", 0, both[:1], (), "one graph, but the script rejects it: results: differ"),
+        ("pass", 0, both, (), f"one graph, with {SCALARS.name} and x_y=1, but not verified"),
+        ("graph_break", 1, both[:1], part_of_fix, ""),  # a part of the fix did not fail
+    ):
+        trial = FixTrial(changes=tried, status=status, detail="d", breaks=breaks, seconds=1.0)
+        fix = Fix(
+            model="C",
+            target="dynamo",
+            status=FixStatus.NOTHING,
+            breaks=(HOPELESS,),
+            trials=(trial,),
+            rejections=(Rejection(changes=both[:1], reason="results: differ"),),
+            changes=changes,
+        )
+        assert run_fixes.tried_hints(fix) == ({HINT: outcome} if outcome else {})
 
 
 def test_captured_but_not_verified_is_no_fix_and_says_why(searched: StoredRun) -> None:

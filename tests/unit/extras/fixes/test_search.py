@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,16 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from compilewatch.extras.fixes import records
 from compilewatch.extras.fixes import search as searching
 from compilewatch.extras.fixes.candidates import Place
-from compilewatch.extras.fixes.records import (
-    Fix,
-    FixChange,
-    FixKind,
-    FixStatus,
-    Verification,
-    VerificationStep,
-)
 from compilewatch.extras.fixes.search import MAX_VERIFICATIONS, Limits, Search
 from compilewatch.records import ErrorRecord, GraphBreak, Phase, Result, Status
 from tests.factories import error, graph_break, request, result
@@ -62,7 +54,7 @@ class World:
     """
 
     breaks: dict[str, set[str]]
-    offers: dict[str, Sequence[FixChange]]
+    offers: dict[str, Sequence[records.FixChange]]
     hidden: dict[str, str] = field(default_factory=dict)
     errors: Callable[[Names], str] = lambda _: ""
     rejects: Callable[[Names], str] = lambda _: ""
@@ -78,33 +70,35 @@ class World:
         ]
         return [place for place in there if self.hidden.get(place) not in there]
 
-    def evaluate(self, changes: Sequence[FixChange]) -> Result:
+    def evaluate(self, changes: Sequence[records.FixChange]) -> Result:
         names = frozenset(each.name for each in changes)
         if where := self.errors(names):
             return failing(where)
         left = self.left(names)
         return broken(*left) if left else result()
 
-    def verify(self, changes: Sequence[FixChange]) -> tuple[str, Verification]:
+    def verify(self, changes: Sequence[records.FixChange]) -> tuple[str, records.Verification]:
         names = frozenset(each.name for each in changes)
         self.verified.append([each.name for each in changes])
         reason = self.rejects(names)
         single = self.single(names) if self.single else not self.left(names)
-        step = VerificationStep(name="results", passed=not reason, detail=reason)
+        step = records.VerificationStep(name="results", passed=not reason, detail=reason)
         counts = (len(self.left(frozenset())), len(self.left(names)))
-        return "script", Verification(steps=(step,), single_graph=single, breaks=counts)
+        return "script", records.Verification(steps=(step,), single_graph=single, breaks=counts)
 
     def proposals(
         self, breaks: Sequence[GraphBreak], _: Place, *, rewrites: bool
-    ) -> tuple[FixChange, ...]:
+    ) -> tuple[records.FixChange, ...]:
         self.asked += breaks
-        found = [c for each in breaks for c in self.offers.get(each.function, ())]
-        return tuple(c for c in dict.fromkeys(found) if rewrites or c.kind is not FixKind.REWRITE)
+        offered = [c for each in breaks for c in self.offers.get(each.function, ())]
+        return tuple(
+            c for c in dict.fromkeys(offered) if rewrites or c.kind is not records.FixKind.REWRITE
+        )
 
 
 @pytest.fixture
-def found(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Fix]:
-    def search(world: World, **options: Any) -> Fix:
+def found(monkeypatch: pytest.MonkeyPatch) -> Callable[..., records.Fix]:
+    def search(world: World, **options: Any) -> records.Fix:
         monkeypatch.setattr(searching, "proposals", world.proposals)
         place = Place(request=request(), source_of=lambda _: None)
         rewrites = options.pop("rewrites", True)
@@ -114,117 +108,85 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Fix]:
     return search
 
 
-def names(fix: Fix) -> list[str]:
+def names(fix: records.Fix) -> list[str]:
     return [each.name for each in fix.changes]
 
 
 A, B, C, D = (change(name) for name in "ABCD")
-REWRITE = change("rewrite", FixKind.REWRITE)
-
-
-PLACES = ("one", "two", "three", "four")
-ONCE = change("once", FixKind.FUNCTION, once=True)
-OTHER = change("other rewrite", FixKind.REWRITE)
-
-
-@pytest.mark.parametrize(
-    ("world", "status", "expected"),
-    [
-        pytest.param(World({}, {}), FixStatus.NO_BREAK, [], id="a model without breaks"),
-        pytest.param(
-            World({"forward": {"A", "B"}}, {"forward": [A, B]}),
-            FixStatus.VERIFIED,
-            ["A", "B"],
-            id="two changes that help only together",
-        ),
-        pytest.param(
-            World({"forward": {"B"}}, {"forward": [A, B, C, D]}),
-            FixStatus.VERIFIED,
-            ["B"],
-            id="what is not needed is left out",
-        ),
-        pytest.param(
-            # The rewrite is found first, because what needs a setting is hidden behind it.
-            World({"1": {"rewrite"}, "2": {"A"}}, {"1": [REWRITE], "2": [A]}, hidden={"2": "1"}),
-            FixStatus.VERIFIED,
-            ["A", "rewrite"],
-            id="the least intrusive change comes first",
-        ),
-        pytest.param(
-            World(
-                {place: {name} for place, name in zip(PLACES, "ABCD", strict=True)},
-                {place: [each] for place, each in zip(PLACES, (A, B, C, D), strict=True)},
-                hidden=dict(itertools.pairwise(PLACES[::-1])),
-            ),
-            FixStatus.VERIFIED,
-            ["A", "B", "C", "D"],
-            id="breaks that others hid",
-        ),
-        pytest.param(
-            World(
-                {"forward": {"B"}}, {"forward": [A, B]}, errors=lambda names: "x" * ("A" in names)
-            ),
-            FixStatus.VERIFIED,
-            ["B"],
-            id="what ends in an error alone is not kept",
-        ),
-        pytest.param(
-            World(
-                {"forward": {"A"}},
-                {"forward": [A], "error": [REWRITE], "second error": [OTHER]},
-                errors=lambda names: {1: "error", 2: "second error"}.get(len(names), ""),
-            ),
-            FixStatus.VERIFIED,
-            ["A", "rewrite", "other rewrite"],
-            id="rewrites while the error moves on",
-        ),
-        pytest.param(
-            World(
-                {"forward": {"A"}},
-                {"forward": [A], "error": [REWRITE], "second error": [OTHER]},
-                errors=lambda names: "error" if names else "",
-            ),
-            FixStatus.NOTHING,
-            [],
-            id="a rewrite that leaves the error where it was",
-        ),
-        pytest.param(
-            World({"one": {"A"}, "two": {"nothing"}}, {"one": [A]}),
-            FixStatus.IMPROVES,
-            ["A"],
-            id="fewer breaks are an improvement",
-        ),
-        pytest.param(
-            # What is printed is what the verification says, not what the search was told.
-            World({"forward": {"A"}}, {"forward": [A]}, single=lambda _: False),
-            FixStatus.IMPROVES,
-            ["A"],
-            id="Dynamo alone does not make a single graph",
-        ),
-        pytest.param(
-            World(
-                {"forward": {"A"}},
-                {"forward": [A]},
-                rejects=lambda names: "" if "dynamic=False" in names else "GuardOnDataDependent",
-            ),
-            FixStatus.VERIFIED,
-            ["dynamic=False", "A"],
-            id="a shape that cannot be dynamic is compiled by itself",
-        ),
-        pytest.param(
-            World(
-                {"forward": ANY},
-                {"forward": [A, B]},
-                rejects=lambda names: "NaN" if "A" in names else "",
-            ),
-            FixStatus.VERIFIED,
-            ["B"],
-            id="what the verification rejects is banned",
-        ),
-    ],
+REWRITE = change("rewrite", records.FixKind.REWRITE)
+OTHER = change("other rewrite", records.FixKind.REWRITE)
+ONCE = change("once", records.FixKind.FUNCTION, once=True)
+MOVING: dict[str, Sequence[records.FixChange]] = {
+    "f": [A],
+    "error": [REWRITE],
+    "second error": [OTHER],
+}
+VERIFIED, IMPROVES, NOTHING = (
+    records.FixStatus.VERIFIED,
+    records.FixStatus.IMPROVES,
+    records.FixStatus.NOTHING,
 )
+
+SEARCHES: dict[str, tuple[World, records.FixStatus, list[str]]] = {
+    "a model without breaks": (World({}, {}), records.FixStatus.NO_BREAK, []),
+    "two changes that help only together": (
+        World({"f": {"A", "B"}}, {"f": [A, B]}),
+        *(VERIFIED, ["A", "B"]),
+    ),
+    "what is not needed is left out": (
+        World({"f": {"B"}}, {"f": [A, B, C, D]}),
+        *(VERIFIED, ["B"]),
+    ),
+    "the least intrusive comes first, found behind a rewrite": (
+        World({"1": {"rewrite"}, "2": {"A"}}, {"1": [REWRITE], "2": [A]}, hidden={"2": "1"}),
+        *(VERIFIED, ["A", "rewrite"]),
+    ),
+    "breaks that others hid": (
+        World(
+            {"1": {"A"}, "2": {"B"}, "3": {"C"}, "4": {"D"}},
+            {"1": [A], "2": [B], "3": [C], "4": [D]},
+            hidden={"2": "1", "3": "2", "4": "3"},
+        ),
+        *(VERIFIED, ["A", "B", "C", "D"]),
+    ),
+    "what ends in an error alone is not kept": (
+        World({"f": {"B"}}, {"f": [A, B]}, errors=lambda names: "x" * ("A" in names)),
+        *(VERIFIED, ["B"]),
+    ),
+    "rewrites while the error moves on": (
+        World(
+            {"f": {"A"}},
+            MOVING,
+            errors=lambda names: {1: "error", 2: "second error"}.get(len(names), ""),
+        ),
+        *(VERIFIED, ["A", "rewrite", "other rewrite"]),
+    ),
+    "a rewrite that leaves the error where it was": (
+        World({"f": {"A"}}, MOVING, errors=lambda names: "error" if names else ""),
+        *(NOTHING, []),
+    ),
+    "fewer breaks are an improvement": (
+        World({"one": {"A"}, "two": {"nothing"}}, {"one": [A]}),
+        *(IMPROVES, ["A"]),
+    ),
+    "a single graph is one that the verification sees": (
+        World({"f": {"A"}}, {"f": [A]}, single=lambda _: False),
+        *(IMPROVES, ["A"]),
+    ),
+    "a shape that cannot be dynamic is compiled by itself": (
+        World({"f": {"A"}}, {"f": [A]}, rejects=lambda n: "Unbacked" * ("dynamic=False" not in n)),
+        *(VERIFIED, ["dynamic=False", "A"]),
+    ),
+    "what the verification rejects is banned": (
+        World({"f": ANY}, {"f": [A, B]}, rejects=lambda names: "NaN" * ("A" in names)),
+        *(VERIFIED, ["B"]),
+    ),
+}
+
+
+@pytest.mark.parametrize(("world", "status", "expected"), SEARCHES.values(), ids=SEARCHES)
 def test_what_a_search_finds(
-    found: Callable[..., Fix], world: World, status: FixStatus, expected: list[str]
+    found: Callable[..., records.Fix], world: World, status: records.FixStatus, expected: list[str]
 ) -> None:
     fix = found(world)
     assert (fix.status, names(fix), fix.limit) == (status, expected, "")
@@ -235,24 +197,24 @@ def test_what_a_search_finds(
     assert len(tried) == len(set(tried))  # the same changes are evaluated once
 
 
-def test_a_model_that_cannot_be_judged_is_not_searched(found: Callable[..., Fix]) -> None:
+def test_a_model_that_cannot_be_judged_is_not_searched(found: Callable[..., records.Fix]) -> None:
     world = World({}, {"error": [A]})
     late = result(status=Status.TIMEOUT)
     failed = result(status=Status.ERROR, phase=Phase.EAGER, error=error())
     for outcome in (late, failed):
         world.evaluate = lambda _, outcome=outcome: outcome  # type: ignore[method-assign, misc]
         fix = found(world)
-        assert (fix.status, len(fix.trials)) == (FixStatus.NO_VERDICT, 1)
+        assert (fix.status, len(fix.trials)) == (records.FixStatus.NO_VERDICT, 1)
 
 
-def test_it_goes_beyond_an_error_of_the_compiler(found: Callable[..., Fix]) -> None:
+def test_it_goes_beyond_an_error_of_the_compiler(found: Callable[..., records.Fix]) -> None:
     world = World(
-        {"forward": {"A"}},
-        {"forward": [A], "error": [REWRITE]},
+        {"f": {"A"}},
+        {"f": [A], "error": [REWRITE]},
         errors=lambda names: "error" if names == {"A"} else "",
     )
     assert names(found(world)) == ["A", "rewrite"]
-    assert found(world, rewrites=False).status is FixStatus.NOTHING
+    assert found(world, rewrites=False).status is NOTHING
     # The stack of the model is read from the message.
     stack = next(each.user_stack for each in world.asked if each.file == "m.py")
     assert [(f.file, f.line, f.function) for f in stack] == [
@@ -261,62 +223,56 @@ def test_it_goes_beyond_an_error_of_the_compiler(found: Callable[..., Fix]) -> N
     ]
 
 
-def test_a_change_that_works_once_only_is_tried_alone(found: Callable[..., Fix]) -> None:
+def test_a_change_that_works_once_only_is_tried_alone(found: Callable[..., records.Fix]) -> None:
     fix = found(World({"forward": {"once"}}, {"forward": [A, ONCE]}))
     assert names(fix) == ["once"]
     assert [each.changes for each in fix.trials][1:3] == [("A",), ("once",)]
 
 
 def test_nothing_is_printed_if_the_verification_rejects_everything(
-    found: Callable[..., Fix],
+    found: Callable[..., records.Fix],
 ) -> None:
     changes = [change(f"change {number}") for number in range(2 * MAX_VERIFICATIONS)]
     world = World({"forward": ANY}, {"forward": changes}, rejects=lambda _: "wrong")
     fix = found(world, max_evaluations=100)
-    assert (fix.status, fix.code, fix.changes) == (FixStatus.CAPTURED, "", ())
+    assert (fix.status, fix.code, fix.changes) == (records.FixStatus.CAPTURED, "", ())
     assert len(world.verified) == len(fix.rejections) == MAX_VERIFICATIONS
     assert fix.rejections[0].reason == "results: wrong"
     assert fix.left == fix.breaks
     # It ends where the model fails without the fix, too: another one would not compile either.
     world.verified.clear()
     world.rejects = lambda _: "AssertionError: stride (without the fix, too)"
-    assert found(world).status is FixStatus.CAPTURED
+    assert found(world).status is records.FixStatus.CAPTURED
     assert len(world.verified) == 1
 
 
-def test_it_stops_at_its_number_of_evaluations(found: Callable[..., Fix]) -> None:
-    fix = found(World({"forward": {"A", "B"}}, {"forward": [A, B]}), max_evaluations=1)
-    assert (fix.status, fix.limit) == (FixStatus.NOTHING, "1 evaluations")
-    assert len(fix.trials) == 1
+def test_it_stops_at_its_number_of_evaluations(found: Callable[..., records.Fix]) -> None:
+    fix = found(World({"f": {"A", "B"}}, {"f": [A, B]}), max_evaluations=1)
+    assert (fix.status, fix.limit, len(fix.trials)) == (NOTHING, "1 evaluations", 1)
     # What was verified before the limit is kept.
     world = World({"one": {"A"}, "two": {"nothing"}}, {"one": [A], "two": [B, C, D]})
     complete = found(world)
     fix = found(world, max_evaluations=len(complete.trials) - 1)
-    assert (fix.status, names(fix)) == (FixStatus.IMPROVES, ["A"])
+    assert (fix.status, names(fix)) == (IMPROVES, ["A"])
     assert fix.limit
     # What helped until the limit is verified.
     world = World({"one": {"A"}, "two": {"B"}}, {"one": [A], "two": [B]}, {"two": "one"})
     fix = found(world, max_evaluations=2)
-    assert (fix.status, names(fix), fix.limit) == (FixStatus.IMPROVES, ["A"], "2 evaluations")
+    assert (fix.status, names(fix), fix.limit) == (IMPROVES, ["A"], "2 evaluations")
     assert world.verified == [["A"]]
     # What turned out not to be needed is not.
     fix = found(World({"one": {"A"}}, {"one": [A, B, C]}), max_evaluations=3)
-    assert (fix.status, names(fix), fix.limit) == (FixStatus.VERIFIED, ["A", "B"], "3 evaluations")
-
-
-def test_what_the_verification_rejected_is_not_verified_again_at_the_limit(
-    found: Callable[..., Fix],
-) -> None:
+    assert (fix.status, names(fix), fix.limit) == (VERIFIED, ["A", "B"], "3 evaluations")
+    # What was rejected is not verified again.
     world = World({"one": {"A"}}, {"one": [A, B]}, rejects=lambda _: "other results")
-    complete = found(world, max_evaluations=100)
-    for most in range(2, len(complete.trials)):
+    for most in range(2, len(found(world, max_evaluations=100).trials)):
         world.verified.clear()
-        assert found(world, max_evaluations=most).status is FixStatus.CAPTURED
+        assert found(world, max_evaluations=most).status is records.FixStatus.CAPTURED
         assert len(world.verified) == len({*map(tuple, world.verified)})
 
 
 @pytest.mark.parametrize("slow", ["errors", "rejects"])
-def test_it_stops_at_its_time(found: Callable[..., Fix], slow: str) -> None:
+def test_it_stops_at_its_time(found: Callable[..., records.Fix], slow: str) -> None:
     def late(_: Names) -> str:
         time.sleep(0.06)
         return "GuardOnDataDependentSymNode" if slow == "rejects" else ""
@@ -327,4 +283,4 @@ def test_it_stops_at_its_time(found: Callable[..., Fix], slow: str) -> None:
     assert fix.limit == "0.05 seconds"
     rejected = [("A", "B")] if slow == "rejects" else []  # which is said all the same
     assert [each.changes for each in fix.rejections] == rejected
-    assert fix.status is (FixStatus.CAPTURED if rejected else FixStatus.NOTHING)
+    assert fix.status is (records.FixStatus.CAPTURED if rejected else NOTHING)

@@ -8,37 +8,24 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from compilewatch.extras.fixes import records
 from compilewatch.extras.fixes.code import pasteable
-from compilewatch.extras.fixes.records import (
-    Fix,
-    FixChange,
-    FixCost,
-    FixKind,
-    FixStatus,
-    Verification,
-)
 from compilewatch.extras.fixes.text import cost_words, fix_panel
 
 
-@pytest.mark.parametrize(
-    ("without", "words"),
-    [
+def test_what_a_script_prints_becomes_a_sentence() -> None:
+    for without, words in (
         ("0.008", "8.00 ms compiled without the fix, and 4.00 ms with it (2.00 times as fast)"),
-        (
-            "null",
-            "no time that could be measured compiled without the fix, and 4.00 ms with it",
-        ),
-    ],
-)
-def test_what_a_script_prints_becomes_a_sentence(without: str, words: str) -> None:
-    printed = f'{{"eager": 0.012, "without": {without}, "with": 0.004}}'
-    cost = msgspec.json.decode(printed, type=FixCost)
-    end = ": Inductor, one thread, medians."
-    assert cost_words(cost) == f"A call takes 12.0 ms in eager mode, {words}{end}"
+        ("null", "no time that could be measured compiled without the fix, and 4.00 ms with it"),
+    ):
+        printed = f'{{"eager": 0.012, "without": {without}, "with": 0.004}}'
+        text = cost_words(msgspec.json.decode(printed, type=records.FixCost))
+        end = "Inductor, one thread, medians."
+        assert text == f"A call takes 12.0 ms in eager mode, {words}: {end}"
 
 
 LONG = "# a line of code that is longer than a terminal is wide, and must not be cut or broken"
-REWRITE, SETTING, USAGE = FixKind.REWRITE, FixKind.SETTING, FixKind.USAGE
+REWRITE, SETTING, USAGE = records.FixKind.REWRITE, records.FixKind.SETTING, records.FixKind.USAGE
 
 
 @pytest.mark.parametrize(
@@ -51,23 +38,19 @@ REWRITE, SETTING, USAGE = FixKind.REWRITE, FixKind.SETTING, FixKind.USAGE
     ],
 )
 def test_lines_to_change_are_shown_as_such_and_code_can_be_pasted(
-    kinds: tuple[FixKind, ...], verbose: bool, has_diff: bool, has_code: bool
+    kinds: tuple[records.FixKind, ...], verbose: bool, has_diff: bool, has_code: bool
 ) -> None:
     changes = tuple(
-        FixChange(
-            name=kind.value,
-            kind=kind,
-            summary="What it does.",
-            lines=(LONG, "pass"),
-            holds_if=(f"A condition of a {kind.value}.",),
+        records.FixChange(
+            name=k, kind=k, summary="It.", lines=(LONG, "pass"), holds_if=(f"If {k}.",)
         )
-        for kind in kinds
+        for k in kinds
     )
-    script = Verification(steps=(), tried=("12 calls",), holds_if=("A condition of the script.",))
-    fix = Fix(
+    script = records.Verification(steps=(), tried=("12 calls",), holds_if=("If the script.",))
+    fix = records.Fix(
         model="Net",
         target="dynamo",
-        status=FixStatus.VERIFIED,
+        status=records.FixStatus.VERIFIED,
         changes=changes,
         code=pasteable(changes, "A fix.", script.holds_if),
         patch="-old\n+new\n" if REWRITE in kinds else "",
@@ -83,9 +66,7 @@ def test_lines_to_change_are_shown_as_such_and_code_can_be_pasted(
     assert ("\nor, without a change of the file" in text) is (has_diff and has_code)
     # It ends with the conditions that no script can try.
     conditions = text.partition("Holds if:")[2]
-    for kind in kinds:
-        assert f"A condition of a {kind.value}." in conditions
-    assert "A condition of the script." in conditions
+    assert all(f"If {kind}." in conditions for kind in (*kinds, "the script"))
     assert "tried" in verification
     if has_code:
         code = text[text.index("import contextlib") :]
