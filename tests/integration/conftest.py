@@ -1,5 +1,7 @@
 """The warm worker servers of this process, which integration tests of all packages share."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 
 import pytest

@@ -1,5 +1,7 @@
 """The wheel, installed outside the checkout with what it requires and nothing else."""
 
+from __future__ import annotations
+
 import json
 import shutil
 import subprocess

@@ -1,5 +1,7 @@
 """The rules of the structure (docs/architecture.md) that `lint-imports` cannot state."""
 
+from __future__ import annotations
+
 import ast
 import functools
 import importlib

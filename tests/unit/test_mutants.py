@@ -1,5 +1,7 @@
 """Every line of the list of known mistakes still applies to the code."""
 
+from __future__ import annotations
+
 import pytest
 
 from scripts import mutants

@@ -1,5 +1,7 @@
 """`compilewatch.check` on real modules: what it says, and what it leaves in this process."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import inspect

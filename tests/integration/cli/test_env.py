@@ -1,5 +1,7 @@
 """Environments and targets as a person asks about them."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """`compilewatch neuron compile`, run as a person runs it, on the double of neuronx-cc."""
 
+from __future__ import annotations
+
 import json
 import os
 import signal

@@ -1,5 +1,7 @@
 """`compilewatch publish` as a person types it, to real services and without them."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """SARIF files: valid by the official schema, and within what GitHub accepts."""
 
+from __future__ import annotations
+
 import gzip
 import json
 from pathlib import Path

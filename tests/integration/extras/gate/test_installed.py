@@ -38,47 +38,42 @@ version = "1"
 SRC = 'package-dir = {"" = "src"}\npackages = ["mypkg"]'
 
 
+FLAT = 'packages = ["mypkg"]'
+OTHER = 'package-dir = {"" = "code/python"}\npackages = ["mypkg"]'
+
+
 class Project:
     """A clone, and an environment without the project."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "clone"
-        self.python = folder / "env" / "bin" / "python"
+        self.python = str(folder / "env" / "bin" / "python")
         (self.root / ".git").mkdir(parents=True)
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "env"], check=True)
         (site,) = (folder / "env" / "lib").glob("python*/site-packages")
         tools = sysconfig.get_path("purelib")
         (site / "tools.pth").write_text(f"import site; site.addsitedir({tools!r})")
 
-    def write(self, name: str, text: str) -> None:
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    def write(self, **files: str) -> None:
+        for name, text in files.items():
+            path = self.root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
 
     def package(self, folder: str, *, project: str, name: str, layout: str) -> None:
-        self.write(f"{folder}/mypkg/__init__.py", "")
-        self.write(f"{folder}/mypkg/net.py", NET)
-        self.write(f"{project}/pyproject.toml", PROJECT.format(name=name, layout=layout))
+        self.write(**{f"{folder}/mypkg/__init__.py": "", f"{folder}/mypkg/net.py": NET})
+        self.write(**{f"{project}/pyproject.toml": PROJECT.format(name=name, layout=layout)})
 
     def install(self, *arguments: str) -> None:
         quiet = ("--quiet", "--no-index", "--no-deps", "--no-build-isolation")
-        pip = [sys.executable, "-m", "pip", "--python", str(self.python), "install", *quiet]
+        pip = [sys.executable, "-m", "pip", "--python", self.python, "install", *quiet]
         subprocess.run([*pip, *arguments], cwd=self.root, check=True)
 
     def pytest(self, folder: str = ".", *arguments: str) -> tuple[int, str]:
         """Run pytest without the current folder on the path, as the program `pytest` does."""
-        command = [
-            str(self.python),
-            "-I",
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            *arguments,
-        ]
+        words = ["-I", "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
         done = subprocess.run(
-            command, cwd=self.root / folder, capture_output=True, text=True, check=False
+            [self.python, *words], cwd=self.root / folder, capture_output=True, text=True
         )
         return done.returncode, done.stdout + done.stderr
 
@@ -88,22 +83,17 @@ def project(tmp_path: Path) -> Project:
     return Project(tmp_path)
 
 
+MATRIX = pytest.mark.matrix
+
+
 @pytest.mark.parametrize(
     ("folder", "layout", "editable"),
     [
         pytest.param("src", SRC, False, id="wheel-src"),
-        pytest.param(".", 'packages = ["mypkg"]', False, id="wheel-flat", marks=pytest.mark.matrix),
-        pytest.param("src", SRC, True, id="editable-src", marks=pytest.mark.matrix),
-        pytest.param(
-            ".", 'packages = ["mypkg"]', True, id="editable-flat", marks=pytest.mark.matrix
-        ),
-        pytest.param(
-            "code/python",
-            'package-dir = {"" = "code/python"}\npackages = ["mypkg"]',
-            False,
-            id="wheel-of-another-folder",
-            marks=pytest.mark.matrix,
-        ),
+        pytest.param(".", FLAT, False, id="wheel-flat", marks=MATRIX),
+        pytest.param("src", SRC, True, id="editable-src", marks=MATRIX),
+        pytest.param(".", FLAT, True, id="editable-flat", marks=MATRIX),
+        pytest.param("code/python", OTHER, False, id="wheel-of-another-folder", marks=MATRIX),
     ],
 )
 def test_a_break_of_the_installed_project_is_new_in_its_repository(
@@ -111,7 +101,7 @@ def test_a_break_of_the_installed_project_is_new_in_its_repository(
 ) -> None:
     """Builds, installs and imports torch in a new environment: only an installation differs."""
     project.package(folder, project=".", name="my-pkg", layout=layout)
-    project.write("tests/test_net.py", TEST)
+    project.write(**{"tests/test_net.py": TEST})
     project.install(*(["--editable"] if editable else []), ".")
     status, output = project.pytest()
     assert status == 1, output
@@ -126,13 +116,13 @@ def test_a_sibling_of_the_repository_and_an_older_installation_are_own_code(
 ) -> None:
     """Builds and installs a second project of the clone, which the tests of the first import."""
     project.package("libs/net/src", project="libs/net", name="net", layout=SRC)
-    project.write("apps/one/pyproject.toml", '[project]\nname = "one"\nversion = "1"\n')
-    project.write("apps/one/tests/test_net.py", TEST)
+    settings = '[project]\nname = "one"\nversion = "1"\n'
+    project.write(**{"apps/one/pyproject.toml": settings, "apps/one/tests/test_net.py": TEST})
     project.install("./libs/net")
-    status, output = project.pytest("apps/one", "--compilewatch-summary", "s.md")
+    status, output = project.pytest("apps/one")
     assert status == 1, output
     assert "../../libs/net/src/mypkg/net.py:6 in Net.forward: GB0170" in output
-    project.write("libs/net/src/mypkg/net.py", f"# A comment.\n\n{NET}")
+    project.write(**{"libs/net/src/mypkg/net.py": f"# A comment.\n\n{NET}"})
     status, output = project.pytest("apps/one", "--compilewatch-update")
     assert status == 0, output
     assert "in Net.forward, ../../libs/net/src/mypkg/net.py: return x * 2 if" in output
@@ -146,8 +136,8 @@ def test_a_check_without_code_of_the_repository_fails(project: Project) -> None:
     project.package("src", project=".", name="other", layout=SRC)
     project.install(".")
     project.root = project.root.with_name("another")
-    project.write("pyproject.toml", '[project]\nname = "mine"\nversion = "1"\n')
-    project.write("tests/test_net.py", TEST)
+    settings = '[project]\nname = "mine"\nversion = "1"\n'
+    project.write(**{"pyproject.toml": settings, "tests/test_net.py": TEST})
     status, output = project.pytest()
     assert status == 1, output
     assert "in another package: mypkg/net.py:6 in forward: GB0170" in output

@@ -7,21 +7,18 @@ checked the original (a limit in docs/api.md).
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 import compilewatch
-from compilewatch.extras.gate.judgement import CheckReport, Rules, judge
-from compilewatch.records import source_line
+from compilewatch.extras.gate.judgement import Rules, judge
 from tests.cases import breaks, kinds
 
 pytestmark = pytest.mark.torch
@@ -33,69 +30,30 @@ KINDS_OF_BREAKS = 71
 
 
 @pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("repository")
-
-
-def copied(original: ModuleType, repository: Path) -> Iterator[ModuleType]:
-    """The file of a module in the repository, imported from there."""
-    name = f"own_{original.__name__.rpartition('.')[2]}"
-    path = repository / "src" / f"{name}.py"
-    path.parent.mkdir(exist_ok=True)
-    assert original.__file__ is not None
-    path.write_text("# A copy.\n" + Path(original.__file__).read_text(encoding="utf-8"))
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[name]
-
-
-@pytest.fixture(scope="module")
-def own_breaks(repository: Path) -> Iterator[ModuleType]:
-    yield from copied(breaks, repository)
-
-
-@pytest.fixture(scope="module")
-def own_kinds(repository: Path) -> Iterator[ModuleType]:
-    yield from copied(kinds, repository)
-
-
-def report(repository: Path, model: nn.Module) -> CheckReport:
-    return judge(
-        compilewatch.check(model, torch.ones(3, 4)), (), Rules(root=repository), name="t::a"
-    )
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("name", [case.name for case in breaks.CASES])
-def test_every_break_of_the_cases_is_new_at_its_line(
-    repository: Path, own_breaks: ModuleType, name: str
-) -> None:
-    (case,) = (case for case in own_breaks.CASES if case.name == name)
-    found = report(repository, case.build())
-    wanted = {(own_breaks.line_of(known.mark), known.code) for known in (*case.breaks, *case.later)}
-    assert {(each.line, each.code) for each in found.of("new")} == wanted
-    assert {each.file for each in found.of("new")} <= {"src/own_breaks.py"}
-    assert all("# break: " in source_line(each) for each in found.of("new"))
-    assert found.of("elsewhere") == ()
+def own_kinds(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The file of the kinds in a repository, imported from there."""
+    path = tmp_path_factory.mktemp("repository") / "src" / "own_kinds.py"
+    path.parent.mkdir()
+    path.write_text("# A copy.\n" + Path(kinds.__file__).read_text(encoding="utf-8"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(path.parent))
+        return importlib.import_module("own_kinds")
 
 
 @pytest.mark.parametrize("name", kinds.KINDS)
 @pytest.mark.filterwarnings("ignore")  # torch warns of what it cannot trace, once a process
-def test_every_further_kind_is_new_at_its_line(
-    repository: Path, own_kinds: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch
+def test_every_kind_is_new_at_its_line(
+    own_kinds: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SET_BY_A_MODEL", "0")
-    found = report(repository, own_kinds.module_of(own_kinds.KINDS[name])())
-    assert {(each.line, each.code) for each in found.of("new")} == own_kinds.marked(name)
-    assert {each.file for each in found.of("new")} == {"src/own_kinds.py"}
-    assert {each.function for each in found.of("new")} == {name}
+    model = own_kinds.module_of(own_kinds.KINDS[name])()
+    checked = compilewatch.check(model, torch.ones(3, 4))
+    report = judge(checked, (), Rules(root=Path(own_kinds.__file__).parents[1]), name="t::a")
+    new = report.of("new")
+    assert {(each.line, each.code) for each in new} == own_kinds.marked(name)
+    assert {(each.file, each.function) for each in new} == {("src/own_kinds.py", name)}
     # Eager code may go on in generators of Python's library, whose callers Dynamo does not see.
-    assert {each.code for each in found.of("elsewhere")} <= {"GB0003"}
+    assert {each.code for each in report.of("elsewhere")} <= {"GB0003"}
 
 
 @pytest.mark.matrix

@@ -34,16 +34,16 @@ def test_a_failed_check_names_a_verified_fix_within_its_time(tmp_path: Path) -> 
     (tmp_path / "test_net.py").write_text(TESTS)
     (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
 
-    def run(*arguments: str) -> str:
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    words = ["-q", "-p", "no:cacheprovider", "--compilewatch-fix"]
+    for seconds, *expected in (
+        (1, "none is verified within 1 s"),
+        (
+            400,
+            "fix:        ignore_logging_functions: info (verified: one graph)",
+            "verify:     compilewatch fix fixable:announcing --python-path",
+        ),
+    ):
+        command = [sys.executable, "-m", "pytest", *words, f"--compilewatch-fix-timeout={seconds}"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 1, done.stdout + done.stderr
-        return done.stdout
-
-    assert "fix:" not in run()
-    assert "none is verified within 1 s" in run(
-        "--compilewatch-fix", "--compilewatch-fix-timeout=1"
-    )
-    found = run("--compilewatch-fix", "--compilewatch-fix-timeout=400")
-    assert "fix:        ignore_logging_functions: info (verified: one graph)" in found
-    assert "verify:     compilewatch fix fixable:announcing --python-path" in found
+        assert all(text in done.stdout for text in expected), done.stdout

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -24,40 +23,25 @@ VERIFIED = Fix(
     code="import torch\n\nwith x:\n    pass\n",
 )
 NOTHING = Fix(model="m", target="dynamo", status=FixStatus.NOTHING, detail="nothing is verified")
+LATE = "none is verified within 60 s"
 
 
-def search(
-    monkeypatch: pytest.MonkeyPatch, root: Path, outcome: object, model: str, **options: Any
-) -> list[str]:
-    monkeypatch.setattr(fixture, "_search", lambda *_: msgspec.to_builtins(outcome))
-    return list(searched_fix(model, root, seconds=60, **options))
-
-
-def test_a_verified_fix_is_named_with_its_code_and_its_verification(
+def test_a_search_names_its_fix_with_its_code_or_the_command_that_searches_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = search(monkeypatch, tmp_path, VERIFIED, "net:build", mode="train", dynamic=None)
+    def search(outcome: object, model: str, mode: str, dynamic: bool | None) -> list[str]:
+        monkeypatch.setattr(fixture, "_search", lambda *_: msgspec.to_builtins(outcome))
+        return list(searched_fix(model, tmp_path, seconds=60, mode=mode, dynamic=dynamic))
+
+    lines = search(VERIFIED, "net:build", "train", None)
     assert lines[0] == "fix:        scalars=True (verified: one graph)"
     assert lines[1:5] == ["    import torch", "", "    with x:", "        pass"]
     assert lines[5].startswith("verify:     compilewatch fix net:build --python-path ")
     assert lines[5].endswith("--mode train --save verify.py")
-
-
-@pytest.mark.parametrize("dynamic", [None, True, False])
-@pytest.mark.parametrize(
-    ("outcome", "words"),
-    [("none is verified within 60 s", "none is verified within 60 s"), (NOTHING, NOTHING.detail)],
-)
-def test_without_a_verified_fix_the_command_that_searches_longer_is_named(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    outcome: object,
-    words: str,
-    dynamic: bool | None,
-) -> None:
-    (line,) = search(monkeypatch, tmp_path, outcome, "BertModel", mode="eval", dynamic=dynamic)
-    flag = {None: "", True: " --dynamic", False: " --static"}[dynamic]
-    assert line == f"fix:        {words}: compilewatch fix BertModel{flag}"
+    for dynamic, flag in ((None, ""), (True, " --dynamic"), (False, " --static")):
+        for outcome, words in ((LATE, LATE), (NOTHING, NOTHING.detail)):
+            (line,) = search(outcome, "BertModel", "eval", dynamic)
+            assert line == f"fix:        {words}: compilewatch fix BertModel{flag}"
 
 
 def test_an_object_is_not_searched_and_a_stored_fix_is_that_of_another_model(
@@ -68,12 +52,7 @@ def test_an_object_is_not_searched_and_a_stored_fix_is_that_of_another_model(
     (line,) = stored_fix(broken)
     assert "check the model by its name" in line
     fix = ModelFix(
-        model="team/net",
-        target=Target(),
-        detail="one graph",
-        verified=True,
-        changes=("scalars=True",),
-        code="import torch\n",
+        model="team/net", target=Target(), detail="", verified=True, changes=("scalars=True",)
     )
     monkeypatch.setattr(fixture, "stored_fix_for", lambda *_: replace(fix, run="20260102"))
     lines = list(stored_fix(broken))

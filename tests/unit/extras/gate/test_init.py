@@ -37,20 +37,27 @@ def get_activation():
 """
 
 
+FILES = {
+    "src/mypkg/__init__.py": "",
+    "src/mypkg/net.py": NET,
+    "src/mypkg/sub/zoo.py": ZOO,
+    "src/mypkg/old.py": "print 'Python 2'",
+    "src/mypkg/words.py": "def build_words():\n    return 'no module'\n",
+    "pyproject.toml": '[project]\nname = "mypkg"',
+}
+
+
+def written(root: Path, files: dict[str, str]) -> Path:
+    for path, text in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    return root
+
+
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    package = tmp_path / "src" / "mypkg"
-    (package / "sub").mkdir(parents=True)
-    for path, text in {
-        "__init__.py": "",
-        "net.py": NET,
-        "sub/zoo.py": ZOO,
-        "old.py": "print 'Python 2'",
-        "words.py": "def build_words():\n    return 'no module'\n",
-    }.items():
-        (package / path).write_text(text)
-    (tmp_path / "pyproject.toml").write_text('[project]\nname = "mypkg"')
-    monkeypatch.chdir(package)
+    written(tmp_path, FILES)
+    monkeypatch.chdir(tmp_path / "src" / "mypkg")
     return tmp_path
 
 
@@ -93,37 +100,31 @@ class Hidden(Module):
 
 
 def test_what_a_package_exports_comes_first_with_small_numbers(tmp_path: Path) -> None:
-    package = tmp_path / "mypkg"
-    package.mkdir()
-    (package / "__init__.py").write_text(EXPORTING)
-    (package / "impl.py").write_text(IMPL)
+    written(tmp_path, {"mypkg/__init__.py": EXPORTING, "mypkg/impl.py": IMPL})
     assert [(model.module, model.call) for model in candidates(tmp_path)] == [
         ("mypkg", "Encoder(dim=32, heads=2, depth=1, weights=None)"),
         ("mypkg", "Alias(dim=32, heads=2, depth=1, weights=None)"),
         ("mypkg.impl", "Hidden()"),
     ]
-
-
-def test_models_of_modules_are_found_in_the_source(root: Path) -> None:
-    assert [(model.module, model.call) for model in candidates(root)] == [
+    (tmp_path / "mypkg" / "impl.py").unlink()
+    written(tmp_path, FILES)
+    assert [(model.module, model.call) for model in candidates(tmp_path)] == [
         ("mypkg.net", "Net()"),
         ("mypkg.sub.zoo", "build_small()"),
     ]
 
 
-def test_it_shows_first_and_writes_nothing_unasked(root: Path) -> None:
+def test_it_shows_first_and_writes_nothing_unasked(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done = init(*MODELS)
     assert "add --yes" in str(done.exception)
     assert '"mypkg.net:Net",' in done.output
     assert not any(line.endswith(" ") for line in done.output.splitlines())
-    assert not (root / TEST).exists()
-    assert "compilewatch" not in (root / "pyproject.toml").read_text()
-
-
-def test_it_prompts_on_a_terminal(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compilewatch.extras.gate.init._on_terminal", lambda: True)
     assert init(*MODELS, answer="n\n").exception is None
     assert not (root / TEST).exists()
+    assert "compilewatch" not in (root / "pyproject.toml").read_text()
     assert init(*MODELS, answer="y\n").exception is None
     assert (root / TEST).exists()
 

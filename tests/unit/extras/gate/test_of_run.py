@@ -63,22 +63,25 @@ def test_known_breaks_and_those_of_other_packages_are_no_news(root: Path) -> Non
     assert {name for name, *_ in samples(judged)} == {metric.name for metric in DEFINITIONS}
     (problem,) = gate_result([elsewhere], root, {"third_party": "fail"}).problems
     assert problem.startswith("A: graph break in timm/layers.py:3")
+    # What no model meets any more is resolved if its models ran.
+    for result, resolved in (
+        (of("A"), 1),
+        (of("B"), 0),
+        (factories.result("A", Status.TIMEOUT), 0),
+    ):
+        assert gate_result([result], root, {}).resolved == resolved
 
 
-def test_what_no_model_meets_any_more_is_resolved_if_its_models_ran(root: Path) -> None:
-    known(root)
-    assert gate_result([of("A")], root, {}).resolved == 1
-    assert gate_result([of("B")], root, {}).resolved == 0
-    timed_out = gate_result([factories.result("A", Status.TIMEOUT)], root, {})
-    assert (timed_out.models, timed_out.resolved) == (0, 0)
-
-
-def test_a_damaged_baseline_is_a_problem_of_the_result(root: Path) -> None:
+def test_what_is_damaged_says_what_to_do(root: Path) -> None:
     (root / NAME).write_text("{")
     judged = gate_result([of("A", broken())], root, {})
     (problem,) = judged.problems
     assert "repair it" in problem
     assert (judged.models, judged.new) == (0, ())
+    for content in (b"{", b'{"baseline": "\xff"}'):
+        (root / FILE).write_bytes(content)
+        with pytest.raises(StoreError, match=r"is damaged .*: delete it"):
+            view_of_run(StoredRun(root), None)
 
 
 def test_the_notes_of_a_run_name_the_lines(root: Path) -> None:
@@ -92,10 +95,3 @@ def test_the_notes_of_a_run_name_the_lines(root: Path) -> None:
         "1 graph break of compilewatch.baseline.json resolved: compilewatch gate --update removes "
         "them",
     )
-
-
-@pytest.mark.parametrize("content", [b"{", b'{"baseline": "\xff"}'])
-def test_a_damaged_file_says_what_to_do(root: Path, content: bytes) -> None:
-    (root / FILE).write_bytes(content)
-    with pytest.raises(StoreError, match=r"is damaged .*: delete it"):
-        view_of_run(StoredRun(root), None)
