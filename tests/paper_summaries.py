@@ -1,21 +1,13 @@
 """Stored papers as their publication sees them, without a pipeline."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from compilewatch.extras.papers.records import (
-    FindingClass,
-    PaperSummary,
-    PipelineStage,
-    StageOutcome,
-    StageResult,
-    finding_of,
-)
+from compilewatch.extras.papers import records as kinds
+from compilewatch.extras.papers.records import PaperSummary, PipelineStage, StageResult
 from compilewatch.extras.papers.store import PaperStore, summarise_paper
 from tests import papers
 
@@ -47,8 +39,8 @@ def summary(number: int, numbers: Mapping[str, float], *, unfaithful: bool = Fal
     ]
     if unfaithful:
         (faithful,) = (one for one in journal if one.stage is PipelineStage.FAITHFUL)
-        stock = finding_of(FindingClass.UNFAITHFUL, PipelineStage.FAITHFUL, "stock")
-        failed = {"outcome": StageOutcome.FAILED, "findings": (stock,)}
+        stock = kinds.finding_of(kinds.FindingClass.UNFAITHFUL, PipelineStage.FAITHFUL, "stock")
+        failed = {"outcome": kinds.StageOutcome.FAILED, "findings": (stock,)}
         at = "2026-11-22T11:00:00.000000000Z"
         journal.append(
             msgspec.structs.replace(faithful, key=f"unfaithful {number}", at=at, **failed)

@@ -1,7 +1,5 @@
 """Papers, prepared replies and a pipeline without torch, for tests of the papers workflow."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import threading
@@ -17,18 +15,13 @@ import msgspec
 from compilewatch.config import PapersSettings
 from compilewatch.extras.executor.sandbox.policy import SandboxEnding, SandboxLimits, SandboxResult
 from compilewatch.extras.papers import Prompt
+from compilewatch.extras.papers import records as kinds
 from compilewatch.extras.papers.calls import Caller, ModelPrice, load_rules
 from compilewatch.extras.papers.execution import SandboxRunner
 from compilewatch.extras.papers.libraries import FolderLibrary
 from compilewatch.extras.papers.pipeline import Observer, Pipeline
 from compilewatch.extras.papers.providers import BedrockProvider, ScriptedProvider
-from compilewatch.extras.papers.records import (
-    CodeVersion,
-    ModelCall,
-    Paper,
-    PipelineStage,
-    StageResult,
-)
+from compilewatch.extras.papers.records import CodeVersion, ModelCall, PipelineStage, StageResult
 from compilewatch.extras.papers.store import PaperFolder, PaperStore
 from tests.serving import serving
 
@@ -171,12 +164,12 @@ def served(
         provider.close()
 
 
-def papers_of(folder: Path, cache: Path, count: int) -> tuple[Paper, ...]:
+def papers_of(folder: Path, cache: Path, count: int) -> tuple[kinds.Paper, ...]:
     library = FolderLibrary(PapersSettings(folder=str(folder)), cache=cache)
     return library.find("", count)
 
 
-def some_papers(tmp_path: Path, count: int) -> tuple[Paper, ...]:
+def some_papers(tmp_path: Path, count: int) -> tuple[kinds.Paper, ...]:
     """So many papers of some hundred characters each, which differ, as a library finds them."""
     folder = tmp_path / "papers"
     folder.mkdir(parents=True, exist_ok=True)
@@ -189,7 +182,7 @@ def some_papers(tmp_path: Path, count: int) -> tuple[Paper, ...]:
 def pipeline(
     outputs: Path,
     provider: Any,
-    papers: tuple[Paper, ...],
+    papers: tuple[kinds.Paper, ...],
     *,
     limits: Mapping[str, float] = {},
     observer: Observer = lambda _: None,
@@ -211,3 +204,16 @@ def pipeline(
         max_paper_tokens=10_000,
         observer=observer,
     )
+
+
+def processed(
+    outputs: Path,
+    papers: tuple[kinds.Paper, ...],
+    respond: Callable[[dict[str, Any]], Response] = respond,
+    *,
+    jobs: int = 1,
+    **options: Any,
+) -> tuple[tuple[kinds.PaperSummary, ...], list[dict[str, Any]]]:
+    """What became of papers, and the requests to the model."""
+    with served(respond) as (requests, provider):
+        return pipeline(outputs, provider, papers, **options).run(papers, jobs), requests

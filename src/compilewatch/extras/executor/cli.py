@@ -508,6 +508,7 @@ def sandbox_check() -> DoctorCheck:
     """What `compilewatch doctor` says: whether unreviewed code can be confined here."""
     from compilewatch.cli.machine import DoctorCheck
     from compilewatch.extras.executor import sandbox
+    from compilewatch.extras.executor.sandbox import policy
 
     try:
         guard = sandbox.check()
@@ -519,6 +520,6 @@ def sandbox_check() -> DoctorCheck:
             advice=str(error),
         )
     fact = "bubblewrap holds against the attacks tried"
-    if guard is sandbox.MemoryGuard.WATCHER:
+    if guard is policy.MemoryGuard.WATCHER:
         fact += "; no cgroup limits memory, so a watcher does, 50 times a second"
     return DoctorCheck(name="sandbox", state="ok", fact=fact)

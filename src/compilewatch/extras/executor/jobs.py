@@ -398,7 +398,7 @@ class JobRunner:
         script = [request.entry, *request.arguments]
         command, visible = ["python", *script], list(own.visible)
         if request.profile and profiler is not None:
-            output = f"{sandbox.OUTPUT_FOLDER}/{PROFILE}"
+            output = f"{policy.OUTPUT_FOLDER}/{PROFILE}"
             command = [str(profiler.program), "inspect", "-o", output, own.python, *script]
             # Its libraries lie beside it, in /opt/aws/neuron.
             bin_folder = profiler.program.parent

@@ -71,16 +71,8 @@ class ErrorCode(StrEnum):
     DRAINING = "draining"
 
 
-STATUSES: dict[ErrorCode, int] = {
-    ErrorCode.UNAUTHORIZED: 401,
-    ErrorCode.NOT_FOUND: 404,
-    ErrorCode.CONFLICT: 409,
-    ErrorCode.TOO_LARGE: 413,
-    ErrorCode.MEDIA_TYPE: 415,
-    ErrorCode.INVALID: 422,
-    ErrorCode.BUSY: 429,
-    ErrorCode.DRAINING: 503,
-}
+STATUSES = dict(zip(ErrorCode, (401, 404, 409, 413, 422, 415, 429, 503), strict=True))
+"""Error -> HTTP status."""
 
 
 class Problem(Record, frozen=True, kw_only=True):

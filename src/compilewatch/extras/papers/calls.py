@@ -19,21 +19,10 @@ from msgspec import Meta
 from compilewatch import data
 from compilewatch.errors import ProviderError, UsageError
 from compilewatch.extras.papers import CallError, Prompt, Provider
+from compilewatch.extras.papers import records as kinds
 from compilewatch.extras.papers.checks import OPERATIONS
 from compilewatch.extras.papers.libraries import PaperText, estimate_tokens, without_binary
-from compilewatch.extras.papers.records import (
-    Binding,
-    CallState,
-    CodeVersion,
-    FindingClass,
-    FoundError,
-    ModelCall,
-    Paper,
-    PaperFinding,
-    PaperPlan,
-    PipelineStage,
-    Review,
-)
+from compilewatch.extras.papers.records import FindingClass, ModelCall, PipelineStage
 from compilewatch.extras.papers.store import Ledger
 from compilewatch.records import digest, now
 from compilewatch.retry import retrying
@@ -191,29 +180,31 @@ _SEVERITIES = ("serious", "minor")
 _ROLES: dict[str, tuple[str, dict[str, Any], int]] = {
     "plan": (
         _PLAN,
-        _schema(PaperPlan, operations=sorted(OPERATIONS), dataset=sorted(DATASETS)),
+        _schema(kinds.PaperPlan, operations=sorted(OPERATIONS), dataset=sorted(DATASETS)),
         4_000,
     ),
     "generate": (_GENERATE, _schema(_Code), 12_000),
-    "review": (_REVIEW, _schema(Review, severity=_SEVERITIES), 4_000),
+    "review": (_REVIEW, _schema(kinds.Review, severity=_SEVERITIES), 4_000),
 }
 """Role -> its instructions, the schema of its reply, and the most tokens of that."""
 
 
-def plan_prompt(paper: Paper, text: PaperText, rules: PaperRules) -> Prompt:
+def plan_prompt(paper: kinds.Paper, text: PaperText, rules: PaperRules) -> Prompt:
     return _prompt("plan", paper, rules, _paper(text))
 
 
-def generate_prompt(paper: Paper, text: PaperText, plan: PaperPlan, rules: PaperRules) -> Prompt:
+def generate_prompt(
+    paper: kinds.Paper, text: PaperText, plan: kinds.PaperPlan, rules: PaperRules
+) -> Prompt:
     return _prompt("generate", paper, rules, _plan_text(plan), _paper(text))
 
 
 def repair_prompt(
-    paper: Paper,
-    plan: PaperPlan,
+    paper: kinds.Paper,
+    plan: kinds.PaperPlan,
     rules: PaperRules,
-    generation: CodeVersion,
-    findings: Iterable[PaperFinding],
+    generation: kinds.CodeVersion,
+    findings: Iterable[kinds.PaperFinding],
 ) -> Prompt:
     """The prompt of a repair: the code, and what checks and compilers said, with lines."""
     evidence = "\n".join(
@@ -234,7 +225,7 @@ def repair_prompt(
 
 
 def review_prompt(
-    paper: Paper, plan: PaperPlan, rules: PaperRules, generation: CodeVersion
+    paper: kinds.Paper, plan: kinds.PaperPlan, rules: PaperRules, generation: kinds.CodeVersion
 ) -> Prompt:
     numbered = "\n".join(
         f"{number}: {line}" for number, line in enumerate(generation.source.splitlines(), 1)
@@ -243,24 +234,23 @@ def review_prompt(
     return _prompt("review", paper, rules, _plan_text(plan), module, number=generation.number)
 
 
-def _prompt(role: str, paper: Paper, rules: PaperRules, *parts: str, number: int = 0) -> Prompt:
+def _prompt(
+    role: str, paper: kinds.Paper, rules: PaperRules, *parts: str, number: int = 0
+) -> Prompt:
     system, schema, max_tokens = _ROLES[role]
     text = rules.text(role)
     head = [f"Rules (version {rules.version}):\n{text}"] if text else []
+    authors = f"\nAuthors: {', '.join(paper.authors)}" if paper.authors else ""
+    head.append(f"Title: {paper.title}{authors}")
     return Prompt(
         system=system,
         # Titles and what compilers said are foreign text too.
-        text=without_binary("\n\n".join([*head, _about(paper), *filter(None, parts)])),
+        text=without_binary("\n\n".join([*head, *filter(None, parts)])),
         schema=schema,
         schema_name=role,
         max_tokens=max_tokens,
         labels={"paper": paper.id, "role": role, "number": str(number)},
     )
-
-
-def _about(paper: Paper) -> str:
-    authors = f"\nAuthors: {', '.join(paper.authors)}" if paper.authors else ""
-    return f"Title: {paper.title}{authors}"
 
 
 def _paper(text: PaperText) -> str:
@@ -269,7 +259,7 @@ def _paper(text: PaperText) -> str:
     return f"<paper>\n{text.text.replace('</paper', '< /paper')}{end}\n</paper>"
 
 
-def _plan_text(plan: PaperPlan) -> str:
+def _plan_text(plan: kinds.PaperPlan) -> str:
     lines = [f"The contribution: {plan.contribution}", "Claims:"]
     for claim in plan.claims:
         formula = f" Formula: {claim.formula}" if claim.formula else ""
@@ -296,36 +286,36 @@ STOP_REASONS: dict[str, FindingClass] = {
 """Bedrock's reasons for an incomplete reply; all others are `malformed`."""
 
 
-def plan_of(call: ModelCall) -> PaperPlan:
+def plan_of(call: ModelCall) -> kinds.PaperPlan:
     """Raises FoundError, also for a plan without claims to check."""
-    plan = _decoded(call, PaperPlan, PipelineStage.PLAN)
+    plan = _decoded(call, kinds.PaperPlan, PipelineStage.PLAN)
     claims = [
         msgspec.structs.replace(claim, operations=operations)
         for claim in plan.claims
         if (operations := tuple(name for name in claim.operations if name in OPERATIONS))
     ]
     if not claims:
-        raise FoundError(
+        raise kinds.FoundError(
             FindingClass.MALFORMED, PipelineStage.PLAN, "the plan has no claim to check"
         )
     if len({claim.id for claim in claims}) < len(claims):
-        raise FoundError(
+        raise kinds.FoundError(
             FindingClass.MALFORMED, PipelineStage.PLAN, "two claims of the plan have one id"
         )
     return msgspec.structs.replace(plan, claims=tuple(claims))
 
 
-def code_of(call: ModelCall) -> tuple[str, tuple[Binding, ...]]:
+def code_of(call: ModelCall) -> tuple[str, tuple[kinds.Binding, ...]]:
     """A module and its bindings. Raises FoundError for a truncated, declined or empty reply."""
     stage = PipelineStage.GENERATE
     reply = _decoded(call, _Code, stage)
     if not reply.source.strip():
         if reply.declined.strip():
             evidence = f"the model declines: {' '.join(reply.declined.split())[:300]}"
-            raise FoundError(FindingClass.DECLINED, stage, evidence)
-        raise FoundError(FindingClass.MALFORMED, stage, "the reply contains no code")
+            raise kinds.FoundError(FindingClass.DECLINED, stage, evidence)
+        raise kinds.FoundError(FindingClass.MALFORMED, stage, "the reply contains no code")
     bindings = tuple(
-        Binding(
+        kinds.Binding(
             claim=bound.claim,
             module=bound.module,
             inputs={i.symbol: i.shape for i in bound.inputs},
@@ -336,22 +326,22 @@ def code_of(call: ModelCall) -> tuple[str, tuple[Binding, ...]]:
     return without_binary(reply.source).rstrip() + "\n", bindings
 
 
-def review_of(call: ModelCall) -> Review:
+def review_of(call: ModelCall) -> kinds.Review:
     """Raises FoundError: without a valid review, nothing is approved."""
-    return _decoded(call, Review, PipelineStage.REVIEW)
+    return _decoded(call, kinds.Review, PipelineStage.REVIEW)
 
 
 def _decoded(call: ModelCall, kind: type[_Kind], stage: PipelineStage) -> _Kind:
     if call.stop_reason not in COMPLETE:
         kind_of_reply = STOP_REASONS.get(call.stop_reason, FindingClass.MALFORMED)
-        raise FoundError(
+        raise kinds.FoundError(
             kind_of_reply, stage, f"the reply is incomplete: {call.stop_reason or 'no reason'}"
         )
     try:
         return msgspec.json.decode(call.reply, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         evidence = f"the reply does not fit the schema: {error}"
-        raise FoundError(FindingClass.MALFORMED, stage, evidence) from None
+        raise kinds.FoundError(FindingClass.MALFORMED, stage, evidence) from None
 
 
 MILLION = 1_000_000
@@ -486,7 +476,7 @@ class Caller:
             throttled = "Throttl" in error.code
             kind = FindingClass.THROTTLED if throttled else FindingClass.UNAVAILABLE
             evidence = f"no reply after {MAX_ATTEMPTS} requests: {error}"
-            raise FoundError(kind, stage, evidence) from None
+            raise kinds.FoundError(kind, stage, evidence) from None
 
     def _request(self, prompt: Prompt, key: str, stage: PipelineStage) -> ModelCall:
         tokens = estimate_tokens(prompt.system + prompt.text) + OVERHEAD_TOKENS
@@ -495,7 +485,7 @@ class Caller:
         # The line `started`, with the most that the request can use.
         reserved = ModelCall(
             key=key,
-            state=CallState.STARTED,
+            state=kinds.CallState.STARTED,
             paper=prompt.labels["paper"],
             role=prompt.labels["role"],
             provider=self.provider.name,
@@ -518,11 +508,11 @@ class Caller:
         try:
             reply = self.provider.converse(prompt)
             fields: dict[str, Any] = {name: getattr(reply, name) for name in REPLIED}
-            fields |= {"state": CallState.FINISHED, "at": now()}
+            fields |= {"state": kinds.CallState.FINISHED, "at": now()}
             fields["usd"] = self.price.cost(reply) if self.price else None
             return self.ledger.end(msgspec.structs.replace(entry, **fields))
         except CallError as error:
-            fields = {"state": CallState.FAILED, "at": now(), "error_code": error.code}
+            fields = {"state": kinds.CallState.FAILED, "at": now(), "error_code": error.code}
             if not error.paid:  # one that may have been charged keeps the most that it can use
                 fields |= {"usd": 0.0, "input_tokens": 0, "output_tokens": 0}
             ended = msgspec.structs.replace(entry, request_id=error.request_id, **fields)
@@ -538,7 +528,7 @@ class Caller:
 
     def _over(
         self, reserved: ModelCall, stage: PipelineStage, *, ended_only: bool = False
-    ) -> FoundError | None:
+    ) -> kinds.FoundError | None:
         """Why a request could exceed a limit, with what is used by all or by ended requests."""
         used = [entry for entry in self.ledger.entries() if entry.paper in self.papers]
         if ended_only:
@@ -550,10 +540,10 @@ class Caller:
             sum_usd, total = sum(entry.usd or 0.0 for entry in entries), _tokens(entries)
             if most is not None and sum_usd + usd > most:
                 evidence = f"${sum_usd:.4f} of ${most:g}{whose} are used, and this may cost "
-                return FoundError(FindingClass.BUDGET, stage, f"{evidence}${usd:.4f}")
+                return kinds.FoundError(FindingClass.BUDGET, stage, f"{evidence}${usd:.4f}")
             if max_tokens is not None and total + tokens > max_tokens:
                 evidence = f"{total:,} of {max_tokens:,} tokens{whose} are used, and this may need "
-                return FoundError(FindingClass.BUDGET, stage, f"{evidence}{tokens:,}")
+                return kinds.FoundError(FindingClass.BUDGET, stage, f"{evidence}{tokens:,}")
         return None
 
 

@@ -13,15 +13,8 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
-from compilewatch.extras.papers.records import (
-    Evidence,
-    FindingClass,
-    PaperFinding,
-    PaperPlan,
-    PipelineStage,
-    Review,
-    finding_of,
-)
+from compilewatch.extras.papers import records
+from compilewatch.extras.papers.records import FindingClass, PipelineStage, finding_of
 
 SOURCE_VERSION = 1
 FAITHFUL_VERSION = 1
@@ -59,7 +52,7 @@ _invalid = partial(finding_of, FindingClass.INVALID_CODE, PipelineStage.STATIC)
 _unfaithful = partial(finding_of, FindingClass.UNFAITHFUL, PipelineStage.FAITHFUL)
 
 
-def check_source(source: str) -> tuple[PaperFinding, ...]:
+def check_source(source: str) -> tuple[records.PaperFinding, ...]:
     """The findings of a version of the code, in the order of its lines."""
     if len(source.encode()) > MAX_SOURCE_BYTES:
         return (_invalid(f"more than {MAX_SOURCE_BYTES:,} bytes"),)
@@ -80,7 +73,7 @@ def check_source(source: str) -> tuple[PaperFinding, ...]:
     return tuple(sorted(findings, key=lambda finding: finding.line or 0))
 
 
-def _missing(tree: ast.Module) -> Iterator[PaperFinding]:
+def _missing(tree: ast.Module) -> Iterator[records.PaperFinding]:
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     for name, count in REQUIRED.items():
         if name not in functions:
@@ -95,7 +88,7 @@ def _missing(tree: ast.Module) -> Iterator[PaperFinding]:
             yield _invalid(evidence, functions[name].lineno)
 
 
-def _at_import(body: list[ast.stmt]) -> Iterator[PaperFinding]:
+def _at_import(body: list[ast.stmt]) -> Iterator[records.PaperFinding]:
     """What would run when the module is imported."""
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -381,7 +374,7 @@ LINES_AROUND = 2
 """A reviewer may miss the line of a quotation by this much."""
 
 
-def check_structure(source: str, plan: PaperPlan) -> tuple[PaperFinding, ...]:
+def check_structure(source: str, plan: records.PaperPlan) -> tuple[records.PaperFinding, ...]:
     """A finding for each claim that no live part of the code can implement.
 
     The operations of a claim must meet in one class, else they may belong to something else.
@@ -405,7 +398,9 @@ def check_structure(source: str, plan: PaperPlan) -> tuple[PaperFinding, ...]:
     return tuple(findings)
 
 
-def check_rubric(source: str, plan: PaperPlan, review: Review) -> tuple[PaperFinding, ...]:
+def check_rubric(
+    source: str, plan: records.PaperPlan, review: records.Review
+) -> tuple[records.PaperFinding, ...]:
     """A finding for each claim that the reviewer does not confirm with a line of the code."""
     reviewed = {one.claim: one for one in review.claims}
     findings = []
@@ -423,7 +418,7 @@ def check_rubric(source: str, plan: PaperPlan, review: Review) -> tuple[PaperFin
     return tuple(findings)
 
 
-def _is_quoted(source: str, evidence: Evidence) -> bool:
+def _is_quoted(source: str, evidence: records.Evidence) -> bool:
     """Whether the quotation stands at the line, or within a few lines of it."""
     quote = "".join(evidence.quote.split())
     start = max(0, evidence.line - 1 - LINES_AROUND)

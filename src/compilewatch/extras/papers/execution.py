@@ -26,23 +26,10 @@ from compilewatch.contract import messages
 from compilewatch.environments import Environments, Interpreter, module_command
 from compilewatch.extras.executor import protocol, sandbox
 from compilewatch.extras.executor.protocol import FailureCode
-from compilewatch.extras.executor.sandbox import SandboxEnding, SandboxLimits, SandboxResult
-from compilewatch.extras.executor.sandbox.policy import JOB_FOLDER, MIB, SandboxOutcome
-from compilewatch.extras.papers.records import (
-    GENERATED_MODULE,
-    SOURCE_FILE,
-    UNREVIEWED,
-    CodeVersion,
-    FindingClass,
-    PaperFinding,
-    PaperPlan,
-    PipelineStage,
-    StageOutcome,
-    StageResult,
-    finding_of,
-    not_run,
-    one_line,
-)
+from compilewatch.extras.executor.sandbox import policy
+from compilewatch.extras.executor.sandbox.policy import MIB, SandboxLimits, SandboxResult
+from compilewatch.extras.papers import records as kinds
+from compilewatch.extras.papers.records import CodeVersion, FindingClass, PipelineStage, not_run
 from compilewatch.extras.papers.store import PROFILER_FOLDER, PaperFolder, PaperStore
 from compilewatch.launchers import Completed, by_environment
 from compilewatch.plan import options_of, place, plan, targets_of, worker_sha256
@@ -51,7 +38,7 @@ from compilewatch.records import Status, digest
 Kind = TypeVar("Kind")
 
 SCRIPT = "main.py"
-SOURCE_MODULE = f"{GENERATED_MODULE}.py"
+SOURCE_MODULE = f"{kinds.GENERATED_MODULE}.py"
 
 EAGER_LIMITS = SandboxLimits(
     deadline_seconds=120.0,
@@ -108,7 +95,7 @@ def _import_torch(python: str | None) -> None:
 def last_line(data: bytes) -> str:
     """The last line with text, without control characters."""
     lines = [line.strip() for line in data.decode("utf-8", "replace").splitlines()]
-    return one_line(next((line for line in reversed(lines) if line), "no message"))
+    return kinds.one_line(next((line for line in reversed(lines) if line), "no message"))
 
 
 def _files(mode: str, generation: CodeVersion | None = None, **request: Any) -> dict[str, str]:
@@ -157,9 +144,9 @@ class _State(msgspec.Struct, frozen=True):
 def run_eager(
     runner: SandboxRunner,
     generation: CodeVersion,
-    plan: PaperPlan,
+    plan: kinds.PaperPlan,
     limits: SandboxLimits = EAGER_LIMITS,
-) -> tuple[StageResult, StageResult]:
+) -> tuple[kinds.StageResult, kinds.StageResult]:
     """Run the code in eager mode; returns what eager mode and what the formulas showed."""
     formulas = {claim.id: claim.formula for claim in plan.claims if claim.formula}
     # Drawn for each run, so that no code can hold prepared results.
@@ -169,7 +156,7 @@ def run_eager(
         runner.check()
         result = runner.run(_files("eager", generation, **asked), limits)
         state = _state_of(result)
-        eager = StageResult(
+        eager = kinds.StageResult(
             stage=eager_stage,
             findings=tuple(_eager_findings(result, state)),
             numbers=_numbers(result, state),
@@ -179,12 +166,12 @@ def run_eager(
             return eager, not_run(formula_stage, "the code does not run in eager mode")
         if not formulas:
             no_formula = "the plan gives no formula to compute"
-            return eager, StageResult(stage=formula_stage, detail=no_formula)
+            return eager, kinds.StageResult(stage=formula_stage, detail=no_formula)
         # The formulas are text of a model too, so they are computed in a sandbox of their own.
         returned = {name: data for name, data in result.files.items() if name != "result.json"}
         files = _files("compare", **asked, formulas=formulas, returned=state.returned)
         compared = runner.run({**returned, **files}, limits)
-        return eager, StageResult(
+        return eager, kinds.StageResult(
             stage=formula_stage,
             findings=tuple(_formula_findings(compared, formulas)),
             numbers={"formulas": float(len(formulas))},
@@ -206,22 +193,26 @@ def _state_of(result: SandboxResult) -> _State:
     return _untrusted(result, "result.json", _State) or _State()
 
 
-def _eager_findings(result: SandboxResult, state: _State) -> Iterator[PaperFinding]:
+def _eager_findings(result: SandboxResult, state: _State) -> Iterator[kinds.PaperFinding]:
     stage = PipelineStage.EAGER
     if (ending := ending_of(result, stage)) is not None:
         where = f" in {state.phase}" if state.phase else ""
-        yield msgspec.structs.replace(ending, evidence=one_line(ending.evidence + where))
+        yield msgspec.structs.replace(ending, evidence=kinds.one_line(ending.evidence + where))
     elif state.error is not None:
         kind = FindingClass.WRONG_IN_EAGER
         if any(sign in state.error.message for sign in OUT_OF_MEMORY):
             kind = FindingClass.OOM
-        yield finding_of(kind, stage, f"{state.phase}: {state.error.message}", state.error.line)
+        yield kinds.finding_of(
+            kind, stage, f"{state.phase}: {state.error.message}", state.error.line
+        )
     elif state.phase != "done" or result.exit_code != 0:
         evidence = f"it ended with status {result.exit_code}: {last_line(result.stderr)}"
-        yield finding_of(FindingClass.CRASHED, stage, evidence)
+        yield kinds.finding_of(FindingClass.CRASHED, stage, evidence)
 
 
-def _formula_findings(result: SandboxResult, formulas: Mapping[str, str]) -> Iterator[PaperFinding]:
+def _formula_findings(
+    result: SandboxResult, formulas: Mapping[str, str]
+) -> Iterator[kinds.PaperFinding]:
     """Each formula needs a check that holds; what was not compared does not count as held."""
     checks = _state_of(result).checks
     ended = "it was not compared" if result.succeeded else f"not compared: {result.ending}"
@@ -230,7 +221,7 @@ def _formula_findings(result: SandboxResult, formulas: Mapping[str, str]) -> Ite
         if not of_claim or not all(check.ok for check in of_claim):
             why = next((check.why for check in of_claim if not check.ok), ended)
             evidence = f"claim {claim}: {why}"
-            yield finding_of(FindingClass.UNFAITHFUL, PipelineStage.FAITHFUL, evidence)
+            yield kinds.finding_of(FindingClass.UNFAITHFUL, PipelineStage.FAITHFUL, evidence)
 
 
 def _numbers(result: SandboxResult, state: _State) -> dict[str, float]:
@@ -244,20 +235,20 @@ def _numbers(result: SandboxResult, state: _State) -> dict[str, float]:
     return {name: float(value) for name, value in values.items() if value is not None}
 
 
-def ending_of(result: SandboxResult, stage: PipelineStage) -> PaperFinding | None:
+def ending_of(result: SandboxResult, stage: PipelineStage) -> kinds.PaperFinding | None:
     """The finding of a run that did not end by itself."""
-    kinds = {
-        SandboxEnding.DEADLINE: FindingClass.TIMED_OUT,
-        SandboxEnding.MEMORY: FindingClass.OOM,
-        SandboxEnding.DISK_FILES: FindingClass.CRASHED,
-        SandboxEnding.CANCELLED: FindingClass.LOST,
+    classes = {
+        policy.SandboxEnding.DEADLINE: FindingClass.TIMED_OUT,
+        policy.SandboxEnding.MEMORY: FindingClass.OOM,
+        policy.SandboxEnding.DISK_FILES: FindingClass.CRASHED,
+        policy.SandboxEnding.CANCELLED: FindingClass.LOST,
     }
-    if result.ending in kinds:
-        return finding_of(kinds[result.ending], stage, result.detail or result.ending.value)
+    if result.ending in classes:
+        return kinds.finding_of(classes[result.ending], stage, result.detail or result.ending.value)
     if any(sign.encode() in result.stderr[-4000:] for sign in OUT_OF_MEMORY):
-        return finding_of(FindingClass.OOM, stage, last_line(result.stderr))
+        return kinds.finding_of(FindingClass.OOM, stage, last_line(result.stderr))
     if result.signal is not None:
-        return finding_of(FindingClass.CRASHED, stage, f"it ended by signal {result.signal}")
+        return kinds.finding_of(FindingClass.CRASHED, stage, f"it ended by signal {result.signal}")
     return None
 
 
@@ -267,7 +258,7 @@ WAIT_SECONDS = 1800.0
 """How long a job may wait in the executor's queue, beside the time that it runs."""
 
 
-def seconds_of(results: Iterable[StageResult]) -> float:
+def seconds_of(results: Iterable[kinds.StageResult]) -> float:
     """The time of all trainings in a journal."""
     executed = (result for result in results if result.stage is PipelineStage.EXECUTE)
     return sum(result.numbers.get("execution_time_seconds", 0.0) for result in executed)
@@ -305,12 +296,12 @@ class Trainer:
             return digest([endpoint, self.limits, 1])
         return digest(["local", self.limits.deadline_seconds, 1])
 
-    def run(self, generation: CodeVersion, folder: PaperFolder) -> StageResult:
+    def run(self, generation: CodeVersion, folder: PaperFolder) -> kinds.StageResult:
         """Train a version and store what it showed in a file of its own."""
         deadline = self.limits.deadline_seconds
         if reason := self._reserve(deadline):
-            finding = finding_of(FindingClass.BUDGET, PipelineStage.EXECUTE, reason)
-            return StageResult(stage=PipelineStage.EXECUTE, findings=(finding,))
+            finding = kinds.finding_of(FindingClass.BUDGET, PipelineStage.EXECUTE, reason)
+            return kinds.StageResult(stage=PipelineStage.EXECUTE, findings=(finding,))
         used = deadline  # if it is interrupted
         try:
             result = self.train(generation, folder)
@@ -339,7 +330,7 @@ class Trainer:
             self._reserved += seconds
             return ""
 
-    def train(self, generation: CodeVersion, folder: PaperFolder) -> StageResult:
+    def train(self, generation: CodeVersion, folder: PaperFolder) -> kinds.StageResult:
         """Train a version. Raises SandboxError, ExecutorError or TrainiumError: it was not run."""
         if self.settings.executor.endpoint:
             return self._train_remotely(generation, folder)
@@ -347,7 +338,7 @@ class Trainer:
         runner.check()
         return trained(runner.run(training_files(generation), self.limits))
 
-    def _train_remotely(self, generation: CodeVersion, folder: PaperFolder) -> StageResult:
+    def _train_remotely(self, generation: CodeVersion, folder: PaperFolder) -> kinds.StageResult:
         from compilewatch.extras.executor.client import open_client
 
         request = protocol.JobRequest(
@@ -391,30 +382,30 @@ def training_files(generation: CodeVersion) -> dict[str, str]:
     return _files("train", generation)
 
 
-def trained(result: SandboxResult) -> StageResult:
+def trained(result: SandboxResult) -> kinds.StageResult:
     """What a training in the sandbox of this machine showed."""
     finding = ending_of(result, PipelineStage.EXECUTE)
     if finding is None and result.exit_code != 0:
         evidence = last_line(result.stderr)
-        finding = finding_of(FindingClass.WRONG_IN_EAGER, PipelineStage.EXECUTE, evidence)
+        finding = kinds.finding_of(FindingClass.WRONG_IN_EAGER, PipelineStage.EXECUTE, evidence)
     detail = "trained on synthetic data in the sandbox of this machine (CPU)"
     return _shown("sandbox", detail, "it ended with status 0", finding, result.stdout, result)
 
 
-def job_ran(state: protocol.JobState, stdout: bytes, stderr: bytes) -> StageResult:
+def job_ran(state: protocol.JobState, stdout: bytes, stderr: bytes) -> kinds.StageResult:
     """What an ended job showed."""
     finding = None
     if state.state is not protocol.JobStatus.DONE:
-        kinds = {
+        classes = {
             FailureCode.DEADLINE: FindingClass.TIMED_OUT,
             FailureCode.MEMORY: FindingClass.OOM,
             FailureCode.EXIT_STATUS: FindingClass.WRONG_IN_EAGER,
             FailureCode.SIGNAL: FindingClass.CRASHED,
             FailureCode.DISK_FILES: FindingClass.CRASHED,
         }
-        kind = kinds.get(state.failure, FindingClass.LOST) if state.failure else FindingClass.LOST
+        kind = classes.get(state.failure, FindingClass.LOST) if state.failure else FindingClass.LOST
         evidence = f"{state.state}: {state.message or last_line(stderr)}"
-        finding = finding_of(kind, PipelineStage.EXECUTE, evidence)
+        finding = kinds.finding_of(kind, PipelineStage.EXECUTE, evidence)
     detail = f"job {state.key}, attempt {state.attempt}, {state.state}; synthetic data"
     return _shown("executor", detail, "the job is done", finding, stdout, state.result)
 
@@ -423,21 +414,21 @@ def _shown(
     where: str,
     detail: str,
     ended: str,
-    finding: PaperFinding | None,
+    finding: kinds.PaperFinding | None,
     stdout: bytes,
-    outcome: SandboxOutcome | None,
-) -> StageResult:
+    outcome: policy.SandboxOutcome | None,
+) -> kinds.StageResult:
     """What a training showed: a success without numbers is none."""
     numbers = trained_numbers(stdout)
     if finding is None and "training_loss" not in numbers:
         evidence = f"{ended} and reported no training_loss"
-        finding = finding_of(FindingClass.CRASHED, PipelineStage.EXECUTE, evidence)
+        finding = kinds.finding_of(FindingClass.CRASHED, PipelineStage.EXECUTE, evidence)
     numbers["execution_success"] = float(finding is None)
     if outcome is not None:
         numbers["execution_time_seconds"] = outcome.duration_seconds
         if outcome.peak_memory_bytes is not None:
             numbers["peak_memory_mb"] = outcome.peak_memory_bytes / MIB
-    return StageResult(
+    return kinds.StageResult(
         stage=PipelineStage.EXECUTE,
         detail=detail,
         labels={"where": where},
@@ -466,7 +457,7 @@ def trained_numbers(stdout: bytes) -> dict[str, float]:
 MOST_RESULT_BYTES = 8 * MIB
 """Of what a request returns: a result is stored, and read by every page about it."""
 
-_STATUSES = {SandboxEnding.DEADLINE: Status.TIMEOUT, SandboxEnding.MEMORY: Status.OOM}
+_STATUSES = {policy.SandboxEnding.DEADLINE: Status.TIMEOUT, policy.SandboxEnding.MEMORY: Status.OOM}
 """The others are `crashed`."""
 
 
@@ -477,16 +468,15 @@ class SandboxLauncher:
     jobs = 1
 
     def __init__(
-        self, jobs: int, environments: tuple[str, ...] = ("default",), *, cache: Path | None = None
+        self, environments: tuple[str, ...] = ("default",), *, cache: Path | None = None
     ) -> None:
-        del jobs
         self._names = environments
         self._known = Environments(cache)
 
     @classmethod
     def of(cls, settings: Settings, names: tuple[str, ...]) -> Self:
         """The launcher for these environments."""
-        return cls(1, names, cache=settings.cache_folder)
+        return cls(names, cache=settings.cache_folder)
 
     def environments(self) -> tuple[records.Environment, ...]:
         return tuple(self._known.describe(name) for name in self._names)
@@ -505,9 +495,6 @@ class SandboxLauncher:
                 result = evaluate(request, used)
                 yield Completed(result=msgspec.structs.replace(result, environment_digest=digest))
 
-    def close(self) -> None:
-        """Do nothing: no process outlives its request."""
-
 
 def evaluate(request: records.Request, used: Interpreter) -> records.Result:
     """Evaluate one request.
@@ -523,12 +510,12 @@ def evaluate(request: records.Request, used: Interpreter) -> records.Result:
     named = (request.overrides_dir, request.neuron_operators)
     package = Path(compilewatch.__file__).parent.resolve()
     inner = msgspec.structs.replace(request, keep_artifacts=False, model=model)
-    start = messages.Start(id=1, folder=sandbox.OUTPUT_FOLDER, tier=tier, request=inner)
+    start = messages.Start(id=1, folder=policy.OUTPUT_FOLDER, tier=tier, request=inner)
     ran = sandbox.run(
         module_command("python", "compilewatch.extras.papers.worker.script", "request"),
         files={
             messages.START_FILE: msgspec.json.encode(start),
-            SOURCE_MODULE: Path(request.model.provenance[SOURCE_FILE]).read_bytes(),
+            SOURCE_MODULE: Path(request.model.provenance[kinds.SOURCE_FILE]).read_bytes(),
         },
         limits=SandboxLimits(
             deadline_seconds=request.deadlines.total_seconds,
@@ -572,7 +559,7 @@ def _without_result(
 class PapersSource:
     """Generated models, by paper id. They only run in the sandbox."""
 
-    name = UNREVIEWED
+    name = kinds.UNREVIEWED
 
     def __init__(self, *, outputs: Path | None = None) -> None:
         self._store = PaperStore(outputs or Path("outputs"))
@@ -601,13 +588,13 @@ def generated_spec(
 ) -> records.ModelSpec:
     """The model of a version of the code, with its provenance."""
     return records.ModelSpec(
-        source=UNREVIEWED,
+        source=kinds.UNREVIEWED,
         name=generation.paper,
         # The module exists inside of the sandbox only.
         build=records.FactoryBuild(
-            factory=f"{GENERATED_MODULE}:model",
-            inputs=f"{GENERATED_MODULE}:inputs",
-            path=JOB_FOLDER,
+            factory=f"{kinds.GENERATED_MODULE}:model",
+            inputs=f"{kinds.GENERATED_MODULE}:inputs",
+            path=policy.JOB_FOLDER,
             source_sha256=generation.id,
         ),
         architecture=f"generation:{generation.id[:12]}",
@@ -626,20 +613,20 @@ def generated_spec(
             "rules_sha256": generation.rules_sha256,
             "parent": generation.parent or "",
             "scripted": str(generation.scripted).lower(),
-            SOURCE_FILE: str(file),
+            kinds.SOURCE_FILE: str(file),
         },
     )
 
 
-def _why_not(last: dict[PipelineStage, StageResult]) -> str | None:
+def _why_not(last: dict[PipelineStage, kinds.StageResult]) -> str | None:
     for stage in CHECKED:
         result = last.get(stage)
         if result is None:
             return f"the stage {stage} was not run"
-        if result.outcome is StageOutcome.FAILED:
+        if result.outcome is kinds.StageOutcome.FAILED:
             finding = result.findings[0]
             return f"{finding.kind.value.replace('_', ' ')}: {finding.evidence}"
-        if result.outcome is StageOutcome.NOT_RUN:
+        if result.outcome is kinds.StageOutcome.NOT_RUN:
             return f"the stage {stage} was not run: {result.detail}"
     return None
 
@@ -664,7 +651,7 @@ class Sweeper:
             known = [str(error)]
         return digest([sorted(self.targets), worker_sha256(), known])
 
-    def run(self, generation: CodeVersion, folder: PaperFolder) -> StageResult:
+    def run(self, generation: CodeVersion, folder: PaperFolder) -> kinds.StageResult:
         file = _file_of(generation, folder)
         try:
             known = self.launcher.environments()
@@ -684,9 +671,9 @@ class Sweeper:
         why = "; ".join(f"{r.request.target.name} was not run: {r.detail}" for r in missing)
         detail = ", ".join(f"{r.request.target.name} {r.status}" for r in results)
         incomplete = bool(missing) and not findings
-        return StageResult(
+        return kinds.StageResult(
             stage=PipelineStage.SWEEP,
-            outcome=StageOutcome.NOT_RUN if incomplete else StageOutcome.PASSED,
+            outcome=kinds.StageOutcome.NOT_RUN if incomplete else kinds.StageOutcome.PASSED,
             findings=findings,
             detail=why if incomplete else detail,
             files=(stored,),
@@ -711,12 +698,12 @@ MOST_FINDINGS = 20
 """Of one result: they go into a prompt, and generated code decides how many breaks it has."""
 
 
-def findings_of(result: records.Result) -> list[PaperFinding]:
+def findings_of(result: records.Result) -> list[kinds.PaperFinding]:
     """What a result of the sweep says about the code, the first findings if there are many."""
     target = result.request.target.name
     if result.status is Status.GRAPH_BREAK:
         return [
-            finding_of(
+            kinds.finding_of(
                 FindingClass.GRAPH_BREAK,
                 PipelineStage.SWEEP,
                 f"{target}: {records.reason_label(b)} at {b.file}:{b.line}: "
@@ -725,17 +712,17 @@ def findings_of(result: records.Result) -> list[PaperFinding]:
             )
             for b in result.breaks[:MOST_FINDINGS]
         ]
-    kinds = {
+    classes = {
         Status.MISMATCH: FindingClass.MISMATCH,
         Status.TIMEOUT: FindingClass.TIMED_OUT,
         Status.OOM: FindingClass.OOM,
         Status.CRASHED: FindingClass.CRASHED,
     }
-    kind = kinds.get(result.status)
+    kind = classes.get(result.status)
     if result.status is Status.ERROR:
         compiler = result.phase in (records.Phase.COMPILE, records.Phase.COMPARE)
         kind = FindingClass.COMPILER_CANNOT if compiler else FindingClass.WRONG_IN_EAGER
     if kind is None:
         return []
     evidence = result.detail or (result.error.message if result.error else result.status.value)
-    return [finding_of(kind, PipelineStage.SWEEP, f"{target}, {result.phase}: {evidence}")]
+    return [kinds.finding_of(kind, PipelineStage.SWEEP, f"{target}, {result.phase}: {evidence}")]

@@ -458,7 +458,7 @@ def run_papers(
                 execution.seconds_of(store.folder(paper.id).journal()) for paper in papers
             ),
         )
-        launcher = execution.SandboxLauncher(1, environments, cache=settings.cache_folder)
+        launcher = execution.SandboxLauncher.of(settings, environments)
         pipeline = Pipeline(
             store,
             library,

@@ -18,17 +18,8 @@ from typing import Any
 import msgspec
 
 from compilewatch.errors import StoreError, UsageError, did_you_mean
-from compilewatch.extras.papers.records import (
-    CallState,
-    CodeVersion,
-    ModelCall,
-    PaperFinding,
-    PaperSummary,
-    PipelineStage,
-    StageOutcome,
-    StageResult,
-    not_run,
-)
+from compilewatch.extras.papers import records as kinds
+from compilewatch.extras.papers.records import ModelCall, PipelineStage, StageResult
 from compilewatch.files import failed, lock, safe_name, sync_folder, write_atomically
 from compilewatch.records import SCHEMA_VERSION, Record
 from compilewatch.store.journal import append_record, read_records
@@ -60,13 +51,7 @@ class PaperStore:
 
     def ids(self) -> tuple[str, ...]:
         """The ids of all papers with a journal, sorted."""
-        try:
-            folders = [p for p in self.root.iterdir() if (p / JOURNAL).is_file()]
-        except FileNotFoundError:
-            return ()
-        except OSError as error:
-            raise failed("read", self.root, error) from None
-        journals = (read_records(p / JOURNAL, StageResult, SCHEMA_VERSION)[0] for p in folders)
+        journals = (_journal(path)[0] for path in self.root.glob(f"*/{JOURNAL}"))
         return tuple(sorted(journal[0].paper for journal in journals if journal))
 
     def folder(self, paper: str) -> PaperFolder:
@@ -86,11 +71,11 @@ class PaperStore:
     def ledger(self) -> Ledger:
         return Ledger(self.root / LEDGER)
 
-    def summary(self, paper: str) -> PaperSummary:
+    def summary(self, paper: str) -> kinds.PaperSummary:
         """The summary of a stored paper."""
         return summarise_paper(self.folder(paper).journal(), self.ledger.entries())
 
-    def summaries(self) -> tuple[PaperSummary, ...]:
+    def summaries(self) -> tuple[kinds.PaperSummary, ...]:
         """The summaries of all stored papers, sorted by id."""
         entries = self.ledger.entries()
         return tuple(summarise_paper(self.folder(name).journal(), entries) for name in self.ids())
@@ -98,10 +83,7 @@ class PaperStore:
     def damaged(self) -> tuple[str, ...]:
         """One line for each line of the ledger and of a journal that cannot be read."""
         calls = read_records(self.root / LEDGER, ModelCall, SCHEMA_VERSION)[1]
-        stages = (
-            read_records(path, StageResult, SCHEMA_VERSION)[1]
-            for path in sorted(self.root.glob(f"*/{JOURNAL}"))
-        )
+        stages = (_journal(path)[1] for path in sorted(self.root.glob(f"*/{JOURNAL}")))
         return tuple(itertools.chain(calls, *stages))
 
     def write_report(self, name: str, data: bytes) -> None:
@@ -187,13 +169,13 @@ class PaperFolder:
 
     def journal(self) -> tuple[StageResult, ...]:
         """All stage results, oldest first."""
-        return read_records(self.path / JOURNAL, StageResult, SCHEMA_VERSION)[0]
+        return _journal(self.path / JOURNAL)[0]
 
     def append(self, result: StageResult) -> None:
         """Append a stage result, durably."""
         _append(self.path / JOURNAL, result)
 
-    def version(self, number: int | None = None) -> tuple[CodeVersion, Path]:
+    def version(self, number: int | None = None) -> tuple[kinds.CodeVersion, Path]:
         """A version of the code (the last one by default) and its file.
 
         Raises UsageError if there is none.
@@ -209,9 +191,9 @@ class PaperFolder:
             see = "see `compilewatch papers show`"
             raise UsageError(f"{self.paper} has no version {number}; {see}")
         module, about = sorted(lines[-1].files, key=lambda name: not name.endswith(".py"))
-        return msgspec.json.decode(self.read(about), type=CodeVersion), self.path / module
+        return msgspec.json.decode(self.read(about), type=kinds.CodeVersion), self.path / module
 
-    def findings(self, version: CodeVersion) -> tuple[PaperFinding, ...]:
+    def findings(self, version: kinds.CodeVersion) -> tuple[kinds.PaperFinding, ...]:
         """What the newest result of each stage found in a version."""
         newest = {r.stage: r for r in self.journal() if r.generation == version.id}
         return tuple(finding for result in newest.values() for finding in result.findings)
@@ -236,7 +218,7 @@ class Ledger:
     def finished(self, key: str) -> ModelCall | None:
         """The finished call with this key, which need not be made again."""
         for line in reversed(self.entries()):
-            if line.key == key and line.state is CallState.FINISHED:
+            if line.key == key and line.state is kinds.CallState.FINISHED:
                 return line
         return None
 
@@ -244,7 +226,7 @@ class Ledger:
         """Append a line `started` and return it with its number; then the request may be sent."""
         with self._lock:
             number = max((line.entry for line in self._lines), default=0) + 1
-            begun = msgspec.structs.replace(call, entry=number, state=CallState.STARTED)
+            begun = msgspec.structs.replace(call, entry=number, state=kinds.CallState.STARTED)
             return self._written(begun)
 
     def end(self, call: ModelCall) -> ModelCall:
@@ -258,6 +240,11 @@ class Ledger:
         return call
 
 
+def _journal(path: Path) -> tuple[tuple[StageResult, ...], tuple[str, ...]]:
+    """The lines of a journal, and a note for each that cannot be read."""
+    return read_records(path, StageResult, SCHEMA_VERSION)
+
+
 def _append(path: Path, record: Record) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -266,7 +253,9 @@ def _append(path: Path, record: Record) -> None:
     append_record(path, record)
 
 
-def summarise_paper(journal: Sequence[StageResult], entries: Iterable[ModelCall]) -> PaperSummary:
+def summarise_paper(
+    journal: Sequence[StageResult], entries: Iterable[ModelCall]
+) -> kinds.PaperSummary:
     """The summary of a paper whose journal has at least one line.
 
     Only results of the last version of the code count; a stage without one was not run. A request
@@ -283,20 +272,20 @@ def summarise_paper(journal: Sequence[StageResult], entries: Iterable[ModelCall]
         if result is not None and result.generation in (None, generation):
             stages.append(result)
         else:
-            stages.append(msgspec.structs.replace(not_run(stage, why), paper=paper))
-        if result is not None and result.outcome is StageOutcome.FAILED:
+            stages.append(msgspec.structs.replace(kinds.not_run(stage, why), paper=paper))
+        if result is not None and result.outcome is kinds.StageOutcome.FAILED:
             why = f"not reached: {stage} failed"
     outcomes = {stage.outcome for stage in stages}
-    state = "incomplete" if StageOutcome.NOT_RUN in outcomes else "passed"
+    state = "incomplete" if kinds.StageOutcome.NOT_RUN in outcomes else "passed"
     versions = [r for r in journal if r.stage is PipelineStage.GENERATE]
     numbers = [r.numbers.get("version", 0.0) for r in versions if r.generation == generation]
     earlier = (one for one in journal if one.generation not in (None, generation))
     calls = [entry for entry in entries if entry.paper == paper]
     labels = {stage: result.labels for stage, result in last.items()}
-    return PaperSummary(
+    return kinds.PaperSummary(
         paper=paper,
         title=labels.get(PipelineStage.FIND, {}).get("title", paper),
-        state="failed" if StageOutcome.FAILED in outcomes else state,
+        state="failed" if kinds.StageOutcome.FAILED in outcomes else state,
         stages=tuple(stages),
         findings=tuple(finding for stage in stages for finding in stage.findings),
         generation=generation,
@@ -313,8 +302,8 @@ def summarise_spent(calls: Sequence[ModelCall]) -> dict[str, Any]:
     """Sums over requests; one that has not ended counts with the most that it can use."""
     return {
         "requests": len(calls),
-        "finished": sum(e.state is CallState.FINISHED for e in calls),
-        "unfinished": sum(e.state is CallState.STARTED for e in calls),
+        "finished": sum(e.state is kinds.CallState.FINISHED for e in calls),
+        "unfinished": sum(e.state is kinds.CallState.STARTED for e in calls),
         "usd": sum((e.usd or 0.0 for e in calls), 0.0),
         "unpriced": sum(e.usd is None for e in calls),
         "input_tokens": sum(e.input_tokens for e in calls),
@@ -322,22 +311,22 @@ def summarise_spent(calls: Sequence[ModelCall]) -> dict[str, Any]:
     }
 
 
-def funnel(summaries: Sequence[PaperSummary]) -> dict[str, Any]:
+def funnel(summaries: Sequence[kinds.PaperSummary]) -> dict[str, Any]:
     """How many papers passed each stage, what was wrong with the others, and the sums.
 
     `usd_per_success` is US dollars per paper that passed every stage; None if none did.
     """
-    kinds = Counter(kind for one in summaries for kind in {f.kind.value for f in one.findings})
+    classes = Counter(kind for one in summaries for kind in {f.kind.value for f in one.findings})
     states = Counter(one.state for one in summaries)
     spent = summarise_spent(())
     sums = {name: sum((one.spent[name] for one in summaries), zero) for name, zero in spent.items()}
     return {
         "papers": len(summaries),
         "passed": {
-            stage: sum(one.stages[number].outcome is StageOutcome.PASSED for one in summaries)
+            stage: sum(one.stages[number].outcome is kinds.StageOutcome.PASSED for one in summaries)
             for number, stage in enumerate(PipelineStage)
         },
-        "findings": dict(sorted(kinds.items())),
+        "findings": dict(sorted(classes.items())),
         "states": dict(sorted(states.items())),
         "spent": sums,
         "scripted": any(one.scripted for one in summaries),

@@ -1,7 +1,5 @@
 """A real executor: `compilewatch executor serve` in a separate process, which can be killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

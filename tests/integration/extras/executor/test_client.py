@@ -1,7 +1,5 @@
 """The client and the commands against the real service, also while it is killed, and others."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import signal

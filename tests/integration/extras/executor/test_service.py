@@ -1,7 +1,5 @@
 """The service's calls, over real HTTP, and the instance of a service that nobody uses."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import time
@@ -13,11 +11,31 @@ from typing import Any
 import pytest
 
 from compilewatch.errors import ExecutorError, TrainiumError
-from compilewatch.extras.executor.protocol import MAX_BODY_BYTES, FailureCode, JobState, JobStatus
+from compilewatch.extras.executor.protocol import (
+    MAX_BODY_BYTES,
+    FailureCode,
+    JobResult,
+    JobState,
+    JobStatus,
+)
 from compilewatch.extras.executor.sandbox.policy import SandboxLimits
 from compilewatch.extras.executor.service import LOG_BYTES
 from compilewatch.extras.executor.trainium import InstanceReport, Operation, hold, running
 from tests.integration.extras.executor.conftest import TOKEN, WAITS, Executor, job
+
+
+def raw(
+    executor: Executor, method: str, path: str, body: bytes | None = None, **headers: str
+) -> tuple[int, dict[str, Any]]:
+    """A call whose path no client tidies up."""
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}", **headers}
+    connection = http.client.HTTPConnection("127.0.0.1", executor.port, timeout=60)
+    try:
+        connection.request(method, path, body, headers)
+        response = connection.getresponse()
+        return response.status, json.loads(response.read() or b"{}")
+    finally:
+        connection.close()
 
 
 def post(executor: Executor, path: str, **fields: Any) -> dict[str, Any]:
@@ -27,27 +45,12 @@ def post(executor: Executor, path: str, **fields: Any) -> dict[str, Any]:
     return response
 
 
-def raw(
-    executor: Executor,
-    method: str,
-    path: str,
-    body: bytes | None = None,
-    *,
-    token: str | None = TOKEN,
-    media: str = "application/json",
-    **headers: str,
-) -> tuple[int, dict[str, Any]]:
-    """A call whose path no client tidies up."""
-    connection = http.client.HTTPConnection("127.0.0.1", executor.port, timeout=60)
-    headers_sent = {"Content-Type": media, **headers}
-    if token is not None:
-        headers_sent["Authorization"] = f"Bearer {token}"
-    try:
-        connection.request(method, path, body, headers_sent)
-        answer = connection.getresponse()
-        return answer.status, json.loads(answer.read() or b"{}")
-    finally:
-        connection.close()
+def ran(executor: Executor, key: str, source: str, **fields: Any) -> tuple[JobState, JobResult]:
+    """A job that has ended."""
+    executor.client().submit(key, job(source, **fields))
+    state = executor.client().wait(key)
+    assert state.result is not None
+    return state, state.result
 
 
 def test_a_job_runs_and_returns_its_log_metrics_and_files(executor: Executor) -> None:
@@ -60,14 +63,10 @@ with open("out/model.txt", "w") as file:
     file.write(" ".join(sys.argv[1:] + sorted(os.environ)))
 """
     client = executor.client()
-    client.submit("a-job", job(source, arguments=("one",), paper_id="p"))
-    state = client.wait("a-job")
+    state, result = ran(executor, "a-job", source, arguments=("one",), paper_id="p")
     assert (state.state, state.failure, state.paper_id) == (JobStatus.DONE, None, "p")
-    assert state.result is not None
-    assert [(point.step, point.values) for point in state.result.metrics] == [
-        (1, {"training_loss": 0.5})
-    ]
-    assert state.result.metrics_left_out == 2
+    assert [(p.step, p.values) for p in result.metrics] == [(1, {"training_loss": 0.5})]
+    assert result.metrics_left_out == 2
     assert client.log("a-job", stream="stderr").data == b"to stderr\n"
     part = client.log("a-job", 9)
     assert part.data.startswith(b'{"step": 1')
@@ -91,15 +90,13 @@ sys.stderr.write("e" * (2**20 + 5) + "\\nthe last line\\n")
 
 def test_three_megabytes_of_output_arrive_and_the_last_line_counts(executor: Executor) -> None:
     client = executor.client()
-    client.submit("chatty", job(PRINTED))
-    state = client.wait("chatty")
+    _, result = ran(executor, "chatty", PRINTED)
     stdout, stderr = (b"".join(client.parts("chatty", stream=n)) for n in ("stdout", "stderr"))
     assert len(client.log("chatty").data) == LOG_BYTES  # one response is not the log
     assert stdout.startswith(b"x" * 1023 + b"\n")
     assert len(stdout) > SIZE
     assert stderr == b"e" * (2**20 + 5) + b"\nthe last line\n"
-    assert state.result is not None
-    assert [point.values for point in state.result.metrics] == [{"training_loss": 0.125}]
+    assert [point.values for point in result.metrics] == [{"training_loss": 0.125}]
     answer = post(executor, "/execute", paper_id="chatty", code=PRINTED, timeout=30)
     assert answer["success"]
     assert len(answer["stdout"]) > SIZE
@@ -115,18 +112,14 @@ def test_a_log_can_be_followed_while_the_job_runs(executor: Executor) -> None:
     assert len(parts) > 1
 
 
-@pytest.mark.parametrize(
-    ("source", "failure"),
-    [
-        ("raise SystemExit(3)", FailureCode.EXIT_STATUS),
-        ("import os; os.abort()", FailureCode.SIGNAL),
-    ],
-)
-def test_a_job_that_fails_says_how(source: str, failure: FailureCode, executor: Executor) -> None:
-    client = executor.client()
-    client.submit(f"fails-{failure}", job(source))
-    state = client.wait(f"fails-{failure}")
-    assert (state.state, state.failure) == (JobStatus.FAILED, failure)
+def test_a_job_that_fails_says_how(executor: Executor) -> None:
+    failed = {
+        "raise SystemExit(3)": FailureCode.EXIT_STATUS,
+        "import os; os.abort()": FailureCode.SIGNAL,
+    }
+    for source, failure in failed.items():
+        state, _ = ran(executor, f"fails-{failure}", source)
+        assert (state.state, state.failure) == (JobStatus.FAILED, failure)
 
 
 def test_fifty_equal_submissions_are_one_job(executor: Executor) -> None:
@@ -146,10 +139,12 @@ def test_fifty_equal_submissions_are_one_job(executor: Executor) -> None:
     assert caught.value.code == "conflict"
 
 
-@pytest.mark.parametrize("token", [None, "", "wrong", TOKEN + "x", "\xfc"])
-def test_a_call_without_the_token_is_rejected(token: str | None, executor: Executor) -> None:
+@pytest.mark.parametrize(
+    "token", ["", "Bearer", "Bearer wrong", f"Bearer {TOKEN}x", f"Basic {TOKEN}", "Bearer \xfc"]
+)
+def test_a_call_without_the_token_is_rejected(token: str, executor: Executor) -> None:
     for method, path in (("GET", "/jobs"), ("PUT", "/jobs/a"), ("POST", "/execute")):
-        status, problem = raw(executor, method, path, b"{}", token=token)
+        status, problem = raw(executor, method, path, b"{}", Authorization=token)
         assert (status, problem["code"]) == (401, "unauthorized")
 
 
@@ -181,7 +176,6 @@ def test_a_call_without_the_token_is_rejected(token: str | None, executor: Execu
 def test_a_bad_call_is_rejected_with_its_status(
     method: str, path: str, body: bytes | None, status: int, executor: Executor
 ) -> None:
-    executor.client().submit("a-job-for-paths", job("pass"))
     response, problem = raw(executor, method, path, body)
     assert response == status
     assert problem["message"]
@@ -207,7 +201,8 @@ def test_a_large_body_is_rejected_before_it_is_read(chunked: bool, executor: Exe
 
 
 def test_a_page_in_a_browser_cannot_submit(executor: Executor) -> None:
-    status, problem = raw(executor, "POST", "/execute", b"{}", media="text/plain")
+    headers = {"Content-Type": "text/plain"}
+    status, problem = raw(executor, "POST", "/execute", b"{}", **headers)
     assert (status, problem["code"]) == (415, "media_type")
 
 
@@ -218,6 +213,9 @@ def test_a_running_job_is_cancelled_and_a_waiting_one_never_begins(executor: Exe
         client.submit(key, job(WAITS, title=key))
     while executor.health()["running"] < 2:
         time.sleep(0.05)
+    with pytest.raises(ExecutorError) as caught:
+        client.drain()
+    assert caught.value.code == "conflict"
     waiting = client.cancel(keys[2])
     assert (waiting.state, waiting.attempt) == (JobStatus.CANCELLED, 0)
     for key in keys[:2]:
@@ -226,16 +224,8 @@ def test_a_running_job_is_cancelled_and_a_waiting_one_never_begins(executor: Exe
     assert client.cancel(keys[0]).state is JobStatus.CANCELLED
 
 
-def test_a_drained_service_takes_no_jobs_and_one_with_jobs_is_not_drained(
-    executor: Executor,
-) -> None:
+def test_a_drained_service_takes_no_jobs(executor: Executor) -> None:
     client = executor.client()
-    client.submit("holds", job(WAITS))
-    with pytest.raises(ExecutorError) as caught:
-        client.drain()
-    assert caught.value.code == "conflict"
-    client.cancel("holds")
-    client.wait("holds")
     assert client.drain()["draining"]
     with pytest.raises(ExecutorError) as caught:
         client.submit("too-late", job("pass"))
@@ -373,40 +363,28 @@ def test_what_this_started_is_stopped_after_the_work_and_takes_no_job_meanwhile(
     assert drained() is ours
 
 
-def test_it_is_stopped_once_the_jobs_of_others_have_ended(
-    executor: Executor, drained: Callable[[], bool]
-) -> None:
-    client, lines = executor.client(), list[str]()
-    client.submit("of-another", job(WAITS))
-
-    def say(line: str) -> None:
-        lines.append(line)
-        client.cancel("of-another")
-
-    instance = Instance()
-    with running(instance, client, say, poll_seconds=0.1):
-        pass
-    assert instance.calls == ["up", "down"]
-    assert "is stopped later, because" in lines[0]
-    assert drained()
-
-
-def test_what_cannot_be_stopped_takes_jobs_again_and_is_left_to_its_own_timer(
+def test_it_is_stopped_once_the_jobs_of_others_have_ended_or_left_to_its_own_timer(
     executor: Executor, drained: Callable[[], bool]
 ) -> None:
     client, lines = executor.client(), list[str]()
     with pytest.raises(TrainiumError), running(Instance(fails=True), client, print):
         pass
-    assert not drained()
-    client.submit("endless", job(WAITS))
+    assert not drained(), "one that cannot be stopped takes jobs again"
+    client.submit("of-another", job(WAITS))
     instance = Instance()
     with running(instance, client, lines.append, wait_seconds=0.0, poll_seconds=0.1):
         pass
     assert instance.calls == ["up"]
     assert "keeps running" in lines[-1]
-    client.cancel("endless")
-    client.wait("endless")
-    assert not drained()
+
+    def say(line: str) -> None:
+        assert "is stopped later, because" in line
+        client.cancel("of-another")
+
+    with running(instance, client, say, poll_seconds=0.1):
+        pass
+    assert instance.calls == ["up", "up", "down"]
+    assert drained()
 
 
 def test_a_service_that_cannot_be_reached_is_not_idle(own: Executor) -> None:

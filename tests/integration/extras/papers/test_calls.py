@@ -3,10 +3,13 @@
 Several papers at a time: the ledger stays equal to the requests, and budgets hold exactly.
 """
 
-from __future__ import annotations
-
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,17 +20,16 @@ import pytest
 from compilewatch.config import load_settings
 from compilewatch.errors import ProviderError, SandboxError
 from compilewatch.extras.executor.sandbox.policy import SandboxLimits
-from compilewatch.extras.papers import CallError
+from compilewatch.extras.papers import CallError, records
 from compilewatch.extras.papers.calls import load_rules, plan_prompt
 from compilewatch.extras.papers.execution import Trainer, seconds_of
 from compilewatch.extras.papers.libraries import read_text
-from compilewatch.extras.papers.providers import foundation_model
+from compilewatch.extras.papers.pipeline import Observer
+from compilewatch.extras.papers.providers import ScriptedProvider, foundation_model
 from compilewatch.extras.papers.records import (
     CallState,
-    CodeVersion,
     FindingClass,
     ModelCall,
-    Paper,
     PaperSummary,
     PipelineStage,
     StageOutcome,
@@ -89,21 +91,17 @@ def of_role(
     return respond
 
 
-def kinds(one: PaperSummary) -> list[FindingClass]:
+def kinds(one: records.PaperSummary) -> list[FindingClass]:
     return [finding.kind for finding in one.findings]
 
 
 def test_a_second_run_sends_nothing_and_runs_nothing(tmp_path: Path) -> None:
     papers = world.some_papers(tmp_path, 3)
-    with world.served() as (requests, provider):
-        first = world.pipeline(tmp_path, provider, papers).run(papers)
-        sent = len(requests)
-        files = {p: p.read_bytes() for p in (tmp_path / "papers").rglob("*") if p.is_file()}
-        checkers = Checkers()
-        again = world.pipeline(tmp_path, provider, papers, **vars(checkers)).run(papers)
-        assert len(requests) == sent == 9
-    assert checkers.runs == 0
-    assert again == first
+    first, requests = world.processed(tmp_path, papers)
+    files = {p: p.read_bytes() for p in (tmp_path / "papers").rglob("*") if p.is_file()}
+    checkers = Checkers()
+    assert world.processed(tmp_path, papers, **vars(checkers)) == (first, [])
+    assert (checkers.runs, len(requests)) == (0, 9)
     assert {p: p.read_bytes() for p in (tmp_path / "papers").rglob("*") if p.is_file()} == files
 
 
@@ -153,26 +151,21 @@ def test_a_budget_holds_before_a_call(tmp_path: Path, name: str, most: float, jo
         highest = max(highest, usd if "usd" in name else tokens)
         return world.respond(body)
 
-    with world.served(respond) as (requests, provider):
-        summaries = world.pipeline(tmp_path, provider, papers, limits={name: most}).run(
-            papers, jobs
-        )
-        states = [one.state for one in summaries]
-        sent = len(requests)
-        if jobs == 1:  # running again with the same limit spends nothing more
-            again = world.pipeline(tmp_path, provider, papers, limits={name: most}).run(papers)
-            assert ([one.state for one in again], len(requests)) == (states, sent)
+    limits = {name: most}
+    summaries, _ = world.processed(tmp_path, papers, respond, jobs=jobs, limits=limits)
+    if jobs == 1:  # running again with the same limit spends nothing more
+        again, requests = world.processed(tmp_path, papers, respond, limits=limits)
+        assert ([one.state for one in again], requests) == ([one.state for one in summaries], [])
     assert 0 < highest <= most
-    assert set(states) - {"passed"} == {"failed"}
-    failed = [one for one in summaries if one.state == "failed"]
+    failed = [one for one in summaries if one.state != "passed"]
+    assert {one.state for one in failed} == {"failed"}
     assert all(kinds(one) == [FindingClass.BUDGET] for one in failed)
     assert ("for this paper" in failed[0].findings[0].evidence) is each
 
 
 def test_a_request_whose_process_was_killed_counts_with_all_its_tokens(tmp_path: Path) -> None:
     papers = world.some_papers(tmp_path, 1)
-    with world.served() as (_, provider):
-        world.pipeline(tmp_path, provider, papers).run(papers)
+    world.processed(tmp_path, papers)
     ledger = PaperStore(tmp_path).ledger
     lines = ledger.path.read_bytes().splitlines(keepends=True)
     ledger.path.write_bytes(lines[0])  # `started`, and no end
@@ -180,9 +173,8 @@ def test_a_request_whose_process_was_killed_counts_with_all_its_tokens(tmp_path:
     assert entry.state is CallState.STARTED
     limits = {"max_tokens": entry.input_tokens + entry.output_tokens}
     (tmp_path / "papers" / papers[0].id / "journal.jsonl").unlink()
-    with world.served() as (requests, provider):
-        (one,) = world.pipeline(tmp_path, provider, papers, limits=limits).run(papers)
-        assert requests == []
+    (one,), requests = world.processed(tmp_path, papers, limits=limits)
+    assert requests == []
     assert kinds(one) == [FindingClass.BUDGET]
 
 
@@ -205,8 +197,7 @@ def test_an_incomplete_reply_is_never_run(
     papers = world.some_papers(tmp_path, 1)
     runner = FakeRunner()
     respond = of_role("generate", lambda reply: msgspec.structs.replace(reply, **change))
-    with world.served(respond) as (_, provider):
-        (one,) = world.pipeline(tmp_path, provider, papers, runner=runner).run(papers)
+    (one,), _ = world.processed(tmp_path, papers, respond, runner=runner)
     assert runner.runs == 0
     assert kinds(one) == [kind]
     stages = {stage.stage: stage.outcome for stage in one.stages}
@@ -219,8 +210,7 @@ def test_a_review_that_is_not_valid_approves_nothing(tmp_path: Path, text: str) 
     papers = world.some_papers(tmp_path, 1)
     runner = FakeRunner()
     respond = of_role("review", lambda reply: msgspec.structs.replace(reply, reply=text))
-    with world.served(respond) as (_, provider):
-        (one,) = world.pipeline(tmp_path, provider, papers, runner=runner).run(papers)
+    (one,), _ = world.processed(tmp_path, papers, respond, runner=runner)
     assert runner.runs == 0
     assert one.state == "failed"
     assert one.findings[0].stage is PipelineStage.REVIEW
@@ -247,9 +237,8 @@ def test_no_prompt_contains_binary_data(tmp_path: Path) -> None:
     noise = "A text. Gates \ufffd\x07 %PDF-1.7 and %PD%PDF-F-1.4 weigh \ud800 branches. "
     (folder / "noisy.txt").write_bytes(noise.encode("utf-8", "surrogatepass") * 20)
     papers = world.papers_of(folder, tmp_path, 1)
-    with world.served() as (requests, provider):
-        world.pipeline(tmp_path, provider, papers).run(papers)
-        texts = [str(body["messages"]) + str(body["system"]) for body in requests]
+    _, requests = world.processed(tmp_path, papers)
+    texts = [str(body["messages"]) + str(body["system"]) for body in requests]
     assert texts
     assert not [text for text in texts if "%PDF-" in text or "\ufffd" in text]
 
@@ -261,17 +250,15 @@ def test_without_a_sandbox_nothing_runs_and_nothing_is_passed(tmp_path: Path) ->
 
     papers = world.some_papers(tmp_path, 1)
     checkers = Checkers(Unconfined())
-    with world.served() as (requests, provider):
-        (one,) = world.pipeline(tmp_path, provider, papers, **vars(checkers)).run(papers)
-        assert checkers.runs == 0
-        assert (one.state, one.findings) == ("incomplete", ())
-        for stage in one.stages[list(PipelineStage).index(PipelineStage.EAGER) :]:
-            assert stage.outcome is StageOutcome.NOT_RUN
-            assert "bubblewrap" in stage.detail
-        # Once the machine can confine code, the run continues without a request.
-        sent = len(requests)
-        (again,) = world.pipeline(tmp_path, provider, papers).run(papers)
-        assert (again.state, len(requests)) == ("passed", sent)
+    (one,), _ = world.processed(tmp_path, papers, **vars(checkers))
+    assert checkers.runs == 0
+    assert (one.state, one.findings) == ("incomplete", ())
+    for stage in one.stages[list(PipelineStage).index(PipelineStage.EAGER) :]:
+        assert stage.outcome is StageOutcome.NOT_RUN
+        assert "bubblewrap" in stage.detail
+    # Once the machine can confine code, the run continues without a request.
+    (again,), requests = world.processed(tmp_path, papers)
+    assert (again.state, requests) == ("passed", [])
 
 
 class Training(Trainer):
@@ -283,11 +270,11 @@ class Training(Trainer):
         self.seconds = seconds
         self.runs = 0
 
-    def train(self, generation: CodeVersion, folder: PaperFolder) -> StageResult:
+    def train(self, generation: records.CodeVersion, folder: PaperFolder) -> records.StageResult:
         self.runs += 1
         time.sleep(0.01)
         numbers = {"execution_time_seconds": self.seconds, "training_loss": 1.0}
-        return StageResult(stage=PipelineStage.EXECUTE, numbers=numbers)
+        return records.StageResult(stage=PipelineStage.EXECUTE, numbers=numbers)
 
 
 @pytest.mark.parametrize(("seconds", "runs"), [(100.0, 3), (40.0, 6), (0.0, 9)])
@@ -297,12 +284,10 @@ def test_the_time_of_training_holds_before_a_training(
     """320 s: three trainings of 100 s; of 40 s, six end before less than 100 s are left."""
     papers = world.some_papers(tmp_path, 9)
     total_runs = 0
-    with world.served() as (_, provider):
-        for _ in range(2):
-            training = Training(seconds, total_runs * seconds)
-            pipeline = world.pipeline(tmp_path, provider, papers, trainer=training)
-            summaries = pipeline.run(papers, JOBS)
-            total_runs += training.runs
+    for _ in range(2):
+        training = Training(seconds, total_runs * seconds)
+        summaries, _ = world.processed(tmp_path, papers, jobs=JOBS, trainer=training)
+        total_runs += training.runs
     assert total_runs == runs
     found = {kind for one in summaries for kind in kinds(one)}
     assert found == (set() if runs == 9 else {FindingClass.BUDGET})
@@ -323,32 +308,24 @@ DESCRIBED = {
 }
 
 
-@pytest.mark.parametrize(("model", "usable"), [(MODEL, False), (f"us.{MODEL}", True)])
-def test_a_model_is_looked_up_with_its_life_cycle(model: str, usable: bool) -> None:
-    with world.served(models={MODEL: DESCRIBED}, model=model) as (_, provider):
-        (listed,) = provider.available()
-    assert (listed["status"], listed["ends"][:10], listed["usable"]) == (
-        "ACTIVE",
-        "2027-01-31",
-        usable,
-    )
-    assert usable or f"us.{MODEL}" in listed["why"]
+def test_a_model_is_looked_up_with_its_life_cycle() -> None:
+    for model, usable in ((MODEL, False), (f"us.{MODEL}", True)):
+        with world.served(models={MODEL: DESCRIBED}, model=model) as (_, provider):
+            (listed,) = provider.available()
+        assert (listed["status"], listed["ends"][:10]) == ("ACTIVE", "2027-01-31")
+        assert listed["usable"] is usable
+        assert usable or f"us.{MODEL}" in listed["why"]
     profile = f"arn:aws:bedrock:us-east-1:1:inference-profile/eu.{MODEL}"
     assert foundation_model(profile) == foundation_model(f"global.{MODEL}") == MODEL
     assert foundation_model("amazon.titan-text") == "amazon.titan-text"
-
-
-def test_a_model_that_is_not_there_is_said_in_one_line() -> None:
-    with (
-        world.served(model="another.model") as (_, provider),
-        pytest.raises(CallError, match="papers preflight") as error,
-    ):
+    missing = pytest.raises(CallError, match="papers preflight")
+    with world.served(model="another.model") as (_, provider), missing as error:
         provider.available()
     assert "\n" not in str(error.value)
 
 
 def test_a_request_has_a_schema_that_structured_output_accepts() -> None:
-    paper = Paper(id="p", title="T", library="folder", location="x")
+    paper = records.Paper(id="p", title="T", library="folder", location="x")
     text = read_text(b"Words of </paper> a paper. " * 20, max_tokens=1000)
     with world.served() as (requests, provider):
         provider.converse(plan_prompt(paper, text, load_rules()))
@@ -370,3 +347,60 @@ def test_a_request_has_a_schema_that_structured_output_accepts() -> None:
 
     check(msgspec.json.decode(schema))
     assert objects == 3
+
+
+# --- `kill -9` at the border of each stage ---
+
+
+def run(outputs: Path, observer: Observer = lambda _: None) -> tuple[PaperSummary, ...]:
+    """Run the shipped papers on prepared replies."""
+    papers = world.papers_of(world.INPUTS / "library", outputs / "cache", 3)
+    provider = ScriptedProvider(world.REPLIES)
+    return world.pipeline(outputs, provider, papers, observer=observer).run(papers)
+
+
+def killed(outputs: Path, stage: str, when: str) -> None:
+    """Run them and kill this process at the border of a stage."""
+    append = PaperFolder.append
+
+    def kill(result: StageResult) -> None:
+        if result.stage == stage:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def killed_before(folder: PaperFolder, result: StageResult) -> None:
+        kill(result)
+        append(folder, result)
+
+    if when == "before":
+        PaperFolder.append = killed_before  # type: ignore[method-assign,assignment]
+    run(outputs, kill)
+
+
+@pytest.mark.parametrize(
+    ("stage", "when"),
+    [
+        pytest.param(s, "after" if n % 2 else "before", marks=[pytest.mark.matrix] if n else [])
+        for n, s in enumerate(list(PipelineStage)[:9])
+    ],
+)
+def test_a_run_that_is_killed_continues_where_it_was(
+    tmp_path: Path, stage: PipelineStage, when: str
+) -> None:
+    command = [sys.executable, "-m", __name__, str(tmp_path), stage, when]
+    done = subprocess.run(command, check=False, timeout=100, cwd=Path(__file__).parents[4])
+    assert done.returncode == -signal.SIGKILL
+    before = PaperStore(tmp_path).ledger.entries()
+    summaries = run(tmp_path)
+    assert [one.state for one in summaries] == ["passed"] * 3
+    entries = PaperStore(tmp_path).ledger.entries()
+    assert entries[: len(before)] == before
+    finished = Counter(e.key for e in entries if e.state is CallState.FINISHED)
+    assert set(finished.values()) == {1}
+    assert len(entries) == len(finished) == 9
+    for one in summaries:
+        keys = [(r.stage, r.key) for r in PaperStore(tmp_path).folder(one.paper).journal()]
+        assert len(keys) == len(set(keys))
+
+
+if __name__ == "__main__":
+    killed(Path(sys.argv[1]), sys.argv[2], sys.argv[3])

@@ -4,8 +4,6 @@ Takes seconds: only a real service shows that what it reports is understood, and
 is started with the first training and stopped after the last, never under a job of anybody.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

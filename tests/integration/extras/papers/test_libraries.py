@@ -1,6 +1,7 @@
-"""The libraries of papers; OpenSearch is the real client and an HTTP server."""
+"""The libraries of papers, and `compilewatch papers` with wrong input.
 
-from __future__ import annotations
+OpenSearch is the real client and an HTTP server. What is wrong is one line that says what to do.
+"""
 
 import contextlib
 import json
@@ -15,12 +16,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from compilewatch.cli import group
 from compilewatch.config import PapersSettings
-from compilewatch.errors import SourceError, UsageError
+from compilewatch.errors import CompilewatchError, SourceError, UsageError
 from compilewatch.extras.papers import PaperLibrary
 from compilewatch.extras.papers.libraries import open_library
 from tests.aws import no_configuration
-from tests.papers import INPUTS
+from tests.papers import INPUTS, some_papers
 from tests.serving import serving
 
 INDEX = "research-papers-v2"
@@ -167,8 +169,7 @@ def opensearch(url: str, folder: Path, **settings: str) -> PaperLibrary:
 
 
 @pytest.fixture
-def credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    no_configuration(tmp_path, monkeypatch)
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "example")
 
@@ -228,9 +229,76 @@ def test_an_endpoint_that_does_not_fit_is_said_in_one_line(
     assert "\n" not in str(error.value)
 
 
-def test_opensearch_without_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    no_configuration(tmp_path, monkeypatch)
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
-        monkeypatch.delenv(name, raising=False)
+def test_opensearch_without_credentials(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no AWS credentials found"):
         opensearch("http://127.0.0.1:9", tmp_path).find("x", 1)
+
+
+# --- wrong input ---
+
+VARIABLES = (
+    *("OPENSEARCH_ENDPOINT", "BEDROCK_MODEL_ID", "TRAINIUM_ENDPOINT"),
+    *("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"),
+)
+RUN = ("run", "--paper-id", "gated-residual")
+MODEL = {"BEDROCK_MODEL_ID": "some.model", "AWS_REGION": "us-east-1"}
+
+
+@pytest.fixture(autouse=True)
+def nothing_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_configuration(tmp_path, monkeypatch)
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COMPILEWATCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COMPILEWATCH_OUTPUT_DIR", str(tmp_path / "outputs"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "message"),
+    [
+        (RUN, {}, "set BEDROCK_MODEL_ID"),
+        (RUN, MODEL, "no AWS credentials found"),
+        ((*RUN, "--max-usd", "1"), MODEL, "no price of some.model"),
+        *(
+            (("find", "--query", query), {}, "")
+            for query in ('{"match": ', "[1]", '{"nonsense": {}}', "  ", "?!")
+        ),
+        (("find", "--query", "x", "--paper-id", "y"), {}, "use one of"),
+        (("run", "--provider", "scripted"), {}, "select papers with"),
+        (("find", "--folder", "/does/not/exist"), {}, "does not exist"),
+        (
+            ("run", "--folder", ".", "--paper-id", "void", "--provider", "scripted"),
+            {},
+            "no selected paper can be read",
+        ),
+        (("check", "nothing"), {}, "no paper 'nothing'"),
+        (("show", "nothing"), {}, "no paper 'nothing'"),
+    ],
+)
+def test_what_is_wrong_is_one_line(
+    arguments: tuple[str, ...],
+    variables: dict[str, str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "void.pdf").write_bytes(b"")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    arguments = tuple(str(tmp_path) if part == "." else part for part in arguments)
+    with pytest.raises(CompilewatchError) as error:
+        group.main(["papers", *arguments], standalone_mode=False)
+    assert error.value.exit_status == 2
+    assert "\n" not in str(error.value)
+    assert message in str(error.value)
+
+
+def test_papers_are_selected_by_their_age_and_id(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    some_papers(tmp_path, 2)
+    os.utime(tmp_path / "papers" / "paper-01.md", (0, 0))
+    for selection in (("--recent-days", "0.5"), ("--paper-id", "paper-00")):
+        where = ("--folder", str(tmp_path / "papers"), "--max-papers", "9", "--json")
+        group.main(["papers", "find", *selection, *where], standalone_mode=False)
+        assert [paper["id"] for paper in json.loads(capsys.readouterr().out)] == ["paper-00"]

@@ -4,8 +4,6 @@ Each case imports torch in one or more sandboxes, which takes seconds; only that
 ends in the class of this fault and of no other.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile
@@ -18,8 +16,8 @@ import pytest
 
 from compilewatch.config import load_settings
 from compilewatch.errors import LauncherError, SandboxError
-from compilewatch.extras.executor import sandbox
-from compilewatch.extras.executor.sandbox.policy import MIB, SandboxLimits
+from compilewatch.extras.executor.sandbox.policy import MIB, SandboxLimits, SandboxResult
+from compilewatch.extras.papers import records
 from compilewatch.extras.papers.execution import (
     EAGER_LIMITS,
     PapersSource,
@@ -29,14 +27,7 @@ from compilewatch.extras.papers.execution import (
     generated_spec,
     run_eager,
 )
-from compilewatch.extras.papers.records import (
-    Claim,
-    CodeVersion,
-    FindingClass,
-    PaperPlan,
-    PipelineStage,
-    StageResult,
-)
+from compilewatch.extras.papers.records import CodeVersion, FindingClass, PipelineStage, StageResult
 from compilewatch.extras.papers.store import PaperStore
 from compilewatch.launchers import by_environment
 from compilewatch.records import Request, Target, digest
@@ -79,7 +70,9 @@ def generation(source: str) -> CodeVersion:
     return world.version(source, id=digest(source), paper_sha256="d" * 64)
 
 
-PLAN = PaperPlan(contribution="", claims=(Claim(id="C1", statement="", operations=("relu",)),))
+PLAN = records.PaperPlan(
+    contribution="", claims=(records.Claim(id="C1", statement="", operations=("relu",)),)
+)
 
 
 def eager(source: str, limits: SandboxLimits = EAGER_LIMITS) -> StageResult:
@@ -95,7 +88,7 @@ def swept(tmp_path: Path, source: str, target: str, cache: Path | None = None) -
     folder.append(StageResult(paper=version.paper, stage=PipelineStage.GENERATE, **of_version))
     flags = {"output_dir": str(tmp_path), "cache": str(cache) if cache else None}
     environments = ("default", "xla") if cache else ("default",)
-    launcher = SandboxLauncher(1, environments, cache=cache)
+    launcher = SandboxLauncher(environments, cache=cache)
     sweeper = Sweeper(load_settings(flags), (target,), launcher)
     ran = sweeper.run(version, folder)
     for result in msgspec.json.decode(folder.read(ran.files[0])):
@@ -158,14 +151,11 @@ def test_the_source_papers_says_why_a_model_is_not_compiled(tmp_path: Path) -> N
     state = {"phase": "eager", "error": {"message": "ValueError: no", "line": 3}}
 
     class Wrong(world.FakeRunner):
-        def run(
-            self, files: Mapping[str, str | bytes], limits: SandboxLimits
-        ) -> sandbox.SandboxResult:
+        def run(self, files: Mapping[str, str | bytes], limits: SandboxLimits) -> SandboxResult:
             returned = {"result.json": msgspec.json.encode(state)}
             return msgspec.structs.replace(super().run(files, limits), files=returned)
 
-    with world.served() as (_, provider):
-        world.pipeline(tmp_path, provider, papers, runner=Wrong()).run(papers)
+    world.processed(tmp_path, papers, runner=Wrong())
     (spec,) = PapersSource(outputs=tmp_path).models()
     assert spec.skip_reason == "wrong in eager: eager: ValueError: no"
     assert spec.provenance["scripted"] == "false"
@@ -181,3 +171,101 @@ def test_an_environment_without_torch_is_never_blamed_on_a_paper() -> None:
         for ran in run_eager(runner, generation("import torch"), PLAN):
             assert "torch cannot be imported in the sandbox" in ran.not_run
             assert ran.findings == ()
+
+
+# --- code that tries to forge the comparison with its formula ---
+
+FORMULA = "x + sigmoid(matmul(x, transpose(W)) + b) * f(x)"
+RIGHT = "x + torch.sigmoid(self.gate(x)) * self.branch(x)"
+STOCK = "x + self.gate(x) + self.branch(x)"
+BLOCK = """
+class NAME(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Linear(4, 4)
+        self.branch = nn.Sequential(nn.Linear(4, 4), nn.GELU())
+        self.hidden = nn.Parameter(torch.zeros(4))
+
+    def forward(self, x):
+        return RESULT
+"""
+FORGER = """import json, os, sys
+import torch
+from torch import nn
+BLOCKS
+def model():
+    return nn.Sequential(LIST)
+
+def inputs():
+    return (torch.randn(2, 4),)
+
+def loss(output, inputs):
+    ATTACK
+    return output.sum()
+"""
+
+BLOCKS = {
+    "C0": RIGHT,
+    "C1": "x + torch.sigmoid(self.branch(x)) * self.gate(x)",
+    "C2": "x + torch.sigmoid(self.gate(x)) * self.branch(2 * x)",
+    "C3": f"{RIGHT} + self.hidden",
+}
+"""One with the formula; then the function in the wrong place, another argument, and a term whose
+parameter is zero at first."""
+
+BLINDED = """\
+sys.modules["__main__"].__dict__.update(TOLERANCE=float("inf"), difference=lambda *_: 0.0)
+    torch.Tensor.abs = lambda self: self * 0
+    torch.Tensor.item = lambda self: 0.0"""
+
+ATTACKS = {
+    "a verdict of its own": """\
+os.makedirs("out", exist_ok=True)
+    with open("out/result.json", "w") as file:
+        json.dump({"phase": "done", "parameters": 1, "checks": [{"claim": "C0", "ok": True}],
+                   "returned": [{"claim": "C0", "ok": True, "symbols": {}}]}, file)
+    os._exit(0)""",
+    "nothing to compare": """\
+zero = {"kind": "number", "value": 0}
+    sys.modules["__main__"].__dict__["answers"] = lambda *_: [
+        {"symbols": {"W": zero, "b": zero, "f": zero},
+         "output": {"file": "../../dev/zero", "shape": [0]}}]""",
+}
+
+
+def unfaithful(results: dict[str, str], attack: str = "") -> list[str]:
+    """What is found in a module with such blocks, a claim with the formula for each."""
+    blocks = (BLOCK.replace("NAME", n).replace("RESULT", r) for n, r in results.items())
+    source = FORGER.replace("BLOCKS", "".join(blocks)).replace("ATTACK", attack or "pass")
+    attributes = {"W": "gate.weight", "b": "gate.bias", "f": "branch"}
+    bindings = tuple(
+        records.Binding(
+            claim=claim, module=str(number), inputs={"x": (3, 4)}, attributes=attributes
+        )
+        for number, claim in enumerate(results)
+    )
+    source = source.replace("LIST", ", ".join(f"{name}()" for name in results))
+    version = world.version(source, bindings=bindings)
+    claims = tuple(
+        records.Claim(id=claim, statement="", operations=("sigmoid",), formula=FORMULA)
+        for claim in results
+    )
+    plan = records.PaperPlan(contribution="", claims=claims)
+    eager, formulas = run_eager(SandboxRunner(), version, plan)
+    assert eager.findings == ()
+    assert formulas.not_run == ""
+    assert {finding.kind for finding in formulas.findings} <= {FindingClass.UNFAITHFUL}
+    return [finding.evidence for finding in formulas.findings]
+
+
+@pytest.mark.matrix
+def test_what_differs_from_its_formula_is_found_though_code_blinds_the_comparison() -> None:
+    claims = unfaithful(BLOCKS, BLINDED)
+    assert [evidence.partition(":")[0] for evidence in claims] == [f"claim C{n}" for n in (1, 2, 3)]
+    assert all("differs from" in evidence for evidence in claims)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_code_cannot_forge_what_is_compared_elsewhere(attack: str) -> None:
+    assert len(unfaithful({"C0": STOCK}, ATTACKS[attack])) == 1

@@ -3,8 +3,6 @@
 Takes some seconds: only real services show what they hold after a second publication.
 """
 
-from __future__ import annotations
-
 import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -3,19 +3,11 @@
 Nothing is run. Ten of twenty modules have stock layers where the contribution should be.
 """
 
-from __future__ import annotations
-
 import pytest
 
+from compilewatch.extras.papers import records as kinds
 from compilewatch.extras.papers.checks import check_rubric, check_source, check_structure
-from compilewatch.extras.papers.records import (
-    Claim,
-    Evidence,
-    FindingClass,
-    PaperPlan,
-    Review,
-    ReviewedClaim,
-)
+from compilewatch.extras.papers.records import FindingClass, PaperPlan, ReviewedClaim
 from tests.papers import REPLIES
 
 HEAD = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n"
@@ -195,7 +187,9 @@ CASES: dict[str, tuple[str, str, str]] = {
 
 
 def plan(operations: str) -> PaperPlan:
-    claim = Claim(id="C1", statement="The contribution.", operations=tuple(operations.split()))
+    claim = kinds.Claim(
+        id="C1", statement="The contribution.", operations=tuple(operations.split())
+    )
     return PaperPlan(contribution="The contribution.", claims=(claim,))
 
 
@@ -240,8 +234,8 @@ LINE = SOURCE.splitlines().index(f"        {QUOTED}") + 1
 def test_only_a_claim_with_evidence_in_the_code_is_confirmed(
     present: bool | None, line: int, quote: str, evidence: str
 ) -> None:
-    quotes = (Evidence(line=line, quote=quote),) if quote else ()
+    quotes = (kinds.Evidence(line=line, quote=quote),) if quote else ()
     claim = ReviewedClaim(claim="C1", present=bool(present), evidence=quotes)
-    review = Review(approved=True, claims=() if present is None else (claim,))
+    review = kinds.Review(approved=True, claims=() if present is None else (claim,))
     findings = check_rubric(SOURCE, plan("sigmoid"), review)
     assert [evidence in finding.evidence for finding in findings] == [True] * bool(evidence)

@@ -1,7 +1,5 @@
 """Papers as text, rules and prices of a project, and stored lines that were damaged."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

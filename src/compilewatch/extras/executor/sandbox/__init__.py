@@ -25,26 +25,7 @@ import msgspec
 
 from compilewatch.errors import SandboxError, UsageError
 from compilewatch.extras.executor.sandbox import policy
-from compilewatch.extras.executor.sandbox.policy import (
-    OUTPUT_FOLDER,
-    MemoryGuard,
-    SandboxEnding,
-    SandboxLimits,
-    SandboxResult,
-)
-
-__all__ = [
-    "OUTPUT_FOLDER",
-    "MemoryGuard",
-    "SandboxEnding",
-    "SandboxLimits",
-    "SandboxResult",
-    "Supervised",
-    "check",
-    "planned",
-    "prove",
-    "run",
-]
+from compilewatch.extras.executor.sandbox.policy import SandboxLimits, SandboxResult
 
 MOST_THREADS = 16
 
@@ -55,7 +36,7 @@ _START = (
 )
 
 
-def check(python: str | None = None, visible: Sequence[Path | str] = ()) -> MemoryGuard:
+def check(python: str | None = None, visible: Sequence[Path | str] = ()) -> policy.MemoryGuard:
     """Prove that code of an interpreter (None: this one) can be confined here.
 
     `visible` are paths that such code is to read. Returns what limits its memory. Raises
@@ -95,7 +76,7 @@ def run(
     )
     check(spec.python)
     result = Supervised(spec).wait()
-    if result.ending is SandboxEnding.NOT_STARTED:
+    if result.ending is policy.SandboxEnding.NOT_STARTED:
         raise SandboxError(result.detail)
     return result
 
@@ -233,7 +214,7 @@ with open("out/succeeded.json", "w") as file:
 
 
 @functools.cache
-def prove(python: str) -> MemoryGuard:
+def prove(python: str) -> policy.MemoryGuard:
     """Run a few attacks of our own, each of which must fail; returns what limits memory here.
 
     Raises SandboxError unless code of this interpreter is confined.
@@ -250,7 +231,7 @@ def prove(python: str) -> MemoryGuard:
         ),
     )
     result = Supervised(spec).wait()
-    if result.ending is SandboxEnding.NOT_STARTED:
+    if result.ending is policy.SandboxEnding.NOT_STARTED:
         raise SandboxError(f"unreviewed code cannot be confined: {result.detail}")
     if not result.succeeded:
         lines = result.stderr.decode(errors="replace").strip().splitlines() or [result.detail]

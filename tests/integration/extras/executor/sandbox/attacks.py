@@ -3,8 +3,6 @@
 A script finds in `world` what the test planted for it (`conftest.world`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 PRELUDE = """

@@ -1,7 +1,5 @@
 """What hostile scripts would like to reach, planted by the tests."""
 
-from __future__ import annotations
-
 import ctypes
 import socket
 import subprocess

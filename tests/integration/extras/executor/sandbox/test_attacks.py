@@ -1,7 +1,5 @@
 """Hostile scripts do their harm without the sandbox, and none inside: both are run."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -14,7 +12,11 @@ import msgspec
 import pytest
 
 from compilewatch.extras.executor import sandbox
-from compilewatch.extras.executor.sandbox import SandboxEnding, SandboxLimits, SandboxResult
+from compilewatch.extras.executor.sandbox.policy import (
+    SandboxEnding,
+    SandboxLimits,
+    SandboxResult,
+)
 from tests.integration.extras.executor.sandbox import attacks
 from tests.integration.extras.executor.sandbox.conftest import remove_segment
 

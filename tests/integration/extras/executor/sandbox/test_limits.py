@@ -1,7 +1,5 @@
 """What a sandbox holds for an ordinary user, and that killing its parts early leaves nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -16,7 +14,8 @@ import pytest
 
 from compilewatch.errors import SandboxError
 from compilewatch.extras.executor import sandbox
-from compilewatch.extras.executor.sandbox import MemoryGuard, SandboxEnding, policy
+from compilewatch.extras.executor.sandbox import policy
+from compilewatch.extras.executor.sandbox.policy import MemoryGuard, SandboxEnding
 from tests.integration.extras.executor.sandbox import attacks
 from tests.integration.extras.executor.sandbox.test_attacks import confined, marked
 
@@ -180,7 +179,7 @@ def test_a_caller_that_ends_while_the_sandbox_starts_has_cancelled_it() -> None:
     ]
     sent = len(data).to_bytes(4, "big") + data
     done = subprocess.run(command, input=sent, capture_output=True, env={}, cwd="/", check=True)
-    result = msgspec.msgpack.decode(done.stdout, type=sandbox.SandboxResult)
+    result = msgspec.msgpack.decode(done.stdout, type=policy.SandboxResult)
     assert result.ending is SandboxEnding.CANCELLED
     assert result.detail == "its caller ended before it began"
     assert (result.stdout, result.survivors) == (b"", 0)

@@ -4,8 +4,6 @@ moto knows no states between `stopped` and `running` and refuses little: `world`
 into any state, and makes an action fail with any of EC2's codes, in the server itself.
 """
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

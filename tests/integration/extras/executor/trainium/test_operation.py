@@ -1,10 +1,7 @@
 """up, down and status against moto's EC2, with what can go wrong at each step."""
 
-from __future__ import annotations
-
 import datetime
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -85,16 +82,6 @@ def test_of_two_at_once_one_has_started_it(world: World, monkeypatch: pytest.Mon
     assert sorted(report.action for report in reports) == ["joined", "started"]
 
 
-def test_a_turn_that_does_not_come_is_said(world: World) -> None:
-    with (
-        trainium.locked(world.file, 1.0, world.said.append),
-        pytest.raises(TrainiumUnavailableError, match="another compilewatch trainium has held"),
-        trainium.locked(world.file, 0.2, world.said.append),
-    ):
-        pass
-    assert world.said == ["waiting for another compilewatch trainium to end"]
-
-
 def test_one_that_is_stopping_is_awaited(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.put("stopping")
     real, seen = world.backend.get_reservations_by_instance_ids, []
@@ -168,20 +155,27 @@ def test_a_start_whose_response_was_lost_is_ours(world: World, refuse: Refuse) -
 
 # --- what was started and does not get ready is stopped again ---
 
-Patch = Callable[[World, pytest.MonkeyPatch], dict[str, Any]]
+COMMAND = 'echo "no cores in $TRAINIUM_HOST $TRAINIUM_PORT $TRAINIUM_INSTANCE" >&2; exit 3'
 
 
-def silent(world: World, _: pytest.MonkeyPatch) -> dict[str, Any]:
-    world.sshd.close()
-    return QUICK
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"host": "127.0.0.2", "ssh_port": 9}, "connection refused; check that its"),
+        ({"ready_command": COMMAND}, r"ended with 3: no cores in 127.0.0.1 \d+ i-\w+"),
+    ],
+)
+def test_one_that_does_not_get_ready_is_stopped_again(
+    world: World, flags: dict[str, Any], message: str
+) -> None:
+    settings = {f"trainium_{name}": value for name, value in flags.items()}
+    with pytest.raises(TrainiumUnavailableError, match=message):
+        world.operation(None, **QUICK, **settings).up()
+    assert world.state() == "stopped"
+    assert not world.file.exists()
 
 
-def command_fails(_: World, __: pytest.MonkeyPatch) -> dict[str, Any]:
-    command = 'echo "no cores in $TRAINIUM_HOST $TRAINIUM_PORT $TRAINIUM_INSTANCE" >&2; exit 3'
-    return QUICK | {"trainium_ready_command": command}
-
-
-def falls_back(world: World, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def test_one_that_falls_back_says_why(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """As EC2 does without the right to use the key of its disk."""
     real = world.backend.start_instances
 
@@ -194,33 +188,9 @@ def falls_back(world: World, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         return answer
 
     monkeypatch.setattr(world.backend, "start_instances", start)
-    return QUICK
-
-
-def without_address(_: World, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    real = trainium._instance
-    monkeypatch.setattr(
-        trainium, "_instance", lambda *raw: msgspec.structs.replace(real(*raw), address="")
-    )
-    return {"trainium_host": ""}
-
-
-@pytest.mark.parametrize(
-    ("patch", "message"),
-    [
-        (silent, "connection refused; check that its"),
-        (command_fails, r"trainium_ready_command ended with 3: no cores in 127.0.0.1 \d+ i-\w+"),
-        (falls_back, r"did not run within 0\.2 s: it is stopped \(Client\."),
-        (without_address, r"has no address: set trainium.host"),
-    ],
-)
-def test_one_that_does_not_get_ready_is_stopped_again(
-    world: World, monkeypatch: pytest.MonkeyPatch, patch: Patch, message: str
-) -> None:
-    flags = patch(world, monkeypatch)
-    with pytest.raises(TrainiumError, match=message):
-        world.operation(None, **flags).up()
-    assert world.state() == "stopped"
+    reason = r"did not run within 0\.2 s: it is stopped \(Client\."
+    with pytest.raises(TrainiumUnavailableError, match=reason):
+        world.operation(None, **QUICK).up()
     assert not world.file.exists()
 
 
@@ -302,9 +272,6 @@ def test_a_foreign_state_file_is_not_overwritten(world: World, text: str) -> Non
 
 def test_a_state_file_that_cannot_be_written_starts_nothing(world: World, refuse: Refuse) -> None:
     calls = refuse("start_instances", "NotAsked")
-    (world.folder / "file").write_text("")
-    with pytest.raises(TrainiumError, match="cannot be"):
-        world.operation(world.folder / "file" / "state.json").up()
     world.file.with_name("trainium.json.new").mkdir()
     with pytest.raises(TrainiumError, match="cannot be written: "):
         world.operation().up()

@@ -1,7 +1,5 @@
 """`compilewatch trainium` against moto's EC2; what ends it needs a process."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

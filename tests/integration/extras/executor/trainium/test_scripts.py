@@ -1,14 +1,16 @@
-"""scripts/trainium_agent.sh: what it would do, and what it does where root's tools are doubles."""
-
-from __future__ import annotations
+"""The scripts of the instance, where root's tools and the list of processes are doubles."""
 
 import os
+import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[5] / "scripts" / "trainium_agent.sh"
+from tests.services import program
+
+SCRIPTS = Path(__file__).parents[5] / "scripts"
+AGENT = SCRIPTS / "trainium_agent.sh"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ8= jenkins@controller"
 
 DOUBLES = {
@@ -53,15 +55,15 @@ class Instance:
             place.mkdir(parents=True)
         os_release = "ID=ubuntu\nVERSION_CODENAME=noble\nPRETTY_NAME='Ubuntu 24.04'\n"
         (self.root / "etc" / "os-release").write_text(os_release)
-        program(self.tools / "neuron-ls", "")
+        executable(self.tools / "neuron-ls", "")
         for name, body in DOUBLES.items():
-            program(self.bin / name, f'echo "{name} $*" >>"{self.log}"\n{body}')
+            executable(self.bin / name, f'echo "{name} $*" >>"{self.log}"\n{body}')
         subprocess.run(["git", "init", "-q", self.source], check=True)
         self.commit("first")
 
     def commit(self, text: str) -> None:
         """A version of the checkout whose setup makes a `compilewatch` that notes its call."""
-        program(
+        executable(
             self.source / "scripts" / "setup.sh",
             f"# {text}\n"
             'cd "$(dirname "$0")/.." && mkdir -p .venv/bin\n'
@@ -70,19 +72,14 @@ class Instance:
             "chmod +x .venv/bin/compilewatch",
         )
         git = ["git", "-C", str(self.source), "-c", "user.name=a", "-c", "user.email=a@b"]
-        subprocess.run([*git, "add", "-A"], check=True)
-        subprocess.run([*git, "commit", "-qm", text], check=True)
+        for command in (["add", "-A"], ["commit", "-qm", text]):
+            subprocess.run([*git, *command], check=True)
 
     def run(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         environ = {"PATH": f"{self.bin}:/usr/bin:/bin", "ROOT": str(self.root), "HOME": "/nowhere"}
-        return subprocess.run(
-            [str(SCRIPT), *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            env=environ | variables,
-            timeout=120,
-        )
+        environ |= variables
+        command = [str(AGENT), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
 
     def make(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         return self.run("--key", KEY, "--source", str(self.source), *arguments, **variables)
@@ -91,7 +88,7 @@ class Instance:
         return [row for row in self.log.read_text().splitlines() if row.startswith(program)]
 
 
-def program(path: Path, body: str) -> None:
+def executable(path: Path, body: str) -> None:
     path.write_text(f"#!/bin/sh\n{body}\n")
     path.chmod(0o755)
 
@@ -111,20 +108,17 @@ def test_a_dry_run_says_all_and_does_nothing(instance: Instance) -> None:
     done = instance.make("--dry-run", "--idle-minutes", "45")
     assert done.returncode == 0, done.stderr
     for expected in (
-        "+ useradd --create-home --home-dir /home/jenkins",
-        "aws-neuronx-dkms aws-neuronx-runtime-lib aws-neuronx-tools",
         "signed-by=/etc/apt/keyrings/neuron.gpg] https://apt.repos.neuron.amazonaws.com noble main",
         "+ write /etc/systemd/system/compilewatch-idle.timer (mode 644):",
         "Environment=IDLE_MINUTES=45 IDLE_USER=jenkins",
         "compilewatch/.venv/bin/compilewatch env create neuron",
-        "+ systemctl enable --now compilewatch-idle.timer",
     ):
         assert expected in done.stdout
     assert files_below(instance.root) == before
     assert {call.split()[0] for call in instance.calls()} <= {"id", "dpkg-query"}
     # It needs no Ubuntu and no root for this.
     environ = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "ROOT": str(instance.tools)}
-    subprocess.run([SCRIPT, "--dry-run", "--key", KEY], check=True, env=environ)
+    subprocess.run([AGENT, "--dry-run", "--key", KEY], check=True, env=environ)
 
 
 def test_a_fresh_instance_becomes_an_agent_and_again_only_what_differs_is_changed(
@@ -140,7 +134,7 @@ def test_a_fresh_instance_becomes_an_agent_and_again_only_what_differs_is_change
     assert (instance.home / "called").read_text() == "env create neuron\n"
     assert (instance.home / "setup").read_text() == "index https://download.pytorch.org/whl/cpu\n"
     idle = instance.root / "usr/local/sbin/compilewatch-idle"
-    assert idle.read_text() == (SCRIPT.parent / "idle_shutdown.sh").read_text()
+    assert idle.read_text() == (SCRIPTS / "idle_shutdown.sh").read_text()
     assert os.access(idle, os.X_OK)
     units = instance.root / "etc/systemd/system"
     service = (units / "compilewatch-idle.service").read_text()
@@ -228,3 +222,122 @@ def test_it_rejects_a_user_with_privileges_and_what_is_no_ubuntu(instance: Insta
     done = instance.make()
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "needs Ubuntu 24.04, not Amazon Linux 2023" in done.stderr
+
+
+# --- the idle timer ---
+
+HOUR = 3600
+
+PLUMBING = """\
+root      /sbin/init
+root      /usr/lib/systemd/systemd-logind
+root      sshd: /usr/sbin/sshd -D [listener] 0 of 10-100 startups
+root      sshd: jenkins [priv]
+jenkins  sshd: jenkins@notty
+jenkins  /usr/lib/systemd/systemd --user
+jenkins  (sd-pam)
+jenkins  bash -c cd "/home/jenkins/agent" && java  -jar remoting.jar -workDir /home/x
+jenkins  java -jar remoting.jar -workDir /home/jenkins/agent -jar-cache /home/x
+jenkins  /usr/lib/openssh/sftp-server
+root      /bin/sh /usr/local/sbin/compilewatch-idle
+ubuntu    -bash
+jenkins  /home/jenkins/compilewatch/.venv/bin/python .venv/bin/compilewatch executor serve --port 1
+"""
+"""An idle instance to which a Jenkins controller is connected (and a screen left behind)."""
+
+
+def look(**variables: str) -> subprocess.CompletedProcess[str]:
+    environ = {"PATH": "/usr/bin:/bin", **variables}
+    return subprocess.run(
+        ["sh", str(SCRIPTS / "idle_shutdown.sh")],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environ,
+    )
+
+
+class Machine:
+    """What the script sees, and whether it shut that down."""
+
+    def __init__(self, folder: Path) -> None:
+        self.processes, self.last, self.down = (folder / n for n in ("ps", "last", "down"))
+
+    def look(
+        self, processes: str = PLUMBING, *, uptime: int = 2 * HOUR, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        self.processes.write_text(processes)
+        doubles = {
+            "IDLE_LAST": str(self.last),
+            "IDLE_PS": f"cat {shlex.quote(str(self.processes))}",
+            "IDLE_UPTIME": f"echo {uptime}",
+            "IDLE_SHUTDOWN": f"touch {shlex.quote(str(self.down))}",
+        }
+        return look(**doubles | variables)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_an_idle_machine_goes_down_after_an_hour(machine: Machine) -> None:
+    machine.last.write_text("yesterday\n")  # a broken note counts from the boot
+    assert machine.look(uptime=HOUR - 60).stdout == "idle for 59 of 60 minutes\n"
+    assert not machine.down.exists()
+    assert machine.look(uptime=HOUR).stdout == "idle for 60 minutes: shutting down\n"
+    assert machine.down.exists()
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        "jenkins  /home/jenkins/.cache/c/venv/bin/python -P /x/bootstrap.py",
+        "jenkins  sh -c ({ while [ -d '/home/jenkins/agent/workspace/x' ]; do sleep 3",
+        "jenkins  make sweep",
+        "root      /usr/bin/python3 /opt/x/bin/neuronx-cc compile model.hlo_module.pb",
+        "ubuntu    /home/ubuntu/.venv/bin/python /home/ubuntu/.venv/bin/compilewatch sweep",
+        "ubuntu    python -P /x/bootstrap.py compilewatch.worker.process.server",
+        "ubuntu    sshd: ubuntu@pts/0",
+        "ubuntu    sshd-session: ubuntu@notty",
+        "jenkins  sshd: jenkins@pts/1",
+    ],
+)
+def test_work_keeps_it_up_and_begins_the_wait_anew(machine: Machine, work: str) -> None:
+    busy = machine.look(f"{PLUMBING}{work}\n", uptime=10 * HOUR)
+    assert busy.returncode == 0
+    assert busy.stdout.startswith(f"at work: {work.split(maxsplit=1)[1][:60]}")
+    machine.look(uptime=11 * HOUR - 1)
+    assert not machine.down.exists()
+    machine.look(uptime=11 * HOUR)
+    assert machine.down.exists()
+
+
+def test_what_cannot_be_seen_or_noted_is_not_idle(machine: Machine) -> None:
+    for broken in ("false", "true"):
+        done = machine.look(uptime=9 * HOUR, IDLE_PS=broken)
+        assert done.returncode == 1
+        assert "it is unknown" in done.stderr
+    assert machine.look(uptime=9 * HOUR, IDLE_UPTIME="false").returncode == 1
+    assert machine.look("jenkins  make\n", IDLE_LAST="/nowhere/last").returncode == 1
+    assert not machine.down.exists()
+
+
+def test_its_settings(machine: Machine) -> None:
+    assert "switched off" in machine.look(uptime=99 * HOUR, IDLE_MINUTES="0").stdout
+    for wrong in ("soon", "-5", "1.5"):
+        assert machine.look(IDLE_MINUTES=wrong).returncode == 2
+    assert not machine.down.exists()
+    # Another agent's user: compilewatch's processes are then those of anyone.
+    other = "ci  make sweep\n"
+    assert machine.look(other, IDLE_USER="ci").stdout.startswith("at work")
+    machine.look(other, IDLE_USER="jenkins", IDLE_MINUTES="1", IDLE_LAST="/nowhere/last")
+    assert machine.down.exists()
+
+
+def test_it_reads_this_machine(machine: Machine) -> None:
+    """The real ps and the real uptime: whatever it finds, it must find it."""
+    program("ps", package="procps")
+    done = look(IDLE_LAST=str(machine.last), IDLE_SHUTDOWN="true", IDLE_MINUTES="9999999")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(("at work: ", "idle for "))
