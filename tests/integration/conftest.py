@@ -1,7 +1,5 @@
 """The warm worker servers of this process, which integration tests of all packages share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

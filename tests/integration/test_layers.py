@@ -1,7 +1,5 @@
 """Tiers, depths, layers and environments on architectures of the library, as a sweep asks them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The wheel, installed outside the checkout with what it requires and nothing else."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

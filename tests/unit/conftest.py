@@ -1,7 +1,5 @@
 """Holds the tests of this folder to what makes them quick: nothing is started, torch stays out."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The rules of the structure (docs/architecture.md) that `lint-imports` cannot state."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import importlib

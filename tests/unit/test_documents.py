@@ -1,7 +1,5 @@
 """The checker of links, and what contributors' tools need."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Events: `events.jsonl` has one of each kind as a reviewer reads it; SCREENS=write writes it."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

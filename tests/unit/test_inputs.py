@@ -1,7 +1,5 @@
 """What the reviewed data say of the versions that they were checked with."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

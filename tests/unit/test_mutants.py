@@ -1,7 +1,5 @@
 """Every line of the list of known mistakes still applies to the code."""
 
-from __future__ import annotations
-
 import pytest
 
 from scripts import mutants

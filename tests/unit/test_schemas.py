@@ -1,7 +1,5 @@
 """The JSON schemas that editors use: they accept the shipped files, and reject mistakes."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import tomllib

@@ -1,7 +1,5 @@
 """`compilewatch.check` on real modules: what it says, and what it leaves in this process."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect

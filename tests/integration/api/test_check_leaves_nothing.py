@@ -1,7 +1,5 @@
 """A check leaves the process as it was, and says what plain PyTorch says, in a copy and without."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

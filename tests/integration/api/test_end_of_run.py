@@ -1,7 +1,5 @@
 """The end of a run: late resumes, and kills between the last result and the end of the sinks."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A disk that fills up during a sweep: what it does to children is not stored as what models do."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import errno
 import os
 import signal
@@ -13,7 +11,6 @@ import msgspec
 import pytest
 
 from compilewatch import records
-from compilewatch.api import sweep as pipeline
 from compilewatch.api.sweep import resume
 from compilewatch.errors import ConfigError, LauncherError, StoreError, UsageError
 from compilewatch.launchers import Completed, Observer
@@ -347,7 +344,7 @@ def test_a_run_is_never_of_two_environments_or_workers(
     cut_short(tmp_path, 1)
     with pytest.raises(UsageError, match="environment 'default' has changed"):
         resumed(tmp_path, Newer())
-    monkeypatch.setattr(pipeline, "worker_sha256", lambda: "edited")
+    monkeypatch.setattr("compilewatch.plan.worker_sha256", lambda: "edited")
     with pytest.raises(UsageError, match="the targets of compilewatch have changed"):
         resumed(tmp_path)
     assert store(tmp_path).unfinished().run.state == "interrupted"

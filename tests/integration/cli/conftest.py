@@ -1,7 +1,5 @@
 """The team's folder and the program, and what a sweep there said."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

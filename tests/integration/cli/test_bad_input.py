@@ -1,7 +1,5 @@
 """Wrong input: one line that says what to do, exit status 2, no traceback, nothing lost."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The doctor: what it finds is what would stop a sweep."""
 
-from __future__ import annotations
-
 import functools
 import http.server
 from collections.abc import Iterator

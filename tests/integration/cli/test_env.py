@@ -1,7 +1,5 @@
 """Environments and targets as a person asks about them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

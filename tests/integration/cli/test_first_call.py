@@ -1,7 +1,5 @@
 """What only a first call does is in the verdict, from the command line to the worker and back."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The program itself: errors of ours and of the machine are one line, never a traceback."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`compilewatch neuron compile`, run as a person runs it, on the double of neuronx-cc."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What a sweep says while it runs, as a log and on a terminal."""
 
-from __future__ import annotations
-
 import io
 import re
 import time

@@ -1,7 +1,5 @@
 """`compilewatch publish` as a person types it, to real services and without them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

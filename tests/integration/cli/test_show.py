@@ -1,7 +1,5 @@
 """Which stored results `show` and `leverage` mean, and what the shell completes of them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every verb, run as a person runs it, on one real sweep."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

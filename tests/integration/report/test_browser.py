@@ -1,7 +1,5 @@
 """The report in a real headless Chromium, served under the policy that Jenkins sends."""
 
-from __future__ import annotations
-
 import functools
 import http.server
 from collections.abc import Iterator

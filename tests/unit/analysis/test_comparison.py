@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import itertools
 import random
 from collections import Counter
@@ -278,9 +276,11 @@ OLDER = Target(environment="torch-2.9")
 BOTH = run("1", environments=(environment(), environment(name="torch-2.9", torch="2.9.0")))
 
 
-def between(results: list[records.Result], names: tuple[str, str] = TWO, **fields: Any) -> Any:
-    both = msgspec.structs.replace(BOTH, **fields)
-    return comparison.between_environments(both, results, both, results, names)
+def between(
+    results: list[records.Result], names: Any = TWO, field: str = "environment", **changes: Any
+) -> Any:
+    both = msgspec.structs.replace(BOTH, **changes)
+    return comparison.between(both, results, both, results, names, field)
 
 
 def test_between_environments_targets_match_whatever_theirs_is() -> None:
@@ -359,7 +359,7 @@ def on(device: str, **fields: Any) -> records.Result:
 def test_between_devices_a_target_is_one_whatever_its_device_and_type() -> None:
     results = [on("cpu", breaks=(A,)), on("cuda"), on("cuda:T4", breaks=(A, B))]
     for device, kind in (("cuda", FIXED), ("cuda:T4", REGRESSION)):
-        found = comparison.between_devices(run("1"), results, run("1"), results, ("cpu", device))
+        _, _, found = between(results, ("cpu", device), "device")
         assert [change.kind for change in found.changes] == [kind]
         assert found.differences[0] == f"device cpu -> {device}"
 
@@ -368,7 +368,7 @@ def test_an_environment_or_device_without_results_is_named_with_those_there_are(
     with pytest.raises(UsageError, match=r"no result in environment 'xla'; it has: default"):
         between([PASS], ("default", "xla"))
     with pytest.raises(UsageError, match="no result for device 'cuda'; it has: cpu"):
-        comparison.between_devices(run("1"), [PASS], run("1"), [PASS], ("cpu", "cuda"))
+        between([PASS], ("cpu", "cuda"), "device")
 
 
 def test_breaks_that_a_probe_did_not_look_for_are_not_resolved() -> None:

@@ -1,7 +1,5 @@
 """The figures of a run, and the rows of models by target."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The public names of the package, what importing it costs, and what is rejected at once."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from typing import Any

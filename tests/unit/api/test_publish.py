@@ -1,7 +1,5 @@
 """Stored runs as sinks and people see them; what a service does not take waits in the spool."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What gates a pipeline: the conditions of --fail-on, and the exit status of a shown run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import click

@@ -1,7 +1,5 @@
 """`compilewatch prune`: which runs go and which stay, what it says, and that what stays works."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What commands print, as a reviewer reads it in `screens.txt`; SCREENS=write writes that anew."""
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import Callable

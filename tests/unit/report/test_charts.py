@@ -1,7 +1,5 @@
 """The charts of the report, and the strip of a model's captured graphs."""
 
-from __future__ import annotations
-
 import xml.etree.ElementTree as ET
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """SARIF files: valid by the official schema, and within what GitHub accepts."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path
