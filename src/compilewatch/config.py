@@ -117,17 +117,20 @@ class SettingsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Base of all tables of compilewatch.toml: each groups the settings of one component."""
 
 
-class PushgatewaySettings(SettingsSection, frozen=True, kw_only=True):
+class ServiceSettings(SettingsSection, frozen=True, kw_only=True):
+    """A service with an address and perhaps a user."""
+
     url: str = ""
     username: str = ""
     password: str = ""
+
+
+class LokiSettings(ServiceSettings, frozen=True, kw_only=True):
+    pass
+
+
+class PushgatewaySettings(ServiceSettings, frozen=True, kw_only=True):
     replace: bool = False
-
-
-class LokiSettings(SettingsSection, frozen=True, kw_only=True):
-    url: str = ""
-    username: str = ""
-    password: str = ""
 
 
 class S3Settings(SettingsSection, frozen=True, kw_only=True):

@@ -231,7 +231,14 @@ class GraphBreak(Record, frozen=True, kw_only=True):
     source: tuple[str, ...] = ()
 
 
-class FullgraphVerdict(Record, frozen=True, kw_only=True):
+class WhyRejected(Record, frozen=True, kw_only=True):
+    """Why something is rejected, None where it is not: a bounded code, and the complete reason."""
+
+    code: str | None = None
+    reason: str | None = None
+
+
+class FullgraphVerdict(WhyRejected, frozen=True, kw_only=True):
     """Whether `torch.compile(fullgraph=True, backend="eager")` accepts the model, and if not, why.
 
     `derived` is True if this follows from a capture as a single graph without breaks and without
@@ -240,11 +247,17 @@ class FullgraphVerdict(Record, frozen=True, kw_only=True):
 
     accepted: bool
     derived: bool = False
-    code: str | None = None
-    reason: str | None = None
 
 
-class ErrorRecord(Record, frozen=True, kw_only=True):
+class Located(Record, frozen=True, kw_only=True):
+    """Something at a line of code, as in `CodePlace`, or at none that is known."""
+
+    file: str | None = None
+    line: int | None = None
+    function: str | None = None
+
+
+class ErrorRecord(Located, frozen=True, kw_only=True):
     """A failure. `head` and `tail` have at least 8 KiB each of the traceback.
 
     `file` is None if compilewatch itself raised the error, with a type of `compilewatch.errors`.
@@ -256,9 +269,6 @@ class ErrorRecord(Record, frozen=True, kw_only=True):
     code: str
     head: str = ""
     tail: str = ""
-    file: str | None = None
-    line: int | None = None
-    function: str | None = None
 
 
 class ClassBuild(Record, frozen=True, kw_only=True, tag="class"):
@@ -491,29 +501,24 @@ class Numerics(Record, frozen=True, kw_only=True):
         return "; ".join(filter(None, (*self.mismatches[:1], self.alone)))
 
 
-class ExportVariant(Record, frozen=True, kw_only=True):
+class ExportVariant(WhyRejected, frozen=True, kw_only=True):
     """The result of `torch.export.export`. `ops` counts ATen and higher-order operators."""
 
     exported: bool
     duration_seconds: float
     ops: int | None = None
-    code: str | None = None
-    reason: str | None = None
 
 
-class DraftFailure(Record, frozen=True, kw_only=True):
-    """One finding of draft export. `kind` is PyTorch's (`data_dependent_error`, `guard_added`, …).
+class DraftFailure(Located, frozen=True, kw_only=True):
+    """One finding of draft export, at the innermost line of the model.
 
-    `what` is the expression or the operator concerned; the location is the innermost line of the
-    model.
+    `kind` is PyTorch's (`data_dependent_error`, `guard_added`, …), and `what` the expression or
+    the operator concerned.
     """
 
     kind: str
     what: str
     occurrences: int = 1
-    file: str | None = None
-    line: int | None = None
-    function: str | None = None
 
 
 class DraftExport(Record, frozen=True, kw_only=True):
@@ -613,7 +618,7 @@ class NeuronConcern(Record, frozen=True, kw_only=True):
     sdk: str
 
 
-class OpenXla(Record, frozen=True, kw_only=True):
+class OpenXla(WhyRejected, frozen=True, kw_only=True):
     """What Dynamo does with the model on top of XLA: `torch.compile(backend="openxla")`.
 
     `accepted`: one graph was captured without graph breaks, and it ran. `code` and `reason` are
@@ -626,8 +631,6 @@ class OpenXla(Record, frozen=True, kw_only=True):
     graph_breaks: int | None = None
     breaks: tuple[GraphBreak, ...] = ()
     fallbacks: dict[str, int] = {}
-    code: str | None = None
-    reason: str | None = None
 
 
 class XlaDetail(Record, frozen=True, kw_only=True, tag="xla"):
