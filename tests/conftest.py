@@ -40,14 +40,7 @@ MADE = {
 }
 """Marker -> the command that makes the environment that its tests need."""
 
-OF_OTHER_ENVIRONMENTS = {
-    "xla",
-    "torch_2_13",
-    "transformers_5_5",
-    "torch_2_13_transformers_5_5",
-    "vision",
-    "libraries",
-}
+OF_OTHER_ENVIRONMENTS = MADE.keys() - {"monitor"}
 """Markers of tests that need an environment which `make setup-dev` does not make."""
 
 OF_RAY = {"ray_cluster", "bare_ray", "warm_ray"}
@@ -266,13 +259,10 @@ class LeftBehind:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         for line in done.stdout.splitlines():
             path = Path(line[3:].strip('"'))
-            if line[:2] in ("??", "!!") and not KNOWN & set(path.parts) | _of_coverage(path):
+            known = KNOWN & set(path.parts) or path.name.startswith(".coverage")
+            if line[:2] in ("??", "!!") and not known:
                 found[str(ROOT / path)] = 0
         return found
-
-
-def _of_coverage(path: Path) -> set[str]:
-    return {path.name} if path.name.startswith(".coverage") else set()
 
 
 LEFT_BEHIND = pytest.StashKey[LeftBehind]()

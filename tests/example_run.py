@@ -19,6 +19,13 @@ HOSTILE = "<script>alert(1)</script> & \"quoted\" 'single' \x00\x1b[31mred\x1b[0
 LONG = "torch._dynamo.config.capture_dynamic_output_shape_ops" * 3
 """A word that is wider than a phone."""
 
+FORWARD = "transformers/models/bert/modeling_bert.py"
+
+
+def frame(file: str, line: int, function: str, text: str) -> records.StackFrame:
+    return records.StackFrame(file=file, line=line, function=function, text=text)
+
+
 BRANCH = factories.graph_break(
     "BertEncoder.forward",
     line=412,
@@ -26,39 +33,19 @@ BRANCH = factories.graph_break(
     explanation="Detected data-dependent branching.",
     hints=("Use `torch.cond` to express dynamic control flow.", f"Set {LONG}."),
     user_stack=(
-        records.StackFrame(
-            file="transformers/models/bert/modeling_bert.py",
-            line=900,
-            function="BertModel.forward",
-            text="encoder_outputs = self.encoder(embedding_output, attention_mask)",
-        ),
-        records.StackFrame(
-            file="transformers/models/bert/modeling_bert.py",
-            line=412,
-            function="BertEncoder.forward",
-            text="if mask.sum() > 0:",
-        ),
+        frame(FORWARD, 900, "BertModel.forward", "encoder_outputs = self.encoder(x, mask)"),
+        frame(FORWARD, 412, "BertEncoder.forward", "if mask.sum() > 0:"),
     ),
 )
+CODE = ("", "        height = torch_int(size)", f"    if size > 1:  # {HOSTILE}", LONG, "x = 1")
 UNBACKED = factories.graph_break(
     "torch_int",
     gb_id=None,
     reason=f"Could not guard on u0 > 1 {HOSTILE}",
     line=77,
     source_start=75,
-    source=(
-        "",
-        "        height = torch_int(size)",
-        f"    if size > 1:  # {HOSTILE}",
-        LONG,
-        "x = 1",
-    ),
-    user_stack=tuple(
-        records.StackFrame(
-            file="torch/nn/modules/module.py", line=number, function="forward", text="f()"
-        )
-        for number in range(1, 7)
-    ),
+    source=CODE,
+    user_stack=tuple(frame("torch/nn/modules/module.py", n, "forward", "f()") for n in range(1, 7)),
 )
 BRANCH_BEFORE = factories.graph_break(
     "BertEncoder.forward", line=400, source_start=399, source=("x = 1", "if x.mean() > 0:")
@@ -66,240 +53,217 @@ BRANCH_BEFORE = factories.graph_break(
 REFUSED = records.FullgraphVerdict(accepted=False, code="GB0170", reason=BRANCH.reason)
 
 
+def export_details() -> records.ExportDetail:
+    failure = records.DraftFailure(kind="guard_added", what="u0 > 1", file="m.py", line=9)
+    reason = f"no branch {HOSTILE}"
+    return records.ExportDetail(
+        non_strict=records.ExportVariant(exported=True, duration_seconds=1.25, ops=321),
+        strict=records.ExportVariant(
+            exported=False, duration_seconds=0.5, code="GB0170", reason=reason
+        ),
+        draft=records.DraftExport(exported=True, failures=(failure,)),
+        dynamic_dimensions=("input_ids[0]",),
+    )
+
+
+def xla_details() -> records.XlaDetail:
+    source = "https://awsdocs-neuron.readthedocs-hosted.com/en/latest/x.html"
+    concern = records.NeuronConcern(
+        operator="sort", count=2, reason="not lowered", source=source, sdk="2.32.0"
+    )
+    openxla: dict[str, Any] = {"graphs": 2, "graph_breaks": 1, "breaks": (BRANCH,)}
+    return records.XlaDetail(
+        operators={"dot": 12, "sort": 2},
+        fallbacks={"aten::nonzero": 3},
+        hlo="export",
+        stablehlo=records.ExportVariant(
+            exported=False, duration_seconds=0.5, code="fallback", reason="no"
+        ),
+        compile_seconds=3.5,
+        recompiles_same_inputs=0,
+        recompiles=1,
+        openxla=records.OpenXla(
+            accepted=False, code="GB0170", fallbacks={"aten::item": 1}, **openxla
+        ),
+        expected_to_fail_on_neuron=(concern,),
+    )
+
+
+def neuron_details() -> records.NeuronDetail:
+    sort = records.NeuronOperator(name="aten::sort", occurrences=2, failure_at="neuron_cc")
+    return records.NeuronDetail(
+        target="trn1",
+        route="neuronx-cc",
+        flags=("--model-type", "transformer"),
+        sdk_version="2.32.0",
+        compiler_version="2.27.5334.0",
+        compile_seconds=95.0,
+        compiler_peak_memory_bytes=3 * 2**30,
+        failure=records.NeuronFailure(
+            kind="device_memory",
+            code="NCC_EVRF009",
+            message=f"too large {HOSTILE}",
+            advice="Use a smaller batch.",
+            exit_status=70,
+        ),
+        support=records.NeuronSupport(
+            percent=92.3, supported={"aten::mm": 12}, unsupported=(sort,)
+        ),
+    )
+
+
+def numerics(max_abs_error: float) -> records.Numerics:
+    matches = not max_abs_error
+    return records.Numerics(
+        deterministic=True, matches=matches, max_abs_error=max_abs_error, atol=1e-5
+    )
+
+
 def row() -> tuple[Result, ...]:
     """One model on every target, with all that each can tell."""
-    source = "https://awsdocs-neuron.readthedocs-hosted.com/en/latest/x.html"
-    non_strict = records.ExportVariant(exported=True, duration_seconds=1.25, ops=321)
-    strict = records.ExportVariant(
-        exported=False, duration_seconds=0.5, code="GB0170", reason=f"no branch {HOSTILE}"
+    performance = records.Performance(
+        cold_compile_seconds=21.5,
+        warm_compile_seconds=4.2,
+        eager_latency_seconds=0.008,
+        compiled_latency_seconds=0.004,
+        latency_samples=30,
+        speedup=2.0,
+        recompiles=0,
+        compiler_peak_memory_bytes=400 * 2**20,
     )
-    refused = records.ExportVariant(
-        exported=False, duration_seconds=0.5, code="fallback", reason="no"
+    compiled = records.NeuronDetail(
+        target="trn1",
+        route="torch_neuronx.trace",
+        compiled=True,
+        compile_seconds=61.0,
+        neff_bytes=25 * 2**20,
     )
 
-    def on(name: str, status: Status = Status.PASS, **fields: Any) -> Result:
+    def on(
+        name: str, status: Status = Status.PASS, model: str = "RowModel", **fields: Any
+    ) -> Result:
         target = Target(name=name, environment=default_environment(name))
         given = {"family": "row", "fullgraph": None, "tier": records.Tier.REAL, "downloads": 7_000}
-        return factories.result("RowModel", status, target=target, **{**given, **fields})
+        return factories.result(model, status, target=target, **{**given, **fields})
 
+    fallback = factories.graph_break("lowered", gb_id=None, code="xla_fallback")
+    failed: dict[str, Any] = {"error": factories.error("NCC_EVRF009"), "details": neuron_details()}
+    unlike: dict[str, Any] = {"tier": records.Tier.FAKE, "downloads": None, "details": compiled}
     return (
         on("dynamo", breaks=(BRANCH,), fullgraph=REFUSED),
-        on(
-            "export",
-            ops=321,
-            details=records.ExportDetail(
-                non_strict=non_strict,
-                strict=strict,
-                draft=records.DraftExport(
-                    exported=True,
-                    failures=(
-                        records.DraftFailure(
-                            kind="guard_added", what="u0 > 1", file="m.py", line=9
-                        ),
-                    ),
-                ),
-                dynamic_dimensions=("input_ids[0]",),
-            ),
+        on("export", ops=321, details=export_details()),
+        on("inductor", numerics=numerics(0.0), details=performance),
+        on("xla", breaks=(fallback,), details=xla_details()),
+        on("neuron", Status.ERROR, **failed),
+        on("neuron", model="CompiledModel", **unlike),
+    )
+
+
+def bert() -> Result:
+    """Everything that a result can have."""
+    capture = records.CaptureFigures(
+        operators_captured=1190,
+        operators_eager=10,
+        frames_compiled=8,
+        frames_skipped=1,
+        recompilations=2,
+        eager_operators={"aten.item.default": 6, "aten.sum.default": 4},
+        nested_graph_breaks=False,
+    )
+    folder = "artifacts/BertModel/dynamo"
+    return factories.result(
+        "BertModel",
+        breaks=(BRANCH, UNBACKED),
+        family="bert",
+        task="text",
+        downloads=382_093_426,
+        graphs=8,
+        capture=capture,
+        ops=512,
+        guards=40,
+        unattributed=0,
+        graph_ops=(1, 210, 0, 40, 200, 3, 50, 8),
+        graph_ends=(0, 0, 1, 0, 0, 0, 0, -1),
+        parameters=110_000_000,
+        peak_memory_bytes=700 * 2**20,
+        fullgraph=REFUSED,
+        inputs=(
+            records.TensorSummary(name="input_ids", shape=(2, 16), dtype="int64"),
+            records.TensorSummary(name="use_cache", value="False"),
         ),
-        on(
-            "inductor",
-            numerics=records.Numerics(
-                deterministic=True, matches=True, max_abs_error=0.0, atol=1e-5
-            ),
-            details=records.Performance(
-                cold_compile_seconds=21.5,
-                warm_compile_seconds=4.2,
-                eager_latency_seconds=0.008,
-                compiled_latency_seconds=0.004,
-                latency_samples=30,
-                speedup=2.0,
-                recompiles=0,
-                compiler_peak_memory_bytes=400 * 2**20,
-            ),
-        ),
-        on(
-            "xla",
-            breaks=(factories.graph_break("lowered", gb_id=None, code="xla_fallback"),),
-            details=records.XlaDetail(
-                operators={"dot": 12, "sort": 2},
-                fallbacks={"aten::nonzero": 3},
-                hlo="export",
-                stablehlo=refused,
-                compile_seconds=3.5,
-                recompiles_same_inputs=0,
-                recompiles=1,
-                openxla=records.OpenXla(
-                    accepted=False,
-                    graphs=2,
-                    graph_breaks=1,
-                    breaks=(BRANCH,),
-                    code="GB0170",
-                    fallbacks={"aten::item": 1},
-                ),
-                expected_to_fail_on_neuron=(
-                    records.NeuronConcern(
-                        operator="sort", count=2, reason="not lowered", source=source, sdk="2.32.0"
-                    ),
-                ),
-            ),
-        ),
-        on(
-            "neuron",
-            Status.ERROR,
-            error=factories.error("NCC_EVRF009"),
-            details=records.NeuronDetail(
-                target="trn1",
-                route="neuronx-cc",
-                flags=("--model-type", "transformer"),
-                sdk_version="2.32.0",
-                compiler_version="2.27.5334.0",
-                compile_seconds=95.0,
-                compiler_peak_memory_bytes=3 * 2**30,
-                failure=records.NeuronFailure(
-                    kind="device_memory",
-                    code="NCC_EVRF009",
-                    message=f"too large {HOSTILE}",
-                    advice="Use a smaller batch.",
-                    exit_status=70,
-                ),
-                support=records.NeuronSupport(
-                    percent=92.3,
-                    supported={"aten::mm": 12},
-                    unsupported=(
-                        records.NeuronOperator(
-                            name="aten::sort", occurrences=2, failure_at="neuron_cc"
-                        ),
-                    ),
-                ),
-            ),
-        ),
-        factories.result(
-            "CompiledModel",
-            family="row",
-            target=Target(name="neuron", environment="neuron"),
-            fullgraph=None,
-            details=records.NeuronDetail(
-                target="trn1",
-                route="torch_neuronx.trace",
-                compiled=True,
-                compile_seconds=61.0,
-                neff_bytes=25 * 2**20,
-            ),
-        ),
+        inputs_strategy="text",
+        detail=LONG,
+        artifacts=(f"{folder}/tlparse.zip", f"{folder}/torch_trace/trace.log.zst"),
+    )
+
+
+def vit() -> Result:
+    """One of another run, evaluated a second time."""
+    attempt = records.Attempt(
+        tier=records.Tier.FAKE,
+        status=Status.ERROR,
+        phase=Phase.CREATE,
+        code=records.AttemptCode.FAKE_UNSUPPORTED,
+        reason="it reads a value",
+        durations={"create": 0.25},
+    )
+    return factories.result(
+        "google/vit-base",
+        family="vit",
+        task="vision",
+        source="hub",
+        revision="0123456789abcdef0123456789abcdef01234567",
+        downloads=222_795_161,
+        license="apache-2.0",
+        tier=records.Tier.REAL,
+        depth=records.Depth.REDUCED,
+        graphs=1,
+        unattributed=0,
+        fullgraph=records.FullgraphVerdict(accepted=True, derived=True),
+        reused_from="20260101-030405-0001",
+        artifacts=("artifacts/vit/torch_trace/trace.log.zst",),
+        attempts=(attempt,),
     )
 
 
 def results() -> tuple[Result, ...]:
+    error = factories.error(
+        "type_error",
+        "builtins.TypeError",
+        message=f"it failed {HOSTILE}",
+        head="Traceback (most recent call last):\n  first frames",
+        tail=f"  last frames\nTypeError: it failed {HOSTILE}",
+        file=FORWARD,
+        line=100,
+        function="forward",
+    )
+    odd: dict[str, Any] = {
+        "family": "custom",
+        "source": "manifest",
+        "detail": f"it failed {HOSTILE}",
+    }
+    expected = "needs timm, which pulls another torch"
+    train, dynamic = Target(mode=records.Mode.TRAIN), Target(dynamic=True)
+    drift = {"phase": Phase.COMPARE, "numerics": numerics(0.25)}
+
+    def gpt(name: str, status: Status, **fields: Any) -> Result:
+        return factories.result(name, status, **{"family": "gpt", **fields})
+
     return (
-        factories.result(
-            "BertModel",
-            breaks=(BRANCH, UNBACKED),
-            family="bert",
-            task="text",
-            downloads=382_093_426,
-            graphs=8,
-            capture=records.CaptureFigures(
-                operators_captured=1190,
-                operators_eager=10,
-                frames_compiled=8,
-                frames_skipped=1,
-                recompilations=2,
-                eager_operators={"aten.item.default": 6, "aten.sum.default": 4},
-                nested_graph_breaks=False,
-            ),
-            ops=512,
-            guards=40,
-            unattributed=0,
-            graph_ops=(1, 210, 0, 40, 200, 3, 50, 8),
-            graph_ends=(0, 0, 1, 0, 0, 0, 0, -1),
-            parameters=110_000_000,
-            peak_memory_bytes=700 * 2**20,
-            fullgraph=REFUSED,
-            inputs=(
-                records.TensorSummary(name="input_ids", shape=(2, 16), dtype="int64"),
-                records.TensorSummary(name="use_cache", value="False"),
-            ),
-            inputs_strategy="text",
-            detail=LONG,
-            artifacts=(
-                "artifacts/BertModel/dynamo/tlparse.zip",
-                "artifacts/BertModel/dynamo/torch_trace/trace.log.zst",
-            ),
-        ),
-        factories.result(
-            "BertModel", target=Target(mode=records.Mode.TRAIN), breaks=(BRANCH,), family="bert"
-        ),
-        factories.result(
-            "google/vit-base",
-            family="vit",
-            task="vision",
-            source="hub",
-            revision="0123456789abcdef0123456789abcdef01234567",
-            downloads=222_795_161,
-            license="apache-2.0",
-            tier=records.Tier.REAL,
-            depth=records.Depth.REDUCED,
-            graphs=1,
-            unattributed=0,
-            fullgraph=records.FullgraphVerdict(accepted=True, derived=True),
-            reused_from="20260101-030405-0001",
-            artifacts=("artifacts/vit/torch_trace/trace.log.zst",),
-            attempts=(
-                records.Attempt(
-                    tier=records.Tier.FAKE,
-                    status=Status.ERROR,
-                    phase=Phase.CREATE,
-                    code=records.AttemptCode.FAKE_UNSUPPORTED,
-                    reason="it reads a value",
-                    durations={"create": 0.25},
-                ),
-            ),
-        ),
-        factories.result(
-            "team/odd name [x] ü",
-            Status.ERROR,
-            family="custom",
-            source="manifest",
-            detail=f"it failed {HOSTILE}",
-            error=records.ErrorRecord(
-                type="builtins.TypeError",
-                message=f"it failed {HOSTILE}",
-                code="type_error",
-                head="Traceback (most recent call last):\n  first frames",
-                tail=f"  last frames\nTypeError: it failed {HOSTILE}",
-                file="transformers/models/bert/modeling_bert.py",
-                line=100,
-                function="forward",
-            ),
-        ),
-        factories.result("GptModel", Status.ERROR, family="gpt", phase=Phase.CREATE),
-        factories.result(
-            "TimmModel",
-            Status.ERROR,
-            family="timm",
-            phase=Phase.CREATE,
-            expectation="needs timm, which pulls another torch",
-        ),
-        factories.result(
-            "DriftModel",
-            Status.MISMATCH,
-            family="gpt",
-            phase=Phase.COMPARE,
-            numerics=records.Numerics(
-                deterministic=True, matches=False, max_abs_error=0.25, atol=1e-5
-            ),
-        ),
-        factories.result("SlowModel", Status.TIMEOUT, family="gpt", detail="no end within 600 s"),
-        factories.result("BigModel", Status.OOM, family="gpt", detail="over 8.0 GiB"),
-        factories.result("CrashModel", Status.CRASHED, family="gpt", detail="signal 11 (SIGSEGV)"),
-        factories.result(
-            "meta/gated", Status.SKIPPED, family="llama", detail="gated: accept its licence"
-        ),
-        factories.result(
-            "OddModel", Status.UNSUPPORTED, family="llama", detail="needs a package: timm"
-        ),
+        bert(),
+        factories.result("BertModel", target=train, breaks=(BRANCH,), family="bert"),
+        vit(),
+        factories.result("team/odd name [x] ü", Status.ERROR, error=error, **odd),
+        gpt("GptModel", Status.ERROR, phase=Phase.CREATE),
+        gpt("TimmModel", Status.ERROR, family="timm", phase=Phase.CREATE, expectation=expected),
+        gpt("DriftModel", Status.MISMATCH, **drift),
+        gpt("SlowModel", Status.TIMEOUT, detail="no end within 600 s"),
+        gpt("BigModel", Status.OOM, detail="over 8.0 GiB"),
+        gpt("CrashModel", Status.CRASHED, detail="signal 11 (SIGSEGV)"),
+        gpt("meta/gated", Status.SKIPPED, family="llama", detail="gated: accept its licence"),
+        gpt("OddModel", Status.UNSUPPORTED, family="llama", detail="needs a package: timm"),
         factories.result("Model/a", family="twins"),
-        factories.result("model--A", family="twins", target=Target(dynamic=True)),
+        factories.result("model--A", family="twins", target=dynamic),
     )
 
 
