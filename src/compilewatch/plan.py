@@ -14,23 +14,8 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from compilewatch import data, records
 from compilewatch.config import Settings
+from compilewatch.contract import targets as catalogue
 from compilewatch.contract.libraries import ADAPTERS, LIBRARIES, PACKAGE_ENVIRONMENTS
-from compilewatch.contract.targets import (
-    CPU,
-    CUDA_BUILD,
-    TARGETS,
-    canonical,
-    check_device,
-    deadlines_of,
-    declared,
-    default_dtype,
-    default_environment,
-    entry,
-    fallback_environments,
-    needs_cuda_build,
-    target_label,
-    variants_of,
-)
 from compilewatch.data import NEURON_OPERATORS, read_overrides
 from compilewatch.environments import create_command
 from compilewatch.errors import ConfigError, UsageError
@@ -106,7 +91,7 @@ def request_key(
     """
     target_options = msgspec.structs.asdict(request.target)
     del target_options["environment"]
-    target_options["device"] = declared(request.target.device)
+    target_options["device"] = catalogue.declared(request.target.device)
     return records.digest(
         {
             "build": _build_identity(request.model),
@@ -206,9 +191,12 @@ def environments_of_targets(
     environments = [records.DEFAULT_ENVIRONMENT]
     for text in targets:
         target = text.partition(":")[0]
-        environments += [default_environment(target), *fallback_environments(target)]
-    if any(device != CPU for device in devices):
-        environments.append(CUDA_BUILD)
+        environments += [
+            catalogue.default_environment(target),
+            *catalogue.fallback_environments(target),
+        ]
+    if any(device != catalogue.CPU for device in devices):
+        environments.append(catalogue.CUDA_BUILD)
     return tuple(dict.fromkeys(environments))
 
 
@@ -353,11 +341,15 @@ def _packages_of(
 def _places(
     target: Target, named: Sequence[str], known: Mapping[str, Environment]
 ) -> tuple[str, ...]:
-    row = entry(target.name)
+    row = catalogue.entry(target.name)
     if not row.packages:
         default = known.get(row.environment)
         cpu_build = default is not None and default.cuda is None
-        own = CUDA_BUILD if cpu_build and needs_cuda_build(target) else row.environment
+        own = (
+            catalogue.CUDA_BUILD
+            if cpu_build and catalogue.needs_cuda_build(target)
+            else row.environment
+        )
         return tuple(named) or (own,)
     for packages in (row.packages, row.fallback_packages):
         able = [
@@ -404,7 +396,7 @@ class Expectation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         if self.model not in (request.model.name, class_of(request.model)):
             return False
         target = request.target
-        label = target_label(target)
+        label = catalogue.target_label(target)
         if self.target not in (None, target.name, label, label.partition("@")[0]):
             return False
         return _within(self.torch, environment.torch) and _within(
@@ -461,7 +453,7 @@ def stale_note(expected: Expectation, result: Result) -> str:
     """Return one line about an expectation that no longer holds, with the actual result."""
     status = f"{expected.status.value}" + (f" in {expected.phase.value}" if expected.phase else "")
     return (
-        f"{expected.model} [{target_label(result.request.target)}]: expected {status} "
+        f"{expected.model} [{catalogue.target_label(result.request.target)}]: expected {status} "
         f"({expected.reason}, {expected.date}) but the result is {result.status.value} in "
         f"{result.phase.value}; update expectations.toml, or add a line to your own"
     )
@@ -589,7 +581,7 @@ def targets_of(
     dynamic: bool | None,
     nested: str = "default",
     *,
-    devices: Iterable[str] = (CPU,),
+    devices: Iterable[str] = (catalogue.CPU,),
     dtype: records.Dtype | None = None,
 ) -> tuple[Target, ...]:
     """Return every target in every mode for every device, without duplicates.
@@ -606,17 +598,17 @@ def targets_of(
             dynamic=dynamic,
             nested_graph_breaks=_nested(name, nested),
             device=device,
-            dtype=dtype or default_dtype(device),
+            dtype=dtype or catalogue.default_dtype(device),
         )
         for name, _, backend in (text.partition(":") for text in names)
         for mode in modes
-        for device in map(canonical, devices)
+        for device in map(catalogue.canonical, devices)
     )
     return tuple(dict.fromkeys(targets))
 
 
 def _nested(name: str, nested: str) -> bool | None:
-    has_it = name in TARGETS and TARGETS[name].nested_graph_breaks
+    has_it = name in catalogue.TARGETS and catalogue.TARGETS[name].nested_graph_breaks
     return NESTED_GRAPH_BREAKS[nested] if has_it else None
 
 
@@ -637,13 +629,13 @@ def check_targets(targets: Sequence[Target]) -> None:
     if not targets:
         raise UsageError("no targets to check models on: name at least one with --targets")
     for target in targets:
-        known = entry(target.name).backends
+        known = catalogue.entry(target.name).backends
         if target.backend is not None and known is not None and target.backend not in known:
             raise UsageError(
                 f"{target.name} has no backend {target.backend!r}; "
                 f"known: {', '.join(known) or 'none'}"
             )
-        check_device(target)
+        catalogue.check_device(target)
 
 
 def _overrides(options: Options) -> Sequence[dict[str, Any]]:
@@ -665,11 +657,13 @@ def _request(
         placing = [override for override in overrides if override.get("packages")]
         spec, target = place_model(spec, target, placing, known)
     fields = msgspec.structs.asdict(options) | {
-        "variants": variants_of(target.name, options.variants),
-        "deadlines": deadlines_of(target.name, options.deadlines),
+        "variants": catalogue.variants_of(target.name, options.variants),
+        "deadlines": catalogue.deadlines_of(target.name, options.deadlines),
         "inputs_file": options.inputs_file or spec.inputs_file,
     }
-    return Request(model=spec, target=target, key="", device=declared(target.device), **fields)
+    return Request(
+        model=spec, target=target, key="", device=catalogue.declared(target.device), **fields
+    )
 
 
 def _digests_of_files(request: Request) -> list[tuple[str, str]]:
@@ -678,7 +672,7 @@ def _digests_of_files(request: Request) -> list[tuple[str, str]]:
     Raises ConfigError for one that cannot be read.
     """
     files = [("inputs", request.inputs_file)]
-    if entry(request.target.name).reads_neuron_operators:
+    if catalogue.entry(request.target.name).reads_neuron_operators:
         files += [("operators", request.neuron_operators), ("operators", str(NEURON_OPERATORS))]
     return [(kind, _file_sha256(Path(name))) for kind, name in files if name]
 

@@ -14,20 +14,7 @@ import msgspec
 from compilewatch import records
 from compilewatch.contract.targets import target_label
 from compilewatch.errors import UsageError
-from compilewatch.records import (
-    Change,
-    ChangeKind,
-    GraphBreak,
-    Result,
-    Run,
-    RunView,
-    Status,
-    Target,
-    changed,
-    is_verdict,
-    reason_label,
-    source_line,
-)
+from compilewatch.records import Change, ChangeKind, Result, Run, Status, Target
 
 Pair = tuple[str, str]
 
@@ -135,24 +122,34 @@ def compare(
     )
 
 
-def between_environments(
-    baseline: Run, before: Iterable[Result], run: Run, after: Iterable[Result], names: Pair
+def between(
+    baseline: Run,
+    before: Iterable[Result],
+    run: Run,
+    after: Iterable[Result],
+    names: Pair,
+    field: str = "environment",
 ) -> tuple[Run, Run, Comparison]:
-    """Compare what `baseline` found in one environment with what `run` found in another.
+    """Compare what `baseline` found in one environment, or for one device, with `run` in another.
 
-    Models and targets are matched without their environment. The two runs come back with that
-    environment alone. Raises UsageError where one has no result in its environment.
+    Models and targets are matched without that `field`, and without the type of weights of a
+    device. Of environments, the two runs come back with that one alone. Raises UsageError where
+    one has no result for its name.
     """
     old, new = names
     results = list(after)
-    olds = _only(baseline, before, "environment", old)
-    news = _only(run, results, "environment", new)
+    olds, news = _only(baseline, before, field, old), _only(run, results, field, new)
+    if field == "device":
+        # Under one name and type of weights, so that a target of both is one target.
+        same = {"device": new, "dtype": records.Dtype.CONFIG}
+        compared = compare(baseline, as_on(olds, **same), run, as_on(news, **same), by_place=True)
+        lines = (*records.changed("device", old, new), *compared.differences)
+        return baseline, run, replace(compared, differences=lines)
 
     def renamed(side: Run, name: str) -> Run:
         # Under one name, so that a target of both is one target.
-        environments = tuple(
-            msgspec.structs.replace(e, name=new) for e in side.environments if e.name == name
-        )
+        inside = (e for e in side.environments if e.name == name)
+        environments = tuple(msgspec.structs.replace(e, name=new) for e in inside)
         return msgspec.structs.replace(side, environments=environments)
 
     left, right = renamed(baseline, old), renamed(run, new)
@@ -161,24 +158,6 @@ def between_environments(
         right = msgspec.structs.replace(right, planned=len(news))
     compared = compare(left, as_on(olds, environment=new), right, news, by_place=True)
     return left, right, compared
-
-
-def between_devices(
-    baseline: Run, before: Iterable[Result], run: Run, after: Iterable[Result], names: Pair
-) -> Comparison:
-    """Compare what `baseline` found for one device with what `run` found for another.
-
-    Models and targets are matched without device and type of weights. Raises UsageError where one
-    has no result for its device.
-    """
-    old, new = names
-    # Under one name and type of weights, so that a target of both is one target.
-    olds, news = (
-        as_on(_only(side, results, "device", name), device=new, dtype=records.Dtype.CONFIG)
-        for side, results, name in ((baseline, before, old), (run, after, new))
-    )
-    compared = compare(baseline, olds, run, news, by_place=True)
-    return replace(compared, differences=(*changed("device", old, new), *compared.differences))
 
 
 def as_on(results: Iterable[Result], **target: Any) -> Iterator[Result]:
@@ -209,7 +188,7 @@ def differences(baseline: Run, run: Run) -> tuple[str, ...]:
         for name in olds.keys() & news.keys()
         for line in records.environment_differences(olds[name], news[name])
     ]
-    harness = changed("compilewatch", baseline.harness_version, run.harness_version)
+    harness = records.changed("compilewatch", baseline.harness_version, run.harness_version)
     return tuple(dict.fromkeys([*sorted(lines), *harness]))
 
 
@@ -222,11 +201,11 @@ def _causes(baseline: Run, old: Result, run: Run, new: Result) -> tuple[str, ...
     )
     if before is not None and after is not None:
         lines += records.environment_differences(before, after)
-    lines += changed("compilewatch", old.harness_version, new.harness_version)
-    lines += changed("revision", old.request.model.revision, new.request.model.revision)
+    lines += records.changed("compilewatch", old.harness_version, new.harness_version)
+    lines += records.changed("revision", old.request.model.revision, new.request.model.revision)
     lines += _build_differences(old.request.model.build, new.request.model.build)
-    lines += changed("tier", old.tier.value, new.tier.value)
-    lines += changed("depth", old.depth.value, new.depth.value)
+    lines += records.changed("tier", old.tier.value, new.tier.value)
+    lines += records.changed("depth", old.depth.value, new.depth.value)
     if old.inputs != new.inputs:
         lines.append("other example inputs")
     return tuple(lines)
@@ -236,12 +215,12 @@ def _build_differences(old: object, new: object) -> list[str]:
     if old == new:
         return []
     if isinstance(old, records.ConfigBuild) and isinstance(new, records.ConfigBuild):
-        return changed("configuration", old.config_sha256[:10], new.config_sha256[:10])
+        return records.changed("configuration", old.config_sha256[:10], new.config_sha256[:10])
     if isinstance(old, records.LibraryBuild) and isinstance(new, records.LibraryBuild):
         if (old.library, old.name) != (new.library, new.name):
             return ["built otherwise"]
         digests = (old.configuration_sha256[:10], new.configuration_sha256[:10])
-        return changed("configuration", *digests)
+        return records.changed("configuration", *digests)
     return ["built otherwise"] if type(old) is not type(new) else ["other source"]
 
 
@@ -274,7 +253,7 @@ class Regressed(NamedTuple):
     since: str
 
 
-def regressed(view: RunView) -> tuple[Regressed, ...]:
+def regressed(view: records.RunView) -> tuple[Regressed, ...]:
     """Return the results that are worse than they were, the most downloaded models first.
 
     An accepted result, which meets an expectation, is none of them.
@@ -297,15 +276,15 @@ def regressed(view: RunView) -> tuple[Regressed, ...]:
     return tuple(sorted(worse_results, key=order))
 
 
-def is_comparable(view: RunView) -> bool:
+def is_comparable(view: records.RunView) -> bool:
     """Whether there is an earlier verdict on any result, so that none being worse is a finding."""
     return view.baseline is not None or any(_verdicts(view, result) for result in view.results)
 
 
-def _verdicts(view: RunView, result: Result) -> list[records.Earlier]:
+def _verdicts(view: records.RunView, result: Result) -> list[records.Earlier]:
     """The earlier verdicts on a model and target, oldest first."""
     key = (result.request.model.name, target_label(result.request.target))
-    return [one for one in view.history.get(key, ()) if is_verdict(one.status, one.phase)]
+    return [one for one in view.history.get(key, ()) if records.is_verdict(one.status, one.phase)]
 
 
 def _since(result: Result, earlier: Sequence[records.Earlier]) -> str | None:
@@ -356,15 +335,15 @@ def _classify_places(old: Result, new: Result) -> Classified:
         # One without a place says nothing.
         alone = [b for b in breaks if b.line > 0 and known.isdisjoint(_place_keys(b))]
         if alone:
-            places = sorted(f"{reason_label(b)} at {b.file}:{b.line}" for b in alone)
+            places = sorted(f"{records.reason_label(b)} at {b.file}:{b.line}" for b in alone)
             return kind, f"{what}: {', '.join(places)}"
     return None
 
 
-def _place_keys(graph_break: GraphBreak) -> set[tuple[object, ...]]:
+def _place_keys(graph_break: records.GraphBreak) -> set[tuple[object, ...]]:
     """The line's number, and its text: torch's own files have it elsewhere in each version."""
     where = (graph_break.file, graph_break.function)
-    text = source_line(graph_break).strip()
+    text = records.source_line(graph_break).strip()
     return {(*where, graph_break.line), *([(*where, text)] if text else [])}
 
 
@@ -379,8 +358,8 @@ def _classify_fingerprints(old: Result, new: Result) -> Classified:
         return ChangeKind.REGRESSION, f"{distinct}; new: {_codes(added)}"
     # As many breaks as before, but of another cause: one was traded for a new one. Of the same
     # causes it is one that moved to another function or file.
-    codes = {reason_label(b) for b in old.breaks}
-    foreign = [b for b in added if reason_label(b) not in codes]
+    codes = {records.reason_label(b) for b in old.breaks}
+    foreign = [b for b in added if records.reason_label(b) not in codes]
     if foreign:
         return ChangeKind.REGRESSION, f"{_codes(foreign)} instead of {_codes(removed)}"
     return None
@@ -408,25 +387,25 @@ def outcome_of(result: Result) -> str:
     return f"{text} ({result.error.code})" if result.error is not None else text
 
 
-def _codes(breaks: Sequence[GraphBreak]) -> str:
-    return ", ".join(sorted({reason_label(b) for b in breaks}))
+def _codes(breaks: Sequence[records.GraphBreak]) -> str:
+    return ", ".join(sorted({records.reason_label(b) for b in breaks}))
 
 
 def changed_breaks(
     old: Result, new: Result
-) -> tuple[tuple[GraphBreak | None, GraphBreak | None], ...]:
+) -> tuple[tuple[records.GraphBreak | None, records.GraphBreak | None], ...]:
     """Pairs of breaks that are not on the same line of code in both; None where one side has none.
 
     Paired are breaks of one fingerprint, then those of one function.
     """
     olds, news = (
-        {(b.fingerprint, source_line(b).strip() or b.line): b for b in side.breaks}
+        {(b.fingerprint, records.source_line(b).strip() or b.line): b for b in side.breaks}
         for side in (old, new)
     )
     gone = [graph_break for key, graph_break in olds.items() if key not in news]
     added = [graph_break for key, graph_break in news.items() if key not in olds]
-    pairs: list[tuple[GraphBreak | None, GraphBreak | None]] = []
-    likenesses: tuple[Callable[[GraphBreak], object], ...] = (
+    pairs: list[tuple[records.GraphBreak | None, records.GraphBreak | None]] = []
+    likenesses: tuple[Callable[[records.GraphBreak], object], ...] = (
         lambda graph_break: graph_break.fingerprint,
         lambda graph_break: (graph_break.file, graph_break.function),
     )

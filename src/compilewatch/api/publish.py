@@ -98,21 +98,17 @@ def _parts(
 
 
 def view_between(
-    base: StoredRun, stored: StoredRun, names: tuple[str, str], *, devices: bool = False
+    base: StoredRun, stored: StoredRun, names: tuple[str, str], field: str = "environment"
 ) -> records.RunView:
-    """The differences between one environment of `base` and another of `stored`, or two `devices`.
+    """The differences between one environment of `base` and another of `stored`, or two devices.
 
     Both may be the same run. Raises UsageError if a run has no result for its name.
     """
-    baseline, run, results = base.run, stored.run, stored.results()
-    if devices:
-        compared = comparison.between_devices(baseline, base.results(), run, results, names)
-        inside = tuple(r for r in results if r.request.target.device == names[1])
-    else:
-        baseline, run, compared = comparison.between_environments(
-            baseline, base.results(), run, results, names
-        )
-        inside = tuple(r for r in results if r.request.target.environment == names[1])
+    results = stored.results()
+    baseline, run, compared = comparison.between(
+        base.run, base.results(), stored.run, results, names, field
+    )
+    inside = tuple(r for r in results if getattr(r.request.target, field) == names[1])
     return records.RunView(
         run=msgspec.structs.replace(run, planned=len(inside)),
         results=inside,

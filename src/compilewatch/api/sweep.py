@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from compilewatch import events, extras, plugins, records
+from compilewatch import plan as planning
 from compilewatch.analysis.summary import summarise
 from compilewatch.api import choose, publish
 from compilewatch.config import Settings, load_settings
@@ -20,19 +21,6 @@ from compilewatch.contract.targets import target_label
 from compilewatch.environments import Environments
 from compilewatch.errors import LauncherError, StoreError, UsageError
 from compilewatch.launchers import Launcher, Observer
-from compilewatch.plan import (
-    Expectations,
-    Own,
-    load_expectations,
-    options_of,
-    pairs,
-    parse_shard,
-    place,
-    plan,
-    possible_environments,
-    stale_note,
-    worker_sha256,
-)
 from compilewatch.records import Request, Result, Run, RunView, Status, Target
 from compilewatch.report.wording import plural
 from compilewatch.sinks import remote_sinks
@@ -74,7 +62,7 @@ def sweep(
         choose.Selection(names=models, top=top, every=every, families=families),
         choose.checked_targets(loaded, settings.get("nested_graph_breaks")),
         observer or Observer(),
-        shard=parse_shard(shard) if shard else None,
+        shard=planning.parse_shard(shard) if shard else None,
         fresh=fresh,
         profiled=profiled,
     )
@@ -116,7 +104,9 @@ def new_run(
 def environments_of(settings: Settings) -> tuple[str, ...]:
     """The environments that the targets need. The nodes of a cluster know which exist."""
     if settings.launcher == "ray":
-        return possible_environments(settings.targets, settings.environments, settings.devices)
+        return planning.possible_environments(
+            settings.targets, settings.environments, settings.devices
+        )
     return choose.environments_for(settings.targets, settings)
 
 
@@ -131,7 +121,7 @@ def sweep_models(
     selection: Mapping[str, Any] | None = None,
     shard: records.Shard | None = None,
     fresh: bool = False,
-    own: Own | None = None,
+    own: planning.Own | None = None,
     observer: Observer | None = None,
     profiled: int = 0,
 ) -> RunView:
@@ -150,12 +140,12 @@ def sweep_models(
     if settings.baseline not in ("auto", "none"):
         store.open(settings.baseline)
     known = launcher.environments()
-    placed = place(targets, settings.environments, known)
-    expectations = load_expectations(Path(settings.expectations_file))
-    planned = plan(
+    placed = planning.place(targets, settings.environments, known)
+    expectations = planning.load_expectations(Path(settings.expectations_file))
+    planned = planning.plan(
         specs,
         placed,
-        options_of(settings),
+        planning.options_of(settings),
         known,
         own=own,
         expectations=expectations,
@@ -185,7 +175,7 @@ def sweep_models(
         shard=str(shard) if shard is not None else None,
         jobs=settings.jobs,
         targets=placed,
-        plan_total=sum(1 for _ in pairs(specs, placed, own)),
+        plan_total=sum(1 for _ in planning.pairs(specs, placed, own)),
     )
     with store.create_run(run, planned) as writer:
         open_run = OpenRun(store, writer, settings, expectations)
@@ -223,7 +213,7 @@ def resume(
     stored = store.unfinished() if reference is None else store.open(reference)
     with store.resume_run(stored) as writer:
         planned = stored.plan()
-        expectations = load_expectations(Path(settings.expectations_file))
+        expectations = planning.load_expectations(Path(settings.expectations_file))
         # Read after the writer was opened, which repairs the end of the file.
         results = StoredRun(stored.path).results()
         if _waiting(planned, results) or writer.run.settings.get("profiled"):
@@ -252,7 +242,7 @@ def _check_unchanged(run: Run, launcher: Launcher) -> None:
 
 
 def _target_digests(targets: Iterable[Target]) -> dict[str, str]:
-    return {name: worker_sha256() for name in sorted({target.name for target in targets})}
+    return {name: planning.worker_sha256() for name in sorted({target.name for target in targets})}
 
 
 def _waiting(planned: records.Plan, stored: Iterable[Result]) -> dict[str, list[Request]]:
@@ -269,7 +259,11 @@ class OpenRun:
     """A run whose writer is open: evaluates the requests that are left, and ends the run."""
 
     def __init__(
-        self, store: Store, writer: RunWriter, settings: Settings, expectations: Expectations
+        self,
+        store: Store,
+        writer: RunWriter,
+        settings: Settings,
+        expectations: planning.Expectations,
     ) -> None:
         self.author = events.EventFactory(writer.run)
         self._store, self._writer = store, writer
@@ -451,7 +445,7 @@ class OpenRun:
         if baseline is not None:
             log += (author.changed(change, baseline) for change in seen.changes)
         for expected, result in expectations.stale(seen.results, run.environments):
-            log.append(author.stale(stale_note(expected, result), result))
+            log.append(author.stale(planning.stale_note(expected, result), result))
         written = publish.publish(self._store, seen, publish.load_sinks(settings.sinks, settings))
         services = remote_sinks(settings) if run.shard is None else ()
         for service in services:
@@ -498,7 +492,7 @@ def merge(store: Store, runs: Sequence[StoredRun], settings: Settings) -> RunVie
                 newest[_identity(result.request)] = result, stored.path
     run = _joined([stored.run for stored in parts])
     nothing_open = records.Plan(requests=(), skipped=(), digest=run.plan_digest)
-    expectations = load_expectations(Path(settings.expectations_file))
+    expectations = planning.load_expectations(Path(settings.expectations_file))
     with store.create_run(run, nothing_open) as writer:
         merged = OpenRun(store, writer, settings, expectations)
         results = writer.adopt(list(newest.values()))
@@ -530,7 +524,9 @@ def _check_shards(runs: Sequence[Run]) -> None:
             f"runs {first} and {second} are of different plans: merge shards of one selection, "
             "made with the same torch, transformers and compilewatch"
         )
-    counts = {parse_shard(run.shard).count: run.id for run in runs if run.shard is not None}
+    counts = {
+        planning.parse_shard(run.shard).count: run.id for run in runs if run.shard is not None
+    }
     if len(counts) > 1:
         splits = ", ".join(f"{run_id} of {count}" for count, run_id in sorted(counts.items()))
         raise UsageError(f"the shards have different counts: {splits}")
@@ -538,7 +534,7 @@ def _check_shards(runs: Sequence[Run]) -> None:
 
 def _joined(runs: Sequence[Run]) -> Run:
     """Return the combined run. Its jobs and wall time result in the same worker seconds."""
-    shards = [parse_shard(run.shard) for run in runs if run.shard is not None]
+    shards = [planning.parse_shard(run.shard) for run in runs if run.shard is not None]
     whole = any(run.shard is None for run in runs) or not shards
     missing = [] if whole else _missing(runs, shards[0].count)
     by_shard = {run.shard: run.planned for run in runs}

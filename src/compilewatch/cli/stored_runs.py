@@ -17,18 +17,8 @@ from compilewatch import errors, plugins
 from compilewatch.analysis.comparison import as_on
 from compilewatch.analysis.leverage import By, FixOrder, leverage, verified_fixes
 from compilewatch.analysis.summary import target_order, targets_in_order
+from compilewatch.api import publish as publishing
 from compilewatch.api.choose import split
-from compilewatch.api.publish import (
-    Candidate,
-    load_sinks,
-    prune,
-    publish,
-    report_health,
-    review,
-    stored_fixes,
-    view,
-    view_between,
-)
 from compilewatch.cli import completion, conditions, options
 from compilewatch.cli.tables import changes_table, fixes_table, print_view, runs_table
 from compilewatch.config import Settings, load_settings
@@ -262,12 +252,12 @@ def compare_command(
     names: tuple[str, str] | None = None
     if environments is not None:
         names = _two(environments, "--environments", "default,torch-2.9")
-        seen = view_between(before, after, names)
+        seen = publishing.view_between(before, after, names)
     elif devices is not None:
         old, new = map(canonical, _two(devices, "--devices", "cpu,cuda"))
-        seen = view_between(before, after, (old, new), devices=True)
+        seen = publishing.view_between(before, after, (old, new), "device")
     else:
-        seen = view(store, after, baseline=before)
+        seen = publishing.view(store, after, baseline=before)
     if attributing:
         olds: Iterable[Result] = before.results()
         if names is not None:
@@ -344,7 +334,7 @@ def leverage_command(
             )
             raise UsageError(f"run {stored.run.id} has no target {label!r}{hint}")
     steps = leverage(results, by=By(by), order=FixOrder(order), top=top, target=label)
-    fixes, notes = stored_fixes(stored)
+    fixes, notes = publishing.stored_fixes(stored)
     for note in (*stored.damaged, *notes):
         click.echo(f"note: {note}", err=True)
     verified = verified_fixes(steps, results, fixes)
@@ -365,10 +355,10 @@ def report_command(run: str, baseline: str | None, output_dir: str | None, as_js
     settings, store = _opened(output_dir)
     stored = store.open(run)
     expectations = load_expectations(Path(settings.expectations_file))
-    seen = view(store, stored, baseline=baseline, expectations=expectations)
+    seen = publishing.view(store, stored, baseline=baseline, expectations=expectations)
     for note in seen.notes:
         click.echo(f"note: {note}", err=True)
-    published = publish(store, seen, load_sinks(settings.sinks, settings))
+    published = publishing.publish(store, seen, publishing.load_sinks(settings.sinks, settings))
     if as_json:
         options.print_json({"said": published.lines, "failures": published.failures})
     else:
@@ -412,7 +402,7 @@ def publish_command(
     if not names:
         known = ", ".join(ADDRESSES.values())
         raise UsageError(f"no service is configured: set one of {known} in compilewatch.toml")
-    sinks = load_sinks(names, settings)
+    sinks = publishing.load_sinks(names, settings)
     store = Store(Path(settings.output_dir))
     stored = store.open(run)
     if stored.path.resolve().parent != store.root.resolve():
@@ -428,9 +418,9 @@ def publish_command(
             "the complete run; join the shards with compilewatch merge and publish the merged run"
         )
     expectations = load_expectations(Path(settings.expectations_file))
-    seen = view(store, stored, baseline=baseline, expectations=expectations)
-    published = publish(store, seen, sinks)
-    report_health(store, settings, published)
+    seen = publishing.view(store, stored, baseline=baseline, expectations=expectations)
+    published = publishing.publish(store, seen, sinks)
+    publishing.report_health(store, settings, published)
     if as_json:
         options.print_json(
             {"said": published.lines, "failures": published.failures, "notes": seen.notes}
@@ -491,7 +481,7 @@ def prune_command(
     if confirm and (as_json or not _is_interactive()):
         raise UsageError("there is no terminal to confirm on: add --yes to delete, or --dry-run")
     _, store = _opened(output_dir)
-    pruning = review(store, keep=keep, days=days, now=datetime.now(UTC))
+    pruning = publishing.review(store, keep=keep, days=days, now=datetime.now(UTC))
     _, problems = store.scan()
     if not as_json:
         _print_candidates("To delete", pruning.superseded)
@@ -503,7 +493,7 @@ def prune_command(
     if confirm and pruning.superseded and not click.confirm("Delete them?"):
         click.echo("Nothing was deleted.")
         return
-    deleted = [] if dry_run else list(prune(store, pruning))
+    deleted = [] if dry_run else list(publishing.prune(store, pruning))
     if as_json:
         options.print_json({"review": pruning, "deleted": deleted, "problems": problems})
     elif deleted:
@@ -514,7 +504,7 @@ def _is_interactive() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def _print_candidates(title: str, runs: Sequence[Candidate]) -> None:
+def _print_candidates(title: str, runs: Sequence[publishing.Candidate]) -> None:
     if runs:
         lines = (
             ((run.run, "bold"), run.source, run.state, memory(run.bytes), run.why) for run in runs

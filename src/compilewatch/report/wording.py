@@ -10,15 +10,7 @@ from compilewatch import records
 from compilewatch.analysis import summary
 from compilewatch.analysis.leverage import By, Leverage, LeverageStep, StepFix, VerifiedTotal
 from compilewatch.analysis.summary import Cell
-from compilewatch.contract.targets import (
-    CPU,
-    TARGETS,
-    default_dtype,
-    environment_option,
-    inputs_option,
-    naming_options,
-    target_label,
-)
+from compilewatch.contract import targets as catalogue
 
 # torch/_dynamo/exc.py, get_gbid_documentation_link: how torch itself links an entry.
 REGISTRY_PAGE = "https://meta-pytorch.github.io/compile-graph-break-site/gb/gb{number}.html"
@@ -390,11 +382,15 @@ def headline(view: records.RunView) -> str:
     """
     total, passed = summary.planned(view), summary.summarise(view).passed
     targets = {
-        target_label(t) for t in (*(r.request.target for r in view.results), *view.run.targets)
+        catalogue.target_label(t)
+        for t in (*(r.request.target for r in view.results), *view.run.targets)
     }
     unit = "model" if len(targets) <= 1 else "request"
     names = {t.name for t in (*(r.request.target for r in view.results), *view.run.targets)}
-    counted = all(name not in TARGETS or TARGETS[name].counts_graph_breaks for name in names)
+    counted = all(
+        name not in catalogue.TARGETS or catalogue.TARGETS[name].counts_graph_breaks
+        for name in names
+    )
     singular = 1 in (passed, total)
     verb = "passes" if singular else "pass"
     if counted:
@@ -438,7 +434,7 @@ def cell_words(cell: Cell) -> str:
         return OUTCOME_LABELS[ResultGroup.PASS]
     words = status_words(cell.result)
     target = cell.result.request.target
-    return words if target.name == cell.layer else f"{words} ({target_label(target)})"
+    return words if target.name == cell.layer else f"{words} ({catalogue.target_label(target)})"
 
 
 def leverage_headline(ranking: Leverage) -> str:
@@ -530,16 +526,16 @@ def repeat_commands(request: records.Request) -> tuple[str, str, str]:
         request.target.nested_graph_breaks
     ]
     sweep += nested
-    sweep += environment_option(request).replace("--environment", "--environments")
+    sweep += catalogue.environment_option(request).replace("--environment", "--environments")
     device = ""
-    if request.target.device != CPU:
+    if request.target.device != catalogue.CPU:
         device += f" --device {request.target.device}"
-    if request.target.dtype is not default_dtype(request.target.device):
+    if request.target.dtype is not catalogue.default_dtype(request.target.device):
         device += f" --dtype {request.target.dtype.value}"
     if request.depth is not records.Depth.FULL:
         sweep += f" --depth {request.depth.value}"
     target = "" if request.target.name == "dynamo" else f" --target {request.target.name}"
-    where = naming_options(request) + inputs_option(request)
+    where = catalogue.naming_options(request) + catalogue.inputs_option(request)
     return (
         f"compilewatch reproduce {name}{device}{where}{nested}",
         f"compilewatch explain {name}{target}{device}{where}{nested}",
