@@ -1,22 +1,19 @@
+"""Sources by their names, and downloads by architecture."""
+
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from compilewatch import plugins
+from compilewatch import plugins, sources
 from compilewatch.config import Places
-from compilewatch.errors import SourceError, UsageError
-from compilewatch.sources import (
-    SOURCES,
-    choose_source,
-    make_source,
-    other_sources,
-    source_names,
-    with_parts,
-)
+from compilewatch.data import POPULARITY
+from compilewatch.errors import ConfigError, SourceError, UsageError
 from compilewatch.sources.hub.pulled import PulledList, PulledModel, PulledQuery, write_pulled
 from compilewatch.sources.libraries import PackageSource
+from compilewatch.sources.popularity import popularity_csv, read_popularity
+from compilewatch.sources.transformers import read_library
 
 
 @pytest.fixture(autouse=True)
@@ -39,32 +36,32 @@ def write_list(path: Path, message: str | None = None) -> None:
 
 def test_auto_is_the_pulled_list_if_there_is_one(inputs: Path) -> None:
     library: Any
-    library, sentence = choose_source("auto", heads="all")
+    library, sentence = sources.choose_source("auto", heads="all")
     assert (library.name, library.heads) == ("library", "all")
     assert sentence.startswith("Models of the installed Transformers")
     write_list(inputs / "pulled" / "models.toml")
-    source, sentence = choose_source("auto")
+    source, sentence = sources.choose_source("auto")
     assert source.name == "hub"
     assert [spec.name for spec in source.models()] == ["a/b"]
     assert "pulled 2025-01-31" in sentence
-    assert choose_source("library")[0].name == "library"
+    assert sources.choose_source("library")[0].name == "library"
 
 
 def test_the_sentence_names_the_file_and_says_that_a_list_was_cut_short(tmp_path: Path) -> None:
     own = tmp_path / "own.toml"
     write_list(own, "1 of 9 models pulled, then: interrupted")
-    sentence = choose_source("hub", places=Places(pulled=own))[1]
+    sentence = sources.choose_source("hub", places=Places(pulled=own))[1]
     assert "incomplete (1 of 9 models pulled, then: interrupted)" in sentence
-    source, sentence = choose_source("manifest", places=Places(manifest=own))
+    source, sentence = sources.choose_source("manifest", places=Places(manifest=own))
     assert (source.name, sentence) == ("manifest", f"Models of {own}.")
 
 
 def test_a_source_asked_for_by_name_must_be_there() -> None:
     with pytest.raises(SourceError, match="run `compilewatch pull`"):
-        choose_source("hub")
+        sources.choose_source("hub")
     known = "no source 'papyrus'; known: auto, all-libraries, diffusers, hub,"
     with pytest.raises(UsageError, match=known):
-        make_source("papyrus")
+        sources.make_source("papyrus")
 
 
 def test_other_packages_may_offer_sources(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,16 +75,16 @@ def test_other_packages_may_offer_sources(monkeypatch: pytest.MonkeyPatch) -> No
         return [e for e in offered.values() if name in (None, e.name)]
 
     monkeypatch.setattr(plugins, "entry_points", entry_points)
-    assert set(source_names()) == {*SOURCES, "theirs", "broken"}
-    assert choose_source("theirs")[0].name == "manifest"
+    assert set(sources.source_names()) == {*sources.SOURCES, "theirs", "broken"}
+    assert sources.choose_source("theirs")[0].name == "manifest"
     with pytest.raises(UsageError, match=r"broken .* cannot be loaded: No module named"):
-        make_source("broken")
+        sources.make_source("broken")
 
 
 @pytest.mark.parametrize("chosen", ["auto", "timm"])
 def test_other_sources_reach_every_head_and_first_all_of_a_chosen_library(chosen: str) -> None:
     """`resnet18` is a model of torchvision too, and none that timm selects by default."""
-    others: list[Any] = [load() for load in other_sources(Places(), chosen)]
+    others: list[Any] = [load() for load in sources.other_sources(Places(), chosen)]
     first = ["timm"] if chosen == "timm" else []
     names = [*first, "manifest", "hub", "library", "all-libraries"]
     assert [source.name for source in others] == names
@@ -100,7 +97,46 @@ def test_a_pipeline_is_the_row_of_its_models(
     parts = {"PaintPipeline": ("diffusers/Codec", "TextTower")}
     monkeypatch.setattr(PackageSource, "pipelines", lambda _: parts)
     places = Places(cache=tmp_path)
-    named = with_parts(["BertModel", "PaintPipeline", "OtherPipeline"], places)
+    named = sources.with_parts(["BertModel", "PaintPipeline", "OtherPipeline"], places)
     assert named == ["BertModel", "diffusers/Codec", "TextTower", "OtherPipeline"]
-    assert with_parts(["BertModel"], places) == ["BertModel"]
-    assert with_parts(None, places) is None
+    assert sources.with_parts(["BertModel"], places) == ["BertModel"]
+    assert sources.with_parts(None, places) is None
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    models = [("bert", "a/x", 5), ("t5", "b/y", 9), ("bert", "c/z", 8)]
+    path = tmp_path / "popularity.csv"
+    assert read_popularity(path) == {}
+    path.write_text(popularity_csv(models, {"source": "a test", "date": "2025-01-31"}))
+    assert read_popularity(path) == {"bert": 13, "t5": 9}
+    comments, _, rows = path.read_text().partition("model_type,")
+    assert comments == "# source: a test\n# date: 2025-01-31\n"
+    assert rows.splitlines()[1:] == ["bert,13,2,c/z,8", "t5,9,1,b/y,9"]
+
+
+HEADER = "model_type,downloads_30d,models,top_model,top_model_downloads_30d\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a,b\n", "the columns must be model_type,"),
+        ("", "the columns must be model_type,"),
+        (f"# c\n{HEADER}bert,many,1,x,1\n", "line 3: invalid literal"),
+        (f"# c\n{HEADER}t5,1,1,x,1\nbert,1\n", "line 4: not enough values"),
+    ],
+)
+def test_malformed_files_name_the_line(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "popularity.csv"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=f"{path}.*{says}"):
+        read_popularity(path)
+
+
+def test_the_reviewed_file_says_where_and_when_and_fits_the_library(scans: Path) -> None:
+    text = POPULARITY.read_text()
+    assert "# source: " in text
+    assert "# date: 2" in text
+    figures = read_popularity(POPULARITY)
+    assert [*figures.values()] == sorted(figures.values(), reverse=True)
+    assert set(figures) <= {c.model_type for c in read_library(cache=scans).classes}

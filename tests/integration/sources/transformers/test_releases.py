@@ -12,12 +12,7 @@ from pathlib import Path
 import pytest
 
 from compilewatch.config import cache_folder
-from compilewatch.sources.transformers import (
-    ScannedLibrary,
-    concrete_classes,
-    primary_classes,
-    read_library,
-)
+from compilewatch.sources import transformers
 
 RELEASES = ("4.57.6", "5.5.4")
 """The oldest, and the last without `auto_mappings.py`; test_source.py has the installed one."""
@@ -48,20 +43,20 @@ def _wheel(version: str) -> Path:
 @pytest.fixture(scope="module", params=RELEASES)
 def library(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> ScannedLibrary:
+) -> transformers.ScannedLibrary:
     folder = tmp_path_factory.mktemp("release")
     with zipfile.ZipFile(_wheel(request.param)) as wheel:
         names = [n for n in wheel.namelist() if n.startswith("transformers/") and n.endswith(".py")]
         wheel.extractall(folder, names)
-    return read_library(folder / "transformers", folder / "cache")
+    return transformers.read_library(folder / "transformers", folder / "cache")
 
 
 def test_the_classes_of_a_release_and_what_its_mappings_name_are_found(
-    library: ScannedLibrary,
+    library: transformers.ScannedLibrary,
 ) -> None:
     classes = {found.name: found for found in library.classes}
     assert library.version in RELEASES
-    assert len(concrete_classes(library)) > 1200
+    assert len(transformers.concrete_classes(library)) > 1200
     assert not {name for name in classes if name.startswith(("TF", "Flax"))}
     phi = classes["Phi3ForCausalLM"]
     assert (phi.model_type, phi.config_class) == ("phi3", "Phi3Config")
@@ -69,7 +64,7 @@ def test_the_classes_of_a_release_and_what_its_mappings_name_are_found(
     assert ("Gemma4ForCausalLM" in classes) == (library.version == "5.5.4")
     assert library.model_types["bert"] == "BertConfig"
     assert len(library.model_types) > 400
-    assert primary_classes(library)["phi3"] == "Phi3ForCausalLM"
+    assert transformers.primary_classes(library)["phi3"] == "Phi3ForCausalLM"
     if library.version > "5":  # before, retired models are in a folder that is not scanned
         mapped = (types.values() for types in library.mappings.values())
         named = {name for values in mapped for names in values for name in names}

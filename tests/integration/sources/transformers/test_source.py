@@ -7,14 +7,9 @@ from typing import Any
 import pytest
 
 from compilewatch.errors import UsageError
+from compilewatch.sources import transformers
 from compilewatch.sources.popularity import popularity_csv
-from compilewatch.sources.transformers import (
-    LibrarySource,
-    Resolver,
-    concrete_classes,
-    primary_classes,
-    read_library,
-)
+from compilewatch.sources.transformers import LibrarySource
 from tests import factories
 
 # What `dir(transformers)` holds and this source does not, for transformers 5.23.0.
@@ -75,7 +70,7 @@ def test_the_primary_class_is_the_one_people_load(installed: LibrarySource, scan
         "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
         "wav2vec2": "Wav2Vec2Model",
     }
-    primaries = primary_classes(read_library(cache=scans))
+    primaries = transformers.primary_classes(transformers.read_library(cache=scans))
     assert {family: primaries[family] for family in expected} == expected
     first = {spec.family: spec.name for spec in reversed(installed.models())}
     assert {family: first[family] for family in expected} == expected
@@ -107,9 +102,13 @@ def test_task_groups(installed: LibrarySource) -> None:
 
 def test_every_class_is_built_from_its_configuration(scans: Path) -> None:
     """Only the complete library has heads that a configuration cannot name."""
-    library = read_library(cache=scans)
-    resolver = Resolver(library)
-    heads = [cls for cls in concrete_classes(library) if cls.model_type in library.model_types]
+    library = transformers.read_library(cache=scans)
+    resolver = transformers.Resolver(library)
+    heads = [
+        cls
+        for cls in transformers.concrete_classes(library)
+        if cls.model_type in library.model_types
+    ]
     assert len(heads) > 500
     for head in heads:
         config = {"model_type": head.model_type, "architectures": [head.name]}

@@ -17,20 +17,11 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from transformers.models.kimi_linear import modeling_kimi_linear
 
-from compilewatch import data
+from compilewatch import data, records
 from compilewatch.errors import ConfigError
-from compilewatch.records import (
-    Build,
-    ClassBuild,
-    ConfigBuild,
-    Depth,
-    FactoryBuild,
-    ModelSpec,
-    Request,
-    Target,
-)
+from compilewatch.records import ConfigBuild, Depth
 from compilewatch.worker.model import resolve
-from compilewatch.worker.model.construct import FilledMemory, construct_fake
+from compilewatch.worker.model.construct import FilledMemory, construct_fake, preserved
 from compilewatch.worker.model.overrides import Override, Overrides, load_overrides
 from compilewatch.worker.model.resolve import MissingPackageError, UnknownArchitectureError
 from compilewatch.worker.model.shrink import PARAMETER_BUDGET
@@ -52,7 +43,7 @@ TINY = {
 
 
 def built(
-    build: Build | str,
+    build: records.Build | str,
     *lines: dict[str, Any],
     real: bool = False,
     depth: Depth = Depth.FULL,
@@ -60,9 +51,9 @@ def built(
     architecture: str | None = None,
 ) -> resolve.BuiltModel:
     """A built model; the `lines` replace the shipped overrides."""
-    build = ClassBuild(class_name=build) if isinstance(build, str) else build
-    model = ModelSpec(source="test", name="model", build=build, architecture=architecture)
-    request = Request(model=model, target=Target(), key="k", depth=depth)
+    build = records.ClassBuild(class_name=build) if isinstance(build, str) else build
+    model = records.ModelSpec(source="test", name="model", build=build, architecture=architecture)
+    request = records.Request(model=model, target=records.Target(), key="k", depth=depth)
     mode = None if real else FakeTensorMode(allow_non_fake_inputs=True)
     if lines:
         about: dict[str, Any] = {"reason": "test", "date": datetime.date(2026, 11, 21)}
@@ -283,18 +274,22 @@ def test_real_weights_are_loaded_where_asked_for(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], FactoryBuild]:
+def factory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], records.FactoryBuild]:
     monkeypatch.setattr(sys, "path", list(sys.path))
 
-    def write(body: str) -> FactoryBuild:
+    def write(body: str) -> records.FactoryBuild:
         name = f"made_{abs(hash(body))}"
         (tmp_path / f"{name}.py").write_text(f"from torch import nn\ndef make():\n    {body}\n")
-        return FactoryBuild(factory=f"{name}:make", path=str(tmp_path))
+        return records.FactoryBuild(factory=f"{name}:make", path=str(tmp_path))
 
     return write
 
 
-def test_a_factory_is_imported_from_its_folder(factory: Callable[[str], FactoryBuild]) -> None:
+def test_a_factory_is_imported_from_its_folder(
+    factory: Callable[[str], records.FactoryBuild],
+) -> None:
     build = factory("return nn.Linear(3, 4)")
     assert isinstance(built(build, real=True).module.weight, nn.Parameter)
     assert isinstance(built(build).module.weight, FakeTensor)
@@ -312,7 +307,7 @@ def test_a_text_of_the_same_length_and_second_is_read_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = tmp_path / "changed_soon.py"
-    build = FactoryBuild(factory="changed_soon:model", path=str(tmp_path))
+    build = records.FactoryBuild(factory="changed_soon:model", path=str(tmp_path))
     monkeypatch.setattr(sys, "path", list(sys.path))
     for value in ("first", "other"):
         module.write_text(f"VALUE = {value!r}\n")
@@ -361,3 +356,45 @@ def test_a_class_without_forward_is_evaluated_on_a_step_of_its_generation() -> N
     assert resolve.generation_step(module) == ("first", stage)
     assert resolve.generation_step(stage) == ("", stage)
     assert resolve.generation_step(empty) == ("", empty)
+
+
+class Remembering(nn.Module):
+    """Leaves every kind of trace: a new and a changed attribute, a buffer's value and identity."""
+
+    mask: torch.Tensor
+    steps: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.BatchNorm1d(4)
+        self.register_buffer("mask", None)
+        self.register_buffer("steps", torch.zeros(1))
+        self.seen: Any = None
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        self.seen = value
+        self.new = value
+        self.mask = value > 0
+        self.steps = self.steps + 1
+        return self.inner(value)
+
+
+def test_nothing_of_a_run_is_left_also_after_an_error() -> None:
+    module = Remembering()
+    steps, weight = module.steps, module.inner.weight
+
+    def failing() -> None:
+        with preserved(module):
+            module(torch.randn(8, 4)).sum().backward()
+            assert module.inner.running_mean.any()
+            assert module.mask is not None
+            assert weight.grad is not None
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        failing()
+    assert (module.seen, module.mask, weight.grad) == (None, None, None)
+    assert not hasattr(module, "new")
+    assert module.steps is steps
+    assert module.inner.weight is weight
+    assert not module.inner.running_mean.any()

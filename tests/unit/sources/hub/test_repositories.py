@@ -1,16 +1,77 @@
 """Every kind of repository that the Hub has: what is built of it, or why nothing is."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from compilewatch import records
+from compilewatch.config import inputs_folder
+from compilewatch.data import MODELS, REPOSITORIES
+from compilewatch.errors import ConfigError
 from compilewatch.plan import plan
-from compilewatch.records import ConfigBuild, ModelSpec, Options, Quantization, Status, Target
-from compilewatch.sources.hub import pull, repositories
-from compilewatch.sources.hub.repositories import converted, converted_mamba, quantization
+from compilewatch.records import ModelSpec
+from compilewatch.sources.hub import formats, pull, repositories
+from compilewatch.sources.transformers import Resolver, read_library, scan
 from tests import factories
 from tests.unit.sources.hub.conftest import NAME, Read
+
+
+def test_of_all_files_and_tags_those_are_kept_that_say_what_the_repository_is() -> None:
+    names = ["model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors"]
+    names += ["README.md", "sample.png", "LICENSE", "config.json", "deep/down/model.onnx"]
+    assert formats.kept_files(names) == ["config.json", names[0], "deep/down/model.onnx"]
+    many = (f"{number}.gguf" for number in range(5000))
+    assert len(formats.kept_files(many)) == formats.MAX_FILES
+    tags = ["transformers", "mlx", "license:mit", "arxiv:1", "base_model:a/b", "region:us"]
+    assert formats.kept_tags(tags) == ["transformers", "mlx"]
+
+
+@pytest.mark.parametrize(
+    ("library", "tags", "files", "expected"),
+    [
+        # What users of PyTorch load is there, whatever else is.
+        ("transformers", ("tf", "jax"), ("tf_model.h5", "pytorch_model.bin"), None),
+        ("gguf", (), ("model.gguf", "model.safetensors"), None),
+        ("transformers", (), ("training_args.bin", "tf_model.h5"), "TensorFlow"),
+        ("transformers", ("ctranslate2",), ("model.bin",), "CTranslate2"),
+        (None, (), ("model.bin", "vocabulary.txt"), "CTranslate2"),
+        ("transformers.js", (), ("onnx/model.onnx",), "ONNX"),
+        ("keras", (), ("model.keras",), "Keras"),
+        (None, (), ("model.tflite",), "TensorFlow Lite"),
+        (None, (), ("flax_model.msgpack",), "Flax"),
+        ("transformers", ("mlx",), ("model.safetensors",), "MLX"),
+        (None, (), ("openvino_model.xml", "openvino_model.bin"), "OpenVINO"),
+        (None, (), ("model.mlpackage/Data/weights/weight.bin",), "Core ML"),
+        # The files are not known: the library decides, and tags only if none is PyTorch's.
+        ("gguf", (), None, "GGUF"),
+        (None, ("onnx",), None, "ONNX"),
+        (None, ("onnx", "safetensors"), None, None),
+        (None, (), None, None),
+        (None, (), (), None),
+    ],
+)
+def test_the_format_that_pytorch_cannot_load(
+    library: str | None, tags: tuple[str, ...], files: tuple[str, ...] | None, expected: str | None
+) -> None:
+    assert formats.foreign_format(library, tags, files) == expected
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ([], "the repository has no files but its description"),
+        (["tokenizer.json", "tokenizer_config.json", "vocab.txt"], "has only a tokenizer"),
+        (["train.parquet", "labels.csv"], "has only data files"),
+        (["yolov8n.pt"], r"weights \(yolov8n.pt\) without a configuration that names their class"),
+        (["app.py"], "has neither weights nor a configuration of a known form"),
+        (None, "pull again"),
+    ],
+)
+def test_why_a_repository_has_no_model(files: list[str] | None, reason: str) -> None:
+    assert re.search(reason, formats.why_no_model(files))
+
 
 ACORN = {"model_type": "acorn", "architectures": ["AcornModel"], "hidden_size": 8}
 OAK = {"model_type": "oak", "architectures": ["OakModel"], "auto_map": {"AutoModel": "m.Oak"}}
@@ -145,7 +206,7 @@ def said(spec: ModelSpec) -> str:
     if spec.skip_reason is not None:
         return " ".join([*parts, spec.skip_reason])
     build: Any = spec.build
-    if isinstance(build, ConfigBuild):
+    if isinstance(build, records.ConfigBuild):
         parts += ["class", build.class_name or "?"]
         if build.adapter_file is not None:
             parts += ["with the adapter", Path(build.adapter_file).name]
@@ -170,8 +231,10 @@ def test_what_is_built_of_a_kind_of_repository_or_why_nothing_is(
     # A reason survives the plan, whatever is known of the class.
     skipped = [spec for spec in specs if spec.skip_reason is not None]
     if skipped:
-        results = plan(skipped, [Target()], Options(), [factories.environment()]).skipped
-        assert {r.status for r in results} == {Status.SKIPPED}
+        results = plan(
+            skipped, [records.Target()], records.Options(), [factories.environment()]
+        ).skipped
+        assert {r.status for r in results} == {records.Status.SKIPPED}
         assert {r.detail for r in results} == {spec.skip_reason for spec in skipped}
 
 
@@ -210,22 +273,25 @@ def test_builds_of_libraries_are_known_by_the_content_of_their_configuration(rea
 @pytest.mark.parametrize(
     ("stated", "expected"),
     [
-        ({"quant_method": "awq", "bits": 4}, Quantization.AWQ),
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, Quantization.BITSANDBYTES_4BIT),
-        ({"load_in_8bit": True}, Quantization.BITSANDBYTES_8BIT),
-        ({"quant_method": "fp8"}, Quantization.FP8),
-        ({"quant_method": "modelopt", "quant_algo": "FP8"}, Quantization.FP8),
-        ({"quant_method": "compressed-tensors"}, Quantization.COMPRESSED_TENSORS),
-        ({"quant_method": "torchao"}, Quantization.TORCHAO),
-        ({"quant_method": "hqq"}, Quantization.OTHER),
+        ({"quant_method": "awq", "bits": 4}, records.Quantization.AWQ),
+        (
+            {"quant_method": "bitsandbytes", "load_in_4bit": True},
+            records.Quantization.BITSANDBYTES_4BIT,
+        ),
+        ({"load_in_8bit": True}, records.Quantization.BITSANDBYTES_8BIT),
+        ({"quant_method": "fp8"}, records.Quantization.FP8),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, records.Quantization.FP8),
+        ({"quant_method": "compressed-tensors"}, records.Quantization.COMPRESSED_TENSORS),
+        ({"quant_method": "torchao"}, records.Quantization.TORCHAO),
+        ({"quant_method": "hqq"}, records.Quantization.OTHER),
         (None, None),
     ],
 )
 def test_the_quantisation_that_a_configuration_says(
-    stated: dict[str, Any] | None, expected: Quantization | None
+    stated: dict[str, Any] | None, expected: records.Quantization | None
 ) -> None:
-    assert quantization({"quantization_config": stated}) == expected
-    assert quantization({}, {"zero_point": True}) is Quantization.AWQ
+    assert repositories.quantization({"quantization_config": stated}) == expected
+    assert repositories.quantization({}, {"zero_point": True}) is records.Quantization.AWQ
 
 
 LLAMA_2: dict[str, Any] = {
@@ -265,7 +331,7 @@ MIXTRAL = {**MISTRAL, "moe": {"num_experts_per_tok": 2, "num_experts": 8}}
 def test_sizes_are_those_of_the_published_configurations(
     params: dict[str, Any], expected: tuple[Any, ...] | None
 ) -> None:
-    sizes = converted(params)
+    sizes = repositories.converted(params)
     keys = ("model_type", "intermediate_size", "num_key_value_heads", "vocab_size")
     assert (sizes and tuple(sizes[key] for key in keys)) == expected
     assert sizes is None or (sizes["hidden_size"], sizes["num_hidden_layers"]) == (4096, 32)
@@ -273,7 +339,7 @@ def test_sizes_are_those_of_the_published_configurations(
 
 def test_a_configuration_of_mamba_ssm_has_the_sizes_of_the_class() -> None:
     mamba = {"d_model": 768, "n_layer": 24, "vocab_size": 50277, "ssm_cfg": {}}
-    assert converted_mamba(mamba) == {
+    assert repositories.converted_mamba(mamba) == {
         "model_type": "mamba",
         "architectures": ["MambaForCausalLM"],
         "hidden_size": 768,
@@ -281,5 +347,129 @@ def test_a_configuration_of_mamba_ssm_has_the_sizes_of_the_class() -> None:
         "vocab_size": 50280,  # The embeddings have a multiple of eight rows.
     }
     for other in ({"ssm_cfg": {"layer": "Mamba2"}}, {"model_type": "mamba"}, {"d_model": "768"}):
-        assert converted_mamba(mamba | other) is None
-    assert converted_mamba({}) is None
+        assert repositories.converted_mamba(mamba | other) is None
+    assert repositories.converted_mamba({}) is None
+
+
+HEAD = 'reason = "Its documentation says so."\ndate = 2026-11-24\n'
+WEIGHTS = {"model.pt": None}
+
+
+def line(names: str, *models: str, more: str = "") -> str:
+    """A line for repositories with these names; a model is its library, file and component."""
+    text = f'[[repository]]\nnames = ["{names}"]\n{more}\n{HEAD}'
+    for model in models:
+        library, configuration, *component = model.split()
+        text += f'[[repository.model]]\nlibrary = "{library}"\nconfiguration = "{configuration}"\n'
+        text += f'component = "{component[0]}"\n' if component else ""
+    return text
+
+
+TAGGER = line("org/*-tagger", "open_clip tagger")
+LINES = (
+    TAGGER,
+    line("org/pipeline", "open_clip tagger tagger", "transformers acorn embeddings"),
+    line("org/ported", "diffusers denoiser", more='part = "port"'),
+    line("org/words", more='skip = "no model: lists of words"'),
+)
+
+
+@pytest.fixture(autouse=True)
+def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project's inputs with reviewed lines and the configurations that they name."""
+    folder = tmp_path / "inputs"
+    for name, text in {
+        "open_clip/tagger": '{"embed_dim": 8}',
+        "transformers/acorn": '{"model_type": "acorn", "architectures": ["AcornModel"]}',
+        "diffusers/denoiser": '{"_class_name": "Denoiser"}',
+    }.items():
+        path = folder / "models" / f"{name}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (folder / "repositories.toml").write_text("".join(LINES))
+    monkeypatch.setenv("COMPILEWATCH_INPUTS", str(folder))
+    return folder
+
+
+def test_a_repository_with_a_line_is_what_it_names(read: Read) -> None:
+    def models(name: str) -> list[tuple[str, Any, records.Part | None]]:
+        specs = read(WEIGHTS, name=name)
+        assert {spec.repository for spec in specs} == {name}
+        assert not any(spec.skip_reason for spec in specs)
+        builds: list[Any] = [spec.build for spec in specs]
+        names = [getattr(b, "name", None) or b.class_name for b in builds]
+        return [(s.name, n, s.part) for s, n in zip(specs, names, strict=True)]
+
+    assert models("org/any-tagger") == [("org/any-tagger", "tagger", records.Part.WHOLE)]
+    assert models("org/pipeline") == [
+        ("org/pipeline#embeddings", "AcornModel", records.Part.COMPONENT),
+        ("org/pipeline#tagger", "tagger", records.Part.COMPONENT),
+    ]
+    assert models("org/ported") == [("org/ported", "Denoiser", records.Part.PORT)]
+    assert read({}, name="org/words")[0].skip_reason == "no model: lists of words"
+
+
+@pytest.mark.parametrize(
+    ("files", "more"),
+    [
+        # Its own files say it.
+        ({"config.json": {"model_type": "acorn"}, **WEIGHTS}, {"name": "org/a-tagger"}),
+        # PyTorch does not load it, and it is not there.
+        ({"model.gguf": None}, {"name": "org/a-tagger"}),
+        ({}, {"name": "org/a-tagger", "problem": "gated"}),
+        (WEIGHTS, {"name": "org/other"}),
+    ],
+)
+def test_a_line_applies_only_where_nothing_else_resolves_a_repository(
+    files: dict[str, Any], more: dict[str, Any], read: Read
+) -> None:
+    assert not any(isinstance(spec.build, records.LibraryBuild) for spec in read(files, **more))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (line("a"), "write either"),
+        (line("a", "open_clip tagger", more='skip = "x"'), "write either"),
+        (line("a", "oak b"), "no library 'oak'; known: transformers, timm"),
+        (line("a", "open_clip tagger", "open_clip tagger"), "needs a component"),
+        ('[[repository]]\nnames = ["a"]\nskip = "x"', "missing required field `reason`"),
+    ],
+)
+def test_a_line_that_says_too_little_or_too_much_is_rejected(
+    text: str, expected: str, inputs: Path
+) -> None:
+    path = inputs / "repositories.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=expected):
+        repositories.read_reviewed([path])
+
+
+def spec_of(name: str) -> ModelSpec:
+    return factories.spec(name, source="hub", checkpoint=name)
+
+
+def test_a_configuration_that_is_not_there_is_named(inputs: Path, miniature: Path) -> None:
+    (inputs / "models" / "open_clip" / "tagger.json").unlink()
+    lines = repositories.read_reviewed([inputs / "repositories.toml", inputs / "none.toml"])
+    with pytest.raises(ConfigError, match=r"tagger\.json: cannot be read"):
+        repositories.reviewed_models(lines, spec_of("org/a-tagger"), Resolver(scan(miniature)))
+
+
+def test_all_shipped_lines_resolve_and_all_configurations_are_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("COMPILEWATCH_INPUTS")
+    assert not inputs_folder().joinpath(REPOSITORIES.name).exists()
+    shipped = repositories.read_reviewed([REPOSITORIES])
+    resolver = Resolver(read_library())
+    used: set[Path] = set()
+    for reviewed, _ in shipped:
+        spec = spec_of(reviewed.names[0].replace("*", "any"))
+        for model in repositories.reviewed_models(shipped, spec, resolver):
+            if reviewed.skip is None:
+                assert model.skip_reason is None, model.name
+                build: Any = model.build
+                file = Path(getattr(build, "configuration", None) or build.config_file)
+                used.add(file.relative_to(MODELS.resolve()))
+    assert used == {path.relative_to(MODELS) for path in MODELS.rglob("*.json")}

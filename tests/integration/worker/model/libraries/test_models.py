@@ -14,21 +14,13 @@ from typing import Any
 
 import pytest
 
+from compilewatch import records
 from compilewatch.api.choose import call_worker
 from compilewatch.config import load_settings
 from compilewatch.contract.messages import Script
 from compilewatch.environments import Environments
 from compilewatch.errors import ConfigError
-from compilewatch.records import (
-    Depth,
-    LibraryBuild,
-    Mode,
-    ModelSpec,
-    Request,
-    Result,
-    Status,
-    Target,
-)
+from compilewatch.records import Depth, Mode, Result, Status
 from compilewatch.sources import choose_source
 from compilewatch.sources.select import by_name
 from compilewatch.worker.model.libraries import library
@@ -49,7 +41,7 @@ LISTS = {
 }
 
 
-def specs(*names: str) -> tuple[ModelSpec, ...]:
+def specs(*names: str) -> tuple[records.ModelSpec, ...]:
     source = choose_source(names[0].partition("/")[0], heads="all")[0]
     return by_name(source.models(), names)
 
@@ -88,8 +80,8 @@ def test_a_detector_gets_images_of_its_own_and_in_train_mode_boxes(tmp_path: Pat
 
 def script(name: str, environment: str, mode: Mode = Mode.EVAL) -> str:
     """What a worker writes for `reproduce`: it derives the inputs from the model."""
-    target = Target(environment=environment, mode=mode)
-    request = Request(model=specs(name)[0], target=target, key="k", depth=Depth.REDUCED)
+    target = records.Target(environment=environment, mode=mode)
+    request = records.Request(model=specs(name)[0], target=target, key="k", depth=Depth.REDUCED)
     environments = Environments(load_settings().cache_folder)
     return call_worker(environments, "reproduce", request, Script).text
 
@@ -115,7 +107,7 @@ def test_an_incomplete_configuration_of_open_clip_says_what_it_lacks(
     monkeypatch.setitem(sys.modules, "open_clip", ModuleType("open_clip"))
     path = tmp_path / "open_clip_config.json"
     path.write_text('{"model_cfg": {"vision_cfg": {"layers": 1}, "text_cfg": {}}}')
-    build = LibraryBuild(library="open_clip", name="a/clip", configuration=str(path))
+    build = records.LibraryBuild(library="open_clip", name="a/clip", configuration=str(path))
     with pytest.raises(ConfigError, match=f"a/clip: .* lacks embed_dim, text_cfg: complete {path}"):
         library("open_clip").constructor(build, Depth.FULL)
 
@@ -147,8 +139,8 @@ def test_the_configuration_of_a_repository_decides(tmp_path: Path) -> None:
     for name, (model, values, _) in CONFIGURATIONS.items():
         file = tmp_path / f"{name}.json"
         file.write_text(json.dumps(values))
-        build = LibraryBuild(library=name, name=model, configuration=str(file))
-        specs.append(ModelSpec(source="hub", name=name, build=build))
+        build = records.LibraryBuild(library=name, name=model, configuration=str(file))
+        specs.append(records.ModelSpec(source="hub", name=name, build=build))
     results = evaluated(specs, "libraries", tmp_path, depth=Depth.FULL)
     check(results)
     shapes = {result.request.model.name: result.inputs[0].shape for result in results}

@@ -1,0 +1,364 @@
+"""Inputs that a person, a file or an override gives, and what they may hold."""
+
+import itertools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+import transformers as tf
+from safetensors.torch import save_file
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from compilewatch import data
+from compilewatch.errors import ConfigError, InputsError
+from compilewatch.records import FactoryBuild
+from compilewatch.worker.example_inputs import SETTINGS, AppliedSettings, files, summarize
+from compilewatch.worker.model.fake_mode import InputAwareFakeMode
+from compilewatch.worker.model.overrides import load_overrides
+from compilewatch.worker.subject import ExampleInputs
+from tests.integration.worker.example_inputs.conftest import TEXT, Make, forward, tiny
+
+pytestmark = pytest.mark.torch
+
+EDGES = torch.tensor([[0, 1], [1, 0]])
+INPUTS = ExampleInputs(
+    strategy="text",
+    args=(torch.ones(2, 3),),
+    kwargs={
+        "input_ids": torch.tensor([[1, 5, 9], [2, 6, 7]]),
+        "mask": torch.tensor([[True, False, True]]),
+        "pixels": torch.randn(2, 3, 4, 4),
+        "half": torch.randn(2, 2).to(torch.bfloat16),
+        "empty": torch.zeros(2, 0),
+        "images": [torch.randn(3, 2), torch.arange(4)],
+        "steps": 2,
+        "use_cache": False,
+        "sizes": (4, (5, 6)),
+        "batch": {"image": torch.ones(1, 2), "more": [torch.ones(3), {"deep": torch.arange(2)}]},
+        "pair": (torch.ones(2), None),
+        "graph": SimpleNamespace(x=torch.ones(4, 3), edge_index=EDGES),
+    },
+    dynamic_shapes={"input_ids": {0: "batch", 1: "sequence"}},
+)
+
+Write = Callable[[str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def to(text: str) -> Path:
+        path = tmp_path / "inputs.toml"
+        path.write_text(text)
+        return path
+
+    return to
+
+
+def test_toml_keeps_names_shapes_dtypes_whole_numbers_and_containers(write: Write) -> None:
+    found = files.load_inputs_file(write(files.inputs_to_toml(INPUTS)))
+    assert summarize(found) == summarize(INPUTS)
+    assert torch.equal(found.args[0], torch.ones(2, 3))
+    for name in ("input_ids", "mask"):
+        assert torch.equal(found.kwargs[name], INPUTS.kwargs[name])
+    assert found.kwargs["use_cache"] is False
+    assert found.kwargs["sizes"] == (4, (5, 6))
+    assert (found.dynamic_shapes, found.strategy) == (INPUTS.dynamic_shapes, "file")
+    batch, pair = found.kwargs["batch"], found.kwargs["pair"]
+    assert isinstance(batch["more"], list)
+    assert torch.equal(batch["more"][1]["deep"], torch.arange(2))
+    assert isinstance(pair, tuple)
+    assert pair[1] is None
+    assert torch.equal(found.kwargs["graph"].edge_index, EDGES)
+
+
+def test_random_values_of_a_file_are_the_same_each_time(write: Write) -> None:
+    path = write('[inputs.x]\nshape = [4]\n[inputs.n]\nshape = [4]\nfill = "randint"\nhigh = 900\n')
+    first, second = (files.load_inputs_file(path).kwargs for _ in range(2))
+    assert torch.equal(first["x"], second["x"])
+    assert torch.equal(first["n"], second["n"])
+    assert first["n"].dtype is torch.int64
+
+
+def test_safetensors_come_as_keyword_arguments(tmp_path: Path) -> None:
+    ids = torch.tensor([[3, 4], [5, 6]])
+    save_file({"input_ids": ids}, tmp_path / "saved.safetensors")
+    found = files.load_inputs_file(tmp_path / "saved.safetensors")
+    assert torch.equal(found.kwargs["input_ids"], ids)
+
+
+def test_under_a_fake_mode_all_tensors_are_fake_and_cannot_be_written(write: Write) -> None:
+    mode = FakeTensorMode()
+    inputs = files.to_fake(files.load_inputs_file(write(files.inputs_to_toml(INPUTS))), mode)
+    values = [inputs.args[0], inputs.kwargs["input_ids"], *inputs.kwargs["images"]]
+    values += [inputs.kwargs["batch"]["more"][1]["deep"], inputs.kwargs["graph"].x]
+    assert all(isinstance(v, FakeTensor) and v.fake_mode is mode for v in values)
+    with pytest.raises(InputsError, match="input_ids: a fake tensor has no values"):
+        files.inputs_to_toml(inputs)
+
+
+def test_a_file_wins_over_rules(write: Write, make: Make) -> None:
+    path = write("[inputs.input_ids]\nvalues = [[4, 5], [6, 7]]\n")
+    inputs = make(tiny("LlamaForCausalLM", **TEXT), inputs_file=str(path))
+    assert {n: v.tolist() for n, v in inputs.kwargs.items()} == {"input_ids": [[4, 5], [6, 7]]}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("inputs = [", "not an inputs file"),
+        ("schema = 99", "schema 99 is unknown"),
+        ("[inputs]\nx = 3", "not an inputs file"),
+        ("[unknown]\nx = 3", "not an inputs file"),
+        ("[inputs.x]\nshape = [2]\nfill = 'noise'", "x: unknown fill 'noise'"),
+        ("[inputs.x]\nshape = [2]\ndtype = 'int5'", "x: unknown dtype 'int5'"),
+        ("[inputs.x]\nshape = ['batch']", "x: 'batch' is not a size"),
+        ("[inputs.x]\nshape = [-2]", "x: '-2' is not a size"),
+        ("[inputs.x]\nshape = 2", "x: shape must be a list"),
+        ("[inputs.x]\nvalues = [[1], [2, 3]]", "x: values are not a tensor"),
+        ("[inputs.x]\nshape = [2]\nfil = 'ones'", "x: unknown fil"),
+        ("[inputs.x]", "x: needs one of"),
+        ("[inputs.x]\nshape = [2]\nfill = 'randint'\nlow = 9\nhigh = 3", "x: cannot be filled"),
+        ("[inputs.x]\nitems = 3", "x: items must be a list"),
+        ("[inputs.x]\ntuple = 3", "x: tuple must be a list"),
+        ("[inputs.x]\nentries = 3", "x: entries must be a table"),
+        ("[inputs.x.entries.y]\nshape = 2", "x.y: shape must be a list"),
+        ("[dynamic_shapes.x]\nfirst = 'batch'", "not an inputs file"),
+    ],
+)
+def test_malformed_toml_is_one_line_that_names_the_file(
+    write: Write, text: str, message: str
+) -> None:
+    path = write(text)
+    with pytest.raises(InputsError) as caught:
+        files.load_inputs_file(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "broken.safetensors").write_bytes(b"not tensors at all")
+    for name, message in {
+        "missing.toml": "cannot be read: No such file",
+        "missing.safetensors": "missing.safetensors",
+        "broken.safetensors": "not a safetensors file",
+        "inputs.pt": "are read from .toml or .safetensors",
+    }.items():
+        with pytest.raises(InputsError, match=message) as caught:
+            files.load_inputs_file(tmp_path / name)
+        assert "\n" not in str(caught.value)
+
+
+def test_what_is_unknown_is_a_comment_to_fill_in(write: Write) -> None:
+    text = files.inputs_to_toml(INPUTS, ("left",))
+    assert files.load_inputs_file(write(text)).kwargs.keys() == INPUTS.kwargs.keys()
+    head, _, skeleton = text.partition("left cannot be inferred")
+    filled = head + "\n" + "\n".join(line.removeprefix("# ") for line in skeleton.splitlines()[1:])
+    assert files.load_inputs_file(write(filled)).kwargs["left"].shape == (2, 8)
+
+
+@pytest.fixture(scope="module")
+def llama() -> nn.Module:
+    return tiny("LlamaForCausalLM", **TEXT | {"num_hidden_layers": 2})
+
+
+def test_a_tensor_is_given_in_sizes_of_batch_sequence_and_configuration(
+    make: Make, llama: nn.Module
+) -> None:
+    embeds = {"shape": ["batch", "sequence", "config.hidden_size"], "fill": "uniform"}
+    product = {"shape": ["2*batch", "config.num_attention_heads*3"]}
+    no_argument = {"shape": [2]}
+    inputs = make(
+        llama,
+        override={
+            "inputs_embeds": embeds,
+            "position_ids": product,
+            "pixel_values": no_argument,
+            "drop": ["input_ids"],
+        },
+    )
+    shapes = {name: tuple(value.shape) for name, value in inputs.kwargs.items()}
+    assert shapes == {"inputs_embeds": (2, 32, 32), "position_ids": (4, 12)}
+    assert "override" in inputs.strategy
+
+
+def test_batch_and_sequence_reach_the_rules(make: Make, llama: nn.Module) -> None:
+    inputs = make(llama, override={"batch": 1, "sequence": 8})
+    assert inputs.kwargs["input_ids"].shape == (1, 8)
+    forward(llama, inputs)
+
+
+def test_a_cache_of_another_model_fits_the_attention_that_reads_it(
+    make: Make, llama: nn.Module
+) -> None:
+    inputs = make(llama, override={"cache": 5, "drop": ["attention_mask"]})
+    cache = inputs.kwargs["past_key_values"]
+    assert isinstance(cache, tf.DynamicCache)
+    assert [tuple(layer.keys.shape) for layer in cache.layers] == [(2, 2, 5, 8)] * 2
+    assert forward(llama, inputs).logits.shape == (2, 32, 200)
+    assert cache.get_seq_length() == 5 + 32
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"input_ids": {"shape": ["config.no_such"]}},
+        {"input_ids": {"fill": "ones"}},
+        {"batch": "two"},
+        {"drop": "input_ids"},
+    ],
+)
+def test_a_malformed_table_names_the_model(
+    make: Make, llama: nn.Module, table: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError, match="overrides: model: "):
+        make(llama, override=table)
+
+
+def test_shipped_overrides_are_well_formed() -> None:
+    """For any model: every name in an expression counts as two."""
+    tables = [o.inputs for o in load_overrides(data.OVERRIDES).override if o.inputs]
+    assert tables
+    for table in tables:
+        msgspec.convert(table, AppliedSettings)
+        for name in table.keys() - SETTINGS:
+            files.from_spec(name, table[name], lambda _: 2, torch.float32)
+
+
+numbers = itertools.count()
+
+
+def build(folder: Path, make: str) -> FactoryBuild:
+    """A build whose inputs are `make` of a module with the given statements."""
+    name = f"own_inputs_{next(numbers)}"
+    (folder / f"{name}.py").write_text(f"import torch\ndef make():\n    {make}\n")
+    return FactoryBuild(factory=f"{name}:model", path=str(folder), inputs=f"{name}:make")
+
+
+@pytest.mark.parametrize(
+    ("returned", "args", "kwargs"),
+    [
+        ("(torch.ones(2, 3),)", 1, []),
+        ("{'x': torch.ones(2, 3)}", 0, ["x"]),
+        ("(torch.ones(2, 3),), {'y': 1}", 1, ["y"]),
+        ("torch.ones(2, 3)", 1, []),
+    ],
+)
+def test_what_a_callable_may_return(
+    make: Make, tmp_path: Path, returned: str, args: int, kwargs: list[str]
+) -> None:
+    inputs = make(nn.Identity(), build=build(tmp_path, f"return {returned}"))
+    assert (len(inputs.args), list(inputs.kwargs)) == (args, kwargs)
+    assert inputs.strategy == "factory"
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("return 3", "returned int"),
+        ("raise OSError('no\\nfile')", "raised OSError: no"),
+        ("pass\ndel make", "cannot be found"),
+    ],
+)
+def test_a_faulty_callable_is_one_line(
+    make: Make, tmp_path: Path, statement: str, message: str
+) -> None:
+    with pytest.raises(InputsError, match=message) as caught:
+        make(nn.Identity(), build=build(tmp_path, statement))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_fake_cache_leaves_the_real_one_as_it_is() -> None:
+    cache = tf.DynamicCache()
+    cache.update(torch.ones(1, 2, 3, 4), torch.ones(1, 2, 3, 4), 0)
+    made = files.fake_values({"past_key_values": cache}, InputAwareFakeMode())["past_key_values"]
+    assert isinstance(made.layers[0].keys, FakeTensor)
+    assert not isinstance(cache.layers[0].keys, FakeTensor)
+    assert made.get_seq_length() == 3
+
+
+def test_a_session_moves_to_the_declared_device_with_its_state() -> None:
+    session = tf.Sam2VideoInferenceSession(video_height=8, video_width=8)
+    points = {"point_coords": torch.ones(1, 1, 1, 2)}
+    session.add_point_inputs(session.obj_id_to_idx(1), 0, points)
+    made = files.fake_values([session], InputAwareFakeMode(torch.device("cuda")))[0]
+    moved = made.point_inputs_per_obj[0][0]["point_coords"]
+    assert isinstance(moved, FakeTensor)
+    assert moved.device.type == "cuda"
+    assert (made.inference_device, made.cache.inference_device) == ("cuda", "cuda")
+    assert session.inference_device == "cpu"
+    assert not isinstance(session.point_inputs_per_obj[0][0]["point_coords"], FakeTensor)
+
+
+class Session:
+    """What Transformers' sessions of videos have in common."""
+
+    def __init__(self, *, video_height: int, video_width: int, dtype: torch.dtype) -> None:
+        self.size = (video_height, video_width)
+        self.points: dict[str, torch.Tensor] = {}
+        self.obj_with_new_inputs: list[int] = []
+
+    def obj_id_to_idx(self, obj_id: int) -> int:
+        return obj_id - 1
+
+    def add_point_inputs(self, obj_idx: int, frame_idx: int, inputs: dict[str, Any]) -> None:
+        self.points = inputs
+
+
+class Tracker(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = tf.SiglipVisionConfig(image_size=48)
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, inference_session, frame_idx=None, frame=None):  # type: ignore[no-untyped-def]
+        return frame.mean() + inference_session.points["point_coords"].mean()
+
+
+Tracker.forward.__annotations__["inference_session"] = Session
+
+
+def test_a_session_has_an_object_and_each_call_adds_a_frame(make: Make) -> None:
+    inputs = make(Tracker())
+    session = inputs.kwargs["inference_session"]
+    assert (session.size, session.obj_with_new_inputs) == ((48, 48), [1])
+    assert session.points["point_labels"].tolist() == [[[1]]]
+    assert inputs.kwargs["frame"].shape == (1, 3, 48, 48)
+    assert "frame_idx" not in inputs.kwargs
+    assert inputs.strategy == "session"
+
+
+class Data(dict[str, Any]):
+    """Of PyTorch Geometric: attributes are entries; others say how it was put together."""
+
+    slices = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(self)
+
+    def __copy__(self) -> Any:
+        made = type(self)(self)
+        made.slices = self.slices
+        return made
+
+
+class Batch(Data):
+    slices = "of its graphs"
+
+
+def test_objects_with_attributes_keep_their_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    geometric: Any = ModuleType("torch_geometric.data")
+    geometric.Data = Data
+    monkeypatch.setitem(sys.modules, geometric.__name__, geometric)
+    plain, batch = SimpleNamespace(x=torch.ones(2)), Batch(x=torch.ones(3))
+    made = files.converted({"plain": plain, "batch": batch}, torch.clone, torch.device("cpu"))
+    assert type(made["plain"]) is SimpleNamespace
+    assert type(made["batch"]) is Batch
+    assert made["batch"].slices == "of its graphs"
+    assert made["batch"]["x"] is not batch["x"]
