@@ -51,13 +51,15 @@ def install(device: DeclaredDevice) -> None:
         multi_processor_count=device.multiprocessors,
     )
     replaced = [
-        (_function(module, name), replacement) for module, name, replacement in _replacements()
+        (_function(module, name), replacement)
+        for module, functions in _REPLACEMENTS.items()
+        for name, replacement in functions.items()
     ]
     for module in (torch.cuda, torch.cuda.random, torch.cuda.graphs):
         vars(module)["_declared_properties"] = properties
         vars(module)["_declared_bfloat16"] = device.bfloat16
     for function, replacement in replaced:
-        function.__code__ = replacement.__code__
+        function.__code__ = replacement.__code__.replace(co_name=function.__name__)
         function.__defaults__ = replacement.__defaults__
         function.__kwdefaults__ = replacement.__kwdefaults__
     device_interface.init_device_reg()
@@ -105,99 +107,36 @@ def _function(module: types.ModuleType, name: str) -> types.FunctionType:
     return function
 
 
-def _replacements() -> list[tuple[types.ModuleType, str, Callable[..., Any]]]:
-    cuda: list[Callable[..., Any]] = [
-        is_available,
-        device_count,
-        current_device,
-        get_device_capability,
-        get_device_properties,
-        get_device_name,
-        is_bf16_supported,
-        is_initialized,
-        _lazy_init,
-        synchronize,
-        set_device,
-    ]
-    replacements: list[tuple[types.ModuleType, str, Callable[..., Any]]] = [
-        (torch.cuda, function.__name__, function) for function in cuda
-    ]
-    replacements.append((torch.cuda.memory, "empty_cache", empty_cache))
-    replacements.append((torch.cuda.random, "get_rng_state", get_rng_state))
-    replacements.append((torch.cuda.random, "set_rng_state", set_rng_state))
-    replacements.append(
-        (torch.cuda.graphs, "is_current_stream_capturing", is_current_stream_capturing)
-    )
-    # True would make Dynamo use the current stream of the accelerator, which does not exist.
-    replacements.append((torch.accelerator, "is_available", no_accelerator))
-    return replacements
-
-
 # The code of the functions below runs with the globals of the modules of torch.
 
-# ruff: noqa: ARG001, F821
+# ruff: noqa: ARG005, F821
 # mypy: disable-error-code="name-defined"
 
-
-def is_available() -> bool:
-    return True
-
-
-def device_count() -> int:
-    return 1
-
-
-def current_device() -> int:
-    return 0
-
-
-def get_device_capability(device: Any = None) -> tuple[int, int]:
-    return _declared_properties.major, _declared_properties.minor
-
-
-def get_device_properties(device: Any = None) -> Properties:
-    return _declared_properties  # type: ignore[no-any-return]
-
-
-def get_device_name(device: Any = None) -> str:
-    return _declared_properties.name  # type: ignore[no-any-return]
-
-
-def is_bf16_supported(including_emulation: bool = True) -> bool:
-    return _declared_bfloat16 or including_emulation
-
-
-def is_initialized() -> bool:
-    return False
-
-
-def _lazy_init() -> None:
-    return None
-
-
-def synchronize(device: Any = None) -> None:
-    return None
-
-
-def set_device(device: Any) -> None:
-    return None
-
-
-def empty_cache() -> None:
-    return None
-
-
-def get_rng_state(device: Any = "cuda") -> Any:
-    return torch.get_rng_state()
-
-
-def set_rng_state(new_state: Any, device: Any = "cuda") -> None:
-    return None
-
-
-def is_current_stream_capturing() -> bool:
-    return False
-
-
-def no_accelerator() -> bool:
-    return False
+_REPLACEMENTS: dict[types.ModuleType, dict[str, Callable[..., Any]]] = {
+    torch.cuda: {
+        "is_available": lambda: True,
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "get_device_capability": lambda device=None: (
+            _declared_properties.major,
+            _declared_properties.minor,
+        ),
+        "get_device_properties": lambda device=None: _declared_properties,
+        "get_device_name": lambda device=None: _declared_properties.name,
+        "is_bf16_supported": lambda including_emulation=True: (
+            _declared_bfloat16 or including_emulation
+        ),
+        "is_initialized": lambda: False,
+        "_lazy_init": lambda: None,
+        "synchronize": lambda device=None: None,
+        "set_device": lambda device: None,
+    },
+    torch.cuda.memory: {"empty_cache": lambda: None},
+    torch.cuda.random: {
+        "get_rng_state": lambda device="cuda": torch.get_rng_state(),
+        "set_rng_state": lambda new_state, device="cuda": None,
+    },
+    torch.cuda.graphs: {"is_current_stream_capturing": lambda: False},
+    # True would make Dynamo use the current stream of the accelerator, which does not exist.
+    torch.accelerator: {"is_available": lambda: False},
+}
