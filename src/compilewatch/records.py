@@ -500,6 +500,18 @@ class Numerics(Record, frozen=True, kw_only=True):
         """The first output that differs, and what becomes of each sample alone."""
         return "; ".join(filter(None, (*self.mismatches[:1], self.alone)))
 
+    @property
+    def differs(self) -> bool:
+        """Whether it is a mismatch: without determinism, there is nothing to compare with."""
+        return self.deterministic and not self.matches
+
+    @property
+    def remark(self) -> str:
+        """What a result says of the comparison; "" where both agree."""
+        if not self.deterministic:
+            return "not deterministic: two eager runs differ, so numerics are not compared"
+        return "" if self.matches else f"differs from eager in {self.difference}"
+
 
 class ExportVariant(WhyRejected, frozen=True, kw_only=True):
     """The result of `torch.export.export`. `ops` counts ATen and higher-order operators."""

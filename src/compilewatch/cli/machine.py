@@ -23,6 +23,7 @@ from compilewatch.cli import options
 from compilewatch.config import Places, Settings, load_settings
 from compilewatch.contract.libraries import LIBRARIES
 from compilewatch.contract.messages import Readiness
+from compilewatch.contract.processes import program
 from compilewatch.contract.targets import CPU, CUDA, TARGETS
 from compilewatch.data import read_overrides
 from compilewatch.environments import INTERPRETERS, Environments, create_command
@@ -218,8 +219,7 @@ def _outputs(settings: Settings) -> DoctorCheck:
 
 
 def _tools() -> Iterator[DoctorCheck]:
-    beside = Path(sys.executable).with_name("tlparse")
-    tlparse = str(beside) if beside.exists() else shutil.which("tlparse")
+    tlparse = program("tlparse")
     compiler = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
     pillow = importlib.util.find_spec("PIL") is not None
     yield _judged(

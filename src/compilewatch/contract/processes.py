@@ -6,8 +6,10 @@ torch uses more memory than most compilers.
 """
 
 import os
+import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -165,6 +167,24 @@ def descendants(pid: int) -> Iterator[int]:
     for child in children(pid):
         yield child
         yield from descendants(child)
+
+
+def program(name: str, folder: str = "") -> str | None:
+    """Find a program: next to this Python (a venv need not be activated), on PATH, in a folder."""
+    beside = Path(sys.executable).with_name(name)
+    if os.access(beside, os.X_OK):
+        return str(beside)
+    return shutil.which(name) or (shutil.which(name, path=folder) if folder else None)
+
+
+def tail(path: Path, size: int) -> str:
+    """Return the last `size` bytes of a log as text, "" if it does not exist."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - size))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def larger(first: int | None, second: int | None) -> int | None:

@@ -27,7 +27,6 @@ import shutil
 import signal
 import struct
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -235,8 +234,7 @@ class Compiler:
 
 def find() -> str | None:
     """Find neuronx-cc: next to this Python (a venv that is not activated), or else on PATH."""
-    beside = Path(sys.executable).with_name("neuronx-cc")
-    return str(beside) if os.access(beside, os.X_OK) else shutil.which("neuronx-cc")
+    return processes.program("neuronx-cc")
 
 
 def describe(path: str) -> Compiler:
@@ -420,12 +418,7 @@ def sha256(path: Path) -> str:
 
 def tail(path: Path) -> str:
     """Return the end of a log, "" if it does not exist."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - LOG_BYTES))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""
+    return processes.tail(path, LOG_BYTES)
 
 
 def output_of(command: list[str], seconds: float, *, errors_too: bool = False) -> str:
@@ -466,7 +459,7 @@ TIMEOUT_SECONDS = 60.0
 
 def core_count() -> int:
     """Return how many NeuronCores `neuron-ls -j` lists; 0 without the tool, driver or device."""
-    tool = shutil.which("neuron-ls") or shutil.which("neuron-ls", path=str(TOOLS))
+    tool = processes.program("neuron-ls", str(TOOLS))
     if tool is None:
         return 0
     try:

@@ -5,13 +5,11 @@ and `view -n NEFF -s NTFF --output-format summary-json`, or `view -d DIR` for a 
 """
 
 import json
-import os
 import re
-import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
+from compilewatch.contract.processes import program
 from compilewatch.errors import CompilerError
 from compilewatch.neuron.neuronx_cc import TOOLS, output_of
 
@@ -35,9 +33,7 @@ def find() -> Path:
     Raises CompilerError if there is none.
     """
     for name in PROGRAMS:
-        beside = Path(sys.executable).with_name(name)
-        path = str(beside) if os.access(beside, os.X_OK) else shutil.which(name)
-        path = path or shutil.which(name, path=str(TOOLS))
+        path = program(name, str(TOOLS))
         if path is not None:
             return Path(path)
     raise CompilerError(

@@ -9,7 +9,6 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -189,12 +188,47 @@ def _run(
     enter(Phase.SETUP)
     target, fake_mode = _set_up(request, tier)
     overrides = overrides_of(request)
-    preparation = _Preparation(request, fake_mode, overrides, folder / "artifacts", enter)
+
+    def build() -> BuiltModel:
+        _seed()
+        built = resolve.build_model(request, fake_mode, overrides)
+        built.module.train(request.target.mode is Mode.TRAIN)
+        return built
+
+    def prepared(without: frozenset[str] = frozenset()) -> Subject:
+        """Return a model that nothing has called, with example inputs but some arguments.
+
+        Some rules for inputs call the model, to learn how many features an image has. Then it is
+        built again; so it is for a real device, to which it is moved after that.
+        """
+        moves = _uses_real_device(request)
+        real = real_builder(request, overrides)
+        with _calls_noticed() as called:
+            inputs = example_inputs.make_inputs(
+                built.module,
+                built.config,
+                request,
+                overrides,
+                fake_mode,
+                without=without,
+                real=real,
+            )
+        subject = Subject(
+            request=request,
+            module=build().module if called or moves else built.module,
+            inputs=inputs,
+            fake_mode=fake_mode,
+            artifacts=folder / "artifacts",
+            enter=enter,
+            rebuilt=lambda: build().module,
+        )
+        return on_real_device(subject) if moves else subject
+
     enter(Phase.CREATE)
-    built = preparation.build()
+    built = build()
     know(depth=built.depth, parameters=built.parameters, dtype=dtype_of(built.module))
     enter(Phase.INPUTS)
-    subject = preparation.subject(built)
+    subject = prepared()
     step = f"{built.part}.forward: " if built.part else ""
     know(inputs=summarize(subject.inputs), inputs_strategy=step + subject.inputs.strategy)
     enter(Phase.EAGER)
@@ -209,7 +243,7 @@ def _run(
     if probes(request, tier):
         know(tier=Tier.FAKE)
         run = lambda prepared: target.probe(on_declared_device(prepared))  # noqa: E731
-    outcome, inputs = _with_variants(subject, lambda less: preparation.subject(built, less), run)
+    outcome, inputs = _with_variants(subject, prepared, run)
     know(inputs=inputs)
     return outcome
 
@@ -280,51 +314,6 @@ def _variant(
             return TargetOutcome(status=Status.UNSUPPORTED, detail=failures.one_line(error)), inputs
 
     return subject.in_fork(evaluated, Evaluated)
-
-
-@dataclass(frozen=True)
-class _Preparation:
-    """Builds the model of a request and makes its example inputs."""
-
-    request: Request
-    fake_mode: FakeTensorMode | None
-    overrides: Overrides
-    artifacts: Path
-    enter: Callable[[Phase], None]
-
-    def build(self) -> BuiltModel:
-        _seed()
-        built = resolve.build_model(self.request, self.fake_mode, self.overrides)
-        built.module.train(self.request.target.mode is Mode.TRAIN)
-        return built
-
-    def subject(self, built: BuiltModel, without: frozenset[str] = frozenset()) -> Subject:
-        """Return a model that nothing has called, with example inputs but some arguments.
-
-        Some rules for inputs call the model, to learn how many features an image has. Then it is
-        built again; so it is for a real device, to which it is moved after that.
-        """
-        moves = _uses_real_device(self.request)
-        with _calls_noticed() as called:
-            inputs = example_inputs.make_inputs(
-                built.module,
-                built.config,
-                self.request,
-                self.overrides,
-                self.fake_mode,
-                without=without,
-                real=real_builder(self.request, self.overrides),
-            )
-        subject = Subject(
-            request=self.request,
-            module=self.build().module if called or moves else built.module,
-            inputs=inputs,
-            fake_mode=self.fake_mode,
-            artifacts=self.artifacts,
-            enter=self.enter,
-            rebuilt=lambda: self.build().module,
-        )
-        return on_real_device(subject) if moves else subject
 
 
 @contextmanager

@@ -203,7 +203,7 @@ def with_latency(
 def with_speedup(point: BatchPoint, samples: Samples, eager: Samples) -> BatchPoint:
     """A point compared with eager mode of the same rounds; unchanged where numbers differ."""
     numerics = point.numerics
-    if numerics is None or (numerics.deterministic and not numerics.matches):
+    if numerics is None or numerics.differs:
         return point
     judged = in_turns(samples.wall_seconds, eager.wall_seconds)
     if judged.ratio is None:

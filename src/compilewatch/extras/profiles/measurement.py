@@ -375,7 +375,7 @@ class Inference:
     def _numerics(self, subject: RunningSubject) -> None:
         subject.measure("compare", self._limits.compare_seconds)
         numerics = subject.point.numerics
-        if numerics is not None and numerics.deterministic and not numerics.matches:
+        if numerics is not None and numerics.differs:
             self._notes.append(
                 f"{subject.target} at batch {subject.point.batch_size} differs from eager in "
                 f"{numerics.mismatches[0]}: its speed-up is not shown"

@@ -128,7 +128,7 @@ class Task:
         """The result for a child that wrote none, with the end of its output."""
         now = exited.at if exited is not None else time.monotonic()
         kind = ending.status.value
-        stderr = file_tail(self.folder / messages.STDERR_FILE)
+        stderr = processes.tail(self.folder / messages.STDERR_FILE, STDERR_TAIL_BYTES)
         folders = getattr(self.request.model.build, "python_path", ())
         file, line, function = place_in_dump(stderr, folders) or (None, None, None)
         return records.Result(
@@ -191,15 +191,6 @@ def oom_kills() -> int:
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 
-def file_tail(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - STDERR_TAIL_BYTES))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""
-
-
 MOST_SERVER_DEATHS = 5
 """The number of deaths in a row, without a finished child in between, that are tolerated."""
 
@@ -237,35 +228,30 @@ class LocalExecution:
 
         The server of the batch that is `following` starts when this one leaves a slot free.
         """
-        finished = False
         try:
-            yield from self._completed(following)
-            finished = True
-        finally:
-            if not finished:
-                self.launcher.close()
-                for task in self.sent.values():
-                    shutil.rmtree(task.folder, ignore_errors=True)
-
-    def _completed(self, following: LocalExecution | None) -> Iterator[Completed]:
-        while self.requests or self.retries or self.sent:
-            server = self.launcher.server(
-                self.name, self.targets, device=self.device, real_device=self.real_device
-            )
-            self._send_next(server)
-            if following is not None and len(self.sent) < self.launcher.jobs:
-                self.launcher.prepare(following)
-                following = None
-            for report in server.reports(POLL_SECONDS if self.sent else 0.0):
-                self._take(report)
-            self.launcher.warn_if_slow(server)
-            if server.alive:
-                self._enforce(server)
-            else:
-                self._server_died(server)
-            self._send_next(server)  # before the caller spends time on the finished results
-            done, self.done = self.done, []
-            yield from done
+            while self.requests or self.retries or self.sent:
+                server = self.launcher.server(
+                    self.name, self.targets, device=self.device, real_device=self.real_device
+                )
+                self._send_next(server)
+                if following is not None and len(self.sent) < self.launcher.jobs:
+                    self.launcher.prepare(following)
+                    following = None
+                for report in server.reports(POLL_SECONDS if self.sent else 0.0):
+                    self._take(report)
+                self.launcher.warn_if_slow(server)
+                if server.alive:
+                    self._enforce(server)
+                else:
+                    self._server_died(server)
+                self._send_next(server)  # before the caller spends time on the finished results
+                done, self.done = self.done, []
+                yield from done
+        except BaseException:
+            self.launcher.close()
+            for task in self.sent.values():
+                shutil.rmtree(task.folder, ignore_errors=True)
+            raise
 
     def _send_next(self, server: ServerProcess) -> None:
         """Keep the server's queue as long as its slots, unless a task must run alone."""

@@ -469,10 +469,9 @@ def _with_numerics(subject: CallerSubject, outcome: TargetOutcome, backend: str)
         return msgspec.structs.replace(
             outcome, status=judged.status, detail=detail, error=judged.error
         )
-    wrong = judged.numerics.deterministic and not judged.numerics.matches
-    if not wrong or outcome.status is Status.GRAPH_BREAK:
+    if not judged.numerics.differs or outcome.status is Status.GRAPH_BREAK:
         return judged
-    detail = f"differs from eager in {judged.numerics.difference}"
+    detail = judged.numerics.remark
     return msgspec.structs.replace(judged, status=Status.MISMATCH, detail=detail)
 
 

@@ -10,7 +10,6 @@ import statistics
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -20,7 +19,7 @@ from torch._dynamo.utils import counters
 
 from compilewatch.contract.failures import one_line
 from compilewatch.contract.processes import PeakMemory
-from compilewatch.records import Numerics, Performance, Phase, Status, TargetOutcome, Tier
+from compilewatch.records import Performance, Phase, Status, TargetOutcome, Tier
 from compilewatch.worker.model.construct import preserved
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, execution, numerics
@@ -123,12 +122,13 @@ def _evaluated(subject: Subject) -> TargetOutcome:
         )
     subject.enter(Phase.PROFILE)
     performance, problem = _profiled(subject, call, performance)
-    differs = comparison.deterministic and not comparison.matches
-    remarks = _remarks(outcome.graphs, comparison, performance)
+    graphs = "one graph" if outcome.graphs == 1 else f"{outcome.graphs} graphs"
+    speedup = performance.speedup
+    speed = "" if speedup is None else f"{speedup:.2f} times as fast as eager"
     return msgspec.structs.replace(
         outcome,
-        status=Status.MISMATCH if differs else Status.PASS,
-        detail="; ".join(filter(None, (*remarks, problem))),
+        status=Status.MISMATCH if comparison.differs else Status.PASS,
+        detail="; ".join(filter(None, (comparison.remark, graphs, speed, problem))),
         numerics=comparison,
         details=performance,
     )
@@ -232,14 +232,3 @@ def latencies(eager: execution.Call, compiled: execution.Call) -> tuple[float, f
 def _failed(error: Exception, when: str) -> TargetOutcome:
     record = compiler_failure(error, CODES)
     return TargetOutcome(status=Status.ERROR, detail=f"{when}{one_line(error)}", error=record)
-
-
-def _remarks(graphs: int | None, comparison: Numerics, performance: Performance) -> Iterator[str]:
-    """Yield phrases for people besides the verdict."""
-    if not comparison.deterministic:
-        yield "not deterministic: two eager runs differ, so numerics are not compared"
-    elif not comparison.matches:
-        yield f"differs from eager in {comparison.difference}"
-    yield "one graph" if graphs == 1 else f"{graphs} graphs"
-    if performance.speedup is not None:
-        yield f"{performance.speedup:.2f} times as fast as eager"

@@ -243,7 +243,7 @@ def _on_device(
         return msgspec.structs.replace(
             outcome, status=records.Status.ERROR, detail=detail, error=record
         )
-    differs = comparison.deterministic and not comparison.matches
+    differs = comparison.differs
     outcome = msgspec.structs.replace(
         outcome,
         status=records.Status.MISMATCH if differs else records.Status.PASS,

@@ -62,7 +62,7 @@ from torch.utils._pytree import tree_leaves
 
 from compilewatch.contract.failures import causes, one_line
 from compilewatch.records import CaptureFigures, Mode, StackFrame
-from compilewatch.worker.subject import ExampleInputs, Subject
+from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import FakeUnsupportedError
 from compilewatch.worker.targets.dynamo import graph_breaks
 
@@ -154,14 +154,22 @@ def forward_operators(joint: torch.fx.GraphModule, outputs: int) -> int:
     the derivative of `sin` needs a `cos`.
     """
     (output,) = joint.graph.find_nodes(op="output")
-    left = [node for node in output.args[0][:outputs] if isinstance(node, torch.fx.Node)]
-    seen: set[torch.fx.Node] = set()
+    return sum(
+        node.op == "call_function" and is_operator(node.target)
+        for node in _sources(output.args[0][:outputs])
+    )
+
+
+def _sources(nodes: Iterable[object]) -> set[Node]:
+    """Return nodes of a graph and all that they depend on."""
+    left = [node for node in nodes if isinstance(node, Node)]
+    seen: set[Node] = set()
     while left:
         node = left.pop()
         if node not in seen:
             seen.add(node)
             left += node.all_input_nodes
-    return sum(node.op == "call_function" and is_operator(node.target) for node in seen)
+    return seen
 
 
 NESTED_GRAPH_BREAKS = "nested_graph_breaks"
@@ -537,17 +545,13 @@ def second_call(subject: Subject) -> Callable[[Callable[..., Any]], None] | None
     Equal inputs are copied now, because a call may change them. None if an argument holds the state
     of earlier calls, or anything else that is not known how to copy.
     """
-    if subject.later is not None:
-        return _later_calls(subject, subject.later)
-    leaves = tree_leaves((subject.inputs.args, subject.inputs.kwargs))
-    if not all(leaf is None or isinstance(leaf, _COPYABLE) for leaf in leaves):
-        return None
-    return _later_calls(subject, (subject.copied_inputs(),))
+    inputs = subject.later
+    if inputs is None:
+        leaves = tree_leaves((subject.inputs.args, subject.inputs.kwargs))
+        if not all(leaf is None or isinstance(leaf, _COPYABLE) for leaf in leaves):
+            return None
+        inputs = (subject.copied_inputs(),)
 
-
-def _later_calls(
-    subject: Subject, inputs: tuple[ExampleInputs, ...]
-) -> Callable[[Callable[..., Any]], None]:
     def call(module: Callable[..., Any]) -> None:
         for number, call_inputs in enumerate(inputs, start=2):
             subject.before_call(number)
@@ -574,8 +578,13 @@ def unexecuted_backend(graph: GraphModule, inputs: list[Any]) -> Callable[..., A
     def partition(
         joint: GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any
     ) -> tuple[GraphModule, GraphModule]:
+        """Do as torch's `default_partition`, without the operations if that is safe."""
         counts.append(forward_operators(joint, num_fwd_outputs))
-        return unexecuted_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
+        _cut_down(joint.graph, num_fwd_outputs, options.get("static_lifetime_input_indices") or ())
+        parts: tuple[GraphModule, GraphModule] = default_partition(
+            joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options
+        )
+        return parts
 
     backend: Callable[..., Any] = aot_autograd(
         fw_compiler=boxed_nop,
@@ -594,29 +603,6 @@ def unexecuted_backend(graph: GraphModule, inputs: list[Any]) -> Callable[..., A
 
 
 unexecuted_backend.__name__ = "compiler_fn"  # the name in torch's own messages (AotAutograd)
-
-
-def unexecuted_partition(
-    joint: GraphModule,
-    joint_inputs: Any,
-    *,
-    num_fwd_outputs: int,
-    static_lifetime_input_indices: Sequence[int] | None = None,
-    **options: Any,
-) -> tuple[GraphModule, GraphModule]:
-    """Return the forward and backward graphs, without their operations if that is safe.
-
-    The arguments are those of torch's `default_partition`, which partitions the joint graph.
-    """
-    _cut_down(joint.graph, num_fwd_outputs, static_lifetime_input_indices or ())
-    parts: tuple[GraphModule, GraphModule] = default_partition(
-        joint,
-        joint_inputs,
-        num_fwd_outputs=num_fwd_outputs,
-        static_lifetime_input_indices=static_lifetime_input_indices,
-        **options,
-    )
-    return parts
 
 
 def _cut_down(graph: Graph, forward_outputs: int, weights: Sequence[int]) -> None:
@@ -680,16 +666,7 @@ def _may_be_read(node: Node, unknown: Iterable[Node]) -> bool:
     value = node.meta["val"]
     if value.dtype.is_floating_point or value.dtype.is_complex:
         return False
-    seen: set[Node] = set()
-    left = [node]
-    while left:
-        source = left.pop()
-        if source in unknown:
-            return False
-        if source not in seen:
-            seen.add(source)
-            left += source.all_input_nodes
-    return True
+    return _sources([node]).isdisjoint(unknown)
 
 
 def interpreted_backend(graph: GraphModule, _inputs: list[Any]) -> Callable[..., Any]:

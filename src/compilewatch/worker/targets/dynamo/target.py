@@ -11,7 +11,6 @@ import contextlib
 import inspect
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -24,6 +23,7 @@ import torch._dynamo
 from torch._dynamo.exc import TorchRuntimeError
 
 from compilewatch import records
+from compilewatch.contract import processes
 from compilewatch.contract.failures import one_line
 from compilewatch.worker import targets
 from compilewatch.worker.model.fake_mode import values_shown
@@ -344,7 +344,7 @@ def render(artifacts: Path) -> tuple[tuple[str, ...], str]:
     if not logs:
         return (), "torch wrote no structured trace"
     kept = tuple(str(log.relative_to(artifacts)) for log in logs)
-    program = find_tlparse()
+    program = processes.program("tlparse")
     if program is None:
         return kept, "tlparse is not installed: the structured trace is kept, but not rendered"
     pages = artifacts / PAGES_FOLDER
@@ -365,9 +365,3 @@ def render(artifacts: Path) -> tuple[tuple[str, ...], str]:
 def discard(artifacts: Path) -> None:
     """Delete the log of a capture without graph breaks."""
     shutil.rmtree(artifacts / LOG_FOLDER, ignore_errors=True)
-
-
-def find_tlparse() -> str | None:
-    """Find the binary of the tlparse wheel: next to the interpreter, or else on PATH."""
-    beside = Path(sys.executable).with_name("tlparse")
-    return str(beside) if beside.is_file() else shutil.which("tlparse")

@@ -120,15 +120,7 @@ LAST_SHARE = 0.9
 """Share of the phase's deadline for Dynamo, so that it does not exceed the deadline."""
 
 
-class StepFailedError(Exception):
-    """A step raised an exception: its record, and the exception in one line as the message."""
-
-    def __init__(self, line: str, record: records.ErrorRecord) -> None:
-        super().__init__(line)
-        self.record = record
-
-
-SIDE_FAILURES = (StepFailedError, ForkEndedError, RecordedError)
+SIDE_FAILURES = (ForkEndedError, RecordedError)
 """What a step with a limit raises: it decides nothing."""
 
 
@@ -140,26 +132,20 @@ def step(
 ) -> _Value:
     """Call `function` in a fork, and return its value of type `kind`; see `Subject.in_fork`.
 
-    Raises StepFailedError, and an error with the code `out_of_memory` if memory ran out. With a
-    limit, a fork that dies or is late raises ForkEndedError.
+    Raises RecordedError with the code of the compiler's failure, `out_of_memory` if memory ran out.
+    With a limit, a fork that dies or is late raises ForkEndedError.
     """
 
-    def guarded(inside: Subject) -> tuple[_Value | None, tuple[str, records.ErrorRecord] | None]:
+    def guarded(inside: Subject) -> _Value:
         try:
-            return function(inside), None
+            return function(inside)
         except BaseException as error:
             record = compiler_failure(error, CODES)
             if record.code == OUT_OF_MEMORY:
                 raise MemoryError(one_line(error)) from error
-            return None, (one_line(error), record)
+            raise RecordedError(record, line=one_line(error), names=()) from error
 
-    kinds = tuple[kind | None, tuple[str, records.ErrorRecord] | None]
-    value, failure = subject.in_fork(
-        guarded, kinds, limit_seconds=limit_seconds, beside_threads=True
-    )
-    if failure is not None:
-        raise StepFailedError(*failure)
-    return value  # type: ignore[return-value]
+    return subject.in_fork(guarded, kind, limit_seconds=limit_seconds, beside_threads=True)
 
 
 class XlaTarget(CompileTarget):
@@ -264,10 +250,8 @@ def _verdict(subject: Subject, detail: XlaDetail) -> TargetOutcome:
 
     try:
         captured = step(subject, capture.capture_hlo, capture.HloCapture)
-    except StepFailedError as error:
-        return TargetOutcome(
-            status=Status.ERROR, detail=str(error), error=error.record, details=detail
-        )
+    except RecordedError as error:
+        return _failed(TargetOutcome(status=Status.ERROR, details=detail), error, "")
     breaks: tuple[GraphBreak, ...] = ()
     hlo = captured
     if not captured.ready:
@@ -298,17 +282,13 @@ def _verdict(subject: Subject, detail: XlaDetail) -> TargetOutcome:
     )
     try:
         ran = step(subject, capture.execute, capture.Execution)
-    except StepFailedError as error:
-        line = f"captured, then {error}"
-        return msgspec.structs.replace(
-            outcome, status=Status.ERROR, detail=line, error=error.record
-        )
+    except RecordedError as error:
+        return _failed(outcome, error, "captured, then ")
     if ran.graphs > 1 and not breaks:
         outcome = _broken(outcome, (capture.unattributed(None, ran.graphs - 1),))
-    wrong = ran.numerics.deterministic and not ran.numerics.matches
     return msgspec.structs.replace(
         outcome,
-        status=Status.MISMATCH if wrong else outcome.status,
+        status=Status.MISMATCH if ran.numerics.differs else outcome.status,
         detail="; ".join(_phrases(ran, outcome)),
         graphs=ran.graphs,
         numerics=ran.numerics,
@@ -321,10 +301,17 @@ def _verdict(subject: Subject, detail: XlaDetail) -> TargetOutcome:
     )
 
 
+def _failed(outcome: TargetOutcome, error: RecordedError, when: str) -> TargetOutcome:
+    """Return the outcome of a step that failed. Raises if memory ran out: that is no verdict."""
+    if error.record.code == OUT_OF_MEMORY:
+        raise error
+    return msgspec.structs.replace(
+        outcome, status=Status.ERROR, detail=when + error.line, error=error.record
+    )
+
+
 def _failure(error: Exception) -> tuple[str, str]:
     """Return code and reason of a step that does not decide the verdict."""
-    if isinstance(error, StepFailedError):
-        return error.record.code, error.record.message
     if isinstance(error, ForkEndedError):
         return "timeout" if error.late else "crashed", str(error)
     return error_code(error), str(error)
@@ -343,10 +330,8 @@ def _broken(outcome: TargetOutcome, breaks: tuple[GraphBreak, ...]) -> TargetOut
 
 
 def _phrases(ran: Execution, outcome: TargetOutcome) -> Iterator[str]:
-    if not ran.numerics.deterministic:
-        yield "not deterministic: two eager runs differ, so numerics are not compared"
-    elif not ran.numerics.matches:
-        yield f"differs from eager in {ran.numerics.difference}"
+    if ran.numerics.remark:
+        yield ran.numerics.remark
     yield "one graph" if ran.graphs == 1 else f"{ran.graphs} graphs"
     if outcome.breaks:
         yield f"breaks {outcome.graph_breaks} ({outcome.distinct_breaks} distinct)"

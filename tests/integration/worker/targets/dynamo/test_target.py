@@ -376,7 +376,7 @@ def test_a_model_with_breaks_keeps_its_trace_rendered_and_another_none(
 def test_without_tlparse_the_log_is_kept_and_said(
     make_subject: MakeSubject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(target, "find_tlparse", lambda: None)
+    monkeypatch.setattr("compilewatch.contract.processes.program", lambda _: None)
     outcome = DynamoTarget().run(make_subject(module_of(explicit), keep_artifacts=True))
     assert len(outcome.artifacts) == 1
     assert "tlparse is not installed" in outcome.detail
