@@ -22,6 +22,7 @@ from unittest import mock
 import leaving_helpers as helpers
 import numpy as np
 import torch
+import torch._inductor.config
 from plain_torch import Reports, apart
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
@@ -350,97 +351,62 @@ def function_attribute(self: Any, x: Tensor) -> Tensor:
     return x + 1
 
 
-def setting(name: str, change: Callable[[], Any], watch: Callable[[], Any]) -> Case:
-    """A model that makes a setting of the process."""
-
-    def forward(self: nn.Module, x: Tensor) -> Tensor:
-        change()
-        return x + 1
-
-    build = type(name, (nn.Module,), {"forward": forward})
-    return Case(name, build, lambda *_: watch())
-
-
-def set_warn_only() -> None:
-    torch.use_deterministic_algorithms(True, warn_only=True)
-
-
-def set_environment() -> None:
-    os.environ["LEAVING"] = "1"
-
-
-def set_dynamo() -> None:
-    torch._dynamo.config.cache_size_limit = 3
-
-
-def set_inductor() -> None:
-    import torch._inductor.config
-
-    torch._inductor.config.max_autotune = True
-
-
-def set_cudnn() -> None:
-    torch.backends.cudnn.benchmark = True
-
-
-def set_recursion() -> None:
-    sys.setrecursionlimit(sys.getrecursionlimit() + 7)
-
-
-def cudnn() -> bool:
-    return bool(torch.backends.cudnn.benchmark)
-
-
-SETTINGS: tuple[tuple[str, Callable[[], Any], Callable[[], Any]], ...] = (
-    (
-        "DefaultDevice",
-        lambda: torch.set_default_device("meta"),
-        lambda: str(torch.get_default_device()),
+SETTINGS = {
+    "DefaultDevice": ("torch.set_default_device('meta')", "str(torch.get_default_device())"),
+    "DefaultDtype": ("torch.set_default_dtype(torch.float64)", "str(torch.get_default_dtype())"),
+    "Deterministic": (
+        "torch.use_deterministic_algorithms(True, warn_only=True)",
+        "torch.get_deterministic_debug_mode()",
     ),
-    (
-        "DefaultDtype",
-        lambda: torch.set_default_dtype(torch.float64),
-        lambda: str(torch.get_default_dtype()),
+    "Threads": ("torch.set_num_threads(3)", "torch.get_num_threads()"),
+    "MatmulPrecision": (
+        "torch.set_float32_matmul_precision('medium')",
+        "torch.get_float32_matmul_precision()",
     ),
-    ("Deterministic", set_warn_only, torch.get_deterministic_debug_mode),
-    ("Threads", lambda: torch.set_num_threads(3), torch.get_num_threads),
-    (
-        "MatmulPrecision",
-        lambda: torch.set_float32_matmul_precision("medium"),
-        torch.get_float32_matmul_precision,
+    "CudnnBenchmark": (
+        "torch.backends.cudnn.benchmark = True",
+        "bool(torch.backends.cudnn.benchmark)",
     ),
-    ("CudnnBenchmark", set_cudnn, cudnn),
-    (
-        "AnomalyMode",
-        lambda: torch.autograd.set_detect_anomaly(True),
-        torch.is_anomaly_enabled,
+    "AnomalyMode": ("torch.autograd.set_detect_anomaly(True)", "torch.is_anomaly_enabled()"),
+    "PrintOptions": (
+        "torch.set_printoptions(precision=2)",
+        "torch._tensor_str.PRINT_OPTS.precision",
     ),
-    (
-        "PrintOptions",
-        lambda: torch.set_printoptions(precision=2),
-        lambda: torch._tensor_str.PRINT_OPTS.precision,
+    "NumpyPrintOptions": (
+        "np.set_printoptions(precision=2)",
+        "np.get_printoptions()['precision']",
     ),
-    (
-        "NumpyPrintOptions",
-        lambda: np.set_printoptions(precision=2),
-        lambda: np.get_printoptions()["precision"],
+    "Environment": ("os.environ['LEAVING'] = '1'", "os.environ.get('LEAVING')"),
+    "LoggerLevel": ("LOG.setLevel(logging.ERROR)", "LOG.level"),
+    "RootLoggerLevel": ("logging.getLogger().setLevel(5)", "logging.getLogger().level"),
+    "DynamoConfig": (
+        "torch._dynamo.config.cache_size_limit = 3",
+        "torch._dynamo.config.cache_size_limit",
     ),
-    ("Environment", set_environment, lambda: os.environ.get("LEAVING")),
-    ("LoggerLevel", lambda: LOG.setLevel(logging.ERROR), lambda: LOG.level),
-    ("RootLoggerLevel", lambda: logging.getLogger().setLevel(5), lambda: logging.getLogger().level),
-    ("DynamoConfig", set_dynamo, lambda: torch._dynamo.config.cache_size_limit),
-    ("InductorConfig", set_inductor, lambda: torch._inductor.config.max_autotune),
-    ("Gradients", lambda: torch.set_grad_enabled(False), torch.is_grad_enabled),
-    ("Seed", lambda: torch.manual_seed(7), torch.initial_seed),
-    ("PythonSeed", lambda: random.seed(7), random.getstate),
-    ("NumpySeed", lambda: np.random.seed(7), lambda: str(np.random.get_state())),
-    ("WorkingFolder", lambda: os.chdir("/"), os.getcwd),
-    ("Path", lambda: sys.path.append("/nowhere"), lambda: list(sys.path)),
-    ("RecursionLimit", set_recursion, sys.getrecursionlimit),
-)
+    "InductorConfig": (
+        "torch._inductor.config.max_autotune = True",
+        "torch._inductor.config.max_autotune",
+    ),
+    "Gradients": ("torch.set_grad_enabled(False)", "torch.is_grad_enabled()"),
+    "Seed": ("torch.manual_seed(7)", "torch.initial_seed()"),
+    "PythonSeed": ("random.seed(7)", "random.getstate()"),
+    "NumpySeed": ("np.random.seed(7)", "str(np.random.get_state())"),
+    "WorkingFolder": ("os.chdir('/')", "os.getcwd()"),
+    "Path": ("sys.path.append('/nowhere')", "list(sys.path)"),
+    "RecursionLimit": (
+        "sys.setrecursionlimit(sys.getrecursionlimit() + 7)",
+        "sys.getrecursionlimit()",
+    ),
+}
+"""What a model does to a setting of its process, and what shows it."""
 
+FORWARD = "def forward(self, x):\n    {}\n    return x + 1"
 
-CASES += [setting(*each) for each in SETTINGS]
+for name, (statement, shown) in SETTINGS.items():
+    made: dict[str, Any] = {}
+    exec(FORWARD.format(statement), globals(), made)
+    model = type(name, (nn.Module,), made)
+    CASES.append(Case(name, model, lambda *_, shown=shown: eval(shown)))
 
 
 def plain(value: Any) -> Any:

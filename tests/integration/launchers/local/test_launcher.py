@@ -44,7 +44,7 @@ EXPECTED = {
     "segfault": (Status.CRASHED, Phase.EAGER, 1),
     "abort": (Status.CRASHED, Phase.EAGER, 1),
     "exit": (Status.CRASHED, Phase.CREATE, 0),
-    "system_exit": (Status.ERROR, Phase.CREATE, 0),
+    "system_exit": (Status.ERROR, Phase.CREATE, 1),
     "allocate": (Status.OOM, Phase.CREATE, 0),
     "ignore_terminate": (Status.TIMEOUT, Phase.EAGER, 0),
     **{f"hang_{phase}": (Status.TIMEOUT, Phase(phase), 0) for phase in HANGS},

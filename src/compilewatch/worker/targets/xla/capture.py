@@ -275,19 +275,10 @@ def _most_frequent(names: Iterable[str]) -> dict[str, int]:
 # --- execution -----------------------------------------------------------------------------------
 
 
-class Execution(records.Record, frozen=True, kw_only=True):
-    """The result of running. Counts are of compiled graphs; `compile_seconds` of the first call.
-
-    `draws`: the model draws random numbers. XLA's generator returns other numbers than the CPU's
-    for the same seed, so they were drawn on the CPU, only for the comparison.
-    """
-
-    graphs: int
-    compile_seconds: float
-    recompiles_same_inputs: int
-    recompiles: int | None
-    draws: bool
-    numerics: records.Numerics
+Execution = tuple[int, bool, records.Numerics, dict[str, int | float | None]]
+"""The graphs that the first call compiled, whether the model draws random numbers, the comparison,
+and the fields of `XlaDetail` about compilation. XLA's generator returns other numbers than the
+CPU's for the same seed, so those are drawn on the CPU, only for the comparison."""
 
 
 def execute(subject: Subject) -> Execution:
@@ -310,19 +301,14 @@ def execute(subject: Subject) -> Execution:
             return {n: v.cpu() if isinstance(v, Tensor) else v for n, v in results.items()}
 
     observed, module = execution.observed, subject.module
-    return Execution(
-        graphs=graphs,
-        compile_seconds=seconds,
-        recompiles_same_inputs=again,
-        recompiles=recompiles,
-        draws=draws,
-        numerics=numerics.assess(
-            lambda: observed(subject, module),
-            on_xla,
-            lambda: execution.observed_in_float64(subject),
-            [partial(observed, single, module) for single in execution.samples(subject)],
-        ),
+    comparison = numerics.assess(
+        lambda: observed(subject, module),
+        on_xla,
+        lambda: execution.observed_in_float64(subject),
+        [partial(observed, single, module) for single in execution.samples(subject)],
     )
+    compilation = {"recompiles_same_inputs": again, "recompiles": recompiles}
+    return graphs, draws, comparison, {"compile_seconds": seconds, **compilation}
 
 
 def _compiled(placed: Subject) -> tuple[int, float]:

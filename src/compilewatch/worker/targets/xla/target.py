@@ -281,23 +281,28 @@ def _verdict(subject: Subject, detail: XlaDetail) -> TargetOutcome:
         breaks,
     )
     try:
-        ran = step(subject, capture.execute, capture.Execution)
+        ran: Execution = step(subject, capture.execute, capture.Execution)
     except RecordedError as error:
         return _failed(outcome, error, "captured, then ")
-    if ran.graphs > 1 and not breaks:
-        outcome = _broken(outcome, (capture.unattributed(None, ran.graphs - 1),))
+    graphs, draws, comparison, compilation = ran
+    if graphs > 1 and not breaks:
+        outcome = _broken(outcome, (capture.unattributed(None, graphs - 1),))
+    distinct = f" ({outcome.distinct_breaks} distinct)"
+    again = compilation["recompiles_same_inputs"]
+    phrases = (
+        comparison.remark,
+        "one graph" if graphs == 1 else f"{graphs} graphs",
+        f"breaks {outcome.graph_breaks}{distinct}" if outcome.breaks else "",
+        f"the same inputs recompiled {again} graphs" if again else "",
+        "random numbers drawn on the CPU for the comparison" if draws else "",
+    )
     return msgspec.structs.replace(
         outcome,
-        status=Status.MISMATCH if ran.numerics.differs else outcome.status,
-        detail="; ".join(_phrases(ran, outcome)),
-        graphs=ran.graphs,
-        numerics=ran.numerics,
-        details=msgspec.structs.replace(
-            detail,
-            compile_seconds=ran.compile_seconds,
-            recompiles_same_inputs=ran.recompiles_same_inputs,
-            recompiles=ran.recompiles,
-        ),
+        status=Status.MISMATCH if comparison.differs else outcome.status,
+        detail="; ".join(filter(None, phrases)),
+        graphs=graphs,
+        numerics=comparison,
+        details=msgspec.structs.replace(detail, **compilation),
     )
 
 
@@ -327,18 +332,6 @@ def _broken(outcome: TargetOutcome, breaks: tuple[GraphBreak, ...]) -> TargetOut
         unattributed=sum(count for code, count in counts if code == UNATTRIBUTED),
         breaks=breaks,
     )
-
-
-def _phrases(ran: Execution, outcome: TargetOutcome) -> Iterator[str]:
-    if ran.numerics.remark:
-        yield ran.numerics.remark
-    yield "one graph" if ran.graphs == 1 else f"{ran.graphs} graphs"
-    if outcome.breaks:
-        yield f"breaks {outcome.graph_breaks} ({outcome.distinct_breaks} distinct)"
-    if ran.recompiles_same_inputs:
-        yield f"the same inputs recompiled {ran.recompiles_same_inputs} graphs"
-    if ran.draws:
-        yield "random numbers drawn on the CPU for the comparison"
 
 
 def _remarks(detail: XlaDetail) -> Iterator[str]:
