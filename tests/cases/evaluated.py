@@ -11,6 +11,7 @@ import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -25,12 +26,7 @@ from compilewatch.worker.reproduce import script
 from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets.dynamo.target import DynamoTarget
 
-FACTORIES = """
-import breaks, torch
-globals().update({case.name: case.build for case in breaks.CASES})
-def inputs():
-    return (torch.ones(3, 4),)
-"""
+CASES_FOLDER = Path(__file__).parent
 
 
 class Evaluated(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,21 +37,18 @@ class Evaluated(msgspec.Struct, frozen=True, kw_only=True):
     script: str
 
 
-def request_of(case: Case, folder: Path) -> Request:
-    build = FactoryBuild(
-        factory=f"reproducible:{case.name}", path=str(folder), inputs="reproducible:inputs"
-    )
-    model = ModelSpec(source="test", name=case.name, build=build)
-    return Request(model=model, target=Target(), key="0", tier=Tier.REAL)
+def request_of(name: str, **target: Any) -> Request:
+    """A request for a case by its name, on real tensors."""
+    build = FactoryBuild(factory=f"broken:{name}", path=str(CASES_FOLDER), inputs="broken:inputs")
+    model = ModelSpec(source="test", name=name, build=build)
+    return Request(model=model, target=Target(**target), key=name, tier=Tier.REAL)
 
 
 def outcome(case: Case, fake_mode: FakeTensorMode | None, folder: Path) -> TargetOutcome:
     torch.manual_seed(0)
     with fake_mode if fake_mode is not None else nullcontext():
         module, inputs = case.build().eval(), (torch.ones(3, 4),)
-    request = msgspec.structs.replace(
-        request_of(case, folder), tier=Tier.AUTO, keep_artifacts=False
-    )
+    request = msgspec.structs.replace(request_of(case.name), tier=Tier.AUTO, keep_artifacts=False)
     subject = Subject(
         request=request,
         module=module,
@@ -68,7 +61,7 @@ def outcome(case: Case, fake_mode: FakeTensorMode | None, folder: Path) -> Targe
 
 
 def evaluated(case: Case, folder: Path) -> Evaluated:
-    written = forked.in_fork(lambda: script(request_of(case, folder)), str, [])
+    written = forked.in_fork(lambda: script(request_of(case.name)), str, [])
     fake = None if case.needs_real else outcome(case, InputAwareFakeMode(), folder)
     return Evaluated(real=outcome(case, None, folder), fake=fake, script=written)
 
@@ -79,7 +72,6 @@ if __name__ == "__main__":
     gc.disable()
     gc.freeze()
     place = Path(sys.argv[1])
-    (place / "reproducible.py").write_text(FACTORIES)
     channel = os.dup(1)
     os.dup2(2, 1)  # what the modules print
     found = {case.name: evaluated(case, place) for case in CASES}

@@ -194,15 +194,14 @@ def expected_source(result: records.Result) -> str:
     if not result.is_verdict or result.graphs is None:
         first_line = (result.detail.splitlines() or [""])[0]
         verdict = f"no verdict, {result.status} in {result.phase}: {first_line}"
-        return f'print("expected:", {verdict!r})\nprint("got:     ", got)'
-    if result.probed:
-        verdict = f"{result.status}, {result.detail}"
+    else:
+        verdict = f"{result.status}, {result.detail}" if result.probed else ""
+    if verdict:
         return f'print("expected:", {verdict!r})\nprint("got:     ", got)'
     places: Counter[str] = Counter()
     for graph_break in result.breaks:
-        places[f"{graph_break.file.rpartition('/')[2]}:{graph_break.line}"] += (
-            graph_break.occurrences
-        )
+        place = f"{graph_break.file.rpartition('/')[2]}:{graph_break.line}"
+        places[place] += graph_break.occurrences
     accepted = result.fullgraph is not None and result.fullgraph.accepted
     return (
         f"expected = words({result.graphs}, {dict(places)!r}, "
@@ -261,18 +260,12 @@ def model_source(request: records.Request, module: torch.nn.Module, config: Any)
     if isinstance(build, records.FactoryBuild):
         module_name, _, function = build.factory.partition(":")
         path = [f"sys.path[:0] = {list(build.python_path)!r}"] if build.path else []
-        return [
-            *path,
-            f"from {module_name} import {function}",
-            f"model = {function}()",
-        ]
+        return [*path, f"from {module_name} import {function}", f"model = {function}()"]
     if isinstance(build, records.LibraryBuild):
         return library(build.library).source(build, request.depth) or []
     if config is None:
-        return [
-            f"from {type(module).__module__} import {type(module).__name__}",
-            f"model = {type(module).__name__}()",
-        ]
+        name = type(module).__name__
+        return [f"from {type(module).__module__} import {name}", f"model = {name}()"]
     if isinstance(build, records.ConfigBuild) and (build.weights or build.trust_remote_code):
         options = f"revision={request.model.revision!r}"
         options += ", trust_remote_code=True" if build.trust_remote_code else ""

@@ -588,10 +588,8 @@ class LocalLauncher:
         if server is not None and server.environment is not None:
             actual = server.environment.digest
             if actual != known.digest:
-                from compilewatch.records import environment_differences
-
                 self._known.forget(name)
-                changed = environment_differences(known, server.environment)
+                changed = records.environment_differences(known, server.environment)
                 raise LauncherError(
                     f"environment {name!r} changed while it was in use "
                     f"({', '.join(changed) or 'other files'}): start a new run"

@@ -20,7 +20,6 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -213,20 +212,11 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     channel = socket.socket(fileno=options.channel)
     channel.set_inheritable(False)
-    with own_temporary_folder():
-        return _serve(channel, options)
-
-
-@contextlib.contextmanager
-def own_temporary_folder() -> Iterator[None]:
-    """A temporary folder for the server and its children, which is deleted with the server.
-
-    `import torch` creates a temporary folder, and a killed child leaves its compiler's cache; both
-    processes end without cleaning up.
-    """
+    # `import torch` creates a temporary folder, and a killed child leaves its compiler's cache:
+    # both processes end without cleaning up.
     with files.temporary_folder() as folder:
         os.environ["TMPDIR"] = tempfile.tempdir = folder
-        yield
+        return _serve(channel, options)
 
 
 def _serve(channel: socket.socket, options: argparse.Namespace) -> int:

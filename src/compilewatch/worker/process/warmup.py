@@ -71,13 +71,19 @@ def warm_up(
     # At its first backward, a process counts the devices for which autograd has threads.
     backward = device is None and not any(entry(target).device_of_child for target in targets)
     try:
+        import torch
+
         from compilewatch.worker.process import shortcuts
 
         shortcuts.take()
         if device is not None:
             _declare(device)
         if backward:
-            _start_autograd()
+            # Before the first FakeTensorMode, so that autograd starts no threads: it starts one for
+            # each device that it sees at its first backward. A CUDA build without a device sees
+            # none, until FakeTensorMode installs a guard for CUDA that reports eight
+            # (`torch._C._ensureCUDADeviceGuardSet`, torch 2.13 and 2.15).
+            torch.ones((), requires_grad=True).backward()
         if not single:
             compile_something(device, backward=backward)
     except Exception:  # noqa: BLE001  (a broken compiler is a finding of the children)
@@ -111,18 +117,6 @@ def _keep_single_threaded() -> None:
         from tqdm import tqdm  # type: ignore[import-untyped]
 
         tqdm.monitor_interval = 0
-
-
-def _start_autograd() -> None:
-    """Run a first backward before the first `FakeTensorMode`, so that autograd starts no threads.
-
-    Autograd starts one thread for each device that it sees at its first backward. A CUDA build
-    without a device sees none, until `FakeTensorMode` installs a guard for CUDA that reports eight
-    (`torch._C._ensureCUDADeviceGuardSet`, torch 2.13 and 2.15).
-    """
-    import torch
-
-    torch.ones((), requires_grad=True).backward()
 
 
 def _declare(device: DeclaredDevice) -> None:

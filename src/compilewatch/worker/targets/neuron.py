@@ -7,11 +7,8 @@ and timed. Without the compiler, the HLO module is kept for a machine that has i
 verdict.
 
 Signatures: Neuron SDK 2.32.0 (torch-neuronx 2.9). Nothing here has run on Neuron hardware yet.
-
-The route through `torch_neuronx`: trace a model, check its operators, run it.
-
-Signatures: Neuron SDK 2.32.0 (torch-neuronx 2.9), `frameworks/torch/torch-neuronx/api-reference-
-guide/inference`. Files other than `graph.neff` in the folder of a trace are undocumented.
+The guide is `frameworks/torch/torch-neuronx/api-reference-guide/inference`; files other than
+`graph.neff` in the folder of a trace are undocumented.
 """
 
 import contextlib

@@ -2,51 +2,26 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from breaks import CASES, Case, line_of
+from evaluated import request_of
 
 from compilewatch.config import load_settings
 from compilewatch.launchers.local.launcher import LocalLauncher
-from compilewatch.records import FactoryBuild, ModelSpec, Request, Result, Target, Tier
-from tests.integration.worker.targets.conftest import CASES_FOLDER
+from compilewatch.records import Result
 
 # cli/test_env.py finds a break in an older torch as well.
 pytestmark = [pytest.mark.torch, pytest.mark.torch_2_13, pytest.mark.matrix]
 
 ENVIRONMENT = "torch-2.13"
 
-FACTORIES = f"""
-import sys
-import torch
-sys.path.insert(0, {str(CASES_FOLDER)!r})
-from breaks import CASES
-
-def inputs():
-    return (torch.ones(3, 4),)
-
-globals().update({{case.name: case.build for case in CASES}})
-"""
-
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
     """All cases asked in one worker; only that torch itself shows what it reports."""
-    folder = tmp_path_factory.mktemp("factories")
-    (folder / "factories.py").write_text(FACTORIES)
-
-    def ask(name: str) -> Request:
-        build = FactoryBuild(
-            factory=f"factories:{name}", path=str(folder), inputs="factories:inputs"
-        )
-        return Request(
-            model=ModelSpec(source="manifest", name=name, build=build),
-            target=Target(environment=ENVIRONMENT),
-            key=name,
-            tier=Tier.REAL,
-            keep_artifacts=False,
-        )
-
-    asked = [ask(case.name) for case in CASES]
+    requests = (request_of(case.name, environment=ENVIRONMENT) for case in CASES)
+    asked = [msgspec.structs.replace(each, keep_artifacts=False) for each in requests]
     cache = load_settings().cache_folder
     with LocalLauncher(2, (ENVIRONMENT,), cache=cache) as launcher:
         (environment,) = launcher.environments()

@@ -19,6 +19,7 @@ from torch.fx.experimental.symbolic_shapes import (
 from compilewatch.contract.failures import causes, error_code, error_record, one_line
 from compilewatch.records import ErrorRecord, Tier
 from compilewatch.worker.subject import Subject
+from compilewatch.worker.targets import FakeUnsupportedError, check_device_not_needed
 from compilewatch.worker.targets.dynamo import graph_breaks
 
 _REJECTIONS = (
@@ -72,6 +73,14 @@ def raise_if_out_of_memory(error: BaseException | None) -> None:
     for cause in chain_of(error) if error is not None else ():
         if error_code(cause) == "out_of_memory":
             raise cause
+
+
+def raise_unless_settled(subject: Subject, error: BaseException, when: str = "") -> None:
+    """Raise if a failure is no verdict: memory ran out, or real tensors or a device are needed."""
+    raise_if_out_of_memory(error)
+    check_device_not_needed(subject, "\n".join(map(str, chain_of(error))))
+    if not is_settled(subject, error):
+        raise FakeUnsupportedError(f"{when}{one_line(error)}") from error
 
 
 def is_settled(subject: Subject, error: BaseException) -> bool:

@@ -125,12 +125,9 @@ def captured_breaks(subject: Subject, *, brief: bool = False) -> tuple[records.T
         )
     except Exception as error:  # of the compiler and of the model's code
         discard(subject.artifacts)
-        failures.raise_if_out_of_memory(error)
         if isinstance(error, targets.FakeUnsupportedError):
             raise
-        targets.check_device_not_needed(subject, "\n".join(map(str, failures.chain_of(error))))
-        if not failures.is_settled(subject, error):
-            raise targets.FakeUnsupportedError(one_line(error)) from error
+        failures.raise_unless_settled(subject, error)
         return _error_outcome(error, None), failures.is_by_compiler(error)
     proven = records.FullgraphVerdict(accepted=True, derived=True)
     fullgraph = proven if captured.proves_fullgraph else None
@@ -252,11 +249,8 @@ def _compile_fullgraph(subject: Subject, backend: Backend | None = None) -> _Ful
             contextlib.suppress(captures.Stopped),
         ):
             compiled(*subject.inputs.args, **subject.inputs.kwargs)
-    except Exception as error:  # of the compiler and of the model's code
-        failures.raise_if_out_of_memory(error)
-        targets.check_device_not_needed(subject, "\n".join(map(str, failures.chain_of(error))))
-        if not failures.is_settled(subject, error):
-            raise targets.FakeUnsupportedError(f"under fullgraph: {one_line(error)}") from error
+    except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
+        failures.raise_unless_settled(subject, error, "under fullgraph: ")
         message = graph_breaks.portable_text(failures.message_of(error))
         cause = graph_breaks.classify(failures.message_of(error), captures.type_names(error))
         frames = graph_breaks.user_stack(getattr(error, "real_stack", None) or ())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from evaluated import FACTORIES
+from evaluated import request_of
 
 from compilewatch.records import ClassBuild, FactoryBuild, Mode, ModelSpec, Request, Target, Tier
 from compilewatch.worker.reproduce import model_source, script
@@ -17,20 +17,10 @@ from tests.integration.worker.targets.conftest import RunScript
 pytestmark = pytest.mark.torch
 
 
-def script_of(folder: Path, source: str, factory: str, mode: Mode = Mode.EVAL) -> str:
-    module, _, name = factory.partition(":")
-    (folder / f"{module}.py").write_text(source)
-    build = FactoryBuild(factory=factory, path=str(folder), inputs=f"{module}:inputs")
-    model = ModelSpec(source="test", name=name, build=build)
-    text = script(Request(model=model, target=Target(mode=mode), key="0", tier=Tier.REAL))
-    assert "compilewatch" not in text
-    return text
-
-
 def test_in_train_mode_it_goes_back_through_the_loss_and_other_counts_are_its_exit_status(
-    tmp_path: Path, run_script: RunScript
+    run_script: RunScript,
 ) -> None:
-    text = script_of(tmp_path, FACTORIES, "reproducible:explicit", Mode.TRAIN)
+    text = script(request_of("explicit", mode=Mode.TRAIN))
     status, said = run_script(text)
     assert status == 0, said[-2:]
     assert "2 graphs, 1 break " in said[-1]
@@ -55,7 +45,14 @@ def inputs():
 
 
 def test_inputs_with_attributes_reach_the_model(tmp_path: Path, run_script: RunScript) -> None:
-    status, said = run_script(script_of(tmp_path, OBJECTS, "takes_objects:Net"))
+    (tmp_path / "takes_objects.py").write_text(OBJECTS)
+    build = FactoryBuild(
+        factory="takes_objects:Net", path=str(tmp_path), inputs="takes_objects:inputs"
+    )
+    model = ModelSpec(source="test", name="net", build=build)
+    text = script(Request(model=model, target=Target(), key="0", tier=Tier.REAL))
+    assert "compilewatch" not in text
+    status, said = run_script(text)
     assert status == 0, said[-2:]
     assert "1 break at takes_objects.py:9 (1)" in said[-1]
 
