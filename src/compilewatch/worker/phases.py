@@ -19,25 +19,12 @@ import torch._dynamo
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from compilewatch import extras, plugins
+from compilewatch import extras, plugins, records
 from compilewatch.contract import failures
 from compilewatch.contract.messages import ChildResult
 from compilewatch.contract.targets import entry, naming_options
 from compilewatch.errors import CompilewatchError, WrongGuessError
-from compilewatch.records import (
-    ConfigBuild,
-    FactoryBuild,
-    Mode,
-    Phase,
-    Request,
-    Result,
-    Status,
-    TargetOutcome,
-    TensorSummary,
-    Tier,
-    VariantResult,
-    Variants,
-)
+from compilewatch.records import Mode, Phase, Request, Result, Status, Tier
 from compilewatch.worker import device, example_inputs
 from compilewatch.worker.device.subjects import on_declared_device, on_real_device
 from compilewatch.worker.example_inputs import summarize, variants
@@ -74,7 +61,7 @@ SEED = 0
 _CPU = re.compile(r"\bcpu\b", re.IGNORECASE)
 _WORSE = {Status.PASS: 0, Status.GRAPH_BREAK: 1, Status.ERROR: 2}
 
-Evaluated = tuple[TargetOutcome, tuple[TensorSummary, ...]]
+Evaluated = tuple[records.TargetOutcome, tuple[records.TensorSummary, ...]]
 """The outcome of one input variant, and its example inputs."""
 
 
@@ -128,7 +115,7 @@ def failed(error: BaseException, known: Result, tier: Tier) -> ChildResult:
     if isinstance(error, resolve.MissingPackageError):
         status = Status.UNSUPPORTED
         needs = f"needs the package {error.package}, which is not in this environment"
-        own = isinstance(request.model.build, FactoryBuild)
+        own = isinstance(request.model.build, records.FactoryBuild)
         detail = failures.how_to_get(error.package) if own else needs
     elif isinstance(error, resolve.UnknownArchitectureError):
         status = Status.UNSUPPORTED
@@ -184,7 +171,7 @@ def _run(
     folder: Path,
     enter: Callable[[Phase], None],
     know: Callable[..., None],
-) -> TargetOutcome:
+) -> records.TargetOutcome:
     enter(Phase.SETUP)
     target, fake_mode = _set_up(request, tier)
     overrides = overrides_of(request)
@@ -236,10 +223,10 @@ def _run(
     if request.work is not None:
         # Loaded by name, because no result of a target depends on it.
         reference = extras.WORK[request.work.name]
-        done: TargetOutcome = plugins.load(reference)(subject, request.work.options)
+        done: records.TargetOutcome = plugins.load(reference)(subject, request.work.options)
         return done
     enter(Phase.COMPILE)
-    run: Callable[[Subject], TargetOutcome] = target.run
+    run: Callable[[Subject], records.TargetOutcome] = target.run
     if probes(request, tier):
         know(tier=Tier.FAKE)
         run = lambda prepared: target.probe(on_declared_device(prepared))  # noqa: E731
@@ -251,7 +238,7 @@ def _run(
 def _with_variants(
     subject: Subject,
     make: Callable[[frozenset[str]], Subject],
-    run: Callable[[Subject], TargetOutcome],
+    run: Callable[[Subject], records.TargetOutcome],
 ) -> Evaluated:
     """Run the main input variant and the others; return the worst outcome and its example inputs.
 
@@ -261,21 +248,21 @@ def _with_variants(
     """
     request = subject.request
     others: dict[str, Callable[[Subject], Subject]] = {}
-    if request.variants is not Variants.MAIN:
+    if request.variants is not records.Variants.MAIN:
         for name, less in variants.other_variants(subject.module, subject.inputs).items():
             others[name] = lambda _, less=less: make(less)  # type: ignore[misc]
-    if request.variants is Variants.ALL_DECODE and request.target.mode is Mode.EVAL:
+    if request.variants is records.Variants.ALL_DECODE and request.target.mode is Mode.EVAL:
         others |= variants.decode_variants(subject)
     if not others:
         return run(subject), summarize(subject.inputs)
     main = variants.main_variant(subject.inputs) or "prefill"
-    evaluated = {main: (subject.in_fork(run, TargetOutcome), summarize(subject.inputs))}
+    evaluated = {main: (subject.in_fork(run, records.TargetOutcome), summarize(subject.inputs))}
     for name, make_variant in others.items():
         evaluated[name] = _variant(subject, make_variant, run)
     worst = max(evaluated, key=lambda name: _WORSE.get(evaluated[name][0].status, -1))
     outcome, inputs = evaluated[worst]
     results = tuple(
-        VariantResult(
+        records.VariantResult(
             name=name,
             status=found.status,
             detail=found.detail,
@@ -296,13 +283,13 @@ def _with_variants(
 def _variant(
     subject: Subject,
     make: Callable[[Subject], Subject],
-    run: Callable[[Subject], TargetOutcome],
+    run: Callable[[Subject], records.TargetOutcome],
 ) -> Evaluated:
     """Make a variant's inputs and evaluate it. A prefill calls the model before a decode step."""
 
     def evaluated(inside: Subject) -> Evaluated:
         request = msgspec.structs.replace(inside.request, keep_artifacts=False)
-        inputs: tuple[TensorSummary, ...] = ()
+        inputs: tuple[records.TensorSummary, ...] = ()
         try:
             variant = dataclasses.replace(make(inside), request=request, enter=inside.enter)
             inputs = summarize(variant.inputs)
@@ -311,7 +298,8 @@ def _variant(
         except Exception as error:  # whatever code of the model raises
             if failures.error_code(error) == "out_of_memory":
                 raise
-            return TargetOutcome(status=Status.UNSUPPORTED, detail=failures.one_line(error)), inputs
+            detail = failures.one_line(error)
+            return records.TargetOutcome(status=Status.UNSUPPORTED, detail=detail), inputs
 
     return subject.in_fork(evaluated, Evaluated)
 
@@ -349,7 +337,7 @@ def dtype_of(module: nn.Module) -> str | None:
 
 def _set_up(request: Request, tier: Tier) -> tuple[CompileTarget, FakeTensorMode | None]:
     build = request.model.build
-    if isinstance(build, ConfigBuild) and build.weights:
+    if isinstance(build, records.ConfigBuild) and build.weights:
         import huggingface_hub.constants
 
         # Workers are offline; only the download of requested real weights is allowed.

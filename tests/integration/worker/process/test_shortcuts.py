@@ -79,33 +79,26 @@ def test_a_log_with_names_has_them(monkeypatch: pytest.MonkeyPatch, log: str) ->
     assert symbolic_convert.get_funcname is before
 
 
-@pytest.fixture
-def owners(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
-    """Everything that a shortcut may replace, by owner; put back after the test."""
+def test_at_most_four_attributes_of_torch_are_replaced_and_none_where_that_is_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(vars(config), "verbose", config.verbose)
     monkeypatch.delitem(vars(config), "verbose")
     for owner, name in REPLACED:
         if hasattr(owner, name):
             monkeypatch.setattr(owner, name, getattr(owner, name))
-    return {each.__name__: dict(vars(each)) for each in (FakeTensorMode, config, *MODULES)}
-
-
-def test_at_most_four_attributes_of_torch_are_replaced(owners: dict[str, dict[str, Any]]) -> None:
+    owners = (FakeTensorMode, config, *MODULES)
+    before = {owner: dict(vars(owner)) for owner in owners}
+    with monkeypatch.context() as plain:
+        plain.setenv(PLAIN_TORCH, "1")
+        shortcuts.take()
+    assert {owner: dict(vars(owner)) for owner in owners} == before
     shortcuts.take()
     changed = [
-        (each, name)
-        for each in (FakeTensorMode, config, *MODULES)
-        for name, value in vars(each).items()
-        if owners[each.__name__].get(name) is not value
+        name
+        for owner in owners
+        for name, value in vars(owner).items()
+        if before[owner].get(name) is not value
     ]
-    assert {name for _, name in changed} <= {"verbose", *(name for _, name in REPLACED)}
+    assert set(changed) <= {"verbose", *(name for _, name in REPLACED)}
     assert 3 <= len(changed) <= 4  # torch 2.9 reads no positions
-
-
-def test_nothing_is_replaced_where_that_is_wanted(
-    owners: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(PLAIN_TORCH, "1")
-    shortcuts.take()
-    for each in (FakeTensorMode, config, *MODULES):
-        assert dict(vars(each)) == owners[each.__name__]

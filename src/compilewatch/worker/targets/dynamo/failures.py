@@ -3,18 +3,8 @@
 import re
 
 import msgspec
-from torch._dynamo.exc import (
-    FailOnRecompileLimitHit,
-    TorchDynamoException,
-    TorchRuntimeError,
-    UncapturedHigherOrderOpError,
-    Unsupported,
-    UserError,
-)
-from torch.fx.experimental.symbolic_shapes import (
-    GuardOnDataDependentSymNode,
-    PendingUnbackedSymbolNotFound,
-)
+from torch._dynamo import exc
+from torch.fx.experimental import symbolic_shapes
 
 from compilewatch.contract.failures import causes, error_code, error_record, one_line
 from compilewatch.records import ErrorRecord, Tier
@@ -23,13 +13,14 @@ from compilewatch.worker.targets import FakeUnsupportedError, check_device_not_n
 from compilewatch.worker.targets.dynamo import graph_breaks
 
 _REJECTIONS = (
-    Unsupported,
-    UserError,
-    UncapturedHigherOrderOpError,
-    FailOnRecompileLimitHit,
-    GuardOnDataDependentSymNode,  # on a size or value that Dynamo made unknown, in either tier
+    exc.Unsupported,
+    exc.UserError,
+    exc.UncapturedHigherOrderOpError,
+    exc.FailOnRecompileLimitHit,
+    # On a size or value that Dynamo made unknown, in either tier.
+    symbolic_shapes.GuardOnDataDependentSymNode,
 )
-_UNBOUND_SYMBOLS = PendingUnbackedSymbolNotFound.__name__
+_UNBOUND_SYMBOLS = symbolic_shapes.PendingUnbackedSymbolNotFound.__name__
 """How the message of an internal error of Dynamo begins, which has no cause (torch 2.13 to 2.15),
 where a check of the symbols failed that Dynamo itself had made for sizes."""
 
@@ -95,14 +86,14 @@ def is_settled(subject: Subject, error: BaseException) -> bool:
         return True
     if str(error).startswith(_UNBOUND_SYMBOLS):
         return True
-    if isinstance(error, TorchRuntimeError) and subject.request.device is not None:
+    if isinstance(error, exc.TorchRuntimeError) and subject.request.device is not None:
         return True  # an operator failed on Dynamo's fake tensors, which it makes of real ones too
     return subject.request.tier is Tier.FAKE and is_by_compiler(error)
 
 
 def is_by_compiler(error: BaseException) -> bool:
     """Whether the compiler raised it; False if the model or a compiled graph did."""
-    if isinstance(error, TorchDynamoException | FailOnRecompileLimitHit):
+    if isinstance(error, exc.TorchDynamoException | exc.FailOnRecompileLimitHit):
         return True
     if _NO_FRAMES in str(error):
         return True

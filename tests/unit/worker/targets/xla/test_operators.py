@@ -47,11 +47,7 @@ def test_anything_else_is_rejected_by_file_and_key(tmp_path: Path, text: str, na
         _load(tmp_path, text)
 
 
-def test_a_missing_file_is_said(tmp_path: Path) -> None:
+def test_a_missing_file_is_said_and_the_reviewed_list_is_valid(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         load_neuron_operators(tmp_path / "none.toml")
-
-
-def test_the_reviewed_list_is_valid() -> None:
-    known = load_neuron_operators(None).operator
-    assert {"aten::sort"} <= {each.torch for each in known}
+    assert "aten::sort" in {each.torch for each in load_neuron_operators(None).operator}
