@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
-import random
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,6 +31,7 @@ from compilewatch.worker.model.fake_mode import InputAwareFakeMode
 from compilewatch.worker.model.overrides import Overrides, overrides_of
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, load_target
+from compilewatch.worker.targets.numerics import seeded
 
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -55,8 +54,6 @@ FAKE_ERRORS = frozenset(
 DEVICES_MIXED = "Expected all tensors to be on the same device"
 
 BEFORE_THE_COMPILER = frozenset({Phase.CREATE, Phase.INPUTS, Phase.EAGER})
-
-SEED = 0
 
 _CPU = re.compile(r"\bcpu\b", re.IGNORECASE)
 _WORSE = {Status.PASS: 0, Status.GRAPH_BREAK: 1, Status.ERROR: 2}
@@ -177,8 +174,7 @@ def _run(
     overrides = overrides_of(request)
 
     def build() -> BuiltModel:
-        _seed()
-        built = resolve.build_model(request, fake_mode, overrides)
+        built = seeded(lambda: resolve.build_model(request, fake_mode, overrides))
         built.module.train(request.target.mode is Mode.TRAIN)
         return built
 
@@ -313,15 +309,6 @@ def _calls_noticed() -> Iterator[list[str]]:
         yield called
     finally:
         hook.remove()
-
-
-def _seed() -> None:
-    random.seed(SEED)
-    with contextlib.suppress(ImportError):  # torch does not require it
-        import numpy
-
-        numpy.random.seed(SEED)
-    torch.manual_seed(SEED)
 
 
 def _uses_real_device(request: Request) -> bool:
