@@ -174,7 +174,7 @@ def test_every_variable_is_given_by_compose(casc: dict[str, Any]) -> None:
     service = compose["services"]["jenkins"]
     given = {*service["environment"], *service["secrets"]}
     text = CASC + (FOLDER / "jobs.groovy").read_text(encoding="utf-8")
-    named = set(re.findall(r"\$\{([A-Z_]+)[:}]", "\n".join(uncommented(text))))
+    named = set(re.findall(r"\$\{([A-Z_]+)[:}]", re.sub(r"^\s*#.*$", "", text, flags=re.MULTILINE)))
     named |= set(re.findall(r"getenv\('([A-Z_]+)'\)", text))
     assert named <= given
     assert given == named
@@ -183,17 +183,6 @@ def test_every_variable_is_given_by_compose(casc: dict[str, Any]) -> None:
     assert "controller-keys:/private" in compose["services"]["keys"]["volumes"]
     # The private half is no agent's business.
     assert not any("controller-keys" in v for v in compose["services"]["agent"]["volumes"])
-
-
-def test_a_lost_script_is_noticed_on_both_sides(casc: dict[str, Any]) -> None:
-    option = "-Dorg.jenkinsci.plugins.durabletask.BourneShellScript.HEARTBEAT_CHECK_INTERVAL=60"
-    assert option in (ROOT / "Dockerfile").read_text(encoding="utf-8")
-    (home,) = [n["permanent"] for n in casc["jenkins"]["nodes"] if n["permanent"]["name"] == "home"]
-    assert home["launcher"]["ssh"]["jvmOptions"] == option
-
-
-def uncommented(text: str) -> list[str]:
-    return [line for line in text.splitlines() if not line.lstrip().startswith("#")]
 
 
 def test_jobs_are_seeded_and_plugins_pinned(casc: dict[str, Any]) -> None:

@@ -138,18 +138,6 @@ def test_what_an_event_has_not_is_neither_label_nor_metadata(pipeline: Pipeline)
     started = sent(pipeline, written(author.started(reused=0, skipped=0, duplicates=0)))
     assert set(started.labels) == {"service_name", "hour", "event", "level", "source", "device"}
     assert "shard" not in started.metadata
-    checked, found = author.checked(factories.result(breaks=(factories.graph_break(),)))
-    entry = sent(pipeline, written(found))
-    assert set(entry.labels) == {*events.LABELS, "service_name", "hour"}
-    assert (entry.labels["event"], entry.labels["target"]) == ("graph_break", "dynamo")
-    assert entry.metadata["reason"] == "GB0170 Data-dependent branching"
-    assert entry.metadata["line"] == "12"
-    assert sent(pipeline, written(checked)).metadata["fullgraph_accepted"] == "false"
-
-
-def test_the_time_is_exact_to_the_nanosecond(pipeline: Pipeline) -> None:
-    line = json.dumps({"event": "run_started", "ts": "2026-01-02T03:04:05.000000007Z"})
-    assert sent(pipeline, line).timestamp == 1_767_323_045_000_000_007
 
 
 def test_a_line_that_is_no_event_is_kept_and_counted(pipeline: Pipeline) -> None:

@@ -81,13 +81,9 @@ def test_a_line_that_does_not_fill_the_width_is_rejected() -> None:
 
 
 @EVERY
-def test_ids_and_refs_are_unique(uid: str) -> None:
-    made = DASHBOARDS[uid]
-    ids = [*{id(p): p["id"] for p in [*made["panels"], *panels(made)]}.values()]
+def test_ids_are_unique(uid: str) -> None:
+    ids = [panel["id"] for panel in panels(DASHBOARDS[uid])]
     assert len(set(ids)) == len(ids)
-    for panel in panels(made):
-        refs = [target["refId"] for target in panel["targets"]]
-        assert len(set(refs)) == len(refs)
 
 
 def test_an_empty_response_claims_nothing_and_is_not_red() -> None:
@@ -155,14 +151,6 @@ def test_units_are_english_comparable_and_shares_near_one_are_not_rounded_to_it(
             assert states.NEARLY_ALL in defaults["mappings"], panel["title"]
 
 
-def test_only_what_is_about_graph_breaks_has_their_colour() -> None:
-    assert {
-        panel["title"]
-        for _, panel in PANELS
-        if panel["fieldConfig"]["defaults"]["color"].get("fixedColor") == states.ORANGE
-    } == {"Reasons, by models", "Reasons, by downloads", "Why it breaks", "Models, by breaks"}
-
-
 def test_lines_that_coincide_are_both_seen_and_a_point_is_larger_than_its_line() -> None:
     """Grafana draws no smaller point: the newest run of a new reason was invisible."""
     trend = panel("Share without graph breaks")
@@ -183,14 +171,9 @@ def test_the_controls_are_the_choices_and_one_menu(uid: str) -> None:
     assert len(shown) <= 5
     menus = [link for link in made["links"] if link["type"] == "dashboards"]
     assert len(menus) == (uid != PUBLIC)
-    assert all(menu["asDropdown"] for menu in menus)
-    assert len(made["links"]) - len(menus) == (uid == "compilewatch-model")
     # Versions are marked on every dashboard of runs but the public one.
     marks = made["annotations"].get("list", [])
-    assert bool(marks) == (uid not in (PUBLIC, "compilewatch-papers"))
-    for mark in marks:
-        assert mark["hide"]
-        assert all(name in mark["expr"] for name in ("torch", "transformers", "harness"))
+    assert len(marks) == (uid not in (PUBLIC, "compilewatch-papers"))
 
 
 def test_the_funnel_is_in_the_order_of_the_stages() -> None:
@@ -201,25 +184,10 @@ def test_the_funnel_is_in_the_order_of_the_stages() -> None:
 
 
 def test_the_overview_begins_with_what_broke_and_the_alerts() -> None:
-    shown = panels(DASHBOARDS["compilewatch-overview"])
-    assert [panel["title"] for panel in shown][:6] == [
-        "Worse and better",
-        "Worse than in the last good state",
-        "Alerts",
-        "Models without graph breaks",
-        "Weighted by downloads",
-        "Last complete run",
-    ]
-    (link,) = shown[0]["fieldConfig"]["defaults"]["links"]
-    assert f"viewPanel={shown[1]['id']}&" in link["url"]
-
-
-def test_a_state_is_not_merged_by_threshold() -> None:
-    """Grafana 9 shows one grey bar without a name for such states."""
-    timelines = [panel for _, panel in PANELS if panel["type"] == "state-timeline"]
-    assert timelines
-    for shown in timelines:
-        assert shown["fieldConfig"]["defaults"]["color"]["mode"] == "palette-classic"
+    first, second, third, *_ = panels(DASHBOARDS["compilewatch-overview"])
+    assert (first["title"], third["title"]) == ("Worse and better", "Alerts")
+    (link,) = first["fieldConfig"]["defaults"]["links"]
+    assert f"viewPanel={second['id']}&" in link["url"]
 
 
 def test_the_shortest_step_is_that_of_the_scrape() -> None:
@@ -272,34 +240,21 @@ def test_the_public_dashboard_can_be_shared() -> None:
     assert "/d/" not in text
 
 
-@pytest.mark.parametrize(
-    ("title", "uid", "row"),
-    [
-        ("Models by target", "compilewatch-overview", "model"),
-        ("Families by target", "compilewatch-targets", "family"),
-    ],
-)
-def test_a_matrix_links_its_names_only_and_scrolls_to_the_side(
-    title: str, uid: str, row: str
-) -> None:
+def test_a_matrix_links_its_names_only_and_scrolls_to_the_side() -> None:
     """Grafana underlines what is linked, which would be each coloured cell."""
-    made = panel(title, uid)
-    assert made["fieldConfig"]["defaults"]["links"] == []
-    assert made["fieldConfig"]["defaults"]["custom"]["minWidth"] >= 140
-    assert [name for name, look in looks(made).items() if look.get("links")] == [row]
+    for name, uid in (("model", "compilewatch-overview"), ("family", "compilewatch-targets")):
+        titles = {"model": "Models by target", "family": "Families by target"}
+        made = panel(titles[name], uid)
+        assert made["fieldConfig"]["defaults"]["links"] == []
+        assert made["fieldConfig"]["defaults"]["custom"]["minWidth"] >= 140
+        assert [row for row, look in looks(made).items() if look.get("links")] == [name]
 
 
-@pytest.mark.parametrize("what", ["Latency", "Throughput", "Memory"])
-def test_batch_sizes_are_in_the_order_of_their_numbers(what: str) -> None:
+def test_batch_sizes_are_in_the_order_of_their_numbers() -> None:
     """As text, 16 comes before 4; against time, each profile was a single dot."""
-    made = panel(f"{what} by batch size", "compilewatch-profiles")
-    assert made["type"] == "barchart"
-    assert made["options"]["xField"] == "batch_size"
-    kinds = [
-        step["options"]["conversions"][0]["destinationType"]
-        if "conversions" in step["options"]
-        else step["id"]
-        for step in made["transformations"]
-    ]
-    assert kinds[-3:] == ["number", "sortBy", "string"]
+    made = panel("Latency by batch size", "compilewatch-profiles")
+    assert (made["type"], made["options"]["xField"]) == ("barchart", "batch_size")
+    steps = [step["options"] for step in made["transformations"][-3:]]
+    kinds = [s["conversions"][0]["destinationType"] if "conversions" in s else "" for s in steps]
+    assert kinds == ["number", "", "string"]
     assert looks(made)["batch_size"] == {"unit": "none"}
