@@ -1,14 +1,11 @@
-"""A server that answers no request as it should: fifteen ways, each on a port of its own.
+"""A server that answers no request as it should: in eight ways, each on a port of its own.
 
 A fault is a function that gets an accepted connection; whatever it sends, the connection is closed
 after it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import socket
-import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,8 +13,6 @@ from contextlib import contextmanager
 DRIP_SECONDS = 0.1
 OK = b"HTTP/1.1 200 OK\r\n"
 TYPE = b"Content-Type: text/plain\r\n"
-
-Fault = Callable[["Connection"], None]
 
 
 class Connection:
@@ -49,16 +44,12 @@ class Connection:
         while not self.over.is_set():
             self.send(data)
 
-    def reset(self) -> None:
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+Fault = Callable[[Connection], None]
 
 
 def silence(connection: Connection) -> None:
     connection.over.wait()
-
-
-def dripping_status(connection: Connection) -> None:
-    connection.drip(OK[:-2])
 
 
 def dripping_headers(connection: Connection) -> None:
@@ -72,13 +63,6 @@ def dripping_body(connection: Connection) -> None:
     connection.drip(b"a")
 
 
-def dripping_chunks(connection: Connection) -> None:
-    connection.read_request()
-    connection.send(OK + b"Transfer-Encoding: chunked\r\n\r\n")
-    while not connection.over.wait(DRIP_SECONDS):
-        connection.send(b"1\r\na\r\n")
-
-
 def endless_body(connection: Connection) -> None:
     connection.send(OK + TYPE + b"\r\n")
     connection.flood(b"a" * 2**16)
@@ -89,23 +73,9 @@ def endless_lines(connection: Connection) -> None:
     connection.flood(b"no\n" * 2**14)
 
 
-def endless_headers(connection: Connection) -> None:
-    connection.send(OK)
-    connection.flood(b"X: a\r\n" * 2**10)
-
-
-def reset(connection: Connection) -> None:
-    connection.reset()
-
-
 def half_a_response(connection: Connection) -> None:
     connection.read_request()
     connection.send(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 1000\r\n\r\nhalf of")
-
-
-def wrong_status(connection: Connection) -> None:
-    connection.read_request()
-    connection.send(b"HTTP/1.1 418 I'm a teapot\r\nContent-Length: 6\r\n\r\nteapot")
 
 
 def redirects(connection: Connection) -> None:
@@ -118,18 +88,10 @@ def garbage(connection: Connection) -> None:
     connection.send(b"\x00\xff\x16\x03 this is not HTTP\r\n\r\n")
 
 
-def garbage_headers(connection: Connection) -> None:
-    connection.read_request()
-    connection.send(OK + b"Content-Length: -7\r\n: " + b"\xff" * 70_000 + b"\r\n\r\n")
-
-
 FAULTS: tuple[Fault, ...] = (
-    *(silence, dripping_status, dripping_headers, dripping_body, dripping_chunks),
-    *(endless_body, endless_lines, endless_headers),
-    *(reset, half_a_response, wrong_status, redirects, garbage, garbage_headers),
+    *(silence, dripping_headers, dripping_body, endless_body, endless_lines),
+    *(half_a_response, redirects, garbage),
 )
-SLOW_TLS = "slow_tls"
-"""The fifteenth: `silence` at an address with https."""
 
 
 @contextmanager

@@ -37,21 +37,13 @@ _OTHER_REGION = {
     *("301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"),
     "PermanentRedirect",
 }
-_TEXT = {
-    ".css": "text/css",
-    ".html": "text/html",
-    ".log": "text/plain",
-    ".mlir": "text/plain",
-    ".prom": "text/plain",
-    ".py": "text/plain",
-    ".txt": "text/plain",
-    ".xml": "application/xml",
-}
-_OTHER = {
-    ".json": "application/json",
+_TYPES = {
+    **dict.fromkeys((".log", ".mlir", ".prom", ".py"), "text/plain"),
     ".jsonl": "application/x-ndjson",
+    ".xml": "application/xml",
     ".zst": "application/zstd",  # RFC 8878; without Content-Encoding, files are saved unchanged
 }
+"""What browsers are told of files that Python's own table does not know, or knows otherwise."""
 
 
 class S3Sink:
@@ -125,13 +117,10 @@ class S3Sink:
 
 def content_type(name: str) -> str:
     """Return the content type for browsers, independent of the machine's mime.types."""
-    suffix = Path(name).suffix.lower()
-    if suffix in _TEXT:
-        return f"{_TEXT[suffix]}; charset=utf-8"
-    if suffix in _OTHER:
-        return _OTHER[suffix]
     guessed, encoding = mimetypes.MimeTypes().guess_type(name)
-    return guessed if guessed and encoding is None else "application/octet-stream"
+    kind = _TYPES.get(Path(name).suffix.lower(), guessed if encoding is None else None)
+    text = kind is not None and (kind.startswith("text/") or kind == "application/xml")
+    return f"{kind}; charset=utf-8" if text else kind or "application/octet-stream"
 
 
 def _address(url: str) -> tuple[str, str]:
