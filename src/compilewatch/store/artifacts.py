@@ -83,7 +83,10 @@ def link_artifacts(names: tuple[str, ...], source: Path, run_folder: Path) -> tu
             continue
         if not place.exists():
             place.parent.mkdir(parents=True, exist_ok=True)
-            _link(origin, place)
+            try:
+                os.link(origin, place)
+            except OSError:
+                shutil.copyfile(origin, place)
         kept.append(name)
     return tuple(kept)
 
@@ -168,13 +171,6 @@ def _unpack(packed: Path, pages: Path) -> list[Path]:
         if damaged := opened.testzip():
             raise zipfile.BadZipFile(f"{damaged!r} does not match its checksum")
         return [Path(opened.extract(member, pages.parent)) for member in opened.infolist()]
-
-
-def _link(origin: Path, place: Path) -> None:
-    try:
-        os.link(origin, place)
-    except OSError:
-        shutil.copyfile(origin, place)
 
 
 @contextlib.contextmanager

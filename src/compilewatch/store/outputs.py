@@ -250,7 +250,7 @@ class Store:
             try:
                 writer.update()
                 fresh.rename(self.root / run.id)
-                writer.moved_to(self.root / run.id)
+                writer.path = self.root / run.id
                 files.sync_folder(writer.path)
                 files.sync_folder(self.root)
                 files.point_latest(self.root, run.id)

@@ -194,7 +194,6 @@ class RunWriter:
     def __init__(self, path: Path, run: Run) -> None:
         self.path = path
         self.run = run
-        self.scratch = path / f".scratch-{os.getpid()}"
         self._started = time.monotonic()
         self._results = _open(path / RESULTS_FILE)
         self._log = -1
@@ -205,10 +204,10 @@ class RunWriter:
             self.close()
             raise
 
-    def moved_to(self, path: Path) -> None:
-        """Follow a rename of the run's folder; open files and the lock stay valid."""
-        self.path = path
-        self.scratch = path / self.scratch.name
+    @property
+    def scratch(self) -> Path:
+        """The folder of the launcher, if it was made."""
+        return self.path / f".scratch-{os.getpid()}"
 
     def prepare(self) -> None:
         """Prepare an existing run: cut off incomplete lines, delete old scratch folders."""
@@ -240,7 +239,7 @@ class RunWriter:
             if artifacts is not None:
                 names = keep_artifacts(artifacts, self.path, results[0].request)
                 results = [msgspec.structs.replace(r, artifacts=names) for r in results]
-            append_all(self._results, _lines(results))
+            append_all(self._results, b"".join(msgspec.json.encode(r) + b"\n" for r in results))
             sync(self._results)
         except OSError as error:
             raise failed("write", self.path / RESULTS_FILE, error) from None
@@ -263,11 +262,8 @@ class RunWriter:
 
     def events(self, events: Sequence[Event]) -> None:
         """Append events to the log."""
-        if not events:
-            return
-        lines = (msgspec.json.encode(event) + b"\n" for event in events)
         try:
-            append_all(self._log, b"".join(lines))
+            append_all(self._log, b"".join(msgspec.json.encode(e) + b"\n" for e in events))
         except OSError as error:
             raise failed("write", self.path / "logs", error) from None
 
@@ -346,10 +342,6 @@ def _complete_size(descriptor: int) -> int:
     """Return the size of a file up to and including its last newline, in bytes."""
     data = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
     return data.rfind(b"\n") + 1
-
-
-def _lines(records: Sequence[Result]) -> bytes:
-    return b"".join(msgspec.json.encode(record) + b"\n" for record in records)
 
 
 def run_bytes(path: Path) -> int:
