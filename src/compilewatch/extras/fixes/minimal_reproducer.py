@@ -25,7 +25,7 @@ def write(
     for duplicates. Returns the text, and one line about it for people. Raises InputsError if there
     is no such graph break, or no file that shows it.
     """
-    reproducer, versions = order(environments, records.MinimalOrder(request=request, at=at))
+    reproducer, versions = order(environments, request, at=at)
     broken = reproducer.broken
     place = f"{broken.code} at {broken.file}:{broken.line}"
     if not reproducer.source or reproducer.failure:
@@ -46,10 +46,18 @@ Outcome = tuple[records.MinimalReproducer, dict[str, str]]
 """What a worker wrote, and the versions of its packages."""
 
 
-def order(environments: Environments, complete: records.MinimalOrder) -> Outcome:
+def order(
+    environments: Environments,
+    request: Request,
+    *,
+    at: str | None = None,
+    seconds: float = records.REDUCE_SECONDS,
+) -> Outcome:
     """Let a worker of the request's environment write a reproducer.
 
-    Raises InputsError, or MissingExtraError where the package that reduces is not installed.
+    `at` is `FILE:LINE` (the end of the file's path suffices) or a code; without it, the first graph
+    break is meant. `seconds` is how long its file is reduced. Raises InputsError, or
+    MissingExtraError where the package that reduces is not installed.
     """
     spec = importlib.util.find_spec("pysource_minimize")
     if spec is None or spec.origin is None:
@@ -57,12 +65,10 @@ def order(environments: Environments, complete: records.MinimalOrder) -> Outcome
             "pysource_minimize is not installed, which a minimal reproducer needs: "
             f"{extras.install('fixes')}"
         )
-    complete = msgspec.structs.replace(complete, reducer=spec.origin)
-    request = complete.request
     chosen = environments.interpreter(request.target.environment)
-    seconds = request.deadlines.total_seconds + records.CHOICE_SECONDS + 4 * complete.seconds
-    content = msgspec.json.encode(complete)
-    ended = oneshot(chosen, "minimal", content, seconds + records.FRESH_SECONDS)
+    content = msgspec.json.encode((request, at, seconds, spec.origin))
+    deadline = request.deadlines.total_seconds + records.CHOICE_SECONDS + 4 * seconds
+    ended = oneshot(chosen, "minimal", content, deadline + records.FRESH_SECONDS)
     if ended.returncode != 0:
         raise InputsError(f"{request.model.name}: {last_line(ended.stderr)}")
     outcome: Outcome = msgspec.json.decode(ended.stdout, type=Outcome)

@@ -269,18 +269,11 @@ FRESH_SECONDS = 120.0
 """How long the file may take in a fresh process."""
 
 
-class MinimalOrder(Record, frozen=True, kw_only=True):
-    """Write a minimal reproducer of a graph break of a model.
+MinimalOrder = tuple[Request, str | None, float, str]
+"""The request, which graph break, the seconds of the reduction, and the reducer's file.
 
-    `request` is evaluated with real tensors at reduced depth. `at` is `FILE:LINE` (the end of the
-    file's path suffices) or a code; without it, the first graph break is meant. `reducer` is the
-    file of the parent's package pysource_minimize, which created environments do not have.
-    """
-
-    request: Request
-    at: str | None = None
-    seconds: float = REDUCE_SECONDS
-    reducer: str = ""
+The reducer is the parent's package pysource_minimize, which created environments do not have.
+"""
 
 
 class MinimalReproducer(Record, frozen=True, kw_only=True):

@@ -14,7 +14,6 @@ import pytest
 from compilewatch.environments import Environments
 from compilewatch.errors import InputsError
 from compilewatch.extras.fixes.minimal_reproducer import order
-from compilewatch.extras.fixes.records import MinimalOrder
 from compilewatch.records import FactoryBuild, ModelSpec, Request, Target, Tier
 
 MODEL = '''
@@ -66,8 +65,7 @@ def request(folder: Path) -> Request:
 @pytest.mark.matrix
 def test_the_file_shows_the_code_alone(tmp_path: Path) -> None:
     """Takes seconds: a worker, a capture, some forty candidates and two fresh processes."""
-    complete = MinimalOrder(request=request(tmp_path), at="GB0036", seconds=10)
-    made, _ = order(Environments(), complete)
+    made, _ = order(Environments(), request(tmp_path), at="GB0036", seconds=10)
     assert made.succeeded, made.failure
     assert made.lines <= 10
     assert "pooling" not in "\n".join(made.source.splitlines()[4:])
@@ -83,4 +81,4 @@ def test_the_file_shows_the_code_alone(tmp_path: Path) -> None:
 def test_an_unknown_place_names_those_there_are(tmp_path: Path) -> None:
     """Takes seconds: only a capture knows the places."""
     with pytest.raises(InputsError, match=r"^Pool: .*no graph break at nowhere.py:1; there are: "):
-        order(Environments(), MinimalOrder(request=request(tmp_path), at="nowhere.py:1"))
+        order(Environments(), request(tmp_path), at="nowhere.py:1")

@@ -42,9 +42,8 @@ def test_function(compile_check):
     compile_check(Net(), torch.ones(2, 4))
 
 class TestClass:
-    @pytest.mark.parametrize("batch", [2, 3])
-    def test_method(self, compile_check, batch):
-        compile_check(Net(), torch.ones(batch, 4), mode="train")
+    def test_method(self, compile_check):
+        compile_check(Net(), torch.ones(2, 4), mode="train")
 
 class Case(unittest.TestCase):
     @pytest.fixture(autouse=True)
@@ -122,7 +121,7 @@ def test_a_new_break_fails_until_it_is_accepted_and_resolved_ones_are_reported(
     )
     assert [code for code, _ in sessions] == [0, 1, 0, 0, 1, 1], sessions
     clean, broken, accepted, known, _, strict = (text for _, text in sessions)
-    assert "checks: 4  new: 0  known: 0  moved: 0  resolved: 0" in clean
+    assert "checks: 3  new: 0  known: 0  moved: 0  resolved: 0" in clean
 
     assert "1 new graph break in own code" in broken
     assert "src/mypkg/net.py:14 in Net.scaled: GB0170 Data-dependent branching" in broken
@@ -140,7 +139,7 @@ def test_a_new_break_fails_until_it_is_accepted_and_resolved_ones_are_reported(
     assert json.loads(baseline)["breaks"][0]["check"] == "tests/test_net.py::Case::test_case"
     assert str(repository.root) not in baseline
 
-    assert "checks: 4  new: 0  known: 1  moved: 0  resolved: 0" in known
+    assert "checks: 3  new: 0  known: 1  moved: 0  resolved: 0" in known
     assert "resolved: GB0170 Data-dependent branching in Net.scaled" in strict
 
 
@@ -149,7 +148,7 @@ def test_the_controller_of_xdist_collects_what_its_workers_met(repository: Repos
     """Starts two workers, since only they show that reports carry the checks."""
     ((code, text),) = repository.sessions((BRANCH, "-n", "2", "--compilewatch-update"))
     assert code == 0, text
-    assert "checks: 4  new: 1" in text
+    assert "checks: 3  new: 1" in text
     entry, _ = json.loads((repository.root / "compilewatch.baseline.json").read_text())["breaks"]
     assert entry["text"] == BRANCH
 

@@ -25,7 +25,6 @@ import tempfile
 import time
 import types
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from functools import partial
 from multiprocessing.connection import Connection
@@ -63,15 +62,18 @@ GIVEN_UP = ("for _ in range(1):", "    torch._dynamo.graph_break()")
 
 
 def minimal(content: bytes) -> tuple[records.MinimalReproducer, dict[str, str]]:
-    """Do what `content` says, a `MinimalOrder` as JSON; the versions are those of packages."""
+    """Write a minimal reproducer of a graph break of a model; return it with versions of packages.
+
+    `content` is a `MinimalOrder` as JSON. The model has real tensors and a reduced depth.
+    """
     torch.set_num_threads(1)  # a fork of a process with a pool of threads would wait for them
-    order = msgspec.json.decode(content, type=records.MinimalOrder)
-    load_reducer(order.reducer)
-    request = msgspec.structs.replace(order.request, tier=Tier.REAL, depth=Depth.REDUCED)
+    request, at, seconds, reducer = msgspec.json.decode(content, type=records.MinimalOrder)
+    load_reducer(reducer)
+    request = msgspec.structs.replace(request, tier=Tier.REAL, depth=Depth.REDUCED)
     with contextlib.closing(CheckServer()) as server:
         call = model_call(request)
-        graph_break = chosen_break(captured_breaks(request), order.at)
-        reproducer = _reproducer(graph_break, request, call, server, order.seconds)
+        graph_break = chosen_break(captured_breaks(request), at)
+        reproducer = _reproducer(graph_break, request, call, server, seconds)
     versions = {"torch": str(torch.__version__), "python": platform.python_version()}
     versions |= {"torch_git": str(torch.version.git_version), "platform": platform.platform()}
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -212,18 +214,16 @@ def _choose(
 # --- the frames at a graph break ------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class Frame:
-    """A frame that was live: its code, its line, and its names when it was called and at the line.
+    """What a frame was when it was live: its code, its line, its globals and its local variables.
 
-    `called` is None if the call was not seen.
+    `called` are its local variables when it was called, None if the call was not seen.
     """
 
-    code: types.CodeType
-    line: int
-    called: dict[str, Any] | None
-    values: dict[str, Any]
-    globals: dict[str, Any]
+    def __init__(self, frame: types.FrameType, called: dict[str, Any] | None) -> None:
+        self.code, self.globals = frame.f_code, frame.f_globals
+        self.line, self.values = frame.f_lineno, dict(frame.f_locals)
+        self.called = called
 
 
 class Reached(BaseException):
@@ -286,8 +286,7 @@ def _watch(broken: GraphBreak, found: list[Frame], *, exact: bool) -> Callable[.
         sys.settrace(None)
         at: types.FrameType | None = frame
         while at is not None and "compilewatch" not in at.f_globals.get("__name__", ""):
-            values, called = dict(at.f_locals), calls.get(id(at))
-            found.append(Frame(at.f_code, at.f_lineno, called, values, at.f_globals))
+            found.append(Frame(at, calls.get(id(at))))
             at = at.f_back
         raise Reached
 
