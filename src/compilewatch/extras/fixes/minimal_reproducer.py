@@ -25,7 +25,7 @@ def write(
     for duplicates. Returns the text, and one line about it for people. Raises InputsError if there
     is no such graph break, or no file that shows it.
     """
-    reproducer, versions = order(environments, request, at=at)
+    reproducer = order(environments, request, at=at)
     broken = reproducer.broken
     place = f"{broken.code} at {broken.file}:{broken.line}"
     if not reproducer.source or reproducer.failure:
@@ -39,11 +39,7 @@ def write(
     if not issue:
         return reproducer.source, note
     duplicates = stored_duplicates(Store(outputs), broken.fingerprint)
-    return draft(reproducer, request, versions, duplicates), note
-
-
-Outcome = tuple[records.MinimalReproducer, dict[str, str]]
-"""What a worker wrote, and the versions of its packages."""
+    return draft(reproducer, request, duplicates), note
 
 
 def order(
@@ -52,7 +48,7 @@ def order(
     *,
     at: str | None = None,
     seconds: float = records.REDUCE_SECONDS,
-) -> Outcome:
+) -> records.MinimalReproducer:
     """Let a worker of the request's environment write a reproducer.
 
     `at` is `FILE:LINE` (the end of the file's path suffices) or a code; without it, the first graph
@@ -71,8 +67,7 @@ def order(
     ended = oneshot(chosen, "minimal", content, deadline + records.FRESH_SECONDS)
     if ended.returncode != 0:
         raise InputsError(f"{request.model.name}: {last_line(ended.stderr)}")
-    outcome: Outcome = msgspec.json.decode(ended.stdout, type=Outcome)
-    return outcome
+    return msgspec.json.decode(ended.stdout, type=records.MinimalReproducer)
 
 
 def stored_duplicates(store: Store, fingerprint: str) -> dict[str, list[str]]:
@@ -90,10 +85,7 @@ def stored_duplicates(store: Store, fingerprint: str) -> dict[str, list[str]]:
 
 
 def draft(
-    reproducer: records.MinimalReproducer,
-    request: Request,
-    versions: Mapping[str, str],
-    duplicates: Mapping[str, list[str]],
+    reproducer: records.MinimalReproducer, request: Request, duplicates: Mapping[str, list[str]]
 ) -> str:
     """The draft as Markdown; its last section is for its author, who removes it."""
     broken = reproducer.broken
@@ -134,7 +126,7 @@ def draft(
         "## Stack of the model",
         "\n".join(["```", *(stack or ["PyTorch reported no stack."]), "```"]),
         "## Versions",
-        "\n".join(f"- {name}: {version}" for name, version in versions.items()),
+        "\n".join(f"- {name}: {version}" for name, version in reproducer.versions.items()),
         "## Stored duplicates",
         same,
     ]

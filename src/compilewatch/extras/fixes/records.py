@@ -283,7 +283,8 @@ class MinimalReproducer(Record, frozen=True, kw_only=True):
     the piece of code that the file was made from, `lines` counts its lines without comments and
     empty ones, and `checks` the candidates that were run. `code` and `reason` are those that torch
     printed in a separate process for the graph break that is most like the wanted one, None if it
-    printed none; `same_reason` is False if only the codes are equal.
+    printed none; `same_reason` is False if only the codes are equal. `versions` are those of the
+    worker's packages.
     """
 
     broken: GraphBreak
@@ -296,6 +297,7 @@ class MinimalReproducer(Record, frozen=True, kw_only=True):
     reason: str = ""
     same_reason: bool = False
     failure: str = ""
+    versions: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def succeeded(self) -> bool:

@@ -46,26 +46,28 @@ _NO_PACKAGES = ("tests", "test", "docs", "doc", "examples", "example", "scripts"
 _MODULE = ("Module", "PreTrainedModel", "LightningModule")
 
 _SIZES: Mapping[str, int] = {
-    **dict.fromkeys(("depth", "num_layers", "n_layers", "layers"), 1),
-    **dict.fromkeys(("heads", "num_heads", "n_heads", "nhead"), 2),
-    **dict.fromkeys(("channels", "in_channels", "in_chans", "image_channels"), 3),
-    **dict.fromkeys(("num_classes", "classes", "n_classes"), 4),
-    **dict.fromkeys(("patch_size", "kernel_size"), 8),
-    **dict.fromkeys(("dim_head", "head_dim", "out_channels"), 16),
-    **dict.fromkeys(("dim", "hidden_dim", "hidden_size", "embed_dim", "d_model", "width"), 32),
-    **dict.fromkeys(("mlp_dim", "dim_in", "dim_out", "in_features", "out_features"), 32),
-    **dict.fromkeys(("image_size", "img_size", "max_seq_len", "seq_len"), 32),
-    **dict.fromkeys(("num_tokens", "vocab_size"), 64),
+    name: value
+    for value, names in {
+        1: "depth num_layers n_layers layers",
+        2: "heads num_heads n_heads nhead",
+        3: "channels in_channels in_chans image_channels",
+        4: "num_classes classes n_classes",
+        8: "patch_size kernel_size",
+        16: "dim_head head_dim out_channels",
+        32: "dim hidden_dim hidden_size embed_dim d_model width mlp_dim dim_in dim_out in_features "
+        "out_features image_size img_size max_seq_len seq_len",
+        64: "num_tokens vocab_size",
+    }.items()
+    for name in names.split()
 }
 """Small values of the arguments that a model must be given, by their usual names."""
 
 _REDUCED: Mapping[str, object] = {
     **dict.fromkeys(("depth", "num_layers", "n_layers"), 1),
-    **dict.fromkeys(("weights", "encoder_weights"), None),
+    **dict.fromkeys(("weights", "encoder_weights")),
     "pretrained": False,
 }
 """Values of optional arguments: fewer layers, and no weights to download."""
-
 
 _EXAMPLES = '''"""A change that adds a graph break of torch.compile to this project's code fails.
 
@@ -149,7 +151,8 @@ class TriedModel(NamedTuple):
 def candidates(root: Path) -> Iterator[TriedModel]:
     """Yield models of a repository that small numbers build, exported ones first."""
     seen: set[str] = set()
-    for top in _packages(root):
+    folder = root / "src" if (root / "src").is_dir() else root
+    for top in sorted(path.parent for path in folder.glob("*/__init__.py")):
         inits = sorted(top.rglob("__init__.py"), key=lambda path: (len(path.parts), path))
         files = [*inits, *(path for path in sorted(top.rglob("*.py")) if path not in inits)]
         for path in files:
@@ -157,19 +160,11 @@ def candidates(root: Path) -> Iterator[TriedModel]:
             parts = parts[:-1] if parts[-1] == "__init__" else parts
             if any(part.startswith("_") or part in _NO_PACKAGES for part in parts):
                 continue
-            names = _exports(path) if path in inits else _defined(path)
-            for name, arguments in names:
+            for name, arguments in _exports(path) if path in inits else _defined(path):
                 if name not in seen:
                     seen.add(name)
                     call = f"{name}({', '.join(arguments)})"
                     yield TriedModel(module=".".join(parts), name=name, call=call)
-
-
-def _packages(root: Path) -> Iterator[Path]:
-    folder = root / "src" if (root / "src").is_dir() else root
-    for path in sorted(folder.iterdir()):
-        if (path / "__init__.py").is_file() and path.name not in _NO_PACKAGES:
-            yield path
 
 
 def _exports(init: Path) -> Iterator[tuple[str, list[str]]]:
@@ -184,15 +179,12 @@ def _exports(init: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _defined(path: Path) -> Iterator[tuple[str, list[str]]]:
-    try:
-        names = possible_factories(path)
-    except ConfigError:
-        return  # Python 2, or a template
-    for name in names:
-        resolved = _class(path, name)
-        arguments = _arguments(*resolved) if resolved is not None else []
-        if arguments is not None:
-            yield name, arguments
+    with contextlib.suppress(ConfigError):  # Python 2, or a template
+        for name in possible_factories(path):
+            resolved = _class(path, name)
+            arguments = _arguments(*resolved) if resolved is not None else []
+            if arguments is not None:
+                yield name, arguments
 
 
 @cache
@@ -320,8 +312,6 @@ def _tensor(summary: TensorSummary) -> str:
 
 
 def _test_of(models: Mapping[str, tuple[TriedModel, str]]) -> str:
-    if not models:
-        return ""
     imports: dict[str, list[str]] = {}
     for candidate, _ in models.values():
         imports.setdefault(candidate.module, []).append(candidate.name)
@@ -331,7 +321,7 @@ def _test_of(models: Mapping[str, tuple[TriedModel, str]]) -> str:
         f"    compile_check({arguments})\n"
         for name, (candidate, arguments) in models.items()
     )
-    return _EXAMPLES.format(imports="\n".join(lines), tests="".join(tests))
+    return _EXAMPLES.format(imports="\n".join(lines), tests="".join(tests)) if models else ""
 
 
 def _passed(root: Path, path: Path, models: Mapping[str, tuple[TriedModel, str]]) -> set[str]:

@@ -65,7 +65,7 @@ def request(folder: Path) -> Request:
 @pytest.mark.matrix
 def test_the_file_shows_the_code_alone(tmp_path: Path) -> None:
     """Takes seconds: a worker, a capture, some forty candidates and two fresh processes."""
-    made, _ = order(Environments(), request(tmp_path), at="GB0036", seconds=10)
+    made = order(Environments(), request(tmp_path), at="GB0036", seconds=10)
     assert made.succeeded, made.failure
     assert made.lines <= 10
     assert "pooling" not in "\n".join(made.source.splitlines()[4:])

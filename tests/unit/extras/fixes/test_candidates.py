@@ -73,25 +73,7 @@ def test_a_check_of_tensors_is_replaced_where_a_break_is_at_its_call() -> None:
     assert after_rejection("eager results, seed 0: output differs by 1") is None
 
 
-class Net:
-    """What the source of the changes reads of a model."""
-
-    def __init__(self) -> None:
-        self.config = SimpleNamespace(_attn_implementation="sdpa")
-
-    def set_attn_implementation(self, name: str) -> None:
-        self.config._attn_implementation = name
-
-    def forward(self, x: float, *, use_cache: bool = True) -> float:
-        return x * use_cache
-
-
-class WithoutCache(Net):
-    def forward(self, x: float) -> float:  # type: ignore[override]
-        return x
-
-
-def in_force(file: str, name: str, stack: ExitStack, model: Net) -> dict[str, Any]:
+def in_force(file: str, name: str, stack: ExitStack, model: Any) -> Any:
     """Put the change in force that is proposed for a frame of this file; return the arguments."""
     frame = StackFrame(file=file, line=1, function="forward")
     change = proposed(graph_break(reason="x", user_stack=(frame,)))[name]
@@ -102,14 +84,21 @@ def in_force(file: str, name: str, stack: ExitStack, model: Net) -> dict[str, An
 
 
 def test_arguments_are_put_back_and_given_to_models_that_take_them_only() -> None:
-    model = Net()
+    config = SimpleNamespace(_attn_implementation="sdpa")
+    model = SimpleNamespace(
+        config=config,
+        set_attn_implementation=lambda name: setattr(config, "_attn_implementation", name),
+    )
     with ExitStack() as stack:
         in_force("net/attention.py", "attention implementation eager", stack, model)
-        assert model.config._attn_implementation == "eager"
-    assert model.config._attn_implementation == "sdpa"
-    for model, expected in ((Net(), {"use_cache": False}), (WithoutCache(), {})):
-        with ExitStack() as stack:
+        assert config._attn_implementation == "eager"
+        for forward, expected in (
+            (lambda x, use_cache: x, {"use_cache": False}),
+            (lambda x: x, {}),
+        ):
+            model.forward = forward
             assert in_force("net/cache_utils.py", "use_cache=False", stack, model) == expected
+    assert config._attn_implementation == "sdpa"
 
 
 TEAM = """

@@ -32,6 +32,7 @@ MADE = MinimalReproducer(
     code="GB0170",
     reason="Data-dependent branching",
     same_reason=True,
+    versions={"torch": "2.15.0"},
 )
 
 
@@ -42,8 +43,7 @@ def written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     def write(answer: MinimalReproducer | str, *, issue: bool = False) -> tuple[str, str]:
         ended = subprocess.CompletedProcess([], 1, b"", str(answer).encode())
         if not isinstance(answer, str):
-            outcome = msgspec.json.encode((answer, {"torch": "2.15.0"}))
-            ended = subprocess.CompletedProcess([], 0, outcome, b"")
+            ended = subprocess.CompletedProcess([], 0, msgspec.json.encode(answer), b"")
         monkeypatch.setattr(minimal_reproducer, "oneshot", lambda *_: ended)
         return minimal_reproducer.write(
             Environments(tmp_path), factories.request(), at=None, issue=issue, outputs=tmp_path
@@ -74,7 +74,7 @@ def test_the_draft_says_what_a_report_needs(written: Any) -> None:
     # Hints are added where the reason has none.
     reason = "Data-dependent branching\n  Explanation: It branches.\n  Hint: Use `torch.cond`."
     complete = MinimalReproducer(broken=BREAK, source=FILE, code="GB0170", reason=reason)
-    assert "## Explanation" not in draft(complete, factories.request(), {}, {})
+    assert "## Explanation" not in draft(complete, factories.request(), {})
 
 
 def test_duplicates_are_found_by_their_fingerprint_and_named(tmp_path: Path) -> None:
@@ -92,5 +92,5 @@ def test_duplicates_are_found_by_their_fingerprint_and_named(tmp_path: Path) -> 
     assert stored_duplicates(store, BREAK.fingerprint) == {run.id: ["LlamaModel"]}
     assert stored_duplicates(store, "0" * 12) == {}
     names = [f"Model{number}" for number in range(7)]
-    text = draft(MADE, factories.request(), {}, {"r": names})
+    text = draft(MADE, factories.request(), {"r": names})
     assert "- run r: 7 models: Model0, Model1, Model2, Model3, Model4 and 2 more" in text

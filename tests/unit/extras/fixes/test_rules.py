@@ -279,19 +279,3 @@ def test_each_form_of_a_branch_becomes_a_choice() -> None:
         for values in ([1.0, 2.0], [-3.0, -4.0], [0.0, 0.0]):
             given = {"x": torch.tensor(values)}
             torch.testing.assert_close(run(after, dict(given)), run(before, dict(given)))
-
-
-def test_each_branch_of_a_choice_is_forced_in_both_functions() -> None:
-    source = "def forward(x, y):\n    if x.max() > 3:\n        x = x * 2\n    return x\n"
-    site = site_at(source, "a.py", 2)
-    assert site is not None
-    (edit,) = BY_NAME["chosen instead of branched"].apply(site)
-    condition = "torch.full_like(x.max() > 3, {}, dtype=torch.bool)"
-    assert edit.branches == tuple(
-        (
-            f"the branch at line 2 {name}",
-            f"    if {taken}:\n        x = x * 2\n",
-            f"    x = torch.where({condition.format(taken)}, x * 2, x)\n",
-        )
-        for taken, name in ((True, "taken"), (False, "not taken"))
-    )

@@ -61,10 +61,10 @@ GIVEN_UP = ("for _ in range(1):", "    torch._dynamo.graph_break()")
 """Lines after which Dynamo gives up a function: it cannot resume in a loop."""
 
 
-def minimal(content: bytes) -> tuple[records.MinimalReproducer, dict[str, str]]:
-    """Write a minimal reproducer of a graph break of a model; return it with versions of packages.
+def minimal(content: bytes) -> records.MinimalReproducer:
+    """Write a minimal reproducer of a graph break of a model.
 
-    `content` is a `MinimalOrder` as JSON. The model has real tensors and a reduced depth.
+    `content` is a `MinimalOrder` as JSON; the model has real tensors and a reduced depth.
     """
     torch.set_num_threads(1)  # a fork of a process with a pool of threads would wait for them
     request, at, seconds, reducer = msgspec.json.decode(content, type=records.MinimalOrder)
@@ -78,7 +78,7 @@ def minimal(content: bytes) -> tuple[records.MinimalReproducer, dict[str, str]]:
     versions |= {"torch_git": str(torch.version.git_version), "platform": platform.platform()}
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         versions["transformers"] = importlib.metadata.version("transformers")
-    return reproducer, versions
+    return msgspec.structs.replace(reproducer, versions=versions)
 
 
 def load_reducer(file: str) -> None:
