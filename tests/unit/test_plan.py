@@ -334,6 +334,14 @@ def test_a_model_is_placed_where_its_packages_are(
     assert spec.skip_reason == (None if expected == "vision" else "needs timm")
 
 
+@pytest.mark.parametrize("reason", ["gated: no token", None])
+def test_a_model_that_needs_no_packages_stays_as_it_is(reason: str | None) -> None:
+    """Every override may be one of an unknown class, so none says which packages it needs."""
+    build = configured()
+    spec = factories.spec("org/x", build=build, architecture=None, skip_reason=reason)
+    assert place_model(spec, Target(), [TIMM], {"default": DEFAULT}) == (spec, Target())
+
+
 @pytest.mark.parametrize(
     ("library", "known", "expected"),
     [

@@ -529,11 +529,11 @@ def test_the_inputs_of_a_bad_call_are_named_in_one_line(monkeypatch: pytest.Monk
         return x + 1
 
     wrong: dict[str, Callable[[], Any]] = {
-        "": lambda: compilewatch.check(3),  # type: ignore[arg-type]
+        "a model is a module": lambda: compilewatch.check(3),  # type: ignore[arg-type]
         "mode": lambda: compilewatch.check(doubled, mode="test"),
         "calls": lambda: compilewatch.check(doubled, calls=[]),
         "call": lambda: compilewatch.check(doubled, x, calls=[x]),
-        "by its name": lambda: compilewatch.check("BertModel", x),
+        "a model by name": lambda: compilewatch.check("BertModel", x),
         "twice": lambda: compilewatch.check(doubled, x, times=2, kwargs={"times": 3}),
         r"torch\.compile": lambda: torch.compile(inside, backend="eager")(x),
         "Inductor: no C": lambda: compilewatch.check(model, x, numerics=True),
