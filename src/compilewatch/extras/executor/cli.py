@@ -13,15 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from compilewatch import config
+from compilewatch import config, errors
 from compilewatch.cli import options
 from compilewatch.config import where_to_set
-from compilewatch.errors import (
-    CompilewatchError,
-    ExecutorError,
-    TrainiumUnavailableError,
-    UsageError,
-)
+from compilewatch.errors import ExecutorError, UsageError
 from compilewatch.records import digest
 
 if TYPE_CHECKING:
@@ -431,7 +426,7 @@ def down_verb(state: Path | None, as_json: bool, force: bool, wait: bool, **flag
         from compilewatch.extras.executor.trainium import hold
 
         if (reason := hold(client_of({})[1])) is not None:
-            raise TrainiumUnavailableError(
+            raise errors.TrainiumUnavailableError(
                 f"the instance keeps running, because {reason}; --force stops it"
             )
     return _show(operation.down(force=force, wait=wait), as_json)
@@ -512,7 +507,7 @@ def sandbox_check() -> DoctorCheck:
 
     try:
         guard = sandbox.check()
-    except CompilewatchError as error:
+    except errors.CompilewatchError as error:
         return DoctorCheck(
             name="sandbox",
             state="note",

@@ -20,18 +20,8 @@ import msgspec
 
 from compilewatch.config import ExecutorSettings
 from compilewatch.errors import CompilewatchError, ExecutorError
-from compilewatch.extras.executor import sandbox
-from compilewatch.extras.executor.protocol import (
-    ENDED,
-    Artifact,
-    ErrorCode,
-    FailureCode,
-    JobRequest,
-    JobResult,
-    JobState,
-    JobStatus,
-    read_points,
-)
+from compilewatch.extras.executor import protocol, sandbox
+from compilewatch.extras.executor.protocol import FailureCode, JobState, JobStatus
 from compilewatch.extras.executor.sandbox import Supervised, policy
 from compilewatch.files import lock, write_atomically
 from compilewatch.records import digest, now
@@ -62,7 +52,7 @@ CREATE INDEX IF NOT EXISTS jobs_by_state ON jobs (state, number);
 class JobRejectedError(Exception):
     """A call that the service rejects."""
 
-    def __init__(self, code: ErrorCode, message: str) -> None:
+    def __init__(self, code: protocol.ErrorCode, message: str) -> None:
         super().__init__(message)
         self.code = code
 
@@ -114,7 +104,7 @@ class JobStore:
         """Where the logs, artifacts and result of a job's attempt are kept."""
         return self.folder / "jobs" / state.key / str(state.attempt)
 
-    def submit(self, key: str, request: JobRequest) -> tuple[JobState, bool]:
+    def submit(self, key: str, request: protocol.JobRequest) -> tuple[JobState, bool]:
         """Store a job durably; False if it was stored before. Raises JobRejectedError."""
         sha256 = digest(request)
         with self._transaction() as base:
@@ -122,13 +112,14 @@ class JobStore:
             if row is not None:
                 if row[0] != sha256:
                     raise JobRejectedError(
-                        ErrorCode.CONFLICT, f"job {key} is another request: choose another key"
+                        protocol.ErrorCode.CONFLICT,
+                        f"job {key} is another request: choose another key",
                     )
                 return msgspec.json.decode(row[1], type=JobState), False
             _, queued = self.counts()
             if queued >= MOST_QUEUED:
                 raise JobRejectedError(
-                    ErrorCode.BUSY, f"{queued} jobs are waiting: try again later"
+                    protocol.ErrorCode.BUSY, f"{queued} jobs are waiting: try again later"
                 )
             state = JobState(
                 key=key, state=JobStatus.QUEUED, submitted_at=now(), paper_id=request.paper_id
@@ -143,7 +134,7 @@ class JobStore:
         """A job. Raises JobRejectedError if there is none."""
         for state in self._states("WHERE key = ?", key):
             return state
-        raise JobRejectedError(ErrorCode.NOT_FOUND, f"no job {key!r}")
+        raise JobRejectedError(protocol.ErrorCode.NOT_FOUND, f"no job {key!r}")
 
     def newest(self, most: int) -> tuple[JobState, ...]:
         """The jobs that were submitted last, the newest first."""
@@ -169,7 +160,7 @@ class JobStore:
                 base.execute("DELETE FROM jobs WHERE key = ?", (key,))
         return tuple(old)
 
-    def claim(self) -> tuple[JobState, JobRequest] | None:
+    def claim(self) -> tuple[JobState, protocol.JobRequest] | None:
         """Mark the oldest waiting job as running, as its next attempt; None if none waits."""
         with self._transaction() as base:
             row = base.execute(
@@ -181,7 +172,7 @@ class JobStore:
             state = msgspec.json.decode(row[0], type=JobState)
             attempt = state.attempt + 1
             state = self._put(state, state=JobStatus.RUNNING, attempt=attempt, started_at=now())
-            return state, msgspec.json.decode(row[1], type=JobRequest)
+            return state, msgspec.json.decode(row[1], type=protocol.JobRequest)
 
     def cancel(self, key: str) -> JobState:
         """End a waiting job, and record for a running one that it is to be cancelled."""
@@ -206,12 +197,12 @@ class JobStore:
         state: JobState,
         final: JobStatus,
         failure: FailureCode | None,
-        result: JobResult | None,
+        result: protocol.JobResult | None,
     ) -> JobState:
         """Store the end of a job's attempt, unless it has ended already."""
         with self._transaction():
             known = self.get(state.key)
-            if known.state in ENDED or known.attempt != state.attempt:
+            if known.state in protocol.ENDED or known.attempt != state.attempt:
                 return known
             return self._end(known, final, failure, result.detail if result else "", result)
 
@@ -239,7 +230,7 @@ class JobStore:
         final: JobStatus,
         failure: FailureCode | None,
         message: str,
-        result: JobResult | None = None,
+        result: protocol.JobResult | None = None,
     ) -> JobState:
         ended: dict[str, Any] = {"failure": failure, "message": message, "result": result}
         return self._put(state, state=final, ended_at=now(), **ended)
@@ -375,7 +366,7 @@ class JobRunner:
         with contextlib.suppress(ExecutorError):  # the next job says what is wrong
             self._store.prune(before.strftime("%Y-%m-%dT%H:%M:%S"))
 
-    def _run(self, state: JobState, request: JobRequest) -> None:
+    def _run(self, state: JobState, request: protocol.JobRequest) -> None:
         folder = self._store.attempt_folder(state)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with self._changed:
@@ -393,7 +384,7 @@ class JobRunner:
                 del self._active[state.key]
         self._settle(state, result)
 
-    def _planned(self, request: JobRequest, folder: Path) -> policy.SandboxSpec:
+    def _planned(self, request: protocol.JobRequest, folder: Path) -> policy.SandboxSpec:
         own, profiler = self._setup.sandbox, self._setup.profiler
         script = [request.entry, *request.arguments]
         command, visible = ["python", *script], list(own.visible)
@@ -438,8 +429,8 @@ class JobRunner:
             self._store.interrupted(state)
             return
         folder = self._store.attempt_folder(state)
-        points, left_out = read_points(result.stdout)
-        outcome = JobResult(
+        points, left_out = protocol.read_points(result.stdout)
+        outcome = protocol.JobResult(
             **{name: getattr(result, name) for name in policy.SandboxOutcome.__struct_fields__},
             stdout_bytes=len(result.stdout),
             stderr_bytes=len(result.stderr),
@@ -452,7 +443,9 @@ class JobRunner:
         with contextlib.suppress(OSError):
             (folder / policy.RESULT_FILE).unlink()
 
-    def _kept(self, key: str, folder: Path, files: dict[str, bytes]) -> tuple[Artifact, ...]:
+    def _kept(
+        self, key: str, folder: Path, files: dict[str, bytes]
+    ) -> tuple[protocol.Artifact, ...]:
         """Write the artifacts of a job below its folder, and its profile where profiles go."""
         kept = []
         profiler = self._setup.profiler
@@ -464,7 +457,7 @@ class JobRunner:
             if profiler is not None and name.startswith(f"{PROFILE}/"):
                 write_atomically(profiler.folder / key / name, content, durable=False)
             sha256 = hashlib.sha256(content).hexdigest()
-            kept.append(Artifact(name=name, size_bytes=len(content), sha256=sha256))
+            kept.append(protocol.Artifact(name=name, size_bytes=len(content), sha256=sha256))
         return tuple(kept)
 
 

@@ -24,16 +24,9 @@ import tenacity
 from botocore.exceptions import BotoCoreError, EndpointConnectionError, WaiterError
 from msgspec import Meta
 
-from compilewatch import aws, data
+from compilewatch import aws, data, errors
 from compilewatch.config import Settings, TrainiumSettings, cache_folder
-from compilewatch.errors import (
-    CompilewatchError,
-    ExecutorError,
-    ExecutorUnavailableError,
-    TrainiumError,
-    TrainiumUnavailableError,
-    UsageError,
-)
+from compilewatch.errors import TrainiumError, TrainiumUnavailableError, UsageError
 from compilewatch.extras.executor.client import ExecutorClient
 from compilewatch.extras.executor.protocol import ErrorCode
 from compilewatch.files import lock
@@ -698,7 +691,7 @@ def on_demand(
     each of them gets the same error, and it is not tried again.
     """
     turn, held = threading.Lock(), contextlib.ExitStack()
-    outcomes: list[CompilewatchError | None] = []
+    outcomes: list[errors.CompilewatchError | None] = []
 
     def start() -> None:
         with turn:
@@ -706,7 +699,7 @@ def on_demand(
                 try:
                     held.enter_context(make())
                     outcomes.append(None)
-                except CompilewatchError as error:
+                except errors.CompilewatchError as error:
                     outcomes.append(error)
             if outcomes[0] is not None:
                 raise outcomes[0]
@@ -764,7 +757,7 @@ def _stop(operation: Operation, client: ExecutorClient) -> None:
         stopped = operation.down().action != "left"
     finally:
         if not stopped:
-            with contextlib.suppress(ExecutorError):
+            with contextlib.suppress(errors.ExecutorError):
                 client.undrain()
 
 
@@ -775,9 +768,9 @@ def hold(client: ExecutorClient) -> str | None:
     """
     try:
         client.drain()
-    except ExecutorUnavailableError as error:
+    except errors.ExecutorUnavailableError as error:
         return str(error)
-    except ExecutorError as error:
+    except errors.ExecutorError as error:
         if error.code != ErrorCode.CONFLICT:
             raise
         return str(error)

@@ -8,11 +8,6 @@ from compilewatch.records import Record
 if TYPE_CHECKING:
     from compilewatch.extras.papers.records import ModelCall, Paper
 
-LIBRARIES: dict[str, str] = {
-    "folder": "compilewatch.extras.papers.libraries:FolderLibrary",
-    "opensearch": "compilewatch.extras.papers.libraries:OpenSearchLibrary",
-}
-
 
 class PaperLibrary(Protocol):
     """Where papers come from. Raises SourceError or UsageError, each one line."""

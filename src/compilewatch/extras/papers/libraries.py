@@ -18,23 +18,18 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from compilewatch import plugins
 from compilewatch.config import PapersSettings
 from compilewatch.errors import SourceError, UsageError
-from compilewatch.extras.papers import LIBRARIES, PaperLibrary
+from compilewatch.extras.papers import PaperLibrary
 from compilewatch.extras.papers.records import Paper
 
 
 def open_library(settings: PapersSettings, *, cache: Path) -> PaperLibrary:
-    """The library that the settings name; `auto` is OpenSearch if its endpoint is set.
-
-    Raises UsageError for an unknown one.
-    """
-    name = settings.library
-    if name == "auto":
-        name = "opensearch" if settings.opensearch_endpoint else "folder"
-    library: PaperLibrary = plugins.find("library", LIBRARIES, name)(settings, cache=cache)
-    return library
+    """The library that the settings name; `auto` is OpenSearch if its endpoint is set."""
+    endpoint = settings.library == "auto" and settings.opensearch_endpoint
+    if endpoint or settings.library == "opensearch":
+        return OpenSearchLibrary(settings)
+    return FolderLibrary(settings, cache=cache)
 
 
 CHARACTERS_PER_TOKEN = 3.0
@@ -385,8 +380,7 @@ class OpenSearchLibrary:
 
     name = "opensearch"
 
-    def __init__(self, settings: PapersSettings, *, cache: Path) -> None:
-        del cache
+    def __init__(self, settings: PapersSettings) -> None:
         self._settings = settings
         parts = urlsplit(settings.opensearch_endpoint)
         if not settings.opensearch_endpoint:

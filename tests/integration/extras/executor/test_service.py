@@ -18,7 +18,6 @@ from compilewatch.extras.executor.protocol import (
     JobState,
     JobStatus,
 )
-from compilewatch.extras.executor.sandbox.policy import SandboxLimits
 from compilewatch.extras.executor.service import LOG_BYTES
 from compilewatch.extras.executor.trainium import InstanceReport, Operation, hold, running
 from tests.integration.extras.executor.conftest import TOKEN, WAITS, Executor, job
@@ -247,29 +246,6 @@ def test_the_founding_calls_respond_as_they_did(executor: Executor) -> None:
     assert (answer["batch_size"], answer["successful"], answer["failed"]) == (2, 1, 1)
     late = answer["results"]["2401.2"]
     assert (late["timeout"], late["error_type"], late["return_code"]) == (True, "timeout", -1)
-
-
-def test_health_responds_while_hostile_jobs_run(executor: Executor) -> None:
-    """Takes a second: two jobs use all that they may until their deadline."""
-    source = """
-import os, threading
-for _ in range(40):
-    if os.fork() == 0:
-        break
-while True:
-    print("x" * 10000)
-"""
-    client = executor.client()
-    limits = SandboxLimits(deadline_seconds=1.0)
-    for number in range(2):
-        client.submit(f"busy-{number}", job(source, limits=limits, title=str(number)))
-    slowest = 0.0
-    while not all(client.status(f"busy-{number}").ended for number in range(2)):
-        begun = time.monotonic()
-        assert executor.health()["status"] == "ok"
-        slowest = max(slowest, time.monotonic() - begun)
-    assert slowest < 5.0  # `make bench ARGS=executor_health` holds it to one
-    assert all(client.status(f"busy-{n}").failure is FailureCode.DEADLINE for n in range(2))
 
 
 # --- Neuron profiles, by a double of neuron-profile that is called as the real one ---
