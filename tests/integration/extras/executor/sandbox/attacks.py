@@ -15,6 +15,20 @@ def succeeded(what=True):
     if what:
         print("SUCCEEDED", name, flush=True)
 
+def tried(action):
+    try:
+        succeeded(action())
+    except (OSError, ValueError):
+        pass
+
+def greeted(family, address, kind=socket.SOCK_STREAM):
+    with socket.socket(family, kind) as connection:
+        connection.settimeout(2)
+        connection.connect(address)
+        if kind == socket.SOCK_DGRAM:
+            connection.send(b"ping")
+        succeeded(connection.recv(2) == b"hi")
+
 def attempt(script):
     if os.fork() == 0:
         try:
@@ -35,52 +49,28 @@ def together(scripts: Mapping[str, str]) -> str:
 ATTACKS: dict[str, str] = {
     "read the variables of the service": """
 for pid in [p for p in os.listdir("/proc") if p.isdigit()]:
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            if world["secret"].encode() in file.read():
-                succeeded()
-    except OSError:
-        pass
+    tried(lambda: world["secret"].encode() in open(f"/proc/{pid}/environ", "rb").read())
 """,
     "trace a process": 'succeeded(libc.ptrace(16, world["victim"], 0, 0) == 0)',
     "kill a process": 'os.kill(world["victim"], signal.SIGKILL)\nsucceeded()',
     "read the credentials of the user": 'succeeded("aws_" in open(world["credentials"]).read())',
     "read the source of the service": 'succeeded(open(world["source"]).read())',
     "read the descriptors of who started it": 'succeeded(os.listdir(f"/proc/{first}/fd"))',
-    "connect to a TCP port of this machine": """
-with socket.create_connection(("127.0.0.1", world["tcp"]), 2) as connection:
-    succeeded(connection.recv(2) == b"hi")
-""",
+    "connect to a TCP port of this machine": "greeted(socket.AF_INET, ('127.0.0.1', world['tcp']))",
     "send a datagram": """
-with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as connection:
-    connection.settimeout(2)
-    connection.sendto(b"ping", ("127.0.0.1", world["udp"]))
-    succeeded(connection.recv(2) == b"hi")
+greeted(socket.AF_INET, ("127.0.0.1", world["udp"]), socket.SOCK_DGRAM)
 """,
-    "connect to an abstract socket": """
-with socket.socket(socket.AF_UNIX) as connection:
-    connection.connect("\\0" + world["abstract"])
-    succeeded(connection.recv(2) == b"hi")
-""",
-    "connect to a socket in a folder": """
-with socket.socket(socket.AF_UNIX) as connection:
-    connection.connect(world["socket"])
-    succeeded(connection.recv(2) == b"hi")
-""",
+    "connect to an abstract socket": 'greeted(socket.AF_UNIX, "\\0" + world["abstract"])',
+    "connect to a socket in a folder": 'greeted(socket.AF_UNIX, world["socket"])',
     "make a socket of the virtual machine": """
 socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM).close()
 succeeded()
 """,
     "write outside": """
 for folder in (world["folder"], "/", "/etc", "/usr", "/dev", "/work", sys.prefix, "/proc/sys"):
-    path = f"{folder}/{world['shm']}"
     if folder != world["folder"] and os.path.exists(world["folder"]):
         break  # without the sandbox, only in the folder that was made for it
-    try:
-        with open(path, "w"):
-            succeeded()
-    except OSError:
-        pass
+    tried(lambda: open(f"{folder}/{world['shm']}", "w"))
 """,
     "start 200 processes": """
 children = []
@@ -154,10 +144,7 @@ that is the harm, and not what they print.
 """
 
 METADATA = {
-    "read the metadata of the instance": """
-with socket.create_connection(("169.254.169.254", 80), 2) as connection:
-    succeeded(connection.recv(2) == b"hi")
-""",
+    "read the metadata of the instance": "greeted(socket.AF_INET, ('169.254.169.254', 80))",
 }
 """The same, for a network in which the metadata service answers."""
 
@@ -173,12 +160,8 @@ succeeded()
     "raise a limit": """
 import resource
 for kind in (resource.RLIMIT_NPROC, resource.RLIMIT_NOFILE, resource.RLIMIT_DATA):
-    soft, hard = resource.getrlimit(kind)
-    try:
-        resource.setrlimit(kind, (hard + 1, hard + 1))
-        succeeded()
-    except (OSError, ValueError):
-        pass
+    hard = resource.getrlimit(kind)[1]
+    tried(lambda: resource.setrlimit(kind, (hard + 1, hard + 1)) is None)
 """,
     "get a higher priority": """
 os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
@@ -187,25 +170,13 @@ succeeded()
     "write what the kernel reads of /proc": """
 for path in ("sys/kernel/core_pattern", "sysrq-trigger", "sys/vm/overcommit_memory",
              "self/uid_map", "self/setgroups", "1/ns/mnt", "2/mem", "2/oom_score_adj"):
-    try:
-        with open(f"/proc/{path}", "r+b", buffering=0) as file:
-            file.write(b"0")
-            succeeded()
-    except OSError:
-        pass
+    tried(lambda: open(f"/proc/{path}", "r+b", buffering=0).write(b"0"))
 """,
     "reach a file of the first program": """
 for path in ("root/etc", "cwd", "fd", "map_files"):
-    try:
-        succeeded(os.listdir(f"/proc/{first}/{path}"))
-    except OSError:
-        pass
+    tried(lambda: os.listdir(f"/proc/{first}/{path}"))
 for path in ("mem", "environ", "maps", "stack"):
-    try:
-        with open(f"/proc/{first}/{path}", "rb") as file:
-            succeeded(file.read(4096))
-    except OSError:
-        pass
+    tried(lambda: open(f"/proc/{first}/{path}", "rb").read(4096))
 """,
     "find a process with rights to take over": """
 for pid in [p for p in os.listdir("/proc") if p.isdigit()]:
@@ -226,14 +197,10 @@ for number, arguments in ((323, (0,)), (298, (b"\\0" * 128, 0, -1, -1, 0)), (321
     succeeded(call(number, *arguments) >= 0)
 """,
     "forge a result": """
+frame = (2).to_bytes(4, "big") + b"{}"
 for pid in (1, 2, first):
     for descriptor in range(3, 20):
-        try:
-            with open(f"/proc/{pid}/fd/{descriptor}", "wb", buffering=0) as file:
-                file.write((2).to_bytes(4, "big") + b"{}")
-                succeeded()
-        except OSError:
-            pass
+        tried(lambda: open(f"/proc/{pid}/fd/{descriptor}", "wb", buffering=0).write(frame))
 """,
 }
 """Scripts that run inside only, and are refused there."""

@@ -96,7 +96,8 @@ def test_whenever_the_supervisor_is_killed_nothing_is_left() -> None:
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_cancelled_run_says_so_and_leaves_nothing(begun: bool, tmp_path: Path) -> None:
     command = ["python", "-c", f"print('began'); {WAITS}"]
-    supervised = sandbox.Supervised(sandbox.planned(command, folder=tmp_path))
+    limits = policy.SandboxLimits(deadline_seconds=20.0)
+    supervised = sandbox.Supervised(sandbox.planned(command, limits=limits, folder=tmp_path))
     log = tmp_path / "stdout.log"
     while begun and not (log.exists() and log.read_bytes().endswith(b"\n")):
         time.sleep(0.02)
