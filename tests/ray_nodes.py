@@ -58,7 +58,7 @@ def bare_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     script = Path(bare_worker.__file__)
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P "{script}" "$@"\n')
     python.chmod(0o755)
-    stamp = environments.Stamp(name="bare", recipe="", created="", python="")
+    stamp = environments.Stamp(recipe="")
     path = Environments(cache).folder("bare") / environments.STAMP_FILE
     path.write_bytes(msgspec.json.encode(stamp))
     return cache

@@ -64,16 +64,12 @@ INTERPRETERS: dict[str, Interpreter] = {DEFAULT_ENVIRONMENT: Interpreter(variabl
 
 
 class Stamp(Record, frozen=True, kw_only=True):
-    """`environment.json`, written last: an environment without it is incomplete.
+    """What is read of `environment.json`: the digest of the recipe that it was created from.
 
-    `recipe` is the digest of the recipe that it was created from, `python` the version of Python.
+    It is written last: an environment without it is incomplete.
     """
 
-    name: str
     recipe: str
-    created: str
-    python: str
-    schema_version: int = 1
 
 
 class Fact(Record, frozen=True, kw_only=True):

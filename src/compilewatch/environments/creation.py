@@ -14,6 +14,7 @@ copied.
 
 import contextlib
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -25,7 +26,6 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
@@ -40,7 +40,6 @@ from compilewatch.environments import (
     SUPPORTED_TRANSFORMERS,
     Environments,
     Interpreter,
-    Stamp,
     describe_interpreter,
     last_line,
     module_command,
@@ -366,9 +365,9 @@ def create(
                 "https://pypi.org/simple"
             )
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        stamp = Stamp(name=name, recipe=digest, created=now, python=environment.python)
-        text = msgspec.json.format(msgspec.json.encode(stamp), indent=2) + b"\n"
-        replace(folder / STAMP_FILE, text)
+        facts = {"name": name, "recipe": digest, "created": now, "python": environment.python}
+        text = json.dumps(facts | {"schema_version": 1}, indent=2)
+        replace(folder / STAMP_FILE, f"{text}\n".encode())
         return environment, True
 
 

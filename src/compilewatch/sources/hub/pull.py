@@ -30,7 +30,6 @@ from tenacity import RetryCallState
 
 from compilewatch.errors import ConfigError, SourceError, UsageError
 from compilewatch.files import json_object, read_json_object, write_atomically
-from compilewatch.records import Record
 from compilewatch.retry import TransientError, retrying, within
 from compilewatch.sources.hub import repositories
 from compilewatch.sources.hub.formats import kept_files, kept_tags
@@ -78,19 +77,16 @@ Notice = Callable[[str], None]
 _TRANSIENT_STATUS = frozenset({408, 429, 500, 502, 503, 504})
 
 
-class RetryLimits(Record, frozen=True, kw_only=True):
-    """Limits of one request, in seconds; waits double from `first_wait` up to `longest_wait`.
+ATTEMPTS = 5
+FIRST_WAIT_SECONDS = 1.0
+LONGEST_WAIT_SECONDS = 60.0
+"""Waits double up to this; a request for which a server demands a longer one fails."""
 
-    `timeout_seconds` limits each wait for the server, and `deadline_seconds` the request, without
-    the body of a download. If a server demands a longer wait (`Retry-After`) than `longest_wait`,
-    the request fails.
-    """
+TIMEOUT_SECONDS = 20.0
+"""Of each wait for the server."""
 
-    attempts: int = 5
-    first_wait_seconds: float = 1.0
-    longest_wait_seconds: float = 60.0
-    timeout_seconds: float = 20.0
-    deadline_seconds: float = 120.0
+DEADLINE_SECONDS = 120.0
+"""Of a request, without the body of a download."""
 
 
 class HubUnavailableError(SourceError):
@@ -105,35 +101,34 @@ class _RetryingClient(httpx2.Client):
     `utils/_http.py`). It does not retry the errors that this policy raises.
     """
 
-    def __init__(self, limits: RetryLimits, stopped: threading.Event, notice: Notice) -> None:
+    def __init__(self, stopped: threading.Event, notice: Notice) -> None:
         super().__init__(
             event_hooks={"request": [hf_request_event_hook]},
             follow_redirects=True,
-            timeout=limits.timeout_seconds,
+            timeout=TIMEOUT_SECONDS,
         )
-        self._limits = limits
         self._stopped = stopped
         self._notice = notice
         # huggingface_hub sends several requests for one call; they share the attempts.
         self._unreachable: dict[str, str] = {}
 
     def send(self, request: httpx2.Request, **kwargs: Any) -> httpx2.Response:
-        host, limits = request.url.host, self._limits
+        host = request.url.host
         # Callers pass timeout=None, which would disable the client's own timeout.
-        request.extensions["timeout"] = httpx2.Timeout(limits.timeout_seconds).as_dict()
+        request.extensions["timeout"] = httpx2.Timeout(TIMEOUT_SECONDS).as_dict()
 
         def tell(state: RetryCallState) -> None:
             failure = state.outcome.exception() if state.outcome else None
-            again = f"attempt {state.attempt_number + 1} of {limits.attempts}"
+            again = f"attempt {state.attempt_number + 1} of {ATTEMPTS}"
             self._notice(f"{host}: {failure}; {again}")
 
         def sleep(seconds: float) -> None:
             self._stopped.wait(seconds)  # ends early if the pull is stopped
 
         repeated = retrying(
-            attempts=limits.attempts,
-            first_wait_seconds=limits.first_wait_seconds,
-            longest_wait_seconds=limits.longest_wait_seconds,
+            attempts=ATTEMPTS,
+            first_wait_seconds=FIRST_WAIT_SECONDS,
+            longest_wait_seconds=LONGEST_WAIT_SECONDS,
             sleep=sleep,
         ).copy(before_sleep=tell)
         try:
@@ -145,17 +140,17 @@ class _RetryingClient(httpx2.Client):
             raise HubUnavailableError(message) from exc
 
     def _attempt(self, request: httpx2.Request, **kwargs: Any) -> httpx2.Response:
-        host, limits = request.url.host, self._limits
+        host = request.url.host
         if self._stopped.is_set():
             raise HubUnavailableError(f"{host}: given up")
         if (message := self._unreachable.get(host)) is not None:
             raise HubUnavailableError(message)
         try:
-            response = within(limits.deadline_seconds, super().send, request, **kwargs)
+            response = within(DEADLINE_SECONDS, super().send, request, **kwargs)
         except TimeoutError as exc:
             raise TransientError(str(exc)) from exc
         except httpx2.TimeoutException as exc:
-            raise TransientError(f"no response within {limits.timeout_seconds:g} s") from exc
+            raise TransientError(f"no response within {TIMEOUT_SECONDS:g} s") from exc
         except httpx2.TransportError as exc:
             raise TransientError(f"cannot be reached ({exc})") from exc
         if response.status_code not in _TRANSIENT_STATUS:
@@ -164,7 +159,7 @@ class _RetryingClient(httpx2.Client):
         if response.status_code != 429:
             raise TransientError(f"responds {response.status_code} {response.reason_phrase}")
         wait, hint = _retry_after(response), "a token (HF_TOKEN) has a higher limit"
-        if wait is not None and wait > limits.longest_wait_seconds:
+        if wait is not None and wait > LONGEST_WAIT_SECONDS:
             self._stopped.set()
             raise HubUnavailableError(f"{host}: rate limit reached, wait {wait:g} s; {hint}")
         raise TransientError(f"rate limit reached; {hint}", wait)
@@ -180,15 +175,13 @@ def _retry_after(response: httpx2.Response) -> float | None:
 
 
 @contextmanager
-def retrying_client(
-    limits: RetryLimits, stopped: threading.Event, notice: Notice = lambda _: None
-) -> Iterator[None]:
-    """While entered, all requests of huggingface_hub obey `limits`; `notice` receives retries.
+def retrying_client(stopped: threading.Event, notice: Notice = lambda _: None) -> Iterator[None]:
+    """While entered, all requests of huggingface_hub obey the limits; `notice` receives retries.
 
     Once `stopped` is set, no further request is sent and waits end. A rate limit that exceeds the
     limits sets it.
     """
-    set_client_factory(lambda: _RetryingClient(limits, stopped, notice))
+    set_client_factory(lambda: _RetryingClient(stopped, notice))
     try:
         yield
     finally:
@@ -300,7 +293,6 @@ def pull(
     endpoint: str | None = None,
     token: str | None = None,
     cache: Path | None = None,
-    limits: RetryLimits | None = None,
     workers: int = 8,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
     notice: Notice = lambda _: None,
@@ -308,7 +300,7 @@ def pull(
     """Write the list of the `top` models, with their configurations next to it.
 
     `HF_ENDPOINT` and `HF_TOKEN` are used if `endpoint` and `token` are None. If the Hub fails for
-    longer than `limits`, or on Ctrl-C, the list is written with the models so far and those of the
+    longer than it may, or on Ctrl-C, the list is written with the models so far and those of the
     earlier list, and the report is `partial`. Raises SourceError if nothing was pulled at all (the
     earlier list stays as it is), and UsageError for an invalid argument.
     """
@@ -321,7 +313,7 @@ def pull(
     earlier = {m.repository: m for m in read_pulled(path).model} if path.exists() else {}
     disable_progress_bars()
     logging.set_verbosity_error()
-    api, limits = HfApi(endpoint=endpoint, token=token), limits or RetryLimits()
+    api = HfApi(endpoint=endpoint, token=token)
     try:
         parts = urlsplit(api.endpoint)
         usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -332,10 +324,10 @@ def pull(
             f"HF_ENDPOINT {api.endpoint!r} is not an address: write https://host[:port]"
         )
     puller = _Puller(api, path.parent, cache, {n for n, m in earlier.items() if m.weights})
-    with retrying_client(limits, threading.Event(), notice):
+    with retrying_client(threading.Event(), notice):
         puller.list_models(query)
     stopped = threading.Event()
-    with retrying_client(limits, stopped, notice):
+    with retrying_client(stopped, notice):
         puller.fetch(workers, stopped, progress)
     return _write(path, query, puller, earlier)
 

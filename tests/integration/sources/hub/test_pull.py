@@ -13,7 +13,6 @@ from huggingface_hub import get_session
 from compilewatch.errors import ConfigError, SourceError, UsageError
 from compilewatch.records import ModelSpec, Part
 from compilewatch.sources.hub import pull as pulling
-from compilewatch.sources.hub.pull import RetryLimits, pull
 from compilewatch.sources.hub.pulled import PullReport, read_pulled
 from compilewatch.sources.hub.repositories import HubSource
 from compilewatch.sources.popularity import read_popularity
@@ -22,8 +21,7 @@ from tests.integration.sources.hub_double import HubDouble, HubModel, served
 
 ACORN = {"model_type": "acorn", "architectures": ["AcornModel"], "hidden_size": 8}
 REMOTE = {"model_type": "oak", "architectures": ["OakModel"], "auto_map": {"AutoModel": "m.Oak"}}
-HASTY = RetryLimits(attempts=3, first_wait_seconds=0.01, longest_wait_seconds=0.05)
-HURRIED = RetryLimits(attempts=1, timeout_seconds=1.0)
+Patch = pytest.MonkeyPatch
 LISTING = r"^/api/models\?"
 
 
@@ -44,7 +42,11 @@ CATALOGUE = (
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_cache(tmp_path: Path, monkeypatch: Patch) -> None:
+    """Of its own are also the limits: three attempts within a second."""
+    monkeypatch.setattr(pulling, "ATTEMPTS", 3)
+    monkeypatch.setattr(pulling, "FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(pulling, "LONGEST_WAIT_SECONDS", 0.05)
     monkeypatch.setenv("COMPILEWATCH_CACHE", str(tmp_path / "cache"))
     for name in ("HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "HTTP_PROXY", "http_proxy"):
         monkeypatch.delenv(name, raising=False)
@@ -58,9 +60,9 @@ class Pulls:
         self.cache, self.transformers = folder / "hub-cache", transformers
 
     def __call__(self, **arguments: Any) -> PullReport:
-        settings: dict[str, Any] = {"endpoint": self.hub.endpoint, "limits": HASTY, "token": False}
+        settings: dict[str, Any] = {"endpoint": self.hub.endpoint, "token": False}
         settings |= {"output": self.listing, "cache": self.cache}
-        return pull(**(settings | arguments))
+        return pulling.pull(**(settings | arguments))
 
     def specs(self, **more: Any) -> dict[str, ModelSpec]:
         models = HubSource(path=self.listing, transformers=self.transformers, **more).models()
@@ -277,7 +279,7 @@ def test_passing_trouble_is_waited_out_and_one_model_does_not_stop_the_rest(pull
     assert (report.configs, report.partial) == (3, True)
     assert report.message == "7 of 8 models pulled, then: 127.0.0.1: responds 502 Bad Gateway"
     assert "acorn" not in pulls.names()
-    assert len([r for r in pulls.hub.requests if "/org/acorn/" in r]) == HASTY.attempts
+    assert len([r for r in pulls.hub.requests if "/org/acorn/" in r]) == pulling.ATTEMPTS
 
 
 @pytest.mark.parametrize(
@@ -290,14 +292,16 @@ def test_passing_trouble_is_waited_out_and_one_model_does_not_stop_the_rest(pull
     ],
 )
 def test_an_outage_is_reported_and_what_there_is_is_kept(
-    pulls: Pulls, status: int, headers: dict[str, Any], says: str
+    pulls: Pulls, status: int, headers: dict[str, Any], says: str, monkeypatch: Patch
 ) -> None:
     pulls(top=8)
     before = pulls.listing.read_text()
     pulls.add(model("fresh", 999, ACORN | {"x": 1}), model("fresher", 998, ACORN | {"x": 2}))
     pulls.hub.fail("/org/(deleted|diffuser|fresher|gated|malformed)/resolve/", status, **headers)
-    limits = HASTY if status else HURRIED
-    report = pulls(top=8, workers=1 if status else 4, limits=limits)
+    if not status:
+        monkeypatch.setattr(pulling, "ATTEMPTS", 1)
+        monkeypatch.setattr(pulling, "TIMEOUT_SECONDS", 1.0)
+    report = pulls(top=8, workers=1 if status else 4)
     assert report.partial
     assert report.message is not None
     assert says in report.message
@@ -310,7 +314,7 @@ def test_an_outage_is_reported_and_what_there_is_is_kept(
     after = pulls.listing.read_text()
     pulls.hub.fail(LISTING, status, **headers)
     with pytest.raises(SourceError, match=r"127\.0\.0\.1"):
-        pulls(top=8, limits=limits)
+        pulls(top=8)
     assert pulls.listing.read_text() == after != before
 
 
@@ -324,25 +328,25 @@ def test_pages_that_came_before_a_failure_count(pulls: Pulls) -> None:
 
 def test_retries_are_reported_and_a_host_that_is_not_there_is_tried_once(pulls: Pulls) -> None:
     told: list[str] = []
-    limits = RetryLimits(attempts=3, first_wait_seconds=0.001)
     with pytest.raises(SourceError, match=r"127\.0\.0\.1: cannot be reached") as caught:
-        pulls(endpoint="http://127.0.0.1:9", limits=limits, notice=told.append)
+        pulls(endpoint="http://127.0.0.1:9", notice=told.append)
     assert "\n" not in str(caught.value)
     assert not pulls.listing.exists()
     assert [line.rpartition("; ")[2] for line in told] == ["attempt 2 of 3", "attempt 3 of 3"]
 
 
 @pytest.mark.parametrize("fault", [dripping_headers, dripping_body])
-def test_a_hub_that_sends_a_byte_now_and_then_is_given_up(fault: Fault, pulls: Pulls) -> None:
-    limits = RetryLimits(attempts=1, deadline_seconds=0.5)
+def test_a_hub_that_sends_a_byte_now_and_then_is_given_up(
+    fault: Fault, pulls: Pulls, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(pulling, "ATTEMPTS", 1)
+    monkeypatch.setattr(pulling, "DEADLINE_SECONDS", 0.5)
     late = "no complete response within 0.5 s"
     with misbehaving(fault) as address, pytest.raises(SourceError, match=late):
-        pulls(endpoint=f"http://{address}", limits=limits)
+        pulls(endpoint=f"http://{address}")
 
 
-def test_an_address_that_is_no_hub_is_rejected(
-    pulls: Pulls, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_address_that_is_no_hub_is_rejected(pulls: Pulls, monkeypatch: Patch) -> None:
     for address in ("http://127.0.0.1:99999", "http://127.0.0.1:x", "ftp://h", "h", "http://"):
         with pytest.raises(UsageError, match="is not an address: write https://host"):
             pulls(endpoint=address)
