@@ -1210,6 +1210,15 @@ def selection_label(settings: Mapping[str, Any]) -> str:
     return f"{words} ({digest[:8]})"
 
 
+UNATTRIBUTED = "unattributed"
+"""The code of breaks that torch counted without a reason."""
+
+
+def reason_title(graph_break: GraphBreak) -> str:
+    """Return torch's name of the type, or the first line of the reason."""
+    return (graph_break.gb_type or graph_break.reason).splitlines()[0].strip()
+
+
 def reason_label(graph_break: GraphBreak, *, short: bool = False) -> str:
     """Return `GB0170 Data-dependent branching`, `xla_fallback aten::nonzero`, or a code.
 

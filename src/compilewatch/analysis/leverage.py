@@ -19,9 +19,6 @@ from compilewatch import records
 from compilewatch.analysis.summary import downloads_of, target_order
 from compilewatch.contract.targets import target_label
 
-UNKNOWN_CAUSE = "unattributed"
-"""The code of breaks without a reason (`worker.targets.dynamo.graph_breaks`): nobody can fix it."""
-
 
 class By(StrEnum):
     """What one fix is: of one function's code, or of everything with one id of torch's registry."""
@@ -158,8 +155,8 @@ def breaks_of(result: records.Result) -> tuple[records.GraphBreak, ...]:
 
 def cause_key(graph_break: records.GraphBreak, by: By) -> str | None:
     """The key of a break's cause; None where torch gave no reason."""
-    if graph_break.code == UNKNOWN_CAUSE:
-        return None
+    if graph_break.code == records.UNATTRIBUTED:
+        return None  # nobody can fix it
     return graph_break.fingerprint if by is By.LINE else records.reason_label(graph_break)
 
 

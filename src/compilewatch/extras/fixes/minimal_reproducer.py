@@ -10,7 +10,7 @@ from compilewatch import extras
 from compilewatch.environments import Environments, last_line, oneshot
 from compilewatch.errors import InputsError, MissingExtraError
 from compilewatch.extras.fixes import records
-from compilewatch.records import Request
+from compilewatch.records import Request, reason_title
 from compilewatch.store import Store
 
 MODELS_NAMED = 5
@@ -90,7 +90,7 @@ def draft(
     """The draft as Markdown; its last section is for its author, who removes it."""
     broken = reproducer.broken
     reason = (reproducer.reason or broken.reason).strip()
-    kind = (broken.gb_type or broken.reason.splitlines()[0]).strip()
+    kind = reason_title(broken)
     where = f"`{broken.file}:{broken.line}`, in `{broken.function}`"
     fullgraph = "fullgraph=True" in reproducer.source
     shown = (

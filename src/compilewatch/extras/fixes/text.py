@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from compilewatch.extras.fixes.records import Fix, FixCost, FixKind, FixStatus, Verification
+from compilewatch.records import reason_title
 from compilewatch.report.terminal import Indented, code, plain
 from compilewatch.report.wording import milliseconds
 
@@ -103,7 +104,7 @@ def _breaks(fix: Fix) -> Iterator[tuple[str | Text, ...]]:
             Text("removed" if gone else "remains", "green" if gone else "yellow"),
             graph_break.code,
             f"{graph_break.file}:{graph_break.line}",
-            graph_break.gb_type or graph_break.reason.splitlines()[0],
+            reason_title(graph_break),
         )
     for graph_break in fix.left:
         if graph_break.fingerprint not in before:

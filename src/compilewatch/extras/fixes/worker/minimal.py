@@ -42,7 +42,7 @@ from compilewatch.errors import InputsError
 from compilewatch.extras.fixes import records
 from compilewatch.extras.fixes.worker import writing
 from compilewatch.extras.fixes.worker.writing import COMPREHENSIONS, Writer
-from compilewatch.records import Depth, GraphBreak, Mode, Record, Request, Tier
+from compilewatch.records import Depth, GraphBreak, Mode, Record, Request, Tier, reason_title
 from compilewatch.worker import forked
 from compilewatch.worker.targets.dynamo import graph_breaks
 from compilewatch.worker.targets.dynamo.capture import capture, unmeasured_guards
@@ -617,7 +617,7 @@ class Showing(StrEnum):
 
 def complete(body: str, broken: GraphBreak, model: str, *, showing: Showing) -> str:
     """The file that users get: a comment about its origin, and the reduced code."""
-    first_line = (broken.gb_type or broken.reason).splitlines()[0]
+    first_line = reason_title(broken)
     comments = [
         f"# A graph break of torch.compile, reduced from {model}",
         f"# ({broken.file}:{broken.line}, in {broken.function}) by compilewatch.",

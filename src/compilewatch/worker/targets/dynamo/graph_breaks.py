@@ -61,9 +61,8 @@ from traceback import FrameSummary
 import msgspec
 
 from compilewatch.contract.failures import relative_file
-from compilewatch.records import GraphBreak, Record, StackFrame
+from compilewatch.records import UNATTRIBUTED, GraphBreak, Record, StackFrame
 
-UNATTRIBUTED = "unattributed"
 SKIPPED_FRAME = "skipped_frame"
 UNREGISTERED = "unregistered"
 AOT_AUTOGRAD = "aot_autograd"

@@ -442,7 +442,7 @@ def unattributed(name: str | None, count: int) -> GraphBreak:
     """Return graph breaks that torch_xla's counters prove without a place, for one operator."""
     what = name or "graphs besides the expected one"
     reason = f"torch_xla counted this break ({what}), but a second run did not show where."
-    one = _at((), graph_breaks.UNATTRIBUTED, name, reason)
+    one = _at((), records.UNATTRIBUTED, name, reason)
     return msgspec.structs.replace(one, occurrences=count)
 
 

@@ -29,7 +29,6 @@ from compilewatch.worker.forked import ForkEndedError
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError
 from compilewatch.worker.targets.dynamo.failures import Codes, compiler_failure
-from compilewatch.worker.targets.dynamo.graph_breaks import UNATTRIBUTED
 
 if TYPE_CHECKING:
     from compilewatch.worker.targets.xla.capture import Execution, HloCapture
@@ -329,7 +328,7 @@ def _broken(outcome: TargetOutcome, breaks: tuple[GraphBreak, ...]) -> TargetOut
         status=Status.GRAPH_BREAK if breaks else outcome.status,
         graph_breaks=sum(count for _, count in counts),
         distinct_breaks=len(breaks),
-        unattributed=sum(count for code, count in counts if code == UNATTRIBUTED),
+        unattributed=sum(count for code, count in counts if code == records.UNATTRIBUTED),
         breaks=breaks,
     )
 
