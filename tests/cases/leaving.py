@@ -372,10 +372,7 @@ SETTINGS = {
         "torch.set_printoptions(precision=2)",
         "torch._tensor_str.PRINT_OPTS.precision",
     ),
-    "NumpyPrintOptions": (
-        "np.set_printoptions(precision=2)",
-        "np.get_printoptions()['precision']",
-    ),
+    "NumpyPrintOptions": ("np.set_printoptions(precision=2)", "np.get_printoptions()['precision']"),
     "Environment": ("os.environ['LEAVING'] = '1'", "os.environ.get('LEAVING')"),
     "LoggerLevel": ("LOG.setLevel(logging.ERROR)", "LOG.level"),
     "RootLoggerLevel": ("logging.getLogger().setLevel(5)", "logging.getLogger().level"),

@@ -406,11 +406,7 @@ def _request(
     return Request(
         model=records.ModelSpec(source=STRATEGY, name=name, build=build),
         target=records.Target(
-            mode=mode,
-            backend=backend,
-            dynamic=dynamic,
-            device=device,
-            dtype=default_dtype(device),
+            mode=mode, backend=backend, dynamic=dynamic, device=device, dtype=default_dtype(device)
         ),
         key="",
         tier=records.Tier.FAKE if fake else records.Tier.REAL,

@@ -260,10 +260,7 @@ def _on_device(
         return msgspec.structs.replace(outcome, detail=detail)
     assert isinstance(outcome.details, records.NeuronDetail)
     measured = msgspec.structs.replace(
-        outcome.details,
-        eager_latency_seconds=host,
-        latency_seconds=core,
-        latency_samples=samples,
+        outcome.details, eager_latency_seconds=host, latency_seconds=core, latency_samples=samples
     )
     return msgspec.structs.replace(outcome, details=measured)
 

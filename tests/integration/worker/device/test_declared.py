@@ -72,8 +72,7 @@ def _requests() -> list[Request]:
 
 @pytest.fixture(scope="module")
 def results(
-    warm_launcher: LocalLauncher,
-    tmp_path_factory: pytest.TempPathFactory,
+    warm_launcher: LocalLauncher, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[Key, Result]:
     """Every request, by model, target, device, mode and tier.
 
@@ -116,8 +115,7 @@ PASS, BREAK = Status.PASS, Status.GRAPH_BREAK
 
 
 @pytest.mark.parametrize(
-    ("name", "statuses"),
-    [("ByCapability", [PASS, PASS, BREAK]), ("ByDevice", [BREAK, PASS, PASS])],
+    ("name", "statuses"), [("ByCapability", [PASS, PASS, BREAK]), ("ByDevice", [BREAK, PASS, PASS])]
 )
 def test_the_device_and_its_capability_decide(of: Get, name: str, statuses: list[Status]) -> None:
     assert [of(name, device).status for device in DEVICES] == statuses

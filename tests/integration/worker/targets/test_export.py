@@ -18,12 +18,7 @@ from compilewatch.errors import UsageError
 from compilewatch.records import Mode, Phase, Status, Tier
 from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets import FakeUnsupportedError
-from compilewatch.worker.targets.export import (
-    DRAFT_ARTIFACT,
-    OPS_ARTIFACT,
-    ExportTarget,
-    operators,
-)
+from compilewatch.worker.targets.export import DRAFT_ARTIFACT, OPS_ARTIFACT, ExportTarget, operators
 from tests.integration.worker.targets.conftest import MakeSubject
 
 pytestmark = [
@@ -193,8 +188,7 @@ def test_the_backend_chooses_the_variants(make_subject: MakeSubject) -> None:
 
 
 @pytest.mark.parametrize(
-    ("build", "code"),
-    [(ReturnsObject, "unregistered_container"), (Converts, "module_converted")],
+    ("build", "code"), [(ReturnsObject, "unregistered_container"), (Converts, "module_converted")]
 )
 def test_what_export_alone_rejects_has_a_code(
     make_subject: MakeSubject, build: type[nn.Module], code: str

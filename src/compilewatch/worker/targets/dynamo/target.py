@@ -243,11 +243,7 @@ def _compile_fullgraph(subject: Subject, backend: Backend | None = None) -> _Ful
         dynamic=subject.request.target.dynamic,
     )
     try:
-        with (
-            _tensors(subject),
-            subject.gradients(),
-            contextlib.suppress(captures.Stopped),
-        ):
+        with _tensors(subject), subject.gradients(), contextlib.suppress(captures.Stopped):
             compiled(*subject.inputs.args, **subject.inputs.kwargs)
     except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
         failures.raise_unless_settled(subject, error, "under fullgraph: ")
