@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,18 @@ from typing import Any
 import msgspec
 import torch
 from breaks import CASES, Case
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch import nn
 
-from compilewatch.records import FactoryBuild, ModelSpec, Request, Target, TargetOutcome, Tier
+from compilewatch.records import (
+    FactoryBuild,
+    Mode,
+    ModelSpec,
+    Phase,
+    Request,
+    Target,
+    TargetOutcome,
+    Tier,
+)
 from compilewatch.worker import forked
 from compilewatch.worker.model.fake_mode import InputAwareFakeMode
 from compilewatch.worker.process import warmup
@@ -37,33 +47,56 @@ class Evaluated(msgspec.Struct, frozen=True, kw_only=True):
     script: str
 
 
-def request_of(name: str, **target: Any) -> Request:
+def request_of(name: str, /, **target: Any) -> Request:
     """A request for a case by its name, on real tensors."""
     build = FactoryBuild(factory=f"broken:{name}", path=str(CASES_FOLDER), inputs="broken:inputs")
     model = ModelSpec(source="test", name=name, build=build)
     return Request(model=model, target=Target(**target), key=name, tier=Tier.REAL)
 
 
-def outcome(case: Case, fake_mode: FakeTensorMode | None, folder: Path) -> TargetOutcome:
+def subject_of(
+    build: Callable[[], nn.Module],
+    folder: Path,
+    *,
+    tier: Tier = Tier.REAL,
+    asked: Tier = Tier.AUTO,
+    enter: Callable[[Phase], None] = lambda _: None,
+    keep_artifacts: bool = False,
+    **target: Any,
+) -> Subject:
+    """A model with a tensor of ones, as the worker makes it."""
     torch.manual_seed(0)
+    fake_mode = InputAwareFakeMode() if tier is Tier.FAKE else None
+    request = msgspec.structs.replace(
+        request_of("x", **target), tier=asked, keep_artifacts=keep_artifacts
+    )
+
+    def built() -> nn.Module:
+        with fake_mode if fake_mode is not None else nullcontext():
+            return build().train(request.target.mode is Mode.TRAIN)
+
+    module = built()
     with fake_mode if fake_mode is not None else nullcontext():
-        module, inputs = case.build().eval(), (torch.ones(3, 4),)
-    request = msgspec.structs.replace(request_of(case.name), tier=Tier.AUTO, keep_artifacts=False)
-    subject = Subject(
+        inputs = ExampleInputs(strategy="test", args=(torch.ones(3, 4),))
+    return Subject(
         request=request,
         module=module,
-        inputs=ExampleInputs(strategy="test", args=inputs),
+        inputs=inputs,
         fake_mode=fake_mode,
         artifacts=folder,
-        enter=lambda _: None,
+        enter=enter,
+        rebuilt=built,
     )
-    return subject.in_fork(DynamoTarget().run, TargetOutcome)
 
 
 def evaluated(case: Case, folder: Path) -> Evaluated:
+    def outcome(tier: Tier) -> TargetOutcome:
+        subject = subject_of(case.build, folder, tier=tier)
+        return subject.in_fork(DynamoTarget().run, TargetOutcome)
+
     written = forked.in_fork(lambda: script(request_of(case.name)), str, [])
-    fake = None if case.needs_real else outcome(case, InputAwareFakeMode(), folder)
-    return Evaluated(real=outcome(case, None, folder), fake=fake, script=written)
+    fake = None if case.needs_real else outcome(Tier.FAKE)
+    return Evaluated(real=outcome(Tier.REAL), fake=fake, script=written)
 
 
 if __name__ == "__main__":

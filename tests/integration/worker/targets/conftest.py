@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,15 @@ import pytest
 import torch
 from torch import nn
 
-from compilewatch.records import FactoryBuild, Mode, ModelSpec, Phase, Request, Target, Tier
+from compilewatch.records import Phase
 from compilewatch.worker import forked
-from compilewatch.worker.model.fake_mode import InputAwareFakeMode
-from compilewatch.worker.subject import ExampleInputs, Subject
+from compilewatch.worker.subject import Subject
 
 CASES_FOLDER = Path(__file__).parents[3] / "cases"
 sys.path.insert(0, str(CASES_FOLDER))
 
 from breaks import STATE  # noqa: E402
+from evaluated import subject_of  # noqa: E402
 
 MakeSubject = Callable[..., Subject]
 
@@ -39,43 +38,14 @@ def make_subject(tmp_path: Path) -> MakeSubject:
     """`make_subject(build, tier=…, mode=…, …)`; `phases` of the result lists those entered."""
 
     def make(
-        build: Callable[[], nn.Module],
-        tier: Tier = Tier.REAL,
-        asked: Tier = Tier.AUTO,
-        phases: list[Phase] | None = None,
-        keep_artifacts: bool = False,
-        **target: Any,
+        build: Callable[[], nn.Module], phases: list[Phase] | None = None, **options: Any
     ) -> Subject:
-        torch.manual_seed(0)
-        fake_mode = InputAwareFakeMode() if tier is Tier.FAKE else None
-        request = Request(
-            model=ModelSpec(source="test", name="test", build=FactoryBuild(factory="breaks:x")),
-            target=Target(**target),
-            key="0",
-            tier=asked,
-            keep_artifacts=keep_artifacts,
-        )
-
-        def built() -> nn.Module:
-            with fake_mode if fake_mode is not None else nullcontext():
-                return build().train(request.target.mode is Mode.TRAIN)
-
-        module = built()
-        with fake_mode if fake_mode is not None else nullcontext():
-            inputs = ExampleInputs(strategy="test", args=(torch.ones(3, 4),))
         entered = [] if phases is None else phases
-        subject = Subject(
-            request=request,
-            module=module,
-            inputs=inputs,
-            fake_mode=fake_mode,
-            artifacts=tmp_path,
-            enter=entered.append,
-        )
+        subject = subject_of(build, tmp_path, enter=entered.append, **options)
 
         def rebuilt() -> nn.Module:
             STATE.clear()
-            return built()
+            return subject.rebuilt()
 
         return replace(subject, rebuilt=rebuilt)
 
