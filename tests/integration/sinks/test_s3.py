@@ -244,6 +244,7 @@ s3.S3Sink(settings).publish(VIEW, RunFolder(Path(sys.argv[2])))
 
 
 def test_an_upload_that_was_killed_goes_on_and_its_parts_are_given_up(bucket: Bucket) -> None:
+    """Some seconds: only a process that is killed leaves parts behind."""
     bucket.folder.write("z", os.urandom(4 * PART_BYTES))
     command = [sys.executable, "-c", KILLED, bucket.endpoint, str(bucket.folder.root)]
     done = subprocess.run(command, cwd=Path(__file__).parents[3], check=False)
