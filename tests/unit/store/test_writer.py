@@ -1,8 +1,5 @@
 import errno
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -122,40 +119,3 @@ def test_a_full_disk_stops_the_run_in_one_line_and_loses_nothing(
     with pytest.raises(StoreError, match="disk is full"):
         store.create_run(FRESH, EMPTY)  # its plan cannot be written: no run is left
     assert set(store.root.iterdir()) == before
-
-
-LIMITED = """
-import resource, sys
-from pathlib import Path
-from compilewatch.errors import StoreError
-from compilewatch.store import Store
-from tests.unit.store.conftest import EMPTY, FRESH, results
-
-with Store(Path(sys.argv[1])).create_run(FRESH, EMPTY) as writer:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
-    try:
-        for number in range(1000):
-            writer.append(results(f"M{number}"))
-    except StoreError as error:
-        print(number)
-        print(error)
-"""
-
-
-@pytest.mark.process
-def test_a_file_that_may_not_grow_further_keeps_complete_lines(store: Store) -> None:
-    """A real limit of the kernel: the write that meets it is short, and the next one fails."""
-    done = subprocess.run(
-        [sys.executable, "-c", LIMITED, str(store.root), "10000"],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parents[3],
-        check=True,
-    )
-    counted, message = done.stdout.splitlines()
-    assert "size limit" in message
-    assert int(counted) > 1
-    run = store.open()
-    assert names(run) == [f"M{n}" for n in range(int(counted))]
-    assert run.damaged == ()
-    assert (run.path / "results.jsonl").read_bytes().endswith(b"\n")
