@@ -210,16 +210,6 @@ def test_the_machine_and_the_options_are_in_the_key_and_the_software_is_not() ->
         assert measurement.profile_key(*other) != key
 
 
-def test_settings_are_those_that_torch_suggests() -> None:
-    text = "set torch._dynamo.config.capture_dynamic_output_shape_ops = True"
-    other, none = (msgspec.structs.replace(profiled.COST, reason=r) for r in (text, "none"))
-    costs = [profiled.COST, other, none, profiled.COST]
-    assert measurement.suggested_settings(costs) == [
-        "capture_scalar_outputs",
-        "capture_dynamic_output_shape_ops",
-    ]
-
-
 def test_only_a_busy_machine_gets_a_note() -> None:
     assert measurement.busy_note(profiled.MACHINE, 0.4) is None
     assert measurement.busy_note(profiled.MACHINE, None) is None

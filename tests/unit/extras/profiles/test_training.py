@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 
 from compilewatch.extras.profiles import training
-from compilewatch.extras.profiles.cli.train import Trained, profile_training, training_request
+from compilewatch.extras.profiles.cli.train import compared, training_request
 from compilewatch.extras.profiles.training import Stage, Step
-from compilewatch.launchers import Completed
-from compilewatch.profiling import Profiler
-from compilewatch.records import Phase, Request, Status, Tier
+from compilewatch.records import Tier
 from tests import factories
 
 
@@ -86,49 +84,15 @@ def test_what_is_not_finished_or_short_is_said_first() -> None:
     assert codes(profile(*few)) == ["few_steps"]
 
 
-class Launcher:
-    """Writes a profile with the losses of each target instead of training."""
-
-    name, jobs = "fake", 1
-
-    def __init__(self, losses: dict[str, list[float]]) -> None:
-        self._losses = losses
-
-    def run(self, requests: list[Request], scratch: Path) -> list[Completed]:
-        (request,) = requests
-        assert request.work is not None
-        losses = self._losses[Path(request.work.options["out"]).name]
-        with Profiler(request.work.options["out"], trace_steps=0, warm_up=0) as profiler:
-            for loss in losses:
-                profiler.step(loss=loss)
-        status, phase = (Status.PASS, Phase.DONE) if losses else (Status.TIMEOUT, Phase.PROFILE)
-        result = factories.result(status=status, phase=phase, detail="said", request=request)
-        return [Completed(result=result)]
-
-
-def trained(tmp_path: Path, losses: dict[str, list[float]]) -> dict[str, Trained]:
-    options = training.TrainingOptions(out=str(tmp_path))
-    requests = [(t, training_request(factories.request(), t, options)) for t in losses]
-    launcher: Any = Launcher(losses)
-    alone: Any = None  # of XLA only
-    found = profile_training(requests, launcher, tmp_path, alone)
-    return {each.target: each for each in found}
-
-
 @pytest.mark.parametrize(
     ("losses", "same"), [([1.0005, 0.5], True), ([1.1, 0.5], False), ([float("nan"), 0.5], False)]
 )
-def test_only_equal_losses_give_a_speed_up(tmp_path: Path, losses: list[float], same: bool) -> None:
-    found = trained(tmp_path, {"eager": [1.0, 0.5], "inductor": losses})
-    assert found["inductor"].same_losses is same
-    assert (found["inductor"].speedup is not None) is same
-    assert found["eager"].speedup is None
-
-
-def test_a_training_that_did_not_end_is_not_compared(tmp_path: Path) -> None:
-    found = trained(tmp_path, {"eager": [1.0], "inductor": []})["inductor"]
-    assert (found.status, found.detail) == (Status.TIMEOUT, "said (in profile)")
-    assert found.speedup is None
+def test_only_equal_losses_give_a_speed_up(losses: list[float], same: bool) -> None:
+    eager, compiled = (
+        profile(*(step(index, loss=loss) for index, loss in enumerate(values)))
+        for values in ([1.0, 0.5], losses)
+    )
+    assert compared(compiled, eager) == (same, 1.0 if same else None)
 
 
 def test_a_request_trains_with_real_tensors_under_its_own_key() -> None:

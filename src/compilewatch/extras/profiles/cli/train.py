@@ -120,7 +120,7 @@ def profile_training(
         if profile is not None and passed and target == EAGER:
             eager[model] = profile
         elif profile is not None and passed and model in eager:
-            same, speedup = _compared(profile, eager[model])
+            same, speedup = compared(profile, eager[model])
         yield Trained(
             model=model,
             target=target,
@@ -132,7 +132,7 @@ def profile_training(
         )
 
 
-def _compared(trained: TrainingProfile, eager: TrainingProfile) -> tuple[bool, float | None]:
+def compared(trained: TrainingProfile, eager: TrainingProfile) -> tuple[bool, float | None]:
     """Whether the first losses are those of eager mode, and the speed-up over it if they are."""
     losses = ([s.loss for s in profile.steps[:COMPARED_STEPS]] for profile in (eager, trained))
     pairs = list(zip(*losses, strict=False))

@@ -5,97 +5,92 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.doubles import BIN, FOLDER, with_python_path
 from tests.integration.extras.profiles.cli.test_train import MODEL
-from tests.team import PROGRAM
-
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
+from tests.team import run_here
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    def call(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        path = os.pathsep.join((str(BIN), os.environ["PATH"]))
-        return subprocess.run(
-            [str(PROGRAM), "profile", "neuron", *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=tmp_path,
-            env=os.environ | {"PATH": path, "NO_COLOR": "1"} | variables,
-            timeout=110,
-        )
-
-    return call
-
-
-@pytest.fixture
-def neff(tmp_path: Path) -> Path:
+@pytest.fixture(autouse=True)
+def neff(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A compiled model in a folder with the doubles' tools on the path."""
+    monkeypatch.setenv("PATH", str(BIN), prepend=os.pathsep)
     (tmp_path / "graph.neff").write_text("neff")
     return tmp_path / "graph.neff"
 
 
-def test_a_neff_is_captured_summarised_and_converted(run: Run, neff: Path) -> None:
-    captured = run("capture", "graph.neff", "--json")
+def run(neff: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return run_here(neff.parent, {"NO_COLOR": "1"}, "profile", "neuron", *arguments)
+
+
+def test_a_neff_is_captured_summarised_and_converted(neff: Path) -> None:
+    captured = run(neff, "capture", "graph.neff", "--json")
     assert json.loads(captured.stdout)["tool"] == "neuron-explorer"
-    summary = json.loads(run("summarize", "graph.ntff", "--json").stdout)["summary"]
+    summary = json.loads(run(neff, "summarize", "graph.ntff", "--json").stdout)["summary"]
     assert summary["mfu_estimated_percent"] == 0.31
-    assert "spill_reload_bytes" in run("summarize", "graph.ntff").stdout
-    assert run("view", "graph.ntff").returncode == 0
+    assert "spill_reload_bytes" in run(neff, "summarize", "graph.ntff").stdout
+    assert run(neff, "view", "graph.ntff").returncode == 0
     assert (neff.parent / "profile.pftrace").read_text() == "perfetto"
-    assert "total_time" in run("view", "graph.ntff", "--format", "summary-text").stdout
+    assert "total_time" in run(neff, "view", "graph.ntff", "--format", "summary-text").stdout
 
 
 @pytest.mark.parametrize("tool", ["neuron-profile", "neuron-explorer"])
 def test_each_tool_gets_the_session_by_its_own_flag(
-    run: Run, tmp_path: Path, neff: Path, tool: str
+    neff: Path, monkeypatch: pytest.MonkeyPatch, tool: str
 ) -> None:
-    only = tmp_path / "bin"
+    only = neff.parent / "bin"
     only.mkdir()
     (only / tool).symlink_to(BIN / tool)
-    (tmp_path / "graph.ntff").write_text("ntff")
-    path = os.pathsep.join((str(only), "/usr/bin", "/bin"))
-    done = run("summarize", ".", "--json", PATH=path)
+    neff.with_suffix(".ntff").write_text("ntff")
+    monkeypatch.setenv("PATH", os.pathsep.join((str(only), "/usr/bin", "/bin")))
+    done = run(neff, "summarize", ".", "--json")
     assert json.loads(done.stdout)["tool"] == tool
 
 
 @pytest.mark.parametrize(
-    ("text", "path", "said"),
+    ("arguments", "text", "path", "said"),
     [
-        ("double: fail", None, "exit status 1: NRT_EXEC_BAD_INPUT: the NEFF cannot be loaded"),
-        ("double: nothing", None, "recorded nothing in graph.ntff"),
-        ("neff", "/usr/bin:/bin", "install aws-neuronx-tools"),
+        (("capture", "graph.neff"), "double: fail", None, "exit status 1: NRT_EXEC_BAD_INPUT"),
+        (("capture", "graph.neff"), "double: nothing", None, "recorded nothing in graph.ntff"),
+        (("capture", "graph.neff"), "neff", "/usr/bin:/bin", "install aws-neuronx-tools"),
+        (("summarize", "none"), "neff", None, "contains neither *.ntff nor ntrace.pb"),
+        (("summarize", "empty"), "neff", None, "graph.ntff is empty: nothing was captured"),
     ],
 )
-def test_a_capture_that_fails_is_one_line(
-    run: Run, neff: Path, text: str, path: str | None, said: str
+def test_a_capture_that_fails_or_an_empty_session_is_one_line(
+    neff: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    text: str,
+    path: str | None,
+    said: str,
 ) -> None:
     neff.write_text(text)
-    done = run("capture", "graph.neff", **({"PATH": path} if path else {}))
+    for name in ("none", "empty"):
+        (neff.parent / name).mkdir()
+    (neff.parent / "empty" / "graph.ntff").write_text("")
+    if path:
+        monkeypatch.setenv("PATH", path)
+    done = run(neff, *arguments)
     assert done.returncode == 2
     assert said in done.stderr.splitlines()[-1]
-
-
-def test_an_empty_session_is_one_line(run: Run, tmp_path: Path, neff: Path) -> None:
-    assert "contains neither *.ntff nor ntrace.pb" in run("summarize", ".").stderr
-    (tmp_path / "graph.ntff").write_text("")
-    assert "graph.ntff is empty: nothing was captured" in run("summarize", ".").stderr
 
 
 # Only the environment with torch_xla can run the named blocks; torch_neuronx is a double there.
 @pytest.mark.xla
 @pytest.mark.parametrize("kind", ["trace", pytest.param("operator", marks=pytest.mark.matrix)])
-def test_a_model_is_captured_in_named_blocks(run: Run, tmp_path: Path, kind: str) -> None:
+def test_a_model_is_captured_in_named_blocks(
+    neff: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     (tmp_path / "tiny.py").write_text(MODEL)
+    monkeypatch.setenv("PYTHONPATH", with_python_path(FOLDER))
     done = run(
+        neff,
         *("capture", "./tiny.py:build", "--environment", "xla", "--json"),
         *("--type", kind, "--steps", "3", "--logdir", "logs", "--port", "9013", "--keep-working"),
-        PYTHONPATH=with_python_path(FOLDER),
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from compilewatch.extras.profiles.training import Stage
-from tests.team import run_here
-from tests.warm import WarmLauncher
-
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
+from tests.team import Compilewatch
 
 MODEL = """
 import torch
@@ -46,16 +41,7 @@ class Dies(Tiny):
         return self.layer(values)
 
 
-def build() -> torch.nn.Module:
-    return Tiny()
-
-
-def silent() -> torch.nn.Module:
-    return Silent()
-
-
-def dies() -> torch.nn.Module:
-    return Dies()
+build, silent, dies = Tiny, Silent, Dies
 
 
 def inputs() -> tuple[torch.Tensor, ...]:
@@ -63,15 +49,9 @@ def inputs() -> tuple[torch.Tensor, ...]:
 """
 
 
-@pytest.fixture
-def run(tmp_path: Path, warm_launcher: WarmLauncher) -> Run:
+@pytest.fixture(autouse=True)
+def tiny(tmp_path: Path) -> None:
     (tmp_path / "tiny.py").write_text(MODEL)
-
-    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-        given = ("profile", *arguments, "--output", str(tmp_path / "outputs"))
-        return run_here(tmp_path, {"NO_COLOR": "1"}, *given)
-
-    return call
 
 
 def profile_of(found: dict[str, Any]) -> list[dict[str, Any]]:
@@ -80,37 +60,34 @@ def profile_of(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 # The complete way: a worker, a forked child, its files, and the check of them.
-def test_an_own_model_is_trained_and_its_profile_is_checked(run: Run) -> None:
-    size = ("--steps", "12", "--warmup", "2", "--trace-steps", "2")
-    done = run("train", "./tiny.py:build", "--target", "eager", *size, "--json")
+def test_an_own_model_is_trained_and_its_profile_is_checked(compilewatch: Compilewatch) -> None:
+    size = ("--steps", "12", "--warmup", "2", "--trace-steps", "2", "--json")
+    done = compilewatch("profile", "train", "./tiny.py:build", "--target", "eager", *size)
     assert done.returncode == 0, done.stderr
     (found,) = json.loads(done.stdout)
     steps = profile_of(found)
-    assert len(steps) == 12
     assert [step["traced"] for step in steps] == [False] * 2 + [True] * 2 + [False] * 8
     for step in steps:
         assert sum(step["stages"].values()) == pytest.approx(step["wall_seconds"], rel=0.01)
         assert set(step["stages"]) == set(Stage)
-    checked = run("check", "--analysis", "--report")
+    checked = compilewatch("profile", "check", "--analysis", "--report")
     assert checked.returncode in (0, 1)  # A busy machine gives findings.
     assert "finished, training, 12 steps" in checked.stdout
     assert "dominates" in checked.stdout
     assert (Path(found["folder"]) / "check_report.md").read_text().startswith("# Check of")
 
 
-def test_a_model_without_a_gradient_is_that_models_error(run: Run) -> None:
-    done = run("train", "./tiny.py:silent", "--target", "eager")
+def test_a_model_without_a_gradient_or_that_dies_is_that_models_result(
+    compilewatch: Compilewatch,
+) -> None:
+    models = ("./tiny.py:silent", "./tiny.py:dies", "--target", "eager", "--steps", "20", "--json")
+    done = compilewatch("profile", "train", *models)
     assert done.returncode == 3
-    assert "has no output with a gradient" in done.stdout
-
-
-def test_a_process_that_dies_leaves_an_incomplete_profile(run: Run) -> None:
-    done = run("train", "./tiny.py:dies", "--target", "eager", "--steps", "20", "--json")
-    assert done.returncode == 3
-    (found,) = json.loads(done.stdout)
-    assert found["status"] == "crashed"
-    assert found["findings"][0]["code"] == "incomplete"
-    checked = run("check")
+    silent, dies = json.loads(done.stdout)
+    assert "has no output with a gradient" in silent["detail"]
+    assert dies["status"] == "crashed"
+    assert dies["findings"][0]["code"] == "incomplete"
+    checked = compilewatch("profile", "check")
     assert checked.returncode == 1
     assert "its process ended without a summary, after 4 steps" in checked.stdout
 
@@ -127,17 +104,19 @@ def test_a_process_that_dies_leaves_an_incomplete_profile(run: Run) -> None:
         (("check", "nowhere"), "there is no folder nowhere"),
     ],
 )
-def test_wrong_input_is_one_line(run: Run, arguments: tuple[str, ...], said: str) -> None:
-    done = run(*arguments)
+def test_wrong_input_is_one_line(
+    compilewatch: Compilewatch, arguments: tuple[str, ...], said: str
+) -> None:
+    done = compilewatch("profile", *arguments)
     assert done.returncode == 2
     assert done.stderr.strip().endswith(said)
 
 
 # Only the environment with torch_xla writes the blocks of XLA's own profiler.
 @pytest.mark.xla
-def test_on_xla_each_named_block_appears_once_a_step(run: Run) -> None:
+def test_on_xla_each_named_block_appears_once_a_step(compilewatch: Compilewatch) -> None:
     size = ("--steps", "6", "--warmup", "1", "--trace-steps", "5")
-    done = run("train", "./tiny.py:build", "--target", "xla", *size, "--json")
+    done = compilewatch("profile", "train", "./tiny.py:build", "--target", "xla", *size, "--json")
     assert done.returncode == 0, done.stderr
     (found,) = json.loads(done.stdout)
     assert "model_build 5, loss_backward 5, optimizer_step 5" in found["detail"]
@@ -148,9 +127,9 @@ def test_on_xla_each_named_block_appears_once_a_step(run: Run) -> None:
 @pytest.mark.torch
 @pytest.mark.matrix
 @pytest.mark.timeout(600)
-def test_eager_and_inductor_train_alike_on_a_larger_batch(run: Run) -> None:
+def test_eager_and_inductor_train_alike_on_a_larger_batch(compilewatch: Compilewatch) -> None:
     size = ("--steps", "6", "--warmup", "2", "--trace-steps", "1", "--batch-size", "5")
-    done = run("train", "./tiny.py:build", *size, "--json")
+    done = compilewatch("profile", "train", "./tiny.py:build", *size, "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     found: list[dict[str, Any]] = json.loads(done.stdout)
     assert [each["target"] for each in found] == ["eager", "inductor"]
