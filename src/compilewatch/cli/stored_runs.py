@@ -265,7 +265,7 @@ def compare_command(
             olds = as_on(inside, environment=names[1])
         print_attributions = plugins.load("compilewatch.extras.history.cli:print_attributions")
         print_attributions(
-            store, settings, seen, olds, limit=limit, by_place=names is not None, as_json=as_json
+            settings, seen, olds, limit=limit, by_place=names is not None, as_json=as_json
         )
     elif as_json:
         print_view(store, seen, as_json)

@@ -17,7 +17,7 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
@@ -78,19 +78,22 @@ DESCRIBE_SECONDS = 180.0
 _orders = msgspec.json.Decoder(launcher.ClusterOrder)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, eq=False)
 class Node:
-    """A living node that accepts tasks. `memory_bytes` is what Ray may assign to them."""
+    """A living node that accepts tasks. `resources` are what Ray may assign to them."""
 
     id: str
     address: str
-    cpus: int
-    memory_bytes: int
-    neuron_cores: int
+    resources: Mapping[str, float]
 
     def slots(self, memory_limit_bytes: int) -> int:
         """Return how many requests with this memory limit can run at the same time."""
-        return min(self.cpus, self.memory_bytes // memory_limit_bytes)
+        memory = self.resources.get("memory", 0)
+        return int(min(self.resources.get("CPU", 0), memory // memory_limit_bytes))
+
+    @property
+    def has_neuron_cores(self) -> bool:
+        return self.resources.get(NEURON_CORES, 0) > 0
 
 
 def load_ray() -> ModuleType:
@@ -141,7 +144,7 @@ class ClusterExecution:
         self.flying: dict[Any, tuple[int, launcher.Flight]] = {}
         self.shared: dict[tuple[str | None, str | None], Any] = {}
         self.task = self.ray.remote(max_retries=0)(evaluated)
-        self.cores = any(node.neuron_cores for node in driver.nodes())
+        self.cores = any(node.has_neuron_cores for node in driver.nodes())
         self.room = 0
         self.looked_at = float("-inf")
         self.fits_at = time.monotonic()
@@ -204,12 +207,9 @@ class ClusterExecution:
         if key not in self.shared:
             content: dict[str, Content] = {path: read(path) for path in key if path is not None}
             self.shared[key] = self.ray.put(_encode(content))
-        task = NodeTask(
-            request=request,
-            digest=self.order.digests[request.target.environment],
-            files={path: read(path) for path in own_files(request)},
-            cache=self.driver.connect.cache,
-        )
+        digest = self.order.digests[request.target.environment]
+        files = {path: read(path) for path in own_files(request)}
+        task: NodeTask = (request, digest, files, self.driver.connect.cache)
         on_neuron = self.cores and request.target.name == "neuron"
         options = self.task.options(
             num_cpus=1,
@@ -330,17 +330,11 @@ class Driver:
     def nodes(self) -> tuple[Node, ...]:
         """Return the living nodes that have a CPU, in the order of their ids."""
         nodes = (
-            Node(
-                id=node["NodeID"],
-                address=node["NodeManagerAddress"],
-                cpus=int(node["Resources"].get("CPU", 0)),
-                memory_bytes=int(node["Resources"].get("memory", 0)),
-                neuron_cores=int(node["Resources"].get(NEURON_CORES, 0)),
-            )
-            for node in self.ray.nodes()
-            if node["Alive"]
+            Node(n["NodeID"], n["NodeManagerAddress"], n["Resources"])
+            for n in self.ray.nodes()
+            if n["Alive"] and n["Resources"].get("CPU", 0) >= 1
         )
-        return tuple(sorted((n for n in nodes if n.cpus), key=lambda node: node.id))
+        return tuple(sorted(nodes, key=lambda node: node.id))
 
     def reports(self, order: launcher.ClusterOrder) -> Generator[launcher.ClusterReport]:
         """Execute an order and yield the reports for the launcher."""
@@ -387,9 +381,9 @@ class Driver:
 
     def eligible(self, node: Node, name: str) -> bool:
         """Whether requests in this environment are placed on this node."""
-        if node.neuron_cores or name != default_environment("neuron"):
+        if node.has_neuron_cores or name != default_environment("neuron"):
             return True
-        return not any(other.neuron_cores for other in self.nodes())
+        return not any(other.has_neuron_cores for other in self.nodes())
 
     def descriptions(self) -> Iterator[tuple[Node, Parcel]]:
         """Yield the description of each living node; all nodes describe themselves in parallel."""

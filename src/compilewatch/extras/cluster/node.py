@@ -33,19 +33,6 @@ Content = dict[str, bytes]
 """Relative path with slashes -> content of the file."""
 
 
-class NodeTask(records.Record, frozen=True, kw_only=True):
-    """One request for a slot. `files` is the content of the files that only it names, by path.
-
-    `digest` is the digest that the environment must have; `cache` is the folder of environments,
-    None for that of the user who runs the node.
-    """
-
-    request: records.Request
-    digest: str
-    files: dict[str, Content] = {}  # noqa: RUF012  (msgspec copies it)
-    cache: str | None = None
-
-
 class Parcel(records.Record, frozen=True, kw_only=True):
     """What a node sends: the result of a request with its artifacts, or its `environments`.
 
@@ -58,6 +45,10 @@ class Parcel(records.Record, frozen=True, kw_only=True):
     environments: tuple[records.Environment, ...] = ()
     problem: str = ""
 
+
+NodeTask = tuple[records.Request, str, dict[str, Content], str | None]
+"""A request for a slot, the digest that its environment must have, and the content of the files
+that only it names, by path; the folder of environments, None for that of the node's user."""
 
 _orders = msgspec.msgpack.Decoder(NodeTask)
 _shared = msgspec.msgpack.Decoder(dict[str, Content])
@@ -81,8 +72,8 @@ def evaluated(order: bytes, shared: bytes) -> bytes:
 
     `shared` is the content, by path, of the files that all orders share.
     """
-    task = _orders.decode(order)
-    return _sent(lambda: _slot(task.cache).evaluate(task, _files(shared) | task.files))
+    request, digest, files, cache = _orders.decode(order)
+    return _sent(lambda: _slot(cache).evaluate(request, digest, _files(shared) | files))
 
 
 def _sent(parcel: Callable[[], Parcel]) -> bytes:
@@ -105,13 +96,13 @@ class _Slot:
         self._launcher: LocalLauncher | None = None
         self._name = ""
 
-    def evaluate(self, order: NodeTask, sent: dict[str, Content]) -> Parcel:
-        request = at_node(order.request, sent, self._root / "files")
+    def evaluate(self, asked: records.Request, digest: str, sent: dict[str, Content]) -> Parcel:
+        request = at_node(asked, sent, self._root / "files")
         scratch = self._root / "scratch"
         scratch.mkdir(exist_ok=True)
         launcher = self._of(request.target.environment)
         (environment,) = launcher.environments()
-        if environment.digest != order.digest:
+        if environment.digest != digest:
             problem = f"its environment {environment.name!r} differs: torch {environment.torch}"
             return Parcel(node=node_name(), problem=problem)
         (completed,) = launcher.run([request], scratch)
@@ -120,7 +111,7 @@ class _Slot:
             condense(completed.artifacts)  # before the transfer, and in parallel on many nodes
             artifacts = pack(completed.artifacts)
             shutil.rmtree(completed.artifacts, ignore_errors=True)
-        result = msgspec.structs.replace(completed.result, request=order.request)
+        result = msgspec.structs.replace(completed.result, request=asked)
         return Parcel(node=node_name(), result=result, artifacts=artifacts)
 
     def _of(self, name: str) -> LocalLauncher:

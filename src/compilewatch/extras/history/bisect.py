@@ -47,7 +47,6 @@ class EvaluatedVersion(NamedTuple):
 class Evaluator:
     """Evaluates models in one environment after the other. `selection` says for what."""
 
-    store: Store
     settings: Settings
     launch: Launch
     selection: Mapping[str, Any]
@@ -87,7 +86,8 @@ class Evaluator:
         answers = {
             skipped.request.model.name: EvaluatedVersion(skipped) for skipped in planned.skipped
         }
-        stored = self.store.lookup_many([request.key for request in planned.requests])
+        store = Store(Path(settings.output_dir))
+        stored = store.lookup_many([request.key for request in planned.requests])
         waiting = []
         for request in planned.requests:
             if known := stored.get(request.key):
@@ -97,11 +97,11 @@ class Evaluator:
                 waiting.append(request.model)
         if waiting:
             with (
-                self.store.latest_kept(),
+                store.latest_kept(),
                 self.launch(settings, [environment.name]) as launcher,
             ):
                 view = sweep_models(
-                    self.store,
+                    store,
                     launcher,
                     waiting,
                     [target],

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import click
@@ -29,19 +28,8 @@ from compilewatch.report.terminal import (
     spaced,
 )
 from compilewatch.report.wording import OUTCOME_LABELS, ResultGroup, outcome, plural
-from compilewatch.store import Store
 
 INCOMPLETE = 3
-
-
-class BisectReport(records.Record, frozen=True, kw_only=True):
-    """The output of `--json`. `other` is the release of the package that stayed the same."""
-
-    model: str
-    package: str
-    other: str
-    bisection: bisect.Bisection
-    changes: tuple[bisect.FileChange, ...]
 
 
 @click.command("bisect")
@@ -108,7 +96,6 @@ def bisect_command(
     choose.check_nested_graph_breaks([asked], settings, asked=flags["nested_graph_breaks"])
     versions = bisect.candidates(package, good, bad)
     evaluator = bisect.Evaluator(
-        store=Store(Path(settings.output_dir)),
         settings=settings,
         launch=lambda chosen, names: choose.local_launcher(chosen, names, single=True),
         selection={"bisect": package},
@@ -128,17 +115,13 @@ def bisect_command(
     ends = bisection.evaluated[0], bisection.evaluated[-1]
     if all(end.kind is bisect.Kind.ABSENT for end in ends):
         raise UnknownModelError(ends[1].detail, model)
-    report = BisectReport(
-        model=model,
-        package=package,
-        other=other,
-        bisection=bisection,
-        changes=bisect.source_changes(bisection, environments, lines),
-    )
+    changes = bisect.source_changes(bisection, environments, lines)
     if as_json:
-        options.print_json(report)
+        facts = {"model": model, "package": package, "other": other}
+        options.print_json(facts | {"bisection": bisection, "changes": changes})
     else:
-        console().print(bisection_table(report))
+        words = _conclusion(bisection, model, package, other)
+        console().print(bisection_table(bisection, changes, words))
     return INCOMPLETE if bisect.Kind.UNDETERMINED in {end.kind for end in ends} else 0
 
 
@@ -165,26 +148,26 @@ def evaluated_line(package: str, one: bisect.Evaluated, number: int, limit: int)
     return line.append(f"  ({origin if one.run else 'not evaluated'})", style="dim")
 
 
-def bisection_table(report: BisectReport) -> RenderableType:
+def bisection_table(
+    bisection: bisect.Bisection, changes: Sequence[bisect.FileChange], conclusion: str
+) -> RenderableType:
     """Every release that was evaluated, what changed between which two, and the changed lines."""
-    bisection = report.bisection
     table = plain_table("Release", "Result", "Environment", "Run", gap=2)
     for one in bisection.evaluated:
         style = "bold" if one.release in (bisection.last, bisection.first) else ""
         cells = plain(one.environment), plain(one.run or "")
         table.add_row(plain(one.release, style), _result(one), *cells)
-    parts: list[RenderableType] = [table, plain(_conclusion(report))]
-    if bisection.first is not None and not report.changes:
+    parts: list[RenderableType] = [table, plain(conclusion)]
+    if bisection.first is not None and not changes:
         parts.append(plain("The model's file and those with graph breaks are the same in both."))
-    for change in report.changes:
+    for change in changes:
         lines = (plain(line, DIFF_STYLES.get(line[:1], "")) for line in change.lines)
         parts += [plain(change.file, "bold"), Indented(Text("\n").join(lines))]
     return spaced(parts)
 
 
-def _conclusion(report: BisectReport) -> str:
-    model, package, bisection = report.model, report.package, report.bisection
-    stays = f"with {'transformers' if package == 'torch' else 'torch'} {report.other}"
+def _conclusion(bisection: bisect.Bisection, model: str, package: str, other: str) -> str:
+    stays = f"with {'transformers' if package == 'torch' else 'torch'} {other}"
     evaluations = plural(len(bisection.evaluated), "evaluation")
     count = f"{evaluations} of {len(bisection.releases)} releases"
     ends = bisection.evaluated[0], bisection.evaluated[-1]
@@ -230,7 +213,6 @@ def _result(one: bisect.Evaluated) -> Text:
 
 
 def print_attributions(
-    store: Store,
     settings: Settings,
     seen: records.RunView,
     olds: Iterable[records.Result],
@@ -245,7 +227,6 @@ def print_attributions(
     With `by_place`, both sides are environments of this machine.
     """
     evaluator = bisect.Evaluator(
-        store=store,
         settings=settings,
         launch=lambda chosen, names: choose.local_launcher(chosen, names),
         selection={"attribute": seen.run.id},

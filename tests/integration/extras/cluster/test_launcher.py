@@ -21,8 +21,8 @@ import pytest
 from compilewatch.api.sweep import sweep_models
 from compilewatch.config import load_settings
 from compilewatch.errors import LauncherError
-from compilewatch.extras.cluster.driver import Driver, Node, _reach, load_ray
-from compilewatch.extras.cluster.launcher import ClusterReport, Connect, RayLauncher
+from compilewatch.extras.cluster.driver import Driver, Node, _reach, load_ray, loss_of
+from compilewatch.extras.cluster.launcher import ClusterReport, Connect, Flight, RayLauncher
 from compilewatch.extras.cluster.node import Parcel
 from compilewatch.records import FactoryBuild, ModelSpec, Request, Status, Target
 from compilewatch.store import Store
@@ -113,14 +113,11 @@ def arrived(gate: Path) -> list[Path]:
 def test_a_driver_that_hangs_is_replaced_and_what_it_had_is_evaluated_again(
     bare_ray: Make, scratch: Path, gate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the driver had seen get lost before is remembered."""
     launcher = bare_ray()
-    asked = gate_request(gate)
     assert launcher.jobs
     first = driver_of(launcher)
 
     def interfere() -> None:
-        os.kill(_worker_at_work(gate), signal.SIGKILL)
         arrived(gate)
         with monkeypatch.context() as patched:
             patched.setattr(launcher, "_silence", 3.0)  # three times what it takes
@@ -129,13 +126,11 @@ def test_a_driver_that_hangs_is_replaced_and_what_it_had_is_evaluated_again(
         (gate / "open").touch()
 
     with meanwhile(interfere):
-        (answer,) = launcher.run([asked], scratch)
+        (answer,) = launcher.run([gate_request(gate)], scratch)
     assert answer.result.status is Status.PASS
-    assert answer.result.request == asked
-    assert [f"{a.code}: {a.reason}" for a in answer.result.attempts] == [
-        "worker_lost: its Ray worker ended unexpectedly",
-        "connection_lost: the connection to the Ray cluster was lost",
-    ]
+    assert answer.result.request == gate_request(gate)
+    (attempt,) = answer.result.attempts
+    assert attempt.code == "connection_lost"
     assert driver_of(launcher) != first
 
 
@@ -178,21 +173,6 @@ def _until(true: Callable[[], bool]) -> None:
     while not true():
         assert time.monotonic() < until, "what the test waits for did not happen within 60 s"
         time.sleep(0.02)
-
-
-def _worker_at_work(gate: Path) -> int:
-    """The worker process of Ray, of this test's cluster, whose server's child came to the gate."""
-    for path in arrived(gate):
-        path.unlink()
-    workers = set()
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            server = "compilewatch.worker.process.server" in process.cmdline()
-            owner = process.parent()
-            if server and process.children() and owner and owner.cmdline()[0].startswith("ray::"):
-                workers.add(owner.pid)
-    (worker,) = workers
-    return worker
 
 
 def test_files_travel_with_a_request(bare_ray: Make, scratch: Path, tmp_path: Path) -> None:
@@ -254,12 +234,11 @@ class _Told(Driver):
 
     def descriptions(self) -> Iterator[tuple[Node, Parcel]]:
         for name, environments in self.told.items():
-            cores = 2 if name.startswith("trn") else 0
-            node = Node(id=name, address="", cpus=1, memory_bytes=2**40, neuron_cores=cores)
-            yield node, Parcel(node=name, environments=environments)
+            cores = {"neuron_cores": 2} if name.startswith("trn") else {}
+            yield Node(name, "", cores), Parcel(node=name, environments=environments)
 
     def eligible(self, node: Node, name: str) -> bool:
-        return name != "neuron" or node.neuron_cores > 0
+        return name != "neuron" or node.has_neuron_cores
 
 
 @pytest.mark.parametrize(
@@ -287,6 +266,30 @@ def test_only_nodes_with_neuron_cores_need_the_environment_neuron() -> None:
     default, neuron = factories.environment(), factories.environment(name="neuron")
     driver = _Told(a=(default,), trn=(default, neuron))
     assert [e.name for e in driver.agreed()] == ["default", "neuron"]
+
+
+def test_losses_are_told_apart_and_bounded() -> None:
+    kinds = load_ray().exceptions
+    flight = Flight(request=factories.request("A"))
+    for error in (
+        kinds.NodeDiedError("x Node IP: 10.0.0.3, node ID: 0123456789ab. y"),
+        kinds.WorkerCrashedError(),
+        kinds.OutOfMemoryError("memory"),
+    ):
+        assert flight.may_run_again
+        flight = flight.lost(*loss_of(error, kinds))
+    assert not flight.may_run_again
+    assert [f"{a.code}: {a.reason}" for a in flight.attempts] == [
+        "node_lost: its Ray node 10.0.0.3 (01234567) was lost",
+        "worker_lost: its Ray worker ended unexpectedly",
+        "node_out_of_memory: Ray ended its worker, as the node ran out of memory",
+    ]
+    result = flight.result("digest")
+    assert (result.status, len(result.attempts)) == (Status.OOM, 2)
+    assert result.error is not None
+    assert result.error.code == "node_out_of_memory"
+    with pytest.raises(LauncherError, match="the Ray cluster cannot run it"):
+        loss_of(kinds.RuntimeEnvSetupError("no"), kinds)
 
 
 def test_without_ray_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

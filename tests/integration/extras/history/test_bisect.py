@@ -68,9 +68,7 @@ class World:
 
     def evaluator(self) -> Evaluator:
         settings, selection = sweeping.settings(self.folder), {"bisect": "transformers"}
-        return Evaluator(
-            store=self.store(), settings=settings, launch=self.launch, selection=selection
-        )
+        return Evaluator(settings=settings, launch=self.launch, selection=selection)
 
     def search(self) -> tuple[Bisection, list[Evaluated]]:
         seen: list[Evaluated] = []

@@ -225,9 +225,10 @@ def measured(root: Path, name: str = NAME, place: str = ".", **changes: Any) -> 
 def test_a_profile_has_charts_of_batches_parts_of_calls_and_lines_of_breaks(
     monitor: Monitor,
 ) -> None:
-    measured(monitor.root)
+    measured(monitor.root, "20261122-100000-0001", "profiles/net")  # of a sweep
     (entry,) = monitor.entries()
     assert entry.title == "Net<script> on eager, inductor"
+    assert [one.name for one in monitor.artifacts(entry)] == ["raw_values.json", "report.html"]
     timing, memory = tab(monitor, "Timing"), tab(monitor, "Memory")
     latency = timing.under("Latency of a call in ms")
     assert [row["batch size"] for row in latency] == list(profiled.SIZES)
@@ -255,13 +256,6 @@ def test_notes_and_points_that_failed_are_alerts(monitor: Monitor) -> None:
     (alert,) = page.of("error")
     assert "eager was not measured at batch 1: oom: used 9 GiB" in alert
     assert tab(monitor, "Memory").of("info") == ["No memory was measured."]
-
-
-def test_the_profiles_of_a_sweep_are_listed(monitor: Monitor) -> None:
-    measured(monitor.root, "20261122-100000-0001", "profiles/net")
-    (entry,) = monitor.entries()
-    assert entry.key == "20261122-100000-0001/profiles/net"
-    assert [one.name for one in monitor.artifacts(entry)] == ["raw_values.json", "report.html"]
 
 
 @pytest.mark.parametrize(

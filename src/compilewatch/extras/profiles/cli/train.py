@@ -7,7 +7,6 @@ import math
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,14 +26,8 @@ from compilewatch.errors import CompilerError, InputsError, StoreError, UsageErr
 from compilewatch.extras.profiles import check
 from compilewatch.extras.profiles import training as analysis
 from compilewatch.extras.profiles.messages import CapturedProfile
-from compilewatch.extras.profiles.training import (
-    ProfileFinding,
-    Stage,
-    TrainingOptions,
-    TrainingProfile,
-)
+from compilewatch.extras.profiles.training import Stage, TrainingOptions, TrainingProfile
 from compilewatch.files import safe_name
-from compilewatch.launchers import Launcher
 from compilewatch.neuron import profiler
 from compilewatch.records import Depth, Mode, Request, Result, Status, Tier, Work, new_run_id
 from compilewatch.report.terminal import console, plain, table
@@ -57,23 +50,11 @@ TIMEOUT_SECONDS = 1800.0
 """Of a tool of the Neuron SDK."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trained:
-    """One model on one target, with its profile if there is one.
+Trained = tuple[dict[str, Any], TrainingProfile | None]
+"""What `--json` prints of one model on one target, and its profile if there is one.
 
-    `speedup` is None unless the losses match those of eager mode.
-    """
-
-    model: str
-    target: str
-    status: Status
-    detail: str
-    profile: TrainingProfile | None = None
-    speedup: float | None = None
-    same_losses: bool | None = None
-
-    def findings(self) -> tuple[ProfileFinding, ...]:
-        return analysis.findings(self.profile) if self.profile is not None else ()
+There is no speed-up unless the losses match those of eager mode.
+"""
 
 
 def training_request(request: Request, target: str, options: TrainingOptions) -> Request:
@@ -91,44 +72,39 @@ def training_request(request: Request, target: str, options: TrainingOptions) ->
     )
 
 
-def profile_training(
-    requests: Sequence[tuple[str, Request]],
-    launcher: Launcher,
-    scratch: Path,
-    train_alone: Callable[[Request], Result],
+def trained(
+    requests: Sequence[tuple[str, Request]], run: Callable[[str, Request], Result]
 ) -> Iterator[Trained]:
-    """Run the requests, given with their targets, and yield each with what was measured.
-
-    `train_alone` runs those that a warm server's child cannot run.
-    """
+    """Run the requests, given with their targets, and yield what was measured of each."""
     eager: dict[str, TrainingProfile] = {}
     for target, request in requests:
-        if target == XLA:
-            result = train_alone(request)
-        else:
-            (completed,) = launcher.run([request], scratch)
-            result = completed.result
-        passed, detail, profile = result.status is Status.PASS, result.detail, None
+        result = run(target, request)
+        passed, model = result.status is Status.PASS, request.model.name
+        detail = result.detail + ("" if passed else f" (in {result.phase})")
+        profile, same, speedup = None, None, None
         assert request.work is not None
         try:
             for folder in check.find_training(Path(request.work.options["out"]))[:1]:
                 profile = check.read_training(folder)
-            detail += "" if passed else f" (in {result.phase})"
         except StoreError as error:
             detail = str(error)
-        model, same, speedup = request.model.name, None, None
         if profile is not None and passed and target == EAGER:
             eager[model] = profile
         elif profile is not None and passed and model in eager:
             same, speedup = compared(profile, eager[model])
-        yield Trained(
-            model=model,
-            target=target,
-            status=result.status,
-            detail=detail,
-            profile=profile,
-            speedup=speedup,
-            same_losses=same,
+        yield (
+            {
+                "model": model,
+                "target": target,
+                "status": result.status,
+                "detail": detail,
+                "speedup": speedup,
+                "same_losses": same,
+                "metrics": profile and profile.metrics,
+                "findings": analysis.findings(profile) if profile is not None else (),
+                "folder": profile and str(profile.path),
+            },
+            profile,
         )
 
 
@@ -247,42 +223,44 @@ def train_command(
             request = msgspec.structs.replace(request, deadlines=limits)
         prepared.append((target, training_request(request, target, training)))
     names = tuple(dict.fromkeys(r.target.environment for t, r in prepared if t != XLA))
-    done: list[Trained] = []
     with (
         tempfile.TemporaryDirectory(prefix="compilewatch-") as scratch,
         local_launcher(settings, names) as launcher,
         spinner(f"training {', '.join(models)}", launcher),
     ):
 
-        def train_alone(request: Request) -> Result:
-            return _alone(settings, "train", request, Result)
+        def run(target: str, request: Request) -> Result:
+            if target == XLA:  # a warm server's child cannot run it
+                return _alone(settings, "train", request, Result)
+            (completed,) = launcher.run([request], Path(scratch))
+            return completed.result
 
-        done.extend(profile_training(prepared, launcher, Path(scratch), train_alone))
+        done = list(trained(prepared, run))
     if as_json:
-        options.print_json([_trained_json(trained) for trained in done])
+        options.print_json([fields for fields, _ in done])
     else:
         _show_trained(done, out)
-    return 0 if all(trained.status is Status.PASS for trained in done) else INCOMPLETE
+    return 0 if all(fields["status"] is Status.PASS for fields, _ in done) else INCOMPLETE
 
 
 def _show_trained(done: Sequence[Trained], out: Path) -> None:
     stages = (f">{stage} ms" for stage in SHOWN)
     figures = (">first step s", ">step ms", *stages, ">memory MB", ">speed-up")
-    rows = ((trained.model, trained.target, *_cells(trained)) for trained in done)
+    rows = ((fields["model"], fields["target"], *_cells(fields, p)) for fields, p in done)
     printer = console()
     printer.print(table(("model", "target", *figures), rows, gap=2))
-    for trained in done:
-        lines = [f"{trained.status}: {trained.detail}"] if trained.status is not Status.PASS else []
-        if trained.same_losses is False:
+    for fields, _ in done:
+        passed = fields["status"] is Status.PASS
+        lines = [] if passed else [f"{fields['status']}: {fields['detail']}"]
+        if fields["same_losses"] is False:
             lines.append("its losses differ from those of eager mode")
-        lines += [f"{finding.code}: {finding.found}" for finding in trained.findings()]
+        lines += [f"{finding.code}: {finding.found}" for finding in fields["findings"]]
         for line in lines:
-            printer.print(plain(f"{trained.model} on {trained.target}: {line}"))
+            printer.print(plain(f"{fields['model']} on {fields['target']}: {line}"))
     printer.print(plain(f"Next: compilewatch profile check {out} --analysis"))
 
 
-def _cells(trained: Trained) -> Iterator[str]:
-    profile = trained.profile
+def _cells(fields: dict[str, Any], profile: TrainingProfile | None) -> Iterator[str]:
     if profile is None or profile.times.step is None:
         return
     yield _figure(profile.metrics.first_step_seconds)
@@ -292,21 +270,11 @@ def _cells(trained: Trained) -> Iterator[str]:
         yield _figure(spread.median if spread is not None else None, 1e3)
     peak = profile.metrics.peak_resident_bytes
     yield f"{peak / 1e6:,.0f}" if peak is not None else "–"
-    yield _figure(trained.speedup)
+    yield _figure(fields["speedup"])
 
 
 def _figure(value: float | None, factor: float = 1.0) -> str:
     return f"{value * factor:.2f}" if value is not None else "–"
-
-
-def _trained_json(trained: Trained) -> dict[str, Any]:
-    names = ("model", "target", "status", "detail", "speedup", "same_losses")
-    profile = trained.profile
-    return {name: getattr(trained, name) for name in names} | {
-        "metrics": profile.metrics if profile is not None else None,
-        "findings": trained.findings(),
-        "folder": str(profile.path) if profile is not None else None,
-    }
 
 
 STATUS_STYLES = ("green", "yellow", "red")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import json
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from breaks import CASES, Case, line_of
 from torch import Tensor, nn
 from torch.profiler import profile, record_function
 from torch.profiler._trace_validator import validate_trace
@@ -20,7 +20,9 @@ from compilewatch.extras.profiles.report import op_stats
 from compilewatch.extras.profiles.worker import measuring
 from compilewatch.extras.profiles.worker.measuring import NO_FRAME, Division
 from compilewatch.extras.profiles.worker.subject import Inductor
-from tests.integration.extras.profiles.worker.conftest import MakeInductor
+from tests.cases.breaks import CASES, Case, line_of
+from tests.integration.worker.targets.conftest import MakeSubject
+from tests.integration.worker.targets.conftest import make_subject as make_subject
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:seen")]
 
@@ -31,8 +33,33 @@ BREAKING = [
 ]
 """Where torch reports a break; a frame without operations is skipped without one."""
 
+MakeInductor = Callable[[Callable[[], nn.Module]], Inductor]
+
 untraceable = pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
 SLEEP_SECONDS = 0.02
+
+
+@pytest.fixture
+def make_inductor(
+    make_subject: MakeSubject, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[MakeInductor]:
+    """A compiled model that has been called. Its graphs call torch's kernels: no C++ compiler."""
+    from torch._inductor import config
+
+    monkeypatch.setattr("compilewatch.worker.targets.inductor.prepare_tool_chain", lambda: None)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+
+    def make(build: Callable[[], nn.Module]) -> Inductor:
+        made = Inductor(make_subject(build))
+        made.first_call()
+        made.call()
+        return made
+
+    with config.patch(fallback_by_default=True):
+        yield make
+    torch.set_num_threads(threads)
+    torch._dynamo.reset()
 
 
 def cost_at(compiled: Inductor, found: Division, mark: str) -> float:
