@@ -6,7 +6,6 @@ import random
 from typing import Any
 
 import msgspec
-import numpy
 import pytest
 
 from compilewatch.extras.profiles import analysis
@@ -40,18 +39,6 @@ def loads(draw: random.Random) -> list[float]:
         load = min(1.35, max(0.75, load * draw.lognormvariate(0, 0.06)))
         found.append(load)
     return found
-
-
-def test_a_timing_has_the_figures_of_numpy() -> None:
-    values = series(1, 700)
-    timing = analysis.timing([values[:350], values[350:]], [values])
-    expected: dict[str, Any] = {f"p{n}": numpy.percentile(values, n) for n in (90, 95, 99)}
-    expected |= {"median": numpy.median(values), "mean": numpy.mean(values)}
-    expected["stdev"] = numpy.std(values, ddof=1)
-    for name, value in expected.items():
-        assert getattr(timing, f"{name}_seconds") == pytest.approx(value, abs=1e-12)
-    assert (timing.count, timing.rounds) == (700, 2)
-    assert timing.ci_low_seconds < timing.median_seconds < timing.ci_high_seconds
 
 
 @pytest.mark.parametrize(("percent", "needed"), [(90, 64), (95, 130), (99, 662)])

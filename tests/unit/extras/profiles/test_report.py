@@ -13,7 +13,6 @@ import pytest
 from compilewatch.extras.profiles import report
 from compilewatch.extras.profiles.records import BatchPoint, InferenceProfile
 from compilewatch.records import Status
-from compilewatch.report.wording import milliseconds
 from tests import profiled
 
 FILES = dict[str, bytes]
@@ -87,20 +86,6 @@ def test_a_page_without_a_measurement_says_why() -> None:
     assert not any(name.startswith("charts/") for name in made)
     text = dict(report.figures(failed(), ()))["baseline_summary_report.txt"].decode()
     assert "nothing was measured" in text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [
-        (None, "–"),
-        (0.0000814, "0.081 ms"),
-        (0.0124, "12.4 ms"),
-        (1.25, "1,250 ms"),
-        (22.4, "22.4 s"),
-    ],
-)
-def test_times_are_worded_by_their_size(seconds: float | None, said: str) -> None:
-    assert milliseconds(seconds) == said
 
 
 @pytest.mark.parametrize(

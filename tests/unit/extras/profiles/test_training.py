@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from compilewatch.extras.profiles import training
-from compilewatch.extras.profiles.cli.train import compared, training_request
+from compilewatch.extras.profiles.cli.train import compared
 from compilewatch.extras.profiles.training import Stage, Step
-from compilewatch.records import Tier
-from tests import factories
 
 
 def step(index: int, **changes: Any) -> Step:
@@ -93,15 +91,3 @@ def test_only_equal_losses_give_a_speed_up(losses: list[float], same: bool) -> N
         for values in ([1.0, 0.5], losses)
     )
     assert compared(compiled, eager) == (same, 1.0 if same else None)
-
-
-def test_a_request_trains_with_real_tensors_under_its_own_key() -> None:
-    options = training.TrainingOptions(out="/out", steps=7)
-    request = factories.request("org/model")
-    eager, compiled = (training_request(request, t, options) for t in ("eager", "inductor"))
-    assert (eager.tier, eager.target.mode.value) == (Tier.REAL, "train")
-    assert eager.work is not None
-    assert compiled.work is not None
-    assert (eager.work.options["compiled"], compiled.work.options["compiled"]) == (False, True)
-    assert eager.work.options["out"] == "/out/org--model/eager"
-    assert eager.key != compiled.key
