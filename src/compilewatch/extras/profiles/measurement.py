@@ -23,9 +23,9 @@ from compilewatch.errors import LauncherError
 from compilewatch.extras.profiles import analysis, labelled, messages, records, report
 from compilewatch.extras.profiles.store import ProfileFolder, StoredProfile
 from compilewatch.extras.profiles.subjects import (
+    ProfiledSubject,
     Profilers,
     SubjectError,
-    SubjectProcess,
     environment_of,
 )
 from compilewatch.records import Phase, Status
@@ -56,35 +56,6 @@ _CPU = re.compile(r"^(?:model name|Model)\s*:\s*(.+)", re.MULTILINE)
 
 BUSY = 0.5
 """Above this load for each core, times may be those of other programs."""
-
-
-class RunningSubject:
-    """A subject with what is known of it so far: its point, and its times by round.
-
-    `prepared` is None if it failed before it had a model.
-    """
-
-    def __init__(self, target: str, process: SubjectProcess, folder: Path, size: int) -> None:
-        self.target = target
-        self.kind = records.target_kind(target)
-        self.folder = folder
-        self.ask, self.end = process.ask, process.end
-        self.point = records.BatchPoint(batch_size=size, status=Status.PASS)
-        self.prepared: messages.Prepared | None = None
-        self.wall: list[tuple[float, ...]] = []
-        self.cpu: list[tuple[float, ...]] = []
-
-    @property
-    def alive(self) -> bool:
-        return self.point.status is Status.PASS
-
-    def measure(self, step: str, deadline_seconds: float, **options: Any) -> None:
-        """Let it do a step that adds figures to its point. Raises SubjectError."""
-        self.point = self.ask(step, records.BatchPoint, deadline_seconds, **options)
-
-    def failed(self, error: SubjectError) -> None:
-        failure = msgspec.structs.asdict(error.failure)
-        self.point = msgspec.structs.replace(self.point, **failure)
 
 
 class Inference:
@@ -189,7 +160,7 @@ class Inference:
 
     def _batch(self, size: int) -> None:
         first = size == self.options.batch_sizes[0]
-        running: list[RunningSubject] = []
+        running: list[ProfiledSubject] = []
         try:
             for target in self.options.targets:
                 if (refused := self._refused(target, size)) is not None:
@@ -237,7 +208,7 @@ class Inference:
         size: int,
         settings: dict[str, bool] | None = None,
         texts: Sequence[str] = (),
-    ) -> RunningSubject:
+    ) -> ProfiledSubject:
         """Prepare a subject and compile; a failure is in its point.
 
         With `texts`, it is prepared to classify them, and compiles when it gets the first.
@@ -247,8 +218,8 @@ class Inference:
         folder.mkdir()
         if texts:
             (folder / messages.TEXTS_FILE).write_bytes(msgspec.json.encode(texts))
-        process = self._profilers.start(target, self.request, folder)
-        subject = RunningSubject(target, process, folder, size)
+        subject = ProfiledSubject(target, size, folder)
+        self._profilers.start(subject, self.request)
         limits = self._limits
         seconds = limits.create_seconds + limits.inputs_seconds + limits.eager_seconds
         try:
@@ -275,7 +246,7 @@ class Inference:
             raise
         return subject
 
-    def _rounds(self, size: int, running: Sequence[RunningSubject], share: float) -> None:
+    def _rounds(self, size: int, running: Sequence[ProfiledSubject], share: float) -> None:
         """Measure alternately; every other round runs the other way around."""
         if not running:
             return
@@ -301,7 +272,7 @@ class Inference:
                 subject.wall.append(times.wall_seconds)
                 subject.cpu.append(times.cpu_seconds)
 
-    def _compare(self, measured: Sequence[RunningSubject]) -> None:
+    def _compare(self, measured: Sequence[ProfiledSubject]) -> None:
         """Judge the times: alone, against eager mode, against the target's first environment."""
         samples = {}
         for subject in measured:
@@ -319,7 +290,7 @@ class Inference:
                 threads=self.options.threads,
             )
         self.samples += samples.values()
-        first: dict[str, RunningSubject] = {}
+        first: dict[str, ProfiledSubject] = {}
         for subject in measured:
             eager = records.eager_of(subject.target, samples)
             if eager is not None and eager != subject.target:
@@ -332,7 +303,7 @@ class Inference:
 
     # --- what would disturb a time ---------------------------------------------------------------
 
-    def _inspect(self, subject: RunningSubject, *, first: bool) -> None:
+    def _inspect(self, subject: ProfiledSubject, *, first: bool) -> None:
         """Look into a subject. What fails is missing, and a note says why."""
         inductor, limit = subject.kind == INDUCTOR, self._limits.profile_seconds
         generates = subject.prepared is not None and subject.prepared.generates
@@ -366,13 +337,13 @@ class Inference:
                 if error.failure.status in (Status.TIMEOUT, Status.OOM, Status.CRASHED):
                     return  # its process has ended
 
-    def _memory(self, subject: RunningSubject) -> None:
+    def _memory(self, subject: ProfiledSubject) -> None:
         limit = self._limits.profile_seconds
         subject.point, note = subject.ask("memory", tuple[records.BatchPoint, str], limit)
         if note and note not in self._notes:
             self._notes.append(note)
 
-    def _numerics(self, subject: RunningSubject) -> None:
+    def _numerics(self, subject: ProfiledSubject) -> None:
         subject.measure("compare", self._limits.compare_seconds)
         numerics = subject.point.numerics
         if numerics is not None and numerics.differs:
@@ -381,7 +352,7 @@ class Inference:
                 f"{numerics.mismatches[0]}: its speed-up is not shown"
             )
 
-    def _trace(self, subject: RunningSubject) -> None:
+    def _trace(self, subject: ProfiledSubject) -> None:
         limit = self._limits.profile_seconds
         operators = subject.ask("trace", tuple[records.OpStat, ...], limit, calls=TRACE_CALLS)
         self._extras[subject.target]["operators"] = operators
@@ -389,7 +360,7 @@ class Inference:
         for name in (messages.TRACE_FILE, messages.STACKS_FILE):
             self.folder.adopt(subject.folder / name, f"{folder}/{name}")
 
-    def _generation(self, subject: RunningSubject) -> None:
+    def _generation(self, subject: ProfiledSubject) -> None:
         prompt_tokens, *parts = subject.ask(
             "generate",
             tuple[int, messages.Round, messages.Round],
@@ -415,7 +386,7 @@ class Inference:
 
     # --- what is measured once -------------------------------------------------------------------
 
-    def _measure_setting_fixes(self, running: Sequence[RunningSubject]) -> None:
+    def _measure_setting_fixes(self, running: Sequence[ProfiledSubject]) -> None:
         """Compile once more with each setting that torch suggests; measure both alternately."""
         for base in running:
             breaks = base.point.breaks
@@ -430,7 +401,7 @@ class Inference:
             self._extras[base.target]["setting_fixes"] = tuple(fixes)
 
     def _setting_fix(
-        self, base: RunningSubject, changed: RunningSubject, setting: str
+        self, base: ProfiledSubject, changed: ProfiledSubject, setting: str
     ) -> records.SettingFix:
         before, limit = base.point, self._limits.profile_seconds
         fix = records.SettingFix(
@@ -495,7 +466,7 @@ class Inference:
                 seconds=seconds,
             )
 
-    def _classified(self, subject: RunningSubject, count: int) -> tuple[list[int], float]:
+    def _classified(self, subject: ProfiledSubject, count: int) -> tuple[list[int], float]:
         classes: list[int] = []
         seconds = 0.0
         for start in range(0, count, CHUNK):

@@ -26,7 +26,7 @@ from compilewatch.contract.targets import CPU, default_environment
 from compilewatch.environments import Environments
 from compilewatch.errors import LauncherError, UsageError
 from compilewatch.extras.profiles import messages
-from compilewatch.extras.profiles.records import EAGER, target_kind
+from compilewatch.extras.profiles.records import EAGER, BatchPoint, target_kind
 from compilewatch.launchers.peer import ServerProcess
 from compilewatch.records import Status
 
@@ -86,10 +86,7 @@ class SubjectError(Exception):
 
 
 class SubjectServer(ServerProcess):
-    """The worker server of one environment; `started` and `ended` are its subjects by number.
-
-    `started` has their processes, `ended` how they ended.
-    """
+    """The worker server of one environment; `said` is its newest report on each subject."""
 
     def __init__(self, name: str, targets: Iterable[str], known: Environments, device: str) -> None:
         super().__init__(
@@ -101,37 +98,18 @@ class SubjectServer(ServerProcess):
             single=True,
             real_device=device != CPU,
         )
-        self.started: dict[int, int] = {}
-        self.ended: dict[int, messages.ProfileFailure] = {}
+        self.said: dict[int, Started | NotStarted | Exited] = {}
 
     def listen(self, seconds: float) -> None:
         """Take note of what it reports, after waiting up to so long. Raises LauncherError."""
         for report in self.reports(seconds):
-            match report:
-                case Started():
-                    self.started[report.id] = report.pid
-                case NotStarted():
-                    words = f"no process could be started: {report.reason}"
-                    self.ended[report.id] = _failure(Status.CRASHED, words)
-                case Exited():
-                    self.ended[report.id] = _ended(report)
+            if isinstance(report, Started | NotStarted | Exited):
+                self.said[report.id] = report
         if not self.alive:
             raise LauncherError(
                 f"environment {self.name!r}: {self.end_reason}: {self.last_line()} "
                 f"(try: compilewatch env check {self.name})"
             )
-
-
-def _failure(status: Status, detail: str) -> messages.ProfileFailure:
-    return messages.ProfileFailure(status=status, phase=core.Phase.PROFILE, detail=detail)
-
-
-def _ended(exited: Exited) -> messages.ProfileFailure:
-    if exited.signal is None:
-        return _failure(Status.CRASHED, f"ended with exit code {exited.exit_code}")
-    # The kernel's memory killer uses SIGKILL, and so does nobody else here.
-    status = Status.OOM if exited.signal == signal.SIGKILL else Status.CRASHED
-    return _failure(status, f"ended by {signal.Signals(exited.signal).name}")
 
 
 class Profilers:
@@ -166,24 +144,41 @@ class Profilers:
         assert environment is not None
         return environment
 
-    def start(self, target: str, request: core.Request, folder: Path) -> SubjectProcess:
-        """Start a subject of a target; what it writes is in the folder."""
-        return SubjectProcess(self.servers[environment_of(target)], request, folder)
+    def start(self, subject: ProfiledSubject, request: core.Request) -> None:
+        """Start the process of a subject; `request` is that of its model."""
+        subject.start(self.servers[environment_of(subject.target)], request)
 
 
-class SubjectProcess:
-    """The process of a subject. `request` is that of its model, with the work `profile`."""
+class ProfiledSubject:
+    """A process with what is known of it so far: its point, and its times by round.
+
+    What it writes is in `folder`. `prepared` is None if it failed before it had a model.
+    """
 
     _numbers = count(1)
 
-    def __init__(self, server: SubjectServer, request: core.Request, folder: Path) -> None:
-        self.number = next(self._numbers)
-        self.server = server
-        self._limit = request.memory_limit_bytes
+    def __init__(self, target: str, size: int, folder: Path) -> None:
+        self.target = target
+        self.kind = target_kind(target)
+        self.folder = folder
+        self.point = BatchPoint(batch_size=size, status=Status.PASS)
+        self.prepared: messages.Prepared | None = None
+        self.wall: list[tuple[float, ...]] = []
+        self.cpu: list[tuple[float, ...]] = []
+        self._pipes: list[int] = []
         self._received = b""
-        self._pipes = [_pipe(folder / name) for name in (messages.ORDERS, messages.REPLIES)]
-        start = Start(id=self.number, folder=str(folder), tier=core.Tier.REAL, request=request)
-        server.send(start)
+
+    @property
+    def alive(self) -> bool:
+        return self.point.status is Status.PASS
+
+    def start(self, server: SubjectServer, request: core.Request) -> None:
+        """Start its process. `request` has the work `profile`."""
+        self._server, self._number = server, next(self._numbers)
+        self._limit = request.memory_limit_bytes
+        self._pipes = [_pipe(self.folder / name) for name in (messages.ORDERS, messages.REPLIES)]
+        real = core.Tier.REAL
+        server.send(Start(id=self._number, folder=str(self.folder), tier=real, request=request))
 
     def ask(self, step: str, kind: type[T], deadline_seconds: float, **options: Any) -> T:
         """Let it do a step, a method of `worker.subject.ProfiledModel`, and return what it returns.
@@ -192,17 +187,20 @@ class SubjectProcess:
         error. Raises LauncherError if the server has ended or hangs.
         """
         if not self._pipes:
-            raise SubjectError(_failure(Status.CRASHED, "its process has ended"))
+            raise SubjectError(_failed(Status.CRASHED, "its process has ended"))
         orders, replies = self._pipes
         os.write(orders, msgspec.json.encode(messages.Order(step=step, options=options)) + b"\n")
         end = time.monotonic() + deadline_seconds
         while not (line := self._line(replies)):
-            failure = self.server.ended.get(self.number) or self._exceeded(end, deadline_seconds)
+            failure = self._failure()
+            if time.monotonic() > end:
+                words = f"did not finish within {deadline_seconds:g} s"
+                failure = failure or _failed(Status.TIMEOUT, words)
             if failure is not None:
                 self.end()
                 raise SubjectError(failure)
-            select.select([replies, self.server.fileno()], [], [], POLL_SECONDS)
-            self.server.listen(0.0)
+            select.select([replies, self._server.fileno()], [], [], POLL_SECONDS)
+            self._server.listen(0.0)
         reply = msgspec.json.decode(line, type=messages.StepReply)
         if reply.failure is not None:
             raise SubjectError(reply.failure)
@@ -217,25 +215,45 @@ class SubjectProcess:
         line, self._received = self._received, b""
         return line
 
-    def _exceeded(self, end: float, deadline_seconds: float) -> messages.ProfileFailure | None:
-        pid = self.server.started.get(self.number)
-        used = (resident_bytes(pid) or 0) if pid is not None else 0
-        if time.monotonic() > end:
-            return _failure(Status.TIMEOUT, f"did not finish within {deadline_seconds:g} s")
-        if used > self._limit:
-            words = f"used {used / 2**30:.1f} GiB of {self._limit / 2**30:.1f} GiB allowed"
-            return _failure(Status.OOM, words)
+    def _failure(self) -> messages.ProfileFailure | None:
+        """How its process ended, or that it takes too much memory."""
+        match self._server.said.get(self._number):
+            case NotStarted(reason=reason):
+                return _failed(Status.CRASHED, f"no process could be started: {reason}")
+            case Exited(signal=None, exit_code=code):
+                return _failed(Status.CRASHED, f"ended with exit code {code}")
+            case Exited(signal=int(number)):
+                # The kernel's memory killer uses SIGKILL, and so does nobody else here.
+                status = Status.OOM if number == signal.SIGKILL else Status.CRASHED
+                return _failed(status, f"ended by {signal.Signals(number).name}")
+            case Started(pid=pid) if (used := resident_bytes(pid) or 0) > self._limit:
+                allowed = f"{self._limit / 2**30:.1f} GiB allowed"
+                return _failed(Status.OOM, f"used {used / 2**30:.1f} GiB of {allowed}")
         return None
 
+    def measure(self, step: str, deadline_seconds: float, **options: Any) -> None:
+        """Let it do a step that adds figures to its point. Raises SubjectError."""
+        self.point = self.ask(step, BatchPoint, deadline_seconds, **options)
+
+    def failed(self, error: SubjectError) -> None:
+        failure = msgspec.structs.asdict(error.failure)
+        self.point = msgspec.structs.replace(self.point, **failure)
+
     def end(self) -> None:
-        """End it and wait for that; it may have ended before."""
+        """End its process and wait for that; it may have ended before."""
         end = time.monotonic() + END_SECONDS
         with suppress(LauncherError):
-            while self.number not in self.server.ended and time.monotonic() < end:
-                self.server.send(Kill(id=self.number, signal=signal.SIGKILL))
-                self.server.listen(POLL_SECONDS)
+            while self._pipes and time.monotonic() < end:
+                if isinstance(self._server.said.get(self._number), NotStarted | Exited):
+                    break
+                self._server.send(Kill(id=self._number, signal=signal.SIGKILL))
+                self._server.listen(POLL_SECONDS)
         while self._pipes:
             os.close(self._pipes.pop())
+
+
+def _failed(status: Status, detail: str) -> messages.ProfileFailure:
+    return messages.ProfileFailure(status=status, phase=core.Phase.PROFILE, detail=detail)
 
 
 def _pipe(path: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import platform
 from pathlib import Path
 from typing import Any
@@ -37,27 +38,20 @@ class Scripted:
     def environment(self, target: str) -> Environment:
         return factories.environment(name=subjects.environment_of(target))
 
-    def start(self, target: str, request: Request, folder: Path) -> ScriptedSubject:
+    def start(self, subject: Any, request: Request) -> None:
         assert request.work is not None
-        return ScriptedSubject(self, target, folder)
+        subject.ask = functools.partial(self.ask, subject)
 
-
-class ScriptedSubject:
-    def __init__(self, of: Scripted, target: str, folder: Path) -> None:
-        self.of, self.target, self.folder = of, target, folder
-
-    def ask(self, step: str, kind: type[Any], deadline_seconds: float, **options: Any) -> Any:
-        of, name = self.of, self.target
-        of.asked.append((step, name))
-        if step == "prepare":
-            self.size = options["batch_size"]
-        if (failure := of.fails.get((step, name, self.size))) is not None:
+    def ask(self, subject: Any, step: str, *_: object, **options: object) -> object:
+        name, size = subject.target, subject.point.batch_size
+        self.asked.append((step, name))
+        if (failure := self.fails.get((step, name, size))) is not None:
             raise subjects.SubjectError(failure)
-        taken = SECONDS[name] * (1 + 0.001 * len(of.asked))
-        point = BatchPoint(batch_size=self.size, status=Status.PASS, numerics=profiled.MATCHES)
+        taken = SECONDS[name] * (1 + 0.001 * len(self.asked))
+        point = BatchPoint(batch_size=size, status=Status.PASS, numerics=profiled.MATCHES)
         if step == "prepare":
             return messages.Prepared(
-                parameters=of.parameters.get(name, 100),
+                parameters=self.parameters.get(name, 100),
                 trainable_parameters=100,
                 model_bytes=400,
                 inputs=(),
@@ -68,13 +62,10 @@ class ScriptedSubject:
         if step == "memory":
             return point, "a note of the device"
         if step == "trace":
-            (self.folder / "trace.json").write_text(name)
+            (subject.folder / "trace.json").write_text(name)
             own = records.OpStat(name=name, calls=1, self_cpu_seconds=1e-3, total_cpu_seconds=1e-3)
             return (own,)
         return point
-
-    def end(self) -> None:
-        """Nothing runs."""
 
 
 @pytest.fixture(autouse=True)
