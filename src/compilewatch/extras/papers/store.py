@@ -51,7 +51,13 @@ class PaperStore:
 
     def ids(self) -> tuple[str, ...]:
         """The ids of all papers with a journal, sorted."""
-        journals = (_journal(path)[0] for path in self.root.glob(f"*/{JOURNAL}"))
+        try:
+            files = [path / JOURNAL for path in self.root.iterdir() if (path / JOURNAL).is_file()]
+        except FileNotFoundError:
+            return ()
+        except OSError as error:  # not the same as no papers
+            raise failed("read", self.root, error) from None
+        journals = (_journal(file)[0] for file in files)
         return tuple(sorted(journal[0].paper for journal in journals if journal))
 
     def folder(self, paper: str) -> PaperFolder:

@@ -8,6 +8,7 @@ import pytest
 from pypdf import PdfWriter
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
+from compilewatch.errors import StoreError
 from compilewatch.extras.papers.calls import load_rules, price_of
 from compilewatch.extras.papers.libraries import UnreadableError, clean, estimate_tokens, read_text
 from compilewatch.extras.papers.records import CallState, ModelCall, PipelineStage, StageResult
@@ -122,6 +123,14 @@ def test_a_torn_line_of_a_journal_costs_itself_only(tmp_path: Path) -> None:
     assert [line.stage for line in folder.journal()] == [PipelineStage.FIND]
     (note,) = store.damaged()
     assert note.startswith(f"{path}:1: damaged line left out")
+
+
+def test_a_folder_that_cannot_be_read_is_not_one_without_papers(tmp_path: Path) -> None:
+    store = PaperStore(tmp_path)
+    assert store.ids() == ()
+    store.root.write_text("")
+    with pytest.raises(StoreError, match="papers"):
+        store.ids()
 
 
 def test_a_torn_line_of_the_ledger_costs_no_other_entry(tmp_path: Path) -> None:
