@@ -132,12 +132,17 @@ class ScriptSubject:
         branches: Sequence[tuple[str, Callable[..., Any], Callable[..., Any]]] = (),
         settings: bool = False,
     ) -> None:
-        self.build, self.inputs, self.compilable = build, inputs, compilable
+        self.new, self.inputs, self.compilable = build, inputs, compilable
+        self.built: dict[int, torch.nn.Module] = {}
         self.train, self.drops, self.branches = train, drops, branches
         self.functions, self.frozen, self.attributes = functions, frozen, attributes
         self.settings = settings
         self.calls: tuple[Call, ...] = CALLS
         self.eager_only: tuple[Call, ...] = () if settings else EAGER_ONLY
+
+    def build(self, seed: int) -> torch.nn.Module:
+        """Return a model that was never called: in each fork first what was built before it."""
+        return self.built.pop(seed) if seed in self.built else self.new(seed)
 
     def unchanged(
         self, _: Any, args: Any, kwargs: Any, *__: Any
@@ -1685,7 +1690,7 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 
 
 def warm_up(subject: ScriptSubject) -> int:
-    """Build the model, and compile something else, so that no fork has to import all that again.
+    """Build the model, and compile something else, so that no fork has to do that again.
 
     Returns the bytes of its parameters and buffers.
     """
@@ -1698,8 +1703,8 @@ def warm_up(subject: ScriptSubject) -> int:
         # Keep memory that is freed: half of the time of calls went into getting it from the kernel.
         for option, value in ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, 2**31 - 1)):
             mallopt(option, value)
-    model = subject.build(0)
-    tensors = [*model.parameters(), *model.buffers()]
+    model = subject.built[0] = subject.build(0)
+    tensors = (*model.parameters(), *model.buffers())
     size: int = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     del model, tensors
     compiled = torch.compile(product, backend="eager")
