@@ -156,6 +156,7 @@ def test_the_gateways_own_error_is_reported(tmp_path: Path) -> None:
         ("http://me:secret@host:9091", "use pushgateway.username"),
         (f"http://127.0.0.1:{free_port()}", r"no Pushgateway responds at http://127.* .*refused"),
     ],
+    ids=["no scheme", "no host", "password", "refused"],  # each process draws a port of its own
 )
 def test_an_address_at_which_nothing_is_is_said_in_one_line(url: str, message: str) -> None:
     with pytest.raises((SinkError, UnreachableError), match=message) as refused:
