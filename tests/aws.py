@@ -1,7 +1,5 @@
 """AWS on the loopback: moto's server, and clients that use nothing of whoever runs the tests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

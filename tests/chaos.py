@@ -1,8 +1,6 @@
 """Models of a team that fail on purpose, to test that failures are isolated; `factories.chaos`
 names one without an import of torch."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

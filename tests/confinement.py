@@ -1,7 +1,5 @@
 """Whether generated code can be confined here, which tests that run such code need."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

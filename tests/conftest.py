@@ -5,8 +5,6 @@ change what compilewatch does are removed, the user's cache folder is a temporar
 user's environments can be found, and the current folder is a temporary one.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

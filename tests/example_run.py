@@ -1,7 +1,5 @@
 """A run in which everything occurs that a sink may meet, hostile text included."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

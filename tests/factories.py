@@ -1,7 +1,5 @@
 """Small, complete records for tests: override what a test is about, leave the rest."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A launcher without processes: results from a table or a function. For tests."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The suite of twenty models in a repository of its own, checked as a test of an author does."""
 
-from __future__ import annotations
-
 import importlib.util
 import linecache
 import sys

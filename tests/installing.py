@@ -6,8 +6,6 @@ gigabytes of torch. `pip check` proves that nothing is missing. `python -m tests
 makes one by hand.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Processes that are killed, for real, at a moment that a test chooses."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable

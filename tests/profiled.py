@@ -1,7 +1,5 @@
 """Profiles as they are stored, without measuring anything."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

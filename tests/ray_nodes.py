@@ -1,7 +1,5 @@
 """A Ray cluster on this machine, and launchers that are connected to it."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The committed dashboards, read as Grafana reads them: panels, queries, variables, links."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ what a sweep of the whole library gave on 2026-11-21: about 2.5 classes a family
 every second class.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

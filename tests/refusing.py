@@ -1,7 +1,5 @@
 """Refuses to import the packages of all extras, as if none were installed."""
 
-from __future__ import annotations
-
 import importlib.abc
 import sys
 from collections.abc import Sequence

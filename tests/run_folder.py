@@ -1,7 +1,5 @@
 """A stored run as a sink that sends files sees it, without a store."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Schemas of others' formats, from packages that tests need anyway."""
 
-from __future__ import annotations
-
 import json
 from importlib.resources import files
 from typing import Any

@@ -3,8 +3,6 @@
 What a machine lacks is a skip that says how to get it; under CI it is a failure.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """HTTP servers of the tests' own, which end as soon as a test does."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What the workers of pytest-xdist share without getting in each other's way: cores and ports."""
 
-from __future__ import annotations
-
 import os
 import random
 import socket

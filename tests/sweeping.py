@@ -1,7 +1,5 @@
 """Sweeps without processes, for the tests of pipeline, publishing and merging."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

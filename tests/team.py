@@ -1,7 +1,5 @@
 """One real sweep that the verbs' tests read, and a way to run verbs as a person does."""
 
-from __future__ import annotations
-
 import functools
 import os
 import signal

@@ -1,7 +1,5 @@
 """Worker servers that outlive whoever started them: an import of torch is shared by many tests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Profiling servers that outlive whoever started them, so that tests share an import of torch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar
 

@@ -5,8 +5,6 @@ A comment `# break: NAME` marks the line that a break is reported at. Counts, gr
 `torch.compile` in a process that knows nothing of ours, and the tests hold this table to it.
 """
 
-from __future__ import annotations
-
 import copy
 import logging
 import threading

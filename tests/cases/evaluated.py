@@ -4,8 +4,6 @@ The process of a test may have several threads, and then has no forks. Run with 
 argument. Prints one JSON object, case name -> `Evaluated`.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

@@ -1,7 +1,5 @@
 """Small models for searches of fixes: two share a graph break that a setting removes."""
 
-from __future__ import annotations
-
 import logging
 
 import torch

@@ -1,7 +1,5 @@
 """Models whose verdict depends on the device, or that only a device can run."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

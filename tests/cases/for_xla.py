@@ -1,7 +1,5 @@
 """Small models that XLA answers differently; each has a factory and, as `…_inputs`, its inputs."""
 
-from __future__ import annotations
-
 import os
 import signal
 

@@ -7,8 +7,6 @@ same break: torch could not cut there, and gave the frame up. `plain_kinds.py` a
 the tests hold the marks to it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import contextvars
 import copy

@@ -6,8 +6,6 @@ process itself (`here`), whether a plain call changes what is watched, and what 
 Each step starts in a fork of a process that has called no model.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import logging

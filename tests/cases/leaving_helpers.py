@@ -1,7 +1,5 @@
 """State in another Python module than that of the models of leaving.py."""
 
-from __future__ import annotations
-
 import collections
 from typing import ClassVar
 

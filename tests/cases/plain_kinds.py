@@ -5,8 +5,6 @@ code in the address of its page, and the innermost line in kinds.py of the trace
 Prints one JSON object, name -> [[line, code], …].
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

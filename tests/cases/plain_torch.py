@@ -6,8 +6,6 @@ is the first one of a module, in a fork of its own.
 Prints one JSON object, case name -> figures.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import logging

@@ -1,7 +1,5 @@
 """Changes of a source file that change nothing of what it computes: no graph break is a new one."""
 
-from __future__ import annotations
-
 import ast
 import io
 import re

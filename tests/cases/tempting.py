@@ -5,8 +5,6 @@ that removes the break is called `wrong` where it gives the same results for som
 calls only, and `right` where it computes the same.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import threading

@@ -1,7 +1,5 @@
 """What models of `tempting_proposed.py` import from another file: counts, a setting, an object."""
 
-from __future__ import annotations
-
 import threading
 from types import SimpleNamespace
 

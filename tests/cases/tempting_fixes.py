@@ -6,8 +6,6 @@ fixes that arguments name as `Model.wrong` or `Model.right`, a JSON object a lin
 they are compiled with Inductor; otherwise AOTAutograd takes its place, with which Inductor begins.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

@@ -3,8 +3,6 @@
 `tempting_fixes.PROPOSED` has the change that a proposer makes for each of them.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 

@@ -1,7 +1,5 @@
 """Doubles of the Neuron SDK's programs and module, and how a test puts them in place."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Mapping

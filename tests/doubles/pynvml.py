@@ -5,8 +5,6 @@ utilisation is an integer in per cent of a sample period. `samples` is what the 
 last value again and again; `not_supported` is what a MIG instance does.
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 USED_BYTES = 3 * 2**30

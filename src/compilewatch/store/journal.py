@@ -11,24 +11,16 @@ from typing import TypeVar
 
 import msgspec
 
+from compilewatch import records as kinds
 from compilewatch.errors import StoreError
 from compilewatch.files import DamagedError, append_all, failed, from_json, lock, sync, sync_folder
-from compilewatch.records import (
-    RESULT_VERSION,
-    RUN_VERSION,
-    SCHEMA_VERSION,
-    Plan,
-    Record,
-    Result,
-    Run,
-)
 
-T = TypeVar("T", bound=Record)
+T = TypeVar("T", bound=kinds.Record)
 
 VERSIONS: dict[type, int] = {
-    Run: RUN_VERSION,
-    Result: RESULT_VERSION,
-    Plan: SCHEMA_VERSION,
+    kinds.Run: kinds.RUN_VERSION,
+    kinds.Result: kinds.RESULT_VERSION,
+    kinds.Plan: kinds.SCHEMA_VERSION,
 }
 
 
@@ -62,7 +54,7 @@ def decode(data: bytes, kind: type[T], current: int | None = None) -> T:
 LOCK_SECONDS = 10.0
 
 
-def append_record(path: Path, record: Record) -> None:
+def append_record(path: Path, record: kinds.Record) -> None:
     """Append one line, synced to disk. Raises StoreError."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)

@@ -7,8 +7,6 @@ finds a device. A module with a buffer `double_call` leads the compiler to the b
 it holds; operators in `UNSUPPORTED` are what `analyze` refuses.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

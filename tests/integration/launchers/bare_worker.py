@@ -4,8 +4,6 @@ What is under test is who starts, watches and ends processes. Without torch a se
 fifth of a second, so that it can be killed as often as a test likes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import runpy

@@ -1,7 +1,5 @@
 """What every launcher in the table promises."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A call in a fork leaves nothing behind, and its end is that of this process."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

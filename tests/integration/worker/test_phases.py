@@ -1,7 +1,5 @@
 """What a failure in each phase becomes; processes and compilers are tested elsewhere."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Inputs as source code: what the source makes is the value that it was written from."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import sys

@@ -1,7 +1,5 @@
 """Text alone, each medium and decoding are evaluated on one model, and the worst is shown."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

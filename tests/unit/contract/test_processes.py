@@ -1,7 +1,5 @@
 """What /proc says of this process, of one that it starts, and of one that has ended."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The devices that requests may name, the labels of targets, and what repeats a request."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Extras of pip: what they install, what is said without them, and what does not need them."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -20,14 +20,9 @@ import compilewatch
 from compilewatch import records as core
 from compilewatch.contract.targets import CPU
 from compilewatch.errors import LauncherError
-from compilewatch.extras.profiles import analysis, labelled, messages, records, report
+from compilewatch.extras.profiles import analysis, labelled, messages, records, report, subjects
 from compilewatch.extras.profiles.store import ProfileFolder, StoredProfile
-from compilewatch.extras.profiles.subjects import (
-    ProfiledSubject,
-    Profilers,
-    SubjectError,
-    environment_of,
-)
+from compilewatch.extras.profiles.subjects import environment_of
 from compilewatch.records import Phase, Status
 
 INDUCTOR = "inductor"
@@ -68,7 +63,7 @@ class Inference:
         self,
         request: core.Request,
         options: records.InferenceOptions,
-        profilers: Profilers,
+        profilers: subjects.Profilers,
         folder: ProfileFolder,
         on_step: ReportStep,
         *,
@@ -160,7 +155,7 @@ class Inference:
 
     def _batch(self, size: int) -> None:
         first = size == self.options.batch_sizes[0]
-        running: list[ProfiledSubject] = []
+        running: list[subjects.ProfiledSubject] = []
         try:
             for target in self.options.targets:
                 if (refused := self._refused(target, size)) is not None:
@@ -208,7 +203,7 @@ class Inference:
         size: int,
         settings: dict[str, bool] | None = None,
         texts: Sequence[str] = (),
-    ) -> ProfiledSubject:
+    ) -> subjects.ProfiledSubject:
         """Prepare a subject and compile; a failure is in its point.
 
         With `texts`, it is prepared to classify them, and compiles when it gets the first.
@@ -218,7 +213,7 @@ class Inference:
         folder.mkdir()
         if texts:
             (folder / messages.TEXTS_FILE).write_bytes(msgspec.json.encode(texts))
-        subject = ProfiledSubject(target, size, folder)
+        subject = subjects.ProfiledSubject(target, size, folder)
         self._profilers.start(subject, self.request)
         limits = self._limits
         seconds = limits.create_seconds + limits.inputs_seconds + limits.eager_seconds
@@ -237,7 +232,7 @@ class Inference:
                 self._prepared.setdefault(target, prepared)
                 warmup = self.options.warmup
                 subject.measure("first_call", limits.compile_seconds, warmup=warmup)
-        except SubjectError as error:
+        except subjects.SubjectError as error:
             subject.failed(error)
             if subject.point.status is Status.UNSUPPORTED and subject.point.phase is Phase.SETUP:
                 raise LauncherError(f"environment {environment_of(target)!r}: {error}") from None
@@ -246,7 +241,7 @@ class Inference:
             raise
         return subject
 
-    def _rounds(self, size: int, running: Sequence[ProfiledSubject], share: float) -> None:
+    def _rounds(self, size: int, running: Sequence[subjects.ProfiledSubject], share: float) -> None:
         """Measure alternately; every other round runs the other way around."""
         if not running:
             return
@@ -266,13 +261,13 @@ class Inference:
                     times = subject.ask(
                         "measure", messages.Round, limit, runs=runs, seconds=seconds
                     )
-                except SubjectError as error:
+                except subjects.SubjectError as error:
                     subject.failed(error)
                     continue
                 subject.wall.append(times.wall_seconds)
                 subject.cpu.append(times.cpu_seconds)
 
-    def _compare(self, measured: Sequence[ProfiledSubject]) -> None:
+    def _compare(self, measured: Sequence[subjects.ProfiledSubject]) -> None:
         """Judge the times: alone, against eager mode, against the target's first environment."""
         samples = {}
         for subject in measured:
@@ -290,7 +285,7 @@ class Inference:
                 threads=self.options.threads,
             )
         self.samples += samples.values()
-        first: dict[str, ProfiledSubject] = {}
+        first: dict[str, subjects.ProfiledSubject] = {}
         for subject in measured:
             eager = records.eager_of(subject.target, samples)
             if eager is not None and eager != subject.target:
@@ -303,7 +298,7 @@ class Inference:
 
     # --- what would disturb a time ---------------------------------------------------------------
 
-    def _inspect(self, subject: ProfiledSubject, *, first: bool) -> None:
+    def _inspect(self, subject: subjects.ProfiledSubject, *, first: bool) -> None:
         """Look into a subject. What fails is missing, and a note says why."""
         inductor, limit = subject.kind == INDUCTOR, self._limits.profile_seconds
         generates = subject.prepared is not None and subject.prepared.generates
@@ -331,19 +326,19 @@ class Inference:
             try:
                 if wanted:
                     step()
-            except SubjectError as error:
+            except subjects.SubjectError as error:
                 where = f"{subject.target} at batch {subject.point.batch_size}"
                 self._notes.append(f"{what} of {where} failed: {error.failure.detail}")
                 if error.failure.status in (Status.TIMEOUT, Status.OOM, Status.CRASHED):
                     return  # its process has ended
 
-    def _memory(self, subject: ProfiledSubject) -> None:
+    def _memory(self, subject: subjects.ProfiledSubject) -> None:
         limit = self._limits.profile_seconds
         subject.point, note = subject.ask("memory", tuple[records.BatchPoint, str], limit)
         if note and note not in self._notes:
             self._notes.append(note)
 
-    def _numerics(self, subject: ProfiledSubject) -> None:
+    def _numerics(self, subject: subjects.ProfiledSubject) -> None:
         subject.measure("compare", self._limits.compare_seconds)
         numerics = subject.point.numerics
         if numerics is not None and numerics.differs:
@@ -352,7 +347,7 @@ class Inference:
                 f"{numerics.mismatches[0]}: its speed-up is not shown"
             )
 
-    def _trace(self, subject: ProfiledSubject) -> None:
+    def _trace(self, subject: subjects.ProfiledSubject) -> None:
         limit = self._limits.profile_seconds
         operators = subject.ask("trace", tuple[records.OpStat, ...], limit, calls=TRACE_CALLS)
         self._extras[subject.target]["operators"] = operators
@@ -360,7 +355,7 @@ class Inference:
         for name in (messages.TRACE_FILE, messages.STACKS_FILE):
             self.folder.adopt(subject.folder / name, f"{folder}/{name}")
 
-    def _generation(self, subject: ProfiledSubject) -> None:
+    def _generation(self, subject: subjects.ProfiledSubject) -> None:
         prompt_tokens, *parts = subject.ask(
             "generate",
             tuple[int, messages.Round, messages.Round],
@@ -386,7 +381,7 @@ class Inference:
 
     # --- what is measured once -------------------------------------------------------------------
 
-    def _measure_setting_fixes(self, running: Sequence[ProfiledSubject]) -> None:
+    def _measure_setting_fixes(self, running: Sequence[subjects.ProfiledSubject]) -> None:
         """Compile once more with each setting that torch suggests; measure both alternately."""
         for base in running:
             breaks = base.point.breaks
@@ -401,7 +396,7 @@ class Inference:
             self._extras[base.target]["setting_fixes"] = tuple(fixes)
 
     def _setting_fix(
-        self, base: ProfiledSubject, changed: ProfiledSubject, setting: str
+        self, base: subjects.ProfiledSubject, changed: subjects.ProfiledSubject, setting: str
     ) -> records.SettingFix:
         before, limit = base.point, self._limits.profile_seconds
         fix = records.SettingFix(
@@ -421,7 +416,7 @@ class Inference:
         try:
             changed.measure("compare", limit)
             changed.measure("segments", limit, calls=1)
-        except SubjectError as error:
+        except subjects.SubjectError as error:
             return msgspec.structs.replace(fix, detail=error.failure.detail)
         judged = analysis.in_turns(rounds, changed.wall)
         if judged.ratio is None or before.latency is None:
@@ -453,7 +448,7 @@ class Inference:
                     continue
                 truth = data.classes(subject.prepared.labels)
                 predicted[target], seconds = self._classified(subject, len(data.texts))
-            except SubjectError as error:
+            except subjects.SubjectError as error:
                 self._notes.append(f"{target} was not scored: {error.failure.detail}")
                 continue
             finally:
@@ -466,7 +461,7 @@ class Inference:
                 seconds=seconds,
             )
 
-    def _classified(self, subject: ProfiledSubject, count: int) -> tuple[list[int], float]:
+    def _classified(self, subject: subjects.ProfiledSubject, count: int) -> tuple[list[int], float]:
         classes: list[int] = []
         seconds = 0.0
         for start in range(0, count, CHUNK):

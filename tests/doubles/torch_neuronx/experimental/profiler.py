@@ -6,8 +6,6 @@ one rejects and writes the files that its views read: `neuron_op_timeline.json` 
 it was called with.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Folders and workers that tests of all launchers use."""
 
-from __future__ import annotations
-
 from tests.integration.launchers.conftest import bare_launcher, bare_python, scratch
 
 __all__ = ["bare_launcher", "bare_python", "scratch"]

@@ -3,8 +3,6 @@
 Only a worker can show it: it builds the model, runs it up to the line, and runs the file alone.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`fix --all-of` on a stored run: real workers, real scripts, and everything that shows them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from functools import partial

@@ -4,8 +4,6 @@ One process verifies all fixes, and writes a line for each: the test of that fix
 the last tests write scripts and run them as `fix` does, which takes two processes each.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The script in processes that can fork: what it does when a fork dies, and what it prints."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

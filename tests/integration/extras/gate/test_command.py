@@ -1,7 +1,5 @@
 """`compilewatch gate` in a repository of an author, with real workers."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A break behind three calls is found at its line; models of every kind are checked or refused."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Changes that move or rename code, and repeated checks, make no graph break a new one."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

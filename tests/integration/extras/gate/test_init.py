@@ -1,7 +1,5 @@
 """`compilewatch init` runs the test that it writes with limits of memory and time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

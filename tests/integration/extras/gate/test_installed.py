@@ -1,7 +1,5 @@
 """The project is installed as CI installs it: its breaks are its own, at the repository's lines."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import sysconfig

@@ -1,7 +1,5 @@
 """Isolated tests: whatever happens in one of them is one failure of the session."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import xml.etree.ElementTree as ET

@@ -5,8 +5,6 @@ code at the same lines of two files is one code for Python, and other tests of t
 checked the original (a limit in docs/api.md).
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import subprocess

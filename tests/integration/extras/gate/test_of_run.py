@@ -1,7 +1,5 @@
 """A sweep of a team's list in its repository: stored, printed, exposed."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The plug-in in a repository of an author, through pytest as they run it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

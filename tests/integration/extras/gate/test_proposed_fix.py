@@ -1,7 +1,5 @@
 """`--compilewatch-fix` through pytest: a fix that is searched and verified within its time."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Which package changed a verdict: real releases of torch and Transformers in all four corners."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

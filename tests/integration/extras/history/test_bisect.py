@@ -1,7 +1,5 @@
 """Searches and attributions with a real store, and doubles of environments and launchers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path

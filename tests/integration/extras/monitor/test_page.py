@@ -1,7 +1,5 @@
 """The monitor page in Streamlit's own test client and in a real headless Chromium."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The profiler with torch, in training scripts as people write and kill them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Profiles that were made on their own, in a real Pushgateway."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

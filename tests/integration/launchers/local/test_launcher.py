@@ -1,7 +1,5 @@
 """Real models that misbehave, on a warm server: the sweep goes on and says what happened."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

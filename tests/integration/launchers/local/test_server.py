@@ -1,7 +1,5 @@
 """Who starts, watches and ends processes: real servers and children, models without torch."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """A worker that declares a CUDA device answers as one that has it would."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

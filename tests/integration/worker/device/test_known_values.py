@@ -1,7 +1,5 @@
 """Values that are known on a declared device behave as they do on a real one."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Driving neuronx-cc, through its double (tests/doubles/bin/neuronx-cc)."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time

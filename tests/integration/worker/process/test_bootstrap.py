@@ -1,7 +1,5 @@
 """A worker of these very sources, in an interpreter that has no compilewatch."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What an environment says of itself, and what the server does for its children."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

@@ -1,7 +1,5 @@
 """What a fake mode computed serves every other mode for the same inputs, and no other inputs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

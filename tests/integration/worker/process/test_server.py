@@ -1,7 +1,5 @@
 """The server by its protocol alone: real forks, children without torch."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Shortcuts change what torch does, not what comes of it: real captures, with and without them."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """What a worker server is after its warm-up."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Subjects for a target, as the worker makes them."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Callable, Iterator

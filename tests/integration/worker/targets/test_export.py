@@ -1,7 +1,5 @@
 """The export target on modules whose answers are known."""
 
-from __future__ import annotations
-
 import inspect
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The Inductor target, with the real Inductor and C++ compiler where that is what is tested."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace

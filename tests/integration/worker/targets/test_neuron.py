@@ -1,7 +1,5 @@
 """The neuron target: its real client code on doubles of the SDK (tests/doubles)."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import resource

@@ -1,7 +1,5 @@
 """What counts as a mismatch with eager, and what does not; results survive a pipe."""
 
-from __future__ import annotations
-
 import itertools
 from collections import OrderedDict
 from dataclasses import replace

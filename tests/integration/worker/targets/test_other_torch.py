@@ -1,7 +1,5 @@
 """The known breaks in an older torch: the same verdicts, causes and lines as in the default one."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from breaks import CASES, Case, line_of

@@ -1,7 +1,5 @@
 """The XLA target, in its own environment with the real torch_xla; and what it does without."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

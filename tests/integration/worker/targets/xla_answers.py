@@ -3,8 +3,6 @@
 A fork a request, as the server makes them, of a process that is warmed up as the server is.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

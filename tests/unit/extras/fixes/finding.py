@@ -1,7 +1,5 @@
 """A finder without processes: which changes remove which places, and what is verified."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

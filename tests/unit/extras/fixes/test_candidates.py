@@ -1,7 +1,5 @@
 """What is proposed for the reason of a break, and what the proposed source does when it is run."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any

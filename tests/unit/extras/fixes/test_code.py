@@ -1,7 +1,5 @@
 """The code that `fix` prints runs as it is printed."""
 
-from __future__ import annotations
-
 import math
 import sys
 from types import ModuleType

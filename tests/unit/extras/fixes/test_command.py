@@ -1,7 +1,5 @@
 """`fix MODEL` and `compilewatch.fix` with a search that is made here, and what they refuse."""
 
-from __future__ import annotations
-
 import os
 import select
 import shutil

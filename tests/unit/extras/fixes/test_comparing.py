@@ -1,7 +1,5 @@
 """Which differences between two calls of a model the script sees, and which it forgives."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The context managers that are printed, as they are pasted: what they leave to their caller."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import weakref

@@ -1,7 +1,5 @@
 """A minimal reproducer of a worker that answers here, the draft of an issue, and its duplicates."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 from typing import Any

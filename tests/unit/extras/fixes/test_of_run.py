@@ -1,7 +1,5 @@
 """`fix --all-of` with a finder that has no processes: what is searched, tried, stored, printed."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """A rewrite is proposed at the place of a break, runs while a context is open, and is a diff."""
 
-from __future__ import annotations
-
 import importlib
 import subprocess
 import sys

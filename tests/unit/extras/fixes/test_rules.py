@@ -1,7 +1,5 @@
 """What each rule rewrites, that it computes the same, and what it must not touch."""
 
-from __future__ import annotations
-
 import logging
 import re
 import textwrap

@@ -1,7 +1,5 @@
 """What the report, the commands of the core and the metrics see of the fixes of a run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

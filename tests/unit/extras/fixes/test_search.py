@@ -1,7 +1,5 @@
 """The search: what it adds, leaves out, bans, and when it ends. No process, no torch."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

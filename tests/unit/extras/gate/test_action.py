@@ -1,7 +1,5 @@
 """What the page says of options, settings and action.yml, whose step runs the right command."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import re

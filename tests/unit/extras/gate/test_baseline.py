@@ -1,7 +1,5 @@
 """The file of known breaks: what it holds, how git merges it, and how a session renews it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What a failed check says of a fix, with searches that are made here."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

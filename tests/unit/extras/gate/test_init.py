@@ -1,7 +1,5 @@
 """`compilewatch init`: what it proposes, shows, writes, and leaves as it is."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

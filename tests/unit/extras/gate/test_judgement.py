@@ -1,7 +1,5 @@
 """What a check means, and what its message says, from results that are made here."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a sweep of a team's list means for its repository, from results that are made here."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is own code, and how a statement is named whatever line it is at."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The end of a session: the table, what is resolved, the renewed baseline, and files for others."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What measured values of a model say: statistics, findings, and comparisons of two profiles."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

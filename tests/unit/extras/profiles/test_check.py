@@ -1,7 +1,5 @@
 """Reading and checking profiles: what is cut off is incomplete, what is changed is damage."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Labelled texts from CSV files, good and bad, and scores against scikit-learn itself."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

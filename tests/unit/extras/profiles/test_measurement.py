@@ -1,7 +1,5 @@
 """The order of a profile's measurements and what it makes of them, without models and torch."""
 
-from __future__ import annotations
-
 import functools
 import platform
 from pathlib import Path

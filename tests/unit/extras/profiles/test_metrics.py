@@ -1,7 +1,5 @@
 """Metrics of a run's profiles: what they say, and how many there can be."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 
 import msgspec

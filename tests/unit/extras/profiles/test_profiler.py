@@ -1,7 +1,5 @@
 """The profiler without torch: its files, its clock, and that it never stops the training."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Files, pages and pictures of a profile, from a record."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

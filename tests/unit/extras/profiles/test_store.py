@@ -1,7 +1,5 @@
 """Stored profiles, written last and read whole or not at all; what of a run is profiled."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

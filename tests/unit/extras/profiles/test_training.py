@@ -1,7 +1,5 @@
 """Findings and explanations of training profiles, and comparisons of trainings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

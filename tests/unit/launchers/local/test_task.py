@@ -1,7 +1,5 @@
 """Watching a child: what it and those it forks hold of the memory."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -1,7 +1,5 @@
 """The compiler's codes, statuses and signals, in lines as users report them; headers of NEFFs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

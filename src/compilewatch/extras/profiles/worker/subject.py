@@ -17,6 +17,7 @@ import torch
 import torch._dynamo
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from compilewatch import records
 from compilewatch.contract.failures import error_record, one_line
 from compilewatch.contract.messages import encoded
 from compilewatch.errors import CompilewatchError, UsageError
@@ -24,15 +25,6 @@ from compilewatch.extras.profiles import messages
 from compilewatch.extras.profiles.messages import Prepared, Round
 from compilewatch.extras.profiles.records import BatchPoint, InferenceOptions, OpStat
 from compilewatch.extras.profiles.worker import measuring
-from compilewatch.records import (
-    ConfigBuild,
-    FactoryBuild,
-    GraphBreak,
-    Numerics,
-    Phase,
-    Request,
-    Status,
-)
 from compilewatch.worker.example_inputs import make_inputs, summarize
 from compilewatch.worker.model.overrides import overrides_of
 from compilewatch.worker.model.resolve import build_model
@@ -76,7 +68,7 @@ class Eager:
     def graphs(self) -> int | None:
         return None
 
-    def breaks(self) -> tuple[GraphBreak, ...] | None:
+    def breaks(self) -> tuple[records.GraphBreak, ...] | None:
         return None
 
 
@@ -117,10 +109,10 @@ class Inductor(Eager):
     def graphs(self) -> int | None:
         return self.captured.graphs
 
-    def breaks(self) -> tuple[GraphBreak, ...]:
+    def breaks(self) -> tuple[records.GraphBreak, ...]:
         return self.captured.log.breaks(forward_of(self.subject.module))
 
-    def ends(self, breaks: tuple[GraphBreak, ...]) -> dict[str, int]:
+    def ends(self, breaks: tuple[records.GraphBreak, ...]) -> dict[str, int]:
         """The index of the break at which the code of each compile id ends."""
         capture = self.captured
         ids = list(capture.log.reports)
@@ -176,7 +168,7 @@ class Xla(Eager):
 CALLABLES: dict[str, type[Eager]] = {"eager": Eager, "inductor": Inductor, "xla": Xla}
 
 
-def serve(request: Request) -> None:
+def serve(request: records.Request) -> None:
     """Carry out the orders for the subject of a request in this folder, one after the other."""
     subject = ProfiledModel(request)
     with Path(messages.ORDERS).open("rb") as orders, Path(messages.REPLIES).open("wb") as replies:
@@ -191,13 +183,13 @@ def serve(request: Request) -> None:
             replies.flush()
 
 
-def _failure(error: BaseException, phase: Phase) -> messages.ProfileFailure:
+def _failure(error: BaseException, phase: records.Phase) -> messages.ProfileFailure:
     code = error_record(error).code
     detail = str(error) if isinstance(error, CompilewatchError) else one_line(error)
-    status = Status.OOM if code == "out_of_memory" else Status.ERROR
-    no_device = phase is Phase.SETUP and isinstance(error, UsageError)
+    status = records.Status.OOM if code == "out_of_memory" else records.Status.ERROR
+    no_device = phase is records.Phase.SETUP and isinstance(error, UsageError)
     if no_device or code in ("missing_package", "unknown_architecture"):
-        status = Status.UNSUPPORTED
+        status = records.Status.UNSUPPORTED
     return messages.ProfileFailure(status=status, phase=phase, detail=detail)
 
 
@@ -209,12 +201,12 @@ class ProfiledModel:
     compiler propagate. Its current folder gets the files of traces.
     """
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: records.Request) -> None:
         assert request.work is not None
         self.request = request
         self.options = msgspec.convert(request.work.options, InferenceOptions)
         self.folder = Path.cwd()
-        self.phase = Phase.SETUP
+        self.phase = records.Phase.SETUP
         self._classifier: Callable[[int, int], tuple[list[int], float]] | None = None
 
     def prepare(self, *, target: str, batch_size: int, settings: dict[str, bool]) -> Prepared:
@@ -224,9 +216,9 @@ class ProfiledModel:
         """
         request, options = self.request, self.options
         self.batch_size = batch_size
-        self.point = BatchPoint(batch_size=batch_size, status=Status.PASS)
+        self.point = BatchPoint(batch_size=batch_size, status=records.Status.PASS)
         device = self._set_up(settings)
-        self.phase = Phase.CREATE
+        self.phase = records.Phase.CREATE
         overrides = overrides_of(request)
         dtype = getattr(torch, options.dtype)
         began = time.perf_counter()
@@ -234,7 +226,7 @@ class ProfiledModel:
         built = build_model(request, None, overrides, full_size=full)
         module = built.module.eval().to(dtype).to(device)
         load_seconds = time.perf_counter() - began
-        self.phase = Phase.INPUTS
+        self.phase = records.Phase.INPUTS
         inputs = make_inputs(
             module,
             built.config,
@@ -246,7 +238,7 @@ class ProfiledModel:
         )
         # Rules make what they derive in the wanted size; the rows of own inputs are repeated.
         build, rows = request.model.build, rows_of(inputs)
-        own = isinstance(build, FactoryBuild) and build.inputs is not None
+        own = isinstance(build, records.FactoryBuild) and build.inputs is not None
         if rows not in (None, batch_size) and (own or request.inputs_file is not None):
             inputs, rows = with_rows(inputs, rows, batch_size), batch_size
         inputs = mapped(inputs, lambda t: t.to(device, dtype if t.is_floating_point() else t.dtype))
@@ -261,7 +253,7 @@ class ProfiledModel:
         self.target = CALLABLES[target](self.built)
         self.call = self._finished(self.target.call)
         if target != "eager":
-            self.phase = Phase.EAGER
+            self.phase = records.Phase.EAGER
             with torch.no_grad():
                 module(*inputs.args, **inputs.kwargs)
         parameters = list(module.parameters())
@@ -293,7 +285,7 @@ class ProfiledModel:
         for name, value in settings.items():
             setattr(torch._dynamo.config, name, value)
         build = self.request.model.build
-        if isinstance(build, ConfigBuild) and build.weights:
+        if isinstance(build, records.ConfigBuild) and build.weights:
             import huggingface_hub.constants
 
             huggingface_hub.constants.HF_HUB_OFFLINE = False
@@ -323,19 +315,19 @@ class ProfiledModel:
     def recompile(self) -> BatchPoint:
         """Drop the compiled code and make a first call again, from filled caches on disk."""
         assert isinstance(self.target, Inductor)
-        self.phase = Phase.COMPILE
+        self.phase = records.Phase.COMPILE
         self.target.forget()
         return self._add(warm_first_call_seconds=self._compile())
 
     def _compile(self, warmup: int = 0) -> float:
-        self.phase = Phase.COMPILE
+        self.phase = records.Phase.COMPILE
         call = self._finished(self.target.first_call)
         began = time.perf_counter()
         call()
         seconds = time.perf_counter() - began
         for _ in range(warmup):
             self.call()
-        self.phase = Phase.PROFILE
+        self.phase = records.Phase.PROFILE
         return seconds
 
     def measure(self, *, runs: int, seconds: float) -> Round:
@@ -354,10 +346,10 @@ class ProfiledModel:
 
     def compare(self) -> BatchPoint:
         """Compare the numbers of compiled code with those of eager mode."""
-        self.phase = Phase.COMPARE
+        self.phase = records.Phase.COMPARE
         module = self.built.module
 
-        def assess(reference: Callable[[], dict[str, Any]] | None) -> Numerics:
+        def assess(reference: Callable[[], dict[str, Any]] | None) -> records.Numerics:
             eager = lambda: observed(self.built, module)  # noqa: E731
             return numerics.assess(eager, self.target.observed, reference)
 
@@ -365,7 +357,7 @@ class ProfiledModel:
         small = sum(p.numel() for p in module.parameters()) <= REFERENCE_PARAMETERS
         if not compared.matches and small:  # only then is the cost of a reference worth it
             compared = assess(lambda: observed_in_float64(self.built))
-        self.phase = Phase.PROFILE
+        self.phase = records.Phase.PROFILE
         return self._add(numerics=compared)
 
     def segments(self, *, calls: int) -> BatchPoint:
@@ -444,7 +436,7 @@ def _classifier(
     from transformers import AutoTokenizer
 
     build = subject.request.model.build
-    if not isinstance(build, ConfigBuild):
+    if not isinstance(build, records.ConfigBuild):
         raise UsageError("texts need a model with a tokenizer: a folder or a Hub repository")
     where = build.repo or str(Path(build.config_file).parent)
     revision = None if Path(where).is_dir() else subject.request.model.revision

@@ -1,7 +1,5 @@
 """The program in a folder of the test's own, with servers that all tests share."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator
 from pathlib import Path

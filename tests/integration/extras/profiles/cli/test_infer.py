@@ -1,7 +1,5 @@
 """`profile infer` and `profile compare` as users run them."""
 
-from __future__ import annotations
-
 import csv
 import json
 import signal

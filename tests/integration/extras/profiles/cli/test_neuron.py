@@ -1,7 +1,5 @@
 """`compilewatch profile neuron` on doubles of neuron-profile, neuron-explorer and torch_neuronx."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

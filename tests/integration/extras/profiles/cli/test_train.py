@@ -1,7 +1,5 @@
 """`compilewatch profile train` and `profile check`, as a person runs them on an own model."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

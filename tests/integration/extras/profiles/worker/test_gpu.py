@@ -1,7 +1,5 @@
 """A CUDA device in profiles, with torch's own code over a double of NVML; no test has a GPU."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable

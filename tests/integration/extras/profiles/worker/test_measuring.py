@@ -1,7 +1,5 @@
 """Times, peak memory, operators, and the division of calls on slices written down by hand."""
 
-from __future__ import annotations
-
 import gc
 import random
 import time

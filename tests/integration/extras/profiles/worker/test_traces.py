@@ -1,7 +1,5 @@
 """Traces of real calls: what breaks cost and where, operator statistics, and their files."""
 
-from __future__ import annotations
-
 import csv
 import json
 import time

@@ -1,7 +1,5 @@
 """The fake tier runs graphs without code, and joint graphs only where it has to: same verdicts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Break accounting on reports alone: what adds up to what."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from traceback import FrameSummary
 from typing import Any

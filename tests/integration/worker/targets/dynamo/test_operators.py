@@ -1,7 +1,5 @@
 """Operators in graphs and outside of them: known ones, and what plain PyTorch counts itself."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

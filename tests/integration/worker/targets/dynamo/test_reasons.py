@@ -1,7 +1,5 @@
 """Causes in reasons as torch writes them, with the wrappers it puts around them."""
 
-from __future__ import annotations
-
 import pytest
 from torch._dynamo import exc
 

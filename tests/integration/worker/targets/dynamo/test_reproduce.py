@@ -1,7 +1,5 @@
 """The script of plain PyTorch finds what compilewatch finds; of all cases, see `test_target.py`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

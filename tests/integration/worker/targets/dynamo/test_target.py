@@ -1,7 +1,5 @@
 """The Dynamo target on modules whose breaks are known."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

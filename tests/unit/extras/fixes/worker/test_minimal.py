@@ -1,7 +1,5 @@
 """Minimal reproducers without a model: reasons, code that is read, and passes that reduce it."""
 
-from __future__ import annotations
-
 import ast
 
 from compilewatch.extras.fixes.worker import minimal, writing

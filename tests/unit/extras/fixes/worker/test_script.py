@@ -1,7 +1,5 @@
 """What writing a script needs: memory, and inputs of a second shape."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

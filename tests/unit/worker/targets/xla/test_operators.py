@@ -1,7 +1,5 @@
 """What neuronx-cc is documented to reject: a strict schema, and what a graph holds of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
