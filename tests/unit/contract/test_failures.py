@@ -138,6 +138,7 @@ def test_a_place_is_read_from_a_dump_of_faulthandler(tmp_path: Path) -> None:
         faulthandler.dump_traceback(file, all_threads=False)
         file.seek(0)
         place = failures.place_in_dump(file.read())
+    assert place is not None
     assert place[2] == "test_a_place_is_read_from_a_dump_of_faulthandler"
     assert failures.place_in_dump("no stack here") is None
     dump = (
