@@ -16,19 +16,10 @@ import msgspec
 from compilewatch import files
 from compilewatch.errors import StoreError, UsageError
 from compilewatch.records import Plan, Record, Result, Run, new_run_id, now
+from compilewatch.store import runs as run_files
 from compilewatch.store.index import StoredOutcome, StoredResult, index_of, read_results
 from compilewatch.store.journal import decode
-from compilewatch.store.runs import (
-    PLAN_FILE,
-    RESULTS_FILE,
-    RUN_FILE,
-    RunFolder,
-    RunWriter,
-    StoredRun,
-    earlier_seconds,
-    hold,
-    is_locked,
-)
+from compilewatch.store.runs import RESULTS_FILE, RUN_FILE
 
 LAST_FILE = "last.json"
 NEW_PREFIX, DELETED_PREFIX = ".new-", ".deleted-"
@@ -119,7 +110,7 @@ class Store:
 
     # --- reading ---
 
-    def scan(self) -> tuple[tuple[StoredRun, ...], tuple[str, ...]]:
+    def scan(self) -> tuple[tuple[run_files.StoredRun, ...], tuple[str, ...]]:
         """Return all readable runs, newest first, and one line for each unreadable one."""
         try:
             names = sorted(p.name for p in self.root.iterdir() if RUN_ID.fullmatch(p.name))
@@ -127,10 +118,10 @@ class Store:
             return (), ()
         except OSError as error:
             raise files.failed("read", self.root, error) from None
-        runs: list[StoredRun] = []
+        runs: list[run_files.StoredRun] = []
         problems: list[str] = []
         for name in reversed(names):
-            stored = StoredRun(self.root / name)
+            stored = run_files.StoredRun(self.root / name)
             try:
                 _ = stored.run
             except StoreError as error:
@@ -139,11 +130,11 @@ class Store:
                 runs.append(stored)
         return tuple(runs), tuple(problems)
 
-    def runs(self) -> tuple[StoredRun, ...]:
+    def runs(self) -> tuple[run_files.StoredRun, ...]:
         """Return all readable runs, newest first."""
         return self.scan()[0]
 
-    def open(self, reference: str | Path = "latest") -> StoredRun:
+    def open(self, reference: str | Path = "latest") -> run_files.StoredRun:
         """Open a run by its id, the beginning of its id, its path, or `latest`.
 
         Raises UsageError if there is no such run or more than one.
@@ -152,11 +143,11 @@ class Store:
         if text == "latest":
             stored = self._latest()
         elif os.sep in text or text in (".", ".."):
-            stored = StoredRun(Path(text).absolute())
+            stored = run_files.StoredRun(Path(text).absolute())
             if not (stored.path / RUN_FILE).exists():
                 raise UsageError(f"{text} is not a run: it has no {RUN_FILE}")
         else:
-            stored = StoredRun(self.root / self._full_id(text))
+            stored = run_files.StoredRun(self.root / self._full_id(text))
         _ = stored.run
         return stored
 
@@ -180,7 +171,7 @@ class Store:
                 except OSError as error:
                     raise files.failed("write", self.root / "latest", error) from None
 
-    def unfinished(self) -> StoredRun:
+    def unfinished(self) -> run_files.StoredRun:
         """Return the newest interrupted run. Raises UsageError if there is none."""
         for stored in self.runs():
             if stored.run.state == "interrupted" and not stored.run.merged_from:
@@ -223,7 +214,7 @@ class Store:
 
     # --- writing ---
 
-    def create_run(self, run: Run, plan: Plan) -> RunWriter:
+    def create_run(self, run: Run, plan: Plan) -> run_files.RunWriter:
         """Create the folder of a new run, give the run its id, and lock it.
 
         The folder appears complete or not at all.
@@ -245,8 +236,8 @@ class Store:
             except OSError as error:
                 raise files.failed("create a run in", self.root, error) from None
         try:
-            files.write_atomically(fresh / PLAN_FILE, msgspec.json.encode(plan))
-            writer = RunWriter(fresh, run)
+            files.write_atomically(fresh / run_files.PLAN_FILE, msgspec.json.encode(plan))
+            writer = run_files.RunWriter(fresh, run)
             try:
                 writer.update()
                 fresh.rename(self.root / run.id)
@@ -267,20 +258,20 @@ class Store:
             raise
         return writer
 
-    def resume_run(self, stored: StoredRun) -> RunWriter:
+    def resume_run(self, stored: run_files.StoredRun) -> run_files.RunWriter:
         """Continue an interrupted run under its id.
 
         Raises UsageError if the run is finished, and StoreError if it is being written.
         """
         if stored.run.merged_from:
             raise UsageError(f"run {stored.run.id} is merged: merge its parts again")
-        writer = RunWriter(stored.path, stored.run)
+        writer = run_files.RunWriter(stored.path, stored.run)
         try:
             # Only now, since the writer holds the lock: another process may just have finished it.
-            run = writer.run = StoredRun(stored.path).run
+            run = writer.run = run_files.StoredRun(stored.path).run
             if run.state == "finished":
                 raise UsageError(f"run {run.id} is finished: there is nothing to resume")
-            earlier = earlier_seconds(stored.path, run)
+            earlier = run_files.earlier_seconds(stored.path, run)
             writer.prepare()
             writer.update(state="running", finished_at=None, wall_seconds=earlier)
         except BaseException:
@@ -288,7 +279,7 @@ class Store:
             raise
         return writer
 
-    def delete_run(self, stored: StoredRun) -> None:
+    def delete_run(self, stored: run_files.StoredRun) -> None:
         """Delete a run that is not being written. Results that only it has are evaluated again."""
         path = stored.path
         hidden = path.with_name(DELETED_PREFIX + path.name)
@@ -297,7 +288,7 @@ class Store:
                 with contextlib.suppress(FileNotFoundError):
                     descriptor = os.open(path / RESULTS_FILE, os.O_RDWR)
                     stack.callback(os.close, descriptor)
-                    hold(descriptor, path)
+                    run_files.hold(descriptor, path)
                 path.rename(hidden)
                 files.sync_folder(path.parent)
                 shutil.rmtree(hidden)
@@ -317,22 +308,22 @@ class Store:
         with contextlib.suppress(OSError):  # another process may delete them as well
             for path in self.root.glob(f"{NEW_PREFIX}*"):
                 age = time.time() - path.stat().st_mtime
-                if age > ABANDONED_SECONDS and not is_locked(path / RESULTS_FILE):
+                if age > ABANDONED_SECONDS and not run_files.is_locked(path / RESULTS_FILE):
                     shutil.rmtree(path)
 
-    def files(self, run_id: str) -> RunFolder:
+    def files(self, run_id: str) -> run_files.RunFolder:
         """Return the files of a run, for sinks."""
-        return RunFolder(self.open(run_id).path)
+        return run_files.RunFolder(self.open(run_id).path)
 
     @property
     def spool(self) -> Spool:
         """The publications that wait to be sent."""
         return Spool(self.root)
 
-    def _latest(self) -> StoredRun:
+    def _latest(self) -> run_files.StoredRun:
         target = self.root / "latest"
         if (target / RUN_FILE).exists():
-            return StoredRun(target.resolve())
+            return run_files.StoredRun(target.resolve())
         runs = self.runs()
         if not runs:
             raise UsageError(f"no runs in {self.root}: start one with `compilewatch sweep`")

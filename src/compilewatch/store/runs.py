@@ -14,16 +14,10 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from compilewatch import files as disk
 from compilewatch.errors import StoreError
 from compilewatch.events import Event
-from compilewatch.files import (
-    DamagedError,
-    append_all,
-    failed,
-    lock,
-    sync,
-    write_atomically,
-)
+from compilewatch.files import lock
 from compilewatch.records import Plan, Result, Run, now
 from compilewatch.store.artifacts import keep_artifacts, link_artifacts
 from compilewatch.store.journal import decode, decode_lines
@@ -48,7 +42,7 @@ class StoredRun:
         path = self.path / RUN_FILE
         try:
             run = decode(_read(path), Run)
-        except DamagedError as error:
+        except disk.DamagedError as error:
             raise StoreError(
                 f"{path} is damaged ({error}): restore it from a backup or delete {self.path}"
             ) from None
@@ -92,7 +86,7 @@ class StoredRun:
         path = self.path / PLAN_FILE
         try:
             return decode(_read(path), Plan)
-        except (DamagedError, StoreError) as error:
+        except (disk.DamagedError, StoreError) as error:
             raise StoreError(
                 f"{path}: {error}; this run cannot be continued, start a new sweep (it reuses the "
                 "results of this run)"
@@ -108,7 +102,7 @@ class RunFolder:
     def write(self, name: str, data: bytes) -> None:
         """Write a file atomically."""
         # `report` can write its thousand pages again, so they need not wait for the disk.
-        write_atomically(self.path(name), data, durable=False)
+        disk.write_atomically(self.path(name), data, durable=False)
 
     def names(self) -> tuple[str, ...]:
         """Return the relative paths (with slashes) of all complete files, sorted."""
@@ -116,7 +110,7 @@ class RunFolder:
             paths = [path.relative_to(self.root) for path in self.root.rglob("*")]
             files = [path for path in paths if (self.root / path).is_file()]
         except OSError as error:
-            raise failed("read", self.root, error) from None
+            raise disk.failed("read", self.root, error) from None
         return tuple(sorted(f.as_posix() for f in files if not _is_hidden(f)))
 
     def path(self, name: str) -> Path:
@@ -147,7 +141,7 @@ def hold(descriptor: int, path: Path) -> None:
     try:
         is_ours = lock(descriptor, seconds=LOCK_WAIT_SECONDS)
     except OSError as error:
-        raise failed("lock", path, error) from None
+        raise disk.failed("lock", path, error) from None
     if not is_ours:
         raise StoreError(f"{path} is being written by another process: wait for it to end")
 
@@ -175,7 +169,7 @@ def _read(path: Path) -> bytes:
     except FileNotFoundError:
         raise StoreError(f"{path} is missing: the run is incomplete") from None
     except OSError as error:
-        raise failed("read", path, error) from None
+        raise disk.failed("read", path, error) from None
 
 
 def _is_hidden(path: Path) -> bool:
@@ -217,14 +211,14 @@ class RunWriter:
             for old in self.path.glob(".scratch-*"):
                 shutil.rmtree(old, ignore_errors=True)
         except OSError as error:
-            raise failed("continue", self.path, error) from None
+            raise disk.failed("continue", self.path, error) from None
 
     def make_scratch(self) -> Path:
         """Create a folder for the launcher, on the run's file system; `close` deletes it."""
         try:
             self.scratch.mkdir(exist_ok=True)
         except OSError as error:
-            raise failed("create", self.scratch, error) from None
+            raise disk.failed("create", self.scratch, error) from None
         return self.scratch
 
     def append(self, results: Sequence[Result], artifacts: Path | None = None) -> list[Result]:
@@ -239,10 +233,12 @@ class RunWriter:
             if artifacts is not None:
                 names = keep_artifacts(artifacts, self.path, results[0].request)
                 results = [msgspec.structs.replace(r, artifacts=names) for r in results]
-            append_all(self._results, b"".join(msgspec.json.encode(r) + b"\n" for r in results))
-            sync(self._results)
+            disk.append_all(
+                self._results, b"".join(msgspec.json.encode(r) + b"\n" for r in results)
+            )
+            disk.sync(self._results)
         except OSError as error:
-            raise failed("write", self.path / RESULTS_FILE, error) from None
+            raise disk.failed("write", self.path / RESULTS_FILE, error) from None
         return list(results)
 
     def adopt(self, results: Sequence[tuple[Result, Path]]) -> list[Result]:
@@ -257,15 +253,15 @@ class RunWriter:
                 for result, folder in results
             ]
         except OSError as error:
-            raise failed("write", self.path / "artifacts", error) from None
+            raise disk.failed("write", self.path / "artifacts", error) from None
         return self.append(adopted)
 
     def events(self, events: Sequence[Event]) -> None:
         """Append events to the log."""
         try:
-            append_all(self._log, b"".join(msgspec.json.encode(e) + b"\n" for e in events))
+            disk.append_all(self._log, b"".join(msgspec.json.encode(e) + b"\n" for e in events))
         except OSError as error:
-            raise failed("write", self.path / "logs", error) from None
+            raise disk.failed("write", self.path / "logs", error) from None
 
     def update(self, **changes: object) -> Run:
         """Change fields of run.json and return the new run."""
@@ -290,7 +286,7 @@ class RunWriter:
     def record(self, run: Run) -> Run:
         """Write run.json. A finished run deletes its plan: nothing can be resumed."""
         self.run = run
-        write_atomically(self.path / RUN_FILE, msgspec.json.format(msgspec.json.encode(run)))
+        disk.write_atomically(self.path / RUN_FILE, msgspec.json.format(msgspec.json.encode(run)))
         if run.state == "finished":
             with contextlib.suppress(OSError):
                 (self.path / PLAN_FILE).unlink()
@@ -335,7 +331,7 @@ def _open(path: Path) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
     except OSError as error:
-        raise failed("write", path, error) from None
+        raise disk.failed("write", path, error) from None
 
 
 def _complete_size(descriptor: int) -> int:
@@ -370,4 +366,4 @@ def _files(path: Path) -> Iterable[os.stat_result]:
             except FileNotFoundError:
                 continue  # it is being deleted right now
             except OSError as error:
-                raise failed("read", Path(folder) / name, error) from None
+                raise disk.failed("read", Path(folder) / name, error) from None

@@ -33,17 +33,8 @@ from compilewatch.contract.messages import Lines
 from compilewatch.contract.targets import default_environment
 from compilewatch.errors import LauncherError
 from compilewatch.extras.cluster import launcher
-from compilewatch.extras.cluster.node import (
-    Content,
-    NodeTask,
-    Parcel,
-    described,
-    evaluated,
-    own_files,
-    read,
-    shared_files,
-    write,
-)
+from compilewatch.extras.cluster import node as ray_node
+from compilewatch.extras.cluster.node import described
 
 REACH_SECONDS = 5.0
 """`ray.init` retries for over a minute and prints; whether a server listens is known sooner."""
@@ -68,7 +59,7 @@ PAUSE_SECONDS = 2.0
 """Wait after a loss, multiplied by the losses of that request, before anything is submitted: until
 the cluster detects that a node is lost, requests that it places there are lost at once."""
 
-_parcels = msgspec.msgpack.Decoder(Parcel)
+_parcels = msgspec.msgpack.Decoder(ray_node.Parcel)
 _encode = msgspec.msgpack.Encoder().encode
 _folders = count(1)
 
@@ -143,7 +134,7 @@ class ClusterExecution:
         self.order = order
         self.flying: dict[Any, tuple[int, launcher.Flight]] = {}
         self.shared: dict[tuple[str | None, str | None], Any] = {}
-        self.task = self.ray.remote(max_retries=0)(evaluated)
+        self.task = self.ray.remote(max_retries=0)(ray_node.evaluated)
         self.cores = any(node.has_neuron_cores for node in driver.nodes())
         self.room = 0
         self.looked_at = float("-inf")
@@ -203,13 +194,15 @@ class ClusterExecution:
 
     def _submitted(self, request: records.Request) -> Any:
         """Return a reference to the task; what all requests share is in the cluster once."""
-        key = shared_files(request)
+        key = ray_node.shared_files(request)
         if key not in self.shared:
-            content: dict[str, Content] = {path: read(path) for path in key if path is not None}
+            content: dict[str, ray_node.Content] = {
+                path: ray_node.read(path) for path in key if path is not None
+            }
             self.shared[key] = self.ray.put(_encode(content))
         digest = self.order.digests[request.target.environment]
-        files = {path: read(path) for path in own_files(request)}
-        task: NodeTask = (request, digest, files, self.driver.connect.cache)
+        files = {path: ray_node.read(path) for path in ray_node.own_files(request)}
+        task: ray_node.NodeTask = (request, digest, files, self.driver.connect.cache)
         on_neuron = self.cores and request.target.name == "neuron"
         options = self.task.options(
             num_cpus=1,
@@ -249,7 +242,7 @@ class ClusterExecution:
         if parcel.artifacts:
             name = f"{flight.request.key[:16]}-{os.getpid()}-{next(_folders)}-artifacts"
             artifacts = str(Path(self.order.scratch, name))
-            write(parcel.artifacts, Path(artifacts))
+            ray_node.write(parcel.artifacts, Path(artifacts))
         return launcher.ClusterReport(
             kind="landed", number=number, result=parcel.result, artifacts=artifacts
         )
@@ -385,7 +378,7 @@ class Driver:
             return True
         return not any(other.has_neuron_cores for other in self.nodes())
 
-    def descriptions(self) -> Iterator[tuple[Node, Parcel]]:
+    def descriptions(self) -> Iterator[tuple[Node, ray_node.Parcel]]:
         """Yield the description of each living node; all nodes describe themselves in parallel."""
         ray = self.ray
         task = ray.remote(num_cpus=0, max_retries=0)(described)

@@ -20,21 +20,10 @@ import msgspec
 
 from compilewatch.errors import StoreError
 from compilewatch.extras.profiles import training
+from compilewatch.extras.profiles import training as recorded
 from compilewatch.extras.profiles.records import PROFILE_VERSION
 from compilewatch.extras.profiles.store import PREFIX, PROFILES_FILE
-from compilewatch.extras.profiles.training import (
-    CONFIG_FILE,
-    OPERATORS_FILE,
-    STEPS_FILE,
-    SUMMARY_FILE,
-    TRACE_FILE,
-    OperatorStat,
-    ProfileFinding,
-    Step,
-    TrainingConfig,
-    TrainingProfile,
-    TrainingSummary,
-)
+from compilewatch.extras.profiles.training import STEPS_FILE, SUMMARY_FILE
 from compilewatch.files import DamagedError, failed, from_json, write_atomically
 from compilewatch.records import Record
 from compilewatch.store.journal import decode
@@ -71,7 +60,7 @@ def is_training(path: Path) -> bool:
     if (path / STEPS_FILE).is_file():
         return True
     try:
-        with (path / CONFIG_FILE).open("rb") as file:
+        with (path / recorded.CONFIG_FILE).open("rb") as file:
             return b'"training"' in file.read(4096)
     except OSError:
         return False
@@ -89,9 +78,9 @@ def _folders(root: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
-def read_config(path: Path) -> TrainingConfig:
+def read_config(path: Path) -> recorded.TrainingConfig:
     """Read `config.json` alone. Raises StoreError."""
-    return _record(path / CONFIG_FILE, TrainingConfig)
+    return _record(path / recorded.CONFIG_FILE, recorded.TrainingConfig)
 
 
 def state_of(path: Path) -> str:
@@ -102,7 +91,7 @@ def state_of(path: Path) -> str:
     return "running" if running else "incomplete"
 
 
-def tail(path: Path) -> tuple[Step, ...]:
+def tail(path: Path) -> tuple[recorded.Step, ...]:
     """Return the newest steps of a profile, running or not, from the end of `steps.jsonl`."""
     file_path = path / STEPS_FILE
     try:
@@ -118,7 +107,7 @@ def tail(path: Path) -> tuple[Step, ...]:
     return tuple(_steps(lines[1:] if start else lines, file_path))
 
 
-def read_training(path: Path) -> TrainingProfile:
+def read_training(path: Path) -> recorded.TrainingProfile:
     """Read a profile completely.
 
     Raises StoreError if a newer compilewatch wrote it or a file cannot be read, and
@@ -129,7 +118,7 @@ def read_training(path: Path) -> TrainingProfile:
     torn = bool(lines.pop())
     steps = tuple(_steps(lines, path / STEPS_FILE))
     if state == "finished":
-        summary = _record(path / SUMMARY_FILE, TrainingSummary)
+        summary = _record(path / SUMMARY_FILE, recorded.TrainingSummary)
         state = summary.state
         if state not in ("finished", "failed"):
             raise DamagedProfileError(f"{path / SUMMARY_FILE}: unknown state {state!r}")
@@ -147,22 +136,22 @@ def read_training(path: Path) -> TrainingProfile:
                 )
             if hashlib.sha256(_read(path / name)).hexdigest() != written.sha256:
                 raise DamagedProfileError(f"{path / name}: changed since the profile ended")
-    return TrainingProfile(
+    return recorded.TrainingProfile(
         path=path,
         state=state,
         config=config,
         steps=steps,
         torn=torn,
         summary=summary,
-        operators=_operators(path / OPERATORS_FILE),
-        has_trace=check_trace(path / TRACE_FILE),
+        operators=_operators(path / recorded.OPERATORS_FILE),
+        has_trace=check_trace(path / recorded.TRACE_FILE),
     )
 
 
-def _steps(lines: Sequence[bytes], path: Path) -> Iterator[Step]:
+def _steps(lines: Sequence[bytes], path: Path) -> Iterator[recorded.Step]:
     last = -1
     for number, line in enumerate(lines, start=1):
-        step = _decoded(line, Step, f"{path}:{number}")
+        step = _decoded(line, recorded.Step, f"{path}:{number}")
         if step.index <= last:
             raise DamagedProfileError(f"{path}:{number}: step {step.index} after step {last}")
         total = sum(step.stages.values())
@@ -174,12 +163,12 @@ def _steps(lines: Sequence[bytes], path: Path) -> Iterator[Step]:
         yield step
 
 
-def _operators(path: Path) -> tuple[OperatorStat, ...] | None:
+def _operators(path: Path) -> tuple[recorded.OperatorStat, ...] | None:
     if not path.exists():
         return None
     rows = _table(path, "name")
     try:
-        return tuple(msgspec.convert(row, OperatorStat, strict=False) for row in rows)
+        return tuple(msgspec.convert(row, recorded.OperatorStat, strict=False) for row in rows)
     except ValueError as error:
         raise DamagedProfileError(f"{path}: damaged ({error})") from None
 
@@ -280,7 +269,7 @@ def _check_png(path: Path) -> None:
 INFERENCE_FILES: dict[str, Callable[[Path], object]] = {
     BASELINE_FILE: _check_metrics,
     TABLE_FILE: partial(_table, column="batch_size"),
-    OPERATORS_FILE: partial(_table, column="name"),
+    recorded.OPERATORS_FILE: partial(_table, column="name"),
     **dict.fromkeys((TEXT_FILE, STACKS), _check_text),
     **dict.fromkeys(PLOTS, _check_png),
     TRACE: check_trace,
@@ -298,9 +287,9 @@ class CheckedProfile:
     path: Path
     kind: str
     state: str
-    findings: tuple[ProfileFinding, ...] = ()
+    findings: tuple[recorded.ProfileFinding, ...] = ()
     broken: str | None = None
-    training: TrainingProfile | None = None
+    training: recorded.TrainingProfile | None = None
 
     @property
     def exit_status(self) -> int:
@@ -343,13 +332,13 @@ def is_inference(path: Path) -> bool:
     return any((path / name).is_file() for name in (*REQUIRED[:2], TRACE))
 
 
-def _missing(path: Path) -> Iterator[ProfileFinding]:
+def _missing(path: Path) -> Iterator[recorded.ProfileFinding]:
     record = [PROFILES_FILE] if path.name.startswith(PREFIX) else []
     missing = [name for name in (*REQUIRED, *record) if not (path / name).exists()]
     plots = [name for name in PLOTS if not (path / name).exists()]
     if missing or plots:
         advice = "run `compilewatch profile infer` again"
-        yield ProfileFinding(
+        yield recorded.ProfileFinding(
             code="incomplete" if missing else "file_missing",
             found=f"without {', '.join(missing or plots)}",
             advice=advice if missing else f"{advice} for the pictures",

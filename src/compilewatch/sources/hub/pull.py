@@ -31,18 +31,10 @@ from tenacity import RetryCallState
 from compilewatch.errors import ConfigError, SourceError, UsageError
 from compilewatch.files import json_object, read_json_object, write_atomically
 from compilewatch.retry import TransientError, retrying, within
+from compilewatch.sources.hub import pulled as lists
 from compilewatch.sources.hub import repositories
 from compilewatch.sources.hub.formats import kept_files, kept_tags
-from compilewatch.sources.hub.pulled import (
-    SORTS,
-    PulledList,
-    PulledModel,
-    PulledQuery,
-    PullReport,
-    pulled_path,
-    read_pulled,
-    write_pulled,
-)
+from compilewatch.sources.hub.pulled import SORTS
 from compilewatch.sources.popularity import popularity_csv
 
 
@@ -296,7 +288,7 @@ def pull(
     workers: int = 8,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
     notice: Notice = lambda _: None,
-) -> PullReport:
+) -> lists.PullReport:
     """Write the list of the `top` models, with their configurations next to it.
 
     `HF_ENDPOINT` and `HF_TOKEN` are used if `endpoint` and `token` are None. If the Hub fails for
@@ -308,9 +300,9 @@ def pull(
         raise UsageError(f"unknown sort {sort!r}: use {', '.join(SORTS)}")
     if top < 1:
         raise UsageError(f"top must be 1 or more, not {top}")
-    path = output or pulled_path()
-    query = PulledQuery(top=top, sort=sort, task=task, family=family, library=library)
-    earlier = {m.repository: m for m in read_pulled(path).model} if path.exists() else {}
+    path = output or lists.pulled_path()
+    query = lists.PulledQuery(top=top, sort=sort, task=task, family=family, library=library)
+    earlier = {m.repository: m for m in lists.read_pulled(path).model} if path.exists() else {}
     disable_progress_bars()
     logging.set_verbosity_error()
     api = HfApi(endpoint=endpoint, token=token)
@@ -346,10 +338,10 @@ class _Puller:
         self.cache = cache
         self.with_weights = with_weights
         self.listed: list[ModelInfo] = []
-        self.done: dict[str, PulledModel] = {}
+        self.done: dict[str, lists.PulledModel] = {}
         self.message: str | None = None
 
-    def list_models(self, query: PulledQuery) -> None:
+    def list_models(self, query: lists.PulledQuery) -> None:
         """Fill `listed`, up to the first page that fails. Raises SourceError if none succeeds."""
         try:
             for info in self.api.list_models(
@@ -374,7 +366,7 @@ class _Puller:
     ) -> None:
         """Fill `done`; sets `message` if the pull is interrupted."""
         failed_in_a_row = 0
-        futures: list[Future[PulledModel]] = []
+        futures: list[Future[lists.PulledModel]] = []
         with ThreadPoolExecutor(workers) as pool:
             try:
                 futures += [pool.submit(self._fetch_one, info) for info in self.listed]
@@ -398,12 +390,12 @@ class _Puller:
                 else:
                     self.done[model.repository] = model
 
-    def _fetch_one(self, info: ModelInfo) -> PulledModel:
+    def _fetch_one(self, info: ModelInfo) -> lists.PulledModel:
         """Pin one model and download its configuration. Raises the errors in `_UNREACHABLE`."""
         config, tags, files = info.config or {}, info.tags or [], info.siblings
         model_type = config.get("model_type")
         licenses = (tag.removeprefix("license:") for tag in tags if tag.startswith("license:"))
-        listed = PulledModel(
+        listed = lists.PulledModel(
             repository=info.id,
             model_type=model_type if isinstance(model_type, str) else None,
             downloads=info.downloads,
@@ -426,7 +418,9 @@ class _Puller:
         except _REFUSED as exc:
             return msgspec.structs.replace(listed, problem=problem_of(exc))
 
-    def _configured(self, listed: PulledModel, info: ModelInfo, revision: str) -> PulledModel:
+    def _configured(
+        self, listed: lists.PulledModel, info: ModelInfo, revision: str
+    ) -> lists.PulledModel:
         """Fetch the configuration files of a repository, and those of an adapter's base."""
         where = Path("configs") / info.id.replace("/", "--") / revision[:12]
         folder = self.folder / where
@@ -494,8 +488,8 @@ class _Puller:
 
 
 def _write(
-    path: Path, query: PulledQuery, puller: _Puller, earlier: dict[str, PulledModel]
-) -> PullReport:
+    path: Path, query: lists.PulledQuery, puller: _Puller, earlier: dict[str, lists.PulledModel]
+) -> lists.PullReport:
     """Write list and figures; an interrupted pull keeps the other models of the earlier list."""
     endpoint = puller.api.endpoint
     models = [puller.done[info.id] for info in puller.listed if info.id in puller.done]
@@ -506,7 +500,7 @@ def _write(
         kept = [model for name, model in earlier.items() if name not in puller.done]
         message = f"{len(models)} of {query.top} models pulled, then: {puller.message}"
     now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    pulled = PulledList(
+    pulled = lists.PulledList(
         endpoint=endpoint,
         pulled_at=now,
         query=query,
@@ -514,7 +508,7 @@ def _write(
         message=message,
         model=[*models, *kept],
     )
-    write_pulled(path, pulled)
+    lists.write_pulled(path, pulled)
     if query.sort == "downloads" and not query.is_filtered and not partial:
         counted = [(m.model_type, m.repository, m.downloads or 0) for m in models if m.model_type]
         provenance = {
@@ -525,7 +519,7 @@ def _write(
         figures = path.with_name("popularity.csv")
         write_atomically(figures, popularity_csv(counted, provenance).encode())
     problems = Counter(m.problem or NO_CONFIGURATION for m in models if not m.config)
-    return PullReport(
+    return lists.PullReport(
         path=str(path),
         models=len(models),
         configs=sum(m.config is not None for m in models),
