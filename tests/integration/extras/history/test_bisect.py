@@ -205,8 +205,7 @@ def test_ends_of_another_compilewatch_are_evaluated_again(
 ) -> None:
     """What the two runs found differs, and today both ends pass: compilewatch has changed."""
     world = World(tmp_path, breaking_from("5.6.0"))
-    monkeypatch.setattr("compilewatch.extras.history.attribute.worker_sha256", lambda: "today")
-    monkeypatch.setattr("compilewatch.plan.worker_sha256", lambda: "today")
+    monkeypatch.setattr("compilewatch.api.sweep._target_digests", lambda _: {"dynamo": "earlier"})
 
     def passes(versions: str, request: Request) -> Result:
         again = bool(world.evaluated)
