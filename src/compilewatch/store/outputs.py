@@ -13,10 +13,10 @@ from typing import TypeVar
 
 import msgspec
 
+import compilewatch.store.runs as run_files
 from compilewatch import files
 from compilewatch.errors import StoreError, UsageError
 from compilewatch.records import Plan, Record, Result, Run, new_run_id, now
-from compilewatch.store import runs as run_files
 from compilewatch.store.index import StoredOutcome, StoredResult, index_of, read_results
 from compilewatch.store.journal import decode
 from compilewatch.store.runs import RESULTS_FILE, RUN_FILE
