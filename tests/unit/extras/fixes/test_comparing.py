@@ -178,3 +178,23 @@ def test_a_model_takes_the_weights_of_another_one() -> None:
     calling.take(other)
     assert calling.model.weight is weight  # in place, so that nothing is compiled again
     assert torch.equal(weight, other.weight)
+
+
+class Keeps(nn.Module):
+    """Returns a tensor of its own, which each call changes, or a new one."""
+
+    def __init__(self, *, new: bool) -> None:
+        super().__init__()
+        self.held, self.new = [torch.zeros(verifying.LARGE_TENSOR)], new
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.held[0] + x if self.new else self.held[0].add_(x)
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_a_large_result_is_not_changed_by_the_next_call(*, new: bool) -> None:
+    model, one, outcomes = Keeps(new=new).eval(), torch.ones(1), []
+    for _ in range(2):
+        run, around = lambda: model(one), nullcontext()
+        outcomes.append(verifying.called(model, run, [[one], {}], around, {}, train=False))
+    assert [outcome["output"][0].item() for outcome in outcomes] == [1.0, 1.0 if new else 2.0]
