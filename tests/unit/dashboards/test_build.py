@@ -1,7 +1,6 @@
 """The committed JSON is what the code makes, and is laid out so that it can be read."""
 
 import itertools
-import json
 import re
 import sys
 from collections.abc import Iterator
@@ -9,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.extras.papers.records import PipelineStage
 from compilewatch.records import Status
 from dashboards import build, frame
 from dashboards import panels as states
-from dashboards.panels import NO_DATA, TARGETS, tiles
-from dashboards.queries import MILLIONS, MINUTES, SCRAPE, SECONDS, now
+from dashboards.panels import NO_DATA
+from dashboards.queries import MILLIONS, MINUTES, SCRAPE, SECONDS
 from tests.reading import DASHBOARDS, PUBLIC, Json, links, panels, variables
 
 EVERY = pytest.mark.parametrize("uid", DASHBOARDS)
@@ -25,14 +23,6 @@ BARS = [panel for _, panel in PANELS if panel["type"] == "bargauge"]
 def panel(title: str, uid: str = "compilewatch-overview") -> Json:
     (found,) = (one for one in panels(DASHBOARDS[uid]) if one["title"] == title)
     return found
-
-
-def looks(made: Json) -> dict[str, Json]:
-    """Properties by the column or series that they are of."""
-    return {
-        one["matcher"]["options"]: {each["id"]: each["value"] for each in one["properties"]}
-        for one in made["fieldConfig"]["overrides"]
-    }
 
 
 def test_check_says_what_is_out_of_date_and_writing_updates_it(
@@ -75,17 +65,6 @@ def test_no_two_panels_overlap_and_every_line_fills_the_width(uid: str) -> None:
     assert sorted(cells) == sorted(itertools.product(range(24), range(height)))
 
 
-def test_a_line_that_does_not_fill_the_width_is_rejected() -> None:
-    with pytest.raises(ValueError, match="7 columns"):
-        frame.line(4, tiles("t", "d", now("up")), widths=(7,))
-
-
-@EVERY
-def test_ids_are_unique(uid: str) -> None:
-    ids = [panel["id"] for panel in panels(DASHBOARDS[uid])]
-    assert len(set(ids)) == len(ids)
-
-
 def test_an_empty_response_claims_nothing_and_is_not_red() -> None:
     """Grafana shows this text during an outage; without a mapping it has the lowest colour."""
     for _, panel in PANELS:
@@ -96,31 +75,6 @@ def test_an_empty_response_claims_nothing_and_is_not_red() -> None:
             assert [colour for text, colour in texts if text == NO_DATA] == ["text"] * 2
     for path in build.FOLDER.glob("*.json"):
         assert "vector(0)" not in path.read_text(), "a query makes a zero of nothing"
-
-
-NEWS = {
-    "overview": "Alerts|Changed families|Changed results|Families, by models|New graph breaks in "
-    "own code|Models that do not pass, most downloaded first|Reasons, by downloads|Reasons, by "
-    "models|Worse than in the last good state",
-    "model": "Where it breaks|Why it breaks",
-    "reasons": "What to fix first|Where it breaks",
-    "cost": "Outliers",
-    "targets": "Neuron failures by class",
-    "profiles": "Calls until compiling has paid|Slower models",
-    "papers": "Failures by class",
-    "health": "Alerts|Problems of the monitor",
-}
-"""Panels of each dashboard in which nothing is news."""
-
-
-def test_where_nothing_is_news_a_row_says_so_on_evidence() -> None:
-    for name, titles in NEWS.items():
-        said = {
-            panel["title"]
-            for panel in panels(DASHBOARDS[f"compilewatch-{name}"])
-            if any(" or on () label_replace(" in target["expr"] for target in panel["targets"])
-        }
-        assert said == {*titles.split("|")}
 
 
 def test_a_bar_keeps_its_name_and_its_height_when_it_is_the_only_one() -> None:
@@ -151,17 +105,6 @@ def test_units_are_english_comparable_and_shares_near_one_are_not_rounded_to_it(
             assert states.NEARLY_ALL in defaults["mappings"], panel["title"]
 
 
-def test_lines_that_coincide_are_both_seen_and_a_point_is_larger_than_its_line() -> None:
-    """Grafana draws no smaller point: the newest run of a new reason was invisible."""
-    trend = panel("Share without graph breaks")
-    custom = trend["fieldConfig"]["defaults"]["custom"]
-    assert custom["pointSize"] > custom["lineWidth"]
-    drawn = [looks(trend)[rf"/\b{name}\b/"] for name in sorted(TARGETS)]
-    widths = [look["custom.lineWidth"] for look in drawn]
-    assert widths == sorted(set(widths), reverse=True)
-    assert all(look["custom.pointSize"] > look["custom.lineWidth"] for look in drawn)
-
-
 @EVERY
 def test_the_controls_are_the_choices_and_one_menu(uid: str) -> None:
     """In one row: four choices of 120 pixels and a menu, beside the time."""
@@ -174,20 +117,6 @@ def test_the_controls_are_the_choices_and_one_menu(uid: str) -> None:
     # Versions are marked on every dashboard of runs but the public one.
     marks = made["annotations"].get("list", [])
     assert len(marks) == (uid not in (PUBLIC, "compilewatch-papers"))
-
-
-def test_the_funnel_is_in_the_order_of_the_stages() -> None:
-    targets = panel("Funnel", "compilewatch-papers")["targets"]
-    stages = re.findall(r'stage=\\?"(\w+)\\?", outcome', json.dumps(targets))
-    assert stages == [stage.value for stage in PipelineStage]
-    assert len(targets) == len(PipelineStage) + 1
-
-
-def test_the_overview_begins_with_what_broke_and_the_alerts() -> None:
-    first, second, third, *_ = panels(DASHBOARDS["compilewatch-overview"])
-    assert (first["title"], third["title"]) == ("Worse and better", "Alerts")
-    (link,) = first["fieldConfig"]["defaults"]["links"]
-    assert f"viewPanel={second['id']}&" in link["url"]
 
 
 def test_the_shortest_step_is_that_of_the_scrape() -> None:
@@ -238,23 +167,3 @@ def test_the_public_dashboard_can_be_shared() -> None:
     assert set(re.findall(r"\$\w+", text)) == {"$__range", "$__interval"}
     assert not list(links(made))
     assert "/d/" not in text
-
-
-def test_a_matrix_links_its_names_only_and_scrolls_to_the_side() -> None:
-    """Grafana underlines what is linked, which would be each coloured cell."""
-    for name, uid in (("model", "compilewatch-overview"), ("family", "compilewatch-targets")):
-        titles = {"model": "Models by target", "family": "Families by target"}
-        made = panel(titles[name], uid)
-        assert made["fieldConfig"]["defaults"]["links"] == []
-        assert made["fieldConfig"]["defaults"]["custom"]["minWidth"] >= 140
-        assert [row for row, look in looks(made).items() if look.get("links")] == [name]
-
-
-def test_batch_sizes_are_in_the_order_of_their_numbers() -> None:
-    """As text, 16 comes before 4; against time, each profile was a single dot."""
-    made = panel("Latency by batch size", "compilewatch-profiles")
-    assert (made["type"], made["options"]["xField"]) == ("barchart", "batch_size")
-    steps = [step["options"] for step in made["transformations"][-3:]]
-    kinds = [s["conversions"][0]["destinationType"] if "conversions" in s else "" for s in steps]
-    assert kinds == ["number", "", "string"]
-    assert looks(made)["batch_size"] == {"unit": "none"}

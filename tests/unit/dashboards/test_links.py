@@ -77,27 +77,6 @@ def test_a_link_out_opens_a_tab_of_its_own() -> None:
         assert {*re.findall(r"__data\.fields\.(\w+)", link["url"])} <= columns(panel), name
 
 
-def steps(start: str, through: str) -> set[str]:
-    """Dashboards that links on a column lead to."""
-    return {
-        urlsplit(link["url"]).path.removeprefix("/d/")
-        for where, link, _ in links(DASHBOARDS[start])
-        if f".{through}:" in link["url"] and link["url"].startswith("/d/")
-    }
-
-
-def test_the_way_from_family_to_build_is_there() -> None:
-    overview, model = "compilewatch-overview", "compilewatch-model"
-    assert overview in steps(overview, "family")
-    assert model in steps(overview, "model")
-    assert "compilewatch-reasons" in steps(overview, "reason")
-    assert "compilewatch-reasons" in steps(model, "reason")
-    assert model in steps("compilewatch-reasons", "model")
-    out = [link["url"] for uid, link, *_ in EXTERNAL if uid == model]
-    assert any(url.endswith("/report/index.html") for url in out)
-    assert any("compile-graph-break-site" in url for url in out)
-
-
 def test_links_use_columns_that_are_shown() -> None:
     for made in DASHBOARDS.values():
         for where, _, panel in links(made):
