@@ -39,10 +39,6 @@ class Stored(NamedTuple):
     labels: dict[str, str]
     metadata: dict[str, str]
 
-    @property
-    def event(self) -> Any:
-        return json.loads(self.line)
-
 
 class WrongFormError(Exception):
     """A request that is refused whole."""

@@ -4,14 +4,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from compilewatch import retry
 from compilewatch.errors import ConfigError, SinkError, UnreachableError
 from compilewatch.events import LABELS, LINE_ONLY
 from compilewatch.sinks import loki as loki_sink
-from compilewatch.sinks.loki import Emitter, LokiSink, stream_of
 from tests import factories
 from tests.doubles.loki import Fault, LokiDouble, loki
 from tests.run_folder import RUN, VIEW, line, stamp, with_log
@@ -32,7 +30,7 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 def publish(folder: Path, url: str, given: list[bytes], **changes: Any) -> str:
     """Publish a run whose log has these lines."""
     usual = {"loki_url": url, "publish_timeout_seconds": 5.0, "publish_retry_seconds": 5.0}
-    sink = LokiSink(factories.settings(**{**usual, **changes}))
+    sink = loki_sink.LokiSink(factories.settings(**{**usual, **changes}))
     return sink.publish(VIEW, with_log(folder, given))
 
 
@@ -44,9 +42,10 @@ def text(given: list[bytes]) -> list[str]:
     return [one.decode() for one in given]
 
 
-def test_every_line_arrives_complete_at_its_own_time(tmp_path: Path, server: LokiDouble) -> None:
+def test_every_complete_line_arrives_at_its_own_time(tmp_path: Path, server: LokiDouble) -> None:
     given = lines(3_000)
-    said = publish(tmp_path, server.url, given)
+    damaged = [b"", b'{"event":', b"[]", b'{"ts": 1}', b'{"ts": "now"}', b'{"ts": "\xff']
+    said = publish(tmp_path, server.url, [*damaged, *given])
     assert sorted(server.lines()) == sorted(text(given))
     assert said == f"Loki at {server.url}: 3000 lines"
     assert [stored.nanoseconds % 10**9 for stored in server.stored()] == list(range(3_000))
@@ -55,35 +54,18 @@ def test_every_line_arrives_complete_at_its_own_time(tmp_path: Path, server: Lok
 
 
 def test_few_labels_and_the_rest_is_structured_metadata(tmp_path: Path, server: LokiDouble) -> None:
-    ts = "2026-01-02T03:04:05.000000007Z"
     server.clock = lambda: int(datetime(2026, 1, 3, tzinfo=UTC).timestamp()) * 10**9
-    fields: dict[str, Any] = {
-        "durations": {"compile": 1.0},
-        "causes": ["a"],
-        "revision": None,
-        "detail": "",
-    }
-    publish(tmp_path, server.url, [line(ts, **fields, fullgraph_accepted=True)])
+    fields = {"durations": {"compile": 1.0}, "causes": ["a"], "revision": None, "detail": ""}
+    given = line("2026-01-02T03:04:05.000000007Z", **fields, fullgraph_accepted=True)
+    publish(tmp_path, server.url, [given])
     (stored,) = server.stored()
     assert stored.nanoseconds == 1_767_323_045_000_000_007
     assert set(stored.labels) == {"service_name", "hour", *LABELS}
     assert stored.labels["service_name"] == "compilewatch"
     assert stored.labels["hour"] == "2026-01-02T03"
-    assert stored.metadata["run"] == RUN
-    assert stored.metadata["model"] == "BertModel"
-    assert (stored.metadata["graphs"], stored.metadata["dynamic"]) == ("1", "false")
-    assert stored.metadata["fullgraph_accepted"] == "true"
     assert not set(stored.metadata) & {"ts", "revision", *LABELS, *LINE_ONLY}
-    stream = stream_of(msgspec.json.encode({"ts": "1970-01-01T00:00:01Z", "event": "e"}))
-    assert stream is not None
-    assert stream[1][0] == str(10**9), "a time without a fraction"
-
-
-def test_what_is_no_complete_event_is_left_out(tmp_path: Path, server: LokiDouble) -> None:
-    damaged = [b"", b'{"event":', b"[]", b'{"ts": 1}', b'{"ts": "now"}', b'{"ts": "\xff']
-    whole = line(stamp())
-    publish(tmp_path, server.url, [whole, *damaged])
-    assert server.lines() == text([whole])
+    expected = {"run": RUN, "model": "BertModel", "graphs": "1", "dynamic": "false"}
+    assert stored.metadata.items() >= {**expected, "fullgraph_accepted": "true"}.items()
 
 
 def test_a_run_of_three_hours_is_taken_twice_and_after_a_newer_one(
@@ -102,9 +84,8 @@ def test_lines_that_are_too_old_or_of_the_future_are_rejected_plainly(
     tmp_path: Path, server: LokiDouble
 ) -> None:
     given = [line(stamp(timedelta(days=8))), line(stamp())]
-    with pytest.raises(SinkError, match=r"rejects lines that old \(its reject_old_samples") as e:
+    with pytest.raises(SinkError, match=r"^.*rejects lines that old \(its reject_old_samples.*$"):
         publish(tmp_path / "old", server.url, given)
-    assert "\n" not in str(e.value)
     assert server.lines() == text(given[1:])
     with pytest.raises(SinkError, match="set this machine's clock"):
         publish(tmp_path / "new", server.url, lines(1, timedelta(minutes=-20)))
@@ -136,38 +117,23 @@ def test_passing_faults_lose_and_repeat_nothing(tmp_path: Path, server: LokiDoub
 def test_a_server_that_fails_or_hangs_for_too_long_is_said(
     tmp_path: Path, server: LokiDouble
 ) -> None:
+    def unreachable(said: str, url: str = server.url, **changes: float) -> None:
+        with pytest.raises(UnreachableError, match=f"{said}: 0 lines were sent"):
+            publish(tmp_path, url, lines(3), **{"publish_retry_seconds": 0.0, **changes})
+
     server.faults.extend([Fault(status=500, body="ingester is down")] * 1000)
-    with pytest.raises(UnreachableError) as e:
-        publish(tmp_path, server.url, lines(3), publish_retry_seconds=0.02)
-    assert str(e.value) == (
-        f"Loki at {server.url} responds 500: ingester is down: 0 lines were sent"
-    )
+    unreachable("responds 500: ingester is down", publish_retry_seconds=0.02)
     server.hang()
-    once = {"publish_timeout_seconds": 0.1, "publish_retry_seconds": 0.0}
-    with pytest.raises(UnreachableError, match=r"did not respond within 0\.1 s: 0 lines were sent"):
-        publish(tmp_path, server.url, lines(3), **once)
+    unreachable(r"did not respond within 0\.1 s", publish_timeout_seconds=0.1)
     assert server.stored() == []
-    nobody = f"http://127.0.0.1:{free_port()}"
-    with pytest.raises(UnreachableError, match="cannot be reached: 0 lines were sent"):
-        publish(tmp_path, nobody, lines(1), publish_retry_seconds=0.0)
-
-
-def test_a_server_without_tls_and_one_that_takes_little_are_said_at_once(
-    tmp_path: Path, server: LokiDouble
-) -> None:
-    with pytest.raises(SinkError, match=r"TLS is not trusted: check loki.url"):
-        publish(tmp_path, server.url.replace("http:", "https:"), lines(1))
-    with loki(max_body_bytes=100) as small, pytest.raises(SinkError, match="responds 413"):
-        publish(tmp_path, small.url, lines(1))
-
-
-CREDENTIALS = "check loki.username and loki.password"
+    unreachable("cannot be reached", f"http://127.0.0.1:{free_port()}")
 
 
 def test_what_no_retry_helps_is_sent_once(tmp_path: Path, server: LokiDouble) -> None:
+    credentials = "check loki.username and loki.password"
     for status, said in (
-        (401, f"rejects the credentials (401): {CREDENTIALS}"),
-        (403, f"rejects the credentials (403): {CREDENTIALS}"),
+        (401, f"rejects the credentials (401): {credentials}"),
+        (403, f"rejects the credentials (403): {credentials}"),
         (404, "has no push API at /loki/api/v1/push (404): check loki.url"),
         (302, "has no push API at /loki/api/v1/push (302): check loki.url"),
         (200, "has no push API at /loki/api/v1/push (200): check loki.url"),
@@ -179,6 +145,8 @@ def test_what_no_retry_helps_is_sent_once(tmp_path: Path, server: LokiDouble) ->
             publish(tmp_path, server.url, lines(2500))
         assert str(e.value) == f"Loki at {server.url} {said}"
         assert len(server.requests) == 1
+    with pytest.raises(SinkError, match=r"TLS is not trusted: check loki.url"):
+        publish(tmp_path, server.url.replace("http:", "https:"), lines(1))
 
 
 @pytest.mark.parametrize("in_url", [True, False])
@@ -200,21 +168,24 @@ def test_credentials_are_used_and_never_shown(
                 publish(tmp_path, url, lines(1), **given, publish_retry_seconds=0.0)
             said.append(str(e.value))
     assert "you said Basic *** with ***" in said[1]
-    shown = [*said, *capfd.readouterr(), caplog.text]
-    assert [each for each in shown if "s3cr3t" in each or "Y2xvdWQ6czNjcjN0" in each] == []
+    shown = "\n".join([*said, *capfd.readouterr(), caplog.text])
+    assert not [secret for secret in ("s3cr3t", "Y2xvdWQ6czNjcjN0") if secret in shown]
 
 
-def test_an_address_may_be_the_server_s_or_complete_and_another_is_rejected_at_once() -> None:
-    for url, pushed_to in (
+@pytest.mark.parametrize(
+    ("url", "pushed_to"),
+    [
         ("http://loki:3100/", "http://loki:3100/loki/api/v1/push"),
         ("https://l.grafana.net/loki/api/v1/push", "https://l.grafana.net/loki/api/v1/push"),
         ("https://host/tenant", "https://host/tenant/loki/api/v1/push"),
-    ):
-        assert Emitter(url).url == pushed_to
-    for url, said in (
-        ("loki:3100", "loki_url is not an http"),
-        ("http://", "loki_url is not an http"),
-        ("http://loki:3100/api/prom/push", "push API from before 2019"),
-    ):
-        with pytest.raises(ConfigError, match=said):
-            LokiSink(factories.settings(loki_url=url))
+        ("loki:3100", None),
+        ("http://", None),
+        ("http://loki:3100/api/prom/push", None),
+    ],
+)
+def test_an_address_is_the_servers_or_complete(url: str, pushed_to: str | None) -> None:
+    if pushed_to:
+        assert loki_sink.Emitter(url).url == pushed_to
+        return
+    with pytest.raises(ConfigError, match=r"loki_url is (not an http|Loki's push API from before)"):
+        loki_sink.LokiSink(factories.settings(loki_url=url))
