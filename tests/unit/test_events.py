@@ -1,6 +1,5 @@
 """Events: `events.jsonl` has one of each kind as a reviewer reads it; SCREENS=write writes it."""
 
-import os
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -13,8 +12,8 @@ from compilewatch import events
 from compilewatch.events import LABELS, Event, EventFactory, all_events, all_meanings
 from compilewatch.records import Change, ChangeKind, Mode, Phase, Status, Target, now
 from tests import factories
+from tests.reviewing import assert_as_reviewed
 
-REVIEWED = Path(__file__).with_name("events.jsonl")
 AUTHOR = EventFactory(factories.run(jobs=2, shard="1/3", planned=7))
 
 
@@ -55,9 +54,7 @@ def some() -> Iterator[Event]:
 
 def test_events_are_as_reviewed() -> None:
     written = [re.sub(rb'"ts":"[^"]*"', b'"ts":"T"', msgspec.json.encode(e)) for e in some()]
-    if os.environ.get("SCREENS") == "write":
-        REVIEWED.write_bytes(b"\n".join([*written, b""]))
-    assert [*written, b""] == REVIEWED.read_bytes().split(b"\n")
+    assert_as_reviewed(b"\n".join([*written, b""]), Path(__file__).with_name("events.jsonl"))
     assert {type(event) for event in some()} == set(events.EVENTS)
     for line in map(msgspec.json.decode, written):
         assert set(LABELS) <= line.keys() or line["event"].startswith(("run_", "sink_"))

@@ -1,4 +1,3 @@
-import os
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,9 @@ from compilewatch.records import FullgraphVerdict, Part, Quantization, Status, T
 from compilewatch.report import html
 from compilewatch.report.html import RunReport
 from tests import example_run, factories
+from tests.reviewing import assert_as_reviewed
 
 VOID = {"meta", "link", "img", "br", "source", "input"}
-REVIEWED = Path(__file__).with_name("pages.txt")
 BLOCKS = {"h1", "h2", "h3", "p", "tr", "li", "dt", "pre", "summary", "div", "section", "figure"}
 
 
@@ -134,10 +133,7 @@ def test_pages_are_as_reviewed(pages: dict[str, Page]) -> None:
         words = page.lines.replace(f"compilewatch {__version__}", "compilewatch VERSION")
         links = dict.fromkeys(link for link in page.links if not link.startswith("#"))
         written.append("\n".join([f"{'=' * 20} {name}", words, *(f"-> {link}" for link in links)]))
-    text = "\n".join([*written, ""])
-    if os.environ.get("SCREENS") == "write":
-        REVIEWED.write_text(text, encoding="utf-8")
-    assert text.split("\n") == REVIEWED.read_text(encoding="utf-8").split("\n")
+    assert_as_reviewed("\n".join([*written, ""]), Path(__file__).with_name("pages.txt"))
 
 
 def test_what_a_single_result_has_no_reason_to_show_is_left_out() -> None:

@@ -1,5 +1,6 @@
 import subprocess
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,16 +8,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from compilewatch.records import (
     Earlier,
-    Mode,
     Part,
     Phase,
     Result,
     Status,
-    Target,
     XlaDetail,
 )
 from compilewatch.sinks import prometheus
 from tests import example_run, factories, services
+from tests.reviewing import assert_as_reviewed
 
 
 def samples(view: Any) -> dict[str, list[tuple[dict[str, str], float]]]:
@@ -40,30 +40,13 @@ def test_promtool_finds_nothing_to_complain_about() -> None:
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
 
 
+def test_metrics_are_as_reviewed() -> None:
+    """Of a run with everything; `metrics.prom` is what a reviewer reads."""
+    text = prometheus.exposition(example_run.view(*example_run.row()))
+    assert_as_reviewed(text, Path(__file__).with_name("metrics.prom"))
+
+
 EVAL = {"source": "library", "target": "dynamo", "mode": "eval"}
-
-
-def test_breaks_are_counted_by_reason_with_exactly_the_labels_dashboards_ask_for() -> None:
-    view = example_run.view()
-    exposed = samples(view)["compile_breaks_total"]
-    bert = {"model": "BertModel", "family": "bert", "commit": "", **EVAL}
-    assert ({**bert, "reason": "GB0170 Data-dependent branching"}, 6) in exposed
-    by_model: dict[tuple[str, str], float] = {}
-    for labels, count in exposed:
-        key = (labels["model"], labels["mode"])
-        by_model[key] = by_model.get(key, 0) + count
-    asked = (((r.request.model.name, r.request.target.mode_label), r) for r in view.results)
-    assert by_model == {key: r.graph_breaks for key, r in asked if r.breaks}
-
-
-def test_only_a_model_with_breaks_says_how_much_was_captured() -> None:
-    exposed = samples(example_run.view())
-    who = {"model": "BertModel", "family": "bert", **EVAL}
-    assert exposed["compilewatch_captured_ratio"] == [(who, 1190 / 1200)]
-    assert exposed["compilewatch_eager_operators"] == [(who, 10)]
-    assert {labels["model"] for labels, _ in exposed["compilewatch_graphs"]} == {"BertModel"}
-    totals = [({**EVAL, "where": "captured"}, 1190), ({**EVAL, "where": "eager"}, 10)]
-    assert exposed["compilewatch_operators"] == totals
 
 
 def test_a_reason_says_which_models_its_fix_alone_leaves_without_breaks() -> None:
@@ -128,26 +111,6 @@ def test_what_was_not_measured_is_absent_and_a_measured_zero_is_there() -> None:
     assert kinds == {"regression": 0, "fixed": 0}
 
 
-def test_modes_shapes_backends_and_environments_are_series_of_their_own() -> None:
-    asked = [
-        factories.result(target=Target()),
-        factories.result(target=Target(mode=Mode.TRAIN)),
-        factories.result(target=Target(dynamic=True)),
-        factories.result(target=Target(backend="inductor")),
-        factories.result(target=Target(environment="nightly")),
-        factories.result(target=Target(name="xla", environment="xla")),
-    ]
-    exposed = samples(factories.view(*asked))["compilewatch_model_status"]
-    assert [(labels["target"], labels["mode"]) for labels, _ in exposed] == [
-        ("dynamo", "eval"),
-        ("dynamo", "eval/dynamic"),
-        ("dynamo", "train"),
-        ("dynamo:inductor", "eval"),
-        ("dynamo@nightly", "eval"),
-        ("xla", "eval"),
-    ]
-
-
 def test_models_that_are_still_worse_are_named_and_counted() -> None:
     models, since = "regressed_models", "regressed_since_timestamp_seconds"
     broken = factories.result("A", breaks=(factories.graph_break(),))
@@ -164,16 +127,6 @@ def test_models_that_are_still_worse_are_named_and_counted() -> None:
     assert f"compilewatch_{models}" not in samples(factories.view(broken))
 
 
-def test_changes_are_counted_by_family_and_kind() -> None:
-    exposed = {
-        (labels["family"], labels["kind"]): n
-        for labels, n in samples(example_run.view())["compilewatch_family_changes"]
-        if labels["mode"] == "eval" and labels["family"] in ("bert", "gpt")
-    }
-    assert exposed["bert", "regression"] == exposed["bert", "gone"] == 1
-    assert ("gpt", "regression") not in exposed
-
-
 def test_a_run_with_requests_left_has_ended_without_success() -> None:
     def times(view: Any) -> list[float | None]:
         exposed = samples(view)
@@ -187,36 +140,6 @@ def test_a_run_with_requests_left_has_ended_without_success() -> None:
     assert times(factories.view(factories.result(), planned=2)) == [ended, None]
     interrupted = factories.view(factories.result(), state="interrupted", finished_at=None)
     assert times(interrupted) == [None, None]
-
-
-def test_what_single_targets_measured_is_exposed() -> Any:
-    exposed = samples(factories.view(*example_run.row()))
-
-    def of(name: str) -> dict[tuple[str, ...], float]:
-        keys = ("target", "cache", "error_class")
-        return {tuple(labels[k] for k in keys if k in labels): v for labels, v in exposed[name]}
-
-    spent = of("compilewatch_compile_duration_seconds")
-    assert spent.pop(("neuron", "cold")) in (61.0, 95.0)  # of two models
-    assert spent == {
-        ("dynamo", "cold"): 1.5,
-        ("export", "cold"): 1.5,
-        ("inductor", "cold"): 21.5,
-        ("inductor", "warm"): 4.2,
-        ("xla", "cold"): 3.5,
-    }
-    assert of("compilewatch_fallbacks") == {("xla",): 3}
-    assert of("compilewatch_expected_to_fail_on_neuron") == {("xla",): 1}
-    assert of("compilewatch_neff_bytes") == {("neuron",): 25 * 2**20}
-    assert of("compilewatch_neuron_failure") == {("neuron", "device_memory"): 1}
-    assert of("compilewatch_recompiles") == {("inductor",): 0, ("xla",): 1}
-
-
-def test_first_failing_layers_are_counted_with_zeros() -> None:
-    exposed = samples(factories.view(*example_run.row()))["compilewatch_first_failing_layer"]
-    layers = {labels["layer"]: count for labels, count in exposed}
-    others = ("eager", "export", "inductor", "xla", "neuron")
-    assert layers == {"dynamo": 1, **dict.fromkeys(others, 0)}
 
 
 def test_repositories_are_counted_by_what_is_evaluated_of_them() -> None:
