@@ -1,11 +1,9 @@
-"""What Jenkins is configured with, against the sources of core and plugins; images; compose."""
+"""What Jenkins is configured with, against the sources of core and plugins, images and compose."""
 
 import json
 import os
 import re
-import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,28 +30,26 @@ FACTS: dict[str, Any] = json.loads(FACTS_FILE.read_text(encoding="utf-8"))
 """What Jenkins and its plugins take, as recorded from their sources."""
 
 
-def problems(casc: dict[str, Any]) -> list[str]:
+def problems(casc: dict[str, Any]) -> Iterator[str]:
     """What the configuration names and Jenkins does not have, by place."""
-    found = []
     roots = FACTS["roots"]
     for root, value in casc.items():
         if isinstance(value, list):
-            found += list(wrong(value, roots[root][""], root))
+            yield from wrong(value, roots[root][""], root)
             continue
         # A category of global configuration has elements that each plugin adds.
         places = {root: value} if root in roots else {f"{root}.{k}": v for k, v in value.items()}
         for place, inner in places.items():
             if place in roots:
-                found += list(wrong_attributes(inner, roots[place], place))
+                yield from wrong_attributes(inner, roots[place], place)
             else:
-                found.append(f"{place}: unknown element")
-    return found
+                yield f"{place}: unknown element"
 
 
 def wrong_attributes(
-    given: dict[str, Any], attributes: dict[str, str], place: str
+    values: dict[str, Any], attributes: dict[str, str], place: str
 ) -> Iterator[str]:
-    for name, value in given.items():
+    for name, value in values.items():
         if name in attributes:
             yield from wrong(value, attributes[name], f"{place}.{name}")
         else:
@@ -61,43 +57,37 @@ def wrong_attributes(
 
 
 def wrong(value: Any, kind: str, place: str) -> Iterator[str]:
-    """What is wrong with a value of an attribute whose type, or that of its entries, is `kind`."""
+    """What is wrong with a value of an attribute whose type, or that of its entries, is `kind`.
+
+    A class that can stand for a kind goes by its symbols, and by its own name with or without that
+    of the kind.
+    """
     if isinstance(value, list):
         for number, entry in enumerate(value):
             yield from wrong(entry, kind, f"{place}[{number}]")
         return
-    named = of_kind(kind)
+    named, own = {}, None
+    for full_name, facts in FACTS["classes"].items():
+        attributes = {**facts["needs"], **facts["takes"], **facts.get("casc", {})}
+        name = full_name.rpartition(".")[2]
+        if name == kind:
+            own = attributes
+        elif kind in facts["kinds"]:
+            names = (name, name.removesuffix(kind), name.removesuffix(f"{kind}Impl"))
+            named |= {n[:1].lower() + n[1:]: attributes for n in (*facts["symbols"], *names)}
     if named:
         symbol, inner = (value, {}) if isinstance(value, str) else next(iter(value.items()))
         if symbol not in named:
             yield f"{place}: Jenkins has no {kind} {symbol}"
         elif isinstance(inner, dict):
-            yield from wrong_attributes(inner, attributes_of(named[symbol]), place)
+            yield from wrong_attributes(inner, named[symbol], place)
     elif isinstance(value, dict):
-        (made,) = [c for name, c in FACTS["classes"].items() if name.rpartition(".")[2] == kind]
-        yield from wrong_attributes(value, attributes_of(made), place)
-
-
-def of_kind(kind: str) -> dict[str, Any]:
-    """Name -> class of each that can stand where `kind` is wanted; none if it is itself a class.
-
-    A class is named by its symbols, and by its own name with or without that of its kind.
-    """
-    found: dict[str, Any] = {}
-    for name, made in FACTS["classes"].items():
-        own = name.rpartition(".")[2]
-        if kind in made["kinds"] and own != kind:
-            names = {*made["symbols"], own, own.removesuffix(kind), own.removesuffix(f"{kind}Impl")}
-            found |= {n[:1].lower() + n[1:]: made for n in names if n}
-    return found
-
-
-def attributes_of(made: dict[str, Any]) -> dict[str, str]:
-    return {**made["needs"], **made["takes"], **made.get("casc", {})}
+        assert own is not None, kind
+        yield from wrong_attributes(value, own, place)
 
 
 def test_every_attribute_is_one_of_jenkins(casc: dict[str, Any]) -> None:
-    assert problems(casc) == []
+    assert list(problems(casc)) == []
     for before, after, said in (
         ("numExecutors: 0", "numExecutor: 0", "jenkins: unknown attribute numExecutor"),
         ("contentSecurityPolicy:", "csp:", "security.csp: unknown element"),
@@ -115,44 +105,37 @@ def test_every_attribute_is_one_of_jenkins(casc: dict[str, Any]) -> None:
 
 def test_nothing_is_built_on_the_controller_and_nobody_is_let_in(casc: dict[str, Any]) -> None:
     jenkins = casc["jenkins"]
-    assert jenkins["numExecutors"] == 0
-    assert jenkins["slaveAgentPort"] == -1
+    assert (jenkins["numExecutors"], jenkins["slaveAgentPort"]) == (0, -1)
     assert jenkins["crumbIssuer"] == "standard"
     assert jenkins["securityRealm"]["local"]["allowsSignup"] is False
-    granted = {
-        next(iter(entry.values()))["name"]: next(iter(entry.values()))["permissions"]
-        for entry in jenkins["authorizationStrategy"]["globalMatrix"]["entries"]
-    }
-    admins = [name for name, what in granted.items() if "Overall/Administer" in what]
-    assert admins == ["${JENKINS_ADMIN_ID:-admin}"]
-    assert "anonymous" not in granted
-    assert set(granted["authenticated"]) == {
-        *("Overall/Read", "Job/Build", "Job/Cancel", "Job/Read", "View/Read"),
+    matrix = jenkins["authorizationStrategy"]["globalMatrix"]["entries"]
+    rights = [next(iter(entry.values())) for entry in matrix]
+    assert {one["name"]: one["permissions"] for one in rights} == {
+        "${JENKINS_ADMIN_ID:-admin}": ["Overall/Administer"],
+        "authenticated": ["Overall/Read", "Job/Build", "Job/Cancel", "Job/Read", "View/Read"],
     }
     assert casc["security"]["contentSecurityPolicy"]["enforce"] is True
-    assert "hudson.model.DirectoryBrowserSupport.CSP" not in (ROOT / "Dockerfile").read_text()
+    secrets = [user["password"] for user in jenkins["securityRealm"]["local"]["users"]]
+    secrets += [
+        one.get("secret") or one["privateKeySource"]["directEntry"]["privateKey"]
+        for one in credentials(casc)
+    ]
+    assert all(re.fullmatch(r"\$\{[^}]+\}", secret) for secret in secrets)
+
+
+def credentials(casc: dict[str, Any]) -> list[dict[str, Any]]:
+    (domain,) = casc["credentials"]["system"]["domainCredentials"]
+    return [next(iter(entry.values())) for entry in domain["credentials"]]
 
 
 def test_commands_know_every_setting_that_builds_get(casc: dict[str, Any]) -> None:
     """A variable that begins as settings do and is none would end every stage of every build."""
-    jenkins = casc["jenkins"]
-    agents = [kind["permanent"] for kind in jenkins["nodes"]]
-    properties = [
-        *jenkins["globalNodeProperties"],
-        *(one for agent in agents for one in agent.get("nodeProperties", [])),
-    ]
+    properties = [*casc["jenkins"]["globalNodeProperties"]]
+    for kind in casc["jenkins"]["nodes"]:
+        properties += kind["permanent"].get("nodeProperties", [])
     names = [variable["key"] for one in properties for variable in one["envVars"]["env"]]
     assert "COMPILEWATCH_OUTPUT_DIR" in names
     load_settings(environ=dict.fromkeys(names, "x"))
-
-
-def test_secrets_come_from_outside(casc: dict[str, Any]) -> None:
-    for user in casc["jenkins"]["securityRealm"]["local"]["users"]:
-        assert user["password"] == "${JENKINS_ADMIN_PASSWORD}"
-    for one in casc["credentials"]["system"]["domainCredentials"][0]["credentials"]:
-        (kind, given), *_ = one.items()
-        secret = given.get("secret") or given["privateKeySource"]["directEntry"]["privateKey"]
-        assert re.fullmatch(r"\$\{[^}]+\}", secret), kind
 
 
 def test_the_labels_and_credentials_that_the_jenkinsfile_uses_exist(casc: dict[str, Any]) -> None:
@@ -160,70 +143,35 @@ def test_the_labels_and_credentials_that_the_jenkinsfile_uses_exist(casc: dict[s
     text += (FOLDER / "papers.Jenkinsfile").read_text(encoding="utf-8")
     labels = set(re.findall(r"(?:node\(|label |sweepOn\(|label: )'([a-z]+)'", text))
     nodes = [node["permanent"] for node in casc["jenkins"]["nodes"]]
-    assert labels == {label for node in nodes for label in node["labelString"].split()}
-    # The stored runs are in one place.
-    assert len([node for node in nodes if "home" in node["labelString"].split()]) == 1
-    wanted = set(re.findall(r"credentialsId: '([^']+)'", text))
-    wanted |= {node["launcher"]["ssh"]["credentialsId"] for node in nodes}
-    entries = casc["credentials"]["system"]["domainCredentials"][0]["credentials"]
-    assert wanted == {next(iter(entry.values()))["id"] for entry in entries}
+    offered = [label for node in nodes for label in node["labelString"].split()]
+    assert labels == set(offered)
+    assert offered.count("home") == 1, "the stored runs are in one place"
+    used = set(re.findall(r"credentialsId: '([^']+)'", text))
+    used |= {node["launcher"]["ssh"]["credentialsId"] for node in nodes}
+    assert used == {one["id"] for one in credentials(casc)}
 
 
-def test_every_variable_is_given_by_compose(casc: dict[str, Any]) -> None:
+def test_every_variable_is_given_by_compose() -> None:
     compose = yaml.safe_load((FOLDER / "compose.yaml").read_text(encoding="utf-8"))
     service = compose["services"]["jenkins"]
-    given = {*service["environment"], *service["secrets"]}
     text = CASC + (FOLDER / "jobs.groovy").read_text(encoding="utf-8")
     named = set(re.findall(r"\$\{([A-Z_]+)[:}]", re.sub(r"^\s*#.*$", "", text, flags=re.MULTILINE)))
     named |= set(re.findall(r"getenv\('([A-Z_]+)'\)", text))
-    assert named <= given
-    assert given == named
-    assert "/run/agent-keys/agents" in CASC
+    assert named == {*service["environment"], *service["secrets"]}
     assert "controller-keys:/run/agent-keys:ro" in service["volumes"]
-    assert "controller-keys:/private" in compose["services"]["keys"]["volumes"]
     # The private half is no agent's business.
     assert not any("controller-keys" in v for v in compose["services"]["agent"]["volumes"])
 
 
-def test_jobs_are_seeded_and_plugins_pinned(casc: dict[str, Any]) -> None:
+def test_what_images_copy_is_there_and_not_ignored() -> None:
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    kept = {line[1:] for line in ignored if line.startswith("!")}
     docker = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-    (job,) = casc["jobs"]
-    assert Path(job["file"]).parent == Path("/usr/share/compilewatch")
-    assert "stack/jenkins/jobs.groovy /usr/share/compilewatch/" in docker
-    assert "runSetupWizard=false" in docker
-    plugins = (FOLDER / "plugins.txt").read_text(encoding="utf-8").splitlines()
-    assert plugins == sorted(plugins)
-    assert all(re.fullmatch(r"[a-z-]+:[0-9][\w.-]*", line) for line in plugins)
-
-
-def tool(name: str) -> str:
-    found = shutil.which(name, path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    if found is None:
-        advice = f"{name} is missing: make setup-dev"
-        if os.environ.get("CI"):
-            pytest.fail(advice)
-        pytest.skip(advice)
-    return found
-
-
-def test_the_dockerfile_is_clean() -> None:
-    done = subprocess.run(
-        [tool("hadolint"), ROOT / "Dockerfile"], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, "")
-
-
-def test_what_images_copy_is_not_ignored() -> None:
-    kept = {
-        line[1:]
-        for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
-        if line.startswith("!")
-    }
-    copied = re.findall(
-        r"^COPY (?!--from)(.+) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE
-    )
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", docker, re.MULTILINE)
     assert {name for line in copied for name in line.split()} == kept
     assert all((ROOT / name).exists() for name in kept)
+    plugins = (FOLDER / "plugins.txt").read_text(encoding="utf-8").splitlines()
+    assert all(re.fullmatch(r"[a-z-]+:[0-9][\w.-]*", line) for line in plugins), "pinned"
 
 
 def test_keys_are_made_once_and_the_private_half_stays(tmp_path: Path) -> None:

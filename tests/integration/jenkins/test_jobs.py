@@ -2,14 +2,12 @@
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.integration.jenkins.conftest import JOBS, ROOT, Job, jenkinsfile
 
-SCRIPT = (ROOT / "stack" / "jenkins" / "jobs.groovy").read_text(encoding="utf-8")
 CRON = ("properties", "pipelineTriggers", "triggers", "cron", "spec")
 ROTATION = ("properties", "buildDiscarder", "strategy", "logRotator")
 Run = Callable[..., Any]
@@ -69,20 +67,3 @@ def test_the_first_build_is_queued_once_jenkins_has_loaded_its_queue(
         "after 45 builds": [],
         "left": 0,
     }
-
-
-@pytest.mark.matrix  # each starts Java for two seconds
-@pytest.mark.parametrize(
-    ("before", "after", "said"),
-    [
-        ("cron { spec(schedule) }", "cron { }", "needs spec"),
-        ("disableConcurrentBuilds()", "disableConcurrent()", "no JobProperty disableConcurrent"),
-    ],
-)
-def test_what_jenkins_does_not_have_is_found(
-    before: str, after: str, said: str, groovy: Run, tmp_path: Path
-) -> None:
-    assert before in SCRIPT
-    path = tmp_path / "jobs.groovy"
-    path.write_text(SCRIPT.replace(before, after))
-    assert said in groovy(JOBS, path)["error"]

@@ -8,14 +8,15 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from compilewatch.records import Request, Result, Shard
+from compilewatch.records import Shard
 from tests import factories
 from tests.fake_launcher import FakeLauncher
 from tests.integration.jenkins.conftest import ROOT, Job
@@ -23,228 +24,238 @@ from tests.serving import serving
 from tests.sweeping import breaking, run_sweep, store
 
 SPECS = [factories.spec(f"M{number}") for number in range(12)]
-Answer = Callable[[Request], Result]
-Stage = Callable[..., subprocess.CompletedProcess[str]]
+STAGES = ROOT / "scripts" / "stages"
+Done = subprocess.CompletedProcess[str]
 
 
-def run(
-    command: Sequence[str | Path], variables: dict[str, str]
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+@dataclass(frozen=True)
+class Build:
+    """The folders of a build that the stage Set up has begun, and its stages."""
+
+    folder: Path
+
+    def environ(self, **variables: str) -> dict[str, str]:
+        """Nothing is set but what a test sets."""
+        foreign = ("COMPILEWATCH_", "BUILD_")
+        return {k: v for k, v in os.environ.items() if not k.startswith(foreign)} | {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT / "src"),
+            "PIPELINE_DIR": str(self.folder / "build"),
+            "COMPILEWATCH_OUTPUT_DIR": str(self.folder / "outputs"),
+            "NO_COLOR": "1",
+            **variables,
+        }
+
+    def run(self, *command: str | Path, **variables: str) -> Done:
+        given = self.environ(**variables)
+        return subprocess.run(command, env=given, capture_output=True, text=True, check=False)
+
+    def stage(self, name: str, **variables: str) -> Done:
+        return self.run(STAGES / f"{name}.sh", **variables)
+
+    def stage_with(self, lines: str, name: str, **variables: str) -> Done:
+        """Run a stage with a `compilewatch` that runs these lines of shell before the real one."""
+        program = self.folder / "bin" / "compilewatch"
+        program.parent.mkdir(exist_ok=True)
+        real = Path(sys.executable).with_name("compilewatch")
+        program.write_text(f'#!/bin/sh\n{lines}\nexec {real} "$@"\n')
+        program.chmod(0o755)
+        # The stage itself puts .venv/bin of the checkout first.
+        head = f'. "{STAGES}/common.sh"\nPATH={program.parent}:$PATH\n'
+        text = (STAGES / f"{name}.sh").read_text()
+        return self.run(
+            "bash", "-c", text.replace('. "$(dirname "$0")/common.sh"\n', head), **variables
+        )
+
+    def leave_shard(self, index: int, specs: Sequence[Any] = SPECS, **given: Any) -> Path:
+        """Sweep a part without processes and pack it, as the stage Sweep does."""
+        agent = self.folder / f"agent-{index}"
+        shard = Shard(index=index, count=2)
+        run = run_sweep(agent, shard=shard, fresh=True, specs=specs, **given).run
+        path = self.folder / "build" / "shards" / f"{index}.tar.gz"
+        with tarfile.open(path, "w:gz") as archive:
+            archive.add(store(agent).root / run.id, arcname=".")
+        return path
+
+    def leave_run(self, launcher: FakeLauncher | None = None) -> str:
+        """Leave both shards of a run and merge them; return the id of the run."""
+        for index in (1, 2):
+            self.leave_shard(index, launcher=launcher)
+        done = self.stage("merge")
+        assert done.returncode == 0, done.stderr
+        (run,) = self.merged()
+        return run
+
+    def merged(self) -> list[str]:
+        return (self.folder / "build" / "runs").read_text().split()
+
+    def summary(self, **variables: str) -> dict[str, str]:
+        done = self.stage("summary", **variables)
+        assert done.returncode == 0, done.stderr
+        loaded: dict[str, str] = json.loads(done.stdout)
+        return loaded
+
+    def archived(self, **variables: str) -> set[str]:
+        """Archive; the files but most of the report's, with `RUN` for ids."""
+        done = self.stage("archive", **variables)
+        assert done.returncode == 0, done.stderr
+        root = self.folder / "build" / "archive"
+        names = {str(p.relative_to(root)) for p in root.rglob("*") if p.is_file()}
+        for run in self.merged() if (self.folder / "build" / "runs").exists() else []:
+            names = {name.replace(run, "RUN") for name in names}
+        return {name for name in names if "report/" not in name or name.endswith("/index.html")}
 
 
-def environ(folder: Path, **variables: str) -> dict[str, str]:
-    """Of a stage: its folders are in `folder`, and nothing is set but what a test sets."""
-    bare = {k: v for k, v in os.environ.items() if not k.startswith(("COMPILEWATCH_", "BUILD_"))}
-    return bare | {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT / "src"),
-        "PIPELINE_DIR": str(folder / "build"),
-        "COMPILEWATCH_OUTPUT_DIR": str(folder / "outputs"),
-        "NO_COLOR": "1",
-        **variables,
-    }
-
-
-def stand_in(folder: Path, lines: str) -> Path:
-    """Return a `compilewatch` that runs these lines of shell, and then the real one."""
-    program = folder / "bin" / "compilewatch"
-    program.parent.mkdir()
-    real = Path(sys.executable).with_name("compilewatch")
-    program.write_text(f'#!/bin/sh\n{lines}\nexec {real} "$@"\n')
-    program.chmod(0o755)
-    return program
-
-
-def with_program(
-    program: Path, name: str, variables: dict[str, str]
-) -> subprocess.CompletedProcess[str]:
-    """Run a stage with this program; the stage itself puts .venv/bin of the checkout first."""
-    text = (ROOT / "scripts" / "stages" / f"{name}.sh").read_text()
-    head = f'. "{ROOT}/scripts/stages/common.sh"\nPATH={program.parent}:$PATH\n'
-    return run(["bash", "-c", text.replace('. "$(dirname "$0")/common.sh"\n', head)], variables)
+def begun(folder: Path) -> Build:
+    (folder / "build" / "shards").mkdir(parents=True)
+    (folder / "build" / "owner").write_text("by hand\n")
+    return Build(folder)
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    """Run a stage's script in a folder that the stage Set up has begun."""
-    (tmp_path / "build" / "shards").mkdir(parents=True)
-    (tmp_path / "build" / "owner").write_text("by hand\n")
-
-    def stage(name: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        script = ROOT / "scripts" / "stages" / f"{name}.sh"
-        return run([script], environ(tmp_path, **variables))
-
-    return stage
+def build(tmp_path: Path) -> Build:
+    return begun(tmp_path)
 
 
-def leave_shard(folder: Path, index: int, count: int = 2, **given: Any) -> Path:
-    """Sweep a part without processes and pack it, as the stage Sweep does."""
-    agent = folder / f"agent-{index}"
-    given.setdefault("specs", SPECS)
-    run = run_sweep(agent, shard=Shard(index=index, count=count), fresh=True, **given).run
-    path = folder / "build" / "shards" / f"{index}.tar.gz"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w:gz") as archive:
-        archive.add(store(agent).root / run.id, arcname=".")
-    return path
+@pytest.fixture(scope="module")
+def worse(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """A build whose run, merged of two shards, is worse than the one before."""
+    build = begun(tmp_path_factory.mktemp("worse"))
+    build.leave_run()
+    build.leave_run(FakeLauncher(answers=breaking({"M3": [factories.graph_break()]})))
+    return build
 
 
-def summary(stage: Stage, **variables: str) -> dict[str, str]:
-    done = stage("summary", **variables)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, str] = json.loads(done.stdout)
-    return found
-
-
-def leave_run(folder: Path, stage: Stage, launcher: FakeLauncher | None = None) -> str:
-    """Leave both shards of a run and merge them; return the id of the run."""
-    for index in (1, 2):
-        leave_shard(folder, index, launcher=launcher)
-    done = stage("merge")
-    assert done.returncode == 0, done.stderr
-    (run,) = merged(folder)
-    return run
-
-
-def worse() -> FakeLauncher:
-    return FakeLauncher(answers=breaking({"M3": [factories.graph_break()]}))
-
-
-def merged(folder: Path) -> list[str]:
-    return (folder / "build" / "runs").read_text().split()
-
-
-def archived(folder: Path) -> set[str]:
-    """The archive's files, without those of the report and with `RUN` for ids."""
-    root = folder / "build" / "archive"
-    found = {str(p.relative_to(root)) for p in root.rglob("*") if p.is_file()}
-    for run in merged(folder) if (folder / "build" / "runs").exists() else []:
-        found = {name.replace(run, "RUN") for name in found}
-    return {name for name in found if "report/" not in name or name.endswith("/index.html")}
-
-
-def test_shards_become_one_run_that_is_archived(tmp_path: Path, stage: Stage) -> None:
-    run = leave_run(tmp_path, stage)
-    assert len(store(tmp_path).open(run).results()) == len(SPECS)
-    assert stage("compare").returncode == 0
-    assert "no service is set" in stage("publish").stdout
-    assert stage("archive").returncode == 0
-    assert archived(tmp_path) >= {
+def test_shards_become_a_run_that_is_compared_and_archived(worse: Build) -> None:
+    (run,) = worse.merged()
+    assert len(store(worse.folder).open(run).results()) == len(SPECS)
+    compared = worse.stage("compare")
+    assert compared.returncode == 1
+    assert "has regressions compared with" in compared.stdout
+    assert worse.stage("compare", FAIL_ON_REGRESSION="false").returncode == 0
+    report = json.loads((worse.folder / "build" / "compare" / f"{run}.json").read_text())
+    assert [c["model"] for c in report["changes"] if c["kind"] == "regression"] == ["M3"]
+    assert "no service is set" in worse.stage("publish").stdout
+    assert worse.archived() >= {
         *("SHA256SUMS", "junit/RUN.xml", "report/index.html", "runs/RUN/report/index.html"),
         *("runs/RUN/run.json", "runs/RUN/results.jsonl", "runs/RUN/metrics.prom"),
-        *("runs/RUN/junit.xml", "runs/RUN/logs/RUN.jsonl"),
+        *("runs/RUN/junit.xml", "runs/RUN/logs/RUN.jsonl", "compare/RUN.json"),
     }
-    checked = subprocess.run(
-        ["sha256sum", "--check", "--quiet", "SHA256SUMS"],
-        cwd=tmp_path / "build" / "archive",
-        check=False,
+    check = ["sha256sum", "--check", "--quiet", "SHA256SUMS"]
+    subprocess.run(check, cwd=worse.folder / "build" / "archive", check=True)
+
+
+def test_a_build_says_what_it_found_and_where_to_read_on(worse: Build) -> None:
+    page = "http://jenkins/job/compilewatch/7/"
+    found = worse.summary(BUILD_URL=page, GRAFANA_URL="http://grafana/")
+    said = "11 of 12 without graph breaks, 1 regression: M3"
+    first, report, dashboards = found["text"].splitlines()
+    assert (first, found["trainium"]) == (said, "")
+    assert report == f"report: {page}Report/"
+    # At the time of the run, not at that of the reader.
+    assert re.fullmatch(
+        r"dashboards: http://grafana/d/compilewatch-overview\?from=\d{13}&to=\d{13}", dashboards
     )
-    assert checked.returncode == 0
+    assert found["html"].startswith(f'{said} · <a href="{page}Report/">')
+    assert "&amp;to=" in found["html"]
+    assert worse.summary()["html"] == said
 
 
 @pytest.mark.matrix
-def test_a_regression_is_found_and_its_state_is_a_parameter(tmp_path: Path, stage: Stage) -> None:
-    leave_run(tmp_path, stage)
-    run = leave_run(tmp_path, stage, worse())
-    done = stage("compare")
-    assert done.returncode == 1
-    assert "has regressions compared with" in done.stdout
-    assert stage("compare", FAIL_ON_REGRESSION="false").returncode == 0
-    report = json.loads((tmp_path / "build" / "compare" / f"{run}.json").read_text())
-    assert [c["model"] for c in report["changes"] if c["kind"] == "regression"] == ["M3"]
+def test_a_build_that_could_not_publish_says_why(worse: Build) -> None:
+    nobody = "http://127.0.0.1:9"
+    given = {"COMPILEWATCH_PUSHGATEWAY_URL": nobody, "COMPILEWATCH_PUBLISH_RETRY_SECONDS": "1"}
+    failed = worse.stage("publish", **given)
+    assert failed.returncode != 0
+    last = failed.stderr.splitlines()[-1].removeprefix("compilewatch: ")
+    assert nobody in last
+    assert worse.summary()["text"].splitlines()[1:] == [f"Publish: {last}"]
+    # The next build that publishes has nothing to say about it.
+    assert worse.stage("publish").returncode == 0
+    assert "Publish" not in worse.summary()["text"]
 
 
-def test_a_missing_or_torn_shard_is_named_and_the_rest_archived_but_not_published(
-    tmp_path: Path, stage: Stage
-) -> None:
-    leave_shard(tmp_path, 1)
-    path = leave_shard(tmp_path, 2)
-    path.write_bytes(path.read_bytes()[:200])
-    done = stage("merge")
-    assert done.returncode == 0
-    assert "2.tar.gz cannot be read and is ignored" in done.stderr
-    assert "merge it again with the missing shards 2/2" in done.stdout
-    assert summary(stage)["text"].endswith("without graph breaks, shards are missing: 2/2")
-    assert summary(stage, BUILD_TAG="jenkins-compilewatch-8")["text"].startswith("No results")
-    refused = stage("publish", COMPILEWATCH_PUSHGATEWAY_URL="http://127.0.0.1:1")
-    assert refused.returncode == 0
-    assert "is not published, it lacks shards (2/2)" in refused.stdout
-    assert stage("archive").returncode == 0
-    assert "runs/RUN/results.jsonl" in archived(tmp_path)
+def test_a_problem_with_trainium_is_part_of_what_a_build_found(worse: Build) -> None:
+    done = worse.stage("trainium_up", AWS_CONFIG_FILE="/none", AWS_EC2_METADATA_DISABLED="true")
+    assert done.returncode != 0
+    assert "AWS" in done.stderr
+    found = worse.summary(TRAINIUM="true")
+    reason = done.stderr.strip().splitlines()[-1]
+    assert found["trainium"] == f"no results: {reason}"
+    assert f"Trainium: no results: {reason}" in found["text"].splitlines()
+    assert worse.summary()["trainium"] == ""
+    (worse.folder / "build" / "trainium.problem").unlink()
+    assert "the log of the stage Neuron says why" in worse.summary(TRAINIUM="true")["trainium"]
 
 
-def test_no_shard_left_results(tmp_path: Path, stage: Stage) -> None:
-    done = stage("merge")
-    assert done.returncode == 2
-    assert done.stderr == "pipeline: no shard has results: the stage Sweep shows the reason\n"
-    assert summary(stage)["text"] == "No results: the log shows why."
-    for name in ("compare", "publish"):
-        assert stage(name).returncode == 2
-    assert stage("archive").returncode == 0
-    assert archived(tmp_path) == {"SHA256SUMS"}
-
-
-def test_shards_of_two_plans_are_archived_as_they_are(tmp_path: Path, stage: Stage) -> None:
-    leave_shard(tmp_path, 1)
-    leave_shard(tmp_path, 2, specs=SPECS[:5])
-    done = stage("merge")
-    assert done.returncode == 2
-    assert "are of different plans" in done.stderr
-    done = stage("archive")
-    assert done.returncode == 0
-    assert "could not be joined" in done.stdout
-    assert {"shards/1.tar.gz", "shards/2.tar.gz"} <= archived(tmp_path)
-
-
-def test_an_aborted_build_archives_what_its_shards_left(tmp_path: Path, stage: Stage) -> None:
-    leave_shard(tmp_path, 2)
-    # Nothing of an earlier build is archived.
-    other = stage("archive", BUILD_TAG="jenkins-compilewatch-8")
-    assert (other.returncode, "ended before its stage Set up" in other.stdout) == (0, True)
-    assert not (tmp_path / "build" / "archive").exists()
-    assert stage("archive").returncode == 0
-    assert "runs/RUN/results.jsonl" in archived(tmp_path)
-    (run,) = merged(tmp_path)
-    assert store(tmp_path).open(run).run.missing_shards == ("1/2",)
-
-
-def test_a_baseline_that_does_not_exist_is_rejected_before_the_sweep(
-    tmp_path: Path, stage: Stage
-) -> None:
-    done = stage("inputs", BASELINE="20200101-000000-0000", SOURCE="manifest")
-    assert done.returncode == 2
-    assert "BASELINE=20200101-000000-0000: no such run here" in done.stderr
-    leave_shard(tmp_path, 1)
-    assert stage("merge", BASELINE="20200101-000000-0000").returncode == 2
-    # A later merge, of the archive, is not kept from what is finished.
-    assert stage("archive", BASELINE="auto").returncode == 0
-    assert "runs/RUN/results.jsonl" in archived(tmp_path)
-
-
-def test_fixes_are_searched_in_the_main_run_and_archived_with_its_report(
-    tmp_path: Path, stage: Stage
-) -> None:
+def test_fixes_are_searched_in_the_main_run_and_archived_with_its_report(worse: Build) -> None:
     """With a stand-in for the search, which starts workers; the report is the real one."""
-    run = leave_run(tmp_path, stage, worse())
-    program = stand_in(
-        tmp_path,
-        f'echo "$@" >>{tmp_path}/ran\n'
-        f"case $1 in fix) echo '# script' >{tmp_path}/outputs/$3/verify.py; exit $FIXED ;; esac",
+    (run,) = worse.merged()
+    program = (
+        f'echo "$@" >>{worse.folder}/ran\n'
+        f"case $1 in fix) echo x >{worse.folder}/outputs/$3/verify.py; exit $FIXED ;; esac"
     )
-    assert "FIX is empty" in with_program(program, "fix", environ(tmp_path)).stdout
-    for status, said in (("1", ""), ("3", "the limit of 2 minutes has left models")):
-        done = with_program(program, "fix", environ(tmp_path, FIX="2", FIXED=status))
-        assert done.returncode == 0, done.stderr
-        assert said in done.stdout
-    done = with_program(program, "fix", environ(tmp_path, FIX="2", FIXED="2"))
-    assert done.returncode == 2
-    first, report, *_ = (tmp_path / "ran").read_text().splitlines()
+    for minutes, status, ended, said in (
+        ("", "0", 0, "FIX is empty"),
+        ("2", "1", 0, ""),
+        ("2", "3", 0, "the limit of 2 minutes has left models"),
+        ("2", "2", 2, ""),
+    ):
+        done = worse.stage_with(program, "fix", FIX=minutes, FIXED=status)
+        assert (done.returncode, said in done.stdout) == (ended, True), done.stderr
+    first, report, *_ = (worse.folder / "ran").read_text().splitlines()
     assert first.startswith(f"fix --all-of {run} ")
     assert "--max-seconds 120" in first
     assert report.startswith(f"report {run} ")
-    assert stage("archive").returncode == 0
-    assert "runs/RUN/verify.py" in archived(tmp_path)
+    assert "runs/RUN/verify.py" in worse.archived()
+
+
+def test_a_missing_or_torn_shard_is_named_and_the_rest_archived_but_not_published(
+    build: Build,
+) -> None:
+    build.leave_shard(1)
+    path = build.leave_shard(2)
+    path.write_bytes(path.read_bytes()[:200])
+    done = build.stage("merge")
+    assert done.returncode == 0
+    assert "2.tar.gz cannot be read and is ignored" in done.stderr
+    assert "merge it again with the missing shards 2/2" in done.stdout
+    assert build.summary()["text"].endswith("without graph breaks, shards are missing: 2/2")
+    assert build.summary(BUILD_TAG="jenkins-compilewatch-8")["text"].startswith("No results")
+    refused = build.stage("publish", COMPILEWATCH_PUSHGATEWAY_URL="http://127.0.0.1:1")
+    assert refused.returncode == 0
+    assert "is not published, it lacks shards (2/2)" in refused.stdout
+    assert "runs/RUN/results.jsonl" in build.archived()
+
+
+def test_no_shard_left_results(build: Build) -> None:
+    done = build.stage("merge")
+    assert done.returncode == 2
+    assert done.stderr == "pipeline: no shard has results: the stage Sweep shows the reason\n"
+    assert build.summary()["text"] == "No results: the log shows why."
+    for name in ("compare", "publish"):
+        assert build.stage(name).returncode == 2
+    assert build.archived() == {"SHA256SUMS"}
+
+
+def test_shards_of_two_plans_are_archived_as_they_are(build: Build) -> None:
+    build.leave_shard(1)
+    build.leave_shard(2, SPECS[:5])
+    done = build.stage("merge")
+    assert done.returncode == 2
+    assert "are of different plans" in done.stderr
+    assert {"shards/1.tar.gz", "shards/2.tar.gz"} <= build.archived()
+
+
+def test_an_aborted_build_archives_what_its_shards_left(build: Build) -> None:
+    build.leave_shard(2)
+    # Nothing of an earlier build is archived.
+    other = build.stage("archive", BUILD_TAG="jenkins-compilewatch-8")
+    assert (other.returncode, "ended before its stage Set up" in other.stdout) == (0, True)
+    assert not (build.folder / "build" / "archive").exists()
+    assert "runs/RUN/results.jsonl" in build.archived()
+    (run,) = build.merged()
+    assert store(build.folder).open(run).run.missing_shards == ("1/2",)
 
 
 @pytest.mark.parametrize(
@@ -255,146 +266,85 @@ def test_fixes_are_searched_in_the_main_run_and_archived_with_its_report(
         ({"FIX": "yes"}, "FIX=yes is not a number of minutes: use 1 or more, or leave it empty"),
         ({"ENVIRONMENTS": "default;x"}, "ENVIRONMENTS=default;x is not a list of environments"),
         ({"TARGETS": "nonsense"}, "no target 'nonsense'"),
+        ({"BASELINE": "20200101-000000-0000"}, "BASELINE=20200101-000000-0000: no such run here"),
     ],
 )
 def test_a_wrong_parameter_ends_the_build_before_anything_is_started(
-    stage: Stage, tmp_path: Path, variables: dict[str, str], said: str
+    build: Build, variables: dict[str, str], said: str
 ) -> None:
-    done = stage("inputs", **variables)
+    done = build.stage("inputs", **variables)
     assert done.returncode != 0
     assert said in done.stderr
     assert len(done.stderr.splitlines()) <= 2, done.stderr
     # Neither an environment was created nor this machine examined: both take long.
     assert "doctor" not in done.stdout
-    assert not (tmp_path / "outputs").exists()
+    assert not (build.folder / "outputs").exists()
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("source", ["auto", "hub"])
 def test_the_parameters_of_a_nightly_build_are_right(
-    stage: Stage, tmp_path: Path, jobs: dict[str, Job], source: str
+    build: Build, jobs: dict[str, Job], source: str
 ) -> None:
     """With a stand-in for the doctor and for the models' inputs, which start workers."""
-    program = stand_in(tmp_path, 'case $1 in doctor | inputs) echo "$@"; exit ;; esac')
     defaults = jobs["compilewatch"].defaults.items()
     given = {n: str(v).lower() if isinstance(v, bool) else v for n, v in defaults}
+    program = 'case $1 in doctor | inputs) echo "$@"; exit ;; esac'
     variables = {**given, "SOURCE": source, "SHARDS": "3", "TOP": "7"}
-    done = with_program(program, "inputs", environ(tmp_path, **variables))
+    done = build.stage_with(program, "inputs", **variables)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("--dry-run: nothing is evaluated\ndoctor\ninputs BertModel\n")
     assert "as part 1/3" in done.stdout
 
 
-def test_a_hub_that_fails_costs_nothing_where_there_is_a_list(tmp_path: Path, stage: Stage) -> None:
-    assert "nothing to pull" in stage("pull", SOURCE="library").stdout
+def test_a_hub_that_fails_costs_nothing_where_there_is_a_list(build: Build) -> None:
+    assert "nothing to pull" in build.stage("pull", SOURCE="library").stdout
+    pulled = build.folder / "pulled"
     # A Hub that has nothing: one that does not answer at all is asked again and again.
     with serving(SimpleHTTPRequestHandler) as url:
-        given = {
-            "SOURCE": "hub",
-            "HF_ENDPOINT": url,
-            "COMPILEWATCH_PULLED_DIR": str(tmp_path / "pulled"),
-        }
-        done = stage("pull", **given)
+        given = {"SOURCE": "hub", "HF_ENDPOINT": url, "COMPILEWATCH_PULLED_DIR": str(pulled)}
+        done = build.stage("pull", **given)
         assert done.returncode == 2
         assert "there is no earlier list" in done.stderr
-        (tmp_path / "pulled").mkdir()
-        (tmp_path / "pulled" / "models.toml").write_text("schema_version = 1\n")
-        assert "uses the list as it is" in stage("pull", **given).stdout
+        pulled.mkdir()
+        (pulled / "models.toml").write_text("schema_version = 1\n")
+        assert "uses the list as it is" in build.stage("pull", **given).stdout
 
 
-def test_a_full_disk_is_said_and_leaves_no_half_archive(tmp_path: Path) -> None:
+def test_a_full_disk_is_said_and_leaves_no_half_archive(build: Build) -> None:
     """A limit on a file's size stands for the disk: tar meets the error at the same place."""
-    stored = run_sweep(tmp_path, specs=SPECS).run
+    stored = run_sweep(build.folder, specs=SPECS).run
+    packed = build.folder / "build" / "packed" / "1.tar.gz"
     limited = '. "$0"; trap "" XFSZ; ulimit -f 1; pack "$1" "$2"'
-    common = ROOT / "scripts" / "stages" / "common.sh"
-    packed = tmp_path / "build" / "1.tar.gz"
-    folder = store(tmp_path).root / stored.id
-    done = run(["bash", "-c", limited, common, folder, packed], environ(tmp_path))
+    folder = store(build.folder).root / stored.id
+    done = build.run("bash", "-c", limited, STAGES / "common.sh", folder, packed)
     assert done.returncode == 2
     assert "is the disk full?" in done.stderr
-    assert list((tmp_path / "build").iterdir()) == []
-
-
-def test_a_build_says_what_it_found_and_where_to_read_on(tmp_path: Path, stage: Stage) -> None:
-    for launcher in (None, worse()):
-        leave_run(tmp_path, stage, launcher)
-    given = {
-        "BUILD_URL": "http://jenkins/job/compilewatch/7/",
-        "GRAFANA_URL": "http://grafana/",
-    }
-    found = summary(stage, **given)
-    said = "11 of 12 without graph breaks, 1 regression: M3"
-    first, report, dashboards = found["text"].splitlines()
-    assert (first, found["trainium"]) == (said, "")
-    assert report == "report: http://jenkins/job/compilewatch/7/Report/"
-    # At the time of the run, not at that of the reader.
-    assert re.fullmatch(
-        r"dashboards: http://grafana/d/compilewatch-overview\?from=\d{13}&to=\d{13}", dashboards
-    )
-    assert found["html"].startswith(
-        f'{said} · <a href="http://jenkins/job/compilewatch/7/Report/">'
-    )
-    assert "&amp;to=" in found["html"]
-    assert summary(stage)["html"] == said
+    assert list(packed.parent.iterdir()) == []
 
 
 @pytest.mark.matrix
-def test_a_build_that_could_not_publish_says_why(tmp_path: Path, stage: Stage) -> None:
-    leave_run(tmp_path, stage)
-    nobody = "http://127.0.0.1:9"
-    failed = stage(
-        "publish", COMPILEWATCH_PUSHGATEWAY_URL=nobody, COMPILEWATCH_PUBLISH_RETRY_SECONDS="1"
-    )
-    assert failed.returncode != 0
-    last = failed.stderr.splitlines()[-1].removeprefix("compilewatch: ")
-    assert nobody in last
-    found = summary(stage)
-    assert found["text"].splitlines()[1:] == [f"Publish: {last}"]
-    # The next build that publishes has nothing to say about it.
-    assert stage("publish").returncode == 0
-    assert "Publish" not in summary(stage)["text"]
-
-
-def test_a_problem_with_trainium_is_part_of_what_a_build_found(
-    tmp_path: Path, stage: Stage
-) -> None:
-    done = stage("trainium_up", AWS_CONFIG_FILE="/none", AWS_EC2_METADATA_DISABLED="true")
-    assert done.returncode != 0
-    assert "AWS" in done.stderr
-    leave_run(tmp_path, stage)
-    found = summary(stage, TRAINIUM="true")
-    reason = done.stderr.strip().splitlines()[-1]
-    assert found["trainium"] == f"no results: {reason}"
-    assert f"Trainium: no results: {reason}" in found["text"].splitlines()
-    assert summary(stage)["trainium"] == ""
-    (tmp_path / "build" / "trainium.problem").unlink()
-    assert "the log of the stage Neuron says why" in summary(stage, TRAINIUM="true")["trainium"]
-
-
-@pytest.mark.matrix
-def test_a_preflight_of_papers_leaves_what_it_found(tmp_path: Path, stage: Stage) -> None:
-    done = stage("papers_preflight", PROVIDER="bedrock", AWS_EC2_METADATA_DISABLED="true")
+def test_a_preflight_of_papers_leaves_what_it_found(build: Build) -> None:
+    done = build.stage("papers_preflight", PROVIDER="bedrock", AWS_EC2_METADATA_DISABLED="true")
     assert done.returncode == 1
-    left = (tmp_path / "build" / "papers" / "preflight.txt").read_text()
+    left = (build.folder / "build" / "papers" / "preflight.txt").read_text()
     assert left == done.stdout
     assert "model:   " in left
 
 
 @pytest.mark.matrix
 @pytest.mark.torch
-def test_an_aborted_sweep_packs_its_results(tmp_path: Path) -> None:
+def test_an_aborted_sweep_packs_its_results(build: Build) -> None:
     """SIGTERM to every process of the stage, as Jenkins does it."""
+    given = {"SOURCE": "library", "FAMILIES": "bert,gpt2,t5,bart", "SHARDS": "1", "FRESH": "true"}
     process = subprocess.Popen(
-        [ROOT / "scripts" / "stages" / "sweep.sh", "1"],
-        env=environ(
-            tmp_path, SOURCE="library", FAMILIES="bert,gpt2,t5,bart", SHARDS="1", FRESH="true"
-        )
-        | {"COMPILEWATCH_JOBS": "1"},
+        [STAGES / "sweep.sh", "1"],
+        env=build.environ(**given, COMPILEWATCH_JOBS="1"),
         start_new_session=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    results = tmp_path / "build" / "sweeps"
+    results = build.folder / "build" / "sweeps"
     until = time.monotonic() + 120
     while not any(p.stat().st_size for p in results.glob("2*/results.jsonl")):
         assert process.poll() is None, "the sweep ended by itself"
@@ -402,10 +352,8 @@ def test_an_aborted_sweep_packs_its_results(tmp_path: Path) -> None:
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGTERM)
     assert process.wait(timeout=60) == 130
-    with tarfile.open(tmp_path / "build" / "shards" / "1.tar.gz") as archive:
-        file = archive.extractfile("./run.json")
-        assert file is not None
-        assert json.load(file)["state"] == "interrupted"
-        answers = archive.extractfile("./results.jsonl")
-        assert answers is not None
-        assert answers.read()
+    with tarfile.open(build.folder / "build" / "shards" / "1.tar.gz") as archive:
+        archive.extractall(build.folder / "left", filter="data")
+    state = json.loads((build.folder / "left" / "run.json").read_text())["state"]
+    assert state == "interrupted"
+    assert (build.folder / "left" / "results.jsonl").read_bytes()
