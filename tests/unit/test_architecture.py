@@ -232,15 +232,6 @@ def test_no_pickle_is_ever_loaded() -> None:
     assert guilty == []
 
 
-def test_no_two_classes_share_a_name() -> None:
-    found: dict[str, list[str]] = {}
-    for module in modules():
-        for node in tree_of(module).body:
-            if isinstance(node, ast.ClassDef):
-                found.setdefault(node.name, []).append(module)
-    assert {name: where for name, where in found.items() if len(where) > 1} == {}
-
-
 FORKS_OF_THEIR_OWN = {
     "compilewatch.worker.forked",
     "compilewatch.extras.fixes.worker.verifying",  # the text of a script of plain PyTorch

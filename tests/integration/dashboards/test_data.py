@@ -206,28 +206,6 @@ def test_only_a_complete_run_has_a_last_success(prometheus: Service) -> None:
     assert {series["value"][1] for series in answered} == {"1"}
 
 
-def test_the_share_is_passes_of_verdicts_and_zero_where_nothing_passes(prometheus: Service) -> None:
-    found = number(prometheus, "Models without graph breaks")
-    by = "sum by (target, mode)"
-    passed, verdicts = (
-        {(s["metric"]["target"], s["metric"]["mode"]): float(s["value"][1]) for s in counted}
-        for counted in (
-            asked(prometheus, f'{by} (compilewatch_results{{status="pass"}})'),
-            asked(prometheus, f"{by} (compilewatch_verdicts)"),
-        )
-    )
-    assert len(found) == len(verdicts)
-    for labels, value in found:
-        key = labels["target"], labels["mode"]
-        part, whole = passed.get(key, 0.0), verdicts[key]
-        assert value == part / whole
-        # What a tile is called: 19 of 25.
-        assert (labels["part"], labels["whole"]) == (str(int(part)), str(int(whole)))
-    share = titled("Models without graph breaks").expr
-    nothing = share.replace('status="pass"', 'status="none"')
-    assert {series["value"][1] for series in asked(prometheus, nothing)} == {"0"}
-
-
 def test_models_that_do_not_pass_come_first_and_every_cell_is_a_state(prometheus: Service) -> None:
     states = [int(value) for _, value in number(prometheus, "Models by target")]
     assert states == sorted(states, reverse=True)
@@ -242,19 +220,6 @@ def test_the_model_page_opens_with_one_that_does_not_pass(prometheus: Service) -
     assert first["metric"]["model"] in {series["metric"]["model"] for series in failing}
     assert others
     assert re.search(page["regex"].strip("/"), f'{{model="{first["metric"]["model"]}"}} 1 2')
-
-
-def test_zero_breaks_are_zero_where_a_model_passes(prometheus: Service) -> None:
-    query = titled("Now", "compile_breaks_total", "compilewatch-model")
-    found = answer(prometheus, query, model="team/0")
-    assert {series["value"][1] for series in found} == {"0"}
-
-
-def test_every_reason_has_a_page_to_read(prometheus: Service) -> None:
-    found = answer(prometheus, titled("All reasons", uid="compilewatch-reasons"))
-    hints = {series["metric"]["reason"]: series["metric"]["hint"] for series in found}
-    assert hints.pop("GB0170 Data-dependent branching") == "gb/gb0170.html"
-    assert set(hints.values()) == {"index.html"}
 
 
 def test_variables_offer_what_was_published(prometheus: Service) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import boto3
 import pytest
 from boto3.s3.transfer import TransferConfig
-from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
+from botocore.exceptions import ClientError, EndpointConnectionError
 from s3transfer.utils import ChunksizeAdjuster
 
 from compilewatch.config import Settings
@@ -198,17 +198,6 @@ def test_an_upload_that_broke_off_goes_on(bucket: Bucket, monkeypatch: pytest.Mo
     monkeypatch.setattr(s3, "_client", real)
     assert len(bucket.sent()) == len(FILES) - 3
     assert len(bucket.stored()) == len(FILES)
-
-
-def test_a_failure_in_the_midst_of_a_file_leaves_no_parts(bucket: Bucket) -> None:
-    bucket.folder = RunFolder(bucket.folder.root.with_name("large"))
-    bucket.folder.write("a", os.urandom(3 * PART_BYTES))
-    bucket.folder.write("run.json", b"{}")
-    bucket.break_after(2, ReadTimeoutError(endpoint_url=bucket.endpoint))
-    with pytest.raises(UnreachableError):
-        bucket.publish()
-    assert bucket.stored() == []
-    assert bucket.unfinished() == []
 
 
 KILLED = f"""

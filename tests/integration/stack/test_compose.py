@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 
 from tests import services
-from tests.sharing import free_port
 
 ROOT = Path(__file__).parents[3]
 
@@ -128,12 +126,6 @@ def test_what_is_mounted_from_the_checkout_is_there(model: dict[str, Any]) -> No
     } == set()
 
 
-def test_prometheus_does_not_scrape_what_alloy_scrapes(model: dict[str, Any]) -> None:
-    (line,) = model["services"]["prometheus"]["command"]
-    assert "--web.enable-remote-write-receiver" in line
-    assert "scrape_configs" not in (ROOT / "stack/prometheus/prometheus.yml").read_text()
-
-
 def test_settings_choose_services_and_ports_and_a_fresh_checkout_says_to_run_the_setup() -> None:
     # No .env of this checkout: it would choose.
     cloud = {"COMPOSE_PROFILES": "", "ALLOY_SINK": "cloud"}
@@ -174,27 +166,3 @@ def test_alloys_health_check_believes_only_200(model: dict[str, Any], tmp_path: 
         assert subprocess.run(absent, check=False).returncode != 0
     down = subprocess.run(asked, capture_output=True, check=False)
     assert down.returncode != 0
-
-
-@pytest.mark.services
-def test_alertmanager_starts_as_compose_starts_it(model: dict[str, Any], tmp_path: Path) -> None:
-    """The same line with this machine's paths: configuration from the environment, then itself."""
-    service = model["services"]["alertmanager"]
-    program = services.program("prometheus-alertmanager", package="prometheus-alertmanager")
-    own = shutil.ignore_patterns("own.yml")
-    shutil.copytree(ROOT / "stack" / "alertmanager", tmp_path / "etc", ignore=own)
-    port = free_port()
-    (line,) = service["command"]
-    for there, here in {
-        "/etc/alertmanager/": f"{tmp_path}/etc/",
-        "/tmp/alertmanager.yml": f"{tmp_path}/alertmanager.yml",
-        "/bin/alertmanager": program,
-        "path=/alertmanager": f"path={tmp_path}/data",
-    }.items():
-        assert there in line
-        line = line.replace(there, here)
-    command = ["env", "ALERT_WEBHOOK_URL=http://127.0.0.1:9/hook", *service["entrypoint"]]
-    command.append(f"{line} --web.listen-address=127.0.0.1:{port}")
-    with services.running(command, port, tmp_path / "log") as manager:
-        status = json.loads(manager.get("/api/v2/status"))
-    assert "webhook_configs" in status["config"]["original"]

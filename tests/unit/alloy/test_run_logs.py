@@ -1,7 +1,6 @@
 """Every event of a run, as config.alloy collects it and as it is pushed: to Loki, the same."""
 
 import json
-import re
 import types
 import typing
 from collections.abc import Iterator
@@ -110,34 +109,6 @@ def test_lists_and_objects_stay_in_the_line() -> None:
     }
     fields = {name for name, _ in hints}
     assert not {*events.metadata_of(fields)} & {"ts", *events.LABELS, *events.LINE_ONLY}
-
-
-def test_every_field_of_every_event_arrives(pipeline: Pipeline) -> None:
-    for line in (written(full(kind)) for kind in events.all_events()):
-        entry = sent(pipeline, line)
-        assert entry.line == line
-        fields = json.loads(line)
-        ts = fields.pop("ts")
-        assert entry.timestamp % 10**9 == int(re.sub(r".*\.(\d{9})Z", r"\1", ts))
-        assert entry.timestamp > READ_AT
-        assert set(entry.labels) <= {*events.LABELS, "service_name", "hour"}
-        assert not set(entry.labels) & set(entry.metadata)
-        arrived = {**entry.labels, **entry.metadata}
-        assert arrived.pop("service_name") == "compilewatch"
-        assert arrived.pop("hour") == ts[:13]
-        for name, value in fields.items():
-            if name not in events.LINE_ONLY:
-                text = arrived.pop(name)
-                assert (text if isinstance(value, str) else json.loads(text)) == value, name
-        assert not arrived
-    assert not pipeline.counters
-
-
-def test_what_an_event_has_not_is_neither_label_nor_metadata(pipeline: Pipeline) -> None:
-    author = events.EventFactory(factories.run())
-    started = sent(pipeline, written(author.started(reused=0, skipped=0, duplicates=0)))
-    assert set(started.labels) == {"service_name", "hour", "event", "level", "source", "device"}
-    assert "shard" not in started.metadata
 
 
 def test_a_line_that_is_no_event_is_kept_and_counted(pipeline: Pipeline) -> None:

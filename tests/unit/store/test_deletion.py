@@ -7,24 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch.errors import StoreError
 from compilewatch.store import Store, freed_bytes, run_bytes
 from tests import factories
 from tests.unit.store.conftest import Stored
-
-
-def delete(store: Store, run: str) -> None:
-    store.delete_run(store.open(run))
-
-
-def test_a_deleted_run_is_not_listed_and_nothing_reuses_it(store: Store, stored: Stored) -> None:
-    first, second = stored(factories.result("A")), stored(factories.result("B"))
-    assert len(store.lookup_many(["key of A", "key of B"])) == 2
-    delete(store, first)
-    assert [one.run.id for one in store.runs()] == [second]
-    assert store.lookup_many(["key of A", "key of B"]).keys() == {"key of B"}
-    assert not list(store.root.glob(".deleted-*"))
-
 
 KILLED = """
 import os, shutil, signal, sys
@@ -58,20 +43,6 @@ def test_a_kill_in_the_middle_leaves_nothing_that_is_taken_for_a_run(
     assert store.lookup_many(["key of A"]) == {}
     store.clear_deleted()
     assert not left.exists()
-
-
-def test_a_folder_that_cannot_be_deleted_is_one_line(
-    store: Store, stored: Stored, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = stored(factories.result("A"))
-
-    def refused(self: Path, target: Path) -> Path:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "rename", refused)
-    with pytest.raises(StoreError, match=rf"cannot delete .*{first}: permission denied"):
-        delete(store, first)
-    assert store.open(first).results()
 
 
 def test_what_other_runs_share_frees_nothing(tmp_path: Path) -> None:

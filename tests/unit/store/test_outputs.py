@@ -65,6 +65,10 @@ def test_a_run_is_found_by_id_beginning_path_and_as_latest(store: Store, stored:
     assert [s.run.id for s in store.runs()] == [second, first]
     (store.root / "latest").unlink()
     assert store.open("latest").run.id == second
+    interrupted = stored(state="interrupted")
+    stored()
+    with store.create_run(FRESH, EMPTY):
+        assert store.unfinished().run.id == interrupted
 
 
 def test_an_unknown_run_is_one_line_and_an_empty_folder_says_how_to_start(
@@ -101,13 +105,6 @@ def test_a_run_that_cannot_be_read_does_not_hide_the_others(store: Store, stored
     for reference in (damaged, damaged[:-1]):
         with pytest.raises(StoreError, match=r"run\.json"):
             store.open(reference)
-
-
-def test_the_newest_interrupted_run_is_the_one_to_resume(store: Store, stored: Stored) -> None:
-    interrupted = stored(state="interrupted")
-    stored()
-    with store.create_run(FRESH, EMPTY):
-        assert store.unfinished().run.id == interrupted
 
 
 def test_a_sink_writes_and_sees_complete_files_of_its_run_and_no_others(
