@@ -534,7 +534,6 @@ def plan(
         requests=tuple(requests),
         skipped=tuple(skipped),
         digest=records.digest(sorted(identity)),
-        shard=shard,
     )
 
 

@@ -173,6 +173,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     """Base class of all records: immutable, with keyword-only arguments."""
 
 
+class Versioned(Record, frozen=True, kw_only=True):
+    """A record that is a file or a line of its own."""
+
+    schema_version: int = SCHEMA_VERSION
+
+
 class DeclaredDevice(Record, frozen=True, kw_only=True):
     """A CUDA device as models see it, without its presence on this machine.
 
@@ -202,7 +208,7 @@ class StackFrame(CodePlace, frozen=True, kw_only=True):
     text: str = ""
 
 
-class GraphBreak(Record, frozen=True, kw_only=True):
+class GraphBreak(CodePlace, frozen=True, kw_only=True):
     """One distinct graph break: a cause at a place.
 
     `reason` is the complete text of torch, except for tracebacks through torch's own frames, which
@@ -218,9 +224,6 @@ class GraphBreak(Record, frozen=True, kw_only=True):
     code: str
     reason: str
     fingerprint: str
-    file: str
-    line: int
-    function: str
     gb_id: str | None = None
     gb_type: str | None = None
     explanation: str = ""
@@ -584,8 +587,16 @@ class Performance(Record, frozen=True, kw_only=True, tag="performance"):
     compiler_peak_memory_bytes: int | None = None
 
 
-class HloParameter(Record, frozen=True, kw_only=True):
-    """One parameter of a captured HLO module. `dtype` and `shape` are as in PyTorch.
+class NamedTensor(Record, frozen=True, kw_only=True):
+    """A tensor as in PyTorch. Without shape and dtype it is another value."""
+
+    name: str
+    shape: tuple[int, ...] | None = None
+    dtype: str | None = None
+
+
+class HloParameter(NamedTensor, frozen=True, kw_only=True):
+    """One parameter of a captured HLO module.
 
     `kind`: `parameter` and `buffer` (`name` is the model's own, `aliases` are the names of tied
     weights), `input` (`name` is its path in the arguments), `constant` (a tensor made by the
@@ -595,13 +606,10 @@ class HloParameter(Record, frozen=True, kw_only=True):
 
     id: int
     kind: str
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
     aliases: tuple[str, ...] = ()
 
 
-class HloParameters(Record, frozen=True, kw_only=True):
+class HloParameters(Versioned, frozen=True, kw_only=True):
     """`graph.parameters.json`: the inputs and outputs of a captured HLO module.
 
     The parameters are in the order of the capture, not of the arguments. `outputs` are paths in
@@ -613,21 +621,24 @@ class HloParameters(Record, frozen=True, kw_only=True):
     parameters: tuple[HloParameter, ...]
     unused_inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    schema_version: int = SCHEMA_VERSION
 
 
-class NeuronConcern(Record, frozen=True, kw_only=True):
+class NeuronRejection(Record, frozen=True, kw_only=True):
+    """Why neuronx-cc rejects an operator, as `source` (a URL) documents it for the SDK `sdk`."""
+
+    reason: str
+    source: str
+    sdk: str
+
+
+class NeuronConcern(NeuronRejection, frozen=True, kw_only=True):
     """An operator of a captured graph that neuronx-cc is documented to reject.
 
     A prediction from `data/neuron_operators.toml`, never a verdict: no Neuron compiler ran.
-    `sdk` is the version of the Neuron SDK that `source` (a URL) documents.
     """
 
     operator: str
     count: int
-    reason: str
-    source: str
-    sdk: str
 
 
 class OpenXla(WhyRejected, frozen=True, kw_only=True):
@@ -720,7 +731,7 @@ class NeuronSupport(Record, frozen=True, kw_only=True):
     unsupported: tuple[NeuronOperator, ...] = ()
 
 
-class NeuronDetail(Record, frozen=True, kw_only=True, tag="neuron"):
+class NeuronDetail(Versioned, frozen=True, kw_only=True, tag="neuron"):
     """Details of compiling for Neuron; also the file `neuron.json` of `neuron compile`.
 
     `target` is the instance family, `route` is `torch_neuronx.trace` or `neuronx-cc`. `flags` are
@@ -734,7 +745,6 @@ class NeuronDetail(Record, frozen=True, kw_only=True, tag="neuron"):
     target: str
     route: str
     flags: tuple[str, ...] = ()
-    schema_version: int = SCHEMA_VERSION
     sdk_version: str | None = None
     compiler_version: str | None = None
     hlo_sha256: str | None = None
@@ -799,17 +809,25 @@ class CaptureFigures(Record, frozen=True, kw_only=True):
         return self.operators_captured / every if every else None
 
 
-class SecondCall(Record, frozen=True, kw_only=True):
-    """What the second call of a compiled model met, where it differs from the first.
+class Captured(Record, frozen=True, kw_only=True):
+    """What Dynamo captured of a call; None where it was not counted, never zero.
 
-    `breaks` are graph breaks in frames that were compiled now, `graph_breaks` is their total, and
-    `graphs` counts the graphs compiled now. `recompilations` counts the frames compiled again
-    because their guards no longer held. `error` is the exception that ended the call, "" if none.
+    `graph_breaks` is the total number of occurrences and equals the sum over `breaks`.
     """
 
+    graphs: int | None = None
+    graph_breaks: int | None = None
     breaks: tuple[GraphBreak, ...] = ()
-    graph_breaks: int = 0
-    graphs: int = 0
+
+
+class SecondCall(Captured, frozen=True, kw_only=True):
+    """What the second call of a compiled model met, where it differs from the first.
+
+    It counts the graphs compiled now, and graph breaks in their frames. `recompilations` counts the
+    frames compiled again because their guards no longer held. `error` is the exception that ended
+    the call, "" if none.
+    """
+
     recompilations: int = 0
     error: str = ""
 
@@ -825,12 +843,9 @@ class Recompilation(CodePlace, frozen=True, kw_only=True):
     guards: tuple[str, ...]
 
 
-class TensorSummary(Record, frozen=True, kw_only=True):
-    """One example input: its `name`, shape and dtype, or its `value` if it is not a tensor."""
+class TensorSummary(NamedTensor, frozen=True, kw_only=True):
+    """One example input, with its `value` if it is not a tensor."""
 
-    name: str
-    shape: tuple[int, ...] | None = None
-    dtype: str | None = None
     value: str | None = None
 
 
@@ -849,7 +864,15 @@ class Attempt(Record, frozen=True, kw_only=True):
     durations: dict[str, float] = {}
 
 
-class VariantResult(Record, frozen=True, kw_only=True):
+class Outcome(Captured, frozen=True, kw_only=True):
+    """What became of a model, or of one of its input variants. `detail` is one line for users."""
+
+    status: Status
+    detail: str = ""
+    fullgraph: FullgraphVerdict | None = None
+
+
+class VariantResult(Outcome, frozen=True, kw_only=True):
     """What one input variant of a model gave, such as `text` or `text+image`.
 
     A variant that could not be built or run without the compiler has the status `unsupported`.
@@ -857,13 +880,7 @@ class VariantResult(Record, frozen=True, kw_only=True):
     """
 
     name: str
-    status: Status
-    detail: str = ""
-    graphs: int | None = None
-    graph_breaks: int | None = None
     ops: int | None = None
-    fullgraph: FullgraphVerdict | None = None
-    breaks: tuple[GraphBreak, ...] = ()
     inputs: tuple[TensorSummary, ...] = ()
 
     @property
@@ -872,14 +889,13 @@ class VariantResult(Record, frozen=True, kw_only=True):
         return self.status in (Status.PASS, Status.GRAPH_BREAK, Status.ERROR)
 
 
-class TargetOutcome(Record, frozen=True, kw_only=True):
-    """What a target found. A number that was not measured is None, never zero.
+class TargetOutcome(Outcome, frozen=True, kw_only=True):
+    """What a target found.
 
-    `detail` is one line for users. `graph_breaks` is the total number of occurrences and equals the
-    sum over `breaks`; `unattributed` is how many of them have no reason from torch (they are also
-    in `breaks`, with the code `unattributed`). `graph_ops` is the number of operations of each
-    captured graph, in order, and `graph_ends` is the index in `breaks` of the break that ended each
-    graph (-1 for none). Both cover only the first graphs, and are empty where none were counted.
+    `unattributed` is how many graph breaks have no reason from torch (they are also in `breaks`,
+    with the code `unattributed`). `graph_ops` is the number of operations of each captured graph,
+    in order, and `graph_ends` is the index in `breaks` of the break that ended each graph (-1 for
+    none). Both cover only the first graphs, and are empty where none were counted.
     `artifacts` are paths relative to the folder of the run. `probed` means that only the first
     graph break was looked for, because the model cannot run without values on a device that is only
     declared. `variants` are the results of all input variants if there is more than one; `variant`
@@ -887,18 +903,12 @@ class TargetOutcome(Record, frozen=True, kw_only=True):
     model that nothing has called; `second_call` is set if the next one, with equal inputs, differs.
     """
 
-    status: Status
-    detail: str = ""
-    graphs: int | None = None
-    graph_breaks: int | None = None
     distinct_breaks: int | None = None
     unattributed: int | None = None
     ops: int | None = None
     guards: int | None = None
     graph_ops: tuple[int, ...] = ()
     graph_ends: tuple[int, ...] = ()
-    fullgraph: FullgraphVerdict | None = None
-    breaks: tuple[GraphBreak, ...] = ()
     capture: CaptureFigures | None = None
     second_call: SecondCall | None = None
     numerics: Numerics | None = None
@@ -1079,7 +1089,7 @@ def _hash(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
-class Plan(Record, frozen=True, kw_only=True):
+class Plan(Versioned, frozen=True, kw_only=True):
     """What a sweep evaluates: `requests`, and `skipped` with the reasons why they do not run.
 
     Every model and target of the shard is in exactly one of the two. `digest` is equal for all
@@ -1089,8 +1099,6 @@ class Plan(Record, frozen=True, kw_only=True):
     requests: tuple[Request, ...]
     skipped: tuple[Result, ...]
     digest: str
-    shard: Shard | None = None
-    schema_version: int = SCHEMA_VERSION
 
     @property
     def total(self) -> int:

@@ -156,11 +156,9 @@ def _past(
     ids = {other.id for other in recent}
     passed: Counter[str] = Counter()
     for point in outcomes:
-        passed[point.run] += point.status == records.Status.PASS
-        if point.run in ids and (key := (point.model, point.target)) in here:
-            history[key].append(
-                records.Earlier(point.run, records.Status(point.status), records.Phase(point.phase))
-            )
+        passed[point.found.run] += point.found.status is records.Status.PASS
+        if point.found.run in ids and (key := (point.model, point.target)) in here:
+            history[key].append(point.found)
     trend = [records.TrendPoint(other.id, passed[other.id], other.planned) for other in alike[::-1]]
     here_passed = sum(r.status is records.Status.PASS for r in results)
     trend.append(records.TrendPoint(run.id, here_passed, run.planned))

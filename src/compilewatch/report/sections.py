@@ -37,10 +37,9 @@ PERFORMANCE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """A table under a section; every row has as many cells as there are columns."""
+    """A table under a section. The first row has the headings, and each as many cells."""
 
     title: str
-    columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
 
@@ -86,13 +85,13 @@ def _section(
     return Section(
         title=title,
         facts=tuple((name, value) for name, value in facts if value is not None),
-        listings=tuple(listing for listing in listings if listing.rows),
+        listings=tuple(listing for listing in listings if len(listing.rows) > 1),
     )
 
 
 def _table(title: str, columns: str, rows: Iterable[tuple[str, ...]], note: str = "") -> Listing:
     """A table whose columns are named in one text, separated by `|`."""
-    return Listing(title=title, columns=tuple(columns.split("|")), rows=tuple(rows), note=note)
+    return Listing(title=title, rows=(tuple(columns.split("|")), *rows), note=note)
 
 
 def _tally(title: str, counts: dict[str, int], limit: int | None = None) -> Listing:

@@ -205,8 +205,9 @@ def _section(section: Section) -> list[RenderableType]:
     width = max((len(name) for name, _ in section.facts), default=0)
     parts += [Indented(plain(f"{name:<{width}}  {value}")) for name, value in section.facts]
     for listing in section.listings:
-        table = plain_table(*listing.columns)
-        for cells in listing.rows:
+        headings, *rows = listing.rows
+        table = plain_table(*headings)
+        for cells in rows:
             table.add_row(*map(plain, cells))
         note = [plain(listing.note, "dim")] if listing.note else []
         parts.append(Indented(Group(plain(listing.title, "bold"), *note, table)))

@@ -16,12 +16,12 @@ from compilewatch.contract.failures import DISK_FAILURE
 from compilewatch.contract.targets import target_label
 from compilewatch.errors import StoreError
 from compilewatch.files import DamagedError, failed, replace
-from compilewatch.records import HARNESS_VERSION, RESULT_VERSION, Phase, Result, Status
+from compilewatch.records import HARNESS_VERSION, RESULT_VERSION, Earlier, Phase, Result, Status
 from compilewatch.store.journal import decode
 
 FILE = ".index"
 
-VERSION = RESULT_VERSION * 1000 + HARNESS_VERSION * 10 + 4
+VERSION = RESULT_VERSION * 1000 + HARNESS_VERSION * 10 + 5
 """An index of another version is made again."""
 
 DIGEST_BYTES = 16
@@ -63,11 +63,9 @@ class StoredResult(NamedTuple):
 class StoredOutcome(NamedTuple):
     """What a run found for one model on one target, which goes by its label."""
 
-    run: str
     model: str
     target: str
-    status: str
-    phase: str
+    found: Earlier
 
 
 class IndexedLine(NamedTuple):
@@ -127,11 +125,9 @@ def _indexed(path: Path) -> tuple[tuple[IndexedLine, ...], tuple[str, ...]]:
             damaged = [f"{path}: left out, because it was {error}"]
         else:
             outcome = StoredOutcome(
-                path.parent.name,
                 result.request.model.name,
                 target_label(result.request.target),
-                result.status.value,
-                result.phase.value,
+                Earlier(path.parent.name, result.status, result.phase),
             )
             key = result.request.key if is_reusable(result) else ""
             lines.append(IndexedLine((start, start + len(line)), key, outcome))

@@ -132,11 +132,11 @@ def test_it_knows_what_each_run_found_and_the_later_line_of_two(
     second = stored(factories.result("A", status=Status.TIMEOUT), factories.result("A"))
     third = stored(factories.result("A", status=Status.SKIPPED, phase=Phase.SETUP))
     outcomes = [
-        (first, "A", "dynamo", "pass", "done"),
-        (first, "A", "dynamo/train", "pass", "done"),
-        (second, "A", "dynamo", "pass", "done"),
+        ("A", "dynamo", (first, "pass", "done")),
+        ("A", "dynamo/train", (first, "pass", "done")),
+        ("A", "dynamo", (second, "pass", "done")),
     ]
     assert store.outcomes([second, first]) == (outcomes, [])
     store.delete_run(store.open(first))
-    assert [lines.run for lines in store.outcomes([first, third])[0]] == [third]
+    assert [lines.found.run for lines in store.outcomes([first, third])[0]] == [third]
     assert store.outcomes([]) == ([], [])

@@ -36,15 +36,14 @@ if TYPE_CHECKING:
 _Value = TypeVar("_Value")
 
 
-class RejectedOperator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RejectedOperator(
+    records.NeuronRejection, frozen=True, kw_only=True, forbid_unknown_fields=True
+):
     """One reviewed line: an operator that neuronx-cc is documented to reject, and the source.
 
     It is named by exactly one of `torch` (`aten::sort`), `hlo` (an opcode), `element_type` (`C64`).
     """
 
-    reason: str
-    source: str
-    sdk: str
     date: datetime.date
     torch: str | None = None
     hlo: str | None = None
