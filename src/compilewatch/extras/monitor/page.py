@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, cast
 
 from compilewatch.analysis import summary
 from compilewatch.contract.targets import target_label
@@ -16,7 +16,7 @@ from compilewatch.errors import StoreError
 from compilewatch.extras.monitor.view import Monitor, MonitorEntry
 from compilewatch.extras.profiles import analysis, report, training
 from compilewatch.extras.profiles.records import BatchPoint, InferenceProfile
-from compilewatch.records import ChangeKind, Result, Status, reason_label, spent
+from compilewatch.records import ChangeKind, Result, Run, Status, reason_label, spent
 from compilewatch.report.charts import MID_TONES, PROFILE_TONES, target_tones
 from compilewatch.report.wording import milliseconds, plural
 
@@ -96,11 +96,12 @@ def draw(st: Any, tab: str, monitor: Monitor, key: str) -> None:
     except StoreError as error:
         st.error(str(error))
     if tab == "Overview":
-        _list(st, monitor.entries())
+        _list(st, monitor)
 
 
-def _list(st: Any, entries: Sequence[MonitorEntry]) -> None:
+def _list(st: Any, monitor: Monitor) -> None:
     """All runs and profiles; one that is selected is opened."""
+    entries = monitor.entries()
     rows = entries[:ROWS_SHOWN]
 
     def open_row() -> None:
@@ -116,7 +117,7 @@ def _list(st: Any, entries: Sequence[MonitorEntry]) -> None:
                 "kind": entry.kind,
                 "what": entry.title,
                 "state": entry.state,
-                "done": "" if entry.done is None else f"{entry.done:,}",
+                "done": "" if (done := monitor.done(entry)) is None else f"{done:,}",
                 "folder": entry.key,
             }
             for entry in rows
@@ -135,12 +136,17 @@ def _list(st: Any, entries: Sequence[MonitorEntry]) -> None:
 
 
 def _head(
-    st: Any, entry: MonitorEntry, figures: Iterable[tuple[str, str]], alerts: Iterable[Alert]
+    st: Any,
+    entry: MonitorEntry,
+    figures: Iterable[tuple[str, str]],
+    alerts: Iterable[Alert],
+    done: int = 0,
+    total: int = 0,
 ) -> bool:
     st.subheader(f"{entry.kind}: {entry.title}")
     st.caption("running; this page follows it" if entry.state == "running" else entry.state)
-    if entry.total and entry.done is not None:
-        st.progress(min(1.0, entry.done / entry.total), f"{entry.done} of {entry.total}")
+    if total:
+        st.progress(min(1.0, done / total), f"{done} of {total}")
     shown, found = tuple(figures), tuple(alerts)
     for column, (name, value) in zip(st.columns(len(shown) or 1), shown, strict=False):
         column.metric(name, value)
@@ -180,7 +186,7 @@ def _chart(st: Any, widget: str, heading: str, rows: Sequence[Row], **axes: Any)
 
 
 def _sweep(st: Any, tab: str, monitor: Monitor, entry: MonitorEntry) -> bool:
-    results, entry = monitor.results(entry), monitor.counted(entry)
+    results, run = monitor.results(entry), cast(Run, entry.about)
     if tab == "Timing":
         seconds = [
             {"phase": phase, "seconds": value}
@@ -196,11 +202,12 @@ def _sweep(st: Any, tab: str, monitor: Monitor, entry: MonitorEntry) -> bool:
         largest = sorted(sizes, reverse=True)[:LARGEST]
         return _ranked(st, "Largest requests, in megabytes", largest, "megabytes")
     figures = (
-        ("results", f"{len(results):,} of {entry.total:,}"),
-        ("without graph breaks", f"{entry.passed:,}"),
+        ("results", f"{len(results):,} of {run.planned:,}"),
+        ("without graph breaks", f"{sum(r.status is Status.PASS for r in results):,}"),
         ("graph breaks", f"{sum(r.graph_breaks or 0 for r in results):,}"),
     )
-    _head(st, entry, figures, _sweep_alerts(entry, results))
+    alerts = _sweep_alerts(entry, results, run.planned)
+    _head(st, entry, figures, alerts, len(results), run.planned)
     changes = (
         {
             "model": change.model,
@@ -241,12 +248,12 @@ def _ranked(st: Any, heading: str, values: Sequence[tuple[float, str]], what: st
     return _table(st, heading, rows, column_config={what: bar})
 
 
-def _sweep_alerts(entry: MonitorEntry, results: Sequence[Result]) -> Iterator[Alert]:
+def _sweep_alerts(entry: MonitorEntry, results: Sequence[Result], planned: int) -> Iterator[Alert]:
     if entry.state == "interrupted":
-        done = f"interrupted after {len(results)} of {entry.total} requests"
+        done = f"interrupted after {len(results)} of {planned} requests"
         yield "error", done, "continue it with `compilewatch sweep --resume`"
-    if entry.state == "finished" and entry.total is not None and len(results) < entry.total:
-        missing = f"{entry.total - len(results)} planned requests have no result"
+    if entry.state == "finished" and len(results) < planned:
+        missing = f"{planned - len(results)} planned requests have no result"
         yield "error", missing, "see the notes of `compilewatch report`"
     for status in (Status.CRASHED, Status.TIMEOUT, Status.OOM, Status.MISMATCH, Status.ERROR):
         names = [result.request.model.name for result in results if result.status is status]

@@ -6,7 +6,8 @@ are read on from where the last reading stopped.
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,9 +17,9 @@ from compilewatch.errors import StoreError
 from compilewatch.extras.profiles import check
 from compilewatch.extras.profiles.records import InferenceProfile
 from compilewatch.extras.profiles.store import PREFIX, PROFILES_FILE, read_profiles
-from compilewatch.extras.profiles.training import TrainingProfile
+from compilewatch.extras.profiles.training import TrainingConfig, TrainingProfile
 from compilewatch.files import DamagedError
-from compilewatch.records import Change, Result, Status
+from compilewatch.records import Change, Result, Run, started
 from compilewatch.report.wording import plural
 from compilewatch.store import StoredRun
 from compilewatch.store.journal import decode
@@ -35,19 +36,37 @@ T = TypeVar("T")
 class MonitorEntry:
     """A run, or a profile of training or inference: one line of the overview.
 
-    `key` is its folder relative to `outputs/`. `done` of `total` requests or steps are there; of
-    an inference profile, so many points were measured. `profile` is the latter, if there is one.
+    `key` is its folder relative to `outputs/`. `about` is its record, None for a profile of
+    inference that has none that can be read.
     """
 
     key: str
-    kind: str
-    title: str
     state: str
-    started_at: str
-    done: int | None = None
-    total: int | None = None
-    passed: int | None = None
-    profile: InferenceProfile | None = None
+    about: Run | TrainingConfig | InferenceProfile | None
+
+    @property
+    def kind(self) -> str:
+        kinds = {Run: "sweep", TrainingConfig: "training"}
+        return kinds.get(type(self.about), "inference")
+
+    @property
+    def title(self) -> str:
+        match self.about:
+            case Run() as run:
+                return f"{run.source}, {plural(run.planned, 'request')}"
+            case TrainingConfig() as config:
+                return " on ".join(filter(None, (config.model or config.id, config.target)))
+            case InferenceProfile() as profile:
+                return f"{profile.model} on {', '.join(profile.options.targets)}"
+        return self.key.removeprefix(PREFIX)
+
+    @property
+    def started_at(self) -> str:
+        """RFC 3339; "" where a folder's name does not say it."""
+        if self.about is not None:
+            return self.about.started_at
+        name = self.title
+        return f"{started(name):%Y-%m-%dT%H:%M:%SZ}" if RUN_ID.fullmatch(name) else ""
 
     @property
     def label(self) -> str:
@@ -106,32 +125,26 @@ class Monitor:
 
     def _run_entry(self, path: Path) -> MonitorEntry:
         run = StoredRun(path).run
-        entry = MonitorEntry(
-            key=path.name,
-            kind="sweep",
-            title=f"{run.source}, {plural(run.planned, 'request')}",
-            state=run.state,
-            started_at=run.started_at,
-            total=run.planned,
-        )
-        return self.counted(entry) if run.state == "running" else entry
-
-    def counted(self, entry: MonitorEntry) -> MonitorEntry:
-        """The entry of a run with the numbers of its results so far."""
-        results = self.results(entry)
-        passed = sum(result.status is Status.PASS for result in results)
-        return replace(entry, done=len(results), passed=passed)
+        return MonitorEntry(key=path.name, state=run.state, about=run)
 
     def _training_entry(self, path: Path) -> MonitorEntry:
-        config, newest = check.read_config(path), check.tail(path)[-1:]
-        return MonitorEntry(
-            key=path.relative_to(self.root).as_posix(),
-            kind="training",
-            title=" on ".join(filter(None, (config.model or config.id, config.target))),
-            state=check.state_of(path),
-            started_at=config.started_at,
-            done=newest[0].index + 1 if newest else 0,
-        )
+        check.tail(path)  # what cannot be read is left out
+        key = path.relative_to(self.root).as_posix()
+        return MonitorEntry(key=key, state=check.state_of(path), about=check.read_config(path))
+
+    def done(self, entry: MonitorEntry) -> int | None:
+        """Requests of a running sweep, or steps or points that are measured so far."""
+        match entry.about:
+            case Run():
+                return len(self.results(entry)) if entry.state == "running" else None
+            case InferenceProfile() as profile:
+                return sum(point.latency is not None for _, point in profile.points())
+            case TrainingConfig():
+                path = self.root / entry.key
+                read = partial(check.tail, path)
+                newest = read() if entry.state == "running" else self._once(("tail", path), read)
+                return newest[-1].index + 1 if newest else 0
+        return None
 
     def _inference_entries(self, folder: Path, *, is_profile: bool) -> Sequence[MonitorEntry]:
         try:
@@ -147,17 +160,14 @@ class Monitor:
             entries = [
                 MonitorEntry(
                     key=one.folder.relative_to(self.root).as_posix(),
-                    kind="inference",
-                    title=f"{one.profile.model} on {', '.join(one.profile.options.targets)}",
                     state="finished",
-                    started_at=one.profile.started_at,
-                    done=sum(point.latency is not None for _, point in one.profile.points()),
-                    profile=one.profile,
+                    about=one.profile,
                 )
                 for one in stored
             ]
             damaged_only = is_profile and damaged and not entries
-            return [_plain_entry(folder, "damaged")] if damaged_only else entries
+            damage = MonitorEntry(key=folder.name, state="damaged", about=None)
+            return [damage] if damaged_only else entries
 
         return self._once((folder, status.st_mtime_ns, status.st_size), read)
 
@@ -203,7 +213,7 @@ class Monitor:
         if entry.state == "damaged":
             _, damaged = read_profiles(self.root / entry.key)
             raise StoreError(damaged[0] if damaged else f"{entry.key} has no profile")
-        return entry.profile
+        return entry.about if isinstance(entry.about, InferenceProfile) else None
 
     # --- files ---
 
@@ -239,16 +249,5 @@ class Monitor:
 def _without_record(folder: Path) -> MonitorEntry:
     """A profile that is being measured, or whose process has ended before its end."""
     pids = (path.name.rpartition("-")[2] for path in folder.glob(".scratch-profile-*"))
-    return _plain_entry(folder, "running" if any(map(is_alive, pids)) else "interrupted")
-
-
-def _plain_entry(folder: Path, state: str) -> MonitorEntry:
-    name = folder.name.removeprefix(PREFIX)
-    time = f"{name[:4]}-{name[4:6]}-{name[6:8]}T{name[9:11]}:{name[11:13]}:{name[13:15]}Z"
-    return MonitorEntry(
-        key=folder.name,
-        kind="inference",
-        title=name,
-        state=state,
-        started_at=time if RUN_ID.fullmatch(name) else "",
-    )
+    state = "running" if any(map(is_alive, pids)) else "interrupted"
+    return MonitorEntry(key=folder.name, state=state, about=None)
