@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from compilewatch import __version__
 from compilewatch.analysis.comparison import compare
 from compilewatch.records import GraphBreak, Target
 from compilewatch.report import sarif
 from compilewatch.report.sarif import SarifLocation, SarifResult, results_of, write_run
 from tests import example_run, factories
+from tests.reviewing import assert_as_reviewed
 from tests.schemas import sarif_errors
 
 LINE = SarifLocation(file="src/my pkg/net.py", line=12, text="        if y > 0:", function="Net.f")
@@ -39,43 +41,6 @@ def content(*results: SarifResult) -> dict[str, Any]:
     return dict(run)
 
 
-def test_a_result_has_rule_place_path_fingerprint_and_state() -> None:
-    run = content(found(), found(location=SarifLocation(file="src/my pkg/net.py", line=14)))
-    (rule,) = run["tool"]["driver"]["rules"]
-    assert rule["id"] == "GB0170"
-    assert rule["helpUri"].endswith("/gb/gb0170.html")
-    assert "Use torch.where." in rule["help"]["text"]
-    first, second = run["results"]
-    assert first["baselineState"] == "new"
-    (location,) = first["locations"]
-    assert location["physicalLocation"]["artifactLocation"]["uri"] == "src/my%20pkg/net.py"
-    region = location["physicalLocation"]["region"]
-    assert (region["startLine"], region["startColumn"], region["endColumn"]) == (12, 9, 18)
-    (flow,) = first["codeFlows"][0]["threadFlows"]
-    lines = [each["location"]["physicalLocation"]["region"] for each in flow["locations"]]
-    assert [each["startLine"] for each in lines] == [9, 12]
-    # GitHub takes results with one fingerprint for one alert.
-    hashes = [each["partialFingerprints"]["primaryLocationLineHash"] for each in (first, second)]
-    assert hashes == ["0123456789ab:1", "0123456789ab:2"]
-
-
-def test_resolved_breaks_and_those_of_packages_are_no_faults_of_the_repository() -> None:
-    packaged = SarifLocation(file="timm/layers/a.py", line=3, installed=True)
-    run = content(
-        found(level="none", state="absent", location=SarifLocation(file="old.py"), path=()),
-        found("unbacked_symint", level="note", state=None, location=packaged, path=()),
-    )
-    note, gone = run["results"]
-    assert note["locations"][0]["physicalLocation"]["artifactLocation"] == {
-        "uri": "timm/layers/a.py",
-        "uriBaseId": "SITEPACKAGES",
-    }
-    assert (note["level"], gone["level"], gone["kind"]) == ("note", "none", "pass")
-    assert "baselineState" not in note
-    assert "helpUri" not in run["tool"]["driver"]["rules"][0]
-    assert all(each["locations"] for each in run["results"])
-
-
 def test_a_file_is_at_most_what_github_accepts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sarif, "MOST_RESULTS", 30)
     many = [found(level="note", fingerprint=f"{n:012x}") for n in range(40)]
@@ -94,16 +59,31 @@ def test_a_file_is_at_most_what_github_accepts(monkeypatch: pytest.MonkeyPatch) 
     assert "left out" in small.decode()
 
 
-def test_a_run_with_everything_is_a_valid_file(tmp_path: Path) -> None:
+def test_the_file_of_a_run_with_everything_is_valid_and_as_reviewed(tmp_path: Path) -> None:
     path = tmp_path / "run.sarif"
-    view = example_run.view(*example_run.row())
-    write_run(path, view)
-    log = json.loads(path.read_text())
-    assert sarif_errors(log) == []
-    found = {each["ruleId"] for each in log["runs"][0]["results"]}
-    assert {each.code for result in view.results for each in result.breaks} <= found
-    # What has no line is a notification.
-    assert log["runs"][0]["invocations"][0]["toolExecutionNotifications"]
+    write_run(path, example_run.view(*example_run.row()))
+    text = path.read_text()
+    assert sarif_errors(json.loads(text)) == []
+    reviewed = text.replace(f'"version": "{__version__}"', '"version": "VERSION"')
+    assert_as_reviewed(reviewed, Path(__file__).with_name("run.sarif"))
+
+
+def test_a_second_line_a_package_and_what_is_gone_are_told_apart() -> None:
+    packaged = SarifLocation(file="timm/layers/a.py", line=3, installed=True)
+    first, second, note, gone = content(
+        *(found(), found(), found("symint", level="note", location=packaged)),
+        found(level="none", state="absent", location=SarifLocation(file="old.py")),
+    )["results"]
+    assert (gone["kind"], gone["baselineState"]) == ("pass", "absent")
+    # GitHub takes results with one fingerprint for one alert.
+    hashes = [each["partialFingerprints"]["primaryLocationLineHash"] for each in (first, second)]
+    assert hashes == ["0123456789ab:1", "0123456789ab:2"]
+    (location,) = first["locations"]
+    assert location["physicalLocation"]["artifactLocation"]["uri"] == "src/my%20pkg/net.py"
+    region = location["physicalLocation"]["region"]
+    assert (region["startLine"], region["startColumn"], region["endColumn"]) == (12, 9, 18)
+    place = note["locations"][0]["physicalLocation"]["artifactLocation"]
+    assert place == {"uri": "timm/layers/a.py", "uriBaseId": "SITEPACKAGES"}
 
 
 def broken(number: int, file: str = "transformers/a.py") -> GraphBreak:
