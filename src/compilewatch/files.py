@@ -48,6 +48,22 @@ def failed(action: str, path: Path, error: OSError) -> StoreError:
     return StoreError(f"cannot {action} {path}: {advice}")
 
 
+@contextlib.contextmanager
+def explained(action: str, path: Path) -> Iterator[None]:
+    """Raise StoreError, with `failed`'s words, where a file operation of the body fails."""
+    try:
+        yield
+    except OSError as error:
+        raise failed(action, path, error) from None
+
+
+def read_if_there(path: Path) -> bytes | None:
+    """Return what a file holds, None if there is no file. Raises StoreError."""
+    with explained("read", path), contextlib.suppress(FileNotFoundError):
+        return path.read_bytes()
+    return None
+
+
 def sync(descriptor: int) -> None:
     """Sync written data to disk; fdatasync, where it exists, does not sync the timestamps."""
     getattr(os, "fdatasync", os.fsync)(descriptor)
@@ -136,11 +152,9 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
 
     Unless `durable`, a power failure may lose the file, and the call does not wait for the disk.
     """
-    try:
+    with explained("write", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         replace(path, data, durable=durable)
-    except OSError as error:
-        raise failed("write", path, error) from None
 
 
 def replace(path: Path, data: bytes, *, durable: bool = False) -> None:

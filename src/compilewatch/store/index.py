@@ -15,7 +15,7 @@ import msgspec
 from compilewatch.contract.failures import DISK_FAILURE
 from compilewatch.contract.targets import target_label
 from compilewatch.errors import StoreError
-from compilewatch.files import DamagedError, failed, replace
+from compilewatch.files import DamagedError, read_if_there, replace
 from compilewatch.records import HARNESS_VERSION, RESULT_VERSION, Earlier, Phase, Result, Status
 from compilewatch.store.journal import decode
 
@@ -115,7 +115,8 @@ def _indexed(path: Path) -> tuple[tuple[IndexedLine, ...], tuple[str, ...]]:
     lines: list[IndexedLine] = []
     damaged: list[str] = []
     start = 0
-    *complete, _ = read_results(path).split(b"\n")
+    data = read_if_there(path) or b""  # none: its run was deleted just now
+    *complete, _ = data.split(b"\n")
     for number, line in enumerate(complete, start=1):
         try:
             result = decode(line, Result)
@@ -133,16 +134,6 @@ def _indexed(path: Path) -> tuple[tuple[IndexedLine, ...], tuple[str, ...]]:
             lines.append(IndexedLine((start, start + len(line)), key, outcome))
         start += len(line) + 1
     return tuple(lines), tuple(damaged)
-
-
-def read_results(path: Path) -> bytes:
-    """Return the content of a results file, empty if its run was deleted. Raises StoreError."""
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:  # its run was deleted just now
-        return b""
-    except OSError as error:
-        raise failed("read", path, error) from None
 
 
 def _digest(data: bytes) -> bytes:

@@ -11,9 +11,10 @@ from typing import TypeVar
 
 import msgspec
 
+from compilewatch import files
 from compilewatch import records as kinds
 from compilewatch.errors import StoreError
-from compilewatch.files import DamagedError, append_all, failed, from_json, lock, sync, sync_folder
+from compilewatch.files import DamagedError
 
 T = TypeVar("T", bound=kinds.Record)
 
@@ -37,9 +38,9 @@ def decode(data: bytes, kind: type[T], current: int | None = None) -> T:
     message names the file.
     """
     current = VERSIONS[kind] if current is None else current
-    version = from_json(data, _Version).schema_version
+    version = files.from_json(data, _Version).schema_version
     if version == current:
-        return from_json(data, kind)
+        return files.from_json(data, kind)
     if version > current:
         raise StoreError(
             f"written by a newer compilewatch (schema {version}, this one knows "
@@ -56,22 +57,20 @@ LOCK_SECONDS = 10.0
 
 def append_record(path: Path, record: kinds.Record) -> None:
     """Append one line, synced to disk. Raises StoreError."""
-    try:
+    with files.explained("write", path):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            if not lock(descriptor, seconds=LOCK_SECONDS):
+            if not files.lock(descriptor, seconds=LOCK_SECONDS):
                 raise StoreError(f"{path} is being written by another process: try again")
             size = os.fstat(descriptor).st_size
             torn = size and os.pread(descriptor, 1, size - 1) != b"\n"
             line = msgspec.json.encode(record) + b"\n"
-            append_all(descriptor, b"\n" + line if torn else line)
-            sync(descriptor)
+            files.append_all(descriptor, b"\n" + line if torn else line)
+            files.sync(descriptor)
         finally:
             os.close(descriptor)
         if not size:
-            sync_folder(path.parent)
-    except OSError as error:
-        raise failed("write", path, error) from None
+            files.sync_folder(path.parent)
 
 
 def read_records(path: Path, kind: type[T], version: int) -> tuple[tuple[T, ...], tuple[str, ...]]:
@@ -79,12 +78,7 @@ def read_records(path: Path, kind: type[T], version: int) -> tuple[tuple[T, ...]
 
     A file that does not exist has none. Raises StoreError if a newer compilewatch wrote one.
     """
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return (), ()
-    except OSError as error:
-        raise failed("read", path, error) from None
+    data = files.read_if_there(path) or b""
     records, damaged, torn = decode_lines(data, path, kind, version)
     return tuple(records), (*damaged, torn) if torn else tuple(damaged)
 

@@ -17,7 +17,7 @@ import compilewatch.store.runs as run_files
 from compilewatch import files
 from compilewatch.errors import StoreError, UsageError
 from compilewatch.records import Plan, Record, Result, Run, new_run_id, now
-from compilewatch.store.index import StoredOutcome, StoredResult, index_of, read_results
+from compilewatch.store.index import StoredOutcome, StoredResult, index_of
 from compilewatch.store.journal import decode
 from compilewatch.store.runs import RESULTS_FILE, RUN_FILE
 
@@ -54,10 +54,8 @@ class Spool:
 
     def waiting(self, sink: str) -> tuple[Spooled, ...]:
         """Return the publications that wait for a sink, oldest run first."""
-        try:
+        with files.explained("read", self._root):
             paths = sorted(p for p in (self._root / sink).glob("*.json") if p.name != LAST_FILE)
-        except OSError as error:
-            raise files.failed("read", self._root, error) from None
         # The file name is sufficient: a damaged file is still a waiting publication.
         return tuple(_read(p, Spooled) or Spooled(run=p.stem, since=now()) for p in paths)
 
@@ -72,10 +70,8 @@ class Spool:
     def drop(self, sink: str, run: str) -> None:
         """Remove a publication, if it exists."""
         path = self._root / sink / f"{run}.json"
-        try:
+        with files.explained("delete", path):
             path.unlink(missing_ok=True)
-        except OSError as error:
-            raise files.failed("delete", path, error) from None
 
     def delivered(self, sink: str, run: str) -> None:
         """Remove a publication that the sink has accepted, and record it as the last one."""
@@ -166,10 +162,8 @@ class Store:
             yield
         finally:
             if before is not None and (self.root / before).is_dir():
-                try:
+                with files.explained("write", self.root / "latest"):
                     files.point_latest(self.root, before)
-                except OSError as error:
-                    raise files.failed("write", self.root / "latest", error) from None
 
     def unfinished(self) -> run_files.StoredRun:
         """Return the newest interrupted run. Raises UsageError if there is none."""
@@ -186,7 +180,7 @@ class Store:
             if not missing:
                 break
             lines = {line.key: line for line in index_of(path).lines if line.key in missing}
-            data = read_results(path) if lines else b""
+            data = (files.read_if_there(path) if lines else None) or b""
             for key, line in lines.items():
                 with contextlib.suppress(
                     files.DamagedError, StoreError
@@ -283,25 +277,20 @@ class Store:
         """Delete a run that is not being written. Results that only it has are evaluated again."""
         path = stored.path
         hidden = path.with_name(DELETED_PREFIX + path.name)
-        try:
-            with contextlib.ExitStack() as stack:
-                with contextlib.suppress(FileNotFoundError):
-                    descriptor = os.open(path / RESULTS_FILE, os.O_RDWR)
-                    stack.callback(os.close, descriptor)
-                    run_files.hold(descriptor, path)
-                path.rename(hidden)
-                files.sync_folder(path.parent)
-                shutil.rmtree(hidden)
-        except OSError as error:
-            raise files.failed("delete", path, error) from None
+        with files.explained("delete", path), contextlib.ExitStack() as stack:
+            with contextlib.suppress(FileNotFoundError):
+                descriptor = os.open(path / RESULTS_FILE, os.O_RDWR)
+                stack.callback(os.close, descriptor)
+                run_files.hold(descriptor, path)
+            path.rename(hidden)
+            files.sync_folder(path.parent)
+            shutil.rmtree(hidden)
 
     def clear_deleted(self) -> None:
         """Delete the rest of runs whose deletion was interrupted."""
         for path in self.root.glob(f"{DELETED_PREFIX}*"):
-            try:
+            with files.explained("delete", path):
                 shutil.rmtree(path)
-            except OSError as error:
-                raise files.failed("delete", path, error) from None
 
     def _clear_new(self) -> None:
         """Delete what killed processes left of runs that they were about to create."""

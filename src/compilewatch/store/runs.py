@@ -106,11 +106,9 @@ class RunFolder:
 
     def names(self) -> tuple[str, ...]:
         """Return the relative paths (with slashes) of all complete files, sorted."""
-        try:
+        with disk.explained("read", self.root):
             paths = [path.relative_to(self.root) for path in self.root.rglob("*")]
             files = [path for path in paths if (self.root / path).is_file()]
-        except OSError as error:
-            raise disk.failed("read", self.root, error) from None
         return tuple(sorted(f.as_posix() for f in files if not _is_hidden(f)))
 
     def path(self, name: str) -> Path:
@@ -138,10 +136,8 @@ LOCK_WAIT_SECONDS = 1.0
 
 def hold(descriptor: int, path: Path) -> None:
     """Lock the run at `path` until its open results file is closed. Raises StoreError."""
-    try:
+    with disk.explained("lock", path):
         is_ours = lock(descriptor, seconds=LOCK_WAIT_SECONDS)
-    except OSError as error:
-        raise disk.failed("lock", path, error) from None
     if not is_ours:
         raise StoreError(f"{path} is being written by another process: wait for it to end")
 
@@ -164,12 +160,10 @@ def is_locked(path: Path) -> bool:
 
 
 def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise StoreError(f"{path} is missing: the run is incomplete") from None
-    except OSError as error:
-        raise disk.failed("read", path, error) from None
+    data = disk.read_if_there(path)
+    if data is None:
+        raise StoreError(f"{path} is missing: the run is incomplete")
+    return data
 
 
 def _is_hidden(path: Path) -> bool:
@@ -205,20 +199,16 @@ class RunWriter:
 
     def prepare(self) -> None:
         """Prepare an existing run: cut off incomplete lines, delete old scratch folders."""
-        try:
+        with disk.explained("continue", self.path):
             for descriptor in (self._results, self._log):
                 os.ftruncate(descriptor, _complete_size(descriptor))
             for old in self.path.glob(".scratch-*"):
                 shutil.rmtree(old, ignore_errors=True)
-        except OSError as error:
-            raise disk.failed("continue", self.path, error) from None
 
     def make_scratch(self) -> Path:
         """Create a folder for the launcher, on the run's file system; `close` deletes it."""
-        try:
+        with disk.explained("create", self.scratch):
             self.scratch.mkdir(exist_ok=True)
-        except OSError as error:
-            raise disk.failed("create", self.scratch, error) from None
         return self.scratch
 
     def append(self, results: Sequence[Result], artifacts: Path | None = None) -> list[Result]:
@@ -229,7 +219,7 @@ class RunWriter:
         """
         if not results:
             return []
-        try:
+        with disk.explained("write", self.path / RESULTS_FILE):
             if artifacts is not None:
                 names = keep_artifacts(artifacts, self.path, results[0].request)
                 results = [msgspec.structs.replace(r, artifacts=names) for r in results]
@@ -237,13 +227,11 @@ class RunWriter:
                 self._results, b"".join(msgspec.json.encode(r) + b"\n" for r in results)
             )
             disk.sync(self._results)
-        except OSError as error:
-            raise disk.failed("write", self.path / RESULTS_FILE, error) from None
         return list(results)
 
     def adopt(self, results: Sequence[tuple[Result, Path]]) -> list[Result]:
         """Store results of other runs, given with the runs' folders, with their artifacts."""
-        try:
+        with disk.explained("write", self.path / "artifacts"):
             adopted = [
                 msgspec.structs.replace(
                     result, artifacts=link_artifacts(result.artifacts, folder, self.path)
@@ -252,16 +240,12 @@ class RunWriter:
                 else result
                 for result, folder in results
             ]
-        except OSError as error:
-            raise disk.failed("write", self.path / "artifacts", error) from None
         return self.append(adopted)
 
     def events(self, events: Sequence[Event]) -> None:
         """Append events to the log."""
-        try:
+        with disk.explained("write", self.path / "logs"):
             disk.append_all(self._log, b"".join(msgspec.json.encode(e) + b"\n" for e in events))
-        except OSError as error:
-            raise disk.failed("write", self.path / "logs", error) from None
 
     def update(self, **changes: object) -> Run:
         """Change fields of run.json and return the new run."""
@@ -327,11 +311,9 @@ def earlier_seconds(path: Path, run: Run) -> float:
 
 
 def _open(path: Path) -> int:
-    try:
+    with disk.explained("write", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-    except OSError as error:
-        raise disk.failed("write", path, error) from None
 
 
 def _complete_size(descriptor: int) -> int:
