@@ -156,9 +156,9 @@ def _past(
     ids = {other.id for other in recent}
     passed: Counter[str] = Counter()
     for point in outcomes:
-        passed[point.found.run] += point.found.status is records.Status.PASS
-        if point.found.run in ids and (key := (point.model, point.target)) in here:
-            history[key].append(point.found)
+        passed[point.earlier.run] += point.earlier.status is records.Status.PASS
+        if point.earlier.run in ids and (key := (point.model, point.target)) in here:
+            history[key].append(point.earlier)
     trend = [records.TrendPoint(other.id, passed[other.id], other.planned) for other in alike[::-1]]
     here_passed = sum(r.status is records.Status.PASS for r in results)
     trend.append(records.TrendPoint(run.id, here_passed, run.planned))

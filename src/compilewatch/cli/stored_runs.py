@@ -59,7 +59,7 @@ def runs_command(output_dir: str | None, as_json: bool) -> None:
     else:
         outcomes, damaged = store.outcomes([run.id for run in runs])
         problems += tuple(damaged)
-        passed = Counter(one.found.run for one in outcomes if one.found.status is Status.PASS)
+        passed = Counter(one.earlier.run for one in outcomes if one.earlier.status is Status.PASS)
         console().print(runs_table(runs, passed))
     for problem in problems:
         click.echo(f"compilewatch: {problem}", err=True)

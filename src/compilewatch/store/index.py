@@ -65,7 +65,7 @@ class StoredOutcome(NamedTuple):
 
     model: str
     target: str
-    found: Earlier
+    earlier: Earlier
 
 
 class IndexedLine(NamedTuple):

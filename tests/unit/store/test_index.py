@@ -138,5 +138,5 @@ def test_it_knows_what_each_run_found_and_the_later_line_of_two(
     ]
     assert store.outcomes([second, first]) == (outcomes, [])
     store.delete_run(store.open(first))
-    assert [lines.found.run for lines in store.outcomes([first, third])[0]] == [third]
+    assert [lines.earlier.run for lines in store.outcomes([first, third])[0]] == [third]
     assert store.outcomes([]) == ([], [])

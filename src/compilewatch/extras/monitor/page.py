@@ -478,12 +478,11 @@ def _inference_alerts(profile: InferenceProfile) -> Iterator[Alert]:
 
 
 def _artifacts(st: Any, monitor: Monitor, entry: MonitorEntry) -> None:
-    artifacts = monitor.artifacts(entry)
-    if not artifacts:
+    sizes = monitor.artifacts(entry)
+    if not sizes:
         st.info("No files yet.")
         return
-    st.caption(f"{len(artifacts)} files in {monitor.root / entry.key}")
-    sizes = {one.name: one.bytes for one in artifacts}
+    st.caption(f"{len(sizes)} files in {monitor.root / entry.key}")
     name = st.selectbox(
         "File", list(sizes), format_func=lambda name: f"{name} ({sizes[name] / 1e3:,.1f} kB)"
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from compilewatch.analysis.comparison import compare
 from compilewatch.contract.processes import is_alive
@@ -71,13 +71,6 @@ class MonitorEntry:
     @property
     def label(self) -> str:
         return f"{self.started_at[:16].replace('T', ' ')} {self.kind} {self.title} ({self.state})"
-
-
-class ShownFile(NamedTuple):
-    """One file to look at or download, by its path below the entry's folder."""
-
-    name: str
-    bytes: int
 
 
 class Monitor:
@@ -217,18 +210,18 @@ class Monitor:
 
     # --- files ---
 
-    def artifacts(self, entry: MonitorEntry) -> tuple[ShownFile, ...]:
-        """Return the files of an entry, by name; at most `FILES_LISTED`."""
+    def artifacts(self, entry: MonitorEntry) -> dict[str, int]:
+        """Return the files of an entry by path below its folder, at most `FILES_LISTED`: bytes."""
         folder = self.root / entry.key
-        files: list[ShownFile] = []
+        sizes: dict[str, int] = {}
         for path in sorted(folder.rglob("*")):
-            name = path.relative_to(folder).as_posix()
-            if len(files) == FILES_LISTED:
-                break
-            if not any(part.startswith(".") for part in name.split("/")) and path.is_file():
+            name = path.relative_to(folder)
+            if not any(part.startswith(".") for part in name.parts) and path.is_file():
                 with contextlib.suppress(OSError):
-                    files.append(ShownFile(name, path.stat().st_size))
-        return tuple(files)
+                    sizes[name.as_posix()] = path.stat().st_size
+            if len(sizes) == FILES_LISTED:
+                break
+        return sizes
 
     def read(self, entry: MonitorEntry, name: str, most: int = -1) -> bytes:
         """Return a file of an entry, or its beginning of at most `most` bytes.

@@ -227,7 +227,7 @@ def test_a_profile_has_charts_of_batches_parts_of_calls_and_lines_of_breaks(
     measured(monitor.root, "20261122-100000-0001", "profiles/net")  # of a sweep
     (entry,) = monitor.entries()
     assert entry.title == "Net<script> on eager, inductor"
-    assert [one.name for one in monitor.artifacts(entry)] == ["raw_values.json", "report.html"]
+    assert list(monitor.artifacts(entry)) == ["raw_values.json", "report.html"]
     timing, memory = tab(monitor, "Timing"), tab(monitor, "Memory")
     latency = timing.under("Latency of a call in ms")
     assert [row["batch size"] for row in latency] == list(profiled.SIZES)
@@ -312,7 +312,7 @@ def test_files_are_listed_and_read_and_none_outside(monitor: Monitor) -> None:
     folder = train(monitor.root)
     (folder / ".hidden").write_text("")
     (entry,) = monitor.entries()
-    names = {one.name for one in monitor.artifacts(entry)}
+    names = set(monitor.artifacts(entry))
     assert {"config.json", "steps.jsonl", "metrics.json"} <= names
     assert ".hidden" not in names
     assert monitor.read(entry, "config.json") == (folder / "config.json").read_bytes()
