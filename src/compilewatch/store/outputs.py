@@ -27,22 +27,26 @@ NEW_PREFIX, DELETED_PREFIX = ".new-", ".deleted-"
 ABANDONED_SECONDS = 60.0
 """A run gets its name within milliseconds after its folder was made."""
 
-_Kind = TypeVar("_Kind", bound=Record)
+_Kind = TypeVar("_Kind", bound="Publication")
 
 
-class Spooled(Record, frozen=True, kw_only=True):
-    """A waiting publication. `since` is RFC 3339; `attempts` failed, the last one for `why`."""
+class Publication(Record, frozen=True, kw_only=True):
+    """A publication of a run to a sink."""
 
     run: str
+
+
+class Spooled(Publication, frozen=True, kw_only=True):
+    """One that waits. `since` is RFC 3339; `attempts` failed, the last one for `why`."""
+
     since: str
     attempts: int = 0
     why: str = ""
 
 
-class Delivered(Record, frozen=True, kw_only=True):
-    """The last publication that a sink accepted; `at` is RFC 3339."""
+class Delivered(Publication, frozen=True, kw_only=True):
+    """The last one that a sink accepted; `at` is RFC 3339."""
 
-    run: str
     at: str
 
 
