@@ -239,7 +239,7 @@ def monitor_500(output: Path) -> Figures:
 
     def details() -> None:
         newest = monitor.entries()[0]
-        monitor.counted(newest)
+        monitor.results(newest)
         monitor.artifacts(newest)
 
     walls = [seconds_of(call) for _ in range(5) for call in (monitor.entries, details)]

@@ -66,7 +66,8 @@ def wrong(value: Any, kind: str, place: str) -> Iterator[str]:
         for number, entry in enumerate(value):
             yield from wrong(entry, kind, f"{place}[{number}]")
         return
-    named, own = {}, None
+    named: dict[str, dict[str, str]] = {}
+    own = None
     for full_name, facts in FACTS["classes"].items():
         attributes = {**facts["needs"], **facts["takes"], **facts.get("casc", {})}
         name = full_name.rpartition(".")[2]

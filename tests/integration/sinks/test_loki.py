@@ -55,7 +55,12 @@ def test_every_complete_line_arrives_at_its_own_time(tmp_path: Path, server: Lok
 
 def test_few_labels_and_the_rest_is_structured_metadata(tmp_path: Path, server: LokiDouble) -> None:
     server.clock = lambda: int(datetime(2026, 1, 3, tzinfo=UTC).timestamp()) * 10**9
-    fields = {"durations": {"compile": 1.0}, "causes": ["a"], "revision": None, "detail": ""}
+    fields: dict[str, Any] = {
+        "durations": {"compile": 1.0},
+        "causes": ["a"],
+        "revision": None,
+        "detail": "",
+    }
     given = line("2026-01-02T03:04:05.000000007Z", **fields, fullgraph_accepted=True)
     publish(tmp_path, server.url, [given])
     (stored,) = server.stored()

@@ -46,8 +46,9 @@ class MonitorEntry:
 
     @property
     def kind(self) -> str:
-        kinds = {Run: "sweep", TrainingConfig: "training"}
-        return kinds.get(type(self.about), "inference")
+        if isinstance(self.about, Run):
+            return "sweep"
+        return "training" if isinstance(self.about, TrainingConfig) else "inference"
 
     @property
     def title(self) -> str:

@@ -497,7 +497,7 @@ def _over_all_calls(result: Result) -> Result:
     total = sum(graph_break.occurrences for graph_break in breaks)
     capture = result.capture or records.CaptureFigures()
     status = result.status
-    graphs = (result.graphs or 0) + later.graphs
+    graphs = (result.graphs or 0) + (later.graphs or 0)
     again = capture.recompilations + later.recompilations
     detail = f"graphs {graphs}, recompilations {again}"
     if later.error:
