@@ -82,75 +82,12 @@ class LeverageStep:
     total_downloads: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Leverage:
-    """The fixes of a run on some targets, best first.
-
-    `broken` counts the models with a graph break, `unknown` those of them whose breaks are not all
-    known: torch gave no reason for one, or only the first was looked for. `left` counts the models
-    that still break after all fixes listed.
-    """
-
-    by: By
-    order: FixOrder
-    targets: tuple[str, ...]
-    broken: int
-    downloads: int | None
-    unknown: int
-    left: int
-    fixes: tuple[LeverageStep, ...]
-
-
-def leverage(
-    results: Iterable[records.Result],
-    *,
-    by: By = By.LINE,
-    order: FixOrder = FixOrder.MODELS,
-    top: int | None = None,
-    target: str | None = None,
-) -> Leverage:
-    """Rank what to fix, at most `top` steps.
-
-    Only results with graph breaks count, of the target with this label, or of the first kind of
-    target (Dynamo before Inductor) that has any, in all its modes and environments.
-    """
-    chosen = of_target([result for result in results if result.breaks], target)
-    causes = FixableCauses(chosen, by)
-    fixes = tuple(_greedy(causes, order, top))
-    fixed = {name for fix in fixes for name in fix.models}
-    return Leverage(
-        by=by,
-        order=order,
-        targets=tuple(dict.fromkeys(target_label(r.request.target) for r in chosen)),
-        broken=len(causes.of_model),
-        downloads=downloads_of(causes.models.values()),
-        unknown=sum(None in keys for keys in causes.of_model.values()),
-        left=len(causes.of_model) - len(fixed),
-        fixes=fixes,
-    )
-
-
-def models_of_one_reason(results: Sequence[records.Result]) -> dict[str, tuple[int, int | None]]:
-    """Reason -> models, and their downloads, that break for this reason only; zeros included."""
-    causes = FixableCauses(results, By.ID)
-    return {
-        reason: (len(causes.alone[reason]), causes.downloads(causes.alone[reason]))
-        for reason in causes.found
-    }
-
-
 def breaks_of(result: records.Result) -> tuple[records.GraphBreak, ...]:
     """The breaks of a result and of all input variants; of one that both name, only the first."""
-    every = (
-        *result.breaks,
-        *(graph_break for variant in result.variants for graph_break in variant.breaks),
-    )
-    return tuple(
-        {
-            (graph_break.fingerprint, graph_break.line): graph_break
-            for graph_break in reversed(every)
-        }.values()
-    )[::-1]
+    breaks: dict[tuple[str, int], records.GraphBreak] = {}
+    for one in (*result.breaks, *(one for variant in result.variants for one in variant.breaks)):
+        breaks.setdefault((one.fingerprint, one.line), one)
+    return tuple(breaks.values())
 
 
 def cause_key(graph_break: records.GraphBreak, by: By) -> str | None:
@@ -187,7 +124,7 @@ class FixableCauses:
         """How many models break for one of these causes."""
         return len({name for key in keys if key is not None for name, _ in self.found[key]})
 
-    def downloads(self, names: Iterable[str]) -> int | None:
+    def downloads_of(self, names: Iterable[str]) -> int | None:
         return downloads_of(self.models[name] for name in names)
 
     def ranked(self, names: Iterable[str]) -> list[str]:
@@ -215,11 +152,84 @@ class FixableCauses:
             source=records.source_line(sample).strip(),
             places=len(fingerprints),
             models=len(affected),
-            downloads=self.downloads(affected),
+            downloads=self.downloads_of(affected),
             alone=len(alone),
-            alone_downloads=self.downloads(alone),
+            alone_downloads=self.downloads_of(alone),
             example=(alone or affected)[0],
         )
+
+
+class Leverage(FixableCauses):
+    """What to fix first on some targets: `fixes` are the steps, best first, at most `top`.
+
+    Only results with graph breaks count, of the target with this label, or of the first kind of
+    target (Dynamo before Inductor) that has any, in all its modes and environments.
+    """
+
+    def __init__(
+        self,
+        results: Iterable[records.Result],
+        *,
+        by: By = By.LINE,
+        order: FixOrder = FixOrder.MODELS,
+        top: int | None = None,
+        target: str | None = None,
+    ) -> None:
+        chosen = of_target([result for result in results if result.breaks], target)
+        super().__init__(chosen, by)
+        self.by, self.order = by, order
+        self.targets = tuple(dict.fromkeys(target_label(r.request.target) for r in chosen))
+        self.broken = len(self.of_model)
+        self.downloads = downloads_of(self.models.values())
+        # Torch gave no reason for one of their breaks, or only the first was looked for.
+        self.unknown = sum(None in keys for keys in self.of_model.values())
+        self.fixes = tuple(self._steps(top))
+        # The models that still break after all of them.
+        self.left = self.broken - sum(len(step.models) for step in self.fixes)
+
+    def to_json(self) -> dict[str, object]:
+        names = ("by", "order", "targets", "broken", "downloads", "unknown", "left", "fixes")
+        return {name: getattr(self, name) for name in names}
+
+    def _steps(self, top: int | None) -> Iterator[LeverageStep]:
+        """Yield the steps; a set of causes is a candidate where it is all that a model has left."""
+        left = {name: keys for name, keys in self.of_model.items() if None not in keys}
+        fixed: set[str | None] = set()
+        unbroken: list[str] = []
+
+        def worth(keys: frozenset[str | None]) -> tuple[float, float, int, list[str]]:
+            """What a step gives for each cause; of equal ones by the other figure, then reach."""
+            models = len(gained[keys]) / len(keys)
+            downloads = (self.downloads_of(gained[keys]) or 0) / len(keys)
+            by_models = self.order is FixOrder.MODELS
+            figures = (models, downloads) if by_models else (downloads, models)
+            return (*figures, self.affected(keys), sorted(filter(None, keys)))
+
+        for _ in itertools.count() if top is None else range(top):
+            if not left:
+                return
+            gained = {
+                candidate: [name for name, keys in left.items() if keys - fixed <= candidate]
+                for candidate in {frozenset(keys - fixed) for keys in left.values()}
+            }
+            best = max(gained, key=worth)
+            # A part of it that gives something by itself comes first, as a step of its own.
+            while parts := [keys for keys in gained if keys < best]:
+                best = max(parts, key=worth)
+            names = self.ranked(gained[best])
+            fixed |= best
+            unbroken += names
+            left = {name: keys for name, keys in left.items() if name not in set(names)}
+            described = map(self.describe, filter(None, best))
+            yield LeverageStep(
+                causes=tuple(sorted(described, key=lambda c: (-c.models, c.label, c.key))),
+                models=tuple(names),
+                downloads=self.downloads_of(names),
+                exact=all(self.of_model[name] <= best for name in names),
+                affected=self.affected(best),
+                total_models=len(unbroken),
+                total_downloads=self.downloads_of(unbroken),
+            )
 
 
 def of_target(broken: list[records.Result], label: str | None) -> list[records.Result]:
@@ -230,45 +240,13 @@ def of_target(broken: list[records.Result], label: str | None) -> list[records.R
     return [result for result in broken if target_order(result.request.target)[:1] == first]
 
 
-def _greedy(causes: FixableCauses, order: FixOrder, top: int | None) -> Iterator[LeverageStep]:
-    """Yield the steps; a set of causes is a candidate where it is all that a model has left."""
-    left = {name: keys for name, keys in causes.of_model.items() if None not in keys}
-    fixed: set[str | None] = set()
-    unbroken: list[str] = []
-
-    def worth(keys: frozenset[str | None]) -> tuple[float, float, int, list[str]]:
-        """What a step gives for each of its causes; equal ones by the other figure, then reach."""
-        models = len(gained[keys]) / len(keys)
-        downloads = (causes.downloads(gained[keys]) or 0) / len(keys)
-        by_models = order is FixOrder.MODELS
-        figures = (models, downloads) if by_models else (downloads, models)
-        return (*figures, causes.affected(keys), sorted(filter(None, keys)))
-
-    for _ in itertools.count() if top is None else range(top):
-        if not left:
-            return
-        gained = {
-            candidate: [name for name, keys in left.items() if keys - fixed <= candidate]
-            for candidate in {frozenset(keys - fixed) for keys in left.values()}
-        }
-        best = max(gained, key=worth)
-        # A part of it that gives something by itself comes first, as a step of its own.
-        while parts := [keys for keys in gained if keys < best]:
-            best = max(parts, key=worth)
-        names = causes.ranked(gained[best])
-        fixed |= best
-        unbroken += names
-        left = {name: keys for name, keys in left.items() if name not in set(names)}
-        described = map(causes.describe, filter(None, best))
-        yield LeverageStep(
-            causes=tuple(sorted(described, key=lambda c: (-c.models, c.label, c.key))),
-            models=tuple(names),
-            downloads=causes.downloads(names),
-            exact=all(causes.of_model[name] <= best for name in names),
-            affected=causes.affected(best),
-            total_models=len(unbroken),
-            total_downloads=causes.downloads(unbroken),
-        )
+def models_of_one_reason(results: Sequence[records.Result]) -> dict[str, tuple[int, int | None]]:
+    """Reason -> models, and their downloads, that break for this reason only; zeros included."""
+    causes = FixableCauses(results, By.ID)
+    return {
+        reason: (len(causes.alone[reason]), causes.downloads_of(causes.alone[reason]))
+        for reason in causes.found
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -391,9 +369,7 @@ def _broken(
 ) -> dict[str, list[tuple[records.Result, records.ModelFix | None]]]:
     """The results with graph breaks on these targets by model, each with what was found."""
     fix_of = {(fix.model, fix.target): fix for fix in fixes}
-    by_model: defaultdict[str, list[tuple[records.Result, records.ModelFix | None]]] = defaultdict(
-        list
-    )
+    by_model = defaultdict[str, list[tuple[records.Result, records.ModelFix | None]]](list)
     for result in results:
         request = result.request
         if result.breaks and (not targets or target_label(request.target) in targets):

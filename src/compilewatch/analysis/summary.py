@@ -23,20 +23,23 @@ from compilewatch.contract.targets import (
 Cause = tuple[str, records.Phase | None]
 """A reason's label and phase."""
 
+Hit = tuple[records.ModelSpec, records.GraphBreak | None]
+"""A model that a reason strikes, with the break if it is one."""
+
 MEASURED = (records.Phase.CREATE, records.Phase.INPUTS, records.Phase.EAGER, records.Phase.COMPILE)
 """The phases that overhead is measured against: what a result cannot do without."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reason:
-    """One reason why models do not pass: each model that it strikes, with the break if it is one.
+    """One reason why models do not pass, and each model that it strikes.
 
     `label` is bounded: a break's, an error's code, or the status. `phase` is None for breaks.
     """
 
     label: str
     phase: records.Phase | None
-    hits: tuple[tuple[records.ModelSpec, records.GraphBreak | None], ...]
+    hits: tuple[Hit, ...]
 
     @property
     def words(self) -> str:
@@ -68,9 +71,7 @@ class Reason:
     @cached_property
     def places(self) -> tuple[Reason, ...]:
         """The reason at each of its places (fingerprints), by the number of models."""
-        by_place: defaultdict[str, list[tuple[records.ModelSpec, records.GraphBreak | None]]] = (
-            defaultdict(list)
-        )
+        by_place: defaultdict[str, list[Hit]] = defaultdict(list)
         for model, graph_break in self.hits:
             if graph_break is not None:
                 by_place[graph_break.fingerprint].append((model, graph_break))
@@ -230,7 +231,7 @@ def by_family(view: records.RunView) -> dict[str, tuple[records.Result, ...]]:
 def top_reasons(results: Iterable[records.Result]) -> tuple[Reason, ...]:
     """Reasons of graph breaks, by the number of models; errors of the compiler are in `errors`."""
     return _ranked(
-        ((records.reason_label(graph_break), None), result.request.model, graph_break)
+        ((records.reason_label(graph_break), None), (result.request.model, graph_break))
         for result in results
         for graph_break in result.breaks
     )
@@ -241,27 +242,23 @@ def reasons_by_target(view: records.RunView) -> dict[str, tuple[Reason, ...]]:
 
     A target on which nothing failed has none. What was not run is left out.
     """
-    by_target: dict[str, list[tuple[Cause, records.ModelSpec, records.GraphBreak | None]]] = {
+    by_target: dict[str, list[tuple[Cause, Hit]]] = {
         label: [] for label in targets_in_order(view.results)
     }
     for result in view.results:
         hits, model = by_target[target_label(result.request.target)], result.request.model
         if result.status is records.Status.GRAPH_BREAK:
-            hits += (((records.reason_label(b), None), model, b) for b in result.breaks)
+            hits += (((records.reason_label(b), None), (model, b)) for b in result.breaks)
         elif _wrong(result):
             code = result.error.code if result.error is not None else result.status.value
-            hits.append(((code, result.phase), model, None))
+            hits.append(((code, result.phase), (model, None)))
     return {label: _ranked(hits) for label, hits in by_target.items()}
 
 
-def _ranked(
-    hits: Iterable[tuple[Cause, records.ModelSpec, records.GraphBreak | None]],
-) -> tuple[Reason, ...]:
-    by_cause: defaultdict[Cause, list[tuple[records.ModelSpec, records.GraphBreak | None]]] = (
-        defaultdict(list)
-    )
-    for cause, model, graph_break in hits:
-        by_cause[cause].append((model, graph_break))
+def _ranked(hits: Iterable[tuple[Cause, Hit]]) -> tuple[Reason, ...]:
+    by_cause: defaultdict[Cause, list[Hit]] = defaultdict(list)
+    for cause, hit in hits:
+        by_cause[cause].append(hit)
     reasons = (
         Reason(label=label, phase=phase, hits=tuple(members))
         for (label, phase), members in by_cause.items()

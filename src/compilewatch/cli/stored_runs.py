@@ -11,11 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import click
-import msgspec
 
 from compilewatch import errors, plugins
 from compilewatch.analysis.comparison import as_on
-from compilewatch.analysis.leverage import By, FixOrder, leverage, verified_fixes
+from compilewatch.analysis.leverage import By, FixOrder, Leverage, verified_fixes
 from compilewatch.analysis.summary import target_order, targets_in_order
 from compilewatch.api import publish as publishing
 from compilewatch.api.choose import split
@@ -333,13 +332,13 @@ def leverage_command(
                 errors.did_you_mean(label, known) or f"; it has {', '.join(known) or 'no results'}"
             )
             raise UsageError(f"run {stored.run.id} has no target {label!r}{hint}")
-    steps = leverage(results, by=By(by), order=FixOrder(order), top=top, target=label)
+    steps = Leverage(results, by=By(by), order=FixOrder(order), top=top, target=label)
     fixes, notes = publishing.stored_fixes(stored)
     for note in (*stored.damaged, *notes):
         click.echo(f"note: {note}", err=True)
     verified = verified_fixes(steps, results, fixes)
     if as_json:
-        options.print_json({**msgspec.to_builtins(steps), "verified": verified})
+        options.print_json({**steps.to_json(), "verified": verified})
         return
     click.echo(f"Run {stored.run.id}")
     console().print(fixes_table(steps, verified))

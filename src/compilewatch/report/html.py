@@ -24,7 +24,7 @@ import compilewatch
 from compilewatch import records
 from compilewatch.analysis import summary
 from compilewatch.analysis.comparison import changed_breaks
-from compilewatch.analysis.leverage import By, Leverage, VerifiedFixes, leverage, verified_fixes
+from compilewatch.analysis.leverage import By, Leverage, VerifiedFixes, verified_fixes
 from compilewatch.analysis.summary import Cell, MatrixRow
 from compilewatch.contract.targets import target_label
 from compilewatch.report import charts, sections, wording
@@ -102,7 +102,7 @@ class RunReport:
         changed = {(change.model, change.target) for change in view.changes}
         self.moved = tuple(key for key in view.before if key not in changed)
         # What to fix first, by line and by id; empty where no model has a graph break.
-        ranked = (leverage(results, by=by, top=FIXES_SHOWN) for by in By)
+        ranked = (Leverage(results, by=by, top=FIXES_SHOWN) for by in By)
         self.leverage = tuple(steps for steps in ranked if steps.fixes)
         # Two models of one configuration are evaluated once, and the other's result names this run.
         self.own_runs = (None, view.run.id, *view.run.merged_from)

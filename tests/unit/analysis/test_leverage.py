@@ -6,11 +6,9 @@ from compilewatch.analysis.leverage import (
     By,
     FixOrder,
     Leverage,
-    LeverageStep,
     VerifiedChange,
     VerifiedTotal,
     cause_key,
-    leverage,
     models_of_one_reason,
     verified_fixes,
     verified_total,
@@ -45,16 +43,15 @@ def steps(ranking: Leverage) -> list[tuple[tuple[str, ...], str, bool]]:
 
 
 def test_the_first_step_is_the_only_cause_of_most_models() -> None:
-    ranking = leverage([*of("A:s C:b D:"), *of("B:s", downloads=5, source="hub")])
+    ranking = Leverage([*of("A:s C:b D:"), *of("B:s", downloads=5, source="hub")])
     assert (ranking.broken, ranking.left, ranking.downloads) == (3, 0, 5)
     assert steps(ranking) == [(("s",), "BA", True), (("b",), "C", True)]
     first = ranking.fixes[0]
     assert (first.downloads, first.total_models, ranking.fixes[1].total_models) == (5, 2, 3)
-    assert msgspec.json.decode(msgspec.json.encode(first), type=LeverageStep) == first
 
 
 def test_a_later_step_gains_models_whose_other_causes_are_fixed_before() -> None:
-    ranking = leverage(of("A:s B:s C:sb D:sb E:sb"))
+    ranking = Leverage(of("A:s B:s C:sb D:sb E:sb"))
     assert steps(ranking) == [(("s",), "AB", True), (("b",), "CDE", False)]
     # The bound of each: the models that it breaks at all.
     assert [fix.affected for fix in ranking.fixes] == [5, 3]
@@ -62,62 +59,57 @@ def test_a_later_step_gains_models_whose_other_causes_are_fixed_before() -> None
 
 
 def test_where_no_single_fix_is_enough_for_a_model_a_step_has_several() -> None:
-    ranking = leverage(of("A:sb B:sl"))
+    ranking = Leverage(of("A:sb B:sl"))
     assert [(len(fix.causes), fix.exact) for fix in ranking.fixes] == [(2, True), (1, False)]
     # A bundle is worth what it gives for each of its causes.
-    assert [len(fix.causes) for fix in leverage(of("A:sb B:sb C:sb D:l")).fixes] == [2, 1]
+    assert [len(fix.causes) for fix in Leverage(of("A:sb B:sb C:sb D:l")).fixes] == [2, 1]
 
 
 def test_by_id_a_fix_is_of_every_place() -> None:
     seen = of("A:bl B:l")
-    ((fix,)) = leverage(seen, by=By.ID).fixes
+    ((fix,)) = Leverage(seen, by=By.ID).fixes
     (cause,) = fix.causes
     assert (cause.label, cause.places, fix.models) == ("GB0059 Type GB0059", 2, ("A", "B"))
-    assert [len(f.models) for f in leverage(seen).fixes] == [1, 1]
+    assert [len(f.models) for f in Leverage(seen).fixes] == [1, 1]
 
 
 def test_a_model_with_an_unknown_cause_is_not_ranked() -> None:
-    ranking = leverage(of("A:s? B:s"))  # torch gave no reason
+    ranking = Leverage(of("A:s? B:s"))  # torch gave no reason
     assert (ranking.broken, ranking.unknown, ranking.left) == (2, 1, 1)
     assert steps(ranking) == [(("s",), "B", True)]
     assert cause_key(SILENT, By.ID) is None
-    ranking = leverage([*of("A:s", probed=True), *of("B:s")])  # only its first was looked for
+    ranking = Leverage([*of("A:s", probed=True), *of("B:s")])  # only its first was looked for
     assert (ranking.unknown, steps(ranking)) == (1, [(("s",), "B", True)])
     assert ranking.fixes[0].affected == 2
 
 
 def test_a_model_counts_once_and_needs_all_of_its_variants_and_modes() -> None:
     text = VariantResult(name="text", status=Status.GRAPH_BREAK, breaks=(SHARED, BRANCH))
-    assert [len(fix.causes) for fix in leverage(of("A:s", variants=(text,))).fixes] == [2]
-    ranking = leverage([*of("A:s"), *of("A:b", target=TRAIN)])
+    assert [len(fix.causes) for fix in Leverage(of("A:s", variants=(text,))).fixes] == [2]
+    ranking = Leverage([*of("A:s"), *of("A:b", target=TRAIN)])
     assert (ranking.broken, ranking.targets) == (1, ("dynamo", "dynamo/train"))
     assert [len(fix.causes) for fix in ranking.fixes] == [2]
-    only = leverage(of("A:b", target=TRAIN), target="dynamo/train")
+    only = Leverage(of("A:b", target=TRAIN), target="dynamo/train")
     assert steps(only) == [(("b",), "A", True)]
 
 
 def test_breaks_of_another_target_are_not_mixed_in() -> None:
     xla = of("A:l", target=Target(name="xla", environment="xla"))
-    assert leverage([*xla, *of("A:s")]).targets == ("dynamo",)
-    assert leverage(xla).targets == ("xla",)
+    assert Leverage([*xla, *of("A:s")]).targets == ("dynamo",)
+    assert Leverage(xla).targets == ("xla",)
 
 
 def test_downloads_decide_where_they_are_the_order_and_top_limits_the_steps() -> None:
     seen = [*of("A:s B:s", downloads=1, source="hub"), *of("C:b", downloads=9, source="hub")]
-    assert [f.models[0] for f in leverage(seen).fixes] == ["A", "C"]
-    assert [f.models[0] for f in leverage(seen, order=FixOrder.DOWNLOADS).fixes] == ["C", "A"]
-    ranking = leverage(of("A:s B:b"), top=1)
+    assert [f.models[0] for f in Leverage(seen).fixes] == ["A", "C"]
+    assert [f.models[0] for f in Leverage(seen, order=FixOrder.DOWNLOADS).fixes] == ["C", "A"]
+    ranking = Leverage(of("A:s B:b"), top=1)
     assert (len(ranking.fixes), ranking.left) == (1, 1)
-
-
-def test_nothing_breaks() -> None:
-    ranking = leverage([result("A"), result("B", status=Status.ERROR)])
-    assert (ranking.broken, ranking.fixes, ranking.downloads) == (0, (), None)
 
 
 def test_a_cause_is_shown_at_its_most_frequent_line() -> None:
     here = msgspec.structs.replace(SHARED, line=9, source_start=8, source=("def f():", "    g()"))
-    (fix,) = leverage([*of("A:s"), *(result(name, breaks=(here,)) for name in "BC")]).fixes
+    (fix,) = Leverage([*of("A:s"), *(result(name, breaks=(here,)) for name in "BC")]).fixes
     (cause,) = fix.causes
     assert cause.place == "transformers/utils/import_utils.py:7,9 in helper"
     assert (cause.source, cause.example) == ("g()", "A")
@@ -181,13 +173,13 @@ def test_breaks_of_further_input_variants_are_not_covered_by_the_verification() 
 def test_nothing_is_said_of_a_run_that_was_not_searched() -> None:
     results = of("A:s")
     assert verified_total(results, []) is None
-    assert verified_fixes(leverage(results), results, []) is None
+    assert verified_fixes(Leverage(results), results, []) is None
 
 
 def test_a_step_names_the_changes_that_are_verified_for_most_of_its_models() -> None:
     results = of("A:s B:s C:s D:s E:b")
     fixes = [fix("A", "rare"), fix("B"), fix("C"), fix("D", verified=False)]
-    verified = verified_fixes(leverage(results), results, fixes)
+    verified = verified_fixes(Leverage(results), results, fixes)
     assert verified is not None
     first, second = verified.steps
     assert first is not None
@@ -195,7 +187,7 @@ def test_a_step_names_the_changes_that_are_verified_for_most_of_its_models() -> 
     assert second is None
     # By id, all places of the id count.
     results = of("A:b B:l")
-    verified = verified_fixes(leverage(results, by=By.ID), results, [fix("A"), fix("B", "other")])
+    verified = verified_fixes(Leverage(results, by=By.ID), results, [fix("A"), fix("B", "other")])
     assert verified is not None
     (step,) = verified.steps
     assert step is not None

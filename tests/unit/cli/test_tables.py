@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from compilewatch import records
-from compilewatch.analysis.leverage import By, leverage, verified_fixes
+from compilewatch.analysis.leverage import By, Leverage, verified_fixes
 from compilewatch.cli import tables
 from compilewatch.report import wording
 from compilewatch.report.terminal import SourceLine, console, model_panel, plain_table, row_panel
@@ -157,11 +157,11 @@ def of_ours(verbose: bool) -> RenderableType:
 
 def steps() -> RenderableType:
     silent = factories.graph_break("?", None, code="unattributed")
-    return tables.fixes_table(leverage((*BROKEN, factories.result("D", breaks=(silent,))), top=1))
+    return tables.fixes_table(Leverage((*BROKEN, factories.result("D", breaks=(silent,))), top=1))
 
 
 def verified() -> RenderableType:
-    found = leverage(BROKEN)
+    found = Leverage(BROKEN)
     return tables.fixes_table(found, verified_fixes(found, BROKEN, FIXES))
 
 
@@ -193,10 +193,10 @@ SHOWN: dict[str, Callable[[], RenderableType]] = {
     "an error of compilewatch, verbose": lambda: of_ours(verbose=True),
     "fullgraph rejects without a break": lambda: model_panel(REFUSED),
     "a model on all targets": lambda: row_panel(example_run.row()[:5]),
-    "what to fix first": lambda: tables.fixes_table(leverage(BROKEN)),
+    "what to fix first": lambda: tables.fixes_table(Leverage(BROKEN)),
     "what is left out": steps,
-    "by id": lambda: tables.fixes_table(leverage((TWO_PLACES,), by=By.ID)),
-    "nothing to fix": lambda: tables.fixes_table(leverage([factories.result("A")])),
+    "by id": lambda: tables.fixes_table(Leverage((TWO_PLACES,), by=By.ID)),
+    "nothing to fix": lambda: tables.fixes_table(Leverage([factories.result("A")])),
     "verified fixes": verified,
     "a fix of another model": lambda: tables.stored_fix_text(FIXES[0], BROKEN[2]),
     "a fix of the same model": lambda: tables.stored_fix_text(FIXES[0], BROKEN[0]),
