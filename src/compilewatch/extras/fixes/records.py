@@ -269,37 +269,20 @@ FRESH_SECONDS = 120.0
 """How long the file may take in a fresh process."""
 
 
-MinimalOrder = tuple[Request, str | None, float, str]
-"""The request, which graph break, the seconds of the reduction, and the reducer's file.
+MinimalOrder = tuple[Request, str | None, float, str, bool]
+"""The request, which graph break, the seconds of the reduction, the reducer, whether for an issue.
 
-The reducer is the parent's package pysource_minimize, which created environments do not have.
+The reducer is the file of pysource_minimize in the parent, which created environments do not have.
 """
 
 
 class MinimalReproducer(Record, frozen=True, kw_only=True):
-    """The outcome for one graph break.
+    """What a worker made of one graph break: a file, or the draft of an issue but for duplicates.
 
-    `source` is the complete file, empty if there is none, and then `failure` says why. `form` is
-    the piece of code that the file was made from, `lines` counts its lines without comments and
-    empty ones, and `checks` the candidates that were run. `code` and `reason` are those that torch
-    printed in a separate process for the graph break that is most like the wanted one, None if it
-    printed none; `same_reason` is False if only the codes are equal. `versions` are those of the
-    worker's packages.
+    `text` is empty if no file shows the graph break, and then `note` says why; otherwise it says in
+    one line what the file shows in a fresh process. `fingerprint` is that of the graph break.
     """
 
-    broken: GraphBreak
-    source: str = ""
-    form: str = ""
-    lines: int = 0
-    checks: int = 0
-    seconds: float = 0.0
-    code: str | None = None
-    reason: str = ""
-    same_reason: bool = False
-    failure: str = ""
-    versions: dict[str, str] = msgspec.field(default_factory=dict)
-
-    @property
-    def succeeded(self) -> bool:
-        """Whether the file shows the same code with the same reason in a fresh process."""
-        return self.code == self.broken.code and self.same_reason
+    text: str
+    note: str
+    fingerprint: str

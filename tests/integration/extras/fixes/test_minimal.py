@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from compilewatch.environments import Environments
-from compilewatch.errors import InputsError
-from compilewatch.extras.fixes.minimal_reproducer import order
+from compilewatch.extras.fixes.minimal_reproducer import write
 from compilewatch.records import FactoryBuild, ModelSpec, Request, Target, Tier
 
 MODEL = '''
@@ -53,30 +52,22 @@ def inputs():
 '''
 
 
-def request(folder: Path) -> Request:
-    (folder / "pooling.py").write_text(MODEL)
-    build = FactoryBuild(factory="pooling:Pool", path=str(folder), inputs="pooling:inputs")
-    model = ModelSpec(source="test", name="Pool", build=build)
-    return Request(model=model, target=Target(), key="0", tier=Tier.REAL)
-
-
 @pytest.mark.matrix
 def test_the_file_shows_the_code_alone(tmp_path: Path) -> None:
     """Takes seconds: a worker, a capture, some forty candidates and two fresh processes."""
-    made = order(Environments(), request(tmp_path), at="GB0036", seconds=10)
-    assert made.succeeded, made.failure
-    assert made.lines <= 10
-    assert "pooling" not in "\n".join(made.source.splitlines()[4:])
+    (tmp_path / "pooling.py").write_text(MODEL)
+    build = FactoryBuild(factory="pooling:Pool", path=str(tmp_path), inputs="pooling:inputs")
+    model = ModelSpec(source="test", name="Pool", build=build)
+    request = Request(model=model, target=Target(), key="0", tier=Tier.REAL)
+    source, note = write(
+        Environments(), request, at="GB0036", issue=False, outputs=tmp_path, seconds=10
+    )
+    assert "shows GB0036 with the same reason" in note
+    assert sum(not line.startswith("#") for line in source.splitlines()) <= 15
+    assert "pooling" not in "\n".join(source.splitlines()[4:])
     path = tmp_path / "alone.py"
-    path.write_text(made.source)
+    path.write_text(source)
     ended = subprocess.run(
         [sys.executable, str(path)], capture_output=True, text=True, check=False, cwd=tmp_path
     )
     assert "gb0036" in ended.stderr
-
-
-@pytest.mark.matrix
-def test_an_unknown_place_names_those_there_are(tmp_path: Path) -> None:
-    """Takes seconds: only a capture knows the places."""
-    with pytest.raises(InputsError, match=r"^Pool: .*no graph break at nowhere.py:1; there are: "):
-        order(Environments(), request(tmp_path), at="nowhere.py:1")

@@ -67,18 +67,13 @@ def minimal(content: bytes) -> records.MinimalReproducer:
     `content` is a `MinimalOrder` as JSON; the model has real tensors and a reduced depth.
     """
     torch.set_num_threads(1)  # a fork of a process with a pool of threads would wait for them
-    request, at, seconds, reducer = msgspec.json.decode(content, type=records.MinimalOrder)
+    request, at, seconds, reducer, issue = msgspec.json.decode(content, type=records.MinimalOrder)
     load_reducer(reducer)
     request = msgspec.structs.replace(request, tier=Tier.REAL, depth=Depth.REDUCED)
     with contextlib.closing(CheckServer()) as server:
         call = model_call(request)
         graph_break = chosen_break(captured_breaks(request), at)
-        reproducer = _reproducer(graph_break, request, call, server, seconds)
-    versions = {"torch": str(torch.__version__), "python": platform.python_version()}
-    versions |= {"torch_git": str(torch.version.git_version), "platform": platform.platform()}
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        versions["transformers"] = importlib.metadata.version("transformers")
-    return msgspec.structs.replace(reproducer, versions=versions)
+        return reproducer(graph_break, request, call, server, seconds, issue=issue)
 
 
 def load_reducer(file: str) -> None:
@@ -144,71 +139,79 @@ def captured_breaks(request: Request) -> tuple[GraphBreak, ...]:
     return forked.in_fork(lambda: captured(request).breaks, tuple[GraphBreak, ...])
 
 
-def _reproducer(
+def reproducer(
     broken: GraphBreak,
     request: Request,
     call: Callable[[], object],
     server: CheckServer,
     seconds: float,
+    *,
+    issue: bool,
 ) -> records.MinimalReproducer:
-    began = time.monotonic()
+    """Write, reduce and check the file of a graph break, which `call` reaches."""
+    began, name = time.monotonic(), request.model.name
+    place = f"{broken.code} at {broken.file}:{broken.line}"
+
+    def outcome(note: str, text: str = "") -> records.MinimalReproducer:
+        return records.MinimalReproducer(text=text, note=note, fingerprint=broken.fingerprint)
+
     try:
         # The graph break is reached in a fork: its frames must live while candidates are written.
-        reproducer, degree = forked.in_fork(
+        form, source, degree, server.count = forked.in_fork(
             lambda: _choose(call, broken, server, began + records.CHOICE_SECONDS),
-            tuple[records.MinimalReproducer, int],
+            tuple[str, str, int, int],
         )
     except Exception as error:  # noqa: BLE001  (whatever code of the model raises)
-        failure = f"writing candidates failed: {one_line(error)}"
-        reproducer, degree = records.MinimalReproducer(broken=broken, failure=failure), 0
-    server.count = reproducer.checks
-    fields: dict[str, Any] = {}
-    if reproducer.source:
-        body = reduced(reproducer.source, degree, broken.reason, server, seconds)
-        raising = complete(body, broken, request.model.name, showing=Showing.RAISED)
-        # Where Dynamo's handling of the graph break is the point, `fullgraph=True` cannot show it.
-        raises = handling(broken.reason) == "cut"
-        raises = raises and server.check(raising).likeness(broken.reason) >= min(
-            degree, Likeness.REASON
-        )
-        for showing in (Showing.RAISED,) if raises else (Showing.LOGGED, Showing.GIVEN_UP):
-            source = complete(body, broken, request.model.name, showing=showing)
-            code, reason, same_reason = run_fresh(source, broken.reason)
-            if code == broken.code:
-                break
-        failure = f"in a fresh process, the file shows {code or reason} instead of {broken.code}"
-        fields = {"source": source, "lines": count_lines(source), "code": code, "reason": reason}
-        fields |= {"same_reason": same_reason, "failure": failure if code != broken.code else ""}
-    spent = round(time.monotonic() - began, 1)
-    return msgspec.structs.replace(reproducer, checks=server.count, seconds=spent, **fields)
+        form, source, degree = f"writing candidates failed: {one_line(error)}", "", 0
+    if not source:
+        return outcome(f"no minimal reproducer of {place}: {form}")
+    body = reduced(source, degree, broken.reason, server, seconds)
+    raising = complete(body, broken, name, showing=Showing.RAISED)
+    # Where Dynamo's handling of the graph break is the point, `fullgraph=True` cannot show it.
+    raises = handling(broken.reason) == "cut" and (
+        server.check(raising).likeness(broken.reason) >= min(degree, Likeness.REASON)
+    )
+    for showing in (Showing.RAISED,) if raises else (Showing.LOGGED, Showing.GIVEN_UP):
+        source = complete(body, broken, name, showing=showing)
+        code, reason, is_same = run_fresh(source, broken.reason)
+        if code == broken.code:
+            break
+    else:
+        shown = f"in a fresh process, the file shows {code or reason} instead of {broken.code}"
+        return outcome(f"no minimal reproducer of {place}: {shown}")
+    note = (
+        f"{place}: {count_lines(source)} lines, made from {form}; in a fresh process it shows "
+        f"{broken.code} with {'the same' if is_same else 'another'} reason ({server.count} "
+        f"candidates in {time.monotonic() - began:.0f} s)"
+    )
+    return outcome(note, draft(broken, name, source, reason) if issue else source)
 
 
 def _choose(
     call: Callable[[], object], broken: GraphBreak, server: CheckServer, deadline: float
-) -> tuple[records.MinimalReproducer, int]:
+) -> tuple[str, str, int, int]:
     """The first candidate with exactly the graph break, or else the one that is most like it.
 
-    It comes with its likeness, and with why there is none.
+    Returns what it was made from, its source, its likeness, and how many were checked; without a
+    source, why there is none.
     """
-    best, degree = records.MinimalReproducer(broken=broken), 0
     frames = frames_at(call, broken)
     if not frames:
-        failure = "the line is not reached with real tensors"
-        return msgspec.structs.replace(best, failure=failure), 0
-    tried, error = 0, ""
-    for form, source in candidates(frames):
+        return "the line is not reached with real tensors", "", 0, 0
+    best, source, degree, error = "", "", 0, ""
+    for form, candidate in candidates(frames):
         if time.monotonic() > deadline:
             break
-        tried += 1
-        check = server.check(source)
+        check = server.check(candidate)
         error = error or check.error
         if (alike := check.likeness(broken.reason)) > degree:
-            best, degree = msgspec.structs.replace(best, form=form, source=source), alike
+            best, source, degree = form, candidate, alike
         if degree == Likeness.EXACT:
             break
-    summary = f"none of {tried} pieces of code shows {broken.code}"
-    failure = f"{summary}: {error or 'they show other graph breaks'}"
-    return msgspec.structs.replace(best, failure=failure, checks=server.count), degree
+    if not source:
+        best = f"none of {server.count} pieces of code shows {broken.code}: "
+        best += error or "they show other graph breaks"
+    return best, source, degree, server.count
 
 
 # --- the frames at a graph break ------------------------------------------------------------------
@@ -634,6 +637,44 @@ def complete(body: str, broken: GraphBreak, model: str, *, showing: Showing) -> 
         text = re.sub(call, r"torch.compile(\1, backend='eager', fullgraph=True)", text)
     text = text.replace("'", '"') if "'" in text and '"' not in text else text
     return "\n".join([*comments, text])
+
+
+def draft(broken: GraphBreak, model: str, source: str, reason: str) -> str:
+    """The draft of an issue as Markdown, but for its last section, which names duplicates."""
+    reason = (reason or broken.reason).strip()
+    shown = "PyTorch logs the graph break"
+    if "fullgraph=True" in source:
+        shown = "With `fullgraph=True`, it raises an error"
+    hints = "\n".join(f"- {hint}" for hint in broken.hints)
+    explained = [text for text in (broken.explanation, hints) if text]
+    if explained and "  Explanation: " not in reason:  # torch's own text often has both
+        explained = ["## Explanation and hints of PyTorch", *explained]
+    else:
+        explained = []
+    stack: list[str] = []
+    for frame in broken.user_stack:
+        stack.append(f"{frame.file}:{frame.line}, in {frame.function}")
+        stack += [f"    {frame.text}"] if frame.text else []
+    versions = {"torch": torch.__version__, "python": platform.python_version()}
+    versions |= {"torch_git": torch.version.git_version, "platform": platform.platform()}
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        versions["transformers"] = importlib.metadata.version("transformers")
+    sections = [
+        f"# torch.compile: graph break {broken.code}: {reason_title(broken)}",
+        f"`torch.compile` breaks the graph of `{model}` at `{broken.file}:{broken.line}`, in "
+        f"`{broken.function}`. The code below shows the same graph break with plain PyTorch. "
+        f"{shown}.",
+        "## Reproducer",
+        f"```python\n{source.rstrip()}\n```",
+        "## Reason",
+        f"```\n{reason}\n```",
+        *explained,
+        "## Stack of the model",
+        "\n".join(["```", *(stack or ["PyTorch reported no stack."]), "```"]),
+        "## Versions",
+        "\n".join(f"- {name}: {version}" for name, version in versions.items()),
+    ]
+    return "\n\n".join(sections) + "\n"
 
 
 def _spaced(tree: ast.Module) -> list[str]:

@@ -2,7 +2,12 @@
 
 import ast
 
+import pytest
+
+from compilewatch.errors import InputsError
 from compilewatch.extras.fixes.worker import minimal, writing
+from compilewatch.records import StackFrame
+from tests.factories import graph_break
 
 CALL = "Encountered graph break when attempting to trace CALL: a function call, e.g. f(x, y):\n\n"
 GIVEN_UP = (
@@ -107,3 +112,32 @@ def test_a_parameter_is_left_out_with_its_argument() -> None:
     # A name that nothing defines needs no run.
     assert minimal.undefined("import torch\nf(1)")
     assert not minimal.undefined("def f(x):\n    return len(x)\nf([1])")
+
+
+def test_a_graph_break_is_chosen_by_its_code_or_the_end_of_its_place() -> None:
+    breaks = graph_break("f", "GB0001", line=3), graph_break("g", "GB0002", line=4)
+    for at, chosen in ((None, 0), ("GB0002", 1), ("modeling_bert.py:4", 1)):
+        assert minimal.chosen_break(breaks, at) is breaks[chosen]
+    with pytest.raises(InputsError, match=r"^no graph break at x.py:1; there are: .*:3 \(GB0001\)"):
+        minimal.chosen_break(breaks, "x.py:1")
+
+
+@pytest.mark.process  # `uname`
+def test_the_draft_says_what_a_report_needs() -> None:
+    broken = graph_break(
+        explanation="It branches on data.",
+        hints=("Use `torch.cond`.",),
+        user_stack=(StackFrame(file="bert.py", line=12, function="forward", text="if x > 0:"),),
+    )
+    text = minimal.draft(broken, "BertModel", "import torch\n", "Data-dependent branching")
+    assert text.startswith("# torch.compile: graph break GB0170: Data-dependent branching\n")
+    for part in (
+        "```python\nimport torch\n```",
+        "- torch: ",
+        "bert.py:12, in forward",
+        "- Use `tor",
+    ):
+        assert part in text
+    # Hints are added where the reason has none.
+    reason = "Data-dependent branching\n  Explanation: It branches.\n  Hint: Use `torch.cond`."
+    assert "## Explanation" not in minimal.draft(broken, "BertModel", "import torch\n", reason)
