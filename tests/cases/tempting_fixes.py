@@ -145,7 +145,7 @@ def rewritten(model: type[nn.Module], rule: str, text: str) -> FixChange:
     line = next(first + number for number, line in enumerate(own) if text in line)
     source = Path(inspect.getsourcefile(model) or "").read_text()
     site = rewriting.site_at(source, "tempting_proposed.py", line)
-    row = next(row for row in RULES if row.name == rule)
+    row = next(row for row in RULES if row.change.name == rule)
     assert site is not None
     return rewriting.change(row, row.apply(site), lambda _: source)
 

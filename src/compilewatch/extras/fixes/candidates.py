@@ -10,7 +10,7 @@ from compilewatch import records
 from compilewatch.extras.fixes import replacements
 from compilewatch.extras.fixes.records import Edit, FixChange, FixKind
 from compilewatch.extras.fixes.rewriting import Site, change, module_of, site_at
-from compilewatch.extras.fixes.rules import RULES
+from compilewatch.extras.fixes.rules import CHECKS, RULES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -417,7 +417,7 @@ def rewritten_lines(breaks: Sequence[records.GraphBreak], place: Place) -> Chang
     for rule in RULES:
         found: dict[tuple[Edit, ...], None] = {}
         for graph_break, site in sites:
-            if rule.other_error and graph_break.fingerprint in caught:
+            if rule.apply in CHECKS and graph_break.fingerprint in caught:
                 continue
             if re.search(rule.when, f"{graph_break.code} {graph_break.reason}"):
                 found |= {edits: None for edits in [rule.apply(site)] if edits}

@@ -1,6 +1,6 @@
 """Rewrites of source lines: where a rule looks, what it writes, and the change that it becomes.
 
-A rule is a function with a row in `rules.RULES`. Its row says for which reasons it is tried, and
+A rule is a function under `rules.rule`, which says for which reasons it is tried, and
 docs/fixes-rewrites.md has an example before and after, which its test uses. A rule must be
 conservative: it says why what it writes computes the same, and under which conditions.
 """
@@ -11,9 +11,12 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
 
 from compilewatch.extras.fixes import replacements
-from compilewatch.extras.fixes.records import Edit, FixChange, FixKind
+from compilewatch.extras.fixes.records import Edit, FixChange
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -25,18 +28,33 @@ SourceOf = Callable[[str], str | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """A statement of a function that can be rewritten.
+    """A statement of a function that can be rewritten, and the lines of its file.
 
-    `path` names the function in its module, as `Class.forward`. `around` are the statements that
-    contain `statement`, outermost first, inside of the function.
+    `nodes` are the classes and the function that contain it, the statements around it, and itself.
     """
 
     file: str
-    path: str
     lines: tuple[str, ...]
-    function: Function
-    statement: ast.stmt
-    around: tuple[ast.stmt, ...]
+    nodes: tuple[ast.stmt, ...]
+
+    @property
+    def function(self) -> Function:
+        return next(node for node in self.nodes if isinstance(node, Function))
+
+    @property
+    def path(self) -> str:
+        """The function in its module, as `Class.forward`."""
+        outer = self.nodes[: self.nodes.index(self.function) + 1]
+        return ".".join(node.name for node in outer if isinstance(node, ast.ClassDef | Function))
+
+    @property
+    def statement(self) -> ast.stmt:
+        return self.nodes[-1]
+
+    @property
+    def around(self) -> tuple[ast.stmt, ...]:
+        """The statements that contain the statement, outermost first, inside of the function."""
+        return self.nodes[self.nodes.index(self.function) + 1 : -1]
 
     @property
     def indent(self) -> str:
@@ -53,7 +71,7 @@ class Site:
 
     def block(self) -> list[ast.stmt]:
         """The statements of the body that directly contains the statement."""
-        owner = self.around[-1] if self.around else self.function
+        owner = self.nodes[-2]
         owners = [owner, *getattr(owner, "handlers", [])]
         bodies = [getattr(o, n, []) for o in owners for n in ("body", "orelse", "finalbody")]
         return next((list(body) for body in bodies if self.statement in body), [self.statement])
@@ -114,53 +132,30 @@ def site_at(source: str, file: str, line: int) -> Site | None:
     A function that is defined in another cannot: it exists once for each call of that one.
     """
     try:
-        body: list[ast.stmt] = ast.parse(source).body
+        tree = ast.parse(source)
     except SyntaxError:
         return None
-    names: list[str] = []
-    while True:
-        inside = next((statement for statement in body if _holds(statement, line)), None)
-        if isinstance(inside, ast.ClassDef):
-            names.append(inside.name)
-            body = inside.body
-        elif isinstance(inside, ast.If | ast.Try):
-            body = [child for child in ast.iter_child_nodes(inside) if isinstance(child, ast.stmt)]
-        else:
-            break
-    if not isinstance(inside, Function) or line < inside.body[0].lineno:
-        return None
-    inner = (node for node in ast.walk(inside) if isinstance(node, Function) and node is not inside)
-    statements = tuple(_statements_at(inside, line))
+    nodes: list[ast.stmt] = []
+    inner = _inner(tree)
+    while inside := next((s for s in inner if s.lineno <= line <= lines_of(s)[1]), None):
+        nodes.append(inside)
+        inner = _inner(inside)
+    functions = [number for number, node in enumerate(nodes) if isinstance(node, Function)]
     # The line of a break is that of a bytecode, and may be empty.
-    if any(_holds(node, line) for node in inner) or not statements:
+    if len(functions) != 1 or functions[0] == len(nodes) - 1:
         return None
-    return Site(
-        file=file,
-        path=".".join([*names, inside.name]),
-        lines=tuple(source.splitlines(keepends=True)),
-        function=inside,
-        statement=statements[-1],
-        around=statements[:-1],
-    )
+    classes = [node for node in nodes[: functions[0]] if isinstance(node, ast.ClassDef)]
+    lines = tuple(source.splitlines(keepends=True))
+    return Site(file=file, lines=lines, nodes=(*classes, *nodes[functions[0] :]))
 
 
-def _holds(node: ast.stmt, line: int) -> bool:
-    return node.lineno <= line <= (node.end_lineno or node.lineno)
-
-
-def _statements_at(function: Function, line: int) -> Iterator[ast.stmt]:
-    """Yield the statements around a line, outermost first, the innermost one last."""
-    body: list[ast.AST] = list(function.body)
-    while True:
-        inside = next((e for e in body if isinstance(e, ast.stmt) and _holds(e, line)), None)
-        if inside is None:
-            return
-        yield inside
-        body = [
-            statement
-            for child in ast.iter_child_nodes(inside)
-            for statement in (child.body if isinstance(child, ast.ExceptHandler) else [child])
-        ]
+def _inner(node: ast.AST) -> Iterator[ast.stmt]:
+    """Yield the statements that a node contains directly."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt):
+            yield child
+        elif isinstance(child, ast.ExceptHandler):
+            yield from child.body
 
 
 # --- what rules share -----------------------------------------------------------------------------
@@ -216,21 +211,16 @@ def without_item(expression: ast.expr) -> ast.expr:
 # --- changes --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class RewriteRule:
-    """A row of the table of rules.
+class RewriteRule(NamedTuple):
+    """A rule: the change that it makes, but for its edits, when it is tried, and its function.
 
     `when` is a pattern in the code and reason of a break, or in the message of an error of the
-    compiler. With `other_error`, an error of the model becomes one of another type: it applies only
-    where nothing catches errors. `holds_if` are conditions that no script can try.
+    compiler.
     """
 
-    name: str
-    summary: str
+    change: FixChange
     when: str
     apply: Callable[[Site], Edits]
-    holds_if: tuple[str, ...]
-    other_error: bool = False
 
 
 def all_of(*edits: Edit | None) -> Edits:
@@ -251,10 +241,9 @@ def change(rule: RewriteRule, edits: Sequence[Edit], source_of: SourceOf) -> Fix
         call = f"edited({', '.join(map(repr, function))}, {name})"
         lines.append(f"stack.enter_context({call})")
     places = dict.fromkeys(f"{stem}:{edit.line}" for edit, stem in zip(edits, stems, strict=True))
-    return FixChange(
-        name=f"{rule.name} at {', '.join(places)}",
-        kind=FixKind.REWRITE,
-        summary=rule.summary,
+    return msgspec.structs.replace(
+        rule.change,
+        name=f"{rule.change.name} at {', '.join(places)}",
         imports=imports,
         definitions=(
             "IN_FORCE: dict[Any, tuple[tuple[str, str], ...]] = {}  # by function",
@@ -265,7 +254,6 @@ def change(rule: RewriteRule, edits: Sequence[Edit], source_of: SourceOf) -> Fix
         edits=tuple(edits),
         functions=tuple(f"{module}:{path}" for module, path in functions),
         diff=patch(edits, source_of),
-        holds_if=rule.holds_if,
     )
 
 

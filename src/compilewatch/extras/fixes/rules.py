@@ -1,11 +1,12 @@
-"""The table of rules, the least intrusive first: checks, loops, branches, numbers, attention."""
+"""The rules, the least intrusive first: checks, loops, branches, numbers, attention."""
 
 import ast
 import re
 import textwrap
+from collections.abc import Callable
 
 from compilewatch.extras.fixes import rewriting
-from compilewatch.extras.fixes.records import Edit
+from compilewatch.extras.fixes.records import Edit, FixChange, FixKind
 from compilewatch.extras.fixes.rewriting import keyword, without_item
 
 _ON_DATA = r"GB0170|data_dependent|[Dd]ata.dependent|GuardOnDataDependent"
@@ -20,10 +21,34 @@ _OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.LtE: ast.Gt,
 }
 
+Apply = Callable[[rewriting.Site], rewriting.Edits]
+
+RULES: list[rewriting.RewriteRule] = []
+"""In the order of their definitions."""
+
+
+def rule(name: str, summary: str, *holds_if: str, when: str) -> Callable[[Apply], Apply]:
+    """Make a function a rule; `holds_if` are conditions that no script can try."""
+    change = FixChange(
+        name=name, kind=FixKind.REWRITE, summary=summary, lines=(), holds_if=holds_if
+    )
+
+    def registered(function: Apply) -> Apply:
+        RULES.append(rewriting.RewriteRule(change, when, function))
+        return function
+
+    return registered
+
 
 # --- messages and checks --------------------------------------------------------------------------
 
 
+@rule(
+    "message guarded",
+    "A message is left out while the model is compiled.",
+    "Nobody needs the message of compiled code, and no handler counts it.",
+    when=r"GB0291|[Ll]ogg|print|warn|GB0059|builtin",
+)
 def said(site: rewriting.Site) -> rewriting.Edits:
     """Say nothing while a graph is captured: the message of a logger, of `warnings`, a print.
 
@@ -61,6 +86,12 @@ def _check(statement: ast.stmt) -> tuple[ast.expr, bool] | None:
     return None
 
 
+@rule(
+    "check of numbers in the graph",
+    "A check of numbers that a graph does not know is made when it runs. It raises RuntimeError.",
+    "Nobody catches the error by another type than RuntimeError, or by its text.",
+    when=_ON_VALUES,
+)
 def hinted(site: rewriting.Site) -> rewriting.Edits:
     """Check numbers that are unknown in a graph by `torch._check`, which the compiler believes.
 
@@ -77,6 +108,13 @@ def hinted(site: rewriting.Site) -> rewriting.Edits:
     return ()
 
 
+@rule(
+    "check in the graph",
+    "A check of values is made by an operator of the graph. It raises RuntimeError.",
+    "Nobody catches the error by another type than RuntimeError, or by its text; on an "
+    "accelerator it is raised after the call.",
+    when=_ON_VALUES,
+)
 def raised(site: rewriting.Site) -> rewriting.Edits:
     """Check by an operator of the graph what `if condition: raise ...` and `assert` check.
 
@@ -98,6 +136,10 @@ def raised(site: rewriting.Site) -> rewriting.Edits:
     )
     text = "".join(f"{site.indent}{line}\n" for line in lines)
     return rewriting.all_of(site.edit(site.statement, text))
+
+
+CHECKS = (hinted, raised)
+"""An error of the model becomes one of another type: they apply only where nothing catches it."""
 
 
 def _on_values(test: ast.expr) -> bool:
@@ -122,6 +164,12 @@ _CONSUMERS = ("tuple", "list", "set", "frozenset", "dict", "sorted", "sum", "max
 """Functions that take all elements of their argument in order, before anything else runs."""
 
 
+@rule(
+    "list instead of a generator",
+    "A function gets a list instead of a generator; it consumes all of it.",
+    "What the generator yields ends, and making all of it at once has no effect.",
+    when=r"GB0003|[Gg]enerator|GB9493|__next__",
+)
 def listed(site: rewriting.Site) -> rewriting.Edits:
     """Give a list instead of a generator to a function that consumes all of it at once.
 
@@ -162,6 +210,14 @@ def _as_list(site: rewriting.Site, given: ast.GeneratorExp) -> Edit | None:
     return site.edit(given, b"".join(lines).decode())
 
 
+@rule(
+    "all rows visited",
+    "A loop visits all rows of a mask instead of those that have an element: "
+    "the others add nothing.",
+    "A row without an element adds nothing: its weights get a gradient of zeros instead "
+    "of none, which an optimizer with weight decay or momentum takes for an update.",
+    when=r"nonzero|GB0036|GB0170|[Dd]ata.dependent|GuardOnDataDependent|GB7000",
+)
 def visited(site: rewriting.Site) -> rewriting.Edits:
     """Visit all rows of a mask in a loop that visits those with an element only.
 
@@ -305,6 +361,13 @@ def _as_list_does(loop: ast.For) -> bool:
 # --- branches -------------------------------------------------------------------------------------
 
 
+@rule(
+    "chosen instead of branched",
+    "Under a condition on values, both values of a tensor are computed, and one is chosen.",
+    "The derivative of the value that is not chosen is finite: a gradient of NaN or "
+    "infinity reaches the weights.",
+    when=_ON_DATA,
+)
 def chosen(site: rewriting.Site) -> rewriting.Edits:
     """Choose between two values that are made of one tensor, instead of branching.
 
@@ -411,6 +474,14 @@ _BOOLEAN = (
 """Functions of torch, and methods of tensors, that return booleans."""
 
 
+@rule(
+    "assigned where a mask is true",
+    "What is assigned to the elements of a mask under a condition on values is "
+    "assigned to those where both are true.",
+    "Nobody needs the version or the gradient of a tensor that nothing is assigned "
+    "to: it is written to in place all the same.",
+    when=_ON_DATA,
+)
 def unconditional(site: rewriting.Site) -> rewriting.Edits:
     """Assign where a mask and a condition are true, instead of assigning if the condition is true.
 
@@ -494,6 +565,13 @@ def _is_plain(value: ast.expr) -> bool:
 # --- numbers in a list ----------------------------------------------------------------------------
 
 
+@rule(
+    "numbers gathered in a tensor",
+    "Numbers that are read from tensors into a list, which becomes a tensor, are "
+    "gathered in a tensor.",
+    "The numbers are integers of at most 64 bits, and need no gradient.",
+    when=r"tolist|[Dd]ata.dependent|GuardOnDataDependent",
+)
 def gathered(site: rewriting.Site) -> rewriting.Edits:
     """Gather numbers of tensors in a tensor, where a list of them becomes a tensor in the end.
 
@@ -579,6 +657,14 @@ _BY_SEGMENT = (
 """The three forms of Transformers, as `ast.unparse` writes them."""
 
 
+@rule(
+    "segments attended in one call",
+    "Segments are attended in one call with a mask that keeps them apart, instead of "
+    "one call each. The mask has the square of the sequence's length as size.",
+    "No segment has NaN or infinity, which would reach the other segments.",
+    "The memory suffices for a mask with the square of the sequence's length.",
+    when=r"tolist|data.dependent|GB9493|GuardOnDataDependent|split",
+)
 def masked(site: rewriting.Site) -> rewriting.Edits:
     """Attend to all segments in one call, with a mask that keeps them apart.
 
@@ -648,95 +734,3 @@ def _attended(
     ]
     text = "".join(f"{indent}{line}\n" for line in lines)
     return rewriting.all_of(site.edit(statements[0], text, last=statements[-1]))
-
-
-# --- the table ------------------------------------------------------------------------------------
-
-RULES: tuple[rewriting.RewriteRule, ...] = (
-    rewriting.RewriteRule(
-        name="message guarded",
-        summary="A message is left out while the model is compiled.",
-        when=r"GB0291|[Ll]ogg|print|warn|GB0059|builtin",
-        apply=said,
-        holds_if=("Nobody needs the message of compiled code, and no handler counts it.",),
-    ),
-    rewriting.RewriteRule(
-        name="check of numbers in the graph",
-        summary="A check of numbers that a graph does not know is made when it runs. It raises "
-        "RuntimeError.",
-        other_error=True,
-        when=_ON_VALUES,
-        apply=hinted,
-        holds_if=("Nobody catches the error by another type than RuntimeError, or by its text.",),
-    ),
-    rewriting.RewriteRule(
-        name="check in the graph",
-        summary="A check of values is made by an operator of the graph. It raises RuntimeError.",
-        other_error=True,
-        when=_ON_VALUES,
-        apply=raised,
-        holds_if=(
-            "Nobody catches the error by another type than RuntimeError, or by its text; on an "
-            "accelerator it is raised after the call.",
-        ),
-    ),
-    rewriting.RewriteRule(
-        name="list instead of a generator",
-        summary="A function gets a list instead of a generator; it consumes all of it.",
-        when=r"GB0003|[Gg]enerator|GB9493|__next__",
-        apply=listed,
-        holds_if=("What the generator yields ends, and making all of it at once has no effect.",),
-    ),
-    rewriting.RewriteRule(
-        name="all rows visited",
-        summary="A loop visits all rows of a mask instead of those that have an element: "
-        "the others add nothing.",
-        when=r"nonzero|GB0036|GB0170|[Dd]ata.dependent|GuardOnDataDependent|GB7000",
-        apply=visited,
-        holds_if=(
-            "A row without an element adds nothing: its weights get a gradient of zeros instead "
-            "of none, which an optimizer with weight decay or momentum takes for an update.",
-        ),
-    ),
-    rewriting.RewriteRule(
-        name="chosen instead of branched",
-        summary="Under a condition on values, both values of a tensor are computed, and one is "
-        "chosen.",
-        when=_ON_DATA,
-        apply=chosen,
-        holds_if=(
-            "The derivative of the value that is not chosen is finite: a gradient of NaN or "
-            "infinity reaches the weights.",
-        ),
-    ),
-    rewriting.RewriteRule(
-        name="assigned where a mask is true",
-        summary="What is assigned to the elements of a mask under a condition on values is "
-        "assigned to those where both are true.",
-        when=_ON_DATA,
-        apply=unconditional,
-        holds_if=(
-            "Nobody needs the version or the gradient of a tensor that nothing is assigned "
-            "to: it is written to in place all the same.",
-        ),
-    ),
-    rewriting.RewriteRule(
-        name="numbers gathered in a tensor",
-        summary="Numbers that are read from tensors into a list, which becomes a tensor, are "
-        "gathered in a tensor.",
-        when=r"tolist|[Dd]ata.dependent|GuardOnDataDependent",
-        apply=gathered,
-        holds_if=("The numbers are integers of at most 64 bits, and need no gradient.",),
-    ),
-    rewriting.RewriteRule(
-        name="segments attended in one call",
-        summary="Segments are attended in one call with a mask that keeps them apart, instead of "
-        "one call each. The mask has the square of the sequence's length as size.",
-        when=r"tolist|data.dependent|GB9493|GuardOnDataDependent|split",
-        apply=masked,
-        holds_if=(
-            "No segment has NaN or infinity, which would reach the other segments.",
-            "The memory suffices for a mask with the square of the sequence's length.",
-        ),
-    ),
-)

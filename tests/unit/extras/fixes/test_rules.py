@@ -13,7 +13,7 @@ import torch
 from compilewatch.extras.fixes.rewriting import Site, site_at
 from compilewatch.extras.fixes.rules import RULES
 
-BY_NAME = {rule.name: rule for rule in RULES}
+BY_NAME = {rule.change.name: rule for rule in RULES}
 
 PAGE = (Path(__file__).parents[4] / "docs" / "fixes-rewrites.md").read_text()
 EXAMPLES = {
