@@ -7,7 +7,6 @@ is found is stored at once, so that a command that is stopped goes on where it w
 
 import contextlib
 import math
-import queue
 import threading
 import time
 from collections import Counter, defaultdict
@@ -211,27 +210,22 @@ class RunSearch:
         cases: Sequence[Result],
         function: Callable[[Finder, Result], None],
     ) -> None:
-        """Call a function with each case that is not done and a finder that is free."""
-        free: queue.SimpleQueue[Finder] = queue.SimpleQueue()
-        for finder in finders:
-            free.put(finder)
+        """Call a function with each case that is not done, one at a time with each finder."""
+        waiting = iter(cases)
 
-        def work(case: Result) -> None:
-            finder = free.get()
-            is_over = self._stop.is_set() or time.monotonic() >= self._ends
-            try:
-                if not is_over and key_of(case) not in self.found:
+        def work(finder: Finder) -> None:
+            for case in waiting:  # which all finders share
+                if self._stop.is_set() or time.monotonic() >= self._ends:
+                    return
+                if key_of(case) not in self.found:
                     function(finder, case)
-            finally:
-                free.put(finder)
 
         if len(finders) == 1:
-            for case in cases:
-                work(case)
+            work(finders[0])
             return
         with ThreadPoolExecutor(len(finders)) as pool:
             try:
-                for _ in pool.map(work, cases):
+                for _ in pool.map(work, finders):
                     pass
             except BaseException:
                 self._stop.set()  # the other finders end after what they evaluate just now
