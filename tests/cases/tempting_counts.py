@@ -1,10 +1,5 @@
-"""What models of `tempting_proposed.py` import from another file: counts, a setting, an object."""
+"""What models of `tempting.py` import from another file: a setting, and an object that counts."""
 
-import threading
-from types import SimpleNamespace
-
-LOCK = threading.Lock()
-CALLS = {"counted": 0}
 SCALE = 2.0
 
 
@@ -14,8 +9,3 @@ class Statistics:
 
 
 STATISTICS = Statistics()
-SETTINGS = SimpleNamespace(scale=2.0)
-
-
-def count() -> None:
-    CALLS["counted"] += 1
