@@ -90,19 +90,6 @@ def test_downloads_of_an_architecture_count_once_and_no_figure_is_not_zero() -> 
     assert summary.downloads_of([spec(downloads=0)]) == 0
 
 
-def test_families_come_by_their_downloads() -> None:
-    seen = view(
-        result("BertModel", family="bert", downloads=5),
-        result("BertModel", breaks=(BRANCH,), target=TRAIN, family="bert", downloads=5),
-        result("ViTModel", family="vit", downloads=50),
-        result("NewModel", family="new"),
-    )
-    families = summary.by_family(seen)
-    assert list(families) == ["vit", "bert", "new"]
-    counts = summary.status_counts(families["bert"])
-    assert counts == {Status.PASS: 1, Status.GRAPH_BREAK: 1}
-
-
 def test_reasons_are_ordered_by_models_or_by_downloads_affected() -> None:
     bert: dict[str, Any] = {"family": "bert", "downloads": 3}
     results = [
@@ -118,24 +105,6 @@ def test_reasons_are_ordered_by_models_or_by_downloads_affected() -> None:
     places = [place.names for place in first.places]
     assert places == [("BertModel", "BertForCausalLM"), ("BertModel",)]
     assert (second.label, second.models, second.downloads) == ("GB0059 Type GB0059", 1, 90)
-
-
-def test_errors_are_counted_by_phase_and_code() -> None:
-    failed = [result(name, status=Status.ERROR, phase=Phase.CREATE) for name in "AB"]
-    late = result("C", status=Status.TIMEOUT, phase=Phase.COMPILE)
-    seen = view(*failed, late, result("D", status=Status.SKIPPED), result("E", breaks=(BRANCH,)))
-    assert summary.errors(seen) == (("create", "backend_error", 2), ("compile", "timeout", 1))
-
-
-def test_the_slowest_are_those_that_ran_here() -> None:
-    results = [
-        result("A", durations={"compile": 5.0}),
-        result("B", durations={"compile": 1.0}, attempts=(attempt(9.0),)),
-        result("C", durations={"compile": 99.0}, reused_from="earlier"),
-        result("D", status=Status.SKIPPED),
-    ]
-    assert [r.request.model.name for r in summary.slowest(results)] == ["B", "A"]
-    assert [r.request.model.name for r in summary.slowest(results, count=1)] == ["B"]
 
 
 def part(repository: str, name: str = "", **fields: Any) -> Any:

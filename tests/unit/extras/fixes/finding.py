@@ -8,7 +8,7 @@ import msgspec
 
 from compilewatch.extras.fixes import records
 from compilewatch.extras.fixes.fixing import Finder
-from compilewatch.extras.fixes.search import Changes, Limits, nothing
+from compilewatch.extras.fixes.search import Changes, Limits, nothing, verified
 from compilewatch.records import Request, Result
 from tests import factories
 
@@ -62,22 +62,14 @@ class FakeFinder(Finder):
         places = self.breaks[name]
         trial = records.FixTrial(changes=(), status="graph_break", detail="", breaks=1, seconds=1.0)
         fix = nothing(request, tuple(map(factories.graph_break, places)))
-        fields: dict[str, Any] = {"trials": (trial,), "limit": self.limit, "seconds": 2.0}
         changes = dict.fromkeys(self.removing[place] for place in places if place in self.removing)
         if changes and name not in self.unverified:
             left = tuple(factories.graph_break(p) for p in places if p not in self.removing)
-            fields |= {
-                "status": records.FixStatus.IMPROVES if left else records.FixStatus.VERIFIED,
-                "detail": "fewer" if left else "one graph",
-                "left": left,
-                "changes": tuple(changes),
-                "code": "code\n",
-                "script": "# verification\n",
-                "verification": records.Verification(
-                    steps=(records.VerificationStep(name="equal", passed=True),)
-                ),
-            }
-        return msgspec.structs.replace(fix, **fields)
+            step = records.VerificationStep(name="equal", passed=True)
+            outcome = records.Verification(steps=(step,), single_graph=not left)
+            fix = verified(lambda _: ("# verification\n", outcome), fix, tuple(changes))
+            fix = msgspec.structs.replace(fix, left=left)
+        return msgspec.structs.replace(fix, trials=(trial,), limit=self.limit, seconds=2.0)
 
     def evaluate(self, request: Request, changes: Changes) -> Result:
         name, names = request.model.name, {change.name for change in changes}

@@ -5,7 +5,6 @@ import sys
 from types import ModuleType
 from typing import Any
 
-import msgspec
 import pytest
 
 from compilewatch.extras.fixes.code import NAME, context_manager, imports, pasteable
@@ -34,60 +33,36 @@ OPTION = FixChange(
 )
 
 
-@pytest.fixture
-def compiled_with(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The options of each call of `torch.compile`, in whose place a function stands."""
-    calls: list[dict[str, Any]] = []
+def test_the_printed_code_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    results: list[float] = []
+    options: list[dict[str, Any]] = []
 
-    def compile_(model: Any, **options: Any) -> Any:
-        calls.append(options)
+    def compiled(model: Any, **given: Any) -> Any:
+        options.append(given)
         return model
 
     torch, dynamo = ModuleType("torch"), ModuleType("torch._dynamo")
-    vars(torch).update(compile=compile_, _dynamo=dynamo)
+    vars(torch).update(compile=compiled, _dynamo=dynamo)
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setitem(sys.modules, "torch._dynamo", dynamo)
-    return calls
-
-
-@pytest.mark.parametrize(
-    ("changes", "options", "value"),
-    [
-        ((PATCHED,), {}, 9.0),
-        ((ARGUMENT,), {}, 6.0),
-        ((PATCHED, ARGUMENT), {}, 18.0),
-        ((OPTION, PATCHED), {"dynamic": False}, 9.0),
-    ],
-    ids=["function", "argument", "both", "option"],
-)
-def test_the_printed_code_runs_as_it_is(
-    changes: tuple[FixChange, ...],
-    options: dict[str, Any],
-    value: float,
-    compiled_with: list[dict[str, Any]],
-) -> None:
-    results: list[float] = []
 
     def model(x: float, *, scale: int = 1) -> None:
         results.append(math.sqrt(x) * scale)
 
-    names = {"model": model, "args": (9.0,), "kwargs": {}}
-    exec(pasteable(changes, "What makes it one graph."), names)
-    assert (results, compiled_with) == ([value], [options])
-    assert math.sqrt(9.0) == 3.0  # nothing stays
-    # Nor after an error.
-    exec("\n".join([*imports(changes), context_manager(changes, "It fails.")]), names)
-    manager: Any = names[NAME]
-    assert manager.__doc__ == "It fails."
-    with pytest.raises(ZeroDivisionError), manager(model, (), {}):
+    for changes in ((PATCHED,), (PATCHED, ARGUMENT, OPTION)):
+        exec(pasteable(changes, "One graph."), {"model": model, "args": (9.0,), "kwargs": {}})
+        assert math.sqrt(9.0) == 3.0  # nothing stays
+    assert (results, options) == ([9.0, 18.0], [{}, {"dynamic": False}])
+    # Nor after an error. Imports and definitions appear once.
+    names: dict[str, Any] = {}
+    source = context_manager((PATCHED, PATCHED), "It fails.")
+    exec("\n".join([*imports([PATCHED, ARGUMENT]), source]), names)
+    assert source.count("def same(x):") == 1
+    assert names[NAME].__doc__ == "It fails."
+    with pytest.raises(ZeroDivisionError), names[NAME](model, (), {}):
         1 / 0  # noqa: B018
     assert math.sqrt(9.0) == 3.0
-
-
-def test_imports_and_definitions_appear_once() -> None:
-    other = msgspec.structs.replace(PATCHED)
-    assert context_manager((PATCHED, other), "Twice.").count("def same(x):") == 1
     always = ["import threading", "import torch", "import torch._dynamo"]
-    assert imports((PATCHED, other, ARGUMENT)) == [
+    assert imports((PATCHED, ARGUMENT)) == [
         *("import contextlib", "import math", *always, "from unittest import mock")
     ]

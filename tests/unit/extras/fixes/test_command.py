@@ -12,13 +12,11 @@ from click.testing import CliRunner
 
 import compilewatch
 from compilewatch.cli import group, main
-from compilewatch.config import load_settings
 from compilewatch.errors import StoreError, UsageError
 from compilewatch.extras.fixes import command, fixing
-from compilewatch.extras.fixes.fixing import find_fix, run_verification
+from compilewatch.extras.fixes.fixing import run_verification
 from compilewatch.extras.fixes.records import LATE, Fix, FixChange, FixKind, FixStatus
 from compilewatch.extras.fixes.search import Limits
-from compilewatch.records import DeclaredDevice, Target
 from tests import factories
 
 CHANGE = FixChange(
@@ -116,24 +114,6 @@ def test_limits_in_python_are_those_of_the_command_unless_given(
     for model in (build, Built):
         compilewatch.fix(model)
     assert names == [f"{__file__}:build", f"{__file__}:Built"]
-
-
-def test_what_a_fix_cannot_be_verified_for_is_rejected() -> None:
-    device = DeclaredDevice(
-        name="cuda",
-        product="NVIDIA H100",
-        capability=(9, 0),
-        memory_bytes=2**36,
-        multiprocessors=132,
-        bfloat16=True,
-    )
-    options: dict[str, dict[str, Any]] = {
-        "leave out --target, or name dynamo": {"target": Target(name="export")},
-        "leave out --device": {"device": device},
-    }
-    for message, fields in options.items():
-        with pytest.raises(UsageError, match=message):
-            find_fix(factories.request(**fields), load_settings({}))
 
 
 FORKS = """

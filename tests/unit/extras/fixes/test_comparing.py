@@ -1,5 +1,6 @@
 """Which differences between two calls of a model the script sees, and which it forgives."""
 
+import math
 from contextlib import nullcontext
 from typing import Any
 
@@ -16,10 +17,10 @@ def outcome(values: dict[str, Any], changed: tuple[str, ...] = ()) -> dict[str, 
     return {**values, "changed": list(changed)}
 
 
-def found(expected: Any, got: Any, tolerance: float = 1e-6, **options: Any) -> str:
-    return verifying.difference(
-        outcome({"output": expected}), outcome({"output": got}), tolerance, **options
-    )
+def apart(expected: Any, got: Any, tolerance: float = 1e-6, **options: Any) -> str:
+    """How two calls differ that return these values, or these by name."""
+    ours, theirs = (outcome(v if isinstance(v, dict) else {"output": v}) for v in (expected, got))
+    return verifying.difference(ours, theirs, tolerance, **options)
 
 
 @pytest.mark.parametrize(
@@ -27,79 +28,77 @@ def found(expected: Any, got: Any, tolerance: float = 1e-6, **options: Any) -> s
     [
         ([1.0, 2.0], [1.0, 2.0], ""),
         ([1.0, 2.0], [1.0, 2.0000001], ""),
-        ([1.0, 2.0], [1.0, 2.001], "differs by 0.001"),
+        ([1.0, 2.0], [1.0, 2.001], "output differs by 0.001"),
         ([1.0], [1.0, 1.0], "(2,), not"),
         ([1.0], [1], "is torch.int64 (1,), not torch.float32 (1,)"),
         ([1, 2, 3], [1, 0, 0], "differs in 2 of 3 elements"),
         ([True], [False], "differs in 1 of 1 elements"),
-        ([float("nan")], [float("nan")], ""),
-        ([float("nan")], [0.0], "differs by"),
-        ([float("inf")], [float("inf")], ""),
-        ([float("inf")], [-float("inf")], "differs by"),
+        ([math.nan], [math.nan], ""),
+        ([math.nan], [0.0], "differs by"),
+        ([math.inf], [math.inf], ""),
+        ([math.inf], [-math.inf], "differs by"),
         ([1e-9, 2e-9], [1e-9, 0.0], "differs by 2e-09"),  # as if the largest were 1
         ([], [], ""),
+        (1, 1, ""),
+        (0.5, 0.5 + 1e-9, ""),
+        (1, True, "is"),
+        (1.0, 1, "is"),
+        (0.5, 0.6, "differs"),
+        ("a", "b", "is"),
+        (None, 0, "is"),
+        ("<list>", "<tuple>", "is"),
     ],
 )
-def test_tensors(expected: list[Any], got: list[Any], words: str) -> None:
-    said = found(torch.tensor(expected), torch.tensor(got))
-    assert said.startswith("output ") if words else said == ""
-    assert words in said
-
-
-def test_numbers_and_texts() -> None:
-    for expected, got in ((1, 1), (0.5, 0.5 + 1e-9)):
-        assert found(expected, got) == ""
-    pairs: list[tuple[Any, Any]] = [(1, True), (1.0, 1), (0.5, 0.6), ("a", "b"), (None, 0)]
-    for expected, got in [*pairs, ("<list>", "<tuple>")]:
-        assert found(expected, got) != ""
+def test_values(expected: Any, got: Any, words: str) -> None:
+    given = [torch.tensor(v) if isinstance(v, list) else v for v in (expected, got)]
+    difference = apart(*given)
+    assert words in difference
+    assert bool(words) == bool(difference)
 
 
 def test_what_is_missing_new_dropped_or_ignored() -> None:
-    with_cache = outcome({"output.logits": 1, "output.past_key_values.0": 2})
-    without = outcome({"output.logits": 1})
-    assert verifying.difference(with_cache, without, 1e-6) == "output.past_key_values.0 is missing"
-    assert verifying.difference(without, with_cache, 1e-6) == "output.past_key_values.0 is new"
-    assert verifying.difference(with_cache, without, 1e-6, dropped=("past_key_values",)) == ""
-    assert verifying.difference(with_cache, without, 1e-6, dropped=("past_key",)) != ""
-    assert verifying.difference(with_cache, without, 1e-6, ignored=("output.past",)) == ""
+    with_cache, without = {"output.logits": 1, "output.cache.0": 2}, {"output.logits": 1}
+    assert apart(with_cache, without) == "output.cache.0 is missing"
+    assert apart(without, with_cache) == "output.cache.0 is new"
+    assert apart(with_cache, without, dropped=("cache",)) == ""
+    assert apart(with_cache, without, dropped=("cach",)) != ""
+    assert apart(with_cache, without, ignored=("output.ca",)) == ""
 
 
 def test_state_is_compared_where_a_call_changed_it() -> None:
-    ours, theirs = {"state calls": 1}, {"state calls": 2}
-    assert verifying.difference(outcome(ours), outcome(theirs), 1e-6) == ""
-    changed = ("state calls",)
-    assert (
-        verifying.difference(outcome(ours, changed), outcome(theirs), 1e-6)
-        == "state calls is 2, not 1"
-    )
-    assert verifying.difference(outcome(ours), outcome(theirs, changed), 1e-6) != ""
+    ours, theirs, changed = {"state calls": 1}, {"state calls": 2}, ("state calls",)
+    assert apart(ours, theirs) == ""
+    for pair in (
+        (outcome(ours, changed), outcome(theirs)),
+        (outcome(ours), outcome(theirs, changed)),
+    ):
+        assert verifying.difference(*pair, 1e-6) == "state calls is 2, not 1"
 
 
 def test_a_gradient_is_compared_with_the_largest_one() -> None:
     """A key's bias has no gradient but rounding; a small gradient among small ones counts."""
 
     def gradients(*values: float) -> dict[str, Any]:
-        return outcome({f"gradient of {n}": torch.tensor([v]) for n, v in enumerate(values)})
+        return {f"gradient of {n}": torch.tensor([v]) for n, v in enumerate(values)}
 
-    assert verifying.difference(gradients(1.0, 1e-8), gradients(1.0, -1e-8), 1e-6) == ""
-    assert verifying.difference(gradients(1e-7, 1e-8), gradients(1e-7, -1e-8), 1e-6) != ""
+    assert apart(gradients(1.0, 1e-8), gradients(1.0, -1e-8)) == ""
+    assert apart(gradients(1e-7, 1e-8), gradients(1e-7, -1e-8)) != ""
 
 
 def test_float64_excuses_rounding_only_if_it_is_the_same_call() -> None:
-    ours, theirs = torch.tensor([1.0, 1e-3]), torch.tensor([1.0, 1.1e-3])
-    assert found(ours, theirs, 1e-4) == ""
-    rounded = torch.tensor([1.0, 1.3e-3])
-    assert found(ours, rounded, 1e-4) != ""
+    ours, rounded = torch.tensor([1.0, 1e-3]), torch.tensor([1.0, 1.3e-3])
+    assert apart(ours, torch.tensor([1.0, 1.1e-3]), 1e-4) == ""
+    assert apart(ours, rounded, 1e-4) != ""
     exact = outcome({"output": torch.tensor([1.0, 1.2e-3], dtype=torch.float64)})
-    assert found(ours, rounded, 1e-4, exact=exact) == ""
+    assert apart(ours, rounded, 1e-4, exact=exact) == ""
     for other in ([5.0, 7.0], [1.0, float("nan")]):
         values = torch.tensor(other, dtype=torch.float64)
-        assert found(ours, rounded, 1e-4, exact=outcome({"output": values})) != ""
+        assert apart(ours, rounded, 1e-4, exact=outcome({"output": values})) != ""
 
 
 def test_inductors_integers_are_counted_instead() -> None:
     ours, theirs = torch.tensor([1, 2]), torch.tensor([1, 3])
-    assert found(ours, theirs, verifying.INDUCTOR_TOLERANCE) == ""
+    assert apart(ours, theirs, verifying.INDUCTOR_TOLERANCE) == ""
     pair = outcome({"output": ours}), outcome({"output": theirs})
     assert verifying.unequal_integers(*pair) == {"output": 1}
     assert verifying.unequal_integers(*pair, ("output",)) == {}
@@ -158,9 +157,8 @@ def test_a_slow_model_is_called_six_times_and_once_more_where_the_fix_reads_numb
     assert [variant for _, variant in verifying.planned(reading, slow=True)][6:] == [
         verifying.OTHER_NUMBERS
     ]
-    verifying.choose(
-        frozen, {*verifying.CALLS[:2]}, slow=True
-    )  # what eager mode does not accept is called as it is
+    # What eager mode does not accept is called as it is.
+    verifying.choose(frozen, {*verifying.CALLS[:2]}, slow=True)
     assert frozen.calls == verifying.CALLS[:2] * 3
 
 

@@ -11,7 +11,6 @@ import msgspec
 import pytest
 
 from compilewatch.cli import group
-from compilewatch.errors import CompilewatchError
 from compilewatch.extras.fixes import of_run, run_fixes
 from compilewatch.extras.fixes.of_run import FixProgress, RunSearch
 from compilewatch.extras.fixes.records import LATE, FixOrigin, FixStatus, Rejection, RunFix
@@ -272,17 +271,6 @@ def test_a_limit_that_leaves_models_has_a_status_of_its_own(
     ended = run_all(swept(tmp_path), "--max-seconds", "1")
     assert ended.return_value == 3
     assert "not searched" in ended.stdout
-
-
-def test_what_cannot_be_meant_is_an_error() -> None:
-    for words, message in (
-        ("", "name a model, or a run with --all-of"),
-        ("BertModel --all-of latest", "with --all-of, not both"),
-        ("--all-of latest --mode train", "--mode is about one model"),
-    ):
-        ended = run(*words.split())
-        assert isinstance(ended.exception, CompilewatchError)
-        assert message in str(ended.exception)
 
 
 def test_what_an_earlier_run_verified_of_the_same_versions_is_taken_over(
