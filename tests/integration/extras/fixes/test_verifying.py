@@ -8,13 +8,15 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from compilewatch.environments import WORKER_VARIABLES
+from compilewatch.extras.fixes.records import FixCost
 from compilewatch.extras.fixes.search import WITHOUT
 from compilewatch.extras.fixes.worker.script import verification_text
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.matrix]
 
 SUBJECT = """
 from unittest import mock
@@ -170,7 +172,6 @@ def results(lines: list[str]) -> Any:
     return json.loads(lines[-1])
 
 
-@pytest.mark.matrix
 def test_values_and_ends_of_forks(results: Any) -> None:
     """Only a process that forks shows them: death, errors, values, frames that are given up."""
     assert results["values"] == [[1, "two"], [2, 1, 2]]
@@ -192,7 +193,6 @@ def test_values_and_ends_of_forks(results: Any) -> None:
     assert results["without last"] == [[[1, 1, 0]] * 2, [True, True, False], 5]
 
 
-@pytest.mark.matrix
 def test_what_is_not_the_fault_of_the_fix_is_not_blamed_on_it(
     lines: list[str], results: Any
 ) -> None:
@@ -209,12 +209,10 @@ def test_what_is_not_the_fault_of_the_fix_is_not_blamed_on_it(
     assert detail.endswith(f"({WITHOUT})")  # for which the search ends
 
 
-@pytest.mark.matrix
 def test_an_error_that_only_inductor_loses_is_not_verified(results: Any) -> None:
     assert results["losing"] == [False, "no error for NaN, for which eager mode raises one"]
 
 
-@pytest.mark.matrix
 def test_the_cost_of_calls_is_measured_with_the_fix_and_without_it(results: Any) -> None:
-    assert list(results["cost"]) == ["eager", "without", "with"]
-    assert all(0 < seconds < 10 for seconds in results["cost"].values())
+    cost = msgspec.convert(results["cost"], FixCost)
+    assert all(0 < (s or 0) < 10 for s in (cost.eager, cost.without, cost.with_fix))
