@@ -68,6 +68,9 @@ class Linear(Model):
         super().__init__()
         self.linear = nn.Linear(WIDTH, WIDTH)
 
+    def wrong(self, x: Tensor) -> Any:
+        return self.linear(x)
+
 
 class LargeBatch(Linear):
     def forward(self, x: Tensor) -> Tensor:
@@ -75,9 +78,6 @@ class LargeBatch(Linear):
         if y.abs().sum() > 0 and x.shape[0] > LARGE_BATCH:
             y = y / x.shape[0]
         return y
-
-    def wrong(self, x: Tensor) -> Tensor:
-        return self.linear(x)
 
 
 class ChangesInput(Model):
@@ -304,9 +304,6 @@ class DependsOnWeights(Linear):
         if self.linear.weight.sum() > 0:
             y = y * 2
         return y
-
-    def wrong(self, x: Tensor) -> Tensor:
-        return self.linear(x)
 
 
 class ForNegative(Model):

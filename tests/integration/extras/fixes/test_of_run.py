@@ -54,8 +54,9 @@ def test_the_fixes_of_a_run_are_found_verified_stored_and_shown(
     assert found["total"]["models"] == ["team/small", "team/large"]
     assert found["total"]["downloads"] == 500
 
-    verification = folder / fixes["team/large"]["script_file"]
-    assert "import compilewatch" not in verification.read_text()
+    large = fixes["team/large"]
+    assert large["fix"]["verification"]["steps"][0]["detail"] == "both shapes"
+    assert "import compilewatch" not in (folder / large["script_file"]).read_text()
 
     again = run("fix", "--all-of", "latest")
     assert "3 of them known from before" in again.stderr

@@ -13,11 +13,8 @@ from typing import Any
 
 import pytest
 
-from compilewatch.config import load_settings
 from compilewatch.environments import WORKER_VARIABLES
-from compilewatch.extras.fixes.fixing import searching
 from compilewatch.extras.fixes.search import WITHOUT
-from compilewatch.records import FactoryBuild, ModelSpec, Request, Target
 
 CASES_FOLDER = Path(__file__).parents[3] / "cases"
 sys.path.insert(0, str(CASES_FOLDER))
@@ -75,18 +72,3 @@ def test_a_fix_is_judged(fix: str, verifications: Verifications) -> None:
         assert verification["single_graph"]
         assert verification["last"] == "results of Inductor"  # nothing was left out
         assert any(case.expected in text for text in verification["holds_if"]), verification
-
-
-@pytest.mark.matrix
-def test_the_script_says_the_same() -> None:
-    """Only it shows that the script is complete, has two shapes, and needs no compilewatch."""
-    build = FactoryBuild(
-        factory="tempting:LargeBatch", path=str(CASES_FOLDER), inputs="tempting:rows"
-    )
-    model = ModelSpec(source="test", name="LargeBatch", build=build)
-    request = Request(model=model, target=Target(), key="0")
-    with searching(load_settings({}), "default") as finder:
-        script, verification = finder.verify(request, (CASES["LargeBatch.wrong"].change,))
-    assert "compilewatch" not in script.replace(str(CASES_FOLDER), "")
-    assert not verification.holds
-    assert "eager results, seed 0: second shape" in verification.failure

@@ -61,7 +61,7 @@ def test_what_is_missing_new_dropped_or_ignored() -> None:
     assert apart(with_cache, without) == "output.cache.0 is missing"
     assert apart(without, with_cache) == "output.cache.0 is new"
     assert apart(with_cache, without, dropped=("cache",)) == ""
-    assert apart(with_cache, without, dropped=("cach",)) != ""
+    assert apart(with_cache, without, dropped=("output.cache",)) != ""
     assert apart(with_cache, without, ignored=("output.ca",)) == ""
 
 

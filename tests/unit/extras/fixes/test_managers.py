@@ -3,47 +3,35 @@
 import gc
 import threading
 import weakref
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 
-from compilewatch.extras.fixes.candidates import Place, arguments, as_python_value, usage
+from compilewatch.extras.fixes.candidates import Place, as_python_value, given_as_numbers, usage
 from compilewatch.extras.fixes.code import NAME, context_manager, imports
 from compilewatch.extras.fixes.records import FixChange
-from compilewatch.records import FactoryBuild, ModelSpec, TensorSummary
-from tests.factories import graph_break, request
+from compilewatch.records import TensorSummary
+from tests.factories import request
 
 pytestmark = pytest.mark.torch
 
 
-def manager(change: FixChange) -> Any:
+def manager(change: FixChange | None) -> Any:
+    assert change is not None
     names: dict[str, Any] = {}
     exec("\n".join([*imports([change]), context_manager([change], "A fix.")]), names)
     return names[NAME]
 
 
-def given_as_numbers(name: str) -> FixChange:
-    build = FactoryBuild(factory="net:build", path="")
-    place = Place(
-        request=request(model=ModelSpec(source="own", name="Net", build=build)),
-        source_of=lambda _: None,
-        inputs=(TensorSummary(name=name, shape=(2,), dtype="int64"),),
-    )
-    (change,) = arguments([graph_break(reason="Unbacked")], place)
-    return change
-
-
-def model_of_sizes() -> Any:
-    class Net(torch.nn.Module):
-        def forward(self, x: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
-            return x * sizes.sum()
-
-    return Net()
+class Scaled(torch.nn.Module):
+    def forward(self, x: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
+        return x * sizes.sum()
 
 
 def test_arguments_given_as_numbers_stay_tensors_for_the_caller() -> None:
-    fix, model = manager(given_as_numbers("sizes")), model_of_sizes()
+    sizes = TensorSummary(name="sizes", shape=(2,), dtype="int64")
+    fix, model = manager(given_as_numbers(sizes)), cast(Any, Scaled())
     args, kwargs = (torch.ones(2),), {"sizes": torch.tensor([2, 3])}
     forwards = set()
     for _ in range(2):

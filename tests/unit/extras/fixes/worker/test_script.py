@@ -1,17 +1,17 @@
 """What writing a script needs: memory, and inputs of a second shape."""
 
-from typing import Any
-
+import msgspec
 import pytest
+import torch
+
+from compilewatch.extras.fixes import candidates
+from compilewatch.extras.fixes.worker import script
+from compilewatch.worker.subject import ExampleInputs
 
 pytestmark = pytest.mark.torch
 
 
-def made(*shapes: tuple[int, ...]) -> Any:
-    import torch
-
-    from compilewatch.worker.subject import ExampleInputs
-
+def given(*shapes: tuple[int, ...]) -> ExampleInputs:
     return ExampleInputs(strategy="rules", args=tuple(map(torch.zeros, shapes)), kwargs={})
 
 
@@ -26,12 +26,7 @@ def made(*shapes: tuple[int, ...]) -> Any:
 def test_the_second_shape_is_one_that_the_model_takes(
     most: int, equal: bool, expected: list[tuple[int, ...]]
 ) -> None:
-    import torch
-    from torch import nn
-
-    from compilewatch.extras.fixes.worker.script import second_shape, shapes
-
-    class Lengths(nn.Module):
+    class Lengths(torch.nn.Module):
         calls = 0
 
         def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
@@ -40,36 +35,25 @@ def test_the_second_shape_is_one_that_the_model_takes(
                 raise ValueError("as many lengths as samples are needed")
             return x
 
-    model = Lengths()
-    first = made((2, 4), (2,) if equal else (1,))
-    longer = made((3, 4), (2,) if equal else (1,))
-    assert [tuple(s) for s in shapes(second_shape(model, first, longer))] == expected
+    model, lengths = Lengths(), (2,) if equal else (1,)
+    second = script.second_shape(model, given((2, 4), lengths), given((3, 4), lengths))
+    assert [tuple(shape) for shape in script.shapes(second)] == expected
     assert model.calls == 0
 
 
 def test_the_memory_of_a_model_is_returned_while_others_refer_to_it() -> None:
-    import numpy
-    import torch
-
-    from compilewatch.extras.fixes.worker.script import free
-
-    model = torch.nn.BatchNorm1d(8)
+    numpy, model = pytest.importorskip("numpy"), torch.nn.BatchNorm1d(8)
     model.register_buffer("array", torch.from_numpy(numpy.ones(8)))  # numpy's memory stays
     weight, mean = model.weight, model.running_mean
-    free(model)
+    script.free(model)
     assert weight.untyped_storage().nbytes() == mean.untyped_storage().nbytes() == 0
 
 
 def test_only_a_change_of_settings_alone_is_not_tried_in_eager_mode() -> None:
-    import msgspec
-
-    from compilewatch.extras.fixes.candidates import after_rejection, ignored_message
-    from compilewatch.extras.fixes.worker.script import of_subject
-
-    dynamic = after_rejection("PendingUnbackedSymbolNotFound")
+    dynamic = candidates.after_rejection("PendingUnbackedSymbolNotFound")
     assert dynamic is not None
-    message = ignored_message("warnings.warn")
-    assert "'settings': True" in of_subject((dynamic, message), train=False)
+    message = candidates.ignored_message("warnings.warn")
+    assert "'settings': True" in script.of_subject((dynamic, message), train=False)
     # What it is called does not matter, what its lines do does.
     more = msgspec.structs.replace(message, lines=(*message.lines, "model.eval()"))
-    assert "'settings': False" in of_subject((dynamic, more), train=False)
+    assert "'settings': False" in script.of_subject((dynamic, more), train=False)
