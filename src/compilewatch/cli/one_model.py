@@ -19,7 +19,7 @@ from compilewatch.contract.targets import naming_options
 from compilewatch.environments import Environments
 from compilewatch.errors import StoreError, UsageError
 from compilewatch.records import Depth, Request, Tier
-from compilewatch.report.terminal import console, excerpt_of, listing, model_panel
+from compilewatch.report.terminal import console, listing, model_panel
 
 
 def _request(flags: dict[str, Any]) -> tuple[Request, Settings]:
@@ -73,7 +73,7 @@ def explain_command(
     if as_json:
         options.print_json(result)
     else:
-        console().print(model_panel(result, excerpt_of(request), verbose=verbose))
+        console().print(model_panel(result, verbose=verbose))
         if result.breaks:
             from compilewatch.api.publish import stored_fix_for
             from compilewatch.cli.tables import stored_fix_text

@@ -25,7 +25,7 @@ from compilewatch.contract.targets import canonical
 from compilewatch.errors import UsageError
 from compilewatch.plan import load_expectations
 from compilewatch.records import Build, ConfigBuild, FactoryBuild, ModelSpec, Result, Status
-from compilewatch.report.terminal import console, excerpt_of, model_panel, row_panel, table
+from compilewatch.report.terminal import console, model_panel, row_panel, table
 from compilewatch.report.wording import memory, plural
 from compilewatch.sinks import ADDRESSES, remote_sinks
 from compilewatch.sources.own import dotted_model, own_model
@@ -111,7 +111,7 @@ def show_command(
     for number, result in enumerate(results):
         if number:
             click.echo()
-        console().print(model_panel(result, excerpt_of(result.request), verbose=verbose))
+        console().print(model_panel(result, verbose=verbose))
     from compilewatch.report.html import file_name
 
     page = stored.path / "report" / "models" / file_name(results[0].request.model.name, set())

@@ -1,16 +1,13 @@
 """One result in the terminal, in full."""
 
-from __future__ import annotations
-
 import importlib.util
 import io
 import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, cast
 
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -153,10 +150,8 @@ DUMP = ("Fatal Python error", "Current thread")
 """The beginnings of the first line of a stack that `faulthandler` prints."""
 
 
-def model_panel(
-    result: records.Result, excerpt: Excerpt | None = None, *, verbose: bool = False
-) -> RenderableType:
-    """One result in full; `excerpt` gives the source lines around a break.
+def model_panel(result: records.Result, *, verbose: bool = False) -> RenderableType:
+    """One result in full.
 
     With `verbose`, tracebacks are not shortened, and those of compilewatch's own errors are shown.
     """
@@ -173,8 +168,8 @@ def model_panel(
     if rejected and not result.breaks and result.fullgraph and result.fullgraph.reason:
         parts += [plain("fullgraph=True rejects it:", "bold"), block(result.fullgraph.reason)]
     for number, graph_break in enumerate(result.breaks, start=1):
-        parts += [Text(), _break(number, graph_break, excerpt)]
-    parts += _error(result, excerpt, verbose)
+        parts += [Text(), _break(number, graph_break)]
+    parts += _error(result, verbose)
     for section in details(result):
         parts += _section(section)
     parts += _how(result)
@@ -193,7 +188,7 @@ def check_text(
     width = shutil.get_terminal_size(fallback=(100, 24)).columns
     console = Console(width=width, no_color=True, highlight=False, file=io.StringIO())
     with console.capture() as captured:
-        console.print(model_panel(result, excerpt_of(result.request)))
+        console.print(model_panel(result))
         for line in (*wording.recompilation_lines(recompilations), *left):
             console.print(plain(line))
     return captured.get().rstrip()
@@ -254,14 +249,14 @@ def _figures(result: records.Result) -> Text:
     return plain(" · ".join(figures), "dim")
 
 
-def _break(number: int, graph_break: records.GraphBreak, excerpt: Excerpt | None) -> RenderableType:
+def _break(number: int, graph_break: records.GraphBreak) -> RenderableType:
     heading = plain(f"{number}. {records.reason_label(graph_break)}", "bold yellow")
     times = graph_break.occurrences
     heading.append_text(plain("  once" if times == 1 else f"  {times} times", "dim"))
     inside: list[RenderableType] = [
         plain(f"{graph_break.file}:{graph_break.line} in {graph_break.function}")
     ]
-    inside += _lines(graph_break, excerpt)
+    inside += _source(records.source_lines(graph_break), graph_break.line)
     inside.append(plain(graph_break.reason.strip()))
     # The text of torch often contains its hints and the link already.
     reason = graph_break.reason
@@ -273,21 +268,8 @@ def _break(number: int, graph_break: records.GraphBreak, excerpt: Excerpt | None
     return Group(heading, Indented(Group(*inside)))
 
 
-def _lines(graph_break: records.GraphBreak, excerpt: Excerpt | None) -> list[RenderableType]:
-    here = (graph_break.file, graph_break.line)
-    stored = records.source_line(graph_break)
-    lines = tuple(SourceLine(*line) for line in records.source_lines(graph_break))
-    if len(lines) < 2 and excerpt is not None:  # the run stored no lines around the break
-        installed = excerpt(*here)
-        texts = {line.number: line.text.strip() for line in installed}
-        # If another version is installed than the one that ran, that line has other code.
-        if not stored or texts.get(graph_break.line) == stored.strip():
-            lines = installed
-    return _source(lines, graph_break.line)
-
-
-def _source(lines: Sequence[SourceLine], marked: int) -> list[RenderableType]:
-    width = len(str(lines[-1].number)) if lines else 0
+def _source(lines: Sequence[tuple[int, str]], marked: int) -> list[RenderableType]:
+    width = len(str(lines[-1][0])) if lines else 0
     shown: list[RenderableType] = []
     for number, code in lines:
         mark = ">" if number == marked else " "
@@ -300,7 +282,7 @@ def _source(lines: Sequence[SourceLine], marked: int) -> list[RenderableType]:
     return shown
 
 
-def _error(result: records.Result, excerpt: Excerpt | None, verbose: bool) -> list[RenderableType]:
+def _error(result: records.Result, verbose: bool) -> list[RenderableType]:
     error = result.error
     if error is None:
         return []
@@ -313,8 +295,8 @@ def _error(result: records.Result, excerpt: Excerpt | None, verbose: bool) -> li
     if error.file and error.line:
         inside = f" in {error.function}" if error.function else ""
         parts.append(plain(f"{error.file}:{error.line}{inside}"))
-        if excerpt is not None:
-            parts += _source(excerpt(error.file, error.line), error.line)
+        folders = getattr(result.request.model.build, "python_path", ())
+        parts += _source(source_excerpt(error.file, error.line, folders=folders), error.line)
     if not verbose:
         # The stack of a signal has its innermost frame first, a traceback has it last.
         dump = next((n for n, line in enumerate(trace) if line.startswith(DUMP)), None)
@@ -361,24 +343,9 @@ def row_panel(results: Sequence[records.Result]) -> RenderableType:
     return Group(table, *disagreements, Text())
 
 
-class SourceLine(NamedTuple):
-    number: int
-    text: str
-
-
-Excerpt = Callable[[str, int], "tuple[SourceLine, ...]"]
-"""Maps a file, relative to its package, and a line number to the lines around it (or to none)."""
-
-
-def excerpt_of(request: records.Request) -> Excerpt:
-    """The excerpts for a result of this request: the model's own folders are searched first."""
-    build = request.model.build
-    return partial(source_excerpt, folders=getattr(build, "python_path", ()))
-
-
 def source_excerpt(
     file: str, line: int, around: int = 2, *, folders: Sequence[str] = ()
-) -> tuple[SourceLine, ...]:
+) -> tuple[tuple[int, str], ...]:
     """The lines around `file`:`line`, where `file` is relative to its package's parent folder.
 
     That folder is one of `folders`; otherwise the package is located without importing it. The
@@ -396,7 +363,7 @@ def source_excerpt(
     if not 1 <= line <= len(lines):
         return ()
     first, last = max(1, line - around), min(len(lines), line + around)
-    return tuple(SourceLine(n, lines[n - 1]) for n in range(first, last + 1))
+    return tuple((n, lines[n - 1]) for n in range(first, last + 1))
 
 
 def installed_file(file: str) -> Path | None:

@@ -1,7 +1,6 @@
 """What commands print, as a reviewer reads it in `screens.txt`; SCREENS=write writes that anew."""
 
 import io
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,11 @@ from rich.console import Console, RenderableType
 from compilewatch import records
 from compilewatch.analysis.leverage import By, Leverage, verified_fixes
 from compilewatch.cli import tables
-from compilewatch.report import wording
-from compilewatch.report.terminal import SourceLine, console, model_panel, plain_table, row_panel
+from compilewatch.report import terminal, wording
+from compilewatch.report.terminal import console, model_panel, plain_table, row_panel
 from tests import example_run, factories
+from tests.reviewing import assert_as_reviewed
 
-SCREENS = Path(__file__).with_name("screens.txt")
 RULE = "=" * 20
 
 BRANCH = factories.graph_break()
@@ -48,16 +47,6 @@ FIXES = tuple(
     )
     for name in "AB"
 )
-
-
-def excerpt(file: str, line: int) -> tuple[SourceLine, ...]:
-    """The lines of the installed source; at its place there is another version of it."""
-    code = {411: "    mask = self.mask", 412: "    if mask.sum() > 0:", 413: "        return"}
-    return tuple(SourceLine(n, code[n]) for n in sorted(code)) if line == 412 else ()
-
-
-def other_version(file: str, line: int) -> tuple[SourceLine, ...]:
-    return (SourceLine(412, "something else entirely"),) if line == 412 else ()
 
 
 def of_families(count: int) -> RenderableType:
@@ -131,7 +120,7 @@ def dressed() -> RenderableType:
         quantization=records.Quantization.AWQ,
         family="acorn",
     )
-    return model_panel(result, excerpt)
+    return model_panel(result)
 
 
 def crashed() -> RenderableType:
@@ -182,11 +171,9 @@ SHOWN: dict[str, Callable[[], RenderableType]] = {
     "runs": runs,
     "no runs": lambda: tables.runs_table([], {}),
     **{
-        f"result {number}": lambda result=result: model_panel(result, excerpt)  # type: ignore[misc]
+        f"result {number}": lambda result=result: model_panel(result)  # type: ignore[misc]
         for number, result in enumerate((*EXAMPLE.results, *example_run.row()))
     },
-    "another version is installed": lambda: model_panel(EXAMPLE.results[0], other_version),
-    "no source is installed": lambda: model_panel(EXAMPLE.results[0]),
     "a break with everything": dressed,
     "a crash": crashed,
     "an error of compilewatch": lambda: of_ours(verbose=False),
@@ -215,12 +202,15 @@ def narrow(renderable: RenderableType) -> list[str]:
     return stream.getvalue().splitlines()
 
 
+@pytest.fixture(autouse=True)
+def _nothing_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error's line has the code of the version of Transformers that is installed."""
+    monkeypatch.setattr(terminal, "source_excerpt", lambda *_, **__: ())
+
+
 def test_screens_are_as_reviewed() -> None:
     text = "\n".join(f"{RULE} {name}\n{piped(show())}" for name, show in SHOWN.items())
-    if os.environ.get("SCREENS") == "write":
-        SCREENS.write_text(text, encoding="utf-8")
-    stored = SCREENS.read_text(encoding="utf-8")
-    assert text.split(RULE) == stored.split(RULE)
+    assert_as_reviewed(text, Path(__file__).with_name("screens.txt"))
     # Text of others is neither markup nor commands to the terminal, and nothing is padded.
     assert "red [bold]" in text
     assert not {"\x1b", "\x00"} & set(text)
