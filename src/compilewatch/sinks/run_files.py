@@ -1,20 +1,11 @@
 """`junit.xml`: one test case per model and target, so that Jenkins keeps the history of each.
+
 The test case is "does this model compile without graph breaks on this target?", and its outcome
-depends on this run only, never on the baseline:
+depends on this run only, never on the baseline: what was a regression yesterday would pass today.
+A graph break or a mismatch is a `<failure>`, what has no verdict an `<error>`, and what did not run
+or is expected is `<skipped>`. Planned requests without a result are one `<error>` together.
 
-| result                                   | element     | why                                     |
-|------------------------------------------|-------------|-----------------------------------------|
-| pass                                     | none        |                                         |
-| graph_break, mismatch                    | `<failure>` | it ran, and the verdict is not pass     |
-| error, timeout, oom, crashed             | `<error>`   | it failed                               |
-| skipped, unsupported                     | `<skipped>` | what did not run has not passed         |
-| any of these with an expectation         | `<skipped>` | reviewed and known, in expectations.toml|
-| planned, but without a result            | `<error>`   | one test case for all of them together  |
-
-A graph break that existed yesterday is still a failure. Jenkins already distinguishes new failures
-from old ones by test case ("300 failures (+3)", "failing since build 41") and reports a failure
-that disappears as fixed. An outcome that depended on the baseline would pass on the day after a
-regression, when the regression has become the baseline. Known graph breaks must not make every
+Jenkins itself distinguishes new failures from old ones. Known graph breaks must not make every
 build unstable, so publish with `junit skipMarkingBuildUnstable: true` and let the exit status of
 `sweep --fail-on regression` decide about the build. The message of a regression says so.
 

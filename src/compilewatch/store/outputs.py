@@ -218,21 +218,23 @@ class Store:
         The folder appears complete or not at all.
         """
         self._clear_new()
-        while True:
-            run = msgspec.structs.replace(run, id=new_run_id())
-            fresh = self.root / f"{NEW_PREFIX}{run.id}"
-            try:
-                self.root.mkdir(parents=True, exist_ok=True)
-                fresh.mkdir()
-                break
-            except FileExistsError:
-                if not self.root.is_dir():
-                    raise StoreError(
-                        f"{self.root} is a file: choose another folder with --output"
-                    ) from None
-                time.sleep(0.001)
-            except OSError as error:
-                raise files.failed("create a run in", self.root, error) from None
+        with files.explained("create a run in", self.root):
+            if self.root.exists() and not self.root.is_dir():
+                raise StoreError(f"{self.root} is a file: choose another folder with --output")
+            self.root.mkdir(parents=True, exist_ok=True)
+            while True:
+                run = msgspec.structs.replace(run, id=new_run_id())
+                fresh = self.root / f"{NEW_PREFIX}{run.id}"
+                try:
+                    fresh.mkdir()
+                    return self._filled(fresh, run, plan)
+                except OSError as error:
+                    if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                        raise
+                time.sleep(0.001)  # another process has a run of this instant
+
+    def _filled(self, fresh: Path, run: Run, plan: Plan) -> run_files.RunWriter:
+        """Write a new run, and give its folder its name. Raises OSError, if that is taken, too."""
         try:
             files.write_atomically(fresh / run_files.PLAN_FILE, msgspec.json.encode(plan))
             writer = run_files.RunWriter(fresh, run)
@@ -246,12 +248,7 @@ class Store:
             except BaseException:
                 writer.close()
                 raise
-        except OSError as error:
-            shutil.rmtree(fresh, ignore_errors=True)
-            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-                return self.create_run(run, plan)
-            raise files.failed("create a run in", self.root, error) from None
-        except StoreError:
+        except (OSError, StoreError):
             shutil.rmtree(fresh, ignore_errors=True)
             raise
         return writer
