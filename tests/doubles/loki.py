@@ -58,23 +58,18 @@ class Fault:
 
 
 class LokiDouble:
-    """While it is to `hang`, requests are read and never answered."""
+    """Holds what it accepts, by stream."""
 
     def __init__(self, *, auth: str | None = None) -> None:
         self.url = ""
         self.auth = auth and "Basic " + base64.b64encode(auth.encode()).decode()
         self.clock: Callable[[], int] = time.time_ns
         self.faults: deque[Fault] = deque()
-        self.released = threading.Event()
-        self.released.set()
         self.requests: list[int] = []
         """The size of every body that came, in bytes."""
         self._streams: dict[Stream, set[tuple[int, str, Stream]]] = {}
         self._newest: dict[Stream, int] = {}
         self._lock = threading.Lock()
-
-    def hang(self) -> None:
-        self.released.clear()
 
     def stored(self) -> list[Stored]:
         """What was accepted, by time."""
@@ -141,10 +136,7 @@ def _handler(double: LokiDouble) -> type[BaseHTTPRequestHandler]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             double.requests.append(len(body))
-            if not double.released.is_set():
-                double.released.wait()
-                self.close_connection = True
-            elif double.faults:
+            if double.faults:
                 self.fail(double.faults.popleft(), body)
             elif double.auth is not None and self.headers.get("Authorization") != double.auth:
                 self.answer(401, "no credentials provided")
@@ -184,7 +176,4 @@ def loki(**given: Any) -> Iterator[LokiDouble]:
     """A double that runs."""
     double = LokiDouble(**given)
     with serving(_handler(double)) as double.url:
-        try:
-            yield double
-        finally:
-            double.released.set()
+        yield double

@@ -119,17 +119,13 @@ def test_passing_faults_lose_and_repeat_nothing(tmp_path: Path, server: LokiDoub
     assert len(server.requests) > 6
 
 
-def test_a_server_that_fails_or_hangs_for_too_long_is_said(
-    tmp_path: Path, server: LokiDouble
-) -> None:
+def test_a_server_that_fails_for_too_long_is_said(tmp_path: Path, server: LokiDouble) -> None:
     def unreachable(said: str, url: str = server.url, **changes: float) -> None:
         with pytest.raises(UnreachableError, match=f"{said}: 0 lines were sent"):
             publish(tmp_path, url, lines(3), **{"publish_retry_seconds": 0.0, **changes})
 
     server.faults.extend([Fault(status=500, body="ingester is down")] * 1000)
     unreachable("responds 500: ingester is down", publish_retry_seconds=0.02)
-    server.hang()
-    unreachable(r"did not respond within 0\.1 s", publish_timeout_seconds=0.1)
     assert server.stored() == []
     unreachable("cannot be reached", f"http://127.0.0.1:{free_port()}")
 

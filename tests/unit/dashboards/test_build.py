@@ -17,7 +17,6 @@ from tests.reading import DASHBOARDS, PUBLIC, Json, links, panels, variables
 
 EVERY = pytest.mark.parametrize("uid", DASHBOARDS)
 PANELS = [(uid, panel) for uid, made in DASHBOARDS.items() for panel in panels(made)]
-BARS = [panel for _, panel in PANELS if panel["type"] == "bargauge"]
 
 
 def panel(title: str, uid: str = "compilewatch-overview") -> Json:
@@ -75,21 +74,6 @@ def test_an_empty_response_claims_nothing_and_is_not_red() -> None:
             assert [colour for text, colour in texts if text == NO_DATA] == ["text"] * 2
     for path in build.FOLDER.glob("*.json"):
         assert "vector(0)" not in path.read_text(), "a query makes a zero of nothing"
-
-
-def test_a_bar_keeps_its_name_and_its_height_when_it_is_the_only_one() -> None:
-    for panel in BARS:
-        legend = panel["targets"][0]["legendFormat"]
-        shown = panel["fieldConfig"]["defaults"]["displayName"]
-        named = re.findall(r"{{(\w+)}}", legend)
-        assert named == re.findall(r"\${__field\.labels\.(\w+)}", shown), panel["title"]
-        options = panel["options"]
-        above = options["namePlacement"] == "top"
-        assert (options["sizing"], options["maxVizHeight"]) == ("manual", 40 if above else 24)
-        # Beside its bar a name has two fifths of the width, and a sentence is cut off there.
-        assert above or "{{reason}}" not in legend, panel["title"]
-        # Grafana draws the rest of a bar below its number, as if a part were missing.
-        assert options["showUnfilled"] is False, panel["title"]
 
 
 def test_units_are_english_comparable_and_shares_near_one_are_not_rounded_to_it() -> None:
