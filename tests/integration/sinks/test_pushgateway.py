@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from compilewatch import retry
 from compilewatch.config import Settings
 from compilewatch.errors import SelectionError, SinkError, UnreachableError
 from compilewatch.records import RunView, Target
@@ -195,7 +196,10 @@ def answering(*statuses: int) -> Iterator[tuple[str, list[Any]]]:
         yield url, got
 
 
-def test_what_may_pass_is_tried_again_and_an_error_of_ours_is_not() -> None:
+def test_what_may_pass_is_tried_again_and_an_error_of_ours_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(retry, "LONGEST_WAIT_SECONDS", 0.01)
     patient = {"publish_retry_seconds": 30.0}
     with answering(0, 429, 500, 503, 200) as (url, got):
         push(factories.view(factories.result()), url, **patient)
