@@ -3,7 +3,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from compilewatch.records import (
@@ -12,7 +11,6 @@ from compilewatch.records import (
     FactoryBuild,
     FullgraphVerdict,
     Mode,
-    Part,
     Phase,
     Status,
     Target,
@@ -106,11 +104,12 @@ def test_commands_evaluate_the_same_request_again_and_survive_a_shell(
 
 
 def test_only_a_break_that_fullgraph_accepts_needs_an_explanation() -> None:
-    accepted = FullgraphVerdict(accepted=True)
-    broken = factories.result(breaks=(factories.graph_break(),), fullgraph=accepted)
-    assert "captures scalar outputs (`.item()`)" in wording.fullgraph_note(broken)
-    assert wording.fullgraph_note(factories.result(fullgraph=accepted)) == ""
-    assert wording.fullgraph_note(factories.result(breaks=(factories.graph_break(),))) == ""
+    accepted, broken = FullgraphVerdict(accepted=True), (factories.graph_break(),)
+    for fields, needed in (
+        ({"breaks": broken}, False),
+        ({"breaks": broken, "fullgraph": accepted}, True),
+    ):
+        assert bool(wording.fullgraph_note(factories.result(**fields))) is needed
 
 
 def test_printable_keeps_lines_and_drops_what_moves_a_cursor() -> None:
@@ -170,29 +169,6 @@ def test_why_is_the_message_and_a_code_only_where_it_has_a_meaning(
 ) -> None:
     result = factories.result(status=ERROR, error=factories.error(**error))
     assert wording.why(result) == (said,)
-
-
-def test_every_part_of_a_repository_has_words_and_skipped_ones_are_named() -> None:
-    specs = [factories.spec("org/m", part=part, component="unet") for part in Part]
-    assert len(set(map(wording.part_words, specs))) == len(Part)
-    unet, checker = (
-        factories.result(
-            f"org/pipe#{name}",
-            status,
-            source="hub",
-            checkpoint="org/pipe",
-            part=Part.COMPONENT,
-        )
-        for name, status in (("unet", PASS), ("checker", Status.SKIPPED))
-    )
-    assert wording.repository_words(factories.view(unet, checker)) == (
-        "repositories: 1 of 1 with a verdict on each evaluated part, 1 of them with skipped parts "
-        "(component 1 of 1)"
-    )
-    remote = msgspec.structs.replace(unet, status=Status.SKIPPED)
-    assert wording.repository_words(factories.view(remote)) == (
-        "repositories: 0 of 1 with a verdict on each evaluated part (nothing can be built 0 of 1)"
-    )
 
 
 @pytest.fixture
