@@ -28,7 +28,6 @@ from compilewatch.worker.device.subjects import on_declared_device, on_real_devi
 from compilewatch.worker.example_inputs import summarize, variants
 from compilewatch.worker.model import resolve
 from compilewatch.worker.model.fake_mode import InputAwareFakeMode
-from compilewatch.worker.model.overrides import Overrides, overrides_of
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, load_target
 from compilewatch.worker.targets.numerics import seeded
@@ -171,10 +170,9 @@ def _run(
 ) -> records.TargetOutcome:
     enter(Phase.SETUP)
     target, fake_mode = _set_up(request, tier)
-    overrides = overrides_of(request)
 
     def build() -> BuiltModel:
-        built = seeded(lambda: resolve.build_model(request, fake_mode, overrides))
+        built = seeded(lambda: resolve.build_model(request, fake_mode))
         built.module.train(request.target.mode is Mode.TRAIN)
         return built
 
@@ -185,16 +183,9 @@ def _run(
         built again; so it is for a real device, to which it is moved after that.
         """
         moves = _uses_real_device(request)
-        real = real_builder(request, overrides)
         with _calls_noticed() as called:
             inputs = example_inputs.make_inputs(
-                built.module,
-                built.config,
-                request,
-                overrides,
-                fake_mode,
-                without=without,
-                real=real,
+                built.module, request, fake_mode, without=without, real=real_builder(request)
             )
         subject = Subject(
             request=request,
@@ -360,12 +351,12 @@ def _set_up(request: Request, tier: Tier) -> tuple[CompileTarget, FakeTensorMode
     return target, InputAwareFakeMode(on) if tier is Tier.FAKE else None
 
 
-def real_builder(request: Request, overrides: Overrides) -> Callable[[], nn.Module] | None:
+def real_builder(request: Request) -> Callable[[], nn.Module] | None:
     """Return what builds the model with real tensors, None for a device that need not be here."""
     if request.device is not None:
         return None
     training = request.target.mode is Mode.TRAIN
-    return lambda: resolve.build_model(request, None, overrides).module.train(training)
+    return lambda: resolve.build_model(request, None).module.train(training)
 
 
 def _eager(subject: Subject) -> None:

@@ -22,7 +22,6 @@ from compilewatch.errors import ConfigError
 from compilewatch.worker import phases
 from compilewatch.worker.example_inputs import make_inputs
 from compilewatch.worker.model.libraries import library
-from compilewatch.worker.model.overrides import overrides_of
 from compilewatch.worker.model.resolve import adapter_config, base_of, build_model
 from compilewatch.worker.targets.dynamo.capture import has_nested_graph_breaks
 from compilewatch.worker.value_source import OBJECTS, has_objects, inputs_source
@@ -339,11 +338,10 @@ def dtype_source(module: torch.nn.Module) -> list[str]:
 def script(request: records.Request) -> str:
     """The complete script for one request (its tier should be `real`)."""
     request = at_written_depth(request)
-    overrides = overrides_of(request)
-    built = build_model(request, None, overrides)
+    built = build_model(request, None)
     train = request.target.mode is records.Mode.TRAIN
     built.module.train(train)  # detectors take other inputs in train mode
-    inputs = make_inputs(built.module, built.config, request, overrides, None)
+    inputs = make_inputs(built.module, request, None)
     objects = has_objects(inputs)
     chosen = request.target.dynamic
     dynamic = f", dynamic={chosen}" if chosen is not None else ""

@@ -24,33 +24,25 @@ from compilewatch.contract.libraries import LIBRARIES
 from compilewatch.contract.targets import naming_options
 from compilewatch.errors import ConfigError, InputsError, UnknownArgumentsError, WrongGuessError
 from compilewatch.worker.example_inputs import files
-from compilewatch.worker.example_inputs.context import (
-    BATCH,
-    Context,
-    dynamic_shapes,
-    read_signature,
-)
+from compilewatch.worker.example_inputs.context import BATCH, Context, dynamic_shapes
 from compilewatch.worker.example_inputs.guess import guessed_inputs
 from compilewatch.worker.example_inputs.guess.trial import tried_on_real
 from compilewatch.worker.example_inputs.labels import add_labels
 from compilewatch.worker.example_inputs.rules import filled_cache, value_of
 from compilewatch.worker.model.libraries import library
-from compilewatch.worker.model.overrides import Overrides
+from compilewatch.worker.model.overrides import matching
 from compilewatch.worker.model.resolve import (
     MissingPackageError,
     base_of,
     import_own,
     missing_package,
 )
-from compilewatch.worker.model.shrink import is_config
 from compilewatch.worker.subject import ExampleInputs
 
 
 def make_inputs(
     module: nn.Module,
-    config: Any | None,
     request: records.Request,
-    overrides: Overrides,
     fake_mode: FakeTensorMode | None,
     *,
     without: frozenset[str] = frozenset(),
@@ -85,17 +77,9 @@ def make_inputs(
     elif isinstance(build, records.FactoryBuild) and (known := _of_its_library(module)):
         inputs = replace(known, guessed=tuple(map(repr, summarize(known))))
     else:
-        context = Context(
-            module=module,
-            config=config if is_config(config) else None,
-            signature=read_signature(module),
-            rule=value_of,
-            train=train,
-            dropped=without,
-            batch=batch,
-        )
+        context = Context(module, value_of, train=train, batch=batch, without=without)
         tier = records.Tier.REAL if fake_mode is None else records.Tier.FAKE
-        _apply_overrides(context, overrides, request, tier)
+        _apply_overrides(context, request, tier)
         if context.length is None and length is not None:
             # As many tokens as the model has positions.
             of_text = context.number("max_position_embeddings", kind="text", default=length)
@@ -204,9 +188,7 @@ class AppliedSettings(msgspec.Struct, frozen=True, kw_only=True):
 SETTINGS = frozenset(AppliedSettings.__struct_fields__)
 
 
-def _apply_overrides(
-    ctx: Context, overrides: Overrides, request: records.Request, tier: records.Tier
-) -> None:
+def _apply_overrides(ctx: Context, request: records.Request, tier: records.Tier) -> None:
     """Apply the matching overrides to the context, before any rule runs.
 
     Raises ConfigError that names the model if a table is malformed or names no argument.
@@ -214,8 +196,7 @@ def _apply_overrides(
     model_type = getattr(ctx.config, "model_type", "") or ""
     tables: dict[str, Any] = {}
     depth = request.depth if tier is records.Tier.FAKE else records.Depth.REDUCED
-    scope = (type(ctx.module).__name__, model_type, tier, depth, request.target.mode)
-    for override in overrides.matching(*scope):
+    for override in matching(request, type(ctx.module).__name__, model_type, tier, depth):
         tables.update(override.inputs)
     arguments = {name: spec for name, spec in tables.items() if name not in SETTINGS}
 

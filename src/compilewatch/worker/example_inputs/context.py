@@ -12,7 +12,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from compilewatch.worker.example_inputs.files import generator
+from compilewatch.worker.model.shrink import is_config
 
 _TOKENS = ("sequence_length", "seq_length", "seq_len", "seqlen", "input_ids_length")
 """How the docstrings of Transformers end a dimension of tokens."""
@@ -97,26 +98,36 @@ KINDS: dict[str, tuple[str, ...]] = {
 """Words in the name of a sub-configuration of a medium, best first."""
 
 
-@dataclass
 class Context:
     """The state of one `make_inputs` call.
 
-    `rule` makes the value of an argument by its name, and more of them if it is required.
+    `rule` makes the value of an argument by its name, and more of them if it is required. Arguments
+    in `without` are not made.
     """
 
-    module: nn.Module
-    config: Any | None
-    signature: Signature
-    rule: Callable[[Context, str, bool], Any]
-    train: bool = False
-    batch: int = BATCH
-    length: int | None = None
-    tokens: dict[str, int] = field(default_factory=dict)
-    features: dict[str, int] = field(default_factory=dict)
-    dropped: frozenset[str] = frozenset()
-    values: dict[str, Any] = field(default_factory=dict)
-    strategies: dict[str, None] = field(default_factory=dict)
-    pending: list[str] = field(default_factory=list)
+    def __init__(
+        self,
+        module: nn.Module,
+        rule: Callable[[Context, str, bool], Any],
+        *,
+        train: bool,
+        batch: int,
+        without: frozenset[str],
+    ) -> None:
+        config = getattr(module, "config", None)
+        self.module = module
+        self.config: Any = config if is_config(config) else None
+        self.signature = read_signature(module)
+        self.train = train
+        self.batch = batch
+        self.length: int | None = None
+        self.tokens: dict[str, int] = {}
+        self.features: dict[str, int] = {}
+        self.dropped = without
+        self.values: dict[str, Any] = {}
+        self.strategies: dict[str, None] = {}
+        self._rule = rule
+        self._pending: list[str] = []
 
     def value(self, name: str, *, required: bool = False) -> Any:
         """Return the value of an argument of this forward, making it if needed; None if not given.
@@ -127,11 +138,11 @@ class Context:
             return self.values[name]
         if name not in self.signature.parameters or name in self.dropped:
             return None
-        if name in self.pending:  # a rule that depends on the argument being made
+        if name in self._pending:  # a rule that depends on the argument being made
             return None
-        self.pending.append(name)
-        value = self.rule(self, name, required or name in self.signature.required)
-        self.pending.pop()
+        self._pending.append(name)
+        value = self._rule(self, name, required or name in self.signature.required)
+        self._pending.pop()
         if value is not None:
             self.values.setdefault(name, value)
         return self.values.get(name)
@@ -263,7 +274,7 @@ def _walk(config: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
     if depth >= 4:
         return
     for name, value in vars(config).items():
-        if hasattr(value, "model_type") and hasattr(value, "to_dict"):
+        if is_config(value):
             yield from _walk(value, f"{path}.{name.lstrip('_')}" if path else name, depth + 1)
 
 

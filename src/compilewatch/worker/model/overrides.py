@@ -63,56 +63,52 @@ class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             except InvalidSpecifier as error:
                 raise ValueError(f"`transformers` is not a version specifier: {error}") from None
 
-    def applies_to(
-        self, class_name: str, model_type: str, tier: Tier, depth: Depth, mode: Mode
-    ) -> bool:
-        if self.model_types and model_type not in self.model_types:
-            return False
-        if self.classes and class_name not in self.classes:
-            return False
-        if tier not in self.tiers or depth not in self.depths or mode not in self.modes:
-            return False
-        if self.transformers is None:
-            return True
-        version = _transformers_version()
-        return version is not None and SpecifierSet(self.transformers).contains(
-            version, prereleases=True
-        )
-
 
 class Overrides(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All overrides of some folders, in the order in which they are applied.
+    """The content of a file.
 
-    `checked_with` states the versions that a file was last reviewed for; nothing reads it but
+    `checked_with` states the versions that it was last reviewed for; nothing reads it but
     `scripts/check_inputs.py`.
     """
 
     checked_with: str | None = None
     override: tuple[Override, ...] = ()
 
-    def matching(
-        self, class_name: str, model_type: str, tier: Tier, depth: Depth, mode: Mode
-    ) -> list[Override]:
-        """Return the overrides for a request; the last one that sets a key takes precedence."""
-        scope = (class_name, model_type, tier, depth, mode)
-        return [override for override in self.override if override.applies_to(*scope)]
+
+def matching(
+    request: Request, class_name: str, model_type: str, tier: Tier, depth: Depth
+) -> list[Override]:
+    """Return the overrides for a class; the last one that sets a key takes precedence."""
+
+    def applies(line: Override) -> bool:
+        if line.model_types and model_type not in line.model_types:
+            return False
+        if line.classes and class_name not in line.classes:
+            return False
+        in_scope = tier in line.tiers and depth in line.depths
+        if not in_scope or request.target.mode not in line.modes:
+            return False
+        if line.transformers is None:
+            return True
+        version = _transformers_version()
+        releases = SpecifierSet(line.transformers)
+        return version is not None and releases.contains(version, prereleases=True)
+
+    return list(filter(applies, overrides_of(request)))
 
 
-def overrides_of(request: Request) -> Overrides:
-    """Read the overrides that a request may use: the shipped ones, then those of the project."""
-    own = (Path(request.overrides_dir),) if request.overrides_dir is not None else ()
-    return load_overrides(OVERRIDES, *own)
+def overrides_of(request: Request) -> tuple[Override, ...]:
+    """Read the overrides that a request may use: the shipped ones, then those of the project.
 
-
-def load_overrides(*folders: Path) -> Overrides:
-    """Read every `*.toml` of the folders; values of a later folder replace those of an earlier one.
-
-    Raises ConfigError that names the file and the key for anything that violates the schema.
+    Files are read again when they change. Raises ConfigError that names the file and the key for
+    anything that violates the schema.
     """
-    for folder in folders:
+    paths = sorted(OVERRIDES.glob("*.toml"))
+    if request.overrides_dir is not None:
+        folder = Path(request.overrides_dir)
         if not folder.is_dir():
             raise ConfigError(f"{folder}: no such folder of input overrides")
-    paths = [path for folder in folders for path in sorted(folder.glob("*.toml"))]
+        paths += sorted(folder.glob("*.toml"))
     return _read(tuple((path, _version(path)) for path in paths))
 
 
@@ -122,11 +118,8 @@ def _version(path: Path) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=1)
-def _read(versions: tuple[tuple[Path, tuple[int, int]], ...]) -> Overrides:
-    overrides: list[Override] = []
-    for path, _ in versions:
-        overrides += read_toml(path, Overrides).override
-    return Overrides(override=tuple(overrides))
+def _read(versions: tuple[tuple[Path, tuple[int, int]], ...]) -> tuple[Override, ...]:
+    return tuple(line for path, _ in versions for line in read_toml(path, Overrides).override)
 
 
 @cache

@@ -31,7 +31,7 @@ from compilewatch.worker.model.construct import (
     to_fake,
 )
 from compilewatch.worker.model.libraries import library
-from compilewatch.worker.model.overrides import Override, Overrides
+from compilewatch.worker.model.overrides import Override, matching
 from compilewatch.worker.model.shrink import sub_configs
 
 
@@ -73,7 +73,6 @@ class BuiltModel:
 def build_model(
     request: records.Request,
     fake_mode: FakeTensorMode | None,
-    overrides: Overrides,
     *,
     full_size: bool = False,
 ) -> BuiltModel:
@@ -92,7 +91,7 @@ def build_model(
         if isinstance(build, records.ClassBuild) or (
             isinstance(build, records.ConfigBuild) and not build.weights
         ):
-            module = _from_configuration(request, depth, fake_mode, overrides, full_size=full_size)
+            module = _from_configuration(request, depth, fake_mode, full_size=full_size)
         elif isinstance(build, records.LibraryBuild):
             construct = library(build.library).constructor(build, depth)
             real = fake_mode is None
@@ -162,28 +161,26 @@ def _from_configuration(
     request: records.Request,
     depth: records.Depth,
     fake_mode: FakeTensorMode | None,
-    overrides: Overrides,
     *,
     full_size: bool,
 ) -> nn.Module:
     tier = records.Tier.REAL if fake_mode is None else records.Tier.FAKE
-    mode, build = request.target.mode, request.model.build
+    build = request.model.build
     named: list[Override] = []
     if isinstance(build, records.ClassBuild):
         model_type = configuration_class(library_class(build.class_name)).model_type
-        named = overrides.matching(build.class_name, model_type, tier, depth, mode)
+        named = matching(request, build.class_name, model_type, tier, depth)
     model_class, config = resolve(request, named)
-    scope = (model_class.__name__, config.model_type, tier, depth, mode)
-    matching = overrides.matching(*scope)
+    applied = matching(request, model_class.__name__, config.model_type, tier, depth)
     if depth is records.Depth.REDUCED:
         shrink.reduce_depth(config)
-    _override(config, matching)
+    _override(config, applied)
     if tier is records.Tier.REAL and not full_size:
         config = shrink.narrow(
             config, lambda c: count_parameters(_constructor(model_class, c, depth))
         )
-        _override(config, matching)  # again: overrides take precedence over the reduction
-    for override in matching:
+        _override(config, applied)  # again: overrides take precedence over the reduction
+    for override in applied:
         change_defaults(model_class, override.functions)
     dtype = _dtype(request, config)
     adapter = adapter_config(request, depth)

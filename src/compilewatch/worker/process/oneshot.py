@@ -26,19 +26,16 @@ def made_inputs(request: Request, tier: Tier) -> MadeInputs:
     from compilewatch.worker.example_inputs import make_inputs, summarize
     from compilewatch.worker.example_inputs.files import inputs_to_toml
     from compilewatch.worker.model.fake_mode import InputAwareFakeMode
-    from compilewatch.worker.model.overrides import overrides_of
     from compilewatch.worker.model.resolve import build_model
     from compilewatch.worker.phases import real_builder
 
     fake_mode = InputAwareFakeMode() if tier is Tier.FAKE else None
-    overrides = overrides_of(request)
-    built = build_model(request, fake_mode, overrides)
+    built = build_model(request, fake_mode)
     built.module.train(request.target.mode is Mode.TRAIN)
     unknown: tuple[str, ...] = ()
     problem = ""
     try:
-        real = real_builder(request, overrides)
-        inputs = make_inputs(built.module, built.config, request, overrides, fake_mode, real=real)
+        inputs = make_inputs(built.module, request, fake_mode, real=real_builder(request))
     except UnknownArgumentsError as error:
         inputs, unknown = error.made, error.names
     except WrongGuessError as error:

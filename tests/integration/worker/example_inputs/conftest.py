@@ -10,10 +10,12 @@ import transformers
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from compilewatch.records import Build, ClassBuild, Mode, ModelSpec, Request, Target
+from compilewatch.records import Build, ClassBuild, Mode, Request, Target
 from compilewatch.worker.example_inputs import make_inputs
-from compilewatch.worker.model.overrides import Override, Overrides
+from compilewatch.worker.model import overrides
+from compilewatch.worker.model.overrides import Override
 from compilewatch.worker.subject import ExampleInputs
+from tests import factories
 
 Make = Callable[..., ExampleInputs]
 
@@ -64,16 +66,14 @@ def make() -> Make:
     ) -> ExampleInputs:
         name = type(module).__name__
         build = build or ClassBuild(class_name=name)
-        spec = ModelSpec(source="test", name="model", build=build)
-        request = Request(model=spec, target=Target(mode=mode), key="key", inputs_file=inputs_file)
-        line = Override(
-            reason="a test",
-            date=datetime.date(2026, 11, 21),
-            classes=(name,),
-            inputs=override or {},
-        )
-        overrides = Overrides(override=(line,))
-        return make_inputs(module, getattr(module, "config", None), request, overrides, fake_mode)
+        target = Target(mode=mode)
+        spec = factories.spec("model", build=build)
+        request = Request(model=spec, target=target, key="key", inputs_file=inputs_file)
+        date, inputs = datetime.date(2026, 11, 21), override or {}
+        line = Override(reason="a test", date=date, classes=(name,), inputs=inputs)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(overrides, "overrides_of", lambda _: (line,))
+            return make_inputs(module, request, fake_mode)
 
     return call
 

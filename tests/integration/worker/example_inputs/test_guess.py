@@ -228,9 +228,6 @@ class Forwards(Methods):
     def flag(self, verbose: bool = False) -> Tensor:
         return torch.ones(2)
 
-    def indexed(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        return self.linear(x)[edge_index[0]]
-
 
 OF_TORCH: list[tuple[nn.Module, Shapes]] = [
     (nn.Linear(7, 3), {"input": (2, 7)}),
@@ -250,22 +247,18 @@ def test_what_is_guessed_runs(make: Make, module: nn.Module, shapes: Shapes) -> 
     assert {each.name: each.shape for each in summarize(inputs)} == shapes
     assert inputs.strategy == "guess"
     assert len(inputs.guessed) == len(shapes)
+    # Two rows of indices are no batch.
+    assert ("edge_index" in shapes) <= (inputs.dynamic_shapes == {})
     forward(module, inputs)
 
 
 def test_a_guess_is_tried_on_fake_tensors_and_all_it_holds_is_fake(make: Make) -> None:
     mode = InputAwareFakeMode()
-    inputs = make(
-        to_fake(made(Forwards.pair, linear=nn.Linear(20, 2)), mode), build=OWN, fake_mode=mode
-    )
-    for half in inputs.kwargs.values():
-        assert isinstance(half, FakeTensor)
-        assert tuple(half.shape) == (2, 10)
-    inputs = make(
-        to_fake(made(Forwards.data, linear=nn.Linear(6, 4)), mode), build=OWN, fake_mode=mode
-    )
-    graph = attributes_of(inputs.kwargs["data"]) or {"data": None}
-    assert all(isinstance(value, FakeTensor) for value in graph.values())
+    for kind, linear in ((Forwards.pair, (20, 2)), (Forwards.data, (6, 4))):
+        module = to_fake(made(kind, linear=nn.Linear(*linear)), mode)
+        values = make(module, build=OWN, fake_mode=mode).kwargs
+        values = attributes_of(values.get("data")) or values
+        assert all(isinstance(value, FakeTensor) for value in values.values())
 
 
 def test_a_wrong_guess_says_what_was_guessed_and_what_to_type(make: Make) -> None:
@@ -288,11 +281,6 @@ def test_a_call_without_any_tensor_is_rejected_but_of_a_forward_without_argument
     path.write_text("schema = 1\n")
     with pytest.raises(InputsError, match="no tensor would reach the model"):
         make(made(Forwards.returns), inputs_file=str(path))
-
-
-def test_two_rows_of_indices_are_no_batch(make: Make) -> None:
-    assert make(made(Forwards.indexed, linear=nn.Linear(4, 2)), build=OWN).dynamic_shapes == {}
-    assert make(nn.Linear(3, 2), build=OWN).dynamic_shapes == {"input": {0: "batch"}}
 
 
 def test_the_model_is_called_in_a_fork_where_one_is_possible(

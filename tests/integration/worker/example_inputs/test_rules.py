@@ -32,6 +32,11 @@ PATCHES = {"pixel_values": (2, 16, 192), "pixel_attention_mask": (2, 16), "spati
 PAST = {"past_values": (2, 15), "past_time_features": (2, 15, 2), "future_values": (2, 4)}
 PAST |= {"static_categorical_features": (2, 1)}
 CHOICES = {"input_ids": (2, 2, 32), "attention_mask": (2, 2, 32)}
+FILM, PAGE = (
+    VISION | {"num_frames": 4, "tubelet_size": 2},
+    BERT | {"max_2d_position_embeddings": 64},
+)
+HEARD = "audio+encoder_decoder"
 
 CASES: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
     ("LlamaForCausalLM", TEXT, "text", IDS | {"attention_mask": (2, 32)}),
@@ -39,26 +44,11 @@ CASES: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
     ("ViTModel", VISION, "vision", PIXELS),
     ("CLIPModel", CLIP, "vision+text", PIXELS | {"input_ids": (2, 16)}),
     ("Siglip2VisionModel", SIGLIP2, "vision", PATCHES),
-    (
-        "VideoMAEModel",
-        VISION | {"num_frames": 4, "tubelet_size": 2},
-        "video",
-        {"pixel_values": (2, 4, 3, 32, 32)},
-    ),
+    ("VideoMAEModel", FILM, "video", {"pixel_values": (2, 4, 3, 32, 32)}),
     ("Wav2Vec2Model", conftest.WAV2VEC2, "audio", {"input_values": (2, 19200)}),
-    (
-        "WhisperForConditionalGeneration",
-        WHISPER,
-        "audio+encoder_decoder",
-        {"input_features": (2, 16, 80)},
-    ),
-    ("Speech2TextModel", SPEECH, "audio+encoder_decoder", {"input_features": (2, 128, 12)}),
-    (
-        "LayoutLMModel",
-        BERT | {"max_2d_position_embeddings": 64},
-        "document",
-        {"bbox": (2, 32, 4)},
-    ),
+    ("WhisperForConditionalGeneration", WHISPER, HEARD, {"input_features": (2, 16, 80)}),
+    ("Speech2TextModel", SPEECH, HEARD, {"input_features": (2, 128, 12)}),
+    ("LayoutLMModel", PAGE, "document", {"bbox": (2, 32, 4)}),
     ("TimeSeriesTransformerModel", SERIES, "time_series", PAST),
     ("BertForMultipleChoice", BERT, "text", CHOICES),
     ("MusicgenForCausalLM", MUSICGEN, "text", {"input_ids": (6, 32)}),
@@ -174,27 +164,26 @@ def test_audio_tokens_match_the_frames_of_the_encoder(make: Make) -> None:
     forward(module, inputs)
 
 
+class NeedsTypesInTraining(nn.Module):
+    """As PaliGemma of Transformers 5.5.4."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = llava()
+        self.config = self.inner.config
+        self.get_image_features = self.inner.get_image_features
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        pixel_values: torch.Tensor,
+        token_type_ids: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        assert token_type_ids is not None or not self.training
+        return self.inner(input_ids=input_ids, pixel_values=pixel_values).logits
+
+
 def test_types_of_tokens_that_only_training_needs(make: Make) -> None:
-    class NeedsTypesInTraining(nn.Module):
-        """As PaliGemma of Transformers 5.5.4."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = llava()
-            self.config = self.inner.config
-
-        def get_image_features(self, pixel_values: torch.Tensor) -> Any:
-            return self.inner.get_image_features(pixel_values)
-
-        def forward(
-            self,
-            input_ids: torch.Tensor,
-            pixel_values: torch.Tensor,
-            token_type_ids: torch.Tensor | None = None,
-        ) -> torch.Tensor:
-            assert token_type_ids is not None or not self.training
-            return self.inner(input_ids=input_ids, pixel_values=pixel_values).logits
-
     module = NeedsTypesInTraining()
     assert "token_type_ids" not in make(module.eval()).kwargs
     inputs = make(module.train(), mode=Mode.TRAIN)
@@ -208,13 +197,12 @@ SEGFORMER |= {"strides": [4], "num_attention_heads": [2], "mlp_ratios": [2], "nu
 MUSIC_LABELLED = {"vocab_size": 20, "num_hidden_layers": 1, "ffn_dim": 32, "num_attention_heads": 2}
 MUSIC_LABELLED |= {"hidden_size": 16, "num_codebooks": 4, "pad_token_id": 19, "bos_token_id": 19}
 GPT2 = {"vocab_size": 50, "n_embd": 16, "n_layer": 1, "n_head": 2}
-SPAN: dict[str, tuple[int, ...]] = {"start_positions": (2,), "end_positions": (2,)}
 
 OF_LABELS: list[tuple[str, dict[str, Any], dict[str, tuple[int, ...]]]] = [
     ("LlamaForCausalLM", TEXT, {"labels": (2, 32)}),
     ("BertForSequenceClassification", BERT, {"labels": (2,)}),
     ("BertForTokenClassification", BERT, {"labels": (2, 32)}),
-    ("BertForQuestionAnswering", BERT, SPAN),
+    ("BertForQuestionAnswering", BERT, {"start_positions": (2,), "end_positions": (2,)}),
     ("BertForMultipleChoice", BERT, {"labels": (2,)}),
     ("BertForPreTraining", BERT, {"labels": (2, 32), "next_sentence_label": (2,)}),
     ("ViTForImageClassification", VISION | {"num_labels": 3}, {"labels": (2,)}),

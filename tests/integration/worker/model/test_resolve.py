@@ -6,7 +6,7 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +17,17 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from transformers.models.kimi_linear import modeling_kimi_linear
 
-from compilewatch import data, records
+from compilewatch import records
 from compilewatch.errors import ConfigError
 from compilewatch.records import ConfigBuild, Depth
-from compilewatch.worker.model import resolve
+from compilewatch.worker.model import overrides, resolve
 from compilewatch.worker.model.construct import FilledMemory, construct_fake, preserved
-from compilewatch.worker.model.overrides import Override, Overrides, load_overrides
+from compilewatch.worker.model.overrides import Override, overrides_of
 from compilewatch.worker.model.resolve import MissingPackageError, UnknownArchitectureError
 from compilewatch.worker.model.shrink import PARAMETER_BUDGET
+from tests import factories
 
 pytestmark = pytest.mark.torch
-
-SHIPPED = load_overrides(data.OVERRIDES)
 
 TINY = {
     "model_type": "llama",
@@ -44,21 +43,21 @@ TINY = {
 
 def built(
     build: records.Build | str,
-    *lines: dict[str, Any],
+    lines: Sequence[dict[str, Any]] | None = None,
     real: bool = False,
     depth: Depth = Depth.FULL,
-    overrides: Overrides = SHIPPED,
     architecture: str | None = None,
 ) -> resolve.BuiltModel:
     """A built model; the `lines` replace the shipped overrides."""
     build = records.ClassBuild(class_name=build) if isinstance(build, str) else build
-    model = records.ModelSpec(source="test", name="model", build=build, architecture=architecture)
-    request = records.Request(model=model, target=records.Target(), key="k", depth=depth)
+    request = factories.request("model", build=build, architecture=architecture, depth=depth)
     mode = None if real else FakeTensorMode(allow_non_fake_inputs=True)
-    if lines:
-        about: dict[str, Any] = {"reason": "test", "date": datetime.date(2026, 11, 21)}
-        overrides = Overrides(override=tuple(Override(**about, **line) for line in lines))
-    return resolve.build_model(request, mode, overrides)
+    with pytest.MonkeyPatch.context() as patch:
+        if lines is not None:
+            about: dict[str, Any] = {"reason": "test", "date": datetime.date(2026, 11, 21)}
+            own = tuple(Override(**about, **line) for line in lines)
+            patch.setattr(overrides, "overrides_of", lambda _: own)
+        return resolve.build_model(request, mode)
 
 
 def tensors(module: nn.Module) -> list[torch.Tensor]:
@@ -138,28 +137,27 @@ def test_grouped_experts_are_bfloat16_on_fake_tensors_only() -> None:
 
 def test_overrides_have_the_last_word_keep_tuples_and_fill_gaps() -> None:
     deeper: dict[str, Any] = {"classes": ("LlamaModel",), "config": {"num_hidden_layers": 5}}
-    assert len(built("LlamaModel", deeper, depth=Depth.REDUCED).module.layers) == 5
+    assert len(built("LlamaModel", [deeper], depth=Depth.REDUCED).module.layers) == 5
     # TOML has lists alone.
     shape: dict[str, Any] = {"axial_pos_shape": [8, 8]}
-    reformer = built("ReformerModel", {"model_types": ("reformer",), "config": shape})
+    reformer = built("ReformerModel", [{"model_types": ("reformer",), "config": shape}])
     assert reformer.config.axial_pos_shape == (8, 8)
     # Two of them fill one sub-configuration.
     tables = ({"hidden_size": 64, "num_attention_heads": 2}, {"hidden_size": 32})
     lines = [{"classes": ("LlavaModel",), "defaults": {"text_config": t}} for t in tables]
-    config = built("LlavaModel", *lines).config.text_config
+    config = built("LlavaModel", lines).config.text_config
     assert (config.hidden_size, config.num_attention_heads) == (32, 2)
     with pytest.raises(TypeError):
-        built("EsmModel", overrides=Overrides())
+        built("EsmModel", [])
     assert built("EsmModel").config.vocab_size == 33
-
-
-def test_a_vocabulary_holds_the_placeholders_its_parent_names() -> None:
-    config = built("Florence2Model", depth=Depth.REDUCED, overrides=Overrides()).config
+    # A vocabulary holds the placeholders that its parent names.
+    config = built("Florence2Model", [], depth=Depth.REDUCED).config
     assert config.image_token_id < config.text_config.vocab_size
 
 
 def test_functions_of_shipped_overrides_have_the_arguments() -> None:
-    lines = [(t, line) for line in SHIPPED.override for t in line.model_types if line.functions]
+    shipped = overrides_of(factories.request())
+    lines = [(t, line) for line in shipped for t in line.model_types if line.functions]
     assert lines
     for model_type, override in lines:
         configuration = transformers.CONFIG_MAPPING[model_type].__module__
@@ -169,19 +167,14 @@ def test_functions_of_shipped_overrides_have_the_arguments() -> None:
             assert values.keys() <= inspect.signature(function).parameters.keys()
 
 
-@pytest.mark.parametrize(("depth", "rows"), [(Depth.FULL, 64), (Depth.REDUCED, 8)])
-def test_a_function_has_another_default_at_reduced_depth(
-    monkeypatch: pytest.MonkeyPatch, depth: Depth, rows: int
-) -> None:
+def test_a_function_has_another_default_at_reduced_depth(monkeypatch: pytest.MonkeyPatch) -> None:
     function = inspect.unwrap(modeling_kimi_linear.chunk_kimi_delta_attention)
     monkeypatch.setattr(function, "__defaults__", function.__defaults__)
-
-    def defaults() -> dict[str, Any]:
-        return {name: p.default for name, p in inspect.signature(function).parameters.items()}
-
-    before = defaults()
-    built("KimiLinearModel", depth=depth)
-    assert defaults() == {**before, "chunk_size": rows}
+    for depth, rows in ((Depth.FULL, 64), (Depth.REDUCED, 8)):
+        built("KimiLinearModel", depth=depth)
+        parameters = inspect.signature(function).parameters
+        assert parameters["chunk_size"].default == rows
+        assert parameters["output_final_state"].default is False
 
 
 def test_defaults_are_those_of_each_kind_of_argument(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 import sys
 import types
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,17 +10,13 @@ import transformers
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from compilewatch import data
-from compilewatch.records import ClassBuild, Depth, ModelSpec, Request, Status, Target, Tier
+from compilewatch.records import Depth
 from compilewatch.worker.model import shrink
-from compilewatch.worker.model.overrides import load_overrides
 from compilewatch.worker.model.resolve import build_model
 from compilewatch.worker.model.shrink import drop_repeated, narrow, one_block_of_each_kind
-from tests.integration.worker.model.conftest import evaluated
+from tests import factories
 
 pytestmark = pytest.mark.torch
-
-OVERRIDES = load_overrides(data.OVERRIDES)
 
 
 def reduced(config_class: str, **values: Any) -> Any:
@@ -102,22 +97,15 @@ def test_indices_of_tapped_layers_stay_distinct_and_inside() -> None:
     "class_name",
     [
         *("BartModel", "DFineModel", "DeepseekV3ForCausalLM", "Gemma3ForConditionalGeneration"),
-        *(
-            "JambaForCausalLM",
-            "MllamaForConditionalGeneration",
-            "Qwen2_5_VLForConditionalGeneration",
-        ),
-        *("Sam2Model", "SwinModel", "VitsModel", "Wav2Vec2Model"),
+        *("JambaForCausalLM", "MllamaForConditionalGeneration", "Sam2Model", "SwinModel"),
+        *("Qwen2_5_VLForConditionalGeneration", "VitsModel", "Wav2Vec2Model"),
     ],
 )
 def test_a_shallow_model_has_the_module_types_of_the_deep_one(class_name: str) -> None:
-    build = ClassBuild(class_name=class_name)
-    spec = ModelSpec(source="library", name=class_name, build=build)
-
     def module_types(depth: Depth) -> tuple[set[str], int]:
-        request = Request(model=spec, target=Target(), key="k", depth=depth)
         mode = FakeTensorMode(allow_non_fake_inputs=True)
-        modules = list(build_model(request, mode, OVERRIDES).module.modules())
+        request = factories.request(class_name, depth=depth)
+        modules = list(build_model(request, mode).module.modules())
         # By name: parametrization makes a class for each module.
         return {f"{type(m).__module__}.{type(m).__name__}" for m in modules}, len(modules)
 
@@ -201,19 +189,10 @@ def test_what_changes_a_shape_and_what_is_no_sequence_stays() -> None:
     assert len(drop_repeated(nested)["stage"]) == 2
 
 
-class Config:
-    model_type = "with_tower"
-
-    def __init__(self, architecture: str | None, tower: Any = None) -> None:
-        self.architecture = architecture
-        self.vision_config = tower
-
-    def to_dict(self) -> dict[str, Any]:
-        return vars(self)
-
-
-def test_a_stage_has_its_kinds_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the function of timm's builder that repeats blocks."""
+def test_timm_builds_each_kind_of_block_once_while_a_model_is_reduced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the function of its builder that repeats blocks."""
     builder: Any = types.ModuleType(shrink.TIMM_BUILDER)
     builder._scale_stage_depth = lambda blocks, repeats, *_: [
         dict(block) for block, n in zip(blocks, repeats, strict=True) for _ in range(n)
@@ -222,40 +201,16 @@ def test_a_stage_has_its_kinds_in_their_order(monkeypatch: pytest.MonkeyPatch) -
     timm.__spec__ = types.SimpleNamespace()  # type: ignore[assignment]
     for module in (timm, types.ModuleType("timm.models"), builder):
         monkeypatch.setitem(sys.modules, module.__name__, module)
+    # One block that shrinks, then two kinds alternately.
+    blocks = [{"kind": kind, "s": s} for kind, s in ("a2", "a1", "m1", "a1", "m1")]
 
-    def stage() -> Any:
-        """A stage as timm describes it: one block that shrinks, then two kinds alternately."""
-        blocks = [{"kind": kind, "s": s} for kind, s in ("a2", "a1", "m1", "a1", "m1")]
-        return builder._scale_stage_depth(blocks, [1, 2, 1, 3, 1], 1.0)
-
-    def failing(config: Config) -> None:
+    def depth_of(config: Any) -> int:
         with one_block_of_each_kind(config):
-            assert ["".join(block.values()) for block in stage()] == ["a2", "a1", "m1"]
-            raise ValueError("wrong size")
+            return len(builder._scale_stage_depth(blocks, [1, 2, 1, 3, 1], 1.0))
 
-    for config in (Config("mobilenet"), Config(None, Config("mobilenet"))):
-        with pytest.raises(ValueError, match="wrong size"):
-            failing(config)
-        assert len(stage()) == 8
-    with one_block_of_each_kind(Config(None)):
-        assert len(stage()) == 8
+    tower = transformers.LlavaConfig(vision_config=transformers.TimmWrapperConfig())
+    assert (depth_of(transformers.LlavaConfig()), depth_of(tower)) == (8, 3)
+    assert len(builder._scale_stage_depth(blocks, [1, 2, 1, 3, 1], 1.0)) == 8
     # Nothing happens without timm.
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(KeyError), one_block_of_each_kind(Config("mobilenet")):
-        raise KeyError
-
-
-# Only timm itself shows that its builder is called as `one_block_of_each_kind` expects.
-@pytest.mark.vision
-@pytest.mark.matrix
-def test_reduced_depth_keeps_few_blocks_of_a_tower(tmp_path: Path) -> None:
-    # With all 84 blocks of the tower: 2,056 million parameters and 2,602 operations; with all 24
-    # blocks of a Transformer: 498 million parameters and 1,188 operations.
-    limits = {"Gemma3nModel": (1_900_000_000, 1_500), "PeVideoModel": (250_000_000, 400)}
-    specs = [ModelSpec(source="library", name=n, build=ClassBuild(class_name=n)) for n in limits]
-    for result in evaluated(specs, "vision", tmp_path, tier=Tier.FAKE):
-        parameters, ops = limits[result.request.model.name]
-        # At its first call, Transformers installs hooks for outputs behind a lock.
-        assert result.status is Status.GRAPH_BREAK, result.detail
-        assert (result.parameters or parameters) < parameters
-        assert (result.ops or ops) < ops
+    assert depth_of(tower) == 8

@@ -39,7 +39,7 @@ def test_a_child_does_not_read_the_overrides_again_and_none_end_the_server(tmp_p
     asked = msgspec.structs.replace(chaos_request("ok"), overrides_dir=str(tmp_path))
     child.read_ahead(asked)
     reads = overrides._read.cache_info().misses
-    assert overrides.overrides_of(asked).override[-1].classes == ("X",)
+    assert overrides.overrides_of(asked)[-1].classes == ("X",)
     assert overrides._read.cache_info().misses == reads
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "a.toml").write_text("[[override]\n")

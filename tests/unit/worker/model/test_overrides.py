@@ -4,18 +4,27 @@ from pathlib import Path
 
 import pytest
 
-from compilewatch import data
 from compilewatch.errors import ConfigError
-from compilewatch.records import Depth, Mode, Tier
-from compilewatch.worker.model.overrides import Overrides, load_overrides, overrides_of
+from compilewatch.records import Depth, Mode, Request, Target, Tier
+from compilewatch.worker.model.overrides import Override, matching, overrides_of
 from tests import factories
 
 HEAD = '[[override]]\nreason = "why"\ndate = 2026-11-21\n'
 
 
-def _load(tmp_path: Path, text: str) -> Overrides:
-    (tmp_path / "config.toml").write_text(text)
-    return load_overrides(tmp_path)
+@pytest.fixture
+def asked(tmp_path: Path) -> Request:
+    """A request in train mode with a project's own overrides."""
+    target = Target(mode=Mode.TRAIN)
+    return factories.request("XyzModel", target=target, overrides_dir=str(tmp_path))
+
+
+def own(request: Request) -> tuple[Override, ...]:
+    """The overrides of the project: they come after the shipped ones."""
+    shipped = overrides_of(factories.request())
+    lines = overrides_of(request)
+    assert lines[: len(shipped)] == shipped != ()
+    return lines[len(shipped) :]
 
 
 @pytest.mark.parametrize(
@@ -36,10 +45,11 @@ def _load(tmp_path: Path, text: str) -> Overrides:
         ('model_types = ["xyz"]\ntransformers = "<4"', False),
     ],
 )
-def test_scopes_narrow_whom_a_line_is_for(tmp_path: Path, scope: str, applies: bool) -> None:
-    overrides = _load(tmp_path, HEAD + scope + "\n")
-    scope_asked = ("XyzModel", "xyz", Tier.REAL, Depth.REDUCED, Mode.TRAIN)
-    assert bool(overrides.matching(*scope_asked)) is applies
+def test_scopes_narrow_whom_a_line_is_for(
+    tmp_path: Path, asked: Request, scope: str, applies: bool
+) -> None:
+    (tmp_path / "config.toml").write_text(HEAD + scope + "\n")
+    assert bool(matching(asked, "XyzModel", "xyz", Tier.REAL, Depth.REDUCED)) is applies
 
 
 @pytest.mark.parametrize(
@@ -56,33 +66,25 @@ def test_scopes_narrow_whom_a_line_is_for(tmp_path: Path, scope: str, applies: b
         (HEAD + 'classes = ["Xyz"]\nmodule = "xyz"\n', "`module` needs `packages`"),
     ],
 )
-def test_a_malformed_file_is_rejected_in_one_line(tmp_path: Path, text: str, named: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        _load(tmp_path, text)
-    message = str(caught.value)
-    assert "config.toml" in message
-    assert named in message
-    assert "\n" not in message
+def test_a_malformed_file_is_rejected_in_one_line(
+    tmp_path: Path, asked: Request, text: str, named: str
+) -> None:
+    (tmp_path / "config.toml").write_text(text)
+    with pytest.raises(ConfigError, match=r"config\.toml") as caught:
+        overrides_of(asked)
+    assert named in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_files_are_joined_in_order_of_their_names_and_read_again_if_one_changed(
-    tmp_path: Path,
+    tmp_path: Path, asked: Request
 ) -> None:
     for name in ("b", "a"):
         (tmp_path / f"{name}.toml").write_text(HEAD.replace("why", name) + 'classes = ["X"]\n')
-    first = load_overrides(tmp_path)
-    assert [line.reason for line in first.override] == ["a", "b"]
-    assert load_overrides(tmp_path) is first
+    assert [line.reason for line in own(asked)] == ["a", "b"]
+    assert overrides_of(asked) is overrides_of(asked)
     (tmp_path / "b.toml").write_text(HEAD.replace("why", "because") + 'classes = ["X"]\n')
-    assert [line.reason for line in load_overrides(tmp_path).override] == ["a", "because"]
-
-
-def test_a_request_uses_the_shipped_ones_and_then_those_of_its_project(tmp_path: Path) -> None:
-    assert load_overrides().override == ()
+    assert [line.reason for line in own(asked)] == ["a", "because"]
+    missing = factories.request("XyzModel", overrides_dir=str(tmp_path / "missing"))
     with pytest.raises(ConfigError, match="no such folder"):
-        load_overrides(tmp_path / "missing")
-    shipped = overrides_of(factories.request("XyzModel")).override
-    assert shipped == load_overrides(data.OVERRIDES).override != ()
-    (own,) = _load(tmp_path, HEAD + 'classes = ["XyzModel"]\n').override
-    asked = factories.request("XyzModel", overrides_dir=str(tmp_path))
-    assert overrides_of(asked).override == (*shipped, own)
+        overrides_of(missing)

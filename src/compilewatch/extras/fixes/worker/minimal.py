@@ -104,14 +104,13 @@ def chosen_break(breaks: tuple[GraphBreak, ...], at: str | None) -> GraphBreak:
 def model_call(request: Request) -> Callable[[], object]:
     """Build the model with its inputs, and return a function that calls it."""
     from compilewatch.worker.example_inputs import make_inputs
-    from compilewatch.worker.model.overrides import overrides_of
     from compilewatch.worker.model.resolve import build_model
 
-    overrides, train = overrides_of(request), request.target.mode is Mode.TRAIN
+    train = request.target.mode is Mode.TRAIN
 
     def build() -> Any:
         torch.manual_seed(0)
-        built = build_model(request, None, overrides)
+        built = build_model(request, None)
         built.module.train(train)  # detectors take other inputs in train mode
         return built
 
@@ -119,7 +118,7 @@ def model_call(request: Request) -> Callable[[], object]:
     called: list[object] = []
     hook = register_module_forward_pre_hook(lambda module, _: called.append(module))
     try:
-        inputs = make_inputs(built.module, built.config, request, overrides, None)
+        inputs = make_inputs(built.module, request, None)
     finally:
         hook.remove()
     if called:  # some rules for inputs call the model, which may change it

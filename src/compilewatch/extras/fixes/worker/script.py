@@ -21,7 +21,6 @@ from compilewatch.records import Mode, Request, Status, TargetOutcome
 from compilewatch.worker import forked
 from compilewatch.worker.example_inputs import make_inputs
 from compilewatch.worker.example_inputs.context import BATCH, SEQUENCE
-from compilewatch.worker.model.overrides import overrides_of
 from compilewatch.worker.model.resolve import build_model
 from compilewatch.worker.reproduce import at_written_depth, dtype_source, model_source
 from compilewatch.worker.subject import ExampleInputs, Subject
@@ -50,11 +49,10 @@ def source(request: Request, changes: tuple[FixChange, ...], title: str) -> str:
     Raises InputsError or ConfigError where the model or its inputs cannot be written as source.
     """
     request = at_written_depth(request)
-    overrides = overrides_of(request)
-    built = build_model(request, None, overrides)
+    built = build_model(request, None)
     train = request.target.mode is Mode.TRAIN
     built.module.train(train)  # detectors take other inputs in train mode
-    inputs = partial(make_inputs, built.module, built.config, request, overrides, None)
+    inputs = partial(make_inputs, built.module, request, None)
     first = inputs()
     longer = inputs(batch=SECOND_BATCH, length=SECOND_LENGTH)
     second = second_shape(built.module, first, longer)

@@ -26,7 +26,6 @@ from compilewatch.extras.profiles.messages import Prepared, Round
 from compilewatch.extras.profiles.records import BatchPoint, InferenceOptions, OpStat
 from compilewatch.extras.profiles.worker import measuring
 from compilewatch.worker.example_inputs import make_inputs, summarize
-from compilewatch.worker.model.overrides import overrides_of
 from compilewatch.worker.model.resolve import build_model
 from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets import numerics
@@ -219,23 +218,15 @@ class ProfiledModel:
         self.point = BatchPoint(batch_size=batch_size, status=records.Status.PASS)
         device = self._set_up(settings)
         self.phase = records.Phase.CREATE
-        overrides = overrides_of(request)
         dtype = getattr(torch, options.dtype)
         began = time.perf_counter()
         full = options.size == "full"
-        built = build_model(request, None, overrides, full_size=full)
+        built = build_model(request, None, full_size=full)
         module = built.module.eval().to(dtype).to(device)
         load_seconds = time.perf_counter() - began
         self.phase = records.Phase.INPUTS
-        inputs = make_inputs(
-            module,
-            built.config,
-            request,
-            overrides,
-            None,
-            batch=batch_size,
-            length=options.max_length,
-        )
+        length = options.max_length
+        inputs = make_inputs(module, request, None, batch=batch_size, length=length)
         # Rules make what they derive in the wanted size; the rows of own inputs are repeated.
         build, rows = request.model.build, rows_of(inputs)
         own = isinstance(build, records.FactoryBuild) and build.inputs is not None

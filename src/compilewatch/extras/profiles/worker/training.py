@@ -29,7 +29,6 @@ from compilewatch.extras.profiles.training import Stage, TrainingOptions
 from compilewatch.extras.profiles.worker.subject import rows_of, with_rows
 from compilewatch.records import Phase, Request, Result, Status, TargetOutcome, Tier
 from compilewatch.worker.example_inputs import make_inputs
-from compilewatch.worker.model.overrides import overrides_of
 from compilewatch.worker.model.resolve import build_model
 from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets.dynamo.capture import loss_of
@@ -267,11 +266,10 @@ def captured(content: bytes) -> CapturedProfile:
     arguments = dict(request.work.options)
     steps, folder = arguments.pop("steps"), Path(arguments["neuron_tensorboard_plugin_dir"])
     profiler = api()
-    overrides = overrides_of(request)
     torch.manual_seed(0)
-    built = build_model(request, None, overrides)
+    built = build_model(request, None)
     built.module.train()
-    inputs = make_inputs(built.module, built.config, request, overrides, None)
+    inputs = make_inputs(built.module, request, None)
     folder.mkdir(parents=True, exist_ok=True)
     before = set(folder.rglob("*"))
     views: Any = importlib.import_module("torch_xla.debug.profiler")
