@@ -29,6 +29,7 @@ from compilewatch.records import ClassBuild, ConfigBuild, ModelSpec, Record, con
 from compilewatch.sources.popularity import read_popularity
 
 _ROOT_CLASS = "PreTrainedModel"
+_CONFIGS = "CONFIG_MAPPING_NAMES"
 _ROOT_CONFIGS = ("PreTrainedConfig", "PretrainedConfig")  # since 5.0, and before
 
 # Models of other frameworks, which releases before 5.0 contain.
@@ -60,12 +61,17 @@ class ModelClass(Record, frozen=True, kw_only=True):
 
 
 class ScannedLibrary(Record, frozen=True, kw_only=True):
-    """A scan. `mappings` maps `MODEL_FOR_…_MAPPING_NAMES` to model types to class names."""
+    """A scan. `mappings` maps `CONFIG_MAPPING_NAMES` and all `MODEL_FOR_…_MAPPING_NAMES` to model
+    types to class names."""
 
     version: str
     classes: tuple[ModelClass, ...]
     mappings: dict[str, dict[str, tuple[str, ...]]]
-    model_types: dict[str, str]
+
+    @property
+    def model_types(self) -> dict[str, str]:
+        """Model types with their configuration classes."""
+        return {kind: names[0] for kind, names in self.mappings.get(_CONFIGS, {}).items()}
 
 
 def installed_transformers() -> Path:
@@ -213,9 +219,8 @@ def scan(root: Path) -> ScannedLibrary:
     modules = {path.stem: _Module(path) for path in sorted(_files(root))}
     auto = root / "models" / "auto"
     named = _mappings(auto / "modeling_auto.py")
-    model_types = _mappings(auto / "auto_mappings.py", auto / "configuration_auto.py").get(
-        "CONFIG_MAPPING_NAMES", {}
-    )
+    configs = _mappings(auto / "auto_mappings.py", auto / "configuration_auto.py")
+    model_types = configs.get(_CONFIGS, {})
     type_of_folder = {
         module.folder: model_type
         for model_type, (config, *_) in sorted(model_types.items(), reverse=True)
@@ -237,15 +242,15 @@ def scan(root: Path) -> ScannedLibrary:
                 ),
                 None,
             )
-            configs = [cls for _, cls in _lineage(modules, *config)] if config else []
+            of_config = [cls for _, cls in _lineage(modules, *config)] if config else []
             folder_type = type_of_folder.get(module.folder, module.folder)
             layers = any(cls.makes_layers for _, cls in lineage)
             model_class = ModelClass(
                 name=name,
                 module=module.folder,
                 config_class=config[1] if config else None,
-                model_type=next((c.model_type[0] for c in configs if c.model_type), folder_type),
-                checkpoint=configs[0].checkpoint if configs else None,
+                model_type=next((c.model_type[0] for c in of_config if c.model_type), folder_type),
+                checkpoint=of_config[0].checkpoint if of_config else None,
                 parameters=next((c.forward for _, c in lineage if c.forward), ()),
                 modalities=next((c.modalities for _, c in lineage if c.modalities), ()),
                 backends=lineage[0][1].backends,
@@ -255,8 +260,8 @@ def scan(root: Path) -> ScannedLibrary:
     return ScannedLibrary(
         version=transformers_version(root),
         classes=tuple(sorted(classes, key=lambda c: c.name)),
-        mappings={k: v for k, v in named.items() if k.startswith("MODEL_")},
-        model_types={k: v[0] for k, v in model_types.items()},
+        mappings={k: v for k, v in named.items() if k.startswith("MODEL_")}
+        | {_CONFIGS: model_types},
     )
 
 
@@ -487,6 +492,7 @@ class Resolver:
         self._elsewhere = elsewhere or {}
         self._classes = {cls.name: cls for cls in concrete_classes(library)}
         self._primaries = primary_classes(library)
+        self._types = library.model_types
 
     def resolve(
         self,
@@ -512,7 +518,7 @@ class Resolver:
         family = config.get("model_type")
         if not isinstance(family, str) or not family:
             family = self._classes[named].model_type if named in self._classes else "unknown"
-        known = family in self._library.model_types
+        known = family in self._types
         model_class = self._classes.get(named or self._primaries.get(family, "")) if known else None
         foreign = model_class is None or model_class.model_type != family
         other = self._elsewhere.get(named or "") if model_class is None else None
@@ -555,7 +561,7 @@ class Resolver:
         many words.
         """
         words = name.rpartition("/")[2].lower()
-        types = [t for t in self._library.model_types if len(t) > 3 and t in words]
+        types = [t for t in self._types if len(t) > 3 and t in words]
         return max(types, key=len, default=None)
 
 

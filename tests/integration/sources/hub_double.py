@@ -26,7 +26,6 @@ class HubModel:
     """A repository. `config` None: no config.json; text is served as it is, even if malformed.
 
     `files` are its further files: the content of what is served, None for what nobody may fetch.
-    `lists_files` False is a Hub that does not list them.
     """
 
     id: str
@@ -41,7 +40,6 @@ class HubModel:
     deleted: bool = False
     files: dict[str, str | None] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
-    lists_files: bool = True
 
     @property
     def sha(self) -> str:
@@ -60,8 +58,8 @@ class HubModel:
         named = (self.library, config.get("model_type"), self.license and f"license:{self.license}")
         siblings = [{"rfilename": name} for name in (".gitattributes", *self.served)]
         return {
-            **({"siblings": siblings} if self.lists_files else {}),
             **dict.fromkeys(("private", "disabled"), False),
+            "siblings": siblings,
             "_id": self.sha[:24],
             "id": self.id,
             "sha": self.sha,

@@ -107,21 +107,28 @@ def source(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("linked", [True, False])
 def test_shared_files_of_what_is_needed_are_the_same_files_and_outlive_their_source(
-    source: Path, tmp_path: Path
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, linked: bool
 ) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    if not linked:  # on another file system, they are copied
+        monkeypatch.setattr(os, "link", refuse)
     known = packages_in(source)
     assert needed(known, ["torch"]) == ("blas", "sympy", "toolkit", "torch")
     assert "edited" not in known
     into = tmp_path / "made" / "lib" / "into"
     into.mkdir(parents=True)
     assert share(source, into, ["torch"]) == ("blas", "sympy", "toolkit", "torch")
-    assert (into / "torch" / "__init__.py").samefile(source / "torch" / "__init__.py")
+    file = Path("torch", "__init__.py")
+    assert (into / file).samefile(source / file) is linked
     assert release_in(into, "torch") == "1.0"
     assert not (into / "solver").exists()
     assert not (tmp_path / "made" / "bin").exists()
-    (source / "torch" / "__init__.py").unlink()
-    assert (into / "torch" / "__init__.py").exists()
+    (source / file).unlink()
+    assert (into / file).exists()
 
 
 def test_what_is_installed_stays_and_a_broken_copy_begins_again(
@@ -135,16 +142,3 @@ def test_what_is_installed_stays_and_a_broken_copy_begins_again(
     assert not (into / "sympy" / "__init__.py").samefile(source / "sympy" / "__init__.py")
     assert (into / "torch" / "__init__.py").samefile(source / "torch" / "__init__.py")
     assert share(source, into, ["torch"]) == ()
-
-
-def test_on_another_file_system_files_are_copied(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(18, "Invalid cross-device link")
-
-    monkeypatch.setattr(os, "link", refuse)
-    share(source, tmp_path / "into", ["sympy"])
-    copied = tmp_path / "into" / "sympy" / "__init__.py"
-    assert copied.exists()
-    assert not copied.samefile(source / "sympy" / "__init__.py")

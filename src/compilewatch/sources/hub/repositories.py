@@ -8,8 +8,8 @@ the kinds of repository.
 import datetime
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -101,47 +101,27 @@ class HubSource:
 
     def models(self) -> tuple[ModelSpec, ...]:
         """Return the models of all repositories, and those without one with the reason."""
-        pulled, inputs = read_pulled(self.path), inputs_folder()
-        resolver = Resolver(read_library(self._root), package_classes(inputs / "overrides"))
-        reviewed = read_reviewed((inputs / REPOSITORIES.name, REPOSITORIES))
-        allowed: set[tuple[str, str | None]] = set()
-        if self._remote_code.exists():
-            rows = read_toml(self._remote_code, RemoteCode).allow
-            allowed = {(row.repository, row.revision) for row in rows}
-        specs: list[ModelSpec] = []
-        for listed in pulled.model:
-            spec = ModelSpec(
-                source=self.name,
-                name=listed.repository,
-                build=ConfigBuild(config_file="", config_sha256="", repo=listed.repository),
-                family=listed.model_type or "unknown",
-                revision=listed.revision,
-                downloads=listed.downloads,
-                license=listed.license,
-                gated=listed.gated,
-                checkpoint=listed.repository,
-                skip_reason=listed.problem,
-            )
-            if listed.problem is not None:
-                specs.append(spec)
-                continue
-            if listed.config is not None and listed.revision is None:
-                raise ConfigError(f"{self.path}: {listed.repository} has a config, but no revision")
-            main = None if listed.config is None else self.path.parent / listed.config
-            if main is not None and not main.is_file():
-                reason = "its configuration file is missing next to the list: pull again"
-                specs += skipped(spec, reason)
-                continue
-            repository = _Repository(
-                listed=listed,
-                spec=spec,
-                resolver=resolver,
-                # A repository without a configuration of its own has that of its base.
-                folder=main and (main.parents[1] if main.parent.name == BASE else main.parent),
-                trusted=(listed.repository, listed.revision) in allowed,
-            )
-            specs += repository.models(reviewed)
+        pulled = read_pulled(self.path)
+        specs = [spec for listed in pulled.model for spec in _Repository(listed, self).models()]
         return tuple(sorted(specs, key=lambda s: (-(s.downloads or 0), s.checkpoint or "", s.name)))
+
+    @cached_property
+    def resolver(self) -> Resolver:
+        """Finds the classes that configurations name."""
+        return Resolver(read_library(self._root), package_classes(inputs_folder() / "overrides"))
+
+    @cached_property
+    def reviewed(self) -> "Reviewed":
+        """The project's reviewed lines, then the shipped ones."""
+        return read_reviewed((inputs_folder() / REPOSITORIES.name, REPOSITORIES))
+
+    @cached_property
+    def trusted(self) -> set[tuple[str, str | None]]:
+        """The repositories and revisions of which a person has reviewed the code."""
+        if not self._remote_code.exists():
+            return set()
+        allowed = read_toml(self._remote_code, RemoteCode).allow
+        return {(line.repository, line.revision) for line in allowed}
 
 
 # --- models of Transformers and of other libraries ------------------------------------------------
@@ -382,19 +362,35 @@ def read_modules(data: bytes | str) -> list[Module]:
         raise ConfigError(f"modules.json: not a list of modules: {error}") from None
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Repository:
     """A repository of the list; each kind is a method that returns its models, or nothing.
 
     `spec` has what the list says. `folder` has the configuration files, if there are any.
-    `trusted`: a person listed this commit in `remote_code.toml`.
     """
 
-    listed: PulledModel
-    spec: ModelSpec
-    resolver: Resolver
-    folder: Path | None
-    trusted: bool
+    def __init__(self, listed: PulledModel, source: HubSource) -> None:
+        self.listed = listed
+        self.path_of_list = source.path
+        self.resolver = source.resolver
+        self.reviewed = source.reviewed
+        self.trusted = (listed.repository, listed.revision) in source.trusted
+        self.spec = ModelSpec(
+            source=source.name,
+            name=listed.repository,
+            build=ConfigBuild(config_file="", config_sha256="", repo=listed.repository),
+            family=listed.model_type or "unknown",
+            revision=listed.revision,
+            downloads=listed.downloads,
+            license=listed.license,
+            gated=listed.gated,
+            checkpoint=listed.repository,
+            skip_reason=listed.problem,
+        )
+        self.folder: Path | None = None
+        if listed.config is not None:
+            # A repository without a configuration of its own has that of its base.
+            folder = (source.path.parent / listed.config).parent
+            self.folder = folder.parent if folder.name == BASE else folder
 
     def path(self, name: str) -> Path:
         return (self.folder or Path()) / name
@@ -409,13 +405,21 @@ class _Repository:
         """
         return read_json_object(self.path(name), name) if self.has(name) else {}
 
-    def models(self, reviewed: Reviewed) -> tuple[ModelSpec, ...]:
+    def models(self) -> tuple[ModelSpec, ...]:
         """Return the models, or `spec` with a reason to skip it.
 
         There is one model for each component of a pipeline, and one model for every other kind.
         Reviewed lines apply only where nothing else resolves the repository.
         """
-        listed = self.listed
+        listed, path = self.listed, self.path_of_list
+        if listed.problem is not None:
+            return (self.spec,)
+        if listed.config is not None and listed.revision is None:
+            raise ConfigError(f"{path}: {listed.repository} has a config, but no revision")
+        if listed.config is not None and not (path.parent / listed.config).is_file():
+            return skipped(
+                self.spec, "its configuration file is missing next to the list: pull again"
+            )
         foreign = formats.foreign_format(listed.library, listed.tags, listed.files)
         if foreign is not None:
             return skipped(self.spec, f"not PyTorch: it has only {foreign} weights")
@@ -425,7 +429,7 @@ class _Repository:
             specs = skipped(self.spec, f"invalid configuration: {error}")
         specs = specs or skipped(self.spec, self.why_none())
         if all(spec.skip_reason is not None for spec in specs):
-            return reviewed_models(reviewed, self.spec, self.resolver) or specs
+            return reviewed_models(self.reviewed, self.spec, self.resolver) or specs
         return specs
 
     def kinds(self) -> Iterator[Callable[[], tuple[ModelSpec, ...]]]:

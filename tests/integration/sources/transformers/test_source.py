@@ -72,8 +72,12 @@ def test_the_primary_class_is_the_one_people_load(installed: LibrarySource, scan
     }
     primaries = transformers.primary_classes(transformers.read_library(cache=scans))
     assert {family: primaries[family] for family in expected} == expected
-    first = {spec.family: spec.name for spec in reversed(installed.models())}
-    assert {family: first[family] for family in expected} == expected
+    models = installed.models()
+    first = {spec.family: spec for spec in reversed(models)}
+    assert {family: first[family].name for family in expected} == expected
+    assert first["bert"].checkpoint == "google-bert/bert-base-uncased"
+    assert (first["bert"].downloads or 0) > 300_000_000
+    assert sum(spec.checkpoint is not None for spec in models) > 900
 
 
 def test_task_groups(installed: LibrarySource) -> None:
@@ -115,13 +119,6 @@ def test_every_class_is_built_from_its_configuration(scans: Path) -> None:
         spec = resolver.resolve(factories.spec("model"), Path("config.json"), config)
         build: Any = spec.build
         assert (build.class_name, spec.skip_reason) == (head.name, None)
-
-
-def test_reference_checkpoints_and_downloads(installed: LibrarySource) -> None:
-    bert = next(s for s in installed.models() if s.name == "BertModel")
-    assert bert.checkpoint == "google-bert/bert-base-uncased"
-    assert (bert.downloads or 0) > 300_000_000
-    assert sum(s.checkpoint is not None for s in installed.models()) > 900
 
 
 def test_most_used_first_then_by_name(miniature: Path, tmp_path: Path) -> None:

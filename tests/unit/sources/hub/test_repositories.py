@@ -1,6 +1,5 @@
 """Every kind of repository that the Hub has: what is built of it, or why nothing is."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,8 @@ from compilewatch.config import inputs_folder
 from compilewatch.data import MODELS, REPOSITORIES
 from compilewatch.errors import ConfigError
 from compilewatch.plan import plan
-from compilewatch.records import ModelSpec
-from compilewatch.sources.hub import formats, pull, repositories
+from compilewatch.records import ModelSpec, Quantization
+from compilewatch.sources.hub import formats, repositories
 from compilewatch.sources.transformers import Resolver, read_library, scan
 from tests import factories
 from tests.unit.sources.hub.conftest import NAME, Read
@@ -33,14 +32,10 @@ def test_of_all_files_and_tags_those_are_kept_that_say_what_the_repository_is() 
     [
         # What users of PyTorch load is there, whatever else is.
         ("transformers", ("tf", "jax"), ("tf_model.h5", "pytorch_model.bin"), None),
-        ("gguf", (), ("model.gguf", "model.safetensors"), None),
         ("transformers", (), ("training_args.bin", "tf_model.h5"), "TensorFlow"),
         ("transformers", ("ctranslate2",), ("model.bin",), "CTranslate2"),
         (None, (), ("model.bin", "vocabulary.txt"), "CTranslate2"),
         ("transformers.js", (), ("onnx/model.onnx",), "ONNX"),
-        ("keras", (), ("model.keras",), "Keras"),
-        (None, (), ("model.tflite",), "TensorFlow Lite"),
-        (None, (), ("flax_model.msgpack",), "Flax"),
         ("transformers", ("mlx",), ("model.safetensors",), "MLX"),
         (None, (), ("openvino_model.xml", "openvino_model.bin"), "OpenVINO"),
         (None, (), ("model.mlpackage/Data/weights/weight.bin",), "Core ML"),
@@ -49,28 +44,12 @@ def test_of_all_files_and_tags_those_are_kept_that_say_what_the_repository_is() 
         (None, ("onnx",), None, "ONNX"),
         (None, ("onnx", "safetensors"), None, None),
         (None, (), None, None),
-        (None, (), (), None),
     ],
 )
 def test_the_format_that_pytorch_cannot_load(
     library: str | None, tags: tuple[str, ...], files: tuple[str, ...] | None, expected: str | None
 ) -> None:
     assert formats.foreign_format(library, tags, files) == expected
-
-
-@pytest.mark.parametrize(
-    ("files", "reason"),
-    [
-        ([], "the repository has no files but its description"),
-        (["tokenizer.json", "tokenizer_config.json", "vocab.txt"], "has only a tokenizer"),
-        (["train.parquet", "labels.csv"], "has only data files"),
-        (["yolov8n.pt"], r"weights \(yolov8n.pt\) without a configuration that names their class"),
-        (["app.py"], "has neither weights nor a configuration of a known form"),
-        (None, "pull again"),
-    ],
-)
-def test_why_a_repository_has_no_model(files: list[str] | None, reason: str) -> None:
-    assert re.search(reason, formats.why_no_model(files))
 
 
 ACORN = {"model_type": "acorn", "architectures": ["AcornModel"], "hidden_size": 8}
@@ -165,6 +144,20 @@ KINDS = [
     ),
     kind(config(**GPTQ), f"{WHOLE}, gptq"),
     kind(CONFIG | {"quantize_config.json": {"bits": 4}}, f"{WHOLE}, gptq"),
+    kind({}, "no model: the repository has no files but its description"),
+    kind(
+        dict.fromkeys(("tokenizer.json", "vocab.txt")),
+        "no model: the repository has only a tokenizer",
+    ),
+    kind({"train.parquet": None}, "no model: the repository has only data files"),
+    kind(
+        {"yolov8n.pt": None},
+        "PyTorch weights (yolov8n.pt) without a configuration that names their class",
+    ),
+    kind(
+        {"app.py": None},
+        "no model: the repository has neither weights nor a configuration of a known form",
+    ),
     kind(BASE | {"m-Q4.gguf": None}, "not PyTorch: it has only GGUF weights", "transformers"),
     kind({"pytorch_model.bin": None}, f"a model of spaCy: {BUILT}", "spacy"),
     kind({"pytorch_model.bin": None}, f"a model of newlib: {BUILT}", "newlib"),
@@ -245,22 +238,6 @@ def test_original_files_are_built_as_the_class_of_transformers(
     assert list(map(said, read(ORIGINAL))) == ["class AcornModel, original"]
 
 
-@pytest.mark.parametrize(
-    ("library", "tags", "expected"),
-    [
-        ("diffusers", ["lora", "base_model:org/base"], "org/base"),
-        ("diffusers", ["base_model:org/other", "base_model:adapter:org/base"], "org/base"),
-        # Weights that were derived from another model have their own configuration.
-        ("diffusers", ["base_model:finetune:org/base"], None),
-        ("peft", ["base_model:adapter:org/base"], None),
-    ],
-)
-def test_the_base_of_an_adapter_is_that_of_its_tags(
-    library: str, tags: list[str], expected: str | None
-) -> None:
-    assert pull.base_pipeline(library, tags) == expected
-
-
 def test_builds_of_libraries_are_known_by_the_content_of_their_configuration(read: Read) -> None:
     digests = []
     for size in (8, 8, 16):
@@ -273,51 +250,34 @@ def test_builds_of_libraries_are_known_by_the_content_of_their_configuration(rea
 @pytest.mark.parametrize(
     ("stated", "expected"),
     [
-        ({"quant_method": "awq", "bits": 4}, records.Quantization.AWQ),
-        (
-            {"quant_method": "bitsandbytes", "load_in_4bit": True},
-            records.Quantization.BITSANDBYTES_4BIT,
-        ),
-        ({"load_in_8bit": True}, records.Quantization.BITSANDBYTES_8BIT),
-        ({"quant_method": "fp8"}, records.Quantization.FP8),
-        ({"quant_method": "modelopt", "quant_algo": "FP8"}, records.Quantization.FP8),
-        ({"quant_method": "compressed-tensors"}, records.Quantization.COMPRESSED_TENSORS),
-        ({"quant_method": "torchao"}, records.Quantization.TORCHAO),
-        ({"quant_method": "hqq"}, records.Quantization.OTHER),
+        ({"quant_method": "awq", "bits": 4}, Quantization.AWQ),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": 1}, Quantization.BITSANDBYTES_4BIT),
+        ({"load_in_8bit": True}, Quantization.BITSANDBYTES_8BIT),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, Quantization.FP8),
+        ({"quant_method": "compressed-tensors"}, Quantization.COMPRESSED_TENSORS),
+        ({"quant_method": "hqq"}, Quantization.OTHER),
         (None, None),
     ],
 )
 def test_the_quantisation_that_a_configuration_says(
-    stated: dict[str, Any] | None, expected: records.Quantization | None
+    stated: dict[str, Any] | None, expected: Quantization | None
 ) -> None:
     assert repositories.quantization({"quantization_config": stated}) == expected
-    assert repositories.quantization({}, {"zero_point": True}) is records.Quantization.AWQ
+    assert repositories.quantization({}, {"zero_point": True}) is Quantization.AWQ
 
 
-LLAMA_2: dict[str, Any] = {
-    "dim": 4096,
-    "multiple_of": 256,
-    "n_heads": 32,
-    "n_layers": 32,
-    "norm_eps": 1e-05,
-}
-LLAMA_3: dict[str, Any] = LLAMA_2 | {"n_kv_heads": 8, "vocab_size": 128256, "multiple_of": 1024}
+OF_7B: dict[str, Any] = {"dim": 4096, "n_heads": 32, "n_layers": 32, "norm_eps": 1e-05}
+LLAMA_3: dict[str, Any] = OF_7B | {"n_kv_heads": 8, "vocab_size": 128256, "multiple_of": 1024}
 LLAMA_3 |= {"ffn_dim_multiplier": 1.3, "rope_theta": 500000.0}
-MISTRAL: dict[str, Any] = {
-    "dim": 4096,
-    "n_layers": 32,
-    "head_dim": 128,
-    "hidden_dim": 14336,
-    "n_heads": 32,
-}
-MISTRAL |= {"n_kv_heads": 8, "norm_eps": 1e-05, "vocab_size": 32000}
+MISTRAL: dict[str, Any] = OF_7B | {"n_kv_heads": 8, "vocab_size": 32000}
+MISTRAL |= {"head_dim": 128, "hidden_dim": 14336}
 MIXTRAL = {**MISTRAL, "moe": {"num_experts_per_tok": 2, "num_experts": 8}}
 
 
 @pytest.mark.parametrize(
     ("params", "expected"),
     [
-        (LLAMA_2 | {"vocab_size": -1}, ("llama", 11008, 32, 32000)),
+        (OF_7B | {"multiple_of": 256, "vocab_size": -1}, ("llama", 11008, 32, 32000)),
         (LLAMA_3, ("llama", 14336, 8, 128256)),
         (MISTRAL, ("mistral", 14336, 8, 32000)),
         (MIXTRAL, ("mixtral", 14336, 8, 32000)),
@@ -348,7 +308,6 @@ def test_a_configuration_of_mamba_ssm_has_the_sizes_of_the_class() -> None:
     }
     for other in ({"ssm_cfg": {"layer": "Mamba2"}}, {"model_type": "mamba"}, {"d_model": "768"}):
         assert repositories.converted_mamba(mamba | other) is None
-    assert repositories.converted_mamba({}) is None
 
 
 HEAD = 'reason = "Its documentation says so."\ndate = 2026-11-24\n'
@@ -445,15 +404,13 @@ def test_a_line_that_says_too_little_or_too_much_is_rejected(
         repositories.read_reviewed([path])
 
 
-def spec_of(name: str) -> ModelSpec:
-    return factories.spec(name, source="hub", checkpoint=name)
-
-
 def test_a_configuration_that_is_not_there_is_named(inputs: Path, miniature: Path) -> None:
     (inputs / "models" / "open_clip" / "tagger.json").unlink()
     lines = repositories.read_reviewed([inputs / "repositories.toml", inputs / "none.toml"])
     with pytest.raises(ConfigError, match=r"tagger\.json: cannot be read"):
-        repositories.reviewed_models(lines, spec_of("org/a-tagger"), Resolver(scan(miniature)))
+        repositories.reviewed_models(
+            lines, factories.spec("org/a-tagger"), Resolver(scan(miniature))
+        )
 
 
 def test_all_shipped_lines_resolve_and_all_configurations_are_used(
@@ -465,7 +422,7 @@ def test_all_shipped_lines_resolve_and_all_configurations_are_used(
     resolver = Resolver(read_library())
     used: set[Path] = set()
     for reviewed, _ in shipped:
-        spec = spec_of(reviewed.names[0].replace("*", "any"))
+        spec = factories.spec(reviewed.names[0].replace("*", "any"))
         for model in repositories.reviewed_models(shipped, spec, resolver):
             if reviewed.skip is None:
                 assert model.skip_reason is None, model.name
