@@ -10,6 +10,7 @@ import hashlib
 import importlib.util
 import os
 import re
+import symtable
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -51,6 +52,65 @@ def is_path(text: str) -> bool:
     return text.startswith((".", "/", "~"))
 
 
+class _File:
+    """What a Python file defines, by its text. Raises ConfigError for one that is not Python.
+
+    `names` are all that its top level uses. `globals` and `*` among them may define any other.
+    """
+
+    def __init__(self, file: Path) -> None:
+        try:
+            text = importlib.util.decode_source(file.read_bytes())
+            tree = ast.parse(text, str(file))
+            self.names = set(symtable.symtable(text, str(file), "exec").get_identifiers())
+        except SyntaxError as error:
+            line = f": {error.text.strip()}" if error.text else ""
+            raise ConfigError(f"{file}:{error.lineno}: SyntaxError: {error.msg}{line}") from None
+        except (OSError, ValueError, MemoryError, RecursionError) as error:
+            reason = str(error) or type(error).__name__
+            raise ConfigError(f"{file} cannot be read: {reason}") from None
+        imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+        self.names |= {alias.name for node in imports for alias in node.names}
+        self.defined = {
+            node.name: node
+            for node in tree.body
+            if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        }
+
+    def factories(self) -> tuple[list[str], list[str], list[str]]:
+        """The functions that return something without arguments, the modules, and the outer ones.
+
+        A module is outer if no other class of the file uses it.
+        """
+        functions = [
+            name
+            for name, node in self.defined.items()
+            if isinstance(node, ast.FunctionDef)
+            and not _NO_FACTORY.fullmatch(name)
+            and not _needed(node)
+            and any(isinstance(inner, ast.Return) and inner.value for inner in ast.walk(node))
+        ]
+        modules = [name for name in self.defined if self.is_module(name)]
+        used = {
+            inner.id
+            for name in modules
+            for inner in ast.walk(self.defined[name])
+            if isinstance(inner, ast.Name) and inner.id != name
+        }
+        callable_modules = [name for name in modules if not _needed(self.defined[name])]
+        return functions, callable_modules, [name for name in callable_modules if name not in used]
+
+    def is_module(self, name: str) -> bool:
+        """Whether a class seems to be an `nn.Module`, directly or through another of the file."""
+        node = self.defined.get(name)
+        if not isinstance(node, ast.ClassDef):
+            return False
+        bases = {
+            b.attr if isinstance(b, ast.Attribute) else getattr(b, "id", "") for b in node.bases
+        }
+        return bool(bases & _MODULE_BASES) or any(map(self.is_module, bases - {name}))
+
+
 def possible_factories(file: Path) -> list[str]:
     """The functions or classes of a file that make a model without arguments, likely ones only.
 
@@ -58,48 +118,12 @@ def possible_factories(file: Path) -> list[str]:
     the modules that no other class of the file uses. Raises ConfigError for a file that is not
     Python.
     """
-    body = _parsed(file).body
-    functions, _, outer = _factories(body)
-    if not _modules(body):
+    of_file = _File(file)
+    functions, _, outer = of_file.factories()
+    if not any(map(of_file.is_module, of_file.defined)):
         return []
     named = [n for n in functions if _LIKELY.fullmatch(n) and not n.startswith(("get", "load"))]
     return named or outer
-
-
-def _factories(body: Sequence[ast.stmt]) -> tuple[list[str], list[str], list[str]]:
-    """The functions that return something without arguments, the modules, and the outer modules."""
-    functions = [
-        node.name
-        for node in body
-        if isinstance(node, ast.FunctionDef)
-        and not _NO_FACTORY.fullmatch(node.name)
-        and not _needed(node)
-        and any(isinstance(inner, ast.Return) and inner.value for inner in ast.walk(node))
-    ]
-    modules = _modules(body)
-    used = {
-        inner.id
-        for name, node in modules.items()
-        for inner in ast.walk(node)
-        if isinstance(inner, ast.Name) and inner.id != name
-    }
-    callable_modules = [name for name, node in modules.items() if not _needed(node)]
-    return functions, callable_modules, [name for name in callable_modules if name not in used]
-
-
-def _modules(body: Sequence[ast.stmt]) -> dict[str, ast.ClassDef]:
-    """The classes that seem to be an `nn.Module`, directly or through a base class in the file."""
-    classes = {node.name: node for node in body if isinstance(node, ast.ClassDef)}
-
-    def is_module(node: ast.ClassDef) -> bool:
-        names = {
-            b.attr if isinstance(b, ast.Attribute) else getattr(b, "id", "") for b in node.bases
-        }
-        return bool(names & _MODULE_BASES) or any(
-            is_module(classes[name]) for name in names & classes.keys() - {node.name}
-        )
-
-    return {name: node for name, node in classes.items() if is_module(node)}
 
 
 def only_factory(file: Path, shown: str) -> str:
@@ -109,7 +133,7 @@ def only_factory(file: Path, shown: str) -> str:
     typical name of a factory is chosen; of several classes, the one that no other class of the file
     uses. Raises ConfigError with the candidates if there is not exactly one.
     """
-    functions, modules, outer = _factories(_parsed(file).body)
+    functions, modules, outer = _File(file).factories()
     likely = [name for name in functions if _LIKELY.fullmatch(name)]
     for choice in (functions, likely, *([] if functions else [modules, outer])):
         if len(choice) == 1:
@@ -125,53 +149,17 @@ def only_factory(file: Path, shown: str) -> str:
 
 def check_factory(file: Path, attribute: str, module: str) -> None:
     """Raises ConfigError if a file certainly lacks this callable, or if it needs arguments."""
-    nodes = list(_top_level(_parsed(file).body))
-    known = [name for node in nodes for name in _names(node)]
-    if attribute not in known and not {"*", "__getattr__"} & set(known):
-        tops = [n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)]
-        there = f"; it defines {', '.join(tops[:8])}" if tops else ""
+    of_file = _File(file)
+    if not {attribute, "*", "__getattr__", "globals", "setattr"} & of_file.names:
+        tops = ", ".join(list(of_file.defined)[:8])
+        there = f"; it defines {tops}" if tops else ""
         raise ConfigError(f"{file} has no {attribute}: give MODULE:FACTORY{there}")
-    for node in nodes:
-        if not isinstance(node, ast.FunctionDef | ast.ClassDef) or node.name != attribute:
-            continue
-        if needed := _needed(node):
-            raise ConfigError(
-                f"{module}:{attribute} needs {', '.join(needed)}: name a function without "
-                "arguments as MODULE:FACTORY"
-            )
-
-
-def _parsed(file: Path) -> ast.Module:
-    try:
-        return ast.parse(file.read_bytes(), str(file))
-    except SyntaxError as error:
-        line = f": {error.text.strip()}" if error.text else ""
-        raise ConfigError(f"{file}:{error.lineno}: SyntaxError: {error.msg}{line}") from None
-    except (OSError, ValueError, MemoryError, RecursionError) as error:
-        raise ConfigError(f"{file} cannot be read: {str(error) or type(error).__name__}") from None
-
-
-def _top_level(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements that run at import, including those in `if` and `try`."""
-    for node in body:
-        yield node
-        for field in ("body", "orelse", "finalbody", "handlers"):
-            if isinstance(node, ast.If | ast.Try | ast.With | ast.ExceptHandler):
-                yield from _top_level(getattr(node, field, []))
-
-
-def _names(node: ast.stmt) -> Iterator[str]:
-    """The names that a statement defines; `*` for a star import."""
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        yield node.name
-    elif isinstance(node, ast.Import | ast.ImportFrom):
-        yield from ((alias.asname or alias.name).partition(".")[0] for alias in node.names)
-    elif isinstance(node, ast.Assign | ast.AnnAssign):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        yield from (n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name))
-    elif isinstance(node, ast.Expr | ast.For):
-        # `globals().update(…)` and the like may define anything.
-        yield from ("*" for n in ast.walk(node) if getattr(n, "id", "") in ("globals", "setattr"))
+    node = of_file.defined.get(attribute)
+    if node is not None and (needed := _needed(node)):
+        raise ConfigError(
+            f"{module}:{attribute} needs {', '.join(needed)}: name a function without "
+            "arguments as MODULE:FACTORY"
+        )
 
 
 def _needed(node: ast.FunctionDef | ast.ClassDef) -> list[str]:

@@ -45,7 +45,6 @@ LARGEST = 2**24
 EXAMPLES = ("example_input_array", "dummy_inputs", "example_inputs", "dummy_input")
 """Attributes with which a model brings inputs of its own."""
 
-_GRAPH = frozenset({"edge_index", "edge_attr", "edge_weight", "adj_t"})
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _NEEDS_REAL = frozenset({"data_dependent", "dynamic_output_shape", "unsupported_operator"})
 
@@ -69,13 +68,11 @@ def guessed_inputs(ctx: Context, mode: Any) -> tuple[ExampleInputs, Trial]:
             positional = {n for n, p in named.items() if p.default is p.empty}
     required = [name for name, p in named.items() if p.default is p.empty]
     uses = read_uses(ctx.module, list(named), required, evidence.is_known)
-    rate = evidence.rate_of(ctx.module, named)
-    spoken = rate is not None or any(re.fullmatch(evidence.LENGTHS, name) for name in named)
-    sequence = ctx.length or (evidence.SPEECH_FRAMES if spoken else ctx.sequence)
-    sizes = evidence.Sizes(module=ctx.module, batch=ctx.batch, sequence=sequence, rate=rate)
-    graph = bool(_GRAPH & set(named)) or {"z", "pos"} <= set(named)
+    model = evidence.Model(
+        ctx.module, named, uses, batch=ctx.batch, length=ctx.length, tokens=ctx.sequence
+    )
     arguments = {
-        name: Argument(path=(name,), uses=uses, sizes=sizes, parameter=parameter, graph=graph)
+        name: Argument(path=(name,), model=model, parameter=parameter)
         for name, parameter in named.items()
         if name not in ctx.dropped
     }
@@ -88,7 +85,7 @@ def guessed_inputs(ctx: Context, mode: Any) -> tuple[ExampleInputs, Trial]:
             args=tuple(v for n, v in values.items() if n in positional),
             kwargs=kwargs,
             # The rows of a graph are its nodes and edges, and two rows of indices are no batch.
-            dynamic_shapes={} if _GRAPH & set(call) else dynamic_shapes(kwargs, ctx.batch),
+            dynamic_shapes={} if evidence.GRAPH & set(call) else dynamic_shapes(kwargs, ctx.batch),
             guessed=evidence.described(call),
         )
 

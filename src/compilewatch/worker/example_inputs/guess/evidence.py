@@ -12,6 +12,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -156,17 +157,50 @@ SOUND = re.compile(
 """A word in the name of an argument or the documentation of a module that takes sound."""
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """The sizes of one model.
+class Model:
+    """What a model says: the sizes that it names, and what its forward does with its arguments.
 
-    `rate` is the number of samples in a second of sound, None for a model that takes no sound.
+    A text has `length` tokens, or as many as a second of speech has frames, or else `tokens`.
     """
 
-    module: nn.Module
-    batch: int = 2
-    sequence: int = 32
-    rate: int | None = None
+    def __init__(
+        self,
+        module: nn.Module,
+        arguments: Iterable[str] = (),
+        uses: Mapping[Path, Uses] | None = None,
+        *,
+        batch: int = 2,
+        length: int | None = None,
+        tokens: int = 32,
+    ) -> None:
+        self.module = module
+        self.arguments = frozenset(arguments)
+        self.uses = uses or {}
+        self.batch = batch
+        self._length = length
+        self._tokens = tokens
+
+    @property
+    def is_graph(self) -> bool:
+        """Whether the arguments are nodes and edges."""
+        return bool(GRAPH & self.arguments) or {"z", "pos"} <= self.arguments
+
+    @cached_property
+    def rate(self) -> int | None:
+        """Samples in a second if the model takes sound, by its own words; otherwise None."""
+        rates = [rate for name in RATES for rate in self.named(name)]
+        module = self.module
+        texts = (*self.arguments, inspect.getdoc(type(module)), inspect.getdoc(module.forward))
+        if not rates and not any(SOUND.search((text or "").replace("_", " ")) for text in texts):
+            return None
+        return next(filter(_is_size, rates), SECOND)
+
+    @cached_property
+    def sequence(self) -> int:
+        if self._length is not None:
+            return self._length
+        spoken = self.rate is not None or any(re.fullmatch(LENGTHS, n) for n in self.arguments)
+        return SPEECH_FRAMES if spoken else self._tokens
 
     @property
     def image(self) -> tuple[int, ...] | None:
@@ -225,15 +259,6 @@ class Sizes:
                 queue.extend((child, level + 1) for child in module.children())
 
 
-def rate_of(module: nn.Module, arguments: Iterable[str]) -> int | None:
-    """Return the samples in a second if a module takes sound, by its own words; otherwise None."""
-    rates = [rate for name in RATES for rate in Sizes(module).named(name)]
-    texts = (*arguments, inspect.getdoc(type(module)), inspect.getdoc(module.forward))
-    if not rates and not any(SOUND.search((text or "").replace("_", " ")) for text in texts):
-        return None
-    return next(filter(_is_size, rates), SECOND)
-
-
 def _is_size(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
@@ -251,18 +276,18 @@ _ODD = (AttributeError, TypeError, IndexError, ValueError, StopIteration)
 """Of a class of another library with a familiar base and attributes of its own."""
 
 
-def _shapes(layer: Any, position: int, sizes: Sizes) -> Iterable[tuple[int, ...]] | None:
+def _shapes(layer: Any, position: int, model: Model) -> Iterable[tuple[int, ...]] | None:
     """The shapes of the argument in a position of a layer, None for an unknown one."""
-    batch, tokens = sizes.batch, sizes.sequence
+    batch, tokens = model.batch, model.sequence
     match layer:
         case nn.Embedding() | nn.EmbeddingBag():
             return (batch, tokens), (batch,)
         case nn.Conv1d() | nn.ConvTranspose1d():
-            return _spatial(1, layer.in_channels, sizes)
+            return _spatial(1, layer.in_channels, model)
         case nn.Conv2d() | nn.ConvTranspose2d():
-            return _spatial(2, layer.in_channels, sizes)
+            return _spatial(2, layer.in_channels, model)
         case nn.Conv3d() | nn.ConvTranspose3d():
-            return _spatial(3, layer.in_channels, sizes)
+            return _spatial(3, layer.in_channels, model)
         case nn.MultiheadAttention():
             widths = (layer.embed_dim, layer.kdim, layer.vdim, layer.embed_dim)
             return ((batch, tokens, widths[min(position, 3)]),)
@@ -282,13 +307,13 @@ def _shapes(layer: Any, position: int, sizes: Sizes) -> Iterable[tuple[int, ...]
         case nn.Bilinear():
             return ((batch, layer.in2_features if position % 2 else layer.in1_features),)
         case nn.BatchNorm1d() | nn.InstanceNorm1d():
-            return (batch, layer.num_features), *_spatial(1, layer.num_features, sizes)
+            return (batch, layer.num_features), *_spatial(1, layer.num_features, model)
         case nn.BatchNorm2d() | nn.InstanceNorm2d():
-            return _spatial(2, layer.num_features, sizes)
+            return _spatial(2, layer.num_features, model)
         case nn.GroupNorm():
-            return _spatial(2, layer.num_channels, sizes)
+            return _spatial(2, layer.num_channels, model)
         case nn.BatchNorm3d() | nn.InstanceNorm3d():
-            return _spatial(3, layer.num_features, sizes)
+            return _spatial(3, layer.num_features, model)
         case nn.LayerNorm() | nn.RMSNorm():
             shape = layer.normalized_shape
             own = (batch, *shape)
@@ -299,26 +324,26 @@ def _shapes(layer: Any, position: int, sizes: Sizes) -> Iterable[tuple[int, ...]
     return None
 
 
-def _spatial(rank: int, channels: int, sizes: Sizes) -> Iterator[tuple[int, ...]]:
-    channels = channels or sizes.channels  # 0: a lazy layer
-    for spatial in sizes.spatial(rank, channels):
-        yield (sizes.batch, channels, *spatial)
+def _spatial(rank: int, channels: int, model: Model) -> Iterator[tuple[int, ...]]:
+    channels = channels or model.channels  # 0: a lazy layer
+    for spatial in model.spatial(rank, channels):
+        yield (model.batch, channels, *spatial)
 
 
 def is_known(layer: Any) -> bool:
     """Whether it is known what a layer takes."""
     try:
-        return _shapes(layer, 0, Sizes(layer)) is not None
+        return _shapes(layer, 0, Model(layer, length=1)) is not None
     except _ODD:
         return True
 
 
 def taken_by(
-    layer: Any, position: int, sizes: Sizes, changes: frozenset[str] = frozenset()
+    layer: Any, position: int, model: Model, changes: frozenset[str] = frozenset()
 ) -> Iterator[Guess]:
     """Yield what a layer may get as its argument, before the `changes` that the forward makes."""
     try:
-        for shape in list(_shapes(layer, position, sizes) or ()):
+        for shape in list(_shapes(layer, position, model) or ()):
             if "transposed" in changes and len(shape) == 3:
                 shape = (shape[0], shape[2], shape[1])
             if "unsqueezed" in changes and len(shape) > 2:
@@ -335,6 +360,9 @@ def taken_by(
 
 LENGTHS = r"(\w*_)?(lengths|lens)"
 """An argument that says how much of each row of a batch is no padding."""
+
+GRAPH = frozenset({"edge_index", "edge_attr", "edge_weight", "adj_t"})
+"""Arguments of a graph: its rows are nodes and edges."""
 
 MEDIA = re.compile(
     r"(input_|text_)?(ids|tokens)|texts?|captions?|(\w*_)?(images?|imgs?|pixel_values|videos?)"
@@ -354,41 +382,41 @@ def _ids(high: int, *shape: int) -> Guess:
 def _nodes(arg: Argument) -> Iterator[Guess]:
     for guess in arg.of_layers():
         yield guess.resized(NODES, *guess.shape[-1:])
-    yield Guess(shape=(NODES, arg.sizes.number("in_channels", "in_feats") or 16))
+    yield Guess(shape=(NODES, arg.model.number("in_channels", "in_feats") or 16))
     yield _ids(10, NODES)
 
 
 def _edge_features(arg: Argument) -> Iterator[Guess]:
     for guess in arg.of_layers():
         yield guess.resized(EDGES, *guess.shape[1:])
-    yield Guess(shape=(EDGES, arg.sizes.number("edge_dim", "edge_channels") or 8))
+    yield Guess(shape=(EDGES, arg.model.number("edge_dim", "edge_channels") or 8))
     yield Guess(shape=(EDGES,))
 
 
 def _lengths(arg: Argument) -> list[Guess]:
-    full = Guess(shape=(arg.sizes.batch,), fill="lengths", high=arg.sizes.sequence)
-    return [full, _ids(8, arg.sizes.batch)]
+    full = Guess(shape=(arg.model.batch,), fill="lengths", high=arg.model.sequence)
+    return [full, _ids(8, arg.model.batch)]
 
 
 def _token_ids(arg: Argument) -> list[Guess]:
-    batch, tokens = arg.sizes.batch, arg.sizes.sequence
-    ids = _ids(arg.sizes.number("num_tokens", "vocab_size") or 10, batch, tokens)
+    batch, tokens = arg.model.batch, arg.model.sequence
+    ids = _ids(arg.model.number("num_tokens", "vocab_size") or 10, batch, tokens)
     return [ids, Guess(shape=(batch, tokens, 64))]
 
 
 def _images(arg: Argument) -> Iterator[Guess]:
-    return (Guess(shape=shape) for shape in _spatial(2, arg.sizes.channels, arg.sizes))
+    return (Guess(shape=shape) for shape in _spatial(2, arg.model.channels, arg.model))
 
 
 def _videos(arg: Argument) -> Iterator[Guess]:
-    batch, channels, volumes = arg.sizes.batch, arg.sizes.channels, [*arg.sizes.spatial(3)]
+    batch, channels, volumes = arg.model.batch, arg.model.channels, [*arg.model.spatial(3)]
     yield from (Guess(shape=(batch, channels, *volume)) for volume in volumes)
     yield from (Guess(shape=(batch, frames, channels, *side)) for frames, *side in volumes)
 
 
 def _waveforms(arg: Argument) -> list[Guess]:
-    samples = arg.sizes.rate or SECOND
-    return [Guess(shape=(arg.sizes.batch, *channels, samples)) for channels in ((), (1,), (2,))]
+    samples = arg.model.rate or SECOND
+    return [Guess(shape=(arg.model.batch, *channels, samples)) for channels in ((), (1,), (2,))]
 
 
 Names = dict[str, Callable[["Argument"], Iterable[Any]]]
@@ -405,7 +433,7 @@ STRONG_NAMES: Names = {
 GRAPH_NAMES: Names = {
     r"edge_(attr|feat\w*|features)": _edge_features,
     r"edge_weights?": lambda _: [Guess(shape=(EDGES,), fill="ones")],
-    r"batch(_index)?": lambda arg: [Guess(shape=(NODES,), fill="segments", high=arg.sizes.batch)],
+    r"batch(_index)?": lambda arg: [Guess(shape=(NODES,), fill="segments", high=arg.model.batch)],
     r"pos|coords?": lambda _: [Guess(shape=(NODES, 3))],
     r"z|atomic_numbers?": lambda _: [_ids(10, NODES)],
     r"x|h|node_feat\w*|feats?|features": _nodes,
@@ -413,13 +441,13 @@ GRAPH_NAMES: Names = {
 """Names that do so beside edges only."""
 
 NAMES: Names = {
-    r"(\w*_)?masks?": lambda arg: [Guess(shape=(arg.sizes.batch, arg.sizes.sequence), fill="true")],
+    r"(\w*_)?masks?": lambda arg: [Guess(shape=(arg.model.batch, arg.model.sequence), fill="true")],
     r"t|ts|times?|time_?steps?|steps?|sigmas?|noise_levels?|noise_labels": lambda arg: [
-        _ids(10, arg.sizes.batch),
-        Guess(shape=(arg.sizes.batch,)),
+        _ids(10, arg.model.batch),
+        Guess(shape=(arg.model.batch,)),
     ],
     r"(\w*_)?(length|len)": _lengths,
-    r"(class_)?labels?|classes|y|target_classes|class_ids": lambda arg: [_ids(2, arg.sizes.batch)],
+    r"(class_)?labels?|classes|y|target_classes|class_ids": lambda arg: [_ids(2, arg.model.batch)],
     r"(\w*_)?(ids|idx|tokens?|texts?|captions?)|toks|indices|items?": _token_ids,
     r"(\w*_)?(images?|imgs?|pixel_values|pictures?|pixels)\d?|im\d?": _images,
     r"(\w*_)?(videos?|clips?|frames)|vid": _videos,
@@ -450,10 +478,8 @@ class Argument:
     """One argument of a forward, or a part of one (`batch["image"]`): then it has no parameter."""
 
     path: Path
-    uses: Mapping[Path, Uses]
-    sizes: Sizes
+    model: Model
     parameter: inspect.Parameter | None = None
-    graph: bool = False
 
     @property
     def word(self) -> str:
@@ -462,7 +488,7 @@ class Argument:
 
     @property
     def own(self) -> Uses:
-        return self.uses.get(self.path, Uses())
+        return self.model.uses.get(self.path, Uses())
 
     @property
     def required(self) -> bool:
@@ -480,7 +506,7 @@ class Argument:
     def of_layers(self) -> Iterator[Guess]:
         """Yield what the layers take that get this argument, the first layer first."""
         for layer, position, changes in self.own.layers[:3]:
-            for guess in taken_by(layer, position, self.sizes, changes):
+            for guess in taken_by(layer, position, self.model, changes):
                 yield replace(guess, why=f"the layer {type(layer).__name__}")
 
     def part(self, part: str) -> Argument:
@@ -504,7 +530,9 @@ class Argument:
 
 
 def _of_strong_name(arg: Argument) -> Iterable[Any]:
-    return _named(arg, STRONG_NAMES | GRAPH_NAMES if arg.graph else STRONG_NAMES)
+    owners = (arg.model.uses.get(arg.path[:i], Uses()) for i in range(1, len(arg.path)))
+    graph = arg.model.is_graph or any(".edge_index" in owner.parts for owner in owners)
+    return _named(arg, STRONG_NAMES | GRAPH_NAMES if graph else STRONG_NAMES)
 
 
 def _of_parts(arg: Argument) -> Iterator[Any]:
@@ -520,8 +548,7 @@ def _of_parts(arg: Argument) -> Iterator[Any]:
         if used and used != set(entries):
             yield {name: value if name in used else None for name, value in entries.items()}
     elif "." in kinds:
-        inner = replace(arg, graph=arg.graph or ".edge_index" in parts)
-        yield Attributes({part[1:]: inner.part(part).first() for part in parts if part[0] == "."})
+        yield Attributes({part[1:]: arg.part(part).first() for part in parts if part[0] == "."})
     elif "<" in kinds:
         yield from _lists(arg)
 
@@ -531,8 +558,8 @@ def _lists(arg: Argument) -> Iterator[Any]:
         if isinstance(value, Guess) and len(value.shape) == 4:
             value = value.resized(*value.shape[1:])  # an image of the list, without a batch
         yield [value] * IMAGES
-    for side in arg.sizes.spatial(2):
-        yield [Guess(shape=(arg.sizes.channels, *side), why="a list of images")] * IMAGES
+    for side in arg.model.spatial(2):
+        yield [Guess(shape=(arg.model.channels, *side), why="a list of images")] * IMAGES
 
 
 def _of_type(arg: Argument) -> Iterator[Any]:
@@ -543,7 +570,7 @@ def _of_type(arg: Argument) -> Iterator[Any]:
     elif re.search(r"(list|sequence)\[.*tensor", text):
         yield from _lists(arg)
     elif "tensor" not in text and "tuple" not in text:
-        for kind, value in (("bool", False), ("int", arg.sizes.batch), ("float", 1.0)):
+        for kind, value in (("bool", False), ("int", arg.model.batch), ("float", 1.0)):
             if re.match(rf"(optional\[)?{kind}\b", text):
                 yield value
 
@@ -560,16 +587,16 @@ def _of_name(arg: Argument) -> Iterator[Any]:
 
 def _of_sound(arg: Argument) -> Iterator[Any]:
     """A second of sound, of as many channels as the model names."""
-    channels = arg.sizes.number("audio_channels", "nb_channels")
-    if arg.sizes.rate is not None and channels is not None and not arg.own.layers:
-        shape = (arg.sizes.batch, channels, arg.sizes.rate)
+    channels = arg.model.number("audio_channels", "nb_channels")
+    if arg.model.rate is not None and channels is not None and not arg.own.layers:
+        shape = (arg.model.batch, channels, arg.model.rate)
         yield Guess(shape=shape, why="its channels of sound")
 
 
 def _of_first_layer(arg: Argument) -> list[Guess]:
     """What the first layer of the module takes, if the source does not say where arguments go."""
-    for layer in arg.sizes.module.modules() if not arg.own.layers else ():
-        if guesses := list(taken_by(layer, 0, arg.sizes)):
+    for layer in arg.model.module.modules() if not arg.own.layers else ():
+        if guesses := list(taken_by(layer, 0, arg.model)):
             why = f"the first layer {type(layer).__name__}"
             return [replace(guess, why=why) for guess in guesses]
     return []
@@ -577,12 +604,12 @@ def _of_first_layer(arg: Argument) -> list[Guess]:
 
 def _plain(arg: Argument) -> Iterator[Any]:
     """Tensors of usual shapes, for an argument about which nothing is known."""
-    batch, sequence = arg.sizes.batch, arg.sizes.sequence
+    batch, sequence = arg.model.batch, arg.model.sequence
     yield Guess(shape=(batch, sequence), why="a plain tensor")
     for image in _images(arg):
         yield replace(image, why="a plain image")
     if 5 in arg.own.ranks:
-        yield Guess(shape=(batch, 8, arg.sizes.channels, 64, 64), why="a plain video")
+        yield Guess(shape=(batch, 8, arg.model.channels, 64, 64), why="a plain video")
     yield replace(_ids(10, batch, sequence), why="plain ids")
     yield Guess(shape=(batch, sequence, 64), why="a plain sequence")
 
