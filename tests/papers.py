@@ -5,7 +5,6 @@ import datetime
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -23,7 +22,7 @@ from compilewatch.extras.papers.pipeline import Observer, Pipeline
 from compilewatch.extras.papers.providers import BedrockProvider, ScriptedProvider
 from compilewatch.extras.papers.records import CodeVersion, ModelCall, PipelineStage, StageResult
 from compilewatch.extras.papers.store import PaperFolder, PaperStore
-from tests.serving import serving
+from tests.serving import JsonHandler, serving
 
 INPUTS = Path(__file__).parents[1] / "inputs" / "papers"
 REPLIES = INPUTS / "replies"
@@ -121,41 +120,26 @@ def served(
     """The requests to a server with the wire format of Bedrock, and the real client of it."""
     requests: list[dict[str, Any]] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            body = msgspec.json.decode(self.rfile.read(int(self.headers["Content-Length"])))
+    class Handler(JsonHandler):
+        def do_POST(self) -> None:  # noqa: N802
+            body = self.body()
             requests.append(body)
             response = respond(body)
             if isinstance(response, ModelCall):
                 self.reply(200, _body_of(response))
             elif response.status:
-                self.reply(response.status, {"message": response.message}, response.code)
+                message = {"message": response.message}
+                self.reply(response.status, message, x_amzn_ErrorType=response.code)
             else:
                 threading.Event().wait(response.seconds)
                 self.close_connection = True
 
-        def do_GET(self) -> None:
+        def do_GET(self) -> None:  # noqa: N802
             details = models.get(unquote(self.path.rpartition("/")[2]))
             if details is None:
-                self.reply(404, {"message": "The model is invalid."}, NO_MODEL.code)
+                self.reply(404, {"message": "invalid"}, x_amzn_ErrorType=NO_MODEL.code)
             else:
                 self.reply(200, {"modelDetails": details})
-
-        def reply(self, status: int, body: dict[str, Any], error: str = "") -> None:
-            data = msgspec.json.encode(body)
-            headers = {"Content-Type": "application/json", "Content-Length": str(len(data))}
-            headers |= {"x-amzn-ErrorType": error} if error else {}
-            with contextlib.suppress(OSError):
-                self.send_response(status)
-                for name, value in headers.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(data)
-
-        def log_message(self, format: str, *args: object) -> None:
-            del format, args
 
     with serving(Handler) as url:
         access: dict[str, Any] = {"region": "us-east-1", "credentials": ("a", "b")}

@@ -3,9 +3,11 @@
 import http.client
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -24,17 +26,14 @@ from tests.integration.extras.executor.conftest import TOKEN, WAITS, Executor, j
 
 
 def raw(
-    executor: Executor, method: str, path: str, body: bytes | None = None, **headers: str
+    executor: Executor, method: str, path: str, body: Any = None, **headers: str
 ) -> tuple[int, dict[str, Any]]:
-    """A call whose path no client tidies up."""
+    """A call whose path no client tidies up; a body that is no text is sent in chunks."""
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}", **headers}
-    connection = http.client.HTTPConnection("127.0.0.1", executor.port, timeout=60)
-    try:
-        connection.request(method, path, body, headers)
+    with closing(http.client.HTTPConnection("127.0.0.1", executor.port, timeout=60)) as connection:
+        connection.request(method, path, body, headers, encode_chunked=isinstance(body, Iterator))
         response = connection.getresponse()
         return response.status, json.loads(response.read() or b"{}")
-    finally:
-        connection.close()
 
 
 def post(executor: Executor, path: str, **fields: Any) -> dict[str, Any]:
@@ -102,23 +101,17 @@ def test_three_megabytes_of_output_arrive_and_the_last_line_counts(executor: Exe
     assert answer["detailed_metrics"] == {"training_loss": 0.125}
 
 
-def test_a_log_can_be_followed_while_the_job_runs(executor: Executor) -> None:
+def test_a_log_can_be_followed_and_a_job_that_fails_says_how(executor: Executor) -> None:
     source = "import time\nfor n in range(3):\n    print(n)\n    time.sleep(0.3)\n"
     client = executor.client()
-    client.submit("followed", job(source))
+    client.submit("followed", job(f"{source}raise SystemExit(3)"))
     parts = list(client.parts("followed", follow=True))
     assert b"".join(parts) == b"0\n1\n2\n"
     assert len(parts) > 1
-
-
-def test_a_job_that_fails_says_how(executor: Executor) -> None:
-    failed = {
-        "raise SystemExit(3)": FailureCode.EXIT_STATUS,
-        "import os; os.abort()": FailureCode.SIGNAL,
-    }
-    for source, failure in failed.items():
-        state, _ = ran(executor, f"fails-{failure}", source)
-        assert (state.state, state.failure) == (JobStatus.FAILED, failure)
+    exited = client.wait("followed")
+    aborted, _ = ran(executor, "aborts", "import os; os.abort()")
+    assert (exited.state, exited.failure) == (JobStatus.FAILED, FailureCode.EXIT_STATUS)
+    assert (aborted.state, aborted.failure) == (JobStatus.FAILED, FailureCode.SIGNAL)
 
 
 def test_fifty_equal_submissions_are_one_job(executor: Executor) -> None:
@@ -138,26 +131,22 @@ def test_fifty_equal_submissions_are_one_job(executor: Executor) -> None:
     assert caught.value.code == "conflict"
 
 
-@pytest.mark.parametrize(
-    "token", ["", "Bearer", "Bearer wrong", f"Bearer {TOKEN}x", f"Basic {TOKEN}", "Bearer \xfc"]
-)
-def test_a_call_without_the_token_is_rejected(token: str, executor: Executor) -> None:
-    for method, path in (("GET", "/jobs"), ("PUT", "/jobs/a"), ("POST", "/execute")):
-        status, problem = raw(executor, method, path, b"{}", Authorization=token)
-        assert (status, problem["code"]) == (401, "unauthorized")
+def test_a_call_without_the_token_is_rejected(executor: Executor) -> None:
+    for token in ("", "Bearer wrong", f"Bearer {TOKEN}x", f"Basic {TOKEN}", "Bearer \xfc"):
+        for method, path in (("GET", "/jobs"), ("PUT", "/jobs/a"), ("POST", "/execute")):
+            status, problem = raw(executor, method, path, b"{}", Authorization=token)
+            assert (status, problem["code"]) == (401, "unauthorized")
 
 
 @pytest.mark.parametrize(
     ("method", "path", "body", "status"),
     [
         ("PUT", "/jobs/../x", b"{}", 422),
-        ("GET", "/jobs/..%2f..%2fetc", None, 422),
         ("DELETE", "/jobs/%00", None, 422),
         ("PUT", "/jobs/" + "x" * 200, b"{}", 422),
         ("PUT", "/jobs/good", b"not json", 422),
         ("PUT", "/jobs/good", b'{"files": {}}', 422),
         ("PUT", "/jobs/good", b'{"files": {"../x": ""}, "entry": "../x"}', 422),
-        ("PUT", "/jobs/good", b'{"files": {"/x": ""}, "entry": "/x"}', 422),
         ("PUT", "/jobs/good", b'{"files": {"main.py": "", "main.py/x": ""}}', 422),
         ("PUT", "/jobs/good", b'{"files": {"other.py": ""}}', 422),
         ("PUT", "/jobs/good", b'{"files": {"main.py": ""}, "unknown": 1}', 422),
@@ -166,7 +155,6 @@ def test_a_call_without_the_token_is_rejected(token: str, executor: Executor) ->
         ("PUT", "/jobs/good", b'{"files": {"main.py": "\xff"}}', 422),
         ("GET", "/jobs/good", None, 404),
         ("GET", "/jobs/good/log?offset=-1", None, 422),
-        ("GET", "/jobs/a-job/artifacts/../../../jobs.sqlite", None, 404),
         ("GET", "/jobs/a-job/artifacts/..%2f..%2fjobs.sqlite", None, 404),
         ("GET", "/elsewhere", None, 404),
         ("POST", "/execute", b'{"paper_id": "", "code": ""}', 422),
@@ -180,32 +168,20 @@ def test_a_bad_call_is_rejected_with_its_status(
     assert problem["message"]
 
 
-@pytest.mark.parametrize("chunked", [False, True])
-def test_a_large_body_is_rejected_before_it_is_read(chunked: bool, executor: Executor) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", executor.port, timeout=20)
-    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
-    parts = [b"x" * 2**16] * (MAX_BODY_BYTES // 2**16 + 8)
-    try:
-        if chunked:
-            connection.request("PUT", "/jobs/large", iter(parts), headers, encode_chunked=True)
-        else:
-            headers["Content-Length"] = str(MAX_BODY_BYTES + 1)
-            connection.request("PUT", "/jobs/large", None, headers)
-        assert connection.getresponse().status == 413
-    except (BrokenPipeError, ConnectionResetError):
-        assert chunked  # the service may close while we still send
-    finally:
-        connection.close()
+def test_a_large_body_is_rejected_before_it_is_read(executor: Executor) -> None:
+    large = {"Content-Length": str(MAX_BODY_BYTES + 1)}
+    assert raw(executor, "PUT", "/jobs/large", **large)[0] == 413
+    parts = iter([b"x" * 2**16] * (MAX_BODY_BYTES // 2**16 + 8))
+    with suppress(BrokenPipeError, ConnectionResetError):  # it may close while we still send
+        chunked = {"Transfer-Encoding": "chunked"}
+        assert raw(executor, "PUT", "/jobs/large", parts, **chunked)[0] == 413
     assert executor.health()["status"] == "ok"
-
-
-def test_a_page_in_a_browser_cannot_submit(executor: Executor) -> None:
-    headers = {"Content-Type": "text/plain"}
-    status, problem = raw(executor, "POST", "/execute", b"{}", **headers)
+    # A page in a browser cannot submit.
+    status, problem = raw(executor, "POST", "/execute", b"{}", **{"Content-Type": "text/plain"})
     assert (status, problem["code"]) == (415, "media_type")
 
 
-def test_a_running_job_is_cancelled_and_a_waiting_one_never_begins(executor: Executor) -> None:
+def test_jobs_are_cancelled_and_a_drained_service_takes_none(executor: Executor) -> None:
     client = executor.client()
     keys = [f"slow-{number}" for number in range(3)]
     for key in keys:
@@ -220,11 +196,6 @@ def test_a_running_job_is_cancelled_and_a_waiting_one_never_begins(executor: Exe
     for key in keys[:2]:
         client.cancel(key)
     assert {client.wait(key).state for key in keys} == {JobStatus.CANCELLED}
-    assert client.cancel(keys[0]).state is JobStatus.CANCELLED
-
-
-def test_a_drained_service_takes_no_jobs(executor: Executor) -> None:
-    client = executor.client()
     assert client.drain()["draining"]
     with pytest.raises(ExecutorError) as caught:
         client.submit("too-late", job("pass"))
@@ -259,45 +230,37 @@ exec "$@"
 """
 
 
-@pytest.fixture
-def profiling(tmp_path: Path) -> Iterator[Executor]:
-    # Below a folder that jobs can read anyway.
-    program = Path("/usr/local/lib") / f"compilewatch-test-{tmp_path.name}" / "neuron-profile"
-    program.parent.mkdir()
-    program.write_text(PROFILE)
-    program.chmod(0o755)
-    variables = {"NEURON_PROFILER_ENABLED": "true", "PATH": f"{program.parent}:/usr/bin:/bin"}
-    service = Executor(tmp_path, **variables, PROFILER_OUTPUT_DIR=str(tmp_path / "profiles"))
-    yield service
-    service.end()
-    program.unlink()
-    program.parent.rmdir()
+def test_the_profile_of_a_job_is_collected_where_profiles_go(tmp_path: Path) -> None:
+    profiles = tmp_path / "profiles"
+    variables = {"NEURON_PROFILER_ENABLED": "true", "PROFILER_OUTPUT_DIR": str(profiles)}
+    missing = Executor(tmp_path, **variables, PATH="/usr/bin:/bin")
+    with pytest.raises(AssertionError, match="neuron-profile is not installed"):
+        missing.start()
+    with ExitStack() as stack:
+        # Below a folder that jobs can read anyway.
+        folder = stack.enter_context(TemporaryDirectory(dir="/usr/local/lib"))
+        Path(folder).chmod(0o755)
+        (program := Path(folder) / "neuron-profile").write_text(PROFILE)
+        program.chmod(0o755)
+        service = Executor(tmp_path, **variables, PATH=f"{folder}:/usr/bin:/bin")
+        stack.callback(service.end)
+        service.start()
+        profiled(service, profiles)
 
 
-def test_the_profile_of_a_job_is_collected_where_profiles_go(
-    profiling: Executor, tmp_path: Path
-) -> None:
-    profiling.start()
-    assert profiling.health()["profiler_enabled"] is True
-    client = profiling.client()
+def profiled(service: Executor, profiles: Path) -> None:
+    assert service.health()["profiler_enabled"] is True
+    client = service.client()
     client.submit("profiled", job("print('trained')", profile=True))
     client.submit("plain", job("print('trained')"))
     assert client.wait("profiled").state == "done"
     assert client.log("profiled").data == b"trained\n"
     names = [artifact.name for artifact in client.artifacts("profiled")]
     assert names == ["profile/i-1_pid_2/ntrace.pb", "profile/x.ntff"]
-    profiles = tmp_path / "profiles"
     files = {p.relative_to(profiles).as_posix() for p in profiles.rglob("*") if p.is_file()}
     assert files == {f"profiled/{name}" for name in names}
     assert client.wait("plain").result is not None
     assert client.artifacts("plain") == ()
-
-
-def test_a_profiler_that_is_not_installed_is_said(tmp_path: Path) -> None:
-    service = Executor(tmp_path, NEURON_PROFILER_ENABLED="1", PATH="/usr/bin:/bin")
-    with pytest.raises(AssertionError, match="neuron-profile is not installed"):
-        service.start()
-    service.end()
 
 
 # --- the instance of an executor is stopped by who started it, and never under anybody's job ---
@@ -321,31 +284,15 @@ class Instance(Operation):
         return InstanceReport(action="stopped" if self.ours else "left")
 
 
-@pytest.fixture
-def drained(executor: Executor) -> Iterator[Callable[[], bool]]:
-    """Whether the service takes no jobs; it takes them again after the test."""
-    yield lambda: bool(executor.health()["draining"])
-    executor.client().undrain()
-
-
-@pytest.mark.parametrize("ours", [True, False])
-def test_what_this_started_is_stopped_after_the_work_and_takes_no_job_meanwhile(
-    executor: Executor, drained: Callable[[], bool], ours: bool
-) -> None:
-    instance = Instance(ours=ours)
-    with running(instance, executor.client(), print):
-        assert instance.calls == ["up"]
-    assert instance.calls == ["up", "down"]
-    assert drained() is ours
-
-
 def test_it_is_stopped_once_the_jobs_of_others_have_ended_or_left_to_its_own_timer(
-    executor: Executor, drained: Callable[[], bool]
+    executor: Executor,
 ) -> None:
-    client, lines = executor.client(), list[str]()
+    client, lines, other = executor.client(), list[str](), Instance(ours=False)
+    with running(other, client, print):
+        assert other.calls == ["up"]
     with pytest.raises(TrainiumError), running(Instance(fails=True), client, print):
         pass
-    assert not drained(), "one that cannot be stopped takes jobs again"
+    assert not client.health()["draining"], "one that is not stopped takes jobs again"
     client.submit("of-another", job(WAITS))
     instance = Instance()
     with running(instance, client, lines.append, wait_seconds=0.0, poll_seconds=0.1):
@@ -360,8 +307,6 @@ def test_it_is_stopped_once_the_jobs_of_others_have_ended_or_left_to_its_own_tim
     with running(instance, client, say, poll_seconds=0.1):
         pass
     assert instance.calls == ["up", "up", "down"]
-    assert drained()
-
-
-def test_a_service_that_cannot_be_reached_is_not_idle(own: Executor) -> None:
-    assert "fails" in (hold(own.client(retry_seconds=0.2)) or "")
+    assert client.undrain(), "it takes no job while it is stopped"
+    executor.end()
+    assert "fails" in (hold(executor.client(retry_seconds=0.2)) or ""), "it is not idle"

@@ -3,11 +3,11 @@
 Several papers at a time: the ledger stays equal to the requests, and budgets hold exactly.
 """
 
+import itertools
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -44,38 +44,11 @@ THROTTLED = Fault(status=429, code="ThrottlingException", message="Too many requ
 UNAVAILABLE = Fault(status=503, code="ServiceUnavailableException")
 
 
-class Faulty:
-    """Replies after a moment, so that requests overlap, but to some, by their numbers, with a
-    fault.
-    """
-
-    def __init__(self, faults: dict[int, Response]) -> None:
-        self._faults = faults
-        self._lock = threading.Lock()
-        self.count = self.now = self.most = 0
-
-    def __call__(self, body: dict[str, Any]) -> Response:
-        with self._lock:
-            self.count += 1
-            number = self.count
-            self.now += 1
-            self.most = max(self.most, self.now)
-        time.sleep(0.02)
-        with self._lock:
-            self.now -= 1
-        return self._faults.get(number) or world.respond(body)
-
-
-class Checkers:
+def checkers(runner: FakeRunner | None = None) -> dict[str, Any]:
     """Parts of a pipeline that run code, and count how often."""
-
-    def __init__(self, runner: FakeRunner | None = None) -> None:
-        self.runner = runner or FakeRunner()
-        self.sweeper, self.trainer = map(FakeChecker, (PipelineStage.SWEEP, PipelineStage.EXECUTE))
-
-    @property
-    def runs(self) -> int:
-        return self.runner.runs + self.sweeper.runs + self.trainer.runs
+    stages = {"sweeper": PipelineStage.SWEEP, "trainer": PipelineStage.EXECUTE}
+    fakes = {name: FakeChecker(stage) for name, stage in stages.items()}
+    return {"runner": runner or FakeRunner(), **fakes}
 
 
 def of_role(
@@ -99,9 +72,9 @@ def test_a_second_run_sends_nothing_and_runs_nothing(tmp_path: Path) -> None:
     papers = world.some_papers(tmp_path, 3)
     first, requests = world.processed(tmp_path, papers)
     files = {p: p.read_bytes() for p in (tmp_path / "papers").rglob("*") if p.is_file()}
-    checkers = Checkers()
-    assert world.processed(tmp_path, papers, **vars(checkers)) == (first, [])
-    assert (checkers.runs, len(requests)) == (0, 9)
+    counted = checkers()
+    assert world.processed(tmp_path, papers, **counted) == (first, [])
+    assert ({part.runs for part in counted.values()}, len(requests)) == ({0}, 9)
     assert {p: p.read_bytes() for p in (tmp_path / "papers").rglob("*") if p.is_file()} == files
 
 
@@ -110,15 +83,19 @@ def test_twenty_papers_at_a_time_every_request_is_in_the_ledger(tmp_path: Path) 
     """Five throttles, two 503, a dropped connection and a stall; takes the stall's time."""
     faults: dict[int, Response] = dict.fromkeys((2, 3, 11, 12, 30), THROTTLED)
     faults |= {7: UNAVAILABLE, 20: UNAVAILABLE, 15: Fault(), 25: Fault(seconds=3)}
-    faulty = Faulty(faults)
+    numbers = itertools.count(1)
+
+    def respond(body: dict[str, Any]) -> Response:
+        time.sleep(0.02)  # so that requests overlap
+        return faults.get(next(numbers)) or world.respond(body)
+
     papers = world.some_papers(tmp_path, 20)
-    with world.served(faulty, read_timeout=1.0) as (requests, provider):
+    with world.served(respond, read_timeout=1.0) as (requests, provider):
         pipeline = world.pipeline(tmp_path, provider, papers)
         summaries = pipeline.run(papers, JOBS)
         entries = PaperStore(tmp_path).ledger.entries()
         # On a busy machine more requests can take longer than a second.
         assert len(entries) == len(requests) == pipeline.caller.requests >= 20 * 3 + 9
-    assert faulty.most > 1
     assert [one.paper for one in summaries] == [paper.id for paper in papers]
     assert [one.state for one in summaries] == ["passed"] * 20
     assert [entry.entry for entry in entries] == list(range(1, len(entries) + 1))
@@ -205,7 +182,7 @@ def test_an_incomplete_reply_is_never_run(
     assert list((tmp_path / "papers").rglob("*.py")) == []
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"approved": true}', "approved"])
+@pytest.mark.parametrize("text", ["{}", '{"approved": true}', "approved"])
 def test_a_review_that_is_not_valid_approves_nothing(tmp_path: Path, text: str) -> None:
     papers = world.some_papers(tmp_path, 1)
     runner = FakeRunner()
@@ -216,31 +193,16 @@ def test_a_review_that_is_not_valid_approves_nothing(tmp_path: Path, text: str) 
     assert one.findings[0].stage is PipelineStage.REVIEW
 
 
-@pytest.mark.parametrize(("count", "jobs"), [(1, 1), (20, JOBS)])
-def test_a_model_that_does_not_exist_ends_the_run_in_one_line(
-    tmp_path: Path, count: int, jobs: int
-) -> None:
-    papers = world.some_papers(tmp_path, count)
+def test_a_model_that_does_not_exist_ends_the_run_in_one_line(tmp_path: Path) -> None:
+    papers = world.some_papers(tmp_path, 20)
     with world.served(lambda _: world.NO_MODEL) as (requests, provider):
         with pytest.raises(ProviderError, match="papers preflight") as error:
-            world.pipeline(tmp_path, provider, papers).run(papers, jobs)
-        assert len(requests) <= jobs
+            world.pipeline(tmp_path, provider, papers).run(papers, JOBS)
+        assert len(requests) <= JOBS
     assert "\n" not in str(error.value)
     assert error.value.exit_status == 2
     entry, *_ = PaperStore(tmp_path).ledger.entries()
     assert (entry.state, entry.error_code) == (CallState.FAILED, world.NO_MODEL.code)
-
-
-def test_no_prompt_contains_binary_data(tmp_path: Path) -> None:
-    folder = tmp_path / "papers"
-    folder.mkdir()
-    noise = "A text. Gates \ufffd\x07 %PDF-1.7 and %PD%PDF-F-1.4 weigh \ud800 branches. "
-    (folder / "noisy.txt").write_bytes(noise.encode("utf-8", "surrogatepass") * 20)
-    papers = world.papers_of(folder, tmp_path, 1)
-    _, requests = world.processed(tmp_path, papers)
-    texts = [str(body["messages"]) + str(body["system"]) for body in requests]
-    assert texts
-    assert not [text for text in texts if "%PDF-" in text or "\ufffd" in text]
 
 
 def test_without_a_sandbox_nothing_runs_and_nothing_is_passed(tmp_path: Path) -> None:
@@ -249,9 +211,9 @@ def test_without_a_sandbox_nothing_runs_and_nothing_is_passed(tmp_path: Path) ->
             raise SandboxError("bubblewrap is missing: apt-get install bubblewrap")
 
     papers = world.some_papers(tmp_path, 1)
-    checkers = Checkers(Unconfined())
-    (one,), _ = world.processed(tmp_path, papers, **vars(checkers))
-    assert checkers.runs == 0
+    counted = checkers(Unconfined())
+    (one,), _ = world.processed(tmp_path, papers, **counted)
+    assert {part.runs for part in counted.values()} == {0}
     assert (one.state, one.findings) == ("incomplete", ())
     for stage in one.stages[list(PipelineStage).index(PipelineStage.EAGER) :]:
         assert stage.outcome is StageOutcome.NOT_RUN
@@ -326,11 +288,13 @@ def test_a_model_is_looked_up_with_its_life_cycle() -> None:
 
 def test_a_request_has_a_schema_that_structured_output_accepts() -> None:
     paper = records.Paper(id="p", title="T", library="folder", location="x")
-    text = read_text(b"Words of </paper> a paper. " * 20, max_tokens=1000)
+    noise = "Words of </paper> \ufffd\x07 %PDF-1.7 and %PD%PDF-F-1.4 a \ud800 paper. "
+    text = read_text(noise.encode("utf-8", "surrogatepass") * 20, max_tokens=1000)
     with world.served() as (requests, provider):
         provider.converse(plan_prompt(paper, text, load_rules()))
     (body,) = requests
-    assert body["messages"][0]["content"][0]["text"].count("</paper") == 1
+    sent = body["messages"][0]["content"][0]["text"]
+    assert (sent.count("</paper"), sent.count("%PDF-"), sent.count("\ufffd")) == (1, 0, 0)
     assert body["requestMetadata"] == {"paper": "p", "role": "plan", "number": "0"}
     assert set(body["inferenceConfig"]) == {"maxTokens"}
     schema = body["outputConfig"]["textFormat"]["structure"]["jsonSchema"]["schema"]
@@ -379,13 +343,14 @@ def killed(outputs: Path, stage: str, when: str) -> None:
 @pytest.mark.parametrize(
     ("stage", "when"),
     [
-        pytest.param(s, "after" if n % 2 else "before", marks=[pytest.mark.matrix] if n else [])
-        for n, s in enumerate(list(PipelineStage)[:9])
+        ("generate", "before"),
+        *(
+            pytest.param(*border, marks=pytest.mark.matrix)
+            for border in (("find", "after"), ("review", "after"), ("eager", "before"))
+        ),
     ],
 )
-def test_a_run_that_is_killed_continues_where_it_was(
-    tmp_path: Path, stage: PipelineStage, when: str
-) -> None:
+def test_a_run_that_is_killed_continues_where_it_was(tmp_path: Path, stage: str, when: str) -> None:
     command = [sys.executable, "-m", __name__, str(tmp_path), stage, when]
     done = subprocess.run(command, check=False, timeout=100, cwd=Path(__file__).parents[4])
     assert done.returncode == -signal.SIGKILL

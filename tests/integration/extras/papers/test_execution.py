@@ -34,9 +34,9 @@ __all__ = ["_confining", "_often", "client", "moto_endpoint", "sshd", "world"]
 SHORT = SandboxLimits(deadline_seconds=60.0, memory_bytes=2**29)
 
 
-@pytest.fixture
-def executor(tmp_path: Path) -> Iterator[Executor]:
-    service = Executor(tmp_path, "--jobs", "2")
+@pytest.fixture(scope="module")
+def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
+    service = Executor(tmp_path_factory.mktemp("executor"), "--jobs", "2")
     service.start()
     yield service
     service.end()
@@ -117,6 +117,8 @@ def test_the_instance_runs_for_the_trainings_and_never_for_nothing(
     world.said.clear()
     assert run(tmp_path, world, executor) == summaries
     assert (world.state(), world.said) == ("stopped", [])
+    with ExecutorClient(executor.url, TOKEN) as mine:
+        assert mine.undrain(), "it takes no job while the instance stops"
 
 
 @pytest.mark.usefixtures("_quick")

@@ -23,7 +23,7 @@ from compilewatch.extras.papers import PaperLibrary
 from compilewatch.extras.papers.libraries import open_library
 from tests.aws import no_configuration
 from tests.papers import INPUTS, some_papers
-from tests.serving import serving
+from tests.serving import JsonHandler, serving
 
 INDEX = "research-papers-v2"
 DAYS = {"gated-residual.tex": 0.1, "low-rank-mixing.md": 3, "cosine-attention.html": 30}
@@ -94,16 +94,14 @@ def test_papers_of_a_folder_are_found_by_time_by_words_and_in_the_language_of_op
     assert len(ids(library, query, 2)) == min(2, len(expected))
 
 
-def test_a_folder_is_indexed_again_where_it_changed(folder: Path, library: PaperLibrary) -> None:
+def test_a_folder_is_indexed_again_where_it_changed_and_a_damaged_index_is_said(
+    folder: Path, library: PaperLibrary, tmp_path: Path
+) -> None:
     assert ids(library, "zebra") == []
     (folder / "gated-residual.tex").write_text("\\documentclass{article} zebra " * 20)
     (folder / "low-rank-mixing.md").unlink()
     assert ids(library, "zebra") == ["gated-residual"]
     assert ids(library, "bottleneck") == []
-
-
-def test_a_damaged_index_says_what_to_delete(library: PaperLibrary, tmp_path: Path) -> None:
-    ids(library, "gates")
     (index,) = (tmp_path / "cache" / "papers").glob("*.sqlite")
     index.write_bytes(b"no database" * 1000)
     with pytest.raises(SourceError, match="delete it"):
@@ -128,14 +126,12 @@ def served(document: dict[str, Any]) -> Iterator[tuple[str, list[Any]]]:
     """OpenSearch's search and S3's GetObject: the address, and the bodies of the searches."""
     bodies: list[Any] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
+    class Handler(JsonHandler):
+        def do_POST(self) -> None:  # noqa: N802
             signature = self.headers["Authorization"]
             assert "AWS4-HMAC-SHA256" in signature
             assert "/us-west-2/es/" in signature
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            body = self.body()
             bodies.append(body)
             if urlsplit(self.path).path != f"/{INDEX}/_search":
                 self.reply(404, {"error": {"type": "index_not_found_exception"}, "status": 404})
@@ -145,19 +141,8 @@ def served(document: dict[str, Any]) -> Iterator[tuple[str, list[Any]]]:
             else:
                 self.reply(200, {"hits": {"hits": [{"_id": "1", "_source": document}]}})
 
-        def do_GET(self) -> None:
+        def do_GET(self) -> None:  # noqa: N802
             self.reply(200, self.path)
-
-        def reply(self, status: int, body: Any) -> None:
-            data = json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, format: str, *args: object) -> None:
-            del format, args
 
     with serving(Handler) as url:
         yield url, bodies
@@ -192,16 +177,6 @@ def test_opensearch_is_asked_in_its_language(tmp_path: Path) -> None:
     assert (paper.date, paper.abstract, paper.library) == ("2026-11-02", "A gate.", "opensearch")
 
 
-class Page(BaseHTTPRequestHandler):
-    """A web server at the address of OpenSearch."""
-
-    def do_POST(self) -> None:
-        self.send_error(501)
-
-    def log_message(self, format: str, *args: object) -> None:
-        del format, args
-
-
 @pytest.mark.usefixtures("credentials")
 @pytest.mark.parametrize(
     ("service", "index", "query", "message"),
@@ -218,8 +193,8 @@ def test_an_endpoint_that_does_not_fit_is_said_in_one_line(
 ) -> None:
     with contextlib.ExitStack() as stack:
         url = "http://127.0.0.1:9"
-        if service == "a page":
-            url = stack.enter_context(serving(Page))
+        if service == "a page":  # an error of http.server
+            url = stack.enter_context(serving(BaseHTTPRequestHandler))
         elif service != "nobody":
             url, _ = stack.enter_context(served(service))
         library = opensearch(url, tmp_path, opensearch_index=index)
@@ -227,11 +202,6 @@ def test_an_endpoint_that_does_not_fit_is_said_in_one_line(
             library.find(query, 1)
     assert "<" not in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_opensearch_without_credentials(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no AWS credentials found"):
-        opensearch("http://127.0.0.1:9", tmp_path).find("x", 1)
 
 
 # --- wrong input ---
@@ -258,6 +228,7 @@ def nothing_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (RUN, {}, "set BEDROCK_MODEL_ID"),
         (RUN, MODEL, "no AWS credentials found"),
+        (("find",), {"OPENSEARCH_ENDPOINT": "http://127.0.0.1:9"}, "no AWS credentials found"),
         ((*RUN, "--max-usd", "1"), MODEL, "no price of some.model"),
         *(
             (("find", "--query", query), {}, "")

@@ -29,6 +29,7 @@ from compilewatch.extras.papers.execution import (
 )
 from compilewatch.extras.papers.records import CodeVersion, FindingClass, PipelineStage, StageResult
 from compilewatch.extras.papers.store import PaperStore
+from compilewatch.extras.papers.worker import script
 from compilewatch.launchers import by_environment
 from compilewatch.records import Request, Target, digest
 from tests import papers as world
@@ -75,10 +76,6 @@ PLAN = records.PaperPlan(
 )
 
 
-def eager(source: str, limits: SandboxLimits = EAGER_LIMITS) -> StageResult:
-    return run_eager(SandboxRunner(), generation(source), PLAN, limits)[0]
-
-
 def swept(tmp_path: Path, source: str, target: str, cache: Path | None = None) -> StageResult:
     """The sweep of a stored version, as `papers run --targets` does it."""
     version = generation(source)
@@ -100,26 +97,20 @@ def kinds(ran: StageResult) -> set[FindingClass]:
     return {finding.kind for finding in ran.findings}
 
 
+BRANCHING = "return self.f(x) if x.sum() > 0 else x"
+COMPILING = "return self.f(x) + (1.0 if torch.compiler.is_compiling() else 0.0)"
+
+
 @pytest.mark.parametrize(
     ("target", "forward", "kind"),
     [
-        ("dynamo", "return self.f(x) * x.sum().item()", FindingClass.GRAPH_BREAK),
-        pytest.param(
-            "export",
-            "return self.f(x)[x[:, 0] > 0] if x.sum() > 0 else self.f(x)",
-            FindingClass.COMPILER_CANNOT,
-            marks=pytest.mark.matrix,
-        ),
-        pytest.param(
-            "inductor",
-            "return self.f(x) + (1.0 if torch.compiler.is_compiling() else 0.0)",
-            FindingClass.MISMATCH,
-            marks=pytest.mark.matrix,
-        ),
+        ("dynamo", "return self.f(x) * x.sum().item()", "graph_break"),
+        pytest.param("export", BRANCHING, "compiler_cannot", marks=pytest.mark.matrix),
+        pytest.param("inductor", COMPILING, "mismatch", marks=pytest.mark.matrix),
     ],
 )
 def test_a_fault_of_a_target_has_its_class(
-    tmp_path: Path, target: str, forward: str, kind: FindingClass
+    tmp_path: Path, target: str, forward: str, kind: str
 ) -> None:
     source = module(forward)
     ran = swept(tmp_path, source, target)
@@ -129,14 +120,19 @@ def test_a_fault_of_a_target_has_its_class(
 
 
 @pytest.mark.matrix
-def test_too_much_memory_and_code_that_fails_without_a_compiler_are_told_apart() -> None:
+@pytest.mark.parametrize(
+    ("forward", "kind"),
+    [
+        ("return self.f(x) + torch.ones(1024, 1024, 1024, 2).sum()", FindingClass.OOM),
+        ("return self.f(x @ x)", FindingClass.WRONG_IN_EAGER),
+    ],
+)
+def test_code_that_fails_without_a_compiler_has_its_class(forward: str, kind: FindingClass) -> None:
     limits = msgspec.structs.replace(EAGER_LIMITS, memory_bytes=1536 * MIB)
-    source = module("return self.f(x) + torch.ones(1024, 1024, 1024, 2).sum()")
-    assert kinds(eager(source, limits)) == {FindingClass.OOM}
-    source = module("return self.f(x @ x)")
-    ran = eager(source)
-    assert kinds(ran) == {FindingClass.WRONG_IN_EAGER}
-    assert ran.findings[0].line == source.splitlines().index("        return self.f(x @ x)") + 1
+    source = module(forward)
+    ran, _ = run_eager(SandboxRunner(), generation(source), PLAN, limits)
+    assert kinds(ran) == {kind}
+    assert ran.findings[0].line == source.splitlines().index(f"        {forward}") + 1
 
 
 def test_sandboxed_code_is_rejected_by_every_other_launcher(tmp_path: Path) -> None:
@@ -176,6 +172,7 @@ def test_an_environment_without_torch_is_never_blamed_on_a_paper() -> None:
 # --- code that tries to forge the comparison with its formula ---
 
 FORMULA = "x + sigmoid(matmul(x, transpose(W)) + b) * f(x)"
+ATTRIBUTES = {"W": "gate.weight", "b": "gate.bias", "f": "branch"}
 RIGHT = "x + torch.sigmoid(self.gate(x)) * self.branch(x)"
 STOCK = "x + self.gate(x) + self.branch(x)"
 BLOCK = """
@@ -218,30 +215,21 @@ sys.modules["__main__"].__dict__.update(TOLERANCE=float("inf"), difference=lambd
     torch.Tensor.abs = lambda self: self * 0
     torch.Tensor.item = lambda self: 0.0"""
 
-ATTACKS = {
-    "a verdict of its own": """\
+FORGED = """\
 os.makedirs("out", exist_ok=True)
     with open("out/result.json", "w") as file:
         json.dump({"phase": "done", "parameters": 1, "checks": [{"claim": "C0", "ok": True}],
                    "returned": [{"claim": "C0", "ok": True, "symbols": {}}]}, file)
-    os._exit(0)""",
-    "nothing to compare": """\
-zero = {"kind": "number", "value": 0}
-    sys.modules["__main__"].__dict__["answers"] = lambda *_: [
-        {"symbols": {"W": zero, "b": zero, "f": zero},
-         "output": {"file": "../../dev/zero", "shape": [0]}}]""",
-}
+    os._exit(0)"""
 
 
-def unfaithful(results: dict[str, str], attack: str = "") -> list[str]:
+def unfaithful(results: dict[str, str], attack: str) -> list[str]:
     """What is found in a module with such blocks, a claim with the formula for each."""
     blocks = (BLOCK.replace("NAME", n).replace("RESULT", r) for n, r in results.items())
-    source = FORGER.replace("BLOCKS", "".join(blocks)).replace("ATTACK", attack or "pass")
-    attributes = {"W": "gate.weight", "b": "gate.bias", "f": "branch"}
+    source = FORGER.replace("BLOCKS", "".join(blocks)).replace("ATTACK", attack)
+    places: dict[str, Any] = {"attributes": ATTRIBUTES, "inputs": {"x": (3, 4)}}
     bindings = tuple(
-        records.Binding(
-            claim=claim, module=str(number), inputs={"x": (3, 4)}, attributes=attributes
-        )
+        records.Binding(claim=claim, module=str(number), **places)
         for number, claim in enumerate(results)
     )
     source = source.replace("LIST", ", ".join(f"{name}()" for name in results))
@@ -266,6 +254,14 @@ def test_what_differs_from_its_formula_is_found_though_code_blinds_the_compariso
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_code_cannot_forge_what_is_compared_elsewhere(attack: str) -> None:
-    assert len(unfaithful({"C0": STOCK}, ATTACKS[attack])) == 1
+def test_code_cannot_forge_what_is_compared_elsewhere() -> None:
+    assert len(unfaithful({"C0": STOCK}, FORGED)) == 1
+
+
+def test_what_has_no_elements_holds_no_comparison() -> None:
+    """As code may return it: a sum of nothing is zero, and a file may lead elsewhere."""
+    zero = {name: {"kind": "number", "value": 0} for name in ATTRIBUTES}
+    returned = {"symbols": zero, "output": {"file": "../../dev/zero", "shape": [0]}}
+    binding = {"inputs": {"x": (3, 4)}, "attributes": ATTRIBUTES}
+    with pytest.raises((ValueError, TypeError)):
+        script.check("seed", "x + W", binding, returned)

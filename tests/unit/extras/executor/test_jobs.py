@@ -44,11 +44,20 @@ def store(tmp_path: Path) -> Iterator[JobStore]:
 
 
 def test_jobs_run_in_the_order_of_their_submission_also_under_the_next_service(
-    store: JobStore,
+    store: JobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(jobs, "WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(jobs, "MOST_QUEUED", 3)
     for key in ("b", "a", "c"):
         store.submit(key, request(key))
+    with pytest.raises(JobRejectedError) as caught:
+        store.submit("d", request("d"))
+    assert caught.value.code == "busy"
     assert [claimed(store).key for _ in range(2)] == ["b", "a"]
+    waits: list[str] = []
+    with pytest.raises(ExecutorError, match="another executor uses"):
+        JobStore(store.folder, on_wait=lambda: waits.append("said"))
+    assert waits == ["said"]
     store.close()
     again = JobStore(store.folder)
     assert [state.key for state in again.running()] == ["b", "a"]
@@ -56,16 +65,6 @@ def test_jobs_run_in_the_order_of_their_submission_also_under_the_next_service(
     assert again.claim() is None
     assert again.counts() == (3, 0)
     again.close()
-
-
-def test_two_services_cannot_share_a_folder(
-    store: JobStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jobs, "WAIT_SECONDS", 0.5)
-    waits: list[str] = []
-    with pytest.raises(ExecutorError, match="another executor uses"):
-        JobStore(store.folder, on_wait=lambda: waits.append("said"))
-    assert waits == ["said"]
 
 
 def test_a_job_ends_once(store: JobStore) -> None:
@@ -113,16 +112,6 @@ def test_jobs_that_ended_long_ago_are_forgotten_with_their_files(store: JobStore
     assert [state.key for state in store.newest(10)] == ["waits"]
 
 
-def test_too_many_waiting_jobs_are_rejected(
-    store: JobStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jobs, "MOST_QUEUED", 1)
-    store.submit("a", request())
-    with pytest.raises(JobRejectedError) as caught:
-        store.submit("b", request("b"))
-    assert caught.value.code == "busy"
-
-
 def test_a_damaged_file_is_said(tmp_path: Path) -> None:
     (tmp_path / "jobs.sqlite").write_bytes(b"garbage" * 1000)
     with pytest.raises(ExecutorError, match=r"jobs\.sqlite cannot be used"):
@@ -153,21 +142,7 @@ def points(text: str) -> list[tuple[int | None, dict[str, float]]]:
     return [(point.step, point.values) for point in read_points(text.encode())[0]]
 
 
-def test_marked_lines_are_read() -> None:
-    text = """
-starting
-METRICS: {"epoch": 1, "training_loss": 0.5, "steps_done": 12}
-  METRICS: {"step": 7, "test_accuracy": 0.9}
-METRICS: {"training_loss": 0.25}
-"""
-    assert points(text) == [
-        (1, {"training_loss": 0.5, "steps_done": 12.0}),
-        (7, {"test_accuracy": 0.9}),
-        (None, {"training_loss": 0.25}),
-    ]
-
-
-def test_lines_for_people_are_read_where_none_is_marked() -> None:
+def test_marked_lines_are_read_and_lines_for_people_where_none_is_marked() -> None:
     text = """Epoch 1/2, Loss: 0.7
 Epoch [2/2] Training Loss: 3.5e-1
 Validation Accuracy: 81.5%  Test Accuracy: 80%
@@ -177,28 +152,25 @@ Validation Accuracy: 81.5%  Test Accuracy: 80%
         (2, {"training_loss": 0.35}),
         (2, {"validation_accuracy": 81.5, "test_accuracy": 80.0}),
     ]
+    marked = """METRICS: {"epoch": 1, "training_loss": 0.5, "steps_done": 12}
+  METRICS: {"step": 7, "test_accuracy": 0.9}
+METRICS: {"training_loss": 0.25}
+"""
+    assert points(text + marked) == [
+        (1, {"training_loss": 0.5, "steps_done": 12.0}),
+        (7, {"test_accuracy": 0.9}),
+        (None, {"training_loss": 0.25}),
+    ]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "METRICS: nothing",
-        "METRICS: [1]",
-        'METRICS: {"a": NaN}',
-        'METRICS: {"a": 1e999}',
-        'METRICS: {"a": true}',
-        'METRICS: {"a": "1"}',
-        'METRICS: {"a b": 1}',
-        'METRICS: {"' + "a" * 100 + '": 1}',
-        "METRICS: " + "[" * 5000,
-        'METRICS: {"a": ' + "1" * MOST_LINE_BYTES + "}",
-    ],
-)
-def test_what_is_not_a_finite_number_loses_itself_only(line: str) -> None:
-    text = f'METRICS: {{"good": 1}}\n{line}\nMETRICS: {{"good": 2}}\n'
-    points, left_out = read_points(text.encode())
-    assert [point.values for point in points] == [{"good": 1.0}, {"good": 2.0}]
-    assert left_out == 1
+def test_what_is_not_a_finite_number_loses_itself_only() -> None:
+    values = ("NaN", "1e999", "true", '"1"', "1" * MOST_LINE_BYTES)
+    lines = ["nothing", "[1]", "[" * 5000, '{"a b": 1}', '{"' + "a" * 100 + '": 1}']
+    for line in (*lines, *(f'{{"a": {value}}}' for value in values)):
+        text = f'METRICS: {{"good": 1}}\nMETRICS: {line}\nMETRICS: {{"good": 2}}\n'
+        points, left_out = read_points(text.encode())
+        assert [point.values for point in points] == [{"good": 1.0}, {"good": 2.0}], line
+        assert left_out == 1
 
 
 def test_names_and_points_are_bounded() -> None:

@@ -39,7 +39,7 @@ def test_no_names_of_files(name: str) -> None:
         sandbox.planned(["python"], files={name: b""})
 
 
-def test_what_is_visible_is_so_once_and_cannot_be_written() -> None:
+def test_what_is_visible_is_so_once_and_cannot_be_written_and_holds_no_secrets() -> None:
     run = sandbox.planned(["python"], python=PYTHON, visible=["/data/sets", "/data/sets/a"])
     options = policy.arguments(run, ["true"], seccomp_fd=3, info_fd=4, block_fd=5)
     assert not {"--bind", "--dev-bind"} & set(options)
@@ -48,13 +48,10 @@ def test_what_is_visible_is_so_once_and_cannot_be_written() -> None:
     assert "/opt/venv" in shown
     assert "/data/sets/a" not in shown
     assert options.index("/tmp") < options.index("/opt/venv")
-
-
-@pytest.mark.parametrize("path", ["/", "/proc", "/root", "/home", "/etc", "/tmp"])
-def test_what_holds_secrets_is_not_made_visible(path: str) -> None:
-    run = sandbox.planned(["python"], python=PYTHON, visible=[path])
-    with pytest.raises(SandboxError, match="cannot be visible"):
-        policy.visible_paths(run)
+    for path in ("/", "/proc", "/root", "/home", "/etc", "/tmp"):
+        run = sandbox.planned(["python"], python=PYTHON, visible=[path])
+        with pytest.raises(SandboxError, match="cannot be visible"):
+            policy.visible_paths(run)
 
 
 def test_packages_that_environments_share_are_visible(tmp_path: Path) -> None:
@@ -76,6 +73,7 @@ def test_a_device_is_mounted_before_its_folder_becomes_read_only() -> None:
     at = options.index("--dev-bind")
     assert options[at : at + 3] == ["--dev-bind", "/dev/neuron0", "/dev/neuron0"]
     assert at < options.index("/dev", options.index("--remount-ro"))
+    assert policy.filter_program(any_ioctl=True) != policy.filter_program()
 
 
 def test_returned_files_are_read_but_for_one_whose_name_leads_elsewhere() -> None:
@@ -86,8 +84,6 @@ def test_returned_files_are_read_but_for_one_whose_name_leads_elsewhere() -> Non
 @pytest.mark.parametrize(
     "data",
     [
-        b"",
-        frames(b"{}"),
         frames(b"{}", b"[]"),
         frames(b"{}", header(files=["a"])),
         frames(b"{}", header(files=["a"]), b"x" * 101),
@@ -121,9 +117,6 @@ def test_the_messages_of_bubblewrap_become_advice(
 ) -> None:
     monkeypatch.setattr(Path, "exists", lambda _: apparmor)
     assert advice in policy.advice(message)
-
-
-def test_a_missing_libseccomp_is_said_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy, "LIBRARY", "libnothing.so.9")
     with pytest.raises(SandboxError, match="sudo apt install libseccomp2"):
         policy.load()

@@ -52,13 +52,9 @@ def as_ordinary_user(code: str, source: str = "") -> list[Any]:
 
 @pytest.mark.parametrize(
     ("name", "ending"),
-    [
-        (attacks.SHARED, SandboxEnding.MEMORY),
-        (attacks.FILES, SandboxEnding.DISK_FILES),
-        ("start 200 processes", SandboxEnding.EXITED),
-    ],
+    [(attacks.SHARED, "memory"), (attacks.FILES, "disk_files"), ("start 200 processes", "exited")],
 )
-def test_an_ordinary_user_is_held_to_the_same_limits(name: str, ending: SandboxEnding) -> None:
+def test_an_ordinary_user_is_held_to_the_same_limits(name: str, ending: str) -> None:
     """Takes about a second each: without a cgroup, other code holds the limits."""
     script = attacks.PRELUDE + {**attacks.ATTACKS, **attacks.ENDED}[name]
     result, guard, survivors, stdout = as_ordinary_user(RUN, script)
@@ -107,23 +103,20 @@ def test_a_cancelled_run_says_so_and_leaves_nothing(begun: bool, tmp_path: Path)
     assert result.stdout == (b"began\n" if begun else b"")
 
 
-@pytest.mark.parametrize(
-    ("script", "mode", "message"),
-    [
-        ("", None, "bubblewrap is missing: sudo apt install bubblewrap"),
-        ("echo bubblewrap 0.4.0", 0o755, "bubblewrap is 0.4, and 0.8 is needed: sudo apt install"),
-        ("echo bubblewrap 0.8.0", 0o4755, "is setuid: sudo chmod u-s"),
-    ],
-)
 def test_a_bubblewrap_that_does_not_isolate_is_rejected_with_the_command_that_helps(
-    script: str, mode: int | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if mode is not None:
-        (tmp_path / "bwrap").write_text(f"#!/bin/sh\n{script}\n")
-        (tmp_path / "bwrap").chmod(mode)
     monkeypatch.setattr(policy, "SEARCHED", str(tmp_path))
-    with pytest.raises(SandboxError, match=message):
+    with pytest.raises(SandboxError, match="bubblewrap is missing: sudo apt install bubblewrap"):
         sandbox.prove.__wrapped__(sys.executable)
+    for version, mode, message in (
+        ("0.4.0", 0o755, "bubblewrap is 0.4, and 0.8 is needed: sudo apt install"),
+        ("0.8.0", 0o4755, "is setuid: sudo chmod u-s"),
+    ):
+        (tmp_path / "bwrap").write_text(f"#!/bin/sh\necho bubblewrap {version}\n")
+        (tmp_path / "bwrap").chmod(mode)
+        with pytest.raises(SandboxError, match=message):
+            sandbox.prove.__wrapped__(sys.executable)
 
 
 WITHIN = """
@@ -171,20 +164,11 @@ supervisor.main()
 def test_a_caller_that_ends_while_the_sandbox_starts_has_cancelled_it() -> None:
     """Where the sandbox was gone before the supervisor went on, the job counted as failed."""
     data = msgspec.msgpack.encode(sandbox.planned(["python", "-c", "print('ran')"]))
-    command = [
-        sys.executable,
-        "-I",
-        "-c",
-        SLOW_AFTER_KILLING,
-        str(Path(sandbox.__file__).parents[4]),
-    ]
+    packages = str(Path(sandbox.__file__).parents[4])
+    command = [sys.executable, "-I", "-c", SLOW_AFTER_KILLING, packages]
     sent = len(data).to_bytes(4, "big") + data
     done = subprocess.run(command, input=sent, capture_output=True, env={}, cwd="/", check=True)
     result = msgspec.msgpack.decode(done.stdout, type=policy.SandboxResult)
     assert result.ending is SandboxEnding.CANCELLED
     assert result.detail == "its caller ended before it began"
     assert (result.stdout, result.survivors) == (b"", 0)
-
-
-def test_the_filter_is_wider_for_a_device() -> None:
-    assert policy.filter_program(any_ioctl=True) != policy.filter_program()

@@ -2,6 +2,7 @@
 
 import datetime
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,20 +11,14 @@ import pytest
 from botocore.exceptions import EndpointConnectionError
 from moto.ec2.models.instances import StateReason
 
-from compilewatch import data
 from compilewatch.errors import TrainiumError, TrainiumUnavailableError, UsageError
 from compilewatch.extras.executor import trainium
 from compilewatch.extras.executor.trainium import InstanceReport, Operation
-from tests.integration.extras.executor.trainium.conftest import ACCESS, Refuse, World
+from tests.integration.extras.executor.trainium.conftest import ACCESS, World
 from tests.sharing import free_port
 
-QUICK = {"trainium_ready_seconds": 0.2}
-"""For what is never ready."""
 
-
-def test_the_newest_price_counts_and_an_unknown_one_is_none(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_newest_price_counts_and_a_minute_is_the_least(world: World) -> None:
     world.operation().up()
     known = trainium.read(world.file)
     assert known is not None
@@ -33,11 +28,7 @@ def test_the_newest_price_counts_and_an_unknown_one_is_none(
     assert report.price is not None
     assert report.price.usd_per_hour == 1.5
     assert report.usd == pytest.approx(1.5, abs=0.05)
-    assert report.price.cost(1) == pytest.approx(1.5 / 60), "a minute is the least"
-    (reviewed := world.folder / "reviewed.toml").write_text("schema_version = 1\n")
-    monkeypatch.setattr(data, "TRAINIUM_PRICES", reviewed)
-    report = world.operation(trainium_prices_file=str(world.folder / "no file.toml")).status()
-    assert (report.price, report.usd) == (None, None)
+    assert report.price.cost(1) == pytest.approx(1.5 / 60)
 
 
 def test_what_ran_before_is_left_running(world: World) -> None:
@@ -46,7 +37,7 @@ def test_what_ran_before_is_left_running(world: World) -> None:
     assert (up.action, up.started_by_run, up.usd) == ("joined", False, None)
     world.sshd.banner = b"HTTP/1.0 400"
     with pytest.raises(TrainiumUnavailableError, match="not an SSH server"):
-        world.operation(None, **QUICK).up()
+        world.operation(ready_seconds=0.2).up()
     assert world.operation().down().action == "left"
     assert world.state() == "running"
     assert world.operation().down().action == "nothing"
@@ -66,34 +57,28 @@ def test_up_again_is_the_same_session_and_another_run_joins(world: World) -> Non
     assert world.operation().down().action == "stopped"
 
 
-def test_of_two_at_once_one_has_started_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_at_once_one_has_started_it(world: World) -> None:
     """Both saw it stopped; EC2's answer to StartInstances tells them apart."""
     barrier = threading.Barrier(2)
-    real = world.backend.start_instances
-
-    def together(*arguments: Any) -> Any:
-        barrier.wait(timeout=30)
-        return real(*arguments)
-
-    monkeypatch.setattr(world.backend, "start_instances", together)
+    world.replace("start_instances", lambda real, *ids: (barrier.wait(timeout=30), real(*ids))[1])
     with ThreadPoolExecutor(2) as pool:
         operations = (world.operation(world.folder / f"{name}.json") for name in "ab")
         reports = list(pool.map(Operation.up, operations))
     assert sorted(report.action for report in reports) == ["joined", "started"]
 
 
-def test_one_that_is_stopping_is_awaited(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_stopping_is_awaited(world: World) -> None:
     world.put("stopping")
-    real, seen = world.backend.get_reservations_by_instance_ids, []
+    seen = []
 
-    def by_id(*arguments: Any, **keywords: Any) -> Any:
+    def by_id(real: Any, *arguments: Any, **keywords: Any) -> Any:
         seen.append(world.state())
         if len(seen) == 4:
             world.put("stopped")
         return real(*arguments, **keywords)
 
-    monkeypatch.setattr(world.backend, "get_reservations_by_instance_ids", by_id)
-    assert world.operation(trainium_instance=world.instance).up().action == "started"
+    world.replace("get_reservations_by_instance_ids", by_id)
+    assert world.operation(instance=world.instance).up().action == "started"
     assert f"waiting until {world.instance} has stopped" in world.said
 
 
@@ -107,175 +92,172 @@ def test_one_that_is_stopping_is_awaited(world: World, monkeypatch: pytest.Monke
         ("stop_instances", "IncorrectInstanceState", 2),
     ],
 )
-def test_what_passes_is_ridden_out(
-    world: World, refuse: Refuse, action: str, code: str, times: int
-) -> None:
-    calls = refuse(action, code, times=times)
+def test_what_passes_is_ridden_out(world: World, action: str, code: str, times: int) -> None:
+    world.refuse(action, code, times=times)
     assert world.operation().up().action == "started"
     assert world.operation().down().action == "stopped"
-    assert len(calls) > times
-    again = any(code in line and "trying again" in line for line in world.said)
-    assert again is (action == "start_instances" and code != "RequestLimitExceeded")
+    assert len(world.refused) > times
 
 
-@pytest.mark.parametrize(
-    ("code", "count", "message"),
-    [
-        ("UnauthorizedOperation", 1, r"may not ec2:StartInstances: .*docs/trainium\.md"),
-        ("VcpuLimitExceeded", 1, "quota forbids it .*Service Quotas"),
-        ("UnsupportedOperation", 1, "EC2 rejects StartInstances: UnsupportedOperation: as the"),
-        ("AuthFailure", 1, r"AWS rejects these credentials in us-east-1 \(AuthFailure\)"),
-        ("InsufficientInstanceCapacity", 3, r"no capacity for trn1.* in us-east-1\w now \(tried 3"),
-        ("RequestLimitExceeded", 3, r"failed 3 times to respond to StartInstances \(RequestLimit"),
-    ],
-)
-def test_what_does_not_pass_is_said_in_one_line(
-    world: World, refuse: Refuse, code: str, count: int, message: str
-) -> None:
-    calls = refuse("start_instances", code)
-    with pytest.raises(TrainiumError, match=message) as caught:
-        world.operation().up()
-    assert caught.value.exit_status == (2 if count == 1 else 1)
-    assert "\n" not in str(caught.value)
-    assert len(calls) == count
-    assert world.state() == "stopped"
-    # After a throttled call it is not known whether it had an effect: then it is stopped again.
-    assert not world.file.exists(), "nothing was started, so nothing is left to stop"
-
-
-def test_a_start_whose_response_was_lost_is_ours(world: World, refuse: Refuse) -> None:
-    refuse("start_instances", "InternalError", times=1, after=True)
+def test_a_start_whose_response_was_lost_is_ours(world: World) -> None:
+    world.refuse("start_instances", "InternalError", times=1, after=True)
     assert world.operation().up().started_by_run
     assert world.operation().down().action == "stopped"
-    refuse("start_instances", "InternalError", after=True)
-    with pytest.raises(TrainiumUnavailableError):
-        world.operation().up()
-    assert world.state() == "stopped"
 
 
-# --- what was started and does not get ready is stopped again ---
+def refuse_start(code: str, **options: Any) -> Callable[[World], None]:
+    return lambda world: world.refuse("start_instances", code, **options)
+
+
+def fall_back(world: World) -> None:
+    """As EC2 does without the right to use the key of its disk."""
+
+    def start(real: Any, ids: list[str]) -> Any:
+        response = real(ids)
+        world.put("stopped")
+        reason = StateReason("Client.InvalidKMSKey.InvalidState: not to be used", "Client")
+        world.backend.get_instance(world.instance).state_reason = reason
+        return response
+
+    world.replace("start_instances", start)
+
+
+def without_credentials(world: World) -> None:
+    for name in ACCESS:
+        world.patch.delenv(name)
+    assert world.operation().down() == InstanceReport(action="nothing"), "it needs none"
+
+
+def without_network(world: World) -> None:
+    world.patch.setenv("AWS_ENDPOINT_URL_EC2", f"http://127.0.0.1:{free_port()}")
+
+
+def unwritable(world: World) -> None:
+    world.file.with_name("trainium.json.new").mkdir()
+
 
 COMMAND = 'echo "no cores in $TRAINIUM_HOST $TRAINIUM_PORT $TRAINIUM_INSTANCE" >&2; exit 3'
+NOTHING: Callable[[World], None] = lambda _: None  # noqa: E731
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("status", "message", "happens", "settings"),
     [
-        ({"host": "127.0.0.2", "ssh_port": 9}, "connection refused; check that its"),
-        ({"ready_command": COMMAND}, r"ended with 3: no cores in 127.0.0.1 \d+ i-\w+"),
+        # What EC2 answers to the start: the first of it does not pass.
+        (2, r"not ec2:StartInstances: .*docs/trainium\.md", "UnauthorizedOperation", {}),
+        (2, "quota forbids it .*Service Quotas", "VcpuLimitExceeded", {}),
+        (2, "rejects StartInstances: UnsupportedOperation: as", "UnsupportedOperation", {}),
+        (2, r"rejects these credentials in us-east-1 \(AuthFailure\)", "AuthFailure", {}),
+        (1, r"no capacity for trn1.* in us-east-1\w now", "InsufficientInstanceCapacity", {}),
+        (1, r"failed 3 times to respond to StartInst.* \(Req", "RequestLimitExceeded", {}),
+        # Whether it had an effect is not known: then it is stopped again.
+        (1, "failed 3 times", refuse_start("InternalError", after=True), {}),
+        # It is started and does not get ready.
+        (1, r"did not run within 0\.2 s: it is stopped \(Client\.", fall_back, {}),
+        (1, "refused; check that its", NOTHING, {"host": "127.0.0.2", "ssh_port": 9}),
+        (1, r"with 3: no cores in 127.0.0.1 \d+ i-\w+", NOTHING, {"ready_command": COMMAND}),
+        # It cannot be found, or asked for.
+        (1, "EC2 in us-east-1 cannot be reached", without_network, {}),
+        (2, "no AWS credentials found: set AWS_PROFILE", without_credentials, {}),
+        (2, "cannot be written: ", unwritable, {}),
+        (2, r"2 instances .*name one with --instance \(.*i-", World.add, {}),
+        (2, "no instance in us-east-1 has the tag team=none: tag", NOTHING, {"tag": "team=none"}),
+        (2, "'team' is not of the form NAME=VALUE", NOTHING, {"tag": "team"}),
+        (2, "us-east-1 has no such instance", NOTHING, {"instance": "i-0123456789abcdef0"}),
+        (2, r"set AWS_REGION; see .*trainium.region", NOTHING, {"region": ""}),
+        (2, r"nobody.* not be found: check AWS_PROFILE", NOTHING, {"profile": "nobody"}),
+        (2, r"'us east 1'.*did you mean 'us-east-1'", NOTHING, {"region": "us east 1"}),
+        (2, r"'us-esat-1'.*did you mean .*us-east-1", without_network, {"region": "us-esat-1"}),
     ],
 )
-def test_one_that_does_not_get_ready_is_stopped_again(
-    world: World, flags: dict[str, Any], message: str
+def test_an_up_that_fails_says_why_in_one_line_and_leaves_nothing_running(
+    world: World,
+    status: int,
+    message: str,
+    happens: Callable[[World], Any] | str,
+    settings: dict[str, Any],
 ) -> None:
-    settings = {f"trainium_{name}": value for name, value in flags.items()}
-    with pytest.raises(TrainiumUnavailableError, match=message):
-        world.operation(None, **QUICK, **settings).up()
+    (refuse_start(happens) if isinstance(happens, str) else happens)(world)
+    with pytest.raises((TrainiumError, UsageError), match=message) as caught:
+        world.operation(None, **{"ready_seconds": 0.2} | settings).up()
+    assert caught.value.exit_status == status
+    assert "\n" not in str(caught.value)
+    assert len(world.refused) in (0, {1: 3, 2: 1}[status])
     assert world.state() == "stopped"
-    assert not world.file.exists()
+    assert not world.file.exists(), "nothing is left to stop"
 
 
-def test_one_that_falls_back_says_why(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As EC2 does without the right to use the key of its disk."""
-    real = world.backend.start_instances
-
-    def start(ids: list[str]) -> Any:
-        answer = real(ids)
-        world.put("stopped")
-        world.backend.get_instance(world.instance).state_reason = StateReason(
-            "Client.InvalidKMSKey.InvalidState: the key is not to be used", "Client.InvalidKMSKey"
-        )
-        return answer
-
-    monkeypatch.setattr(world.backend, "start_instances", start)
-    reason = r"did not run within 0\.2 s: it is stopped \(Client\."
-    with pytest.raises(TrainiumUnavailableError, match=reason):
-        world.operation(None, **QUICK).up()
-    assert not world.file.exists()
+def test_a_region_that_has_no_address_is_a_mistake_and_is_not_asked_again() -> None:
+    error = EndpointConnectionError(endpoint_url="https://ec2.us-esat-1.amazonaws.com/")
+    assert trainium.passes(error, known_region=True)
+    assert not trainium.passes(error, known_region=False)
 
 
-def test_a_stop_that_fails_is_shouted_and_left_to_down(world: World, refuse: Refuse) -> None:
+def test_a_stop_that_fails_is_shouted_and_left_to_down(world: World) -> None:
     world.sshd.close()
-    refuse("stop_instances", "UnauthorizedOperation", times=1)
+    world.refuse("stop_instances", "UnauthorizedOperation", times=1)
     with pytest.raises(TrainiumUnavailableError):
-        world.operation(None, **QUICK).up()
+        world.operation(ready_seconds=0.2).up()
     assert any("MAY STILL RUN" in line and "ec2:StopInstances" in line for line in world.said)
     assert world.state() == "running"
     assert world.operation().down().action == "stopped"
 
 
-# --- down, after others did something to the instance ---
-
-
-def test_somebody_elses_later_start_is_left(world: World) -> None:
+def test_down_after_others_did_something_to_the_instance(world: World) -> None:
     world.operation().up()
-    instance = world.backend.get_instance(world.instance)
-    instance.launch_time = instance.launch_time + datetime.timedelta(hours=1)
-    assert world.operation().down().action == "left"
-    assert world.state() == "running"
-
-
-def test_one_that_stopped_itself_is_no_trouble(world: World) -> None:
-    world.operation().up()
-    world.put("stopped")
+    world.put("stopped")  # by itself
     down = world.operation().down()
     assert (down.action, down.state) == ("was stopped", "stopped")
     assert down.usd is not None
-    assert world.operation().up().action == "started", "and it can be started anew"
-
-
-def test_one_that_was_terminated_meanwhile_is_said_once(world: World) -> None:
     world.operation().up()
+    instance = world.backend.get_instance(world.instance)
+    instance.launch_time += datetime.timedelta(hours=1)  # another user started it again
+    assert world.operation().down().action == "left"
+    assert world.state() == "running"
+    world.put("stopped")
+    world.operation().up()
+    world.client.terminate_instances(InstanceIds=[world.instance])
+    for settings in ({}, {"instance": world.instance}):
+        with pytest.raises(TrainiumError, match=r"is terminated\)?: (tag|create an)"):
+            world.operation(world.folder / "other.json", **settings).up()
     world.backend.reservations.clear()
     with pytest.raises(TrainiumError, match=r"us-east-1 has no such instance .*trainium.region"):
         world.operation().down()
     assert world.operation().down().action == "nothing"
 
 
-def test_down_need_not_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_down_need_not_wait(world: World) -> None:
     world.operation().up()
-    real = world.backend.stop_instances
 
-    def slowly(ids: list[str]) -> Any:
-        answer = real(ids)
+    def slowly(real: Any, ids: list[str]) -> Any:
+        response = real(ids)
         world.put("stopping")
-        return answer
+        return response
 
-    monkeypatch.setattr(world.backend, "stop_instances", slowly)
+    world.replace("stop_instances", slowly)
     assert world.operation().down(wait=False).state == "stopping"
     with pytest.raises(TrainiumUnavailableError, match=r"did not stop within 0\.2 s: it is stopp"):
-        world.operation(trainium_stop_seconds=0.2).down(force=True)
+        world.operation(stop_seconds=0.2).down(force=True)
 
 
 def test_another_instance_is_not_started_over_the_first(world: World) -> None:
     world.operation().up()
     other = world.add("other")
     with pytest.raises(UsageError, match=f"has started {world.instance} and not stopped it"):
-        world.operation(trainium_instance=other).up()
-    report = world.operation(trainium_instance=other).down(force=True)
+        world.operation(instance=other).up()
+    report = world.operation(instance=other).down(force=True)
     assert (report.instance, report.started_by_run) == (other, False)
     assert world.state() == "running"
     assert world.file.exists(), "the first is still this run's"
 
 
-# --- state files and settings ---
-
-
-@pytest.mark.parametrize("text", ["", "{}", '{"schema_version": 2}', "\xff"])
-def test_a_foreign_state_file_is_not_overwritten(world: World, text: str) -> None:
-    world.file.write_bytes(text.encode("latin-1"))
-    with pytest.raises(TrainiumError, match=r"is not a state file of compilewatch trainium"):
+@pytest.mark.parametrize("text", [b"", b'{"schema_version": 2}', b"\xff"])
+def test_a_foreign_state_file_is_not_overwritten(world: World, text: bytes) -> None:
+    world.file.write_bytes(text)
+    with pytest.raises(TrainiumError, match="is not a state file of compilewatch trainium"):
         world.operation().up()
-    assert world.file.read_bytes() == text.encode("latin-1")
+    assert world.file.read_bytes() == text
     assert world.state() == "stopped"
-
-
-def test_a_state_file_that_cannot_be_written_starts_nothing(world: World, refuse: Refuse) -> None:
-    calls = refuse("start_instances", "NotAsked")
-    world.file.with_name("trainium.json.new").mkdir()
-    with pytest.raises(TrainiumError, match="cannot be written: "):
-        world.operation().up()
-    assert calls == []
 
 
 def test_status_changes_nothing(world: World) -> None:
@@ -288,63 +270,3 @@ def test_status_changes_nothing(world: World) -> None:
     world.sshd.close()
     assert world.operation().status().problem == "connection refused"
     assert not world.file.exists()
-
-
-def test_a_tag_means_one_instance(world: World) -> None:
-    other = world.add()
-    with pytest.raises(UsageError, match=r"2 instances .*name one with --instance") as caught:
-        world.operation().up()
-    assert other in str(caught.value)
-    assert world.operation(trainium_instance=world.instance).up().instance == world.instance
-    world.operation().down()
-    world.client.terminate_instances(InstanceIds=[other, world.instance])
-    with pytest.raises(TrainiumError, match="had it and is terminated"):
-        world.operation().up()
-    with pytest.raises(TrainiumError, match="is terminated: create another"):
-        world.operation(trainium_instance=world.instance).up()
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ({"tag": "team=none"}, r"no instance in us-east-1 has the tag team=none: tag"),
-        ({"tag": "team"}, "'team' is not of the form NAME=VALUE"),
-        ({"instance": "i-0123456789abcdef0"}, "us-east-1 has no such instance"),
-        ({"region": ""}, r"set AWS_REGION; see .*trainium.region"),
-        ({"profile": "nobody"}, r"nobody.* could not be found: check AWS_PROFILE"),
-        ({"region": "us east 1"}, r"no AWS region 'us east 1'.*did you mean 'us-east-1'"),
-        ({"region": "eu-west-1"}, "no instance in eu-west-1 has the tag compilewatch="),
-    ],
-)
-def test_a_setting_that_does_not_fit_is_said(
-    world: World, flags: dict[str, str], message: str
-) -> None:
-    settings = {f"trainium_{name}": value for name, value in flags.items()}
-    with pytest.raises((TrainiumError, UsageError), match=message) as caught:
-        world.operation(None, **settings).up()
-    assert caught.value.exit_status == 2
-
-
-def test_without_credentials(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ACCESS:
-        monkeypatch.delenv(name)
-    assert world.operation().down() == InstanceReport(action="nothing"), "it needs none"
-    with pytest.raises(TrainiumError, match="no AWS credentials found: set AWS_PROFILE"):
-        world.operation().up()
-    assert not world.file.exists()
-
-
-def test_a_network_that_is_down_or_a_misspelt_region(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The name of a region that does not exist has no address: said at once, without retries."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", f"http://127.0.0.1:{free_port()}")
-    with pytest.raises(TrainiumUnavailableError, match="EC2 in us-east-1 cannot be reached"):
-        world.operation().up()
-    mistake = r"no AWS region 'us-esat-1'.*did you mean .*us-east-1.*\?"
-    with pytest.raises(TrainiumError, match=mistake) as caught:
-        world.operation(trainium_region="us-esat-1").up()
-    assert caught.value.exit_status == 2
-    error = EndpointConnectionError(endpoint_url="https://ec2.us-esat-1.amazonaws.com/")
-    assert trainium.passes(error, known_region=True)
-    assert not trainium.passes(error, known_region=False)

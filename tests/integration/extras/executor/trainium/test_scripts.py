@@ -1,7 +1,6 @@
 """The scripts of the instance, where root's tools and the list of processes are doubles."""
 
 import os
-import shlex
 import subprocess
 from pathlib import Path
 
@@ -50,12 +49,12 @@ class Instance:
         self.root, self.bin = folder / "root", folder / "bin"
         self.source, self.log = folder / "source", folder / "log"
         self.home = self.root / "home" / "jenkins"
-        self.tools = self.root / "opt" / "aws" / "neuron" / "bin"
-        for place in (self.root / "etc", self.bin, self.tools, self.source / "scripts"):
-            place.mkdir(parents=True)
-        os_release = "ID=ubuntu\nVERSION_CODENAME=noble\nPRETTY_NAME='Ubuntu 24.04'\n"
-        (self.root / "etc" / "os-release").write_text(os_release)
-        executable(self.tools / "neuron-ls", "")
+        self.neuron_ls = self.root / "opt" / "aws" / "neuron" / "bin" / "neuron-ls"
+        self.release = self.root / "etc" / "os-release"
+        for file in (self.bin / "x", self.release, self.neuron_ls, self.source / "scripts" / "x"):
+            file.parent.mkdir(parents=True)
+        self.release.write_text("ID=ubuntu\nVERSION_CODENAME=noble\nPRETTY_NAME='Ubuntu 24.04'\n")
+        executable(self.neuron_ls, "")
         for name, body in DOUBLES.items():
             executable(self.bin / name, f'echo "{name} $*" >>"{self.log}"\n{body}')
         subprocess.run(["git", "init", "-q", self.source], check=True)
@@ -75,14 +74,12 @@ class Instance:
         for command in (["add", "-A"], ["commit", "-qm", text]):
             subprocess.run([*git, *command], check=True)
 
-    def run(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        environ = {"PATH": f"{self.bin}:/usr/bin:/bin", "ROOT": str(self.root), "HOME": "/nowhere"}
-        environ |= variables
-        command = [str(AGENT), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
-
-    def make(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        return self.run("--key", KEY, "--source", str(self.source), *arguments, **variables)
+    def make(
+        self, *arguments: str, key: str = KEY, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        path = {"PATH": f"{self.bin}:/usr/bin:/bin", "ROOT": str(self.root), "HOME": "/nowhere"}
+        command = [str(AGENT), "--key", key, "--source", str(self.source), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, env=path | variables)
 
     def calls(self, program: str = "") -> list[str]:
         return [row for row in self.log.read_text().splitlines() if row.startswith(program)]
@@ -98,13 +95,8 @@ def instance(tmp_path: Path) -> Instance:
     return Instance(tmp_path)
 
 
-def files_below(folder: Path) -> set[str]:
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-
-
 def test_a_dry_run_says_all_and_does_nothing(instance: Instance) -> None:
-    (instance.tools / "neuron-ls").unlink()
-    before = files_below(instance.root)
+    instance.neuron_ls.unlink()
     done = instance.make("--dry-run", "--idle-minutes", "45")
     assert done.returncode == 0, done.stderr
     for expected in (
@@ -114,10 +106,10 @@ def test_a_dry_run_says_all_and_does_nothing(instance: Instance) -> None:
         "compilewatch/.venv/bin/compilewatch env create neuron",
     ):
         assert expected in done.stdout
-    assert files_below(instance.root) == before
+    assert [path for path in instance.root.rglob("*") if path.is_file()] == [instance.release]
     assert {call.split()[0] for call in instance.calls()} <= {"id", "dpkg-query"}
     # It needs no Ubuntu and no root for this.
-    environ = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "ROOT": str(instance.tools)}
+    environ = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "ROOT": str(instance.bin)}
     subprocess.run([AGENT, "--dry-run", "--key", KEY], check=True, env=environ)
 
 
@@ -125,7 +117,7 @@ def test_a_fresh_instance_becomes_an_agent_and_again_only_what_differs_is_change
     instance: Instance, tmp_path: Path
 ) -> None:
     (tmp_path / "key.pub").write_text(f"{KEY}\n")
-    done = instance.make("--key", str(tmp_path / "key.pub"))
+    done = instance.make(key=str(tmp_path / "key.pub"))
     assert done.returncode == 0, done.stderr
     keys = instance.home / ".ssh" / "authorized_keys"
     assert keys.read_text() == f"restrict {KEY}\n"
@@ -143,15 +135,14 @@ def test_a_fresh_instance_becomes_an_agent_and_again_only_what_differs_is_change
     assert "systemctl enable --now compilewatch-idle.timer" in instance.calls()
     assert instance.calls("apt-get") == [], "all was there"
 
-    timer = units / "compilewatch-idle.timer"
-    before = timer.stat().st_mtime_ns
+    before = (units / "compilewatch-idle.timer").stat().st_mtime_ns
     instance.log.unlink()
     instance.commit("second")
     again = instance.make("--idle-minutes", "30")
     assert again.returncode == 0, again.stderr
     assert "/usr/local/sbin/compilewatch-idle is up to date" in again.stdout
     assert "writing /etc/systemd/system/compilewatch-idle.service" in again.stdout
-    assert timer.stat().st_mtime_ns == before
+    assert (units / "compilewatch-idle.timer").stat().st_mtime_ns == before
     assert instance.calls("useradd") == []
     setup = instance.home / "compilewatch" / "scripts" / "setup.sh"
     assert "# second" in setup.read_text(), "the checkout follows its source"
@@ -160,7 +151,7 @@ def test_a_fresh_instance_becomes_an_agent_and_again_only_what_differs_is_change
 def test_the_sdk_is_installed_first_and_the_executor_as_a_unit_with_secrets_of_its_own(
     instance: Instance,
 ) -> None:
-    (instance.tools / "neuron-ls").unlink()
+    instance.neuron_ls.unlink()
     offline = instance.make(OFFLINE="yes")
     assert offline.returncode != 0
     assert "== done" not in offline.stdout
@@ -174,43 +165,38 @@ def test_the_sdk_is_installed_first_and_the_executor_as_a_unit_with_secrets_of_i
 
     unit = (instance.root / "etc/systemd/system/compilewatch-executor.service").read_text()
     for expected in (
-        "User=jenkins",
-        "--port 8443 --environment neuron",
-        "--token-file %d/token",
+        *("User=jenkins", "--port 8443 --environment neuron", "--token-file %d/token"),
         "IPAddressDeny=169.254.169.254",
     ):
         assert expected in unit
-    secrets = instance.root / "etc" / "compilewatch"
-    token = (secrets / "executor.token").read_text()
-    assert len(token.strip()) == 64
-    for name in ("token", "key"):
-        assert (secrets / f"executor.{name}").stat().st_mode & 0o077 == 0
+    token, key = (instance.root / "etc/compilewatch" / f"executor.{n}" for n in ("token", "key"))
+    secret = token.read_text()
+    assert len(secret.strip()) == 64
+    assert [path.stat().st_mode & 0o077 for path in (token, key)] == [0, 0]
     assert instance.calls("apparmor_parser -r")
     again = instance.make("--executor-port", "8443")
     assert "compilewatch-executor.service is up to date" in again.stdout
-    assert (secrets / "executor.token").read_text() == token
-    assert instance.make("--executor-port", "80").returncode == 2
+    assert token.read_text() == secret
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("key", "arguments", "message"),
     [
-        ([], "name the controller's public key with --key"),
-        (["--key"], "--key needs a value"),
-        (["--key", "-----BEGIN OPENSSH PRIVATE KEY-----"], "not a public SSH key"),
-        (["--key", f"{KEY}\n{KEY}"], "not a public SSH key"),
-        (["--key", f'command="sh" {KEY}'], "not a public SSH key"),
-        (["--key", KEY, "--user", "root"], "without privileges"),
-        (["--key", KEY, "--user", "../x"], "not a valid user name"),
-        (["--key", KEY, "--idle-minutes", "1h"], "not an integer"),
-        (["--kye", KEY], "unknown option --kye"),
+        ("", [], "name the controller's public key with --key"),
+        ("-----BEGIN OPENSSH PRIVATE KEY-----", [], "not a public SSH key"),
+        (f'command="sh" {KEY}\n{KEY}', [], "not a public SSH key"),
+        (KEY, ["--user", "root"], "without privileges"),
+        (KEY, ["--user", "../x"], "not a valid user name"),
+        (KEY, ["--idle-minutes", "1h"], "not an integer"),
+        (KEY, ["--executor-port", "80"], "not a port above 1023"),
+        (KEY, ["--kye"], "unknown option --kye"),
+        (KEY, ["--user"], "--user needs a value"),
     ],
 )
-def test_wrong_arguments(instance: Instance, arguments: list[str], message: str) -> None:
-    done = instance.run("--dry-run", *arguments)
-    assert done.returncode == 2
+def test_wrong_arguments(instance: Instance, key: str, arguments: list[str], message: str) -> None:
+    done = instance.make("--dry-run", *arguments, key=key)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert message in done.stderr
-    assert done.stderr.count("\n") == 1
 
 
 def test_it_rejects_a_user_with_privileges_and_what_is_no_ubuntu(instance: Instance) -> None:
@@ -218,7 +204,7 @@ def test_it_rejects_a_user_with_privileges_and_what_is_no_ubuntu(instance: Insta
     assert done.returncode == 2
     assert "is in the privileged group sudo" in done.stderr
     assert not (instance.home / ".ssh").exists()
-    (instance.root / "etc" / "os-release").write_text("ID=amzn\nPRETTY_NAME='Amazon Linux 2023'\n")
+    instance.release.write_text("ID=amzn\nPRETTY_NAME='Amazon Linux 2023'\n")
     done = instance.make()
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "needs Ubuntu 24.04, not Amazon Linux 2023" in done.stderr
@@ -246,17 +232,6 @@ jenkins  /home/jenkins/compilewatch/.venv/bin/python .venv/bin/compilewatch exec
 """An idle instance to which a Jenkins controller is connected (and a screen left behind)."""
 
 
-def look(**variables: str) -> subprocess.CompletedProcess[str]:
-    environ = {"PATH": "/usr/bin:/bin", **variables}
-    return subprocess.run(
-        ["sh", str(SCRIPTS / "idle_shutdown.sh")],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environ,
-    )
-
-
 class Machine:
     """What the script sees, and whether it shut that down."""
 
@@ -268,12 +243,14 @@ class Machine:
     ) -> subprocess.CompletedProcess[str]:
         self.processes.write_text(processes)
         doubles = {
+            "PATH": "/usr/bin:/bin",
             "IDLE_LAST": str(self.last),
-            "IDLE_PS": f"cat {shlex.quote(str(self.processes))}",
+            "IDLE_PS": f"cat {self.processes}",
             "IDLE_UPTIME": f"echo {uptime}",
-            "IDLE_SHUTDOWN": f"touch {shlex.quote(str(self.down))}",
+            "IDLE_SHUTDOWN": f"touch {self.down}",
         }
-        return look(**doubles | variables)
+        command = ["sh", str(SCRIPTS / "idle_shutdown.sh")]
+        return subprocess.run(command, capture_output=True, text=True, env=doubles | variables)
 
 
 @pytest.fixture
@@ -294,11 +271,9 @@ def test_an_idle_machine_goes_down_after_an_hour(machine: Machine) -> None:
     [
         "jenkins  /home/jenkins/.cache/c/venv/bin/python -P /x/bootstrap.py",
         "jenkins  sh -c ({ while [ -d '/home/jenkins/agent/workspace/x' ]; do sleep 3",
-        "jenkins  make sweep",
         "root      /usr/bin/python3 /opt/x/bin/neuronx-cc compile model.hlo_module.pb",
         "ubuntu    /home/ubuntu/.venv/bin/python /home/ubuntu/.venv/bin/compilewatch sweep",
         "ubuntu    python -P /x/bootstrap.py compilewatch.worker.process.server",
-        "ubuntu    sshd: ubuntu@pts/0",
         "ubuntu    sshd-session: ubuntu@notty",
         "jenkins  sshd: jenkins@pts/1",
     ],
@@ -313,31 +288,27 @@ def test_work_keeps_it_up_and_begins_the_wait_anew(machine: Machine, work: str) 
     assert machine.down.exists()
 
 
-def test_what_cannot_be_seen_or_noted_is_not_idle(machine: Machine) -> None:
+def test_what_cannot_be_seen_or_noted_is_not_idle_and_settings_are_checked(
+    machine: Machine,
+) -> None:
     for broken in ("false", "true"):
         done = machine.look(uptime=9 * HOUR, IDLE_PS=broken)
         assert done.returncode == 1
         assert "it is unknown" in done.stderr
     assert machine.look(uptime=9 * HOUR, IDLE_UPTIME="false").returncode == 1
     assert machine.look("jenkins  make\n", IDLE_LAST="/nowhere/last").returncode == 1
-    assert not machine.down.exists()
-
-
-def test_its_settings(machine: Machine) -> None:
+    assert machine.look(IDLE_MINUTES="1.5").returncode == 2
     assert "switched off" in machine.look(uptime=99 * HOUR, IDLE_MINUTES="0").stdout
-    for wrong in ("soon", "-5", "1.5"):
-        assert machine.look(IDLE_MINUTES=wrong).returncode == 2
-    assert not machine.down.exists()
     # Another agent's user: compilewatch's processes are then those of anyone.
-    other = "ci  make sweep\n"
-    assert machine.look(other, IDLE_USER="ci").stdout.startswith("at work")
-    machine.look(other, IDLE_USER="jenkins", IDLE_MINUTES="1", IDLE_LAST="/nowhere/last")
+    assert machine.look("ci  make sweep\n", IDLE_USER="ci").stdout.startswith("at work")
+    assert not machine.down.exists()
+    machine.look("ci  make sweep\n", IDLE_MINUTES="1", IDLE_LAST="/nowhere/last")
     assert machine.down.exists()
 
 
 def test_it_reads_this_machine(machine: Machine) -> None:
     """The real ps and the real uptime: whatever it finds, it must find it."""
     program("ps", package="procps")
-    done = look(IDLE_LAST=str(machine.last), IDLE_SHUTDOWN="true", IDLE_MINUTES="9999999")
+    done = machine.look(IDLE_PS="", IDLE_UPTIME="", IDLE_MINUTES="9999999")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(("at work: ", "idle for "))
