@@ -89,8 +89,10 @@ VOLATILE = {
 }
 """Fields that differ from run to run, or that a change of the worker's files changes."""
 
-MEASURED = re.compile(r'\d[\d.,]* ?(?:ms|s|min|kB|MB|MiB|GiB)\b|/[^\s"]*/outputs?\b|/tmp/[\w./-]+')
-"""Times, sizes and temporary paths inside of sentences."""
+MEASURED = re.compile(
+    r'\d[\d.,]* ?(?:ms|s|min|kB|MB|MiB|GiB)\b|\d{8}T\d{6}\.\d+Z|/[^\s"]*/outputs?\b|/tmp/[\w./-]+'
+)
+"""Times, sizes and temporary paths inside of sentences and names of files."""
 
 
 def stable(value: Any, *, figures: bool = False, volatile: Set[str] = VOLATILE) -> Any:
