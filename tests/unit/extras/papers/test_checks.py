@@ -1,6 +1,6 @@
 """What generated code may not contain, and whether it contains the paper's contribution.
 
-Nothing is run. Ten of twenty modules have stock layers where the contribution should be.
+Nothing is run. Half of the modules have something else where the contribution should be.
 """
 
 import pytest
