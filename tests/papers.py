@@ -13,7 +13,7 @@ import msgspec
 
 from compilewatch.config import PapersSettings
 from compilewatch.extras.executor.sandbox.policy import SandboxEnding, SandboxLimits, SandboxResult
-from compilewatch.extras.papers import Prompt
+from compilewatch.extras.papers import Prompt, Role
 from compilewatch.extras.papers import records as kinds
 from compilewatch.extras.papers.calls import Caller, ModelPrice, load_rules
 from compilewatch.extras.papers.execution import SandboxRunner
@@ -51,8 +51,9 @@ class FakeRunner(SandboxRunner):
         self.runs += 1
         formulas = msgspec.json.decode(files["request.json"]).get("formulas", ())
         checks = [{"claim": claim, "ok": True} for claim in formulas]
-        state = msgspec.json.encode({"phase": "done", "parameters": 7, "checks": checks})
-        returned = {"result.json": state}
+        state = {"phase": "done", "numbers": {"parameters": 7}}
+        written = {"result.json": state, "checks.json": checks}
+        returned = {name: msgspec.json.encode(value) for name, value in written.items()}
         return SandboxResult(ending=SandboxEnding.EXITED, exit_code=0, files=returned)
 
 
@@ -89,7 +90,7 @@ def reply(
 ) -> ModelCall:
     """A prepared reply of one of the shipped papers."""
     labels = {"paper": paper, "role": role, "number": str(number)}
-    prompt = Prompt(system="", text="", schema={}, schema_name=role, max_tokens=1, labels=labels)
+    prompt = Prompt(role=Role(system="", schema={}, max_tokens=1), text="", labels=labels)
     prepared = ScriptedProvider(REPLIES).converse(prompt)
     return msgspec.structs.replace(prepared, input_tokens=tokens, output_tokens=tokens)
 

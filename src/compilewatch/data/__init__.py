@@ -4,11 +4,13 @@ A project's files lie in its folder `inputs`, or where its settings name them. W
 about the same thing, that of the project applies.
 """
 
+import datetime
 import tomllib
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from compilewatch.errors import ConfigError
 from compilewatch.files import read_toml
@@ -36,6 +38,13 @@ REQUIREMENTS = FOLDER / "requirements"
 RULES = FOLDER / "papers" / "rules.toml"
 SENTENCE_TRANSFORMERS = FOLDER / "sentence-transformers"
 TRAINIUM_PRICES = FOLDER / "trainium_prices.toml"
+
+
+class PriceRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A row of a file of prices: when it was reviewed, and where the price stands."""
+
+    date: datetime.date
+    source: Annotated[str, Meta(min_length=1)]
 
 
 def read(own: Path | None, shipped: Path, kind: type[T]) -> tuple[T, ...]:

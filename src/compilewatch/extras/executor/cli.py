@@ -231,12 +231,17 @@ def _request(paths: tuple[Path, ...], flags: dict[str, Any]) -> JobRequest:
     from compilewatch.extras.executor.protocol import JobRequest
 
     files: dict[str, str] = {}
-    for name, file in (named for path in paths for named in _files(path)):
-        try:
-            files[name] = file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-            raise UsageError(f"{file} cannot be submitted: {reason}") from None
+    for path in paths:
+        scripts = sorted(path.rglob("*.py")) if path.is_dir() else [path]
+        if not scripts:
+            raise UsageError(f"{path} has no Python file")
+        for file in scripts:
+            name = file.name if file == path else file.relative_to(path).as_posix()
+            try:
+                files[name] = file.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+                raise UsageError(f"{file} cannot be submitted: {reason}") from None
     limits: dict[str, Any] = {}
     if flags["seconds"] is not None:
         limits["deadline_seconds"] = flags["seconds"]
@@ -248,16 +253,6 @@ def _request(paths: tuple[Path, ...], flags: dict[str, Any]) -> JobRequest:
         return msgspec.convert(fields, JobRequest)
     except msgspec.ValidationError as error:
         raise UsageError(f"not a valid job: {error}") from None
-
-
-def _files(path: Path) -> Iterator[tuple[str, Path]]:
-    if not path.is_dir():
-        yield path.name, path
-        return
-    scripts = sorted(path.rglob("*.py"))
-    if not scripts:
-        raise UsageError(f"{path} has no Python file")
-    yield from ((file.relative_to(path).as_posix(), file) for file in scripts)
 
 
 @click.command("serve")
@@ -323,29 +318,28 @@ def _setup(
     own = settings.executor
     chosen = Environments(settings.cache_folder).interpreter(own.environment)
     memory = int(own.max_memory_gib * 2**30)
-    longest = os.environ.get("MAX_EXECUTION_TIME")
+    longest = os.environ.get("MAX_EXECUTION_TIME") or own.max_seconds
     try:
-        seconds = float(longest) if longest else own.max_seconds
+        seconds = float(longest)
     except ValueError:
         raise UsageError(f"MAX_EXECUTION_TIME: {longest!r} is not a number of seconds") from None
-    limits = SandboxLimits(
-        deadline_seconds=seconds,
-        memory_bytes=memory,
-        processes=1024,
-        open_files=4096,
-        disk_bytes=memory,
-        disk_files=1_000_000,
-        log_bytes=64 * 2**20,
-        output_bytes=256 * 2**20,
-        output_files=2000,
-    )
     spec = SandboxSpec(
         command=(),
         python=chosen.path,
         variables=dict(chosen.variables),
         visible=own.visible,
         devices=devices,
-        limits=limits,
+        limits=SandboxLimits(
+            deadline_seconds=seconds,
+            memory_bytes=memory,
+            processes=1024,
+            open_files=4096,
+            disk_bytes=memory,
+            disk_files=1_000_000,
+            log_bytes=64 * 2**20,
+            output_bytes=256 * 2**20,
+            output_files=2000,
+        ),
     )
     return Setup(own, spec, profiler)
 

@@ -1,6 +1,7 @@
 """The executor's client: submits jobs, follows them and fetches what they left behind."""
 
 import hashlib
+import math
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -116,35 +117,31 @@ class ExecutorClient:
 
     def parts(self, key: str, *, stream: str = "stdout", follow: bool = False) -> Iterator[bytes]:
         """Yield all parts of a log that have been written so far; `follow`: until the job ends."""
-        offset = 0
-        wait, longest = POLL_SECONDS
+        offset, waits = 0, _waits()
         while True:
             part = self.log(key, offset, stream=stream)
             offset = part.next_offset
             if part.data:
-                wait = POLL_SECONDS[0]
+                waits = _waits()
                 yield part.data
             if part.ended or not (part.data or follow):
                 return
             if not part.data:
-                time.sleep(wait)
-                wait = min(wait * 1.5, longest)
+                time.sleep(next(waits))
 
-    def wait(self, key: str, *, timeout_seconds: float | None = None) -> protocol.JobState:
+    def wait(self, key: str, *, timeout_seconds: float = math.inf) -> protocol.JobState:
         """Wait until the job has ended, and return its final state.
 
         Raises ExecutorUnavailableError if it has not ended after `timeout_seconds`.
         """
-        until = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-        wait, longest = POLL_SECONDS
+        begun, waits = time.monotonic(), _waits()
         while not (state := self.status(key)).ended:
-            if until is not None and time.monotonic() > until:
+            if time.monotonic() - begun > timeout_seconds:
                 raise ExecutorUnavailableError(
                     f"job {key} is still {state.state} after {timeout_seconds:g} s: wait for it "
                     f"with compilewatch executor status {key} --wait"
                 )
-            time.sleep(wait)
-            wait = min(wait * 1.5, longest)
+            time.sleep(next(waits))
         return state
 
     def cancel(self, key: str) -> protocol.JobState:
@@ -219,6 +216,8 @@ class ExecutorClient:
                 headers=headers,
                 params=dict(query) if query else None,
             )
+        except httpx2.TimeoutException:
+            raise TransientError("does not respond in time") from None
         except httpx2.TransportError as error:
             if isinstance(error, httpx2.RemoteProtocolError) and not self._checked:
                 raise self._foreign() from None
@@ -227,12 +226,7 @@ class ExecutorClient:
                     f"{self.endpoint} has a certificate that is not trusted: name its authority "
                     "with --certificates FILE"
                 ) from None
-            reason = (
-                "does not respond in time"
-                if isinstance(error, httpx2.TimeoutException)
-                else f"fails ({error})"
-            )
-            raise TransientError(reason) from None
+            raise TransientError(f"fails ({error})") from None
         if response.is_success:
             return response
         raise self._error_of(response)
@@ -244,10 +238,10 @@ class ExecutorClient:
             if response.status_code in _TRANSIENT:
                 return TransientError(f"responds with {response.status_code}")
             return self._foreign()
-        if response.status_code in _TRANSIENT and problem.code is not protocol.ErrorCode.DRAINING:
-            return TransientError(f"responds: {problem.message}", _retry_after(response))
         if problem.code is protocol.ErrorCode.DRAINING:
             return ExecutorUnavailableError(f"{self.endpoint}: {problem.message}", problem.code)
+        if response.status_code in _TRANSIENT:
+            return TransientError(f"responds: {problem.message}", _retry_after(response))
         hint = ""
         if problem.code is protocol.ErrorCode.UNAUTHORIZED:
             hint = ": set COMPILEWATCH_EXECUTOR_TOKEN or --token-file"
@@ -264,6 +258,14 @@ class ExecutorClient:
             f"{self.endpoint} is not an executor of compilewatch: set TRAINIUM_ENDPOINT or "
             "--endpoint to the address of `compilewatch executor serve`"
         )
+
+
+def _waits() -> Iterator[float]:
+    """The waits between two questions for the state of a job."""
+    wait, longest = POLL_SECONDS
+    while True:
+        yield wait
+        wait = min(wait * 1.5, longest)
 
 
 def _path(key: str) -> str:

@@ -179,9 +179,8 @@ class JobStore:
         with self._transaction() as base:
             state = self.get(key)
             if state.state is JobStatus.QUEUED:
-                return self._end(
-                    state, JobStatus.CANCELLED, FailureCode.CANCELLED, "before it began"
-                )
+                why = "before it began"
+                return self._end(state, JobStatus.CANCELLED, FailureCode.CANCELLED, why)
             if state.state is JobStatus.RUNNING:
                 base.execute("UPDATE jobs SET cancel = 1 WHERE key = ?", (key,))
             return state
@@ -350,14 +349,10 @@ class JobRunner:
             try:
                 self._run(state, request)
             except (CompilewatchError, OSError) as error:
+                failed = policy.SandboxEnding.NOT_STARTED
                 # If even this cannot be stored, the next service settles the job.
                 with contextlib.suppress(ExecutorError):
-                    self._settle(
-                        state,
-                        policy.SandboxResult(
-                            ending=policy.SandboxEnding.NOT_STARTED, detail=str(error)
-                        ),
-                    )
+                    self._settle(state, policy.SandboxResult(ending=failed, detail=str(error)))
 
     def _prune(self) -> None:
         """Forget the jobs that ended too long ago."""
@@ -437,7 +432,6 @@ class JobRunner:
             metrics=points,
             metrics_left_out=left_out,
             artifacts=self._kept(state.key, folder, result.files),
-            artifacts_left_out=result.files_left_out,
         )
         self._store.finish(state, *verdict(result), outcome)
         with contextlib.suppress(OSError):
@@ -465,9 +459,9 @@ def verdict(result: policy.SandboxResult) -> tuple[JobStatus, FailureCode | None
     """The final state of a job with this result."""
     if result.ending is policy.SandboxEnding.CANCELLED:
         return JobStatus.CANCELLED, FailureCode.CANCELLED
-    if result.ending is not policy.SandboxEnding.EXITED:
-        return JobStatus.FAILED, FailureCode(result.ending.value)
-    if result.exit_code == 0:
+    if result.succeeded:
         return JobStatus.DONE, None
     failed_by = FailureCode.SIGNAL if result.exit_code is None else FailureCode.EXIT_STATUS
+    if result.ending is not policy.SandboxEnding.EXITED:
+        failed_by = FailureCode(result.ending.value)
     return JobStatus.FAILED, failed_by

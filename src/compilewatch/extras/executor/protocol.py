@@ -119,7 +119,6 @@ class JobResult(SandboxOutcome, frozen=True, kw_only=True):
     metrics: tuple[MetricPoint, ...] = ()
     metrics_left_out: int = 0
     artifacts: tuple[Artifact, ...] = ()
-    artifacts_left_out: int = 0
 
 
 class JobState(Record, frozen=True, kw_only=True):
@@ -144,6 +143,11 @@ class JobState(Record, frozen=True, kw_only=True):
     def ended(self) -> bool:
         """Whether the state is final."""
         return self.state in ENDED
+
+    @property
+    def artifacts(self) -> tuple[Artifact, ...]:
+        """What it left, once it has ended."""
+        return self.result.artifacts if self.result is not None else ()
 
 
 class LogPart(Record, frozen=True, kw_only=True):
@@ -228,10 +232,7 @@ def _step(value: Any) -> int | None:
 
 
 def _finite(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
+    with contextlib.suppress(OverflowError):
+        if type(value) in (int, float) and math.isfinite(number := float(value)):
+            return number
+    return None

@@ -26,7 +26,7 @@ from compilewatch.errors import ExecutorError
 from compilewatch.extras.executor import jobs, protocol, sandbox
 from compilewatch.extras.executor.jobs import PROFILE
 from compilewatch.extras.executor.protocol import ErrorCode, JobRequest, JobState
-from compilewatch.extras.executor.sandbox import policy
+from compilewatch.extras.executor.sandbox import init, policy
 from compilewatch.records import Record, digest, now
 
 T = TypeVar("T")
@@ -44,7 +44,6 @@ class Execute(Record, frozen=True, kw_only=True):
     paper_id: Annotated[str, Meta(min_length=1, max_length=200)]
     code: Annotated[str, Meta(min_length=1)]
     timeout: Annotated[float, Meta(gt=0)] | None = None
-    paper_title: Annotated[str, Meta(max_length=500)] | None = None
 
 
 class ExecuteBatch(Record, frozen=True, kw_only=True):
@@ -145,14 +144,12 @@ class Service:
 
     def artifacts(self, request: Request) -> Response:
         """`GET /jobs/{key}/artifacts`: names, sizes and digests."""
-        state = self.store.get(_key(request))
-        return _json(state.result.artifacts if state.result is not None else ())
+        return _json(self.store.get(_key(request)).artifacts)
 
     def artifact(self, request: Request) -> Response:
         """`GET /jobs/{key}/artifacts/{name}`: the content."""
-        state = self.store.get(_key(request))
-        name = request.path_params["name"]
-        known = state.result.artifacts if state.result is not None else ()
+        state, name = self.store.get(_key(request)), request.path_params["name"]
+        known = state.artifacts
         if name not in {artifact.name for artifact in known}:
             raise jobs.JobRejectedError(
                 ErrorCode.NOT_FOUND, f"job {state.key} left no file {name[:100]!r}"
@@ -198,17 +195,15 @@ class Service:
         )
 
     async def _executed(self, script: Execute, timeout: float | None) -> dict[str, Any]:
-        ceiling, default = self.setup.sandbox.limits, policy.SandboxLimits()
+        wanted = policy.SandboxLimits(deadline_seconds=timeout or DEFAULT_TIMEOUT_SECONDS)
         limits = {
-            name: min(getattr(default, name), getattr(ceiling, name))
+            name: min(getattr(wanted, name), getattr(self.setup.sandbox.limits, name))
             for name in policy.SandboxLimits.__struct_fields__
         }
-        seconds = min(timeout or DEFAULT_TIMEOUT_SECONDS, ceiling.deadline_seconds)
         request = JobRequest(
             files={"main.py": script.code},
-            limits=policy.SandboxLimits(**{**limits, "deadline_seconds": seconds}),
+            limits=policy.SandboxLimits(**limits),
             paper_id=script.paper_id,
-            title=script.paper_title or "",
             profile=True,
         )
         key = f"execute-{digest(request)[:40]}"
@@ -229,10 +224,9 @@ class Service:
         profile = [name for name in names if name.startswith(f"{PROFILE}/")]
         timed_out = state.failure is protocol.FailureCode.DEADLINE
         exit_code = result.exit_code
+        most = self.setup.sandbox.limits.log_bytes
         stdout, stderr = (
-            self._logged(state, name, 0, self.setup.sandbox.limits.log_bytes).decode(
-                errors="replace"
-            )
+            self._logged(state, name, 0, most).decode(errors="replace")
             for name in (policy.STDOUT, policy.STDERR)
         )
         response: dict[str, Any] = {
@@ -307,8 +301,7 @@ def application(store: jobs.JobStore, setup: jobs.Setup, token: str) -> Starlett
         yield
         await run_in_threadpool(service.runner.stop)
 
-    def rejected(_: Request, error: Exception) -> Response:
-        assert isinstance(error, jobs.JobRejectedError)
+    def rejected(_: Request, error: Any) -> Response:
         return _problem_response(error.code, str(error))
 
     def unknown(request: Request, _: Exception) -> Response:
@@ -410,8 +403,6 @@ def _problem_response(code: ErrorCode, message: str) -> Response:
 
 FEWEST_TOKEN_CHARACTERS = 16
 
-_PR_SET_DUMPABLE = 4
-
 
 def serve(
     setup: jobs.Setup,
@@ -440,7 +431,7 @@ def serve(
             raise ExecutorError(f"{path} does not exist")
     sandbox.check(python, setup.sandbox.visible)
     # Other processes of the same user must not read this one's variables and memory.
-    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    ctypes.CDLL(None).prctl(init.PR_SET_DUMPABLE, 0, 0, 0, 0)
     os.umask(0o077)
     listening = _listen(own.host, own.port)
     waiting = f"Another executor uses {state}: waiting for it to end."

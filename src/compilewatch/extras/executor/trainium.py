@@ -97,17 +97,17 @@ def explained(error: BaseException, region: str, attempts: int = 1) -> TrainiumE
     return TrainiumError(f"{aws.explain(error, region)}{hint}")
 
 
-class Instance(Record, frozen=True, kw_only=True):
-    """The state of an instance in EC2. `launched` is the time of its last start."""
+class Instance:
+    """An instance as EC2 described it. `launched` is the time of its last start."""
 
-    id: str
-    type: str
-    region: str
-    zone: str
-    state: str
-    address: str
-    launched: datetime.datetime
-    reason: str = ""
+    def __init__(self, raw: dict[str, Any], region: str) -> None:
+        self.region = region
+        self.id, self.type = str(raw["InstanceId"]), str(raw["InstanceType"])
+        self.zone = str(raw.get("Placement", {}).get("AvailabilityZone", region))
+        self.state = str(raw["State"]["Name"])
+        self.reason = str(raw.get("StateReason", {}).get("Message", ""))
+        self.address = str(raw.get("PublicIpAddress") or raw.get("PrivateIpAddress") or "")
+        self.launched: datetime.datetime = raw["LaunchTime"]
 
 
 class Ec2:
@@ -233,7 +233,7 @@ class Ec2:
         pages = self._client.get_paginator("describe_instances")
         responses = self._call(lambda: list(pages.paginate(**chosen)))
         return [
-            _instance(raw, self.region)
+            Instance(raw, self.region)
             for response in responses
             for reservation in response["Reservations"]
             for raw in reservation["Instances"]
@@ -274,19 +274,6 @@ class Ec2:
             raise mapped from None
 
 
-def _instance(raw: dict[str, Any], region: str) -> Instance:
-    return Instance(
-        id=raw["InstanceId"],
-        type=raw["InstanceType"],
-        region=region,
-        zone=raw.get("Placement", {}).get("AvailabilityZone", region),
-        state=raw["State"]["Name"],
-        address=raw.get("PublicIpAddress") or raw.get("PrivateIpAddress") or "",
-        launched=raw["LaunchTime"],
-        reason=raw.get("StateReason", {}).get("Message", ""),
-    )
-
-
 def _code(error: BaseException) -> str:
     return error.code if isinstance(error, TrainiumError) else ""
 
@@ -295,14 +282,12 @@ MINIMUM_SECONDS = 60.0
 """EC2 bills Linux per second, with this minimum after each start (StartInstances)."""
 
 
-class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Price(data.PriceRow, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One row: US dollars per hour for one instance type in some regions."""
 
     instance_type: str
     regions: Annotated[tuple[str, ...], Meta(min_length=1)]
     usd_per_hour: Annotated[float, Meta(gt=0)]
-    date: datetime.date
-    source: Annotated[str, Meta(min_length=1)]
 
     def cost(self, seconds: float) -> float:
         """Return US dollars for an instance that has run for `seconds`, without its disks."""
@@ -361,15 +346,14 @@ def read(file: Path) -> InstanceSession | None:
         ) from None
 
 
-def write(file: Path, session: InstanceSession) -> InstanceSession:
-    """Replace the file atomically, and return the session. Raises TrainiumError."""
+def write(file: Path, session: InstanceSession) -> None:
+    """Replace the file atomically. Raises TrainiumError."""
     try:
         new = file.with_name(f"{file.name}.new")
         new.write_bytes(msgspec.json.encode(session) + b"\n")
         new.replace(file)
     except OSError as error:
         raise TrainiumError(f"{file} cannot be written: {error.strerror}") from None
-    return session
 
 
 @contextlib.contextmanager
@@ -443,19 +427,18 @@ class Operation:
             ec2 = self._ec2(self._settings.region)
             current = self._find(ec2)
             known = read(self._state)
-            if known is None or not known.started:
-                known = None
-            elif known.instance != current.id:
+            ours = known is not None and known.started
+            if known is not None and ours and known.instance != current.id:
                 raise UsageError(
                     f"this run has started {known.instance} and not stopped it: run compilewatch "
                     "trainium down first, or use another --state"
                 )
-            elif known.launched not in (None, current.launched):
-                known = None  # about an earlier start of this instance
             new = InstanceSession(instance=current.id, region=current.region, started=False)
             if current.state not in ("running", "pending"):
                 return self._started(ec2, current, msgspec.structs.replace(new, started=True))
-            known = write(self._state, known or new)
+            if known is None or not ours or known.launched not in (None, current.launched):
+                known = new  # what is known is about an earlier start
+            write(self._state, known)
             self._say(f"{current.id} is {current.state} already")
             return self._ready(ec2, current, known, "joined")
 
@@ -521,7 +504,8 @@ class Operation:
                 # An error code of EC2 means that the call had no effect.
                 known = msgspec.structs.replace(known, started=not error.code)
                 raise
-            known = write(self._state, msgspec.structs.replace(known, started=ours))
+            known = msgspec.structs.replace(known, started=ours)
+            write(self._state, known)
             self._say(f"{current.id} is starting: waiting for its status checks")
             return self._ready(ec2, current, known, "started" if ours else "joined")
         except BaseException:
@@ -541,26 +525,20 @@ class Operation:
             write(self._state, known)
         if not (self._settings.host or current.address):
             raise TrainiumError(f"{current.id} has no address: set trainium.host")
-        self._await_agent(self._report(action, current, known))
+        report = self._report(action, current, known)
+        where, seconds = f"{report.host}:{report.port}", self._settings.ready_seconds
+        self._say(f"waiting for the agent on {where}")
+        until = time.monotonic() + seconds
+        while problem := self._problem(report):
+            if time.monotonic() > until:
+                raise TrainiumUnavailableError(
+                    f"{report.instance} runs, but its agent did not respond on {where} within "
+                    f"{seconds:g} s: {problem}; check that its security group admits this "
+                    "machine, and check trainium.host"
+                )
+            time.sleep(self._settings.poll_seconds)
         report = self._report(action, current, known)
         return msgspec.structs.replace(report, checks="ok", problem="")
-
-    def _await_agent(self, report: InstanceReport) -> None:
-        """Wait until the agent is ready. Raises TrainiumUnavailableError."""
-        seconds = self._settings.ready_seconds
-        self._say(f"waiting for the agent on {report.host}:{report.port}")
-        problem = tenacity.Retrying(
-            retry=tenacity.retry_if_result(bool),
-            stop=tenacity.stop_after_delay(seconds),
-            wait=tenacity.wait_fixed(self._settings.poll_seconds),
-            retry_error_callback=lambda state: state.outcome and state.outcome.result(),
-        )(self._problem, report)
-        if problem:
-            raise TrainiumUnavailableError(
-                f"{report.instance} runs, but its agent did not respond on "
-                f"{report.host}:{report.port} within {seconds:g} s: {problem}; check that its "
-                "security group admits this machine, and check trainium.host"
-            )
 
     def _problem(self, report: InstanceReport) -> str:
         """Why the agent is not ready: its SSH server, or a command that must succeed, if any."""
@@ -575,15 +553,11 @@ class Operation:
             return "not an SSH server"
         if not self._settings.ready_command:
             return ""
-        variables = {
-            "TRAINIUM_HOST": report.host,
-            "TRAINIUM_PORT": str(report.port),
-            "TRAINIUM_INSTANCE": report.instance,
-        }
+        about = {"HOST": report.host, "PORT": str(report.port), "INSTANCE": report.instance}
         try:
             done = subprocess.run(
                 ["sh", "-c", self._settings.ready_command],
-                env={**os.environ, **variables},
+                env=os.environ | {f"TRAINIUM_{name}": value for name, value in about.items()},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -611,12 +585,10 @@ class Operation:
     def _to_stop(self, known: InstanceSession | None) -> tuple[Ec2, Instance]:
         """Return the instance of this run; without one, that of the settings."""
         ec2 = self._ec2(known.region if known else self._settings.region)
-        if known is None:
-            return ec2, self._find(ec2)
         try:
-            return ec2, ec2.by_id(known.instance)
+            return ec2, ec2.by_id(known.instance) if known else self._find(ec2)
         except TrainiumError as error:
-            if error.code == "InvalidInstanceID.NotFound":
+            if known and error.code == "InvalidInstanceID.NotFound":
                 self._state.unlink(missing_ok=True)
             raise
 
@@ -663,17 +635,11 @@ def _seconds_since(moment: datetime.datetime) -> float:
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
     """Ignore SIGINT and SIGTERM: Ctrl-C often comes twice, and the end of a build adds SIGTERM."""
-    if threading.current_thread() is not threading.main_thread():
+    main = threading.current_thread() is threading.main_thread()
+    with contextlib.ExitStack() as before:
+        for number in (signal.SIGINT, signal.SIGTERM) if main else ():
+            before.callback(signal.signal, number, signal.signal(number, signal.SIG_IGN))
         yield
-        return
-    before: dict[signal.Signals, Any] = {
-        number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 WAIT_SECONDS = 3600.0
@@ -735,30 +701,20 @@ def running(
         client.health()
         yield
     finally:
-        if not ours:
-            operation.down()
+        until = time.monotonic() + wait_seconds
+        while (reason := hold(client) if ours else None) and time.monotonic() <= until:
+            say(f"the instance is stopped later, because {reason}")
+            time.sleep(poll_seconds)
+        if reason:
+            say(f"the instance keeps running, because {reason}; it stops itself when it is idle")
         else:
-            until = time.monotonic() + wait_seconds
-            while (reason := hold(client)) is not None and time.monotonic() <= until:
-                say(f"the instance is stopped later, because {reason}")
-                time.sleep(poll_seconds)
-            if reason is None:
-                _stop(operation, client)
-            else:
-                say(
-                    f"the instance keeps running, because {reason}; it stops itself when it is idle"
-                )
-
-
-def _stop(operation: Operation, client: ExecutorClient) -> None:
-    """Stop the instance; if it keeps running, its service takes jobs again."""
-    stopped = False
-    try:
-        stopped = operation.down().action != "left"
-    finally:
-        if not stopped:
-            with contextlib.suppress(errors.ExecutorError):
-                client.undrain()
+            stopped = False
+            try:
+                stopped = operation.down().action != "left"
+            finally:
+                if ours and not stopped:  # its service takes jobs again
+                    with contextlib.suppress(errors.ExecutorError):
+                        client.undrain()
 
 
 def hold(client: ExecutorClient) -> str | None:
@@ -768,10 +724,9 @@ def hold(client: ExecutorClient) -> str | None:
     """
     try:
         client.drain()
-    except errors.ExecutorUnavailableError as error:
-        return str(error)
     except errors.ExecutorError as error:
-        if error.code != ErrorCode.CONFLICT:
+        unavailable = isinstance(error, errors.ExecutorUnavailableError)
+        if not unavailable and error.code != ErrorCode.CONFLICT:
             raise
         return str(error)
     return None

@@ -11,14 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from compilewatch import data
 from compilewatch.errors import ProviderError, UsageError
-from compilewatch.extras.papers import CallError, Prompt, Provider
+from compilewatch.extras.papers import CallError, Prompt, Role
 from compilewatch.extras.papers import records as kinds
 from compilewatch.extras.papers.checks import OPERATIONS
 from compilewatch.extras.papers.libraries import PaperText, estimate_tokens, without_binary
@@ -26,6 +26,9 @@ from compilewatch.extras.papers.records import FindingClass, ModelCall, Pipeline
 from compilewatch.extras.papers.store import Ledger
 from compilewatch.records import digest, now
 from compilewatch.retry import retrying
+
+if TYPE_CHECKING:
+    from compilewatch.extras.papers.providers import Provider
 
 DATASETS: dict[str, str] = {
     "cifar10": "synthetic_small",
@@ -41,6 +44,9 @@ DATASETS: dict[str, str] = {
 """Dataset -> the synthetic one that replaces it offline. Sandboxed code never has a network."""
 
 DEFAULT = "synthetic_small"
+
+
+_Kind = TypeVar("_Kind")
 
 
 def offline(name: str) -> tuple[str, str]:
@@ -177,16 +183,17 @@ and every claim is present."""
 
 
 _SEVERITIES = ("serious", "minor")
-_ROLES: dict[str, tuple[str, dict[str, Any], int]] = {
-    "plan": (
-        _PLAN,
-        _schema(kinds.PaperPlan, operations=sorted(OPERATIONS), dataset=sorted(DATASETS)),
-        4_000,
+_ROLES = {
+    "plan": Role(
+        system=_PLAN,
+        schema=_schema(kinds.PaperPlan, operations=sorted(OPERATIONS), dataset=sorted(DATASETS)),
+        max_tokens=4_000,
     ),
-    "generate": (_GENERATE, _schema(_Code), 12_000),
-    "review": (_REVIEW, _schema(kinds.Review, severity=_SEVERITIES), 4_000),
+    "generate": Role(system=_GENERATE, schema=_schema(_Code), max_tokens=12_000),
+    "review": Role(
+        system=_REVIEW, schema=_schema(kinds.Review, severity=_SEVERITIES), max_tokens=4_000
+    ),
 }
-"""Role -> its instructions, the schema of its reply, and the most tokens of that."""
 
 
 def plan_prompt(paper: kinds.Paper, text: PaperText, rules: PaperRules) -> Prompt:
@@ -207,10 +214,7 @@ def repair_prompt(
     findings: Iterable[kinds.PaperFinding],
 ) -> Prompt:
     """The prompt of a repair: the code, and what checks and compilers said, with lines."""
-    evidence = "\n".join(
-        f"- {f.stage}: {f.kind}: {f.evidence}" + (f" (line {f.line})" if f.line else "")
-        for f in findings
-    )
+    evidence = "\n".join(f"- {finding.stage}: {finding.text}" for finding in findings)
     return _prompt(
         "generate",
         paper,
@@ -227,9 +231,8 @@ def repair_prompt(
 def review_prompt(
     paper: kinds.Paper, plan: kinds.PaperPlan, rules: PaperRules, generation: kinds.CodeVersion
 ) -> Prompt:
-    numbered = "\n".join(
-        f"{number}: {line}" for number, line in enumerate(generation.source.splitlines(), 1)
-    )
+    lines = enumerate(generation.source.splitlines(), 1)
+    numbered = "\n".join(f"{number}: {line}" for number, line in lines)
     module = f"The module, with line numbers:\n{numbered}"
     return _prompt("review", paper, rules, _plan_text(plan), module, number=generation.number)
 
@@ -237,18 +240,14 @@ def review_prompt(
 def _prompt(
     role: str, paper: kinds.Paper, rules: PaperRules, *parts: str, number: int = 0
 ) -> Prompt:
-    system, schema, max_tokens = _ROLES[role]
     text = rules.text(role)
     head = [f"Rules (version {rules.version}):\n{text}"] if text else []
     authors = f"\nAuthors: {', '.join(paper.authors)}" if paper.authors else ""
     head.append(f"Title: {paper.title}{authors}")
     return Prompt(
-        system=system,
+        role=_ROLES[role],
         # Titles and what compilers said are foreign text too.
         text=without_binary("\n\n".join([*head, *filter(None, parts)])),
-        schema=schema,
-        schema_name=role,
-        max_tokens=max_tokens,
         labels={"paper": paper.id, "role": role, "number": str(number)},
     )
 
@@ -272,8 +271,6 @@ def _plan_text(plan: kinds.PaperPlan) -> str:
     return "\n".join(lines)
 
 
-_Kind = TypeVar("_Kind")
-
 COMPLETE = frozenset({"end_turn", "stop_sequence"})
 
 STOP_REASONS: dict[str, FindingClass] = {
@@ -294,14 +291,11 @@ def plan_of(call: ModelCall) -> kinds.PaperPlan:
         for claim in plan.claims
         if (operations := tuple(name for name in claim.operations if name in OPERATIONS))
     ]
-    if not claims:
-        raise kinds.FoundError(
-            FindingClass.MALFORMED, PipelineStage.PLAN, "the plan has no claim to check"
-        )
+    problem = "" if claims else "the plan has no claim to check"
     if len({claim.id for claim in claims}) < len(claims):
-        raise kinds.FoundError(
-            FindingClass.MALFORMED, PipelineStage.PLAN, "two claims of the plan have one id"
-        )
+        problem = "two claims of the plan have one id"
+    if problem:
+        raise kinds.FoundError(FindingClass.MALFORMED, PipelineStage.PLAN, problem)
     return msgspec.structs.replace(plan, claims=tuple(claims))
 
 
@@ -347,7 +341,7 @@ def _decoded(call: ModelCall, kind: type[_Kind], stage: PipelineStage) -> _Kind:
 MILLION = 1_000_000
 
 
-class ModelPrice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ModelPrice(data.PriceRow, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One row: US dollars per million tokens of a model. `model` is a part of the model's id."""
 
     model: Annotated[str, Meta(min_length=1)]
@@ -355,8 +349,6 @@ class ModelPrice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     output_usd: Annotated[float, Meta(ge=0)]
     cache_read_usd: Annotated[float, Meta(ge=0)] = 0.0
     cache_write_usd: Annotated[float, Meta(ge=0)] = 0.0
-    date: datetime.date
-    source: Annotated[str, Meta(min_length=1)]
 
     def cost(self, reply: ModelCall) -> float:
         """US dollars for a reply."""
@@ -393,8 +385,6 @@ def price_of(file: Path, model: str) -> ModelPrice | None:
 
 
 MAX_ATTEMPTS = 8
-FIRST_WAIT_SECONDS = 5.0
-LONGEST_WAIT_SECONDS = 120.0
 
 OVERHEAD_TOKENS = 1_000
 """Tokens of a request beside its texts: the schema, and what the service adds."""
@@ -420,7 +410,7 @@ class Caller:
     def __init__(
         self,
         ledger: Ledger,
-        provider: Provider,
+        provider: "Provider",
         rules: PaperRules,
         price: ModelPrice | None,
         limits: Mapping[str, float | None],
@@ -447,7 +437,13 @@ class Caller:
         """The key of a call in the ledger: everything that can change its reply."""
         return digest(
             {
-                "prompt": prompt,
+                # As one record had these fields: stored calls keep their keys.
+                "prompt": {
+                    **msgspec.structs.asdict(prompt.role),
+                    "text": prompt.text,
+                    "schema_name": prompt.labels["role"],
+                    "labels": prompt.labels,
+                },
                 "model": self.provider.model,
                 "provider": self.provider.name,
                 "rules": self.rules.sha256,
@@ -466,8 +462,8 @@ class Caller:
         retry = retrying(
             CallError,
             attempts=MAX_ATTEMPTS,
-            first_wait_seconds=FIRST_WAIT_SECONDS,
-            longest_wait_seconds=LONGEST_WAIT_SECONDS,
+            first_wait_seconds=5.0,
+            longest_wait_seconds=120.0,
             sleep=self.sleep,
         )
         try:
@@ -479,9 +475,10 @@ class Caller:
             raise kinds.FoundError(kind, stage, evidence) from None
 
     def _request(self, prompt: Prompt, key: str, stage: PipelineStage) -> ModelCall:
-        tokens = estimate_tokens(prompt.system + prompt.text) + OVERHEAD_TOKENS
-        tokens += estimate_tokens(msgspec.json.encode(prompt.schema).decode())
-        most = self.price.most(tokens, prompt.max_tokens) if self.price else None
+        role = prompt.role
+        tokens = estimate_tokens(role.system + prompt.text) + OVERHEAD_TOKENS
+        tokens += estimate_tokens(msgspec.json.encode(role.schema).decode())
+        most = self.price.most(tokens, role.max_tokens) if self.price else None
         # The line `started`, with the most that the request can use.
         reserved = ModelCall(
             key=key,
@@ -494,7 +491,7 @@ class Caller:
             run=self.run,
             usd=most,
             input_tokens=tokens,
-            output_tokens=prompt.max_tokens,
+            output_tokens=role.max_tokens,
             scripted=self.provider.scripted,
         )
         with self._settled:

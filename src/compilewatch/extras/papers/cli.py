@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -16,11 +16,15 @@ from compilewatch import config
 from compilewatch.api.choose import environments_for, split
 from compilewatch.cli import options
 from compilewatch.errors import CompilewatchError, SandboxError, UsageError
-from compilewatch.extras.papers import CallError, PaperLibrary, Provider, records
+from compilewatch.extras.papers import CallError, records
 from compilewatch.extras.papers.records import PaperSummary, PipelineStage, StageOutcome
 from compilewatch.extras.papers.store import PaperStore
 from compilewatch.report.terminal import console, plain, table
 from compilewatch.report.wording import plural
+
+if TYPE_CHECKING:
+    from compilewatch.extras.papers.libraries import PaperLibrary
+    from compilewatch.extras.papers.providers import Provider
 
 VARIABLES = {
     "opensearch_endpoint": "OPENSEARCH_ENDPOINT",
@@ -122,7 +126,7 @@ def settings_of(flags: dict[str, Any]) -> config.Settings:
 
 def find(
     settings: config.Settings, flags: dict[str, Any], *, required: bool = True
-) -> tuple[PaperLibrary, tuple[records.Paper, ...]]:
+) -> tuple["PaperLibrary", tuple[records.Paper, ...]]:
     """The library and the papers that the options select, which are taken out of `flags`.
 
     Raises UsageError.
@@ -137,17 +141,16 @@ def find(
     if required and not selections and not draw:
         raise UsageError("select papers with --paper-id, --recent-days, --query or --random")
     query: Any = text or ""
-    if text is not None and text.lstrip().startswith(("{", "[")):
+    if text is not None and not text.strip():
+        raise UsageError("--query is empty: give words or a query as JSON")
+    if query.lstrip().startswith(("{", "[")):
         try:
-            query = msgspec.json.decode(text)
-        except msgspec.DecodeError as error:
-            raise UsageError(f"--query is not valid JSON: {error}") from None
-        if not isinstance(query, dict):
-            raise UsageError("--query must be a JSON object, such as '{\"match_all\": {}}'")
+            query = msgspec.json.decode(query, type=dict[str, Any])
+        except msgspec.MsgspecError as error:
+            example = '{"match_all": {}}'
+            raise UsageError(f"--query is no JSON object such as {example}: {error}") from None
         if set(query) == {"query"}:  # a complete request body
             query = query["query"]
-    elif text is not None and not text.strip():
-        raise UsageError("--query is empty: give words or a query as JSON")
     elif paper_id:
         query = {"ids": {"values": [paper_id]}}
     elif recent_days is not None:
@@ -164,7 +167,7 @@ def report(as_json: bool, value: Any, show: Callable[[], None]) -> None:
         show()
 
 
-def provider_of(papers: config.PapersSettings, *, required: bool = True) -> Provider:
+def provider_of(papers: config.PapersSettings, *, required: bool = True) -> "Provider":
     """The language model that the settings name. Raises UsageError if one is required."""
     from compilewatch.extras.papers.providers import BedrockProvider, ScriptedProvider
 
@@ -201,10 +204,9 @@ def process(
     names = {paper.id for paper in selected}
     earlier = sum(entry.paper in names for entry in store.ledger.entries())
     provider, say = provider_of(settings.papers), partial(click.echo, err=True)
-    lines = StageLines(quiet=as_json)
-    summaries = run_papers(
-        settings, library, provider, selected, limits, observer=lines, say=say, **flags
-    )
+    if not as_json:
+        flags["observer"] = stage_lines()
+    summaries = run_papers(settings, library, provider, selected, limits, say=say, **flags)
     report(as_json, summaries, lambda: print_summaries(summaries, store, earlier=earlier))
     unreadable = records.FindingClass.UNREADABLE
     if all(one.findings and one.findings[0].kind is unreadable for one in summaries):
@@ -417,42 +419,29 @@ def preflight(papers: config.PapersSettings) -> dict[str, Any]:
     }
 
 
-STYLES = {
-    StageOutcome.PASSED: "green",
-    StageOutcome.FAILED: "red",
-    StageOutcome.NOT_RUN: "dim",
-}
-STATE_STYLES = {"passed": "green", "failed": "red", "incomplete": "yellow"}
+STYLES = {"passed": "green", "failed": "red", "not_run": "dim", "incomplete": "yellow"}
 
 
-class StageLines:
-    """Prints a line on standard error when a stage of a paper ends; from several threads too."""
+def stage_lines() -> Callable[[records.StageResult], None]:
+    """Print a line on standard error when a stage of a paper ends; from several threads too."""
+    printer, since, lock = console(stderr=True), dict[str, float](), threading.Lock()
 
-    def __init__(self, *, quiet: bool) -> None:
-        self._quiet = quiet
-        self._console = console(stderr=True)
-        self._since: dict[str, float] = {}
-        self._lock = threading.Lock()
-
-    def __call__(self, result: records.StageResult) -> None:
-        with self._lock:
+    def ended(result: records.StageResult) -> None:
+        with lock:
             now = time.monotonic()
-            seconds = now - self._since.get(result.paper, now)
-            self._since[result.paper] = now
+            seconds = now - since.get(result.paper, now)
+            since[result.paper] = now
             text = result.findings[0].evidence if result.findings else result.detail
-            if not self._quiet:
-                self._console.print(
-                    _stage_line(f"{result.paper[:28]:28} ", result, f"{seconds:6.1f} s  {text}")
-                )
+            name = f"{result.paper[:28]:28} "
+            printer.print(_stage_line(name, result, f"{seconds:6.1f} s  {text}"))
+
+    return ended
 
 
 def _stage_line(before: str, result: records.StageResult, after: str) -> Text:
-    outcome = result.outcome.value.replace("_", " ")
-    return Text.assemble(
-        plain(f"{before}{result.stage:9} "),
-        plain(f"{outcome:8}", STYLES[result.outcome]),
-        plain(after),
-    )
+    outcome = f"{result.outcome.replace('_', ' '):8}"
+    stage = plain(f"{before}{result.stage:9} ")
+    return Text.assemble(stage, plain(outcome, STYLES[result.outcome]), plain(after))
 
 
 def print_summaries(
@@ -470,8 +459,7 @@ def print_summaries(
     rows = []
     for one in summaries:
         passed = sum(stage.outcome is StageOutcome.PASSED for stage in one.stages)
-        state = (one.state, STATE_STYLES[one.state])
-        of = f"{passed} of {len(one.stages)}"
+        state, of = (one.state, STYLES[one.state]), f"{passed} of {len(one.stages)}"
         rows.append((one.paper, state, of, str(one.repairs), _usd(one), _wrong(one)))
     headings = ("paper", "state", "stages", "repairs", "USD", "what is wrong")
     console().print(table(headings, rows, gap=2))
@@ -492,12 +480,9 @@ def _usd(one: PaperSummary) -> str:
 
 
 def _wrong(one: PaperSummary) -> str:
-    for finding in one.findings:
-        return f"{finding.stage}: {finding.kind}: {finding.evidence}"
-    for stage in one.stages:
-        if stage.outcome is StageOutcome.NOT_RUN:
-            return f"{stage.stage} was not run: {stage.detail}"
-    return ""
+    found = [f"{finding.stage}: {finding.kind}: {finding.evidence}" for finding in one.findings]
+    found += [f"{s.stage} was not run: {s.not_run}" for s in one.stages if s.not_run]
+    return next(iter(found), "")
 
 
 def print_check(summary: PaperSummary, folder: Path) -> None:
@@ -507,23 +492,14 @@ def print_check(summary: PaperSummary, folder: Path) -> None:
     for stage in summary.stages:
         out.print(_stage_line("  ", stage, f" {stage.detail}" if stage.detail else ""))
         for finding in stage.findings:
-            out.print(plain(f"            {_finding(finding)}"))
+            out.print(plain(f"            {finding.text}"))
         for name in stage.files:
             out.print(plain(f"            {folder / name}", "dim"))
     spent = summary.spent
-    out.print(
-        plain(
-            f"  {summary.state}; {plural(summary.repairs, 'repair')}, "
-            f"{plural(spent['requests'], 'request')}, "
-            f"{spent['input_tokens']:,} + {spent['output_tokens']:,} tokens, {_usd(summary)} USD; "
-            f"model {summary.model or 'none'}, dataset {summary.dataset or 'none'}"
-        )
-    )
-
-
-def _finding(finding: records.PaperFinding) -> str:
-    line = f" (line {finding.line})" if finding.line else ""
-    return f"{finding.kind}: {finding.evidence}{line}"
+    tokens = f"{spent['input_tokens']:,} + {spent['output_tokens']:,} tokens"
+    counts = f"{plural(summary.repairs, 'repair')}, {plural(spent['requests'], 'request')}"
+    used = f"model {summary.model or 'none'}, dataset {summary.dataset or 'none'}"
+    out.print(plain(f"  {summary.state}; {counts}, {tokens}, {_usd(summary)} USD; {used}"))
 
 
 def print_version(version: records.CodeVersion, findings: Sequence[records.PaperFinding]) -> None:
@@ -533,7 +509,7 @@ def print_version(version: records.CodeVersion, findings: Sequence[records.Paper
         f"# {version.paper}, version {version.number}, {version.id}",
         f"# model {version.model}{scripted}, paper {version.paper_sha256[:12]}, "
         f"prompt {version.prompt_sha256[:12]}, rules {version.rules_sha256[:12]}",
-        *(f"# {finding.stage}: {_finding(finding)}" for finding in findings),
+        *(f"# {finding.stage}: {finding.text}" for finding in findings),
         version.source,
     ]
     console().print(plain("\n".join(lines)))
@@ -548,10 +524,9 @@ def print_preflight(needs: dict[str, Any]) -> None:
         ]
         out.print(table(("model", "name", "status", "ends", "usable"), rows, gap=2))
     confined = needs["sandbox_problem"] or "generated code can be confined here"
-    out.print(plain(f"model:   {needs['model_problem'] or needs['model']}"))
-    out.print(plain(f"price:   {needs['price']}"))
-    out.print(plain(f"rules:   {needs['rules']}"))
-    out.print(plain(f"sandbox: {confined}"))
+    model = needs["model_problem"] or needs["model"]
+    lines = {"model": model, "price": needs["price"], "rules": needs["rules"], "sandbox": confined}
+    out.print(plain("\n".join(f"{name + ':':8} {text}" for name, text in lines.items())))
 
 
 def exit_status(summaries: Sequence[PaperSummary]) -> int:

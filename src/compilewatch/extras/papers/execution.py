@@ -48,6 +48,9 @@ EAGER_LIMITS = SandboxLimits(
     log_bytes=MIB,
 )
 
+EAGER_NUMBERS = ("parameters", "eager_seconds", "loss")
+"""What the script reports of a run in eager mode."""
+
 OUT_OF_MEMORY = ("MemoryError", "DefaultCPUAllocator")
 """What Python and torch's allocator say when the limit of memory is reached."""
 
@@ -110,13 +113,10 @@ def _files(mode: str, generation: CodeVersion | None = None, **request: Any) -> 
 
 # --- eager mode and formulas ---
 
-_Count = Annotated[int, Meta(ge=0, le=2**53)]
-"""Of any length, a number could not become a float."""
-
 
 class _Error(msgspec.Struct, frozen=True):
     message: str = ""
-    line: _Count | None = None
+    line: Annotated[int, Meta(ge=0, le=2**31)] | None = None
 
 
 class _Check(msgspec.Struct, frozen=True):
@@ -126,19 +126,11 @@ class _Check(msgspec.Struct, frozen=True):
 
 
 class _State(msgspec.Struct, frozen=True):
-    """`out/result.json` of the script, as untrusted data.
-
-    `returned` is what submodules computed, one for each binding. `checks` are those of the mode
-    `compare`, which no generated code has touched.
-    """
+    """`out/result.json` of the mode `eager`, as untrusted data."""
 
     phase: str = ""
-    parameters: _Count | None = None
-    eager_seconds: float | None = None
-    loss: float | None = None
+    numbers: dict[str, float] = {}
     error: _Error | None = None
-    returned: msgspec.Raw = msgspec.Raw(b"[]")
-    checks: tuple[_Check, ...] = ()
 
 
 def run_eager(
@@ -155,12 +147,13 @@ def run_eager(
     try:
         runner.check()
         result = runner.run(_files("eager", generation, **asked), limits)
-        state = _state_of(result)
+        state = _untrusted(result, "result.json", _State) or _State()
+        count = state.numbers.get("parameters")
         eager = kinds.StageResult(
             stage=eager_stage,
             findings=tuple(_eager_findings(result, state)),
             numbers=_numbers(result, state),
-            detail=f"{state.parameters:,} parameters" if state.parameters is not None else "",
+            detail=f"{count:,.0f} parameters" if count is not None else "",
         )
         if eager.findings or state.phase != "done":
             return eager, not_run(formula_stage, "the code does not run in eager mode")
@@ -168,8 +161,9 @@ def run_eager(
             no_formula = "the plan gives no formula to compute"
             return eager, kinds.StageResult(stage=formula_stage, detail=no_formula)
         # The formulas are text of a model too, so they are computed in a sandbox of their own.
-        returned = {name: data for name, data in result.files.items() if name != "result.json"}
-        files = _files("compare", **asked, formulas=formulas, returned=state.returned)
+        # No folder: a file in `out` there would be taken for a result of the comparison.
+        returned = {name: data for name, data in result.files.items() if "/" not in name}
+        files = _files("compare", **asked, formulas=formulas)
         compared = runner.run({**returned, **files}, limits)
         return eager, kinds.StageResult(
             stage=formula_stage,
@@ -187,10 +181,6 @@ def _untrusted(result: SandboxResult, name: str, kind: type[Kind]) -> Kind | Non
         return msgspec.json.decode(result.files.get(name, b""), type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
-
-
-def _state_of(result: SandboxResult) -> _State:
-    return _untrusted(result, "result.json", _State) or _State()
 
 
 def _eager_findings(result: SandboxResult, state: _State) -> Iterator[kinds.PaperFinding]:
@@ -214,7 +204,8 @@ def _formula_findings(
     result: SandboxResult, formulas: Mapping[str, str]
 ) -> Iterator[kinds.PaperFinding]:
     """Each formula needs a check that holds; what was not compared does not count as held."""
-    checks = _state_of(result).checks
+    read = _untrusted(result, "checks.json", tuple[_Check, ...]) if result.succeeded else None
+    checks = read or ()
     ended = "it was not compared" if result.succeeded else f"not compared: {result.ending}"
     for claim in formulas:
         of_claim = [check for check in checks if check.claim == claim]
@@ -225,14 +216,10 @@ def _formula_findings(
 
 
 def _numbers(result: SandboxResult, state: _State) -> dict[str, float]:
-    values: dict[str, Any] = {
-        "parameters": state.parameters,
-        "eager_seconds": state.eager_seconds,
-        "loss": state.loss,
-        "peak_memory_bytes": result.peak_memory_bytes,
-        "seconds": result.duration_seconds,
-    }
-    return {name: float(value) for name, value in values.items() if value is not None}
+    numbers = {name: state.numbers[name] for name in EAGER_NUMBERS if name in state.numbers}
+    if result.peak_memory_bytes is not None:
+        numbers["peak_memory_bytes"] = float(result.peak_memory_bytes)
+    return {**numbers, "seconds": result.duration_seconds}
 
 
 def ending_of(result: SandboxResult, stage: PipelineStage) -> kinds.PaperFinding | None:
@@ -300,7 +287,7 @@ class Trainer:
         """Train a version and store what it showed in a file of its own."""
         deadline = self.limits.deadline_seconds
         if reason := self._reserve(deadline):
-            finding = kinds.finding_of(FindingClass.BUDGET, PipelineStage.EXECUTE, reason)
+            finding = _executed(FindingClass.BUDGET, reason)
             return kinds.StageResult(stage=PipelineStage.EXECUTE, findings=(finding,))
         used = deadline  # if it is interrupted
         try:
@@ -358,12 +345,10 @@ class Trainer:
             wait = self.limits.deadline_seconds + WAIT_SECONDS
             state = client.wait(key, timeout_seconds=wait)
             logs = {name: b"".join(client.parts(key, stream=name)) for name in ("stdout", "stderr")}
-            left = state.result.artifacts if state.result is not None else ()
-            names = {f"{PROFILER_FOLDER}/{key}/{one.name}": one for one in left}
             files = [
                 folder.write_named(name, client.artifact(key, artifact))
-                for name, artifact in names.items()
-                if not (folder.path / name).exists()
+                for artifact in state.artifacts
+                if not (folder.path / (name := f"{PROFILER_FOLDER}/{key}/{artifact.name}")).exists()
             ]
         result = job_ran(state, logs["stdout"], logs["stderr"])
         if usd_per_hour := self.settings.papers.usd_per_hour:
@@ -382,38 +367,42 @@ def training_files(generation: CodeVersion) -> dict[str, str]:
     return _files("train", generation)
 
 
+_FAILURES = {
+    FailureCode.DEADLINE: FindingClass.TIMED_OUT,
+    FailureCode.MEMORY: FindingClass.OOM,
+    FailureCode.EXIT_STATUS: FindingClass.WRONG_IN_EAGER,
+    FailureCode.SIGNAL: FindingClass.CRASHED,
+    FailureCode.DISK_FILES: FindingClass.CRASHED,
+}
+"""The others mean that a job was lost."""
+
+
 def trained(result: SandboxResult) -> kinds.StageResult:
     """What a training in the sandbox of this machine showed."""
     finding = ending_of(result, PipelineStage.EXECUTE)
     if finding is None and result.exit_code != 0:
-        evidence = last_line(result.stderr)
-        finding = kinds.finding_of(FindingClass.WRONG_IN_EAGER, PipelineStage.EXECUTE, evidence)
+        finding = _executed(FindingClass.WRONG_IN_EAGER, last_line(result.stderr))
     detail = "trained on synthetic data in the sandbox of this machine (CPU)"
-    return _shown("sandbox", detail, "it ended with status 0", finding, result.stdout, result)
+    return _shown("sandbox", detail, finding, result.stdout, result)
 
 
 def job_ran(state: protocol.JobState, stdout: bytes, stderr: bytes) -> kinds.StageResult:
     """What an ended job showed."""
     finding = None
     if state.state is not protocol.JobStatus.DONE:
-        classes = {
-            FailureCode.DEADLINE: FindingClass.TIMED_OUT,
-            FailureCode.MEMORY: FindingClass.OOM,
-            FailureCode.EXIT_STATUS: FindingClass.WRONG_IN_EAGER,
-            FailureCode.SIGNAL: FindingClass.CRASHED,
-            FailureCode.DISK_FILES: FindingClass.CRASHED,
-        }
-        kind = classes.get(state.failure, FindingClass.LOST) if state.failure else FindingClass.LOST
-        evidence = f"{state.state}: {state.message or last_line(stderr)}"
-        finding = kinds.finding_of(kind, PipelineStage.EXECUTE, evidence)
+        kind = _FAILURES.get(state.failure or FailureCode.INTERRUPTED, FindingClass.LOST)
+        finding = _executed(kind, f"{state.state}: {state.message or last_line(stderr)}")
     detail = f"job {state.key}, attempt {state.attempt}, {state.state}; synthetic data"
-    return _shown("executor", detail, "the job is done", finding, stdout, state.result)
+    return _shown("executor", detail, finding, stdout, state.result)
+
+
+def _executed(kind: FindingClass, evidence: str) -> kinds.PaperFinding:
+    return kinds.finding_of(kind, PipelineStage.EXECUTE, evidence)
 
 
 def _shown(
     where: str,
     detail: str,
-    ended: str,
     finding: kinds.PaperFinding | None,
     stdout: bytes,
     outcome: policy.SandboxOutcome | None,
@@ -421,8 +410,8 @@ def _shown(
     """What a training showed: a success without numbers is none."""
     numbers = trained_numbers(stdout)
     if finding is None and "training_loss" not in numbers:
-        evidence = f"{ended} and reported no training_loss"
-        finding = kinds.finding_of(FindingClass.CRASHED, PipelineStage.EXECUTE, evidence)
+        ended = "the job is done" if where == "executor" else "it ended with status 0"
+        finding = _executed(FindingClass.CRASHED, f"{ended} and reported no training_loss")
     numbers["execution_success"] = float(finding is None)
     if outcome is not None:
         numbers["execution_time_seconds"] = outcome.duration_seconds
@@ -456,9 +445,6 @@ def trained_numbers(stdout: bytes) -> dict[str, float]:
 
 MOST_RESULT_BYTES = 8 * MIB
 """Of what a request returns: a result is stored, and read by every page about it."""
-
-_STATUSES = {policy.SandboxEnding.DEADLINE: Status.TIMEOUT, policy.SandboxEnding.MEMORY: Status.OOM}
-"""The others are `crashed`."""
 
 
 class SandboxLauncher:
@@ -543,11 +529,12 @@ def _without_result(
 ) -> records.Result:
     marks = _untrusted(ran, messages.PHASES_FILE, messages.Marks)
     phase = marks[-1][0] if marks else records.Phase.SETUP
+    ended = {policy.SandboxEnding.DEADLINE: Status.TIMEOUT, policy.SandboxEnding.MEMORY: Status.OOM}
     message = ran.detail or f"it ended with status {ran.exit_code}, signal {ran.signal}"
     last = last_line(ran.stderr)[:300] if ran.stderr.strip() else ""
     return records.Result(
         request=request,
-        status=_STATUSES.get(ran.ending, Status.CRASHED),
+        status=ended.get(ran.ending, Status.CRASHED),
         phase=phase,
         tier=tier,
         depth=records.Depth.FULL,
@@ -577,10 +564,6 @@ class PapersSource:
                 "papers run`"
             )
         return tuple(specs)
-
-
-CHECKED = (PipelineStage.STATIC, PipelineStage.REVIEW, PipelineStage.EAGER, PipelineStage.FAITHFUL)
-"""The stages that a version must have passed before it is compiled."""
 
 
 def generated_spec(
@@ -619,15 +602,15 @@ def generated_spec(
 
 
 def _why_not(last: dict[PipelineStage, kinds.StageResult]) -> str | None:
-    for stage in CHECKED:
-        result = last.get(stage)
-        if result is None:
-            return f"the stage {stage} was not run"
-        if result.outcome is kinds.StageOutcome.FAILED:
+    """The first stage that a version must pass before it is compiled, and did not."""
+    stages = list(PipelineStage)
+    for stage in stages[stages.index(PipelineStage.STATIC) : stages.index(PipelineStage.SWEEP)]:
+        result = last.get(stage) or not_run(stage, "")
+        if result.findings:
             finding = result.findings[0]
             return f"{finding.kind.value.replace('_', ' ')}: {finding.evidence}"
         if result.outcome is kinds.StageOutcome.NOT_RUN:
-            return f"the stage {stage} was not run: {result.detail}"
+            return f"the stage {stage} was not run: {result.detail}".removesuffix(": ")
     return None
 
 
@@ -712,16 +695,14 @@ def findings_of(result: records.Result) -> list[kinds.PaperFinding]:
             )
             for b in result.breaks[:MOST_FINDINGS]
         ]
-    classes = {
+    compiler = result.phase in (records.Phase.COMPILE, records.Phase.COMPARE)
+    kind = {
         Status.MISMATCH: FindingClass.MISMATCH,
         Status.TIMEOUT: FindingClass.TIMED_OUT,
         Status.OOM: FindingClass.OOM,
         Status.CRASHED: FindingClass.CRASHED,
-    }
-    kind = classes.get(result.status)
-    if result.status is Status.ERROR:
-        compiler = result.phase in (records.Phase.COMPILE, records.Phase.COMPARE)
-        kind = FindingClass.COMPILER_CANNOT if compiler else FindingClass.WRONG_IN_EAGER
+        Status.ERROR: FindingClass.COMPILER_CANNOT if compiler else FindingClass.WRONG_IN_EAGER,
+    }.get(result.status)
     if kind is None:
         return []
     evidence = result.detail or (result.error.message if result.error else result.status.value)

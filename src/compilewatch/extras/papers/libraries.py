@@ -1,4 +1,7 @@
-"""Where papers come from: a folder, or an OpenSearch index with files on S3."""
+"""Where papers come from: a folder, or an OpenSearch index with files on S3.
+
+Libraries raise SourceError or UsageError, each one line.
+"""
 
 import contextlib
 import hashlib
@@ -20,17 +23,7 @@ import msgspec
 
 from compilewatch.config import PapersSettings
 from compilewatch.errors import SourceError, UsageError
-from compilewatch.extras.papers import PaperLibrary
 from compilewatch.extras.papers.records import Paper
-
-
-def open_library(settings: PapersSettings, *, cache: Path) -> PaperLibrary:
-    """The library that the settings name; `auto` is OpenSearch if its endpoint is set."""
-    endpoint = settings.library == "auto" and settings.opensearch_endpoint
-    if endpoint or settings.library == "opensearch":
-        return OpenSearchLibrary(settings)
-    return FolderLibrary(settings, cache=cache)
-
 
 CHARACTERS_PER_TOKEN = 3.0
 """Fewer than the four of English text, so that the estimate is rather too high."""
@@ -180,13 +173,12 @@ def html_text(source: str) -> str:
 
 SUFFIXES = frozenset({".pdf", ".tex", ".html", ".htm", ".md", ".txt"})
 INDEXED_TOKENS = 60_000
-VERSION = 2
+VERSION = 3
 """Raised when what is indexed changes; an index of another version is built again."""
 
 _SCHEMA = """
-CREATE TABLE paper(id TEXT PRIMARY KEY, path TEXT, size INTEGER, mtime_ns INTEGER, ingested REAL,
-  record BLOB);
-CREATE VIRTUAL TABLE content USING fts5(id UNINDEXED, title, abstract, authors, body,
+CREATE VIRTUAL TABLE paper USING fts5(id UNINDEXED, path UNINDEXED, size UNINDEXED,
+  mtime_ns UNINDEXED, ingested UNINDEXED, record UNINDEXED, title, abstract, authors, body,
   tokenize = 'porter unicode61');
 """
 _FIELDS = ("title", "abstract", "authors", "body")
@@ -205,6 +197,10 @@ class FolderLibrary:
     def find(
         self, query: str | Mapping[str, Any], most: int, *, random: bool = False
     ) -> tuple[Paper, ...]:
+        """Return at most `most` papers, the best or newest first, or drawn at random.
+
+        `query` are words (none: all papers), or a clause of OpenSearch's query language.
+        """
         if not self._folder.is_dir():
             raise SourceError(
                 f"the folder of papers {self._folder} does not exist: create it, or name another "
@@ -219,6 +215,7 @@ class FolderLibrary:
         return tuple(msgspec.json.decode(row[0], type=Paper) for row in rows[:most])
 
     def fetch(self, paper: Paper) -> bytes:
+        """Return the original file of a paper: PDF, LaTeX, HTML or text."""
         try:
             return Path(paper.location).read_bytes()
         except OSError as error:
@@ -234,7 +231,7 @@ class FolderLibrary:
         try:
             with database:
                 if not database.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
-                    database.executescript(_SCHEMA)
+                    database.execute(_SCHEMA)
                 yield database
         except sqlite3.DatabaseError as error:
             raise SourceError(f"the index {self._index} is damaged ({error}): delete it") from None
@@ -249,7 +246,6 @@ class FolderLibrary:
         files = {n: (str(path), s.st_size, s.st_mtime_ns) for n, (path, s) in stats.items()}
         for name in [name for name, state in known.items() if files.get(name) != state]:
             database.execute("DELETE FROM paper WHERE id = ?", (name,))
-            database.execute("DELETE FROM content WHERE id = ?", (name,))
         for name in [name for name, state in files.items() if known.get(name) != state]:
             path, stat = stats[name]
             about = describe(path)
@@ -264,10 +260,9 @@ class FolderLibrary:
                 ingested_at=datetime.fromtimestamp(stat.st_mtime, UTC).isoformat(),
                 license=about["license"] or None,
             )
-            row = (name, *files[name], stat.st_mtime, msgspec.json.encode(paper))
-            database.execute("INSERT INTO paper VALUES (?, ?, ?, ?, ?, ?)", row)
-            content = (name, *(about[field] for field in _FIELDS))
-            database.execute("INSERT INTO content VALUES (?, ?, ?, ?, ?)", content)
+            known_of = (name, *files[name], stat.st_mtime, msgspec.json.encode(paper))
+            row = (*known_of, *(about[field] for field in _FIELDS))
+            database.execute(f"INSERT INTO paper VALUES ({', '.join('?' * len(row))})", row)
 
     def _files(self) -> dict[str, Path]:
         files: dict[str, Path] = {}
@@ -312,7 +307,7 @@ def _condition(query: str | Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
 def _matching(words: str) -> tuple[str, tuple[Any, ...]]:
     if not words:
         return "paper ORDER BY ingested DESC, id", ()
-    return "content JOIN paper USING (id) WHERE content MATCH ? ORDER BY rank, id", (words,)
+    return "paper WHERE paper MATCH ? ORDER BY rank, id", (words,)
 
 
 def _words(text: str) -> str:
@@ -338,8 +333,7 @@ def describe(path: Path) -> dict[str, str]:
     source = about["body"] if kind == "pdf" else data.decode("utf-8", "ignore")
     for name, pattern in _PATTERNS.get(kind, _PATTERNS["text"]).items():
         if passage := re.search(pattern, source, re.DOTALL | re.IGNORECASE | re.MULTILINE):
-            text = re.sub(r"<[^>]+>|\s+", " ", passage[1]).strip()
-            about[name] = " ".join(text.split())[:2000]
+            about[name] = " ".join(re.sub(r"<[^>]+>", " ", passage[1]).split())[:2000]
     about["authors"] = re.sub(r"\s*(?:\\and|\band\b|,|;)\s*", "; ", about["authors"])
     return about
 
@@ -396,6 +390,7 @@ class OpenSearchLibrary:
     def find(
         self, query: str | Mapping[str, Any], most: int, *, random: bool = False
     ) -> tuple[Paper, ...]:
+        """See `FolderLibrary.find`."""
         clause: Mapping[str, Any] = {"match_all": {}}
         if isinstance(query, Mapping):
             clause = query
@@ -409,6 +404,7 @@ class OpenSearchLibrary:
         return tuple(self._paper(hit) for hit in self._search(body))
 
     def fetch(self, paper: Paper) -> bytes:
+        """See `FolderLibrary.fetch`."""
         from botocore import exceptions
 
         from compilewatch import aws
@@ -439,9 +435,9 @@ class OpenSearchLibrary:
 
         index = self._settings.opensearch_index
         where = f"OpenSearch at {self._host}:{self._port}"
-        client = self._client()
         try:
-            response = client.search(body=body, index=index)
+            with contextlib.closing(self._client()) as client:
+                response = client.search(body=body, index=index)
         except exceptions.NotFoundError:
             raise UsageError(f"{where} has no index {index}: set OPENSEARCH_INDEX") from None
         except exceptions.RequestError as error:
@@ -458,8 +454,6 @@ class OpenSearchLibrary:
             elif "<html" in problem.lower() or "<!doctype" in problem.lower():
                 problem = "is not usable: it responds with a web page: correct OPENSEARCH_ENDPOINT"
             raise SourceError(f"{where} {problem}") from None
-        finally:
-            client.close()
         hits = response.get("hits", {}).get("hits") if isinstance(response, dict) else None
         if not isinstance(hits, list):
             raise SourceError(f"{where} responds without hits: is it another service?")
@@ -524,3 +518,13 @@ def _reason(error: Exception) -> str:
             causes = details.get("root_cause") or [details]
             return " ".join(str(causes[0].get("reason", details.get("type", ""))).split())[:200]
     return " ".join(str(error).split())[:200]
+
+
+PaperLibrary = FolderLibrary | OpenSearchLibrary
+
+
+def open_library(settings: PapersSettings, *, cache: Path) -> PaperLibrary:
+    """The library that the settings name; `auto` is OpenSearch if its endpoint is set."""
+    endpoint = settings.library == "auto" and settings.opensearch_endpoint
+    opensearch = endpoint or settings.library == "opensearch"
+    return OpenSearchLibrary(settings) if opensearch else FolderLibrary(settings, cache=cache)

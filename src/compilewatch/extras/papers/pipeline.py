@@ -12,21 +12,29 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from compilewatch.config import Settings
 from compilewatch.errors import SourceError, UsageError
 from compilewatch.extras.executor.sandbox.policy import MIB, SandboxLimits
-from compilewatch.extras.papers import PaperLibrary, Prompt, Provider, calls, checks, execution
+from compilewatch.extras.papers import Prompt, calls, checks, execution
 from compilewatch.extras.papers import records as kinds
-from compilewatch.extras.papers.libraries import PaperText, estimate_tokens, read_text
+from compilewatch.extras.papers.libraries import (
+    PaperLibrary,
+    PaperText,
+    estimate_tokens,
+    read_text,
+)
 from compilewatch.extras.papers.records import FindingClass, PipelineStage, StageResult
 from compilewatch.extras.papers.store import PaperFolder, PaperStore, summarise_paper
 from compilewatch.plan import check_targets, targets_of
 from compilewatch.records import Mode, digest, now
 from compilewatch.report.wording import plural
+
+if TYPE_CHECKING:
+    from compilewatch.extras.papers.providers import Provider
 
 Content = TypeVar("Content")
 
@@ -130,8 +138,12 @@ class PaperWork:
             if repaired.id == version.id:
                 break  # the model has nothing better
             version = repaired
-        if all(finding.stage is PipelineStage.SWEEP for finding in findings):
-            self._execute(version)
+        if any(finding.stage is not PipelineStage.SWEEP for finding in findings):
+            return
+        if why := {line.stage: line for line in self.lines}[PipelineStage.EAGER].not_run:
+            self._skip(PipelineStage.EXECUTE, version, why)
+        else:
+            self._checked(PipelineStage.EXECUTE, self.pipeline.trainer, version)
 
     # --- the journal ---
 
@@ -244,7 +256,7 @@ class PaperWork:
             number=earlier.number + 1 if earlier else 0,
             model=call.model,
             call=call.key,
-            prompt_sha256=digest([prompt.system, prompt.text]),
+            prompt_sha256=digest([prompt.role.system, prompt.text]),
             rules_sha256=self.pipeline.caller.rules.sha256,
             paper_sha256=self.raw_sha256,
             parent=earlier.id if earlier else None,
@@ -347,14 +359,6 @@ class PaperWork:
         detail = f"{claims}; {'' if formulas.not_run else formulas.detail}"
         return self._once(stage, key, findings=findings, detail=detail, numbers=formulas.numbers)
 
-    def _execute(self, version: kinds.CodeVersion) -> None:
-        eager = {result.stage: result for result in self.lines}.get(PipelineStage.EAGER)
-        if eager is None or eager.outcome is not kinds.StageOutcome.PASSED:
-            why = eager.detail if eager is not None else "the code was not run in eager mode"
-            self._skip(PipelineStage.EXECUTE, version, why)
-        else:
-            self._checked(PipelineStage.EXECUTE, self.pipeline.trainer, version)
-
     def _checked(
         self,
         stage: PipelineStage,
@@ -388,7 +392,7 @@ class PaperWork:
 def run_papers(
     settings: Settings,
     library: PaperLibrary,
-    provider: Provider,
+    provider: "Provider",
     papers: Sequence[kinds.Paper],
     limits: Mapping[str, float | None],
     *,

@@ -45,18 +45,22 @@ class BedrockProvider:
         self._lock = threading.Lock()
 
     def converse(self, prompt: Prompt) -> ModelCall:
-        schema = msgspec.json.encode(prompt.schema).decode()
+        """Send exactly one HTTP request and return what is known of its reply. Raises CallError."""
+        role = prompt.role
+        schema = msgspec.json.encode(role.schema).decode()
         try:
             response = self._client().converse(
                 modelId=self.model,
-                system=[{"text": prompt.system}],
+                system=[{"text": role.system}],
                 messages=[{"role": "user", "content": [{"text": prompt.text}]}],
                 # No temperature: newer models reject sampling parameters.
-                inferenceConfig={"maxTokens": prompt.max_tokens},
+                inferenceConfig={"maxTokens": role.max_tokens},
                 outputConfig={
                     "textFormat": {
                         "type": "json_schema",
-                        "structure": {"jsonSchema": {"name": prompt.schema_name, "schema": schema}},
+                        "structure": {
+                            "jsonSchema": {"name": prompt.labels["role"], "schema": schema}
+                        },
                     }
                 },
                 requestMetadata={name: value[:256] for name, value in prompt.labels.items()},
@@ -66,7 +70,11 @@ class BedrockProvider:
         return reply_of(response)
 
     def available(self) -> tuple[dict[str, Any], ...]:
-        """The text models of the region, or the named one, with their life cycle."""
+        """The text models of the region, or the named one, with the life cycle of each.
+
+        `status` is `ACTIVE` or `LEGACY`, and `ends` RFC 3339 or empty; `why` says what is wrong
+        with one that is not `usable`. Raises CallError.
+        """
         try:
             client = aws.client("bedrock", **self._arguments)
             if self.model:
@@ -166,7 +174,7 @@ def _availability(details: Mapping[str, Any], *, by_profile: bool = False) -> di
 class ScriptedProvider:
     """Replies from `<folder>/<paper>/`: plan.json, code.N.py with code.N.json, review.N.json.
 
-    A later version without a file of its own gets the last one.
+    A later version without a file of its own gets the last one. They say nothing about a model.
     """
 
     name = "scripted"
@@ -209,3 +217,6 @@ class ScriptedProvider:
 
     def close(self) -> None:
         """Do nothing: it has no connection."""
+
+
+Provider = BedrockProvider | ScriptedProvider

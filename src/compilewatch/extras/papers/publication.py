@@ -106,7 +106,7 @@ def execution_data(
 
     A value that is not a number is left out, and no other value with it.
     """
-    values: dict[tuple[str, str, str, str], list[float]] = {}
+    values: dict[tuple[str, ...], list[float]] = {}
     keys = []
     for one in summaries:
         stage = next(s for s in one.stages if s.stage is records.PipelineStage.EXECUTE)
@@ -127,8 +127,8 @@ def execution_data(
         {
             "MetricName": name,
             "Dimensions": [
-                {"Name": "InstanceType", "Value": place},
-                {"Name": "Replies", "Value": replies},
+                {"Name": dimension, "Value": value}
+                for dimension, value in (("InstanceType", place), ("Replies", replies))
             ],
             "Timestamp": datetime.fromisoformat(minute),
             "Values": numbers,
@@ -141,46 +141,42 @@ def execution_data(
 
 PAPERS = MetricGroup("papers", ("replies",))
 
+_METRICS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "paper_stages": (
+        "Stored papers by stage of the pipeline and outcome of the stage.",
+        ("stage", "outcome"),
+    ),
+    "papers": (
+        "Stored papers: passed every stage, failed one, or incomplete (a stage was not run).",
+        ("state",),
+    ),
+    "paper_info": (
+        "Always 1; the labels say what became of a paper: its state, and the first stage that it "
+        "did not pass. Of the 100 papers that were worked on last.",
+        ("paper", "title", "state", "stage"),
+    ),
+    "paper_findings": (
+        "Stored papers with a finding of this class in the last version of their code.",
+        ("finding",),
+    ),
+    "paper_verdicts": ("Generated models by compile target and status.", ("target", "status")),
+    "paper_repairs": ("Stored papers by the number of repairs of their code.", ("repairs",)),
+    "paper_requests": ("Requests to the language model for all stored papers.", ()),
+    "paper_tokens": ("Tokens of these requests.", ("direction",)),
+    "paper_usd": (
+        "US dollars that these requests cost, by the reviewed prices; absent if one is unknown.",
+        (),
+    ),
+    "paper_success_usd": (
+        "US dollars divided by the papers that passed every stage; absent if none did.",
+        (),
+    ),
+}
+"""Metric -> what it counts, and its labels beside `replies`."""
+
 DEFINITIONS: tuple[Definition, ...] = tuple(
     Definition(f"compilewatch_{name}", text, labels, PAPERS)
-    for name, labels, text in (
-        (
-            "paper_stages",
-            ("stage", "outcome"),
-            "Stored papers by stage of the pipeline and outcome of the stage.",
-        ),
-        (
-            "papers",
-            ("state",),
-            "Stored papers: passed every stage, failed one, or incomplete (a stage was not run).",
-        ),
-        (
-            "paper_info",
-            ("paper", "title", "state", "stage"),
-            "Always 1; the labels say what became of a paper: its state, and the first stage that "
-            "it did not pass. Of the 100 papers that were worked on last.",
-        ),
-        (
-            "paper_findings",
-            ("finding",),
-            "Stored papers with a finding of this class in the last version of their code.",
-        ),
-        ("paper_verdicts", ("target", "status"), "Generated models by compile target and status."),
-        ("paper_repairs", ("repairs",), "Stored papers by the number of repairs of their code."),
-        ("paper_requests", (), "Requests to the language model for all stored papers."),
-        ("paper_tokens", ("direction",), "Tokens of these requests."),
-        (
-            "paper_usd",
-            (),
-            "US dollars that these requests cost, by the reviewed prices; absent if one is "
-            "unknown.",
-        ),
-        (
-            "paper_success_usd",
-            (),
-            "US dollars divided by the papers that passed every stage; absent if none did.",
-        ),
-    )
+    for name, (text, labels) in _METRICS.items()
 )
 
 LABELS: dict[str, str] = {
@@ -293,16 +289,13 @@ def publish_papers(outputs: Path, settings: Settings) -> Published:
         store.write_report(name, data)
     lines.append(f"report: {store.root / 'report' / 'index.html'}")
     results = [result for journal in journals.values() for result in journal]
-    steps: dict[str, tuple[object, Callable[[], str]]] = {
-        "pushgateway": (settings.pushgateway.url, lambda: push_papers(settings, summaries)),
-        "loki": (settings.loki.url, lambda: _log(settings, store, results)),
-        "cloudwatch": (
-            settings.cloudwatch.enabled,
-            lambda: _watch(settings, store, summaries),
-        ),
-    }
+    steps: tuple[tuple[str, object, Callable[[], str]], ...] = (
+        ("pushgateway", settings.pushgateway.url, lambda: push_papers(settings, summaries)),
+        ("loki", settings.loki.url, lambda: _log(settings, store, results)),
+        ("cloudwatch", settings.cloudwatch.enabled, lambda: _watch(settings, store, summaries)),
+    )
     failures = []
-    for name, (wanted, send) in steps.items():
+    for name, wanted, send in steps:
         try:
             if wanted:
                 lines.append(send())

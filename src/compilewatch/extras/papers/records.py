@@ -75,19 +75,15 @@ SOURCE_FILE = "source_file"
 """The field of a model's provenance that names the file with its code."""
 
 TRANSIENT = frozenset(
-    {
-        *(FindingClass.BUDGET, FindingClass.THROTTLED, FindingClass.UNAVAILABLE),
-        *(FindingClass.TIMED_OUT, FindingClass.OOM, FindingClass.CRASHED, FindingClass.LOST),
-    }
+    {FindingClass.BUDGET, FindingClass.THROTTLED, FindingClass.UNAVAILABLE, FindingClass.TIMED_OUT}
+    | {FindingClass.OOM, FindingClass.CRASHED, FindingClass.LOST}
 )
 """Classes after which a later run tries the stage again."""
 
 REPAIRABLE = frozenset(
-    {
-        *(FindingClass.INVALID_CODE, FindingClass.DISALLOWED, FindingClass.NOT_APPROVED),
-        *(FindingClass.WRONG_IN_EAGER, FindingClass.UNFAITHFUL, FindingClass.GRAPH_BREAK),
-        *(FindingClass.COMPILER_CANNOT, FindingClass.MISMATCH),
-    }
+    {FindingClass.INVALID_CODE, FindingClass.DISALLOWED, FindingClass.NOT_APPROVED}
+    | {FindingClass.WRONG_IN_EAGER, FindingClass.UNFAITHFUL, FindingClass.GRAPH_BREAK}
+    | {FindingClass.COMPILER_CANNOT, FindingClass.MISMATCH}
 )
 """Classes that are sent back to the model, with the evidence, for a repair."""
 
@@ -207,6 +203,12 @@ class PaperFinding(Record, frozen=True, kw_only=True):
     stage: PipelineStage
     evidence: str
     line: int | None = None
+
+    @property
+    def text(self) -> str:
+        """The finding in one line."""
+        line = f" (line {self.line})" if self.line else ""
+        return f"{self.kind}: {self.evidence}{line}"
 
 
 MAX_EVIDENCE = 400

@@ -191,8 +191,7 @@ class PaperFolder:
         if not lines:
             see = "see `compilewatch papers check`"
             raise UsageError(f"no code was written for {self.paper}; {see}")
-        if number is not None:
-            lines = [line for line in lines if line.numbers.get("version") == number]
+        lines = [r for r in lines if number is None or r.numbers.get("version") == number]
         if not lines:
             see = "see `compilewatch papers show`"
             raise UsageError(f"{self.paper} has no version {number}; {see}")

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,19 +48,6 @@ def checkers(runner: FakeRunner | None = None) -> dict[str, Any]:
     stages = {"sweeper": PipelineStage.SWEEP, "trainer": PipelineStage.EXECUTE}
     fakes = {name: FakeChecker(stage) for name, stage in stages.items()}
     return {"runner": runner or FakeRunner(), **fakes}
-
-
-def of_role(
-    role: str, change: Callable[[ModelCall], ModelCall]
-) -> Callable[[dict[str, Any]], Response]:
-    """Replies, of which those of one role are changed."""
-
-    def respond(body: dict[str, Any]) -> Response:
-        response = world.respond(body)
-        assert isinstance(response, ModelCall)
-        return change(response) if body["requestMetadata"]["role"] == role else response
-
-    return respond
 
 
 def kinds(one: records.PaperSummary) -> list[FindingClass]:
@@ -159,38 +145,35 @@ DECLINED = '{"source": "", "bindings": [], "declined": "It is unclear."}'
 
 
 @pytest.mark.parametrize(
-    ("change", "kind"),
+    ("role", "change", "kind"),
     [
         # Valid JSON with complete code, so that only the reason of the end says that it is cut.
-        ({"stop_reason": "max_tokens"}, FindingClass.TRUNCATED),
-        ({"stop_reason": "guardrail_intervened"}, FindingClass.GUARDRAIL),
-        ({"reply": '{"source": "import torch'}, FindingClass.MALFORMED),
-        ({"reply": DECLINED}, FindingClass.DECLINED),
+        ("generate", {"stop_reason": "max_tokens"}, FindingClass.TRUNCATED),
+        ("generate", {"stop_reason": "guardrail_intervened"}, FindingClass.GUARDRAIL),
+        ("generate", {"reply": '{"source": "import torch'}, FindingClass.MALFORMED),
+        ("generate", {"reply": DECLINED}, FindingClass.DECLINED),
+        ("review", {"reply": '{"approved": true}'}, FindingClass.MALFORMED),
+        ("review", {"reply": "approved"}, FindingClass.MALFORMED),
     ],
 )
 def test_an_incomplete_reply_is_never_run(
-    tmp_path: Path, change: dict[str, str], kind: FindingClass
+    tmp_path: Path, role: str, change: dict[str, str], kind: FindingClass
 ) -> None:
     papers = world.some_papers(tmp_path, 1)
     runner = FakeRunner()
-    respond = of_role("generate", lambda reply: msgspec.structs.replace(reply, **change))
+
+    def respond(body: dict[str, Any]) -> Response:
+        response = world.respond(body)
+        assert isinstance(response, ModelCall)
+        changed = body["requestMetadata"]["role"] == role
+        return msgspec.structs.replace(response, **change) if changed else response
+
     (one,), _ = world.processed(tmp_path, papers, respond, runner=runner)
     assert runner.runs == 0
-    assert kinds(one) == [kind]
+    assert [(finding.kind, finding.stage) for finding in one.findings] == [(kind, role)]
     stages = {stage.stage: stage.outcome for stage in one.stages}
     assert stages[PipelineStage.EAGER] is StageOutcome.NOT_RUN
-    assert list((tmp_path / "papers").rglob("*.py")) == []
-
-
-@pytest.mark.parametrize("text", ["{}", '{"approved": true}', "approved"])
-def test_a_review_that_is_not_valid_approves_nothing(tmp_path: Path, text: str) -> None:
-    papers = world.some_papers(tmp_path, 1)
-    runner = FakeRunner()
-    respond = of_role("review", lambda reply: msgspec.structs.replace(reply, reply=text))
-    (one,), _ = world.processed(tmp_path, papers, respond, runner=runner)
-    assert runner.runs == 0
-    assert one.state == "failed"
-    assert one.findings[0].stage is PipelineStage.REVIEW
+    assert bool(list((tmp_path / "papers").rglob("*.py"))) is (role == "review")
 
 
 def test_a_model_that_does_not_exist_ends_the_run_in_one_line(tmp_path: Path) -> None:

@@ -19,8 +19,7 @@ import pytest
 from compilewatch.cli import group
 from compilewatch.config import PapersSettings
 from compilewatch.errors import CompilewatchError, SourceError, UsageError
-from compilewatch.extras.papers import PaperLibrary
-from compilewatch.extras.papers.libraries import open_library
+from compilewatch.extras.papers.libraries import PaperLibrary, open_library
 from tests.aws import no_configuration
 from tests.papers import INPUTS, some_papers
 from tests.serving import JsonHandler, serving

@@ -13,7 +13,6 @@ from compilewatch.extras.papers.calls import load_rules, price_of
 from compilewatch.extras.papers.libraries import UnreadableError, clean, estimate_tokens, read_text
 from compilewatch.extras.papers.records import CallState, ModelCall, PipelineStage, StageResult
 from compilewatch.extras.papers.store import JOURNAL, PaperStore
-from tests.papers import INPUTS
 
 WORDS = "A gate weighs the branch of a residual block by its input. "
 
@@ -37,22 +36,6 @@ def pdf(pages: int, *, padding: int = 0) -> bytes:
     out = io.BytesIO()
     writer.write(out)
     return out.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("name", "format_name"),
-    [
-        ("gated-residual.tex", "latex"),
-        ("low-rank-mixing.md", "text"),
-        ("cosine-attention.html", "html"),
-    ],
-)
-def test_the_shipped_papers_are_readable(name: str, format_name: str) -> None:
-    text = read_text((INPUTS / "library" / name).read_bytes(), max_tokens=10_000)
-    assert (text.format, text.left_out_characters) == (format_name, 0)
-    assert "<p>" not in text.text
-    assert "\\documentclass" not in text.text
-    assert "reports no experiments" in " ".join(text.text.split())
 
 
 def test_a_pdf_of_15_megabytes_fits_into_the_limit_and_brings_no_noise() -> None:

@@ -221,16 +221,11 @@ def prove(python: str) -> policy.MemoryGuard:
     """
     policy.program()
     policy.load()
-    spec = policy.SandboxSpec(
-        command=(python, "-I", "-S", "probe.py"),
-        python=python,
-        files={"probe.py": ATTACKS.encode()},
-        variables={"PATH": "/usr/bin:/bin"},
-        limits=SandboxLimits(
-            deadline_seconds=30.0, memory_bytes=512 * 2**20, disk_bytes=2**20, output_bytes=2**16
-        ),
+    limits = SandboxLimits(
+        deadline_seconds=30.0, memory_bytes=512 * 2**20, disk_bytes=2**20, output_bytes=2**16
     )
-    result = Supervised(spec).wait()
+    command, probe = ["python", "-I", "-S", "probe.py"], {"probe.py": ATTACKS}
+    result = Supervised(planned(command, files=probe, limits=limits, python=python)).wait()
     if result.ending is policy.SandboxEnding.NOT_STARTED:
         raise SandboxError(f"unreviewed code cannot be confined: {result.detail}")
     if not result.succeeded:

@@ -101,6 +101,7 @@ class SandboxOutcome(Record, frozen=True, kw_only=True):
     survivors: int = 0
     stdout_truncated: bool = False
     stderr_truncated: bool = False
+    artifacts_left_out: int = 0
 
 
 class SandboxResult(SandboxOutcome, frozen=True, kw_only=True):
@@ -111,7 +112,6 @@ class SandboxResult(SandboxOutcome, frozen=True, kw_only=True):
     stdout: bytes = b""
     stderr: bytes = b""
     files: dict[str, bytes] = {}
-    files_left_out: int = 0
 
     @property
     def succeeded(self) -> bool:

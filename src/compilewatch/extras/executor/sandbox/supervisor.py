@@ -22,7 +22,7 @@ import uuid
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import IO, Annotated, BinaryIO
+from typing import IO, Annotated
 
 import msgspec
 from msgspec import Meta
@@ -42,7 +42,7 @@ HEADER_BYTES = 2**20
 ADDRESS_SPACE_BYTES = 24 * 2**30
 """At least; XLA maps 6 GB that it never uses, and a low limit breaks OpenBLAS."""
 
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def main() -> None:
@@ -56,17 +56,12 @@ def main() -> None:
             fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             result = Supervisor(spec).supervise()
-        except (SandboxError, OSError) as error:
+            if folder is not None:
+                write_atomically(folder / policy.RESULT_FILE, msgspec.msgpack.encode(result))
+        except (SandboxError, StoreError, OSError) as error:  # what is not stored is no outcome
             result = policy.SandboxResult(
                 ending=policy.SandboxEnding.NOT_STARTED, detail=str(error)
             )
-        if folder is not None:
-            try:
-                write_atomically(folder / policy.RESULT_FILE, msgspec.msgpack.encode(result))
-            except StoreError as error:  # an outcome that is not stored is none
-                result = policy.SandboxResult(
-                    ending=policy.SandboxEnding.NOT_STARTED, detail=str(error)
-                )
         with contextlib.suppress(BrokenPipeError):
             sys.stdout.buffer.write(msgspec.msgpack.encode(result))
             sys.stdout.buffer.flush()
@@ -75,7 +70,7 @@ def main() -> None:
 def lock_down() -> None:
     """Hide this process from others of its user, and adopt what a killed bubblewrap leaves."""
     libc = ctypes.CDLL(None)
-    libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    libc.prctl(init.PR_SET_DUMPABLE, 0, 0, 0, 0)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     os.umask(0o077)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -96,7 +91,7 @@ class Collected:
         self.source, self.limit = source, limit
         self.data = bytearray()
         self.truncated = False
-        self._log: BinaryIO | None = log.open("wb", buffering=0) if log is not None else None
+        self._log = log.open("wb", buffering=0) if log is not None else None
 
     def read(self) -> bool:
         """Read once; False at the end of the stream."""
@@ -259,24 +254,20 @@ class Supervisor:
         if self.ending is not policy.SandboxEnding.EXITED or self.first_pid is None:
             return
         if self.guard.exceeded():
-            self._end_for_memory()
+            self._end(policy.SandboxEnding.MEMORY)
         elif now > self.hard_deadline:
-            self._end_at_deadline()
+            self._end(policy.SandboxEnding.DEADLINE)
         elif any(n > self.limits.disk_files for _, n in folder_use(self.first_pid)):
-            made = f"made more than {self.limits.disk_files} files"
-            self._end(policy.SandboxEnding.DISK_FILES, made)
+            self._end(policy.SandboxEnding.DISK_FILES)
 
-    def _end_for_memory(self) -> None:
-        mebibytes = self.limits.memory_bytes / 2**20
-        self._end(policy.SandboxEnding.MEMORY, f"used more than {mebibytes:.0f} MiB")
-
-    def _end_at_deadline(self) -> None:
-        seconds = self.limits.deadline_seconds
-        self._end(policy.SandboxEnding.DEADLINE, f"did not end within {seconds:g} s")
-
-    def _end(self, ending: policy.SandboxEnding, detail: str) -> None:
+    def _end(self, ending: policy.SandboxEnding, detail: str = "") -> None:
+        limits = {
+            policy.SandboxEnding.MEMORY: f"used more than {self.limits.memory_bytes >> 20} MiB",
+            policy.SandboxEnding.DEADLINE: f"did not end within {self.limits.deadline_seconds:g} s",
+            policy.SandboxEnding.DISK_FILES: f"made more than {self.limits.disk_files} files",
+        }
         if self.ending is policy.SandboxEnding.EXITED:  # what ended it first is the reason
-            self.ending, self.detail = ending, detail
+            self.ending, self.detail = ending, detail or limits[ending]
         self._kill()
 
     def _kill(self) -> None:
@@ -303,14 +294,14 @@ class Supervisor:
     ) -> policy.SandboxResult:
         survivors = self._survivors()
         if self.ending is policy.SandboxEnding.EXITED and self.guard.exceeded():
-            self._end_for_memory()
+            self._end(policy.SandboxEnding.MEMORY)
         if self.ending is policy.SandboxEnding.EXITED and not returned:
             raise _not_started(bytes(stderr.data), "no message")
         header, files = parsed(returned, self.limits.output_files, self.limits.output_bytes)
         # Without a header, the first program was killed from inside.
         code = status if header is None else header.status
         if self.ending is policy.SandboxEnding.EXITED and code is None:
-            self._end_at_deadline()
+            self._end(policy.SandboxEnding.DEADLINE)
         if self.ending is not policy.SandboxEnding.EXITED:
             code = None
         return policy.SandboxResult(
@@ -327,7 +318,7 @@ class Supervisor:
             stdout_truncated=stdout.truncated,
             stderr_truncated=stderr.truncated,
             files=files,
-            files_left_out=header.left_out + len(header.files) - len(files) if header else 0,
+            artifacts_left_out=header.left_out + len(header.files) - len(files) if header else 0,
         )
 
 

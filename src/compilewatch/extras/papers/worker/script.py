@@ -4,9 +4,9 @@ This file is copied into the sandbox beside the generated module, and reads its 
 `request.json` beside it. `eager` runs the module and lets the submodules of formulas compute random
 values. `compare` runs in another sandbox without generated code: it computes the formulas of the
 same random values, which follow from a seed that is drawn for each run, so that no code can hold
-prepared results. Both write `out/result.json`. `train` trains briefly on synthetic data. Called
-with the argument `request`, it evaluates a request of the sweep like a child of the worker. But for
-that, it imports torch and the standard library only.
+prepared results. They write `out/result.json` and `out/checks.json`. `train` trains briefly on
+synthetic data. Called with the argument `request`, it evaluates a request of the sweep like a child
+of the worker. But for that, it imports torch and the standard library only.
 """
 
 import ast
@@ -168,7 +168,7 @@ def run(request: dict[str, Any], state: dict[str, Any], mark: Any, folder: Path)
     model = generated.model()
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model() returned {type(model).__name__}, not an nn.Module")
-    state["parameters"] = sum(p.numel() for p in model.parameters())
+    numbers = state["numbers"] = {"parameters": sum(p.numel() for p in model.parameters())}
     mark("inputs")
     inputs = generated.inputs()
     if not isinstance(inputs, tuple):
@@ -176,12 +176,11 @@ def run(request: dict[str, Any], state: dict[str, Any], mark: Any, folder: Path)
     mark("eager")
     begun = time.perf_counter()
     output = model(*inputs)
-    state["eager_seconds"] = time.perf_counter() - begun
+    numbers["eager_seconds"] = time.perf_counter() - begun
     outputs = tensors_of(output)
     if not outputs:
         raise TypeError("the model returned no tensor")
-    state["finite"] = all(bool(torch.isfinite(t).all()) for t in outputs if t.is_floating_point())
-    if not state["finite"]:
+    if not all(bool(torch.isfinite(t).all()) for t in outputs if t.is_floating_point()):
         raise ValueError("the output contains values that are not finite")
     mark("backward")
     loss = generated.loss(output, inputs)
@@ -190,13 +189,13 @@ def run(request: dict[str, Any], state: dict[str, Any], mark: Any, folder: Path)
     if not bool(torch.isfinite(loss)):
         raise ValueError(f"the loss is {float(loss)}")
     loss.backward()
-    state["loss"] = float(loss.detach())
+    numbers["loss"] = float(loss.detach())
     trained = [p for p in model.parameters() if p.requires_grad]
-    state["without_gradient"] = sum(p.grad is None for p in trained)
-    if trained and state["without_gradient"] == len(trained):
+    if trained and all(p.grad is None for p in trained):
         raise ValueError("no parameter has a gradient")
     mark("formulas")
-    state["returned"] = answers(generated.model, inputs, request, folder)
+    returned = answers(generated.model, inputs, request, folder)
+    (folder / "returned.json").write_text(json.dumps(returned))
     mark("done")
 
 
@@ -365,19 +364,19 @@ def check(
 def compare(request: dict[str, Any]) -> None:
     """Compare what submodules returned with the formulas; without generated code beside it."""
     checks = []
+    everything = json.loads((FOLDER / "returned.json").read_text())
     for claim, formula in request["formulas"].items():
         bound = [n for n, binding in enumerate(request["bindings"]) if binding["claim"] == claim]
         if not bound:
             checks.append({"claim": claim, "ok": False, "why": "no binding says where it is"})
         for number in bound:
             try:
-                returned = request["returned"][number]
-                seed = f"{request['seed']}/{number}"
-                result = check(seed, formula, request["bindings"][number], returned)
+                seed, binding = f"{request['seed']}/{number}", request["bindings"][number]
+                result = check(seed, formula, binding, everything[number])
             except Exception as error:  # noqa: BLE001  (data of generated code)
                 result = {"ok": False, "why": f"{type(error).__name__}: {error}"[:300]}
             checks.append({"claim": claim, **result})
-    (FOLDER / "out" / "result.json").write_text(json.dumps({"checks": checks}))
+    (FOLDER / "out" / "checks.json").write_text(json.dumps(checks))
 
 
 # --- training ---

@@ -167,9 +167,9 @@ def test_output_is_cut_and_results_are_plain_files_within_their_limits() -> None
     result = confined(attacks.PRELUDE + attacks.STRANGE)
     assert (result.ending, result.exit_code) == (SandboxEnding.EXITED, 0), result
     assert sorted(result.files) == ["-rf", "good.txt", "hard.py"]
-    assert result.files_left_out >= 8
+    assert result.artifacts_left_out >= 8
     assert (len(result.stdout), result.stdout_truncated) == (2**16, True)
     # A folder of results that is a link returns nothing of where it leads.
     result = confined(attacks.PRELUDE + attacks.SWAPPED)
     assert result.ending is SandboxEnding.EXITED
-    assert (result.files, result.files_left_out) == ({}, 1)
+    assert (result.files, result.artifacts_left_out) == ({}, 1)
