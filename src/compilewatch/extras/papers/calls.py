@@ -106,16 +106,9 @@ class _BoundAttribute(msgspec.Struct, frozen=True):
     attribute: str
 
 
-class _Bound(msgspec.Struct, frozen=True):
-    claim: str
-    module: str
-    inputs: tuple[_BoundInput, ...] = ()
-    attributes: tuple[_BoundAttribute, ...] = ()
-
-
 class _Code(msgspec.Struct, frozen=True):
     source: str
-    bindings: tuple[_Bound, ...] = ()
+    bindings: tuple[kinds.Binding[tuple[_BoundInput, ...], tuple[_BoundAttribute, ...]], ...] = ()
     declined: str = ""
 
 
@@ -299,7 +292,7 @@ def plan_of(call: ModelCall) -> kinds.PaperPlan:
     return msgspec.structs.replace(plan, claims=tuple(claims))
 
 
-def code_of(call: ModelCall) -> tuple[str, tuple[kinds.Binding, ...]]:
+def code_of(call: ModelCall) -> tuple[str, tuple[kinds.CodeBinding, ...]]:
     """A module and its bindings. Raises FoundError for a truncated, declined or empty reply."""
     stage = PipelineStage.GENERATE
     reply = _decoded(call, _Code, stage)

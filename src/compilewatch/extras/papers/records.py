@@ -5,9 +5,12 @@ its own and never counts as passed.
 """
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from compilewatch.records import SCHEMA_VERSION, Record
+
+_Shapes = TypeVar("_Shapes")
+_Names = TypeVar("_Names")
 
 
 class PipelineStage(StrEnum):
@@ -136,17 +139,21 @@ class PaperPlan(Record, frozen=True, kw_only=True):
     unclear: tuple[str, ...] = ()
 
 
-class Binding(Record, frozen=True, kw_only=True):
+class Binding(Record, Generic[_Shapes, _Names], frozen=True, kw_only=True):
     """Where the code computes the formula of a claim.
 
     `module` is the path of a submodule of `model()`. `inputs` maps symbols to the shapes of its
-    positional arguments, in order; `attributes` maps symbols to attributes of the submodule.
+    positional arguments, in order; `attributes` maps symbols to attributes of the submodule. Both
+    are lists in a reply, whose schema cannot have mappings.
     """
 
     claim: str
     module: str
-    inputs: dict[str, tuple[int, ...]] = {}
-    attributes: dict[str, str] = {}
+    inputs: _Shapes
+    attributes: _Names
+
+
+CodeBinding = Binding[dict[str, tuple[int, ...]], dict[str, str]]
 
 
 class CodeVersion(Record, frozen=True, kw_only=True):
@@ -166,7 +173,7 @@ class CodeVersion(Record, frozen=True, kw_only=True):
     rules_sha256: str
     paper_sha256: str
     parent: str | None = None
-    bindings: tuple[Binding, ...] = ()
+    bindings: tuple[CodeBinding, ...] = ()
     scripted: bool = False
     created_at: str = ""
 
