@@ -1,6 +1,5 @@
 """The plan of a sweep: all requests, made from models and targets before anything runs."""
 
-import datetime
 import hashlib
 import re
 from collections import Counter
@@ -362,7 +361,7 @@ def _places(
     return (row.environment,)
 
 
-class Expectation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Expectation(data.Reviewed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One reviewed line.
 
     `model` is a model's name or its class. `target` is a label (`dynamo/train`) or the name of a
@@ -374,8 +373,6 @@ class Expectation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     model: str
     status: records.Status
-    reason: str
-    date: datetime.date
     target: str | None = None
     phase: records.Phase | None = None
     torch: str | None = None

@@ -40,6 +40,13 @@ SENTENCE_TRANSFORMERS = FOLDER / "sentence-transformers"
 TRAINIUM_PRICES = FOLDER / "trainium_prices.toml"
 
 
+class Reviewed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A line of reviewed data: why it is so, and when that was reviewed."""
+
+    reason: Annotated[str, Meta(min_length=1)]
+    date: datetime.date
+
+
 class PriceRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A row of a file of prices: when it was reviewed, and where the price stands."""
 

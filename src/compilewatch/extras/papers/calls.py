@@ -6,7 +6,6 @@ A line `started` is on disk before a request is sent and a line with the reply b
 that a process that is killed loses nothing that was paid for and repeats no finished call.
 """
 
-import datetime
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -59,13 +58,11 @@ def offline(name: str) -> tuple[str, str]:
     return used, f"{used} in place of {name}: sandboxed code has no network"
 
 
-class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Rule(data.Reviewed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One rule with its reason. `roles` are the prompts that contain it."""
 
     id: Annotated[str, Meta(pattern="^[a-z0-9-]+$")]
     text: Annotated[str, Meta(min_length=1)]
-    reason: Annotated[str, Meta(min_length=1)]
-    date: datetime.date
     roles: Annotated[tuple[str, ...], Meta(min_length=1)] = ("generate", "review")
 
 

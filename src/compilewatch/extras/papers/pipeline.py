@@ -19,14 +19,8 @@ import msgspec
 from compilewatch.config import Settings
 from compilewatch.errors import SourceError, UsageError
 from compilewatch.extras.executor.sandbox.policy import MIB, SandboxLimits
-from compilewatch.extras.papers import Prompt, calls, checks, execution
+from compilewatch.extras.papers import Prompt, calls, checks, execution, libraries
 from compilewatch.extras.papers import records as kinds
-from compilewatch.extras.papers.libraries import (
-    PaperLibrary,
-    PaperText,
-    estimate_tokens,
-    read_text,
-)
 from compilewatch.extras.papers.records import FindingClass, PipelineStage, StageResult
 from compilewatch.extras.papers.store import PaperFolder, PaperStore, summarise_paper
 from compilewatch.plan import check_targets, targets_of
@@ -51,7 +45,7 @@ class Pipeline:
     def __init__(
         self,
         store: PaperStore,
-        library: PaperLibrary,
+        library: libraries.PaperLibrary,
         caller: calls.Caller,
         runner: execution.SandboxRunner,
         sweeper: execution.Sweeper,
@@ -206,18 +200,18 @@ class PaperWork:
             detail=self.paper.location,
         )
 
-    def _read(self) -> PaperText:
+    def _read(self) -> libraries.PaperText:
         stage, limit = PipelineStage.READ, self.pipeline.max_paper_tokens
         try:
             data = self.pipeline.library.fetch(self.paper)
-            text = read_text(data, max_tokens=limit)
+            text = libraries.read_text(data, max_tokens=limit)
         except SourceError as error:
             finding = kinds.finding_of(FindingClass.UNREADABLE, stage, str(error))
             self._once(stage, digest([self.paper.location, str(error)]), findings=(finding,))
             raise _StoppedError from None
         self.raw_sha256 = hashlib.sha256(data).hexdigest()
         sha256 = hashlib.sha256(text.text.encode()).hexdigest()
-        tokens, left = estimate_tokens(text.text), text.left_out_characters
+        tokens, left = libraries.estimate_tokens(text.text), text.left_out_characters
         left_out = f", {left:,} characters left out" if left else ""
         self._once(
             stage,
@@ -229,7 +223,7 @@ class PaperWork:
         )
         return text
 
-    def _plan(self, text: PaperText) -> kinds.PaperPlan:
+    def _plan(self, text: libraries.PaperText) -> kinds.PaperPlan:
         stage = PipelineStage.PLAN
         prompt = calls.plan_prompt(self.paper, text, self.pipeline.caller.rules)
         plan, call, key = self._reply(calls.plan_of, prompt, stage, self.raw_sha256)
@@ -391,7 +385,7 @@ class PaperWork:
 
 def run_papers(
     settings: Settings,
-    library: PaperLibrary,
+    library: libraries.PaperLibrary,
     provider: "Provider",
     papers: Sequence[kinds.Paper],
     limits: Mapping[str, float | None],
