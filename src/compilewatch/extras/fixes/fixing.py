@@ -66,8 +66,9 @@ def fix_named(
     request, settings = one_request(
         model, target="dynamo", mode=mode, dynamic=dynamic, inputs_file=inputs, flags={"jobs": 1}
     )
-    given = {"evaluations": max_evaluations, "seconds": max_seconds}
-    limits = Limits(**{name: limit for name, limit in given.items() if limit is not None})  # type: ignore[arg-type]
+    limits = Limits(
+        evaluations=max_evaluations or Limits.evaluations, seconds=max_seconds or Limits.seconds
+    )
     return find_fix(request, settings, limits=limits, rewrites=rewrites)
 
 

@@ -580,13 +580,10 @@ def gathered(site: rewriting.Site) -> rewriting.Edits:
     nothing else. The tensor has the same numbers in the same order: `torch.cat` accepts only what
     has one dimension, as a list of numbers has, and integers remain integers.
     """
-    match site.statement:
-        case ast.Expr(
-            value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="extend"), args=[given])
-        ) if rewriting.name_of(rewriting.attribute_call(given, "tolist")):
-            pass
-        case _:
-            return ()
+    extended = re.fullmatch(r"(\w+)\.extend\(\w+\.tolist\(\)\)", ast.unparse(site.statement))
+    if extended is None:
+        return ()
+    name = extended[1]
     edits: list[tuple[ast.stmt, Edit | None]] = []
     known: set[ast.AST] = set()
     for node in ast.walk(site.function):
@@ -613,29 +610,14 @@ def gathered(site: rewriting.Site) -> rewriting.Edits:
 
 def _of_use(node: ast.stmt, name: str) -> str:
     """What one of the three statements with the list becomes; "" for anything else."""
-    match node:
-        case (
-            ast.Assign(targets=[ast.Name(id=target)], value=ast.List(elts=elements))
-            | ast.AnnAssign(target=ast.Name(id=target), value=ast.List(elts=elements))
-        ) if target == name and elements:
-            if all(isinstance(e, ast.Constant) and type(e.value) is int for e in elements):
-                return f"{name} = torch.tensor([{', '.join(map(ast.unparse, elements))}])"
-        case ast.Expr(
-            value=ast.Call(
-                func=ast.Attribute(value=ast.Name(id=target), attr="extend"), args=[given]
-            )
-        ) if target == name and (tensor := rewriting.attribute_call(given, "tolist")) is not None:
-            text = ast.unparse(tensor)
-            return f"{name} = torch.cat([{name}.to({text}.device), {text}])"
-        case ast.Assign(
-            targets=[ast.Name(id=target)],
-            value=ast.Call(func=function, args=[ast.Name(id=given)], keywords=keywords),
-        ) if given == name and ast.unparse(function) == "torch.tensor":
-            arguments = {keyword.arg: ast.unparse(keyword.value) for keyword in keywords}
-            if "dtype" in arguments and not set(arguments) - {"dtype", "device"}:
-                text = ", ".join(f"{key}={value}" for key, value in arguments.items())
-                return f"{target} = {name}.to({text})"
-    return ""
+    text = ast.unparse(node)
+    if begun := re.fullmatch(rf"{name}(?:: .+)? = (\[\d+(?:, \d+)*\])", text):
+        return f"{name} = torch.tensor({begun[1]})"
+    if extended := re.fullmatch(rf"{name}\.extend\((.+)\.tolist\(\)\)", text):
+        return f"{name} = torch.cat([{name}.to({extended[1]}.device), {extended[1]}])"
+    keyword = "(?:dtype|device)=[^=]+"
+    ended = re.fullmatch(rf"(\w+) = torch\.tensor\({name}, ({keyword}(?:, {keyword})?)\)", text)
+    return f"{ended[1]} = {name}.to({ended[2]})" if ended and "dtype=" in ended[2] else ""
 
 
 # --- attention ------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import contextlib
 import gc
 import importlib.metadata
 import importlib.util
+import itertools
 import linecache
 import multiprocessing
 import os
@@ -630,7 +631,7 @@ def complete(body: str, broken: GraphBreak, model: str, *, showing: Showing) -> 
     if showing is not Showing.RAISED:
         at = [isinstance(statement, ast.Import | ast.ImportFrom) for statement in tree.body]
         tree.body[at.index(False) : at.index(False)] = ast.parse(showing.value).body
-    text = "\n".join(_spaced(tree))
+    text = _spaced(tree)
     if showing is Showing.RAISED:
         call = r"torch\.compile\((\w+), backend='eager'\)"
         text = re.sub(call, r"torch.compile(\1, backend='eager', fullgraph=True)", text)
@@ -676,22 +677,15 @@ def draft(broken: GraphBreak, model: str, source: str, reason: str) -> str:
     return "\n\n".join(sections) + "\n"
 
 
-def _spaced(tree: ast.Module) -> list[str]:
+def _spaced(tree: ast.Module) -> str:
     """The statements with empty lines around definitions, and one after imports."""
     definitions, imports = (ast.FunctionDef, ast.ClassDef), (ast.Import, ast.ImportFrom)
-    lines: list[str] = []
-    before: ast.stmt | None = None
-    for node in tree.body:
-        if before is not None:
-            if isinstance(node, definitions):
-                lines += ["", ""]
-            elif isinstance(before, imports):
-                lines += [] if isinstance(node, imports) else [""]
-            elif isinstance(before, definitions):
-                lines += ["", ""]
-        lines += ast.unparse(node).splitlines()
-        before = node
-    return [*lines, ""]
+    text = ast.unparse(tree.body[0])
+    for before, node in itertools.pairwise(tree.body):
+        after_imports = isinstance(before, imports) and not isinstance(node, imports)
+        is_apart = isinstance(before, definitions) or isinstance(node, definitions)
+        text += "\n" * (3 if is_apart else 2 if after_imports else 1) + ast.unparse(node)
+    return text + "\n"
 
 
 def count_lines(source: str) -> int:
