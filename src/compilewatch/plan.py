@@ -18,7 +18,7 @@ from compilewatch.contract.libraries import ADAPTERS, LIBRARIES, PACKAGE_ENVIRON
 from compilewatch.data import NEURON_OPERATORS, read_overrides
 from compilewatch.environments import create_command
 from compilewatch.errors import ConfigError, UsageError
-from compilewatch.records import Environment, ModelSpec, Options, Request, Result, Target
+from compilewatch.records import Environment, ModelSpec, Request, Result, Target
 
 # fmt: off
 GENERIC_WORDS = frozenset({
@@ -466,25 +466,10 @@ Own = Mapping[str, Sequence[ModelSpec]]
 """Environment -> its models, where its Transformers has other models than the rest of a plan."""
 
 
-def options_of(settings: Settings) -> Options:
-    """The options with which a command with these settings evaluates its models."""
-    overrides = Path(settings.overrides_dir)
-    operators = Path(settings.neuron_operators_file)
-    return Options(
-        tier=settings.tier,
-        depth=settings.depth,
-        variants=settings.variants,
-        deadlines=settings.deadlines,
-        memory_limit_bytes=settings.memory_limit_bytes,
-        overrides_dir=str(overrides) if overrides.is_dir() else None,
-        neuron_operators=str(operators) if operators.is_file() else None,
-    )
-
-
 def plan(
     specs: Sequence[ModelSpec],
     targets: Sequence[Target],
-    options: Options,
+    settings: Settings,
     environments: Iterable[Environment],
     *,
     own: Own | None = None,
@@ -509,14 +494,14 @@ def plan(
     for name, models in Counter(spec.name for spec in specs).items():
         if models > 1:
             raise UsageError(f"two models are called {name!r}: rename one or select by source")
-    overrides = _overrides(options)
+    overrides = _overrides(settings)
     known = {environment.name: environment for environment in environments}
     in_shard = shard.holds(spec.name for spec in specs) if shard is not None else None
     requests: list[Request] = []
     skipped: list[Result] = []
     identity: list[tuple[str, str, bool]] = []
     for spec, target in pairs(specs, targets, own):
-        request = _request(spec, target, options, overrides, known, named=named)
+        request = _request(spec, target, settings, overrides, known, named=named)
         environment = known.get(request.target.environment)
         key = request_key(request, environment, overrides)
         request = msgspec.structs.replace(request, key=key)
@@ -537,7 +522,7 @@ def plan(
 def single_request(
     spec: ModelSpec,
     target: Target,
-    options: Options,
+    settings: Settings,
     environments: Iterable[Environment],
     *,
     named: bool,
@@ -547,7 +532,7 @@ def single_request(
     Raises UsageError for a model that is not run, and ConfigError for a file that cannot be read.
     """
     known = {environment.name: environment for environment in environments}
-    request = _request(spec, target, options, _overrides(options), known, named=named)
+    request = _request(spec, target, settings, _overrides(settings), known, named=named)
     result = _result_without_run(request, known.get(request.target.environment), Expectations())
     if result is not None:
         raise UsageError(f"{spec.name} is not run: {result.detail}")
@@ -634,14 +619,15 @@ def check_targets(targets: Sequence[Target]) -> None:
         catalogue.check_device(target)
 
 
-def _overrides(options: Options) -> Sequence[dict[str, Any]]:
-    return read_overrides(Path(options.overrides_dir) if options.overrides_dir else None)
+def _overrides(settings: Settings) -> Sequence[dict[str, Any]]:
+    folder = Path(settings.overrides_dir)
+    return read_overrides(folder if folder.is_dir() else None)
 
 
 def _request(
     spec: ModelSpec,
     target: Target,
-    options: Options,
+    settings: Settings,
     overrides: Iterable[dict[str, Any]],
     known: Mapping[str, Environment],
     *,
@@ -652,13 +638,20 @@ def _request(
     if not named:
         placing = [override for override in overrides if override.get("packages")]
         spec, target = place_model(spec, target, placing, known)
-    fields = msgspec.structs.asdict(options) | {
-        "variants": catalogue.variants_of(target.name, options.variants),
-        "deadlines": catalogue.deadlines_of(target.name, options.deadlines),
-        "inputs_file": options.inputs_file or spec.inputs_file,
-    }
+    folder, operators = Path(settings.overrides_dir), Path(settings.neuron_operators_file)
     return Request(
-        model=spec, target=target, key="", device=catalogue.declared(target.device), **fields
+        model=spec,
+        target=target,
+        key="",
+        device=catalogue.declared(target.device),
+        tier=settings.tier,
+        depth=settings.depth,
+        variants=catalogue.variants_of(target.name, settings.variants),
+        deadlines=catalogue.deadlines_of(target.name, settings.deadlines),
+        memory_limit_bytes=settings.memory_limit_bytes,
+        inputs_file=spec.inputs_file,
+        overrides_dir=str(folder) if folder.is_dir() else None,
+        neuron_operators=str(operators) if operators.is_file() else None,
     )
 
 

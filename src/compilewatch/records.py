@@ -444,14 +444,22 @@ class Work(Record, frozen=True, kw_only=True):
     options: dict[str, Any]
 
 
-class Options(Record, frozen=True, kw_only=True):
-    """How a request is evaluated; all requests of a plan share it. Paths are absolute.
+class Request(Record, frozen=True, kw_only=True):
+    """Evaluate this model on this target, in the target's environment, with these options.
 
-    `inputs_file` is a file of saved inputs (`.toml` or `.safetensors`), which replaces that of the
-    model, `overrides_dir` the folder of a project's own overrides and `neuron_operators` its file
-    of operators that neuronx-cc is documented to reject, besides those in `data`.
+    `key` is a hash of everything that can change the result, empty where nothing is stored.
+    Deadlines and the memory limit are not part of it, because they can only prevent a result.
+    `device` describes the declared device of the target; None for the CPU. With `work`, an extra
+    does something else with the model, and the result only says whether that worked.
+
+    `inputs_file` is the model's file of saved inputs (`.toml` or `.safetensors`), `overrides_dir`
+    the folder of a project's own overrides and `neuron_operators` its file of operators that
+    neuronx-cc is documented to reject, besides those in `data`. Paths are absolute.
     """
 
+    model: ModelSpec
+    target: Target
+    key: str
     tier: Tier = Tier.AUTO
     depth: Depth = Depth.FULL
     variants: Variants = Variants.MAIN
@@ -461,20 +469,6 @@ class Options(Record, frozen=True, kw_only=True):
     overrides_dir: str | None = None
     neuron_operators: str | None = None
     keep_artifacts: bool = True
-
-
-class Request(Options, frozen=True, kw_only=True):
-    """Evaluate this model on this target, in the target's environment, with these options.
-
-    `key` is a hash of everything that can change the result, empty where nothing is stored.
-    Deadlines and the memory limit are not part of it, because they can only prevent a result.
-    `device` describes the declared device of the target; None for the CPU. With `work`, an extra
-    does something else with the model, and the result only says whether that worked.
-    """
-
-    model: ModelSpec
-    target: Target
-    key: str
     device: DeclaredDevice | None = None
     work: Work | None = None
 

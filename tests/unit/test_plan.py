@@ -14,7 +14,7 @@ from compilewatch.contract.targets import deadlines_of
 from compilewatch.data import read_overrides
 from compilewatch.errors import ConfigError, UsageError
 from compilewatch.plan import load_expectations, missing_package, place, place_model, targets_of
-from compilewatch.records import ConfigBuild, Mode, Options, Shard, Status, Target, config_sha256
+from compilewatch.records import ConfigBuild, Mode, Shard, Status, Target, config_sha256
 from tests import factories
 from tests.factories import environment
 
@@ -507,8 +507,9 @@ BOTH = targets_of(["dynamo"], [Mode.EVAL, Mode.TRAIN], dynamic=None)
 
 
 def plan(specs: Any = SPECS, targets: Any = BOTH, **given: Any) -> records.Plan:
-    options, environments = given.pop("options", Options()), given.pop("environments", [DEFAULT])
-    return planning.plan(specs, targets, options, environments, **given)
+    settings = factories.settings(**given.pop("settings", {}))
+    environments = given.pop("environments", [DEFAULT])
+    return planning.plan(specs, targets, settings, environments, **given)
 
 
 def names(planned: records.Plan) -> list[str]:
@@ -516,26 +517,22 @@ def names(planned: records.Plan) -> list[str]:
 
 
 def test_every_model_and_target_is_requested_once_in_order() -> None:
-    made = plan(options=Options(memory_limit_bytes=5, depth=records.Depth.REDUCED))
+    made = plan(settings={"memory_limit_gib": 5, "depth": "reduced"})
     asked = [(r.model.name, r.target) for r in made.requests]
     assert asked == [(s.name, t) for s in SPECS for t in BOTH]
     assert (made.total, made.duplicates) == (400, 0)
-    assert {(r.memory_limit_bytes, r.depth) for r in made.requests} == {(5, "reduced")}
+    assert {(r.memory_limit_bytes, r.depth) for r in made.requests} == {(5 * 2**30, "reduced")}
     few = plan(SPECS[:3], shard=Shard(index=1, count=2))
     assert msgspec.json.decode(msgspec.json.encode(few), type=records.Plan) == few
 
 
 def test_a_models_own_inputs_are_part_of_the_request(tmp_path: Path) -> None:
-    own, given = str(tmp_path / "own.toml"), str(tmp_path / "given.toml")
-    for file in (own, given):
+    files = [None, str(tmp_path / "own.toml"), str(tmp_path / "other.toml")]
+    for file in filter(None, files):
         Path(file).write_text(file)
-    specs = [factories.spec("M", inputs_file=file) for file in (None, own, own)]
-    options = [Options(inputs_file=file) for file in (None, None, given)]
-    asked = [
-        plan([spec], [Target()], options=one).requests[0]
-        for spec, one in zip(specs, options, strict=True)
-    ]
-    assert [r.inputs_file for r in asked] == [None, own, given]
+    specs = [factories.spec("M", inputs_file=file) for file in files]
+    asked = [plan([spec], [Target()]).requests[0] for spec in specs]
+    assert [r.inputs_file for r in asked] == files
     assert len({r.key for r in asked}) == 3
 
 
@@ -580,12 +577,12 @@ def test_a_model_whose_packages_are_elsewhere_runs_there_or_says_what_to_type(
 ) -> None:
     line = '[[override]]\nreason = "why"\ndate = 2026-11-23\nclasses = ["M1"]\npackages = ["timm"]'
     (tmp_path / "packages.toml").write_text(line)
-    options = Options(overrides_dir=str(tmp_path))
+    settings = {"overrides_dir": str(tmp_path)}
     for named, expected in ((False, ["default", "vision"]), (True, ["default", "default"])):
         both = {"environments": [DEFAULT, VISION], "named": named}
-        made = plan(SPECS[:2], [Target()], options=options, **both)
+        made = plan(SPECS[:2], [Target()], settings=settings, **both)
         assert [r.target.environment for r in made.requests] == expected
-    made = plan(SPECS[:2], [Target()], options=options)
+    made = plan(SPECS[:2], [Target()], settings=settings)
     assert names(made) == ["M0"]
     (skipped,) = made.skipped
     assert skipped.status is Status.UNSUPPORTED
@@ -683,8 +680,8 @@ def test_targets_have_the_options_that_are_theirs_and_are_named_once(
 
 def test_neuron_has_a_longer_deadline_for_compiling() -> None:
     targets = targets_of(("dynamo", "neuron"), (Mode.EVAL,), None)
-    options = Options(deadlines=records.Deadlines(compile_seconds=60))
-    usual, neuron = (r.deadlines for r in plan(SPECS[:1], targets, options=options).requests)
+    settings = {"deadlines_compile_seconds": 60.0}
+    usual, neuron = (r.deadlines for r in plan(SPECS[:1], targets, settings=settings).requests)
     assert (usual.compile_seconds, usual.total_seconds) == (60, 1200)
     assert (neuron.compile_seconds, neuron.total_seconds) == (7200, 1200 + 7140)
     assert deadlines_of("neuron", neuron) == neuron

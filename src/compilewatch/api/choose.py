@@ -318,7 +318,6 @@ def one_request(
             "--python-path applies to your own models: ./FILE.py or MODULE:FACTORY"
         )
     known = described([target.partition(":")[0]], settings)
-    options = plan.options_of(settings)
     if inputs_file is not None and ":" in inputs_file and not Path(inputs_file).exists():
         from compilewatch.sources.own import with_inputs
 
@@ -329,14 +328,13 @@ def one_request(
         _check_inputs(Path(inputs_file))
         path = str(Path(inputs_file).absolute())
         spec = msgspec.structs.replace(spec, inputs_file=path)
-        options = msgspec.structs.replace(options, inputs_file=path)
     check_backends(targets, settings)
     check_nested_graph_breaks(targets, settings, asked=flags.get("nested_graph_breaks"))
     placed = plan.place(targets, settings.environments, known)
     if len(placed) > 1:
         raise errors.UsageError("this command uses one environment: name one with --environment")
     named_by_user = bool(settings.environments)
-    return plan.single_request(spec, placed[0], options, known, named=named_by_user), settings
+    return plan.single_request(spec, placed[0], settings, known, named=named_by_user), settings
 
 
 def _check_inputs(path: Path) -> None:

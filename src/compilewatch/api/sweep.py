@@ -145,7 +145,7 @@ def sweep_models(
     planned = planning.plan(
         specs,
         placed,
-        planning.options_of(settings),
+        settings,
         known,
         own=own,
         expectations=expectations,

@@ -18,7 +18,7 @@ from compilewatch.extras.gate import judgement
 from compilewatch.extras.gate.baseline import load
 from compilewatch.extras.gate.own_code import located, source_folders
 from compilewatch.extras.gate.session import GateSession, error_commands, failure
-from compilewatch.plan import check_targets, options_of, place, plan, targets_of
+from compilewatch.plan import check_targets, place, plan, targets_of
 from compilewatch.records import FactoryBuild, Mode, ModelSpec, Plan, Result, Status
 
 NamedCheck = tuple[str, CheckResult, tuple[str, ...] | None]
@@ -68,7 +68,7 @@ def check_named(
     placed = place(targets, settings.environments, known)
     models = _models(root, names, manifest, settings)
     named = bool(settings.environments)
-    planned = plan(list(models.values()), placed, options_of(settings), known, named=named)
+    planned = plan(list(models.values()), placed, settings, known, named=named)
     by_model: dict[str, dict[str, Result]] = {}
     for result in _results(planned, settings):
         name = result.request.model.name

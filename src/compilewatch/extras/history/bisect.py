@@ -28,7 +28,7 @@ from compilewatch.environments import SUPPORTED_TRANSFORMERS, Environments, pack
 from compilewatch.environments.creation import releases
 from compilewatch.errors import InterpreterError, UnknownModelError, UsageError, did_you_mean
 from compilewatch.launchers import Launcher
-from compilewatch.plan import load_expectations, options_of, place, plan
+from compilewatch.plan import load_expectations, place, plan
 from compilewatch.store import Store
 
 Launch = Callable[[Settings, Sequence[str]], AbstractContextManager[Launcher]]
@@ -78,7 +78,7 @@ class Evaluator:
         planned = plan(
             specs,
             placed,
-            options_of(settings),
+            settings,
             [environment],
             expectations=expectations,
             named=True,

@@ -32,7 +32,7 @@ from compilewatch.extras.papers import records as kinds
 from compilewatch.extras.papers.records import CodeVersion, FindingClass, PipelineStage, not_run
 from compilewatch.extras.papers.store import PROFILER_FOLDER, PaperFolder, PaperStore
 from compilewatch.launchers import Completed, by_environment
-from compilewatch.plan import options_of, place, plan, targets_of, worker_sha256
+from compilewatch.plan import place, plan, targets_of, worker_sha256
 from compilewatch.records import Status, digest
 
 Kind = TypeVar("Kind")
@@ -641,7 +641,7 @@ class Sweeper:
             named = tuple(filter(None, [self.settings.papers.environment]))
             placed = place(targets_of(self.targets, [records.Mode.EVAL], None), named, known)
             models = [generated_spec(generation, file)]
-            planned = plan(models, placed, options_of(self.settings), known)
+            planned = plan(models, placed, self.settings, known)
             done = self.launcher.run(planned.requests, folder.path)
             results = [*planned.skipped, *(completed.result for completed in done)]
         except (errors.SandboxError, errors.LauncherError) as error:

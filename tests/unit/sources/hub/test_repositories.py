@@ -225,7 +225,7 @@ def test_what_is_built_of_a_kind_of_repository_or_why_nothing_is(
     skipped = [spec for spec in specs if spec.skip_reason is not None]
     if skipped:
         results = plan(
-            skipped, [records.Target()], records.Options(), [factories.environment()]
+            skipped, [records.Target()], factories.settings(), [factories.environment()]
         ).skipped
         assert {r.status for r in results} == {records.Status.SKIPPED}
         assert {r.detail for r in results} == {spec.skip_reason for spec in skipped}
