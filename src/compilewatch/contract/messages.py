@@ -101,17 +101,15 @@ class NotStarted(records.Record, frozen=True, kw_only=True, tag="not_started"):
 
 
 class Exited(records.Record, frozen=True, kw_only=True, tag="exited"):
-    """A child ended, by exit code or by signal.
+    """A child ended, by an exit code, or by a signal, whose number `code` has with a minus.
 
     `peak_memory_bytes` is its largest resident set. It includes the memory inherited from the
     server (torch, transformers), as if the model had run in a separate interpreter.
     """
 
     id: int
-    at: float
+    code: int
     peak_memory_bytes: int
-    exit_code: int | None = None
-    signal: int | None = None
 
 
 class Pong(records.Record, frozen=True, kw_only=True, tag="pong"):

@@ -220,12 +220,12 @@ class ProfiledSubject:
         match self._server.said.get(self._number):
             case NotStarted(reason=reason):
                 return _failed(Status.CRASHED, f"no process could be started: {reason}")
-            case Exited(signal=None, exit_code=code):
+            case Exited(code=code) if code >= 0:
                 return _failed(Status.CRASHED, f"ended with exit code {code}")
-            case Exited(signal=int(number)):
+            case Exited(code=code):
                 # The kernel's memory killer uses SIGKILL, and so does nobody else here.
-                status = Status.OOM if number == signal.SIGKILL else Status.CRASHED
-                return _failed(status, f"ended by {signal.Signals(number).name}")
+                status = Status.OOM if code == -signal.SIGKILL else Status.CRASHED
+                return _failed(status, f"ended by {signal.Signals(-code).name}")
             case Started(pid=pid) if (used := resident_bytes(pid) or 0) > self._limit:
                 allowed = f"{self._limit / 2**30:.1f} GiB allowed"
                 return _failed(Status.OOM, f"used {used / 2**30:.1f} GiB of {allowed}")

@@ -43,13 +43,8 @@ until the launcher gives up."""
 STDERR_TAIL_BYTES = 16 * 1024
 
 
-@dataclass(kw_only=True)
-class ChildEnding:
-    """How a child ended or was ended: its result has these values if it wrote none."""
-
-    status: records.Status
-    phase: records.Phase
-    detail: str
+Ending = tuple[records.Status, records.Phase, str]
+"""Status, phase and detail of the result of a child that wrote none."""
 
 
 @dataclass(kw_only=True)
@@ -72,7 +67,7 @@ class Task:
     started_monotonic: float = 0.0
     started_at: str = ""
     oom_kills_before: int = 0
-    ending: ChildEnding | None = None
+    ending: Ending | None = None
     kills: list[tuple[float, int | None]] = field(default_factory=list)
 
     def started(self, pid: int, at: float) -> None:
@@ -90,58 +85,59 @@ class Task:
         phase, begun = self.marks()[-1]
         return Running(name=self.request.model.name, doing=phase.value, seconds=now - begun)
 
-    def over_limit(self, now: float) -> ChildEnding | None:
+    def over_limit(self, now: float) -> Ending | None:
         """The ending of a child that has exceeded a deadline or its memory limit, else None."""
         phase, begun = self.marks()[-1]
         limits = self.request.deadlines
         if now - begun > limits.of(phase):
-            detail = f"{phase} did not finish within {limits.of(phase):g} s"
-            return ChildEnding(status=records.Status.TIMEOUT, phase=phase, detail=detail)
+            late = f"{phase} did not finish within {limits.of(phase):g} s"
+            return records.Status.TIMEOUT, phase, late
         if now - self.started_monotonic > limits.total_seconds:
-            detail = f"did not finish within {limits.total_seconds:g} s in total; was in {phase}"
-            return ChildEnding(status=records.Status.TIMEOUT, phase=phase, detail=detail)
+            late = f"did not finish within {limits.total_seconds:g} s in total; was in {phase}"
+            return records.Status.TIMEOUT, phase, late
         limit = self.request.memory_limit_bytes
         used = resident_bytes(self.pid) if self.pid is not None else 0
         if used > limit:
-            detail = f"used {used / 2**30:.1f} GiB of {limit / 2**30:.1f} GiB allowed, in {phase}"
-            return ChildEnding(status=records.Status.OOM, phase=phase, detail=detail)
+            excess = f"used {used / 2**30:.1f} GiB of {limit / 2**30:.1f} GiB allowed, in {phase}"
+            return records.Status.OOM, phase, excess
         return None
 
-    def ending_of(self, exited: messages.Exited | None) -> ChildEnding:
+    def ending_of(self, exited: messages.Exited | None) -> Ending:
         """How a child ended that wrote no result."""
         if self.ending is not None:
             return self.ending
         status, phase = records.Status.CRASHED, self.marks()[-1][0]
         if exited is None:
-            how = f"ended in {phase}"
-        elif exited.signal is None:
-            how = f"exit code {exited.exit_code} in {phase}, without a result"
-        elif exited.signal == signal.SIGKILL and oom_kills() > self.oom_kills_before:
-            status, how = records.Status.OOM, f"killed in {phase}: the machine ran out of memory"
-        elif exited.signal in set(signal.Signals):
-            how = f"{signal.Signals(exited.signal).name} in {phase}"
-        else:
-            how = f"signal {exited.signal} in {phase}"
-        return ChildEnding(status=status, phase=phase, detail=how)
+            return status, phase, f"ended in {phase}"
+        if exited.code >= 0:
+            return status, phase, f"exit code {exited.code} in {phase}, without a result"
+        number = -exited.code
+        if number == signal.SIGKILL and oom_kills() > self.oom_kills_before:
+            how = f"killed in {phase}: the machine ran out of memory"
+            return records.Status.OOM, phase, how
+        known = number in set(signal.Signals)
+        name = signal.Signals(number).name if known else f"signal {number}"
+        return status, phase, f"{name} in {phase}"
 
-    def result(self, ending: ChildEnding, exited: messages.Exited | None) -> records.Result:
+    def result(self, ending: Ending) -> records.Result:
         """The result for a child that wrote none, with the end of its output."""
-        now = exited.at if exited is not None else time.monotonic()
-        kind = ending.status.value
+        status, phase, detail = ending
+        kind, marks = status.value, self.marks()
         stderr = processes.tail(self.folder / messages.STDERR_FILE, STDERR_TAIL_BYTES)
         folders = getattr(self.request.model.build, "python_path", ())
         file, line, function = place_in_dump(stderr, folders) or (None, None, None)
+        ran = self.pid is not None
         return records.Result(
             request=self.request,
-            status=ending.status,
-            phase=ending.phase,
+            status=status,
+            phase=phase,
             tier=self.tier,
             depth=records.Depth.REDUCED if self.tier is records.Tier.REAL else self.request.depth,
-            detail=ending.detail,
-            durations=messages.durations(self.marks(), now) if self.pid is not None else {},
+            detail=detail,
+            durations=messages.durations(marks, time.monotonic()) if ran else {},
             error=records.ErrorRecord(
                 type=kind,
-                message=ending.detail,
+                message=detail,
                 code=kind,
                 tail=stderr,
                 file=file,
@@ -309,8 +305,7 @@ class LocalExecution:
         if not task.could_not_write_before and _could_not_write(written, exited):
             check_free_space(self.scratch)
             task.could_not_write_before = True  # there is free space now, so it is retried once
-            result = written.result if written is not None else None
-            self._retry(task, _attempt(task, result) if result is not None else None)
+            self._retry(task, _attempt(task, written.result) if written is not None else None)
         elif written is not None and written.fake_failure is None:
             self._finish(task, written.result, exited)
         elif written is not None:
@@ -322,25 +317,22 @@ class LocalExecution:
 
     def _ended_without_result(self, task: Task, exited: messages.Exited | None) -> None:
         ending = task.ending_of(exited)
-        result = task.result(ending, exited)
-        by_signal = exited is not None and exited.signal is not None
-        if ending.status is not records.Status.CRASHED or not by_signal:
+        result = task.result(ending)
+        if ending[0] is not records.Status.CRASHED or exited is None or exited.code >= 0:
             self._finish(task, result, exited)
         elif task.crashed_before:
-            detail = f"{ending.detail}, twice"
+            detail = f"{result.detail}, twice"
             self._finish(task, msgspec.structs.replace(result, detail=detail), exited)
         else:
             task.crashed_before = True
-            assert exited is not None
-            by_its_code = exited.signal in FAULTS and task.request.tier is records.Tier.AUTO
+            by_its_code = -exited.code in FAULTS and task.request.tier is records.Tier.AUTO
             self._retry(
                 task, _attempt(task, result), tier=records.Tier.REAL if by_its_code else None
             )
 
     def _lost(self, task: Task, why: str) -> None:
         """Retry a lost task alone, since another task may be the cause; fail it the second time."""
-        ending = ChildEnding(status=records.Status.CRASHED, phase=task.marks()[-1][0], detail=why)
-        result = task.result(ending, None)
+        result = task.result((records.Status.CRASHED, task.marks()[-1][0], why))
         if task.alone:
             detail = f"{why}, twice, the second time without other requests running"
             self._finish(task, msgspec.structs.replace(result, detail=detail), None)
@@ -377,7 +369,7 @@ class LocalExecution:
                 if task.ending is None:
                     continue
                 # There is no grace period for memory, which would keep growing.
-                gently = task.ending.status is records.Status.TIMEOUT
+                gently = task.ending[0] is records.Status.TIMEOUT
                 task.kills = [(now, signal.SIGTERM)] if gently else []
                 firmly = now + GRACE_SECONDS if gently else now
                 task.kills += [(firmly, signal.SIGKILL), (firmly + GRACE_SECONDS, None)]
@@ -418,7 +410,7 @@ class LocalExecution:
 def _could_not_write(written: messages.ChildResult | None, exited: messages.Exited | None) -> bool:
     """Whether the result or the exit status of a child means that the disk failed."""
     if written is None:
-        return exited is not None and exited.exit_code == messages.NO_RESULT
+        return exited is not None and exited.code == messages.NO_RESULT
     return written.result.error is not None and written.result.error.code == DISK_FAILURE
 
 
@@ -445,14 +437,12 @@ def _disk_full(folder: Path, error: OSError) -> LauncherError:
 def _attempt(
     task: Task, result: records.Result, fake_failure: str | None = None
 ) -> records.Attempt:
-    needs_values = fake_failure is not None
+    codes = records.AttemptCode
     return records.Attempt(
         tier=task.tier,
         status=result.status,
         phase=result.phase,
-        code=records.AttemptCode.FAKE_UNSUPPORTED
-        if needs_values
-        else records.AttemptCode.TRANSIENT,
+        code=codes.TRANSIENT if fake_failure is None else codes.FAKE_UNSUPPORTED,
         reason=fake_failure or result.detail,
         durations=result.durations,
     )
@@ -546,10 +536,7 @@ class LocalLauncher:
         device: records.DeclaredDevice | None = None,
         real_device: bool = False,
     ) -> ServerProcess:
-        """The running server of an environment and device.
-
-        If there is none, it is started for `targets`.
-        """
+        """The running server of an environment and device, started for `targets` if need be."""
         worker = (name, device, real_device)
         if self._server is not None and not self._server.suits(*worker):
             self._server.close()
@@ -568,10 +555,10 @@ class LocalLauncher:
                     batch.name, batch.targets, device=batch.device, real_device=batch.real_device
                 )
 
-    def _start(self, name: str, targets: Iterable[str], **options: Any) -> ServerProcess:
+    def _start(self, name: str, targets: Iterable[str], **device: Any) -> ServerProcess:
         chosen, seconds = self._known.interpreter(name), self._timeout_seconds
         return ServerProcess(
-            name, chosen, self.jobs, seconds, targets, single=self._single, **options
+            name, chosen, self.jobs, seconds, targets, single=self._single, **device
         )
 
     def warn_if_slow(self, server: ServerProcess) -> None:

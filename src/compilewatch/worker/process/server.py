@@ -126,22 +126,14 @@ class Server:
                 return
             if pid == 0:
                 break
-            at = time.monotonic()
             number = self.live.pop(pid, None)
             if number is None:
                 continue  # an adopted orphan has ended
             self.abandoned.discard(number)
             _kill_group(pid, signal.SIGKILL)
-            killed = os.WIFSIGNALED(status)
-            self.lines.send(
-                messages.Exited(
-                    id=number,
-                    at=at,
-                    peak_memory_bytes=usage.ru_maxrss * _MAXRSS_UNIT,
-                    exit_code=None if killed else os.WEXITSTATUS(status),
-                    signal=os.WTERMSIG(status) if killed else None,
-                )
-            )
+            code = os.waitstatus_to_exitcode(status)
+            peak = usage.ru_maxrss * _MAXRSS_UNIT
+            self.lines.send(messages.Exited(id=number, code=code, peak_memory_bytes=peak))
         self._end_orphans()
 
     def _end_orphans(self) -> None:

@@ -27,8 +27,8 @@ from compilewatch.extras.cluster.node import Parcel
 from compilewatch.records import FactoryBuild, ModelSpec, Request, Status, Target
 from compilewatch.store import Store
 from tests import factories
+from tests.doubles import has_ended
 from tests.integration.launchers.conftest import bare_request
-from tests.integration.launchers.local.test_server import gone
 from tests.ray_nodes import SOON_DEAD
 from tests.sharing import free_port
 
@@ -139,7 +139,7 @@ def test_a_driver_that_hangs_is_replaced_and_what_it_had_is_evaluated_again(
         with monkeypatch.context() as patched:
             patched.setattr(launcher, "_silence", 3.0)  # three times what it takes
             os.kill(first, signal.SIGSTOP)
-            _until(lambda: gone(first))
+            _until(lambda: has_ended(first))
         (gate / "open").touch()
 
     with meanwhile(interfere):
@@ -431,7 +431,7 @@ def test_no_process_outlives_the_driver_of_a_cluster_of_its_own(
         assert driver.stderr is not None
         complaint = driver.stderr.read().decode()
     spared = agents if which == signal.SIGKILL else []
-    left = [process for process in running if process not in spared and not gone(process.pid)]
+    left = [process for process in running if process not in spared and not has_ended(process.pid)]
     for process in (*spared, *left):
         with contextlib.suppress(psutil.Error):
             process.kill()

@@ -18,7 +18,8 @@ from compilewatch.environments import Interpreter
 from compilewatch.errors import CompilewatchError, InterpreterError, LauncherError
 from compilewatch.launchers.local import launcher as local
 from compilewatch.launchers.local.launcher import LocalLauncher
-from compilewatch.records import AttemptCode, Depth, Phase, Request, Result, Status, Target, Tier
+from compilewatch.records import Depth, Phase, Request, Result, Status, Target
+from tests.doubles import has_ended
 from tests.integration.launchers.conftest import bare_request, chaos_request, hurried
 
 Make = Callable[..., LocalLauncher]
@@ -30,19 +31,6 @@ def ask(name: str, **fields: Any) -> Request:
 
 def results(launcher: LocalLauncher, asked: Iterable[Request], scratch: Path) -> dict[str, Result]:
     return {a.result.request.key: a.result for a in launcher.run(asked, scratch)}
-
-
-def gone(pid: int, seconds: float = 20.0) -> bool:
-    """True once a process has ended; a zombie that nobody reaps counts as ended."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except OSError:
-            return True
-        time.sleep(0.01)
-    return False
 
 
 @pytest.mark.parametrize(
@@ -78,39 +66,20 @@ def test_a_crash_that_does_not_come_back_is_an_attempt(bare_launcher: Make, scra
     assert (attempt.status, attempt.reason) == (Status.CRASHED, "SIGBUS in create")
 
 
-def test_a_fake_failure_is_evaluated_again_with_real_tensors_and_they_are_not_faked(
+def test_leaving_early_ends_server_and_children_and_keeps_requested_artifacts(
     bare_launcher: Make, scratch: Path
 ) -> None:
-    asked = [ask("wants_real"), ask("wants_real", tier=Tier.REAL)]
-    again, real = sorted(
-        results(bare_launcher(), asked, scratch).values(), key=lambda result: result.request.key
-    )
-    assert again.tier is real.tier is Tier.REAL
-    (attempt,) = again.attempts
-    assert (attempt.code, attempt.reason) == (AttemptCode.FAKE_UNSUPPORTED, "SomeError in eager")
-    assert real.attempts == ()
-
-
-def test_artifacts_are_kept_only_on_request(bare_launcher: Make, scratch: Path) -> None:
-    launcher = bare_launcher()
-    asked = [ask("ok"), ask("ok", keep_artifacts=False)]
-    kept = {a.result.request.keep_artifacts: a.artifacts for a in launcher.run(asked, scratch)}
-    assert kept[False] is None
-    assert kept[True] is not None
-    assert list(scratch.iterdir()) == [kept[True]]
-
-
-def test_leaving_early_ends_server_and_children(bare_launcher: Make, scratch: Path) -> None:
-    launcher = bare_launcher(jobs=2)
-    asked = [ask("ok"), ask("hang"), ask("hang", keep_artifacts=True)]
+    launcher = bare_launcher(jobs=1)
+    asked = [ask("ok", keep_artifacts=False), ask("ok"), ask("hang")]
     answers: Any = launcher.run(asked, scratch)  # a generator, which can be closed
-    first = next(answers)
+    without, kept = next(answers), next(answers)
+    assert without.artifacts is None
     child = _wait_for_pid(scratch)
     server = int(_status(child, "PPid"))
     answers.close()
-    assert gone(child)
-    assert gone(server)
-    assert list(scratch.iterdir()) == [first.artifacts]
+    assert has_ended(child)
+    assert has_ended(server)
+    assert list(scratch.iterdir()) == [kept.artifacts]
 
 
 def test_a_server_that_cannot_fork_has_the_results_of_one_that_can_and_says_so_once(
@@ -158,8 +127,8 @@ def test_no_process_outlives_the_parent(bare_python: Path, scratch: Path, which:
         assert _status(child, "NSsid") != _status(server, "NSsid")
         parent.send_signal(which)
         complaint = parent.stderr.read().decode()
-    assert gone(child)
-    assert gone(server)
+    assert has_ended(child)
+    assert has_ended(server)
     if which == signal.SIGINT:
         assert complaint.rstrip().endswith("KeyboardInterrupt")
         assert list(scratch.iterdir()) == []
@@ -171,7 +140,7 @@ def test_the_kernel_ends_children_whose_server_is_killed(bare_python: Path, scra
         child = _wait_for_pid(scratch)
         parent.send_signal(signal.SIGSTOP)
         os.kill(int(_status(child, "PPid")), signal.SIGKILL)
-        ended = gone(child)
+        ended = has_ended(child)
         parent.kill()
     assert ended
 
@@ -279,7 +248,7 @@ def test_a_kill_by_a_kernel_out_of_memory_is_oom(
     monkeypatch.setattr(local, "oom_kills", lambda: next(counts))
 
     def script(start: Start) -> list[Any]:
-        ended = Exited(id=start.id, at=2.0, peak_memory_bytes=2**30, signal=signal.SIGKILL)
+        ended = Exited(id=start.id, code=-signal.SIGKILL, peak_memory_bytes=2**30)
         return [Started(id=start.id, pid=2**22 + 1, at=time.monotonic()), ended]
 
     result = on_stub(StubServer(script), ask("ok"))
@@ -295,7 +264,7 @@ def test_the_server_queue_is_kept_full_but_no_fuller(
 
     def script(start: Start) -> list[Any]:
         seen.append(start.id)
-        return [Exited(id=start.id, at=0.0, peak_memory_bytes=1, exit_code=1)]
+        return [Exited(id=start.id, code=1, peak_memory_bytes=1)]
 
     asked = [bare_request("ok", key=f"k{n}") for n in range(9)]
     monkeypatch.setattr(local, "ServerProcess", lambda *_, **__: StubServer(script))
@@ -303,23 +272,6 @@ def test_the_server_queue_is_kept_full_but_no_fuller(
     next(answers)
     assert len(seen) == 8  # four were sent, ended, and replaced before the first was yielded
     assert len(list(answers)) == 8
-
-
-class LastOfBatch(StubServer):
-    """Answers everything but its last request, until another server was started."""
-
-    def __init__(self, started: list[str]) -> None:
-        super().__init__(lambda start: [])
-        self._started = started
-        self._polls = 0
-
-    def reports(self, timeout_seconds: float) -> list[Any]:
-        self._polls += 1
-        assert self._polls < 100, "nothing was started in advance"
-        starts = [order.id for order in self.orders if isinstance(order, Start)]
-        if len(self._started) == 1:
-            starts = starts[:-1]
-        return [Exited(id=each, at=0.0, peak_memory_bytes=1, exit_code=1) for each in starts]
 
 
 def _two_environments(
@@ -332,35 +284,19 @@ def _two_environments(
     return LocalLauncher(2, ("bare", "other")), asked
 
 
-def test_the_next_server_starts_while_the_last_request_still_runs(
-    bare_python: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    launcher, asked = _two_environments(bare_python, monkeypatch)
-    started: list[str] = []
-
-    def start(name: str, *_: object, **__: object) -> StubServer:
-        started.append(name)
-        return LastOfBatch(started)
-
-    monkeypatch.setattr(local, "ServerProcess", start)
-    answered = [done.result.request.key for done in launcher.run(asked, scratch)]
-    assert answered == ["first-0", "first-1", "first-2", "second"]
-    assert started == ["bare", "other"]
-
-
-def test_a_server_that_was_started_in_advance_ends_with_its_launcher(
+def test_the_next_server_starts_in_advance_and_ends_with_its_launcher(
     bare_python: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launcher, asked = _two_environments(bare_python, monkeypatch)
     asked[2] = ask("hang", deadlines=hurried("create", 0.5))
     with launcher:
-        answers = launcher.run(asked, scratch)
+        answers: Any = launcher.run(asked, scratch)
         for _ in range(3):
             next(answers)
-        prepared = launcher._next
+        prepared = launcher._next  # while the last request still runs
         assert prepared is not None
-        answers.close()  # type: ignore[attr-defined]
-    assert gone(prepared.process.pid)
+        answers.close()
+    assert has_ended(prepared.process.pid)
 
 
 def test_the_next_server_that_cannot_start_loses_no_result_of_this_one(

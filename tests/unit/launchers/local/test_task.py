@@ -76,6 +76,6 @@ def test_a_child_is_given_its_memory_and_its_time_and_no_more(
         marks = ((Phase.SETUP, start), (Phase.CREATE, start + begun))
         (task.folder / PHASES_FILE).write_bytes(msgspec.json.encode(marks))
     ending = task.over_limit(start + seconds)
-    assert (ending.status if ending else None) is status
+    assert (ending[0] if ending else None) is status
     if ending is not None and begun:
-        assert ending.detail == "did not finish within 100 s in total; was in create"
+        assert ending[2] == "did not finish within 100 s in total; was in create"
