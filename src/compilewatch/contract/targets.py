@@ -214,25 +214,21 @@ def target_label(target: records.Target) -> str:
     than the default one follows at the end: `dynamo/train@torch-2.9`. Chosen shapes:
     `dynamo/eval/dynamic`.
     """
-    parts = [_name(target)]
-    if target.mode_label != records.Mode.EVAL.value:
-        parts.append(target.mode_label)
-    return "/".join((*parts, *device_parts(target))) + _environment_suffix(target)
+    is_default = target.mode_label == records.Mode.EVAL.value
+    return _label(target, "" if is_default else f"/{target.mode_label}")
 
 
 def target_label_value(target: records.Target) -> str:
-    """Return the label `target` of metrics: `dynamo`, `dynamo:inductor`, `dynamo/cuda@nightly`.
-
-    A selected backend, a setting of `nested_graph_breaks`, a device other than the CPU and an
-    environment other than the default are included; the mode is a separate label.
-    """
-    return "/".join((_name(target), *device_parts(target))) + _environment_suffix(target)
+    """Return the label `target` of metrics: without the mode, which is a separate label."""
+    return _label(target, "")
 
 
-def _name(target: records.Target) -> str:
+def _label(target: records.Target, mode: str) -> str:
     backend = f":{target.backend}" if target.backend else ""
     nested = {None: "", True: "+nested", False: "+not-nested"}[target.nested_graph_breaks]
-    return target.name + backend + nested
+    device = "".join(f"/{part}" for part in device_parts(target))
+    environment = "" if in_default_environment(target) else f"@{target.environment}"
+    return f"{target.name}{backend}{nested}{mode}{device}{environment}"
 
 
 def device_parts(target: records.Target) -> tuple[str, ...]:
@@ -249,10 +245,6 @@ def default_dtype(device: str) -> records.Dtype:
     operator has.
     """
     return records.Dtype.FLOAT32 if device == CPU else records.Dtype.CONFIG
-
-
-def _environment_suffix(target: records.Target) -> str:
-    return "" if in_default_environment(target) else f"@{target.environment}"
 
 
 CUDA = "cuda"
