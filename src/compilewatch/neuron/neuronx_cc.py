@@ -265,25 +265,27 @@ class Compilation:
         self, compiler: Compiler, hlo: Path, target: str, folder: Path, *, own_session: bool
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / DETAIL_FILE).unlink(missing_ok=True)
-        (folder / NEFF_FILE).unlink(missing_ok=True)
+        for name in (DETAIL_FILE, NEFF_FILE):
+            (folder / name).unlink(missing_ok=True)
         self.folder = folder
-        self.compiler = compiler
-        self.flags = compiler.flags(target)
-        self._target = target
-        self._digest = sha256(hlo)
-        self._exit_status: int | None = None
-        self._peak: int | None = None
-        self._seconds: float | None = None
-        self._ended: NeuronFailure | None = None
+        flags, digest = compiler.flags(target), sha256(hlo)
+        cached = cached_neff(digest, compiler.version, flags)
+        self._detail = NeuronDetail(
+            target=target,
+            route=ROUTE,
+            flags=flags,
+            compiler_version=compiler.version,
+            hlo_sha256=digest,
+            cached=cached is not None,
+        )
+        self._problem: NeuronFailure | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self.cached = cached_neff(self._digest, compiler.version, self.flags)
         self._started = time.monotonic()
-        if self.cached is not None:
-            shutil.copyfile(self.cached, folder / NEFF_FILE)
+        if cached is not None:
+            shutil.copyfile(cached, folder / NEFF_FILE)
             return
         places = ("--output", str(folder / NEFF_FILE), "--logfile", str(folder / LOG_FILE))
-        command = [compiler.path, "compile", str(hlo.resolve()), *self.flags, *places]
+        command = [compiler.path, "compile", str(hlo.resolve()), *flags, *places]
         # Only the flags that are passed here may apply.
         environ = {n: v for n, v in os.environ.items() if n != "NEURON_CC_FLAGS"}
         with (folder / CONSOLE_FILE).open("wb") as console:
@@ -303,20 +305,26 @@ class Compilation:
     @property
     def seconds(self) -> float:
         """Seconds from the start of the compiler to its end, or until now."""
-        return self._seconds if self._seconds is not None else time.monotonic() - self._started
+        took = self._detail.compile_seconds
+        return took if took is not None else time.monotonic() - self._started
 
     def done(self, *, wait: bool = False) -> bool:
         """Whether the compiler has ended; `wait` for it. Samples its memory at each call."""
-        if self._process is None or self._process.returncode is not None:
+        process = self._process
+        if process is None or process.returncode is not None:
             return True
         while True:
-            self._peak = processes.larger(self._peak, processes.tree_peak_bytes(self._process.pid))
-            self._exit_status = self._process.poll()
-            if self._exit_status is not None:
-                self._seconds = time.monotonic() - self._started
-                return True
-            if not wait:
-                return False
+            peak = processes.tree_peak_bytes(process.pid)
+            ended = process.poll() is not None
+            self._detail = msgspec.structs.replace(
+                self._detail,
+                compiler_peak_memory_bytes=processes.larger(
+                    self._detail.compiler_peak_memory_bytes, peak
+                ),
+                compile_seconds=self.seconds if ended else None,
+            )
+            if ended or not wait:
+                return ended
             time.sleep(processes.SAMPLE_SECONDS)
 
     def end(self, kind: str, message: str) -> None:
@@ -326,25 +334,15 @@ class Compilation:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self.done(wait=True)
-        self._ended = NeuronFailure(kind=kind, message=message)
+        self._problem = NeuronFailure(kind=kind, message=message)
 
     def detail(self) -> NeuronDetail:
         """Wait for the end and return the result, which is also written to the folder."""
         self.done(wait=True)
-        detail = NeuronDetail(
-            target=self._target,
-            route=ROUTE,
-            flags=self.flags,
-            compiler_version=self.compiler.version,
-            hlo_sha256=self._digest,
-            cached=self.cached is not None,
-            compile_seconds=self._seconds,
-            compiler_peak_memory_bytes=self._peak,
-        )
-        problem = self._ended
-        if problem is None and self._exit_status:
-            problem = failure(self.log(), self._exit_status)
-        detail = with_neff(detail, self.folder / NEFF_FILE, problem)
+        problem, status = self._problem, self._process.returncode if self._process else 0
+        if problem is None and status:
+            problem = failure(self.log(), status)
+        detail = with_neff(self._detail, self.folder / NEFF_FILE, problem)
         files.replace(self.folder / DETAIL_FILE, msgspec.json.encode(detail))
         return detail
 

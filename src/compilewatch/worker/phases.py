@@ -361,8 +361,8 @@ def real_builder(request: Request) -> Callable[[], nn.Module] | None:
 
 def _eager(subject: Subject) -> None:
     """Run one forward call, so that a model that cannot run at all is not a compile error."""
-    with subject.tensors(), subject.gradients():
-        subject.module(*subject.inputs.args, **subject.inputs.kwargs)
+    with subject.tensors():
+        subject.call(subject.module)
 
 
 def _call_once(subject: Subject) -> None:

@@ -72,6 +72,11 @@ class Subject:
         training = self.request.target.mode is Mode.TRAIN
         return nullcontext() if training else torch.no_grad()
 
+    def call(self, function: Callable[..., _Value]) -> _Value:
+        """Call the module, or what stands for it, in the mode of the request; no way back."""
+        with self.gradients():
+            return function(*self.inputs.args, **self.inputs.kwargs)
+
     def copied_inputs(self) -> ExampleInputs:
         """Return the inputs with copies of their tensors, which a call may change."""
         copies: dict[int, torch.Tensor] = {}

@@ -8,7 +8,6 @@ of `torch.cuda`, so the properties are stored there.
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,32 +22,22 @@ from compilewatch.worker.device import DeviceUnavailableError
 from compilewatch.worker.model.fake_mode import on_cpu
 
 
-@dataclass(frozen=True)
-class Properties:
-    """The attributes of `torch.cuda.get_device_properties` that code of models reads."""
-
-    name: str
-    major: int
-    minor: int
-    total_memory: int
-    multi_processor_count: int
-    is_integrated: bool = False
-    is_multi_gpu_board: bool = False
-    warp_size: int = 32
-    max_threads_per_multi_processor: int = 2048
-    regs_per_multiprocessor: int = 65536
-    gcnArchName: str = ""  # noqa: N815  (torch's name)
-
-
 def install(device: DeclaredDevice) -> None:
     """Let `torch.cuda` describe this device. Raises DeviceUnavailableError for another torch."""
     major, minor = device.capability
-    properties = Properties(
+    properties = types.SimpleNamespace(
         name=device.product,
         major=major,
         minor=minor,
         total_memory=device.memory_bytes,
         multi_processor_count=device.multiprocessors,
+        # The same for every device of the list, or of no importance to a model.
+        is_integrated=False,
+        is_multi_gpu_board=False,
+        warp_size=32,
+        max_threads_per_multi_processor=2048,
+        regs_per_multiprocessor=65536,
+        gcnArchName="",
     )
     replaced = [
         (_function(module, name), replacement)

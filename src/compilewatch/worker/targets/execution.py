@@ -14,7 +14,7 @@ from compilewatch.records import Mode, Numerics
 from compilewatch.worker.model.construct import preserved
 from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets import numerics
-from compilewatch.worker.targets.dynamo.capture import loss_of
+from compilewatch.worker.targets.dynamo.capture import call_once
 
 Call = Callable[..., Any]
 
@@ -42,23 +42,10 @@ def enlarged(subject: Subject) -> Subject | None:
     larger = replace(subject, inputs=replace(subject.inputs, kwargs=kwargs))
     with preserved(subject.module):
         try:
-            forward(subject, subject.module, larger.inputs)
+            call_once(larger, subject.module)
         except Exception:  # noqa: BLE001  (model code, with inputs that may not fit)
             return None
     return larger
-
-
-def forward(subject: Subject, call: Call, inputs: ExampleInputs) -> Any:
-    """Make one call in the subject's mode: without gradients, or with backward."""
-    if subject.request.target.mode is Mode.EVAL:
-        with torch.no_grad():
-            return call(*inputs.args, **inputs.kwargs)
-    subject.module.zero_grad(set_to_none=True)
-    output = call(*inputs.args, **inputs.kwargs)
-    loss = loss_of(output)
-    if loss is not None:
-        loss.backward()
-    return output
 
 
 def observed(subject: Subject, call: Call) -> dict[str, Any]:
@@ -69,7 +56,8 @@ def observed(subject: Subject, call: Call) -> dict[str, Any]:
     """
     with preserved(subject.module):
         subject.module.zero_grad(set_to_none=True)
-        output = forward(subject, call, mapped(subject.inputs, torch.clone))
+        inputs = mapped(subject.inputs, torch.clone)
+        output = call_once(replace(subject, inputs=inputs), call)
         results = comparable(subject, output)
         return {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in results.items()}
 

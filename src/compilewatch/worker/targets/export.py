@@ -112,21 +112,6 @@ _SYMBOL_CODES = frozenset({"data_dependent_guard", "unbacked_symint"})
 parameters and buffers too, so that only a constant of the module could have had a value."""
 
 
-class _Exported(records.Record, frozen=True, kw_only=True):
-    """The result of one variant, with operators by name, or the error and its line.
-
-    `dynamic` are the requested dimensions that stayed symbolic, `constant` those that did not.
-    """
-
-    variant: records.ExportVariant
-    dialect: str = ""
-    ops: dict[str, int] = msgspec.field(default_factory=dict)
-    dynamic: tuple[str, ...] = ()
-    constant: tuple[str, ...] = ()
-    error: records.ErrorRecord | None = None
-    detail: str = ""
-
-
 _Dimensions = list[tuple[int, str, tuple[int, ...]]]
 """The dynamic dimensions: index of the leaf, its name, and its dimensions."""
 
@@ -153,26 +138,27 @@ class ExportTarget(targets.CompileTarget):
         subject.enter(records.Phase.COMPILE)
         register_containers(subject.module)
         first, *others = VARIANTS[backend]
-        verdict = subject.in_fork(partial(_export, strict=first), _Exported)
+        keep = subject.request.keep_artifacts
+        verdict = subject.in_fork(partial(_export, strict=first, keep=keep), records.TargetOutcome)
         if verdict.error is not None:
             _blame_fake_tensors(subject, verdict.error)
+        detail = _detail_of(verdict)
         subject.enter(records.Phase.COMPARE)
-        results = {first: verdict}
-        for strict in others:
-            results[strict] = subject.in_fork(partial(_export, strict=strict), _Exported)
-        draft = None
+        if others:
+            outcome = subject.in_fork(partial(_export, strict=True), records.TargetOutcome)
+            other = _detail_of(outcome)
+            shapes = detail if verdict.error is None else other
+            detail = msgspec.structs.replace(
+                shapes, non_strict=detail.non_strict, strict=other.strict
+            )
+        artifacts = verdict.artifacts
         if verdict.error is not None:
             draft = _draft(subject, first)
+            detail = msgspec.structs.replace(detail, draft=draft)
+            artifacts = (DRAFT_ARTIFACT,) if keep and draft is not None and draft.exported else ()
             subject.enter(records.Phase.COMPILE)  # the phase of the reported error
-        exported = next((result for result in results.values() if result.error is None), None)
-        detail = records.ExportDetail(
-            non_strict=results[False].variant if False in results else None,
-            strict=results[True].variant if True in results else None,
-            draft=draft,
-            dynamic_dimensions=exported.dynamic if exported else (),
-            specialized_dimensions=exported.constant if exported else (),
-        )
-        return _outcome(subject, verdict, detail)
+        text = "; ".join((verdict.detail, *_remarks(detail)))
+        return msgspec.structs.replace(verdict, detail=text, details=detail, artifacts=artifacts)
 
 
 def register_containers(module: nn.Module) -> None:
@@ -202,8 +188,10 @@ def operators(program: ExportedProgram) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _export(subject: Subject, *, strict: bool) -> _Exported:
+def _export(subject: Subject, *, strict: bool, keep: bool = False) -> records.TargetOutcome:
+    """Export in one variant; the details say nothing of the other. `keep` writes the operators."""
     dimensions, shapes = _dynamism(subject)
+    detail, way = records.ExportDetail(), "strict" if strict else "non_strict"
     started = time.perf_counter()
     try:
         with subject.gradients():
@@ -222,19 +210,37 @@ def _export(subject: Subject, *, strict: bool) -> _Exported:
             code=record.code,
             reason=record.message,
         )
-        return _Exported(variant=variant, error=record, detail=one_line(error))
-    duration = time.perf_counter() - started
-    ops = operators(program)
+        return records.TargetOutcome(
+            status=records.Status.ERROR,
+            detail=one_line(error),
+            details=msgspec.structs.replace(detail, **{way: variant}),
+            error=record,
+        )
+    duration, ops = time.perf_counter() - started, operators(program)
+    total = sum(ops.values())
+    variant = records.ExportVariant(exported=True, duration_seconds=duration, ops=total)
     dynamic, constant = _stayed(program, dimensions)
-    return _Exported(
-        variant=records.ExportVariant(
-            exported=True, duration_seconds=duration, ops=sum(ops.values())
+    if keep:
+        text = json.dumps({"dialect": program.dialect, "ops": ops}, indent=1) + "\n"
+        (subject.artifacts / OPS_ARTIFACT).write_text(text, encoding="utf-8")
+    return records.TargetOutcome(
+        status=records.Status.PASS,
+        detail=f"{total} ops",
+        graphs=1,
+        ops=total,
+        details=msgspec.structs.replace(
+            detail,
+            **{way: variant},
+            dynamic_dimensions=dynamic,
+            specialized_dimensions=constant,
         ),
-        dialect=program.dialect,
-        ops=ops,
-        dynamic=dynamic,
-        constant=constant,
+        artifacts=(OPS_ARTIFACT,) if keep else (),
     )
+
+
+def _detail_of(outcome: records.TargetOutcome) -> records.ExportDetail:
+    assert isinstance(outcome.details, records.ExportDetail)
+    return outcome.details
 
 
 def _draft(subject: Subject, strict: bool) -> records.DraftExport | None:
@@ -329,34 +335,6 @@ def _stayed(
             fixed = is_concrete_int(inputs[index].shape[dim])
             (constant if fixed else dynamic).append(f"{name}[{dim}]")
     return tuple(dynamic), tuple(constant)
-
-
-def _outcome(
-    subject: Subject, verdict: _Exported, detail: records.ExportDetail
-) -> records.TargetOutcome:
-    remarks = tuple(_remarks(detail))
-    keep = subject.request.keep_artifacts
-    if verdict.error is not None:
-        drafted = keep and detail.draft is not None and detail.draft.exported
-        return records.TargetOutcome(
-            status=records.Status.ERROR,
-            detail="; ".join((verdict.detail, *remarks)),
-            details=detail,
-            error=verdict.error,
-            artifacts=(DRAFT_ARTIFACT,) if drafted else (),
-        )
-    if keep:
-        listed = {"dialect": verdict.dialect, "ops": verdict.ops}
-        text = json.dumps(listed, indent=1) + "\n"
-        (subject.artifacts / OPS_ARTIFACT).write_text(text, encoding="utf-8")
-    return records.TargetOutcome(
-        status=records.Status.PASS,
-        detail="; ".join((f"{verdict.variant.ops} ops", *remarks)),
-        graphs=1,
-        ops=verdict.variant.ops,
-        details=detail,
-        artifacts=(OPS_ARTIFACT,) if keep else (),
-    )
 
 
 def _remarks(detail: records.ExportDetail) -> Iterator[str]:

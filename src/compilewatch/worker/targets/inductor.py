@@ -10,6 +10,7 @@ import statistics
 import sys
 import sysconfig
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -23,7 +24,8 @@ from compilewatch.records import Performance, Phase, Status, TargetOutcome, Tier
 from compilewatch.worker.model.construct import preserved
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, execution, numerics
-from compilewatch.worker.targets.dynamo.failures import Codes, compiler_failure
+from compilewatch.worker.targets.dynamo.capture import call_once
+from compilewatch.worker.targets.dynamo.failures import Codes, compiler_failure, failed
 
 WARM_UP_RUNS = 3
 LEAST_SAMPLES = 5
@@ -116,12 +118,18 @@ def _evaluated(subject: Subject) -> TargetOutcome:
             outcome.details, warm_compile_seconds=seconds, recompiles=_recompiles(subject, call)
         )
     except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
-        failed = _failed(error, "compiled once, then ")
-        return msgspec.structs.replace(
-            outcome, status=failed.status, detail=failed.detail, error=failed.error
-        )
+        return failed(outcome, error, CODES, "compiled once, then ")
     subject.enter(Phase.PROFILE)
-    performance, problem = _profiled(subject, call, performance)
+    measured, problem = latencies(subject, subject.module, call)
+    if measured is not None:
+        eager, compiled, samples = measured
+        performance = msgspec.structs.replace(
+            performance,
+            eager_latency_seconds=eager,
+            compiled_latency_seconds=compiled,
+            latency_samples=samples,
+            speedup=eager / compiled,
+        )
     graphs = "one graph" if outcome.graphs == 1 else f"{outcome.graphs} graphs"
     speedup = performance.speedup
     speed = "" if speedup is None else f"{speedup:.2f} times as fast as eager"
@@ -152,7 +160,7 @@ def _compile(subject: Subject) -> _Compiled:
             results = execution.observed(subject, call)
             seconds = time.perf_counter() - started
     except Exception as error:  # noqa: BLE001  (the edge to the compiler)
-        return _failed(error, ""), b""
+        return failed(TargetOutcome(status=Status.ERROR), error, CODES), b""
     outcome = TargetOutcome(
         status=Status.PASS,
         graphs=counters["stats"]["unique_graphs"],
@@ -170,7 +178,7 @@ def _compile_again(subject: Subject) -> tuple[execution.Call, float]:
     inputs = execution.mapped(subject.inputs, torch.clone)
     started = time.perf_counter()
     with preserved(subject.module):
-        execution.forward(subject, call, inputs)
+        call_once(replace(subject, inputs=inputs), call)
     return call, time.perf_counter() - started
 
 
@@ -181,54 +189,31 @@ def _recompiles(subject: Subject, call: execution.Call) -> int | None:
         return None
     before = counters["stats"]["unique_graphs"]
     with preserved(subject.module):
-        execution.forward(subject, call, larger.inputs)
+        call_once(larger, call)
     return int(counters["stats"]["unique_graphs"] - before)
 
 
-def _profiled(
-    subject: Subject, call: execution.Call, performance: Performance
-) -> tuple[Performance, str]:
-    """Measure latencies; return also the problem that ended it.
+def latencies(
+    subject: Subject, eager: execution.Call, compiled: execution.Call
+) -> tuple[tuple[float, float, int] | None, str]:
+    """Return median seconds of calls of a subject and the number of samples, taken alternately.
 
-    The verdict is already known: a model that cannot be called often is only not measured.
+    Alternating distributes the load of a busy machine over both. None with the problem that ended
+    it: the verdict is already known, and a model that cannot be called often is only not measured.
     """
+    taken: tuple[list[float], list[float]] = ([], [])
     try:
-        eager, compiled, samples = latencies(
-            lambda: execution.forward(subject, subject.module, subject.inputs),
-            lambda: execution.forward(subject, call, subject.inputs),
-        )
+        for call in (eager, compiled) * WARM_UP_RUNS:
+            call_once(subject, call)
+        end = time.perf_counter() + LATENCY_BUDGET_SECONDS
+        while len(taken[0]) < MOST_SAMPLES:
+            if len(taken[0]) >= LEAST_SAMPLES and time.perf_counter() > end:
+                break
+            for call, into in zip((eager, compiled), taken, strict=True):
+                started = time.perf_counter()
+                call_once(subject, call)
+                into.append(time.perf_counter() - started)
     except Exception as error:  # noqa: BLE001  (model code, called more often than it expects)
         compiler_failure(error, CODES)
-        return performance, f"measuring stopped at {one_line(error)}"
-    measured = msgspec.structs.replace(
-        performance,
-        eager_latency_seconds=eager,
-        compiled_latency_seconds=compiled,
-        latency_samples=samples,
-        speedup=eager / compiled,
-    )
-    return measured, ""
-
-
-def latencies(eager: execution.Call, compiled: execution.Call) -> tuple[float, float, int]:
-    """Return median seconds of each and the number of samples, taken alternately.
-
-    Alternating distributes the load of a busy machine over both.
-    """
-    for call in (eager, compiled) * WARM_UP_RUNS:
-        call()
-    taken: tuple[list[float], list[float]] = ([], [])
-    end = time.perf_counter() + LATENCY_BUDGET_SECONDS
-    while len(taken[0]) < MOST_SAMPLES:
-        if len(taken[0]) >= LEAST_SAMPLES and time.perf_counter() > end:
-            break
-        for call, into in zip((eager, compiled), taken, strict=True):
-            started = time.perf_counter()
-            call()
-            into.append(time.perf_counter() - started)
-    return statistics.median(taken[0]), statistics.median(taken[1]), len(taken[0])
-
-
-def _failed(error: Exception, when: str) -> TargetOutcome:
-    record = compiler_failure(error, CODES)
-    return TargetOutcome(status=Status.ERROR, detail=f"{when}{one_line(error)}", error=record)
+        return None, f"measuring stopped at {one_line(error)}"
+    return (statistics.median(taken[0]), statistics.median(taken[1]), len(taken[0])), ""

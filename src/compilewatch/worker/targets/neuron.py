@@ -43,8 +43,8 @@ from compilewatch.worker.forked import ForkEndedError
 from compilewatch.worker.model.construct import preserved
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, numerics
-from compilewatch.worker.targets.dynamo.failures import compiler_failure
-from compilewatch.worker.targets.execution import Flat, forward, observed, observed_in_float64
+from compilewatch.worker.targets.dynamo.failures import compiler_failure, failed
+from compilewatch.worker.targets.execution import Flat, observed, observed_in_float64
 from compilewatch.worker.targets.inductor import latencies
 
 
@@ -235,11 +235,7 @@ def _on_device(
             lambda: observed_in_float64(subject),
         )
     except Exception as error:  # noqa: BLE001  (the edge to Neuron's runtime and to model code)
-        record = compiler_failure(error, ())
-        detail = f"compiled, then {one_line(error)}"
-        return msgspec.structs.replace(
-            outcome, status=records.Status.ERROR, detail=detail, error=record
-        )
+        return failed(outcome, error, (), "compiled, then ")
     differs = comparison.differs
     outcome = msgspec.structs.replace(
         outcome,
@@ -248,21 +244,16 @@ def _on_device(
         numerics=comparison,
     )
     subject.enter(records.Phase.PROFILE)
-    try:
-        with preserved(subject.module):
-            host, core, samples = latencies(
-                lambda: forward(subject, eager, subject.inputs),
-                lambda: forward(subject, compiled, subject.inputs),
-            )
-    except Exception as error:  # noqa: BLE001  (model code, called more often than it expects)
-        compiler_failure(error, ())
-        detail = f"{outcome.detail}; measuring stopped at {one_line(error)}"
-        return msgspec.structs.replace(outcome, detail=detail)
+    with preserved(subject.module):
+        measured, problem = latencies(subject, eager, compiled)
+    if measured is None:
+        return msgspec.structs.replace(outcome, detail=f"{outcome.detail}; {problem}")
+    host, core, samples = measured
     assert isinstance(outcome.details, records.NeuronDetail)
-    measured = msgspec.structs.replace(
+    detail = msgspec.structs.replace(
         outcome.details, eager_latency_seconds=host, latency_seconds=core, latency_samples=samples
     )
-    return msgspec.structs.replace(outcome, details=measured)
+    return msgspec.structs.replace(outcome, details=detail)
 
 
 HLO_FILE = f"graph{neuronx_cc.HLO_SUFFIX}"
@@ -375,12 +366,12 @@ def _capture(subject: Subject) -> Path | None:
 
     request = msgspec.structs.replace(subject.request, keep_artifacts=True)
     kept = replace(subject, request=request)  # the HLO must be stored in any case
-    captured: capture.HloCapture | None = None
+    path = subject.artifacts / HLO_FILE
     with contextlib.suppress(ForkEndedError):  # perhaps only the call itself crashes
-        captured = target.step(kept, capture.capture_hlo, capture.HloCapture, math.inf)
-    if captured is None or not captured.ready:
-        captured = target.exported_hlo(kept)
-    return None if captured is None else subject.artifacts / HLO_FILE
+        detail, *_ = target.step(kept, capture.capture_hlo, capture.Captured, math.inf)
+        if detail.hlo is not None:
+            return path
+    return None if target.exported_hlo(kept) is None else path
 
 
 def _captured(subject: Subject) -> Path | records.TargetOutcome:

@@ -329,7 +329,7 @@ def capture(
         try:
             call(first.operators.counted(optimized) if first.operators is not None else optimized)
         except Stopped:
-            first.log.frames_excluded += 1
+            first.log.frames_given_up -= 1
             first.operators = None  # nothing ran behind the first graph
             again = None
     if again is None:
@@ -398,8 +398,8 @@ def _listening(record: Capture, trace_folder: Path | None = None) -> Iterator[No
             trace_log.removeHandler(handler)
             handler.close()
         frames = counters["frames"]
-        record.log.frames_given_up = frames["total"] - frames["ok"] - record.log.frames_excluded
-        record.log.cuts_counted = sum(counters["graph_break"].values()) - record.log.cuts_excluded
+        record.log.frames_given_up += frames["total"] - frames["ok"]
+        record.log.cuts_counted += sum(counters["graph_break"].values())
         record.skip_reasons = tuple(getattr(eval_frame, "get_skip_reasons", tuple)())
 
 
@@ -416,16 +416,16 @@ class _TraceListener(logging.Handler):
         compile_id = f"{metadata.get('frame_id')}/{metadata.get('frame_compile_id')}"
         is_break = metadata.get("artifact", {}).get("name") == _BREAK_ARTIFACT
         if writes_the_trace():
-            self._captured.log.cuts_excluded += is_break
+            self._captured.log.cuts_counted -= is_break
         elif "dynamo_start" in metadata:
             self._captured.frames.append(compile_id)
             self._function = metadata["dynamo_start"]["stack"][-1]["name"]
         elif is_break:
             payload = str(getattr(record, "payload", ""))
-            self._captured.log.add(_report(compile_id, payload, self._function))
+            self._captured.log.add(compile_id, _report(payload, self._function))
 
 
-def _report(compile_id: str, payload: str, function: str) -> graph_breaks.BreakReport:
+def _report(payload: str, function: str) -> graph_breaks.BreakReport:
     """Return the graph break that is being reported, with torch's stack.
 
     Torch reports a graph break while it handles the exception, which then has the stack. It reports
@@ -442,7 +442,6 @@ def _report(compile_id: str, payload: str, function: str) -> graph_breaks.BreakR
         frames[0] = FrameSummary(root.filename, root.lineno, function, line=root.line)
     reason = graph_breaks.reason_in(payload)
     return graph_breaks.BreakReport(
-        compile_id=compile_id,
         reason=reason,
         stack=graph_breaks.user_stack([*get_stack_above_dynamo(), *frames])
         or _frame_given_up(reason),
@@ -463,12 +462,12 @@ class _GiveUps(logging.Filter):
         if error is None or not _GIVEN_UP.match(message):
             return record.levelno >= logging.WARNING
         if writes_the_trace():
-            self._log.frames_excluded += 1
+            self._log.frames_given_up -= 1
         else:
             self._log.give_ups_reported += 1
             compile_id = str(getattr(error, "compile_id", f"?/{self._log.give_ups_reported}"))
             if compile_id not in self._log.reports:
-                self._log.add(_give_up(compile_id, error, message))
+                self._log.add(compile_id, _give_up(error, message))
         return record.levelno >= logging.WARNING
 
 
@@ -489,10 +488,9 @@ def writes_the_trace() -> bool:
     return False
 
 
-def _give_up(compile_id: str, error: BaseException, message: str) -> graph_breaks.BreakReport:
+def _give_up(error: BaseException, message: str) -> graph_breaks.BreakReport:
     """Return the report of a frame that failed outside the tracer; without a stack, its place."""
     return graph_breaks.BreakReport(
-        compile_id=compile_id,
         reason=str(getattr(error, "msg", None) or error),
         stack=graph_breaks.user_stack(getattr(error, "real_stack", None) or ())
         or _frame_given_up(message),
@@ -515,15 +513,15 @@ def type_names(error: BaseException | None) -> tuple[str, ...]:
 _COPYABLE = (torch.Tensor, bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 
 
-def call_once(subject: Subject, module: Callable[..., Any]) -> None:
+def call_once(subject: Subject, module: Callable[..., Any]) -> Any:
     """Call the (compiled) module once, in train mode also backward through its loss."""
     if subject.request.target.mode is Mode.EVAL:
-        with torch.no_grad():
-            module(*subject.inputs.args, **subject.inputs.kwargs)
-        return
-    loss = loss_of(module(*subject.inputs.args, **subject.inputs.kwargs))
-    if loss is not None:
+        return subject.call(module)
+    subject.module.zero_grad(set_to_none=True)
+    output = subject.call(module)
+    if (loss := loss_of(output)) is not None:
         loss.backward()
+    return output
 
 
 def loss_of(output: Any) -> torch.Tensor | None:
@@ -555,7 +553,6 @@ def second_call(subject: Subject) -> Callable[[Callable[..., Any]], None] | None
     def call(module: Callable[..., Any]) -> None:
         for number, call_inputs in enumerate(inputs, start=2):
             subject.before_call(number)
-            subject.module.zero_grad(set_to_none=True)
             call_once(replace(subject, inputs=call_inputs), module)
 
     return call

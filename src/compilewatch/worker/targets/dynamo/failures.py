@@ -7,7 +7,7 @@ from torch._dynamo import exc
 from torch.fx.experimental import symbolic_shapes
 
 from compilewatch.contract.failures import causes, error_code, error_record, one_line
-from compilewatch.records import ErrorRecord, Tier
+from compilewatch.records import ErrorRecord, Status, TargetOutcome, Tier
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import FakeUnsupportedError, check_device_not_needed
 from compilewatch.worker.targets.dynamo import graph_breaks
@@ -122,3 +122,14 @@ def compiler_failure(error: BaseException, codes: Codes) -> ErrorRecord:
     record = compiler_error(error)
     own_code = next((code for code, pattern in codes if re.search(pattern, record.message)), None)
     return msgspec.structs.replace(record, code=own_code) if own_code else record
+
+
+def failed(
+    outcome: TargetOutcome, error: BaseException, codes: Codes, when: str = ""
+) -> TargetOutcome:
+    """Return the outcome with the failure of a compiler or of the compiled code.
+
+    Raises the cause if memory ran out.
+    """
+    record, detail = compiler_failure(error, codes), f"{when}{one_line(error)}"
+    return msgspec.structs.replace(outcome, status=Status.ERROR, detail=detail, error=record)

@@ -61,7 +61,7 @@ from traceback import FrameSummary
 import msgspec
 
 from compilewatch.contract.failures import relative_file
-from compilewatch.records import UNATTRIBUTED, GraphBreak, Record, StackFrame
+from compilewatch.records import UNATTRIBUTED, GraphBreak, StackFrame
 
 SKIPPED_FRAME = "skipped_frame"
 UNREGISTERED = "unregistered"
@@ -126,18 +126,17 @@ _PREFIX = re.compile(
 )
 
 
-class BreakCause(Record, frozen=True, kw_only=True):
-    """The classification of a graph break: the fields of `GraphBreak` that its reason decides."""
-
-    code: str
-    gb_id: str | None = None
-    gb_type: str | None = None
-    explanation: str = ""
-    hints: tuple[str, ...] = ()
+UNKNOWN = "?"
+NOWHERE = StackFrame(file=UNKNOWN, line=0, function=UNKNOWN)
 
 
-def classify(reason: str, type_names: Iterable[str] = ()) -> BreakCause:
-    """Classify one of torch's reasons, given the types of the exceptions that it came with.
+def classify(
+    reason: str,
+    exceptions: Iterable[str] = (),
+    place: StackFrame = NOWHERE,
+    stack: tuple[StackFrame, ...] = (),
+) -> GraphBreak:
+    """Return the graph break of one of torch's reasons, with the types of its exceptions.
 
     A graph break that occurs while another one is handled (a loop or a context manager in which
     execution cannot resume) is a consequence: torch puts the original one first, and that is the
@@ -145,19 +144,16 @@ def classify(reason: str, type_names: Iterable[str] = ()) -> BreakCause:
     break when attempting to trace CALL", "Failed to handle graph break gracefully").
     """
     inner = innermost(reason)
-    first_line = inner.partition("\n")[0].strip()
-    known = registry()
-    if first_line in known or "\n  Explanation:" in inner:
-        gb_id = known.get(first_line)
-        explanation = _EXPLANATION.search(inner)
-        return BreakCause(
-            code=gb_id or UNREGISTERED,
-            gb_id=gb_id,
-            gb_type=first_line,
-            explanation=_joined(explanation["text"]) if explanation else "",
-            hints=tuple(_joined(hint["text"]) for hint in _HINT.finditer(inner)),
-        )
-    return BreakCause(code=short_code(inner, type_names))
+    gb_type = inner.partition("\n")[0].strip()
+    gb_id = registry().get(gb_type)
+    if gb_id is None and "\n  Explanation:" not in inner:
+        return graph_break(short_code(inner, exceptions), reason, place, stack)
+    explanation = _EXPLANATION.search(inner)
+    return msgspec.structs.replace(
+        graph_break(gb_id or UNREGISTERED, reason, place, stack, gb_type=gb_type, gb_id=gb_id),
+        explanation=portable_text(_joined(explanation["text"])) if explanation else "",
+        hints=tuple(_joined(hint["text"]) for hint in _HINT.finditer(inner)),
+    )
 
 
 def innermost(reason: str) -> str:
@@ -209,8 +205,6 @@ def _joined(text: str) -> str:
 CompileId = str
 """`frame_id/frame_compile_id`, as torch writes it; `?/n` for a failed frame without one."""
 
-UNKNOWN = "?"
-
 _REASON = re.compile(
     r"^Graph Break Reason: (?P<reason>.*?)"
     r"(?:\n\nStack variable source attribution:\n.*?)?"
@@ -240,7 +234,6 @@ PATHS: dict[str, str] = {}
 class BreakReport:
     """One report of a graph break: complete reason, user stack (outermost first), exceptions."""
 
-    compile_id: CompileId
     reason: str
     stack: tuple[StackFrame, ...] = ()
     exceptions: tuple[str, ...] = ()
@@ -248,23 +241,22 @@ class BreakReport:
 
 @dataclass
 class BreakLog:
-    """Reports by compile id, in order, and the counts with which they are checked."""
+    """Reports by compile id, in order, and the counts with which they are checked.
+
+    Frames and cuts do not count if the backend `stop` ended them, or if they write the trace.
+    """
 
     reports: dict[CompileId, list[BreakReport]] = field(default_factory=dict)
     frames_given_up: int = 0
-    """`counters["frames"]`: total minus ok, without `frames_excluded`."""
-    frames_excluded: int = 0
-    """Frames whose compilation the backend `stop` ended, and those that write the trace."""
+    """`counters["frames"]`: total minus ok."""
     give_ups_reported: int = 0
     cuts_counted: int = 0
-    """Sum of `counters["graph_break"]`, without `cuts_excluded`."""
-    cuts_excluded: int = 0
-    """Cuts of frames that write the trace."""
+    """Sum of `counters["graph_break"]`."""
     broken_graphs: set[CompileId] = field(default_factory=set)
     """Compile ids whose captured graph ended in a graph break, according to the graph."""
 
-    def add(self, report: BreakReport) -> None:
-        self.reports.setdefault(report.compile_id, []).append(report)
+    def add(self, compile_id: CompileId, report: BreakReport) -> None:
+        self.reports.setdefault(compile_id, []).append(report)
 
     def missing(self) -> int:
         """Return how many graph breaks the counts contain beyond the reports."""
@@ -279,64 +271,64 @@ class BreakLog:
 
         `model` is the place of the model's own frame, for graph breaks that have no other.
         """
-        merged = merge(as_break(self._about(compile_id), model) for compile_id in self.reports)
+        merged = merge(self._break(compile_id, model) for compile_id in self.reports)
         missing = self.missing()
-        return (*merged, unattributed(missing)) if missing else merged
+        reason = "PyTorch's counters show this graph break, but PyTorch reported no reason."
+        unattributed = graph_break(UNATTRIBUTED, reason, NOWHERE)
+        return (*merged, _times(unattributed, missing)) if missing else merged
 
     def ends(
         self, graphs: Iterable[CompileId], breaks: Sequence[GraphBreak], model: StackFrame | None
     ) -> tuple[int, ...]:
         """For each graph, the index of the break (one of `self.breaks`) that it ended in, or -1."""
-        places = {_identity(graph_break): index for index, graph_break in enumerate(breaks)}
-        met = {
-            compile_id: places.get(_identity(as_break(self._about(compile_id), model)), -1)
-            for compile_id in self.reports
-        }
-        return tuple(met.get(compile_id, -1) for compile_id in graphs)
+        places = {_identity(entry): index for index, entry in enumerate(breaks)}
+        return tuple(
+            places.get(_identity(self._break(graph, model)), -1) if graph in self.reports else -1
+            for graph in graphs
+        )
 
-    def _about(self, compile_id: CompileId) -> list[BreakReport]:
-        """Return the reports about the graph break of a compile, with its cause first.
+    def _break(self, compile_id: CompileId, model: StackFrame | None) -> GraphBreak:
+        """Combine the reports under one compile id to one graph break.
 
-        A report without a stack is about handling another one: the frame was given up after all.
+        The cause comes first. A report without a stack is about handling another one: the frame was
+        given up after all. If the stack only has Dynamo's own frame, which is around the model (for
+        example if its `forward` is disabled), the place is the model's.
         """
         reports = self.reports[compile_id]
         is_cut = compile_id in self.broken_graphs and reports[-1].stack
-        return reports[-1:] if is_cut else reports
-
-
-def as_break(reports: Sequence[BreakReport], model: StackFrame | None = None) -> GraphBreak:
-    """Combine the reports under one compile id to one graph break.
-
-    If the stack only has Dynamo's own frame, which is around the model (for example if its
-    `forward` is disabled), the place is the model's.
-    """
-    first, *consequences = reports
-    reason = "\n\nThen, in the same frame: ".join(
-        [first.reason, *(report.reason for report in consequences)]
-    )
-    place = place_of(first.stack)
-    if model is not None and place.file.startswith(_DYNAMO):
-        place = model
-    cause = classify(first.reason, first.exceptions)
-    return graph_break(cause, reason, place, first.stack)
+        first, *consequences = reports[-1:] if is_cut else reports
+        place = place_of(first.stack)
+        if model is not None and place.file.startswith(_DYNAMO):
+            place = model
+        entry = classify(first.reason, first.exceptions, place, first.stack)
+        if not consequences:
+            return entry
+        reasons = (first.reason, *(report.reason for report in consequences))
+        reason = _shown("\n\nThen, in the same frame: ".join(reasons))
+        return msgspec.structs.replace(entry, reason=reason)
 
 
 def graph_break(
-    cause: BreakCause, reason: str, place: StackFrame, stack: tuple[StackFrame, ...] = ()
+    code: str,
+    reason: str,
+    place: StackFrame,
+    stack: tuple[StackFrame, ...] = (),
+    *,
+    gb_type: str | None = None,
+    gb_id: str | None = None,
 ) -> GraphBreak:
+    """Return a graph break of a known cause."""
     source_start, source = _source(place)
-    name = cause.gb_id or cause.gb_type or cause.code
+    cause = gb_id or gb_type or code
     return GraphBreak(
-        code=cause.code,
-        reason=portable_text(without_torch_stack(reason)),
-        fingerprint=fingerprint("import" if _IMPORT.match(place.text) else name, place),
+        code=code,
+        reason=_shown(reason),
+        fingerprint=fingerprint("import" if _IMPORT.match(place.text) else cause, place),
         file=place.file,
         line=place.line,
         function=place.function,
-        gb_id=cause.gb_id,
-        gb_type=cause.gb_type,
-        explanation=portable_text(cause.explanation),
-        hints=cause.hints,
+        gb_id=gb_id,
+        gb_type=gb_type,
         user_stack=stack,
         source_start=source_start,
         source=source,
@@ -351,14 +343,6 @@ def _source(place: StackFrame) -> tuple[int, tuple[str, ...]]:
     start = max(1, place.line - _LINES_AROUND)
     kept = lines[start - 1 : place.line + _LINES_AROUND]
     return start, tuple(line.rstrip().expandtabs(4)[:_LINE_CHARACTERS] for line in kept)
-
-
-def unattributed(count: int) -> GraphBreak:
-    """Return the graph breaks that torch counted without a reason."""
-    place = StackFrame(file=UNKNOWN, line=0, function=UNKNOWN)
-    reason = "PyTorch's counters show this graph break, but PyTorch reported no reason."
-    one = graph_break(BreakCause(code=UNATTRIBUTED), reason, place)
-    return _times(one, count)
 
 
 def merge(breaks: Iterable[GraphBreak]) -> tuple[GraphBreak, ...]:
@@ -393,8 +377,7 @@ def place_of(stack: Sequence[StackFrame]) -> StackFrame:
     is no other: a `copy.deepcopy` breaks where it is called.
     """
     own = [frame for frame in stack if not _is_plumbing(frame.file)]
-    chosen = own or list(stack)
-    return chosen[-1] if chosen else StackFrame(file=UNKNOWN, line=0, function=UNKNOWN)
+    return (own or [NOWHERE, *stack])[-1]
 
 
 def _is_plumbing(file: str) -> bool:
@@ -462,13 +445,13 @@ def portable_text(text: str) -> str:
     return _ADDRESS.sub("", _FILE_IN_TEXT.sub(lambda path: relative_file(path[0]), text))
 
 
-def without_torch_stack(reason: str) -> str:
-    """Return the reason without the tracebacks of torch's own frames, but with their exceptions.
+def _shown(reason: str) -> str:
+    """Return a portable reason without the tracebacks of torch's own frames; exceptions stay.
 
     Torch writes them if a frame fails outside its tracer: hundreds of frames of AOTAutograd and of
     the harness. The structured trace still contains them.
     """
-    return _TORCH_STACK.sub("", reason)
+    return portable_text(_TORCH_STACK.sub("", reason))
 
 
 def _times(graph_break: GraphBreak, occurrences: int) -> GraphBreak:

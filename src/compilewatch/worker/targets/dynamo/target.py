@@ -243,16 +243,18 @@ def _compile_fullgraph(subject: Subject, backend: Backend | None = None) -> _Ful
         dynamic=subject.request.target.dynamic,
     )
     try:
-        with _tensors(subject), subject.gradients(), contextlib.suppress(captures.Stopped):
-            compiled(*subject.inputs.args, **subject.inputs.kwargs)
+        with _tensors(subject), contextlib.suppress(captures.Stopped):
+            subject.call(compiled)
     except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
         failures.raise_unless_settled(subject, error, "under fullgraph: ")
-        message = graph_breaks.portable_text(failures.message_of(error))
-        cause = graph_breaks.classify(failures.message_of(error), captures.type_names(error))
+        message = failures.message_of(error)
         frames = graph_breaks.user_stack(getattr(error, "real_stack", None) or ())
-        place = graph_breaks.place_of(frames or (forward_of(subject.module),))
-        rejection = graph_breaks.graph_break(cause, message, place, frames or (place,))
-        verdict = records.FullgraphVerdict(accepted=False, code=cause.code, reason=message)
+        frames = frames or (forward_of(subject.module),)
+        rejection = graph_breaks.classify(
+            message, captures.type_names(error), graph_breaks.place_of(frames), frames
+        )
+        reason = graph_breaks.portable_text(message)
+        verdict = records.FullgraphVerdict(accepted=False, code=rejection.code, reason=reason)
         return verdict, (rejection,)
     return records.FullgraphVerdict(accepted=True), ()
 
@@ -310,8 +312,7 @@ def _nothing_captured(
         return ()
     skip_reasons = "\n".join(captured.skip_reasons) or "Dynamo did not report why."
     reason = f"Dynamo captured {captured.graphs} graphs. Frames that it skipped:\n{skip_reasons}"
-    cause = graph_breaks.BreakCause(code=graph_breaks.SKIPPED_FRAME)
-    return (graph_breaks.graph_break(cause, reason, model, (model,)),)
+    return (graph_breaks.graph_break(graph_breaks.SKIPPED_FRAME, reason, model, (model,)),)
 
 
 def forward_of(module: torch.nn.Module) -> records.StackFrame:

@@ -42,15 +42,18 @@ from torch.utils._pytree import tree_flatten_with_path, tree_map_only
 from torch_xla.stablehlo import exported_program_to_stablehlo
 
 from compilewatch import records
-from compilewatch.records import GraphBreak, HloParameter, StackFrame
+from compilewatch.records import GraphBreak, HloParameter, StackFrame, XlaDetail
 from compilewatch.worker.model.construct import preserved
 from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets import execution, numerics
 from compilewatch.worker.targets.dynamo import graph_breaks
-from compilewatch.worker.targets.dynamo.capture import capture, unmeasured_guards
-from compilewatch.worker.targets.execution import forward
+from compilewatch.worker.targets.dynamo.capture import call_once, capture, unmeasured_guards
 from compilewatch.worker.targets.export import operators, register_containers
-from compilewatch.worker.targets.xla.target import STABLEHLO_ARTIFACT
+from compilewatch.worker.targets.xla.target import (
+    NO_OPERATORS,
+    STABLEHLO_ARTIFACT,
+    NeuronOperators,
+)
 
 HLO_ARTIFACT = "graph.hlo_module.pb"
 PARAMETERS_ARTIFACT = "graph.parameters.json"
@@ -111,47 +114,32 @@ def _is_placed(value: Any) -> bool:
 # --- the HLO module of a call --------------------------------------------------------------------
 
 
-class HloCapture(records.Record, frozen=True, kw_only=True):
-    """The result of a capture.
-
-    `operators` counts HLO instructions by opcode in all computations, without those that only pass
-    on values; `element_types` counts them by the type of their result (`F32`, `C64`). `lowered` and
-    `fallbacks` count torch operators (`aten::sort`), and `executions` the graphs that ran before
-    the call ended; a fallback causes one or none.
-    """
-
-    operators: dict[str, int]
-    element_types: dict[str, int]
-    lowered: dict[str, int]
-    fallbacks: dict[str, int]
-    executions: int
-    artifacts: tuple[str, ...] = ()
-
-    @property
-    def ready(self) -> bool:
-        """Whether the module may be compiled ahead of time: nothing ran before the call ended."""
-        return not self.fallbacks and not self.executions
+Captured = tuple[XlaDetail, int, tuple[str, ...]]
+"""What a capture says of the module (its `hlo` is None where graphs ran before the call ended), the
+number of these graphs (a fallback causes one or none), and the stored artifacts."""
 
 
-def capture_hlo(subject: Subject) -> HloCapture:
+def capture_hlo(subject: Subject, known: NeuronOperators = NO_OPERATORS) -> Captured:
     """Record one call (in train mode with loss and gradients) and lower it.
 
-    If artifacts are kept and the module is `ready`, so that it is valid for other inputs too, this
+    If artifacts are kept and the module is valid for other inputs too, this
     writes `HLO_ARTIFACT`, `PARAMETERS_ARTIFACT` and, if there are constants, `CONSTANTS_ARTIFACT`.
     """
-    return _lower(subject, on_device(subject))
+    return _lower(subject, on_device(subject), "lazy", known)
 
 
 def _lower(
     subject: Subject,
     placed: Subject,
-    prefix: str = "",
+    source: str,
+    known: NeuronOperators,
     inputs: list[str] | None = None,
     outputs: list[str] | None = None,
-) -> HloCapture:
-    """Lower a subject on the device, whose module may be a rewritten one.
+) -> Captured:
+    """Lower a subject on the device, whose module may be that of an exported program.
 
-    `prefix` precedes the names of weights there; `inputs` and `outputs` replace all other names.
+    `source` is the `hlo` of the detail, and `known` what Neuron rejects; `inputs` and `outputs`
+    replace the names of an export.
     """
     met.clear_all()
     # Python numbers become constants of the module instead of parameters without a name.
@@ -168,23 +156,26 @@ def _lower(
         for instruction in computation["instructions"]
         if instruction["opcode"] not in _PLUMBING
     ]
-    captured = HloCapture(
-        operators=_most_frequent(opcode for opcode, _ in counted),
-        element_types=_most_frequent(kind for _, kind in counted),
-        lowered={_OUTSIDE + name.removeprefix(_LOWERED): n for name, n in lowered.items()},
+    operators = _most_frequent(opcode for opcode, _ in counted)
+    kinds = _most_frequent(kind for _, kind in counted)
+    named_torch = {_OUTSIDE + name.removeprefix(_LOWERED): n for name, n in lowered.items()}
+    is_valid = not outside and not ran
+    detail = XlaDetail(
+        operators=operators,
         fallbacks=outside,
-        executions=ran,
+        hlo=source if is_valid else None,
+        expected_to_fail_on_neuron=tuple(known.concerns(named_torch, operators, kinds)),
     )
-    if not subject.request.keep_artifacts or not captured.ready:
-        return captured
-    named = _named(placed, prefix, inputs)
-    artifacts = _keep(subject, context, module, named, outputs or list(results))
-    return msgspec.structs.replace(captured, artifacts=artifacts)
+    artifacts: tuple[str, ...] = ()
+    if subject.request.keep_artifacts and is_valid:
+        named = _named(placed, inputs)
+        artifacts = _keep(subject, context, module, named, outputs or list(results))
+    return detail, ran, artifacts
 
 
 def _results(placed: Subject) -> dict[str, Tensor]:
     """Call the subject, and return its unevaluated results by path."""
-    output = forward(placed, placed.module, placed.inputs)
+    output = call_once(placed, placed.module)
     results = {name: value for name, value in numerics.leaves(output) if _is_placed(value)}
     for name, parameter in placed.module.named_parameters():
         if parameter.grad is not None:
@@ -200,10 +191,12 @@ def _results(placed: Subject) -> dict[str, Tensor]:
     return results
 
 
-def _named(
-    placed: Subject, prefix: str, inputs: list[str] | None
-) -> Iterator[tuple[str, str, Tensor]]:
-    """Yield kind, name and tensor of everything with a name; tied weights have several."""
+def _named(placed: Subject, inputs: list[str] | None) -> Iterator[tuple[str, str, Tensor]]:
+    """Yield kind, name and tensor of everything with a name; tied weights have several.
+
+    With the names of `inputs`, the module is an exported one, which has the model's inside.
+    """
+    prefix = "" if inputs is None else "module."
     for name, parameter in placed.module.named_parameters(remove_duplicate=False):
         yield "parameter", name.removeprefix(prefix), parameter
     for name, buffer in placed.module.named_buffers(remove_duplicate=False):
@@ -291,7 +284,7 @@ def execute(subject: Subject) -> Execution:
     recompiles = _compiled(fed(placed, larger))[0] if larger is not None else None
     before = torch.get_rng_state()
     with preserved(subject.module):
-        forward(subject, subject.module, subject.inputs)
+        call_once(subject, subject.module)
     draws = not torch.equal(before, torch.get_rng_state())
 
     def on_xla() -> dict[str, Any]:
@@ -325,7 +318,7 @@ def _ran(placed: Subject) -> Iterator[Any]:
         placed.module.zero_grad(set_to_none=True)
         torch_xla.sync(wait=True)
         met.clear_all()
-        output = forward(placed, placed.module, placed.inputs)
+        output = call_once(placed, placed.module)
         torch_xla.sync(wait=True)
         yield output
     torch_xla.sync(wait=True)
@@ -368,7 +361,7 @@ def watch(subject: Subject) -> tuple[GraphBreak, ...]:
     placed = on_device(subject)
     watcher = _Watcher()
     with torch.autograd.set_detect_anomaly(True, check_nan=False), watcher:
-        forward(placed, placed.module, placed.inputs)
+        call_once(placed, placed.module)
     return graph_breaks.merge(watcher.breaks)
 
 
@@ -434,8 +427,8 @@ def _break(name: str, stack: tuple[StackFrame, ...]) -> GraphBreak:
 def _at(stack: tuple[StackFrame, ...], code: str, name: str | None, reason: str) -> GraphBreak:
     """Return a break at the model's innermost line: its author cannot change torch below it."""
     own = [frame for frame in stack if not frame.file.startswith(("torch/", "torch_xla/"))]
-    cause = graph_breaks.BreakCause(code=code, gb_type=name)
-    return graph_breaks.graph_break(cause, reason, graph_breaks.place_of(own or stack), stack)
+    place = graph_breaks.place_of(own or stack)
+    return graph_breaks.graph_break(code, reason, place, stack, gb_type=name)
 
 
 def unattributed(name: str | None, count: int) -> GraphBreak:
@@ -466,7 +459,7 @@ def capture_for_xla(subject: Subject) -> records.OpenXla:
     met.clear_all()
 
     def call(module: Any) -> None:
-        forward(placed, module, placed.inputs)
+        call_once(placed, module)
         torch_xla.sync(wait=True)
 
     with unmeasured_guards():
@@ -509,8 +502,14 @@ def to_stablehlo(subject: Subject) -> records.ExportVariant:
     )
 
 
-def capture_exported(subject: Subject, *, decomposed: bool = False) -> HloCapture:
-    """Do what `capture_hlo` does with the exported program, forward only."""
+def capture_exported(
+    subject: Subject, known: NeuronOperators = NO_OPERATORS, *, decomposed: bool = False
+) -> Captured:
+    """Do what `capture_hlo` does with the exported program, forward only.
+
+    `decomposed`, in core ATen operators: XLA lacks some composite operators (2.9), and the
+    decompositions reject some programs that can be lowered.
+    """
     program, outputs = _exported(subject)
     with torch.no_grad():
         program = program.run_decompositions() if decomposed else program
@@ -519,15 +518,8 @@ def capture_exported(subject: Subject, *, decomposed: bool = False) -> HloCaptur
         tensors = tuple(tensor for _, tensor in named)
         inputs = ExampleInputs(strategy=subject.inputs.strategy, args=tensors)
         placed = fed(replace(subject, module=module), replace(subject, inputs=inputs))
-        return _lower(subject, placed, "module.", [name for name, _ in named], outputs)
-
-
-def capture_decomposed(subject: Subject) -> HloCapture:
-    """Do the same in core ATen operators: XLA lacks some composite operators (2.9).
-
-    This is not tried first, because the decompositions reject some programs that can be lowered.
-    """
-    return capture_exported(subject, decomposed=True)
+        names = [name for name, _ in named]
+        return _lower(subject, placed, "export", known, names, outputs)
 
 
 def _exported(subject: Subject) -> tuple[ExportedProgram, list[str]]:

@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,7 +32,7 @@ from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError
 from compilewatch.worker.targets.dynamo.failures import Codes, compiler_failure
 
 if TYPE_CHECKING:
-    from compilewatch.worker.targets.xla.capture import Execution, HloCapture
+    from compilewatch.worker.targets.xla.capture import Captured, Execution
 
 _Value = TypeVar("_Value")
 
@@ -82,6 +83,9 @@ class NeuronOperators(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
                         source=row.source,
                         sdk=row.sdk,
                     )
+
+
+NO_OPERATORS = NeuronOperators()
 
 
 def load_neuron_operators(path: Path | None) -> NeuronOperators:
@@ -221,7 +225,7 @@ def side_limit(subject: Subject) -> float:
     return SIDE_SHARE * subject.request.deadlines.compile_seconds
 
 
-def exported_hlo(subject: Subject) -> HloCapture | None:
+def exported_hlo(subject: Subject, known: NeuronOperators = NO_OPERATORS) -> Captured | None:
     """Return the module of the exported program, stored as an artifact; None if there is none.
 
     For where the call itself breaks. It only contains the forward pass, so in train mode there is
@@ -232,12 +236,13 @@ def exported_hlo(subject: Subject) -> HloCapture | None:
 
     if subject.request.target.mode is records.Mode.TRAIN:
         return None
-    for function in (capture.capture_exported, capture.capture_decomposed):
+    for decomposed in (False, True):
+        function = partial(capture.capture_exported, known=known, decomposed=decomposed)
         try:
-            captured = step(subject, function, capture.HloCapture, side_limit(subject))
+            captured = step(subject, function, capture.Captured, side_limit(subject))
         except SIDE_FAILURES:
             return None
-        if captured.ready:
+        if captured[0].hlo is not None:
             return captured
     return None
 
@@ -246,34 +251,27 @@ def _verdict(subject: Subject, detail: XlaDetail) -> TargetOutcome:
     """Capture and execute; the first that fails decides the verdict."""
     from compilewatch.worker.targets.xla import capture
 
+    path = subject.request.neuron_operators
+    known = load_neuron_operators(Path(path) if path else None)
+    lazily = partial(capture.capture_hlo, known=known)
     try:
-        captured = step(subject, capture.capture_hlo, capture.HloCapture)
+        hlo, executions, artifacts = step(subject, lazily, capture.Captured)
     except RecordedError as error:
         return _failed(TargetOutcome(status=Status.ERROR, details=detail), error, "")
     breaks: tuple[GraphBreak, ...] = ()
-    hlo = captured
-    if not captured.ready:
+    fallbacks = hlo.fallbacks
+    if hlo.hlo is None:
         watched = breaks
         with contextlib.suppress(*SIDE_FAILURES):  # the counts still show them, without a place
             watched = step(subject, capture.watch, tuple[GraphBreak, ...], side_limit(subject))
-        breaks = capture.settle(watched, captured.fallbacks, captured.executions)
-        hlo = exported_hlo(subject) or captured
-    path = subject.request.neuron_operators
-    known = load_neuron_operators(Path(path) if path else None)
-    detail = msgspec.structs.replace(
-        detail,
-        operators=hlo.operators,
-        fallbacks=captured.fallbacks,
-        hlo=("lazy" if hlo is captured else "export") if hlo.ready else None,
-        expected_to_fail_on_neuron=tuple(
-            known.concerns(hlo.lowered, hlo.operators, hlo.element_types)
-        ),
-    )
+        breaks = capture.settle(watched, fallbacks, executions)
+        hlo, _, artifacts = exported_hlo(subject, known) or (hlo, 0, ())
+    detail = msgspec.structs.replace(hlo, fallbacks=fallbacks, stablehlo=detail.stablehlo)
     outcome = _broken(
         TargetOutcome(
             status=Status.PASS,
-            ops=sum(hlo.operators.values()) if hlo.ready else None,
-            artifacts=hlo.artifacts,
+            ops=sum(hlo.operators.values()) if hlo.hlo is not None else None,
+            artifacts=artifacts,
             details=detail,
         ),
         breaks,
