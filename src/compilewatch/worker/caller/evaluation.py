@@ -252,21 +252,23 @@ def evaluate(
     _reject(model, calls)
     module = _as_module(model)
     first, *later = (ExampleInputs(strategy=STRATEGY, args=a, kwargs=k) for a, k in calls)
-    parts = {
-        "request": _request(module, first, mode, backend, dynamic),
-        "module": module,
-        "inputs": first,
-        "fake_mode": None,
-        "artifacts": Path(),
-        "later": tuple(later) or None,
-        "recompilations": Recompilations(),
-    }
+    phases = [Phase.COMPILE]
+    subject = CallerSubject(
+        request=_request(module, first, mode, backend, dynamic),
+        module=module,
+        inputs=first,
+        fake_mode=None,
+        artifacts=Path(),
+        enter=phases.append,
+        later=tuple(later) or None,
+        recompilations=Recompilations(),
+    )
     reason = hindrance(_tensors(module, [(one.args, one.kwargs) for one in (first, *later)]))
     if not reason:
         _start_autograd()
         try:
             evaluation, modules = forked.in_fork(
-                lambda: _in_copy(parts, numerics=numerics),
+                lambda: _in_copy(subject, phases, numerics=numerics),
                 tuple[Evaluation, list[str]],
                 idle_seconds=IDLE_SECONDS,
             )
@@ -278,7 +280,7 @@ def evaluate(
             if not error.late:
                 detail = f"the model ended its process with {error.how}"
                 outcome = TargetOutcome(status=Status.CRASHED, detail=detail)
-                return _result(parts, Phase.COMPILE, outcome), (), {}, ()
+                return _result(subject, Phase.COMPILE, outcome), (), {}, ()
             reason = str(error)
         except OSError as error:
             reason = str(error)
@@ -291,11 +293,13 @@ def evaluate(
                 return evaluation
     left = {f"evaluated in this process, since {reason}: {NOT_RESTORED}": None}
     with apart() as forgotten:
-        shared = {**parts, "forgotten": forgotten, "left": left}
-        return *_evaluation(SharedSubject, shared, numerics=numerics)[:3], tuple(left)
+        shared = SharedSubject(**vars(subject), forgotten=forgotten, left=left)
+        return *_evaluation(shared, phases, numerics=numerics)[:3], tuple(left)
 
 
-def _in_copy(parts: dict[str, Any], *, numerics: bool) -> tuple[Evaluation, list[str]]:
+def _in_copy(
+    subject: CallerSubject, phases: list[Phase], *, numerics: bool
+) -> tuple[Evaluation, list[str]]:
     """Evaluate in this process, which is a copy of the caller's.
 
     Returns also the modules of torch that it has imported, so that the next copy has them.
@@ -308,20 +312,17 @@ def _in_copy(parts: dict[str, Any], *, numerics: bool) -> tuple[Evaluation, list
     torch._dynamo.reset()
     torch.compiler.set_stance("default")
     torch._inductor.config.compile_threads = 1
-    _prepare(parts["module"], parts["request"].target.mode)
-    evaluation = _evaluation(CallerSubject, parts, numerics=numerics)
+    _prepare(subject.module, subject.request.target.mode)
+    evaluation = _evaluation(subject, phases, numerics=numerics)
     new = [name for name in sys.modules if name not in before]
-    starts_processes = "torch._inductor"
+    useful, starts_processes = ("torch.", "sympy."), "torch._inductor"
     return evaluation, [
-        name
-        for name in new
-        if name.startswith(("torch.", "sympy.")) and not name.startswith(starts_processes)
+        name for name in new if name.startswith(useful) and not name.startswith(starts_processes)
     ]
 
 
-def _evaluation(kind: type[CallerSubject], parts: dict[str, Any], *, numerics: bool) -> Evaluation:
-    phases = [Phase.COMPILE]
-    subject = kind(enter=phases.append, **parts)
+def _evaluation(subject: CallerSubject, phases: list[Phase], *, numerics: bool) -> Evaluation:
+    """Evaluate; `phases` are those that the subject has entered."""
     backend = subject.request.target.backend
     with (
         _quiet(),
@@ -331,25 +332,24 @@ def _evaluation(kind: type[CallerSubject], parts: dict[str, Any], *, numerics: b
         outcome = _outcome(subject)
         if numerics and outcome.status in (Status.PASS, Status.GRAPH_BREAK):
             outcome = _with_numerics(subject, outcome, backend or INDUCTOR)
-    result = _result(parts, phases[-1], outcome)
+    result = _result(subject, phases[-1], outcome)
     return result, subject.recompilations.reasons(), dict(graph_breaks.PATHS), ()
 
 
-def _result(parts: dict[str, Any], phase: Phase, outcome: TargetOutcome) -> Result:
-    module, request = parts["module"], parts["request"]
+def _result(subject: CallerSubject, phase: Phase, outcome: TargetOutcome) -> Result:
     failed = outcome.status in (Status.ERROR, Status.OOM, Status.CRASHED)
     result = Result(
-        request=request,
+        request=subject.request,
         phase=phase if failed else Phase.DONE,
-        tier=request.tier,
+        tier=subject.request.tier,
         depth=records.Depth.FULL,
-        dtype=dtype_of(module),
-        parameters=sum(p.numel() for p in module.parameters() if not is_lazy(p)),
-        inputs=summarize(parts["inputs"]),
+        dtype=dtype_of(subject.module),
+        parameters=sum(p.numel() for p in subject.module.parameters() if not is_lazy(p)),
+        inputs=summarize(subject.inputs),
         inputs_strategy=STRATEGY,
         **msgspec.structs.asdict(outcome),
     )
-    return _over_all_calls(result) if parts["later"] else result
+    return _over_all_calls(result) if subject.later else result
 
 
 def _limit_of_forks(result: Result) -> str:
@@ -483,8 +483,7 @@ def _caught(function: Callable[[], TargetOutcome]) -> TargetOutcome:
 
 
 def _call(subject: Subject) -> TargetOutcome:
-    with torch.set_grad_enabled(subject.request.target.mode is Mode.TRAIN):
-        subject.module(*subject.inputs.args, **subject.inputs.kwargs)
+    subject.call(subject.module)
     return TargetOutcome(status=Status.PASS)
 
 
