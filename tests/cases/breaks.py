@@ -156,13 +156,6 @@ def branch(self: nn.Module, x: Tensor) -> Tensor:
     return y - 1
 
 
-@case(2, "GB0059")
-def printing(self: nn.Module, x: Tensor) -> Tensor:
-    y = x + 1
-    print("seen")  # break: printing
-    return y * 2
-
-
 @case(2, "GB0291")
 def logged(self: nn.Module, x: Tensor) -> Tensor:
     y = x + 1
@@ -194,17 +187,6 @@ def class_definition(self: nn.Module, x: Tensor) -> Tensor:
         factor = 2
 
     return y * Local.factor
-
-
-@case(0, "GB0025")
-def try_except(self: nn.Module, x: Tensor) -> Tensor:
-    y = x + 1
-    try:
-        y = y * 2
-        torch._dynamo.graph_break()  # break: try_except
-    except ValueError:
-        y = y - 1
-    return y + 3
 
 
 # In `raising` and its callee: the caller meets a break in a call, and so does the callee's frame.
@@ -280,17 +262,6 @@ def middle(x: Tensor) -> Tensor:
 @case(6, Known("GB0025", function="inner", occurrences=3))
 def nested(self: nn.Module, x: Tensor) -> Tensor:
     return middle(x * 3) * 2
-
-
-def helper(x: Tensor) -> Tensor:
-    y = x + 1
-    torch._dynamo.graph_break()  # break: helper
-    return y * 2
-
-
-@case(4, Known("GB0025", mark="helper", function="helper", occurrences=2))
-def called_helper(self: nn.Module, x: Tensor) -> Tensor:
-    return helper(x * 3) + 1
 
 
 @case(3, Known("GB0124", occurrences=2), fullgraph=True)
@@ -369,19 +340,6 @@ class Layer(nn.Module):
         return torch.relu(y)
 
 
-@case(4, Known("GB0025", mark="layer", occurrences=3))
-class Stack(nn.Module):
-    """Two layers without a loop: the frame is cut at each, the layers' own frame once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = Layer()
-        self.second = Layer()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.second(self.first(x) + 1) * 2
-
-
 @case(2, Known("GB0025", mark="layer", occurrences=2))
 class SkippedStack(nn.Module):
     """The loop over the layers cannot be resumed in: the frame is given up, the layers are not."""
@@ -409,15 +367,6 @@ def warns_once(self: nn.Module, x: Tensor) -> Tensor:
     return y * 2
 
 
-@case(2, "GB0059")
-def prints_once(self: nn.Module, x: Tensor) -> Tensor:
-    y = x + 1
-    if "printed" not in STATE:
-        STATE["printed"] = True
-        print("seen")  # break: prints_once
-    return y * 2
-
-
 @case(2, "GB0124", fullgraph=True)
 class FillsCache(nn.Module):
     """As detectors compute their anchors: from values, once."""
@@ -431,20 +380,6 @@ class FillsCache(nn.Module):
         if self.scale is None:
             self.scale = y.sum().item()  # break: FillsCache
         return y * self.scale
-
-
-@case(2, "GB0025")
-class SetsFlag(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.started = False
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = x + 1
-        if not self.started:
-            torch._dynamo.graph_break()  # break: SetsFlag
-            self.started = True
-        return y * 2
 
 
 @case(1, later="GB0025")

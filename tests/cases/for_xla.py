@@ -49,15 +49,11 @@ class Chooses(nn.Module):
         return {"doubled": doubled, "sum": doubled.sum()}
 
 
-class Normed(nn.Module):
+class Normed(nn.Sequential):
     """An operator without a lowering that decomposes into such as have one."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.linear(x)
+        super().__init__(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)))
 
 
 class Falls(nn.Module):
@@ -96,18 +92,14 @@ class Drops(nn.Module):
         return nn.functional.dropout(self.norm(self.linear(x)), 0.5, self.training)
 
 
-class FallsTraining(nn.Module):
+class FallsTraining(nn.Linear):
     """An operator without a lowering, whose gradient needs others without one."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.eye(4) * 2)
+        super().__init__(4, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self._volume(x @ self.weight + torch.eye(4, device=x.device))
-
-    def _volume(self, x: Tensor) -> Tensor:
-        return torch.linalg.det(x)
+        return torch.linalg.det(super().forward(x))
 
 
 class Sorts(nn.Module):
@@ -135,13 +127,12 @@ class Dies(nn.Module):
         return x
 
 
-class Batched(nn.Module):
+class Batched(nn.Linear):
     def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
+        super().__init__(4, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(self.linear(x))
+        return torch.relu(super().forward(x))
 
 
 def plain_inputs() -> tuple[Tensor, Tensor]:

@@ -78,6 +78,9 @@ for kind in (KeyboardInterrupt, GeneratorExit, BaseException, SystemExit):
     except RecordedError as error:
         print(error_record(error).type, error_record(error).message)
 run(lambda: {"reason \\udc80": ["at \\udc80", b"bytes"]}, dict)
+import threading
+threading.Thread(target=time.sleep, args=(5,), daemon=True).start()
+assert not possible()
 """
     )
     assert sum("['before', 'inside']" in line for line in said) == 3
@@ -142,16 +145,6 @@ run(hangs)
     first, second = errors.split("most recent call first")[1:]
     assert "in hangs" in first
     assert "in hangs" not in second
-
-
-def test_no_fork_is_possible_beside_another_thread() -> None:
-    ran(
-        """
-import threading
-threading.Thread(target=time.sleep, args=(5,), daemon=True).start()
-assert not possible()
-"""
-    )
 
 
 def test_a_fork_ends_when_its_process_is_killed() -> None:

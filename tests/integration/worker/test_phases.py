@@ -44,9 +44,9 @@ class StubTarget:
     name = "stub"
     tiers = (Tier.FAKE, Tier.REAL)
 
-    def __init__(self, said: TargetOutcome | Exception, missing: str | None = None) -> None:
-        self.said = said
-        self.lacks = missing
+    def __init__(self) -> None:
+        self.outcome: TargetOutcome | Exception = PASSED
+        self.lacks: str | None = None
         self.subjects: list[Subject] = []
 
     def missing(self) -> str | None:
@@ -55,9 +55,9 @@ class StubTarget:
     def run(self, subject: Subject) -> TargetOutcome:
         subject.enter(Phase.COMPILE)
         self.subjects.append(subject)
-        if isinstance(self.said, Exception):
-            raise self.said
-        return self.said
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
 
 
 Ask = Callable[..., ChildResult]
@@ -72,7 +72,7 @@ def wrapped(cause: Exception) -> Exception:
 
 @pytest.fixture
 def target(monkeypatch: pytest.MonkeyPatch) -> StubTarget:
-    stub = StubTarget(PASSED)
+    stub = StubTarget()
     monkeypatch.setattr(phases, "load_target", lambda name: stub)
     return stub
 
@@ -120,17 +120,13 @@ def test_the_outcome_of_the_target_is_the_result(
     marked: list[Phase] = []
     phases.evaluate(result.request, Tier.FAKE, tmp_path, marked.append)
     assert list(dict.fromkeys(marked)) == list(Phase)[: list(Phase).index(Phase.COMPILE) + 1]
-
-
-@pytest.mark.parametrize("status", [Status.OOM, Status.ERROR])
-def test_an_outcome_that_is_no_verdict_keeps_its_phase(
-    ask: Ask, target: StubTarget, status: Status
-) -> None:
+    # An outcome that is no verdict keeps its phase.
     record = ErrorRecord(type="BackendCompilerFailed", message="no", code="backend")
-    target.said = TargetOutcome(status=status, error=record, detail="no")
-    result = ask().result
-    assert (result.status, result.phase, result.error) == (status, Phase.COMPILE, record)
-    assert result.is_verdict is (status is Status.ERROR)
+    for status in (Status.OOM, Status.ERROR):
+        target.outcome = TargetOutcome(status=status, error=record, detail="no")
+        result = ask().result
+        assert (result.status, result.phase, result.error) == (status, Phase.COMPILE, record)
+        assert result.is_verdict is (status is Status.ERROR)
 
 
 def test_the_real_tier_has_real_tensors_and_the_same_seed(ask: Ask, target: StubTarget) -> None:
@@ -212,7 +208,7 @@ def test_a_target_that_lacks_something_or_the_tier_is_not_run(ask: Ask, target: 
 def test_in_the_compiler_only_what_says_so_is_the_fake_tensors(
     ask: Ask, target: StubTarget, error: Exception, blamed: bool
 ) -> None:
-    target.said = error
+    target.outcome = error
     answer = ask()
     assert (answer.result.status, answer.result.phase) == (Status.ERROR, Phase.COMPILE)
     assert (answer.fake_failure is not None) is blamed
@@ -351,17 +347,20 @@ def test_a_model_moves_to_a_real_device_after_its_inputs_are_made(
     ask: Ask, target: StubTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rule for labels calls the model, with inputs that no device has yet."""
+    fields = {
+        "model": factories.spec("GPT2LMHeadModel"),
+        "target": Target(mode=Mode.TRAIN, device="cuda"),
+        "device": declared("cuda"),
+        "depth": Depth.REDUCED,
+    }
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    missing = ask(tier=Tier.REAL, asked=Tier.REAL, **fields).result
+    assert missing.status is Status.UNSUPPORTED
+    assert "need a CUDA device" in missing.detail
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(subjects, "torch_device", lambda _: torch.device("meta"))
     monkeypatch.setattr(phases, "_call_once", lambda _: None)  # a meta tensor has no values
-    result = ask(
-        tier=Tier.REAL,
-        asked=Tier.REAL,
-        model=factories.spec("GPT2LMHeadModel"),
-        target=Target(mode=Mode.TRAIN, device="cuda"),
-        device=declared("cuda"),
-        depth=Depth.REDUCED,
-    ).result
+    result = ask(tier=Tier.REAL, asked=Tier.REAL, **fields).result
     assert result.status is Status.PASS, result.detail
     (subject,) = target.subjects
     assert "labels" in subject.inputs.kwargs

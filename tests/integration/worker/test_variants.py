@@ -1,6 +1,6 @@
 """Text alone, each medium and decoding are evaluated on one model, and the worst is shown."""
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,44 +14,32 @@ from compilewatch.sources.transformers import LibrarySource
 pytestmark = [pytest.mark.torch, pytest.mark.matrix]
 
 
-ASKED = (
-    ("LlavaForConditionalGeneration", Variants.ALL),
-    ("LlamaForCausalLM", Variants.ALL_DECODE),
-    ("CLIPModel", Variants.ALL_DECODE),
-    ("CLIPModel", Variants.MAIN),
-)
-
-Results = dict[tuple[str, Variants], Result]
+Run = Callable[..., Result]
 
 
-def run(
-    launcher: LocalLauncher, scratch: Path, asked: Iterable[tuple[str, Variants]], device: str
-) -> Results:
-    specs = {spec.name: spec for spec in by_name(LibrarySource().models(), {n for n, _ in asked})}
-    requests = [
-        Request(
-            model=specs[name],
+@pytest.fixture
+def run(warm_launcher: LocalLauncher, tmp_path: Path) -> Run:
+    """Takes seconds a model: Dynamo itself captures each variant of real architectures."""
+
+    def run(name: str, variants: Variants = Variants.ALL, device: str = "cpu") -> Result:
+        (spec,) = by_name(LibrarySource().models(), {name})
+        request = Request(
+            model=spec,
             target=Target(device=device),
-            key=f"{name}-{variants}".ljust(16, "-"),
+            key="variants".ljust(16, "-"),
             device=declared(device),
             depth=Depth.REDUCED,
             variants=variants,
             keep_artifacts=False,
         )
-        for name, variants in asked
-    ]
-    results = [each.result for each in launcher.run(requests, scratch)]
-    return {(r.request.model.name, r.request.variants): r for r in results}
+        (completed,) = warm_launcher.run([request], tmp_path)
+        return completed.result
+
+    return run
 
 
-@pytest.fixture(scope="module")
-def results(warm_launcher: LocalLauncher, tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Takes half a minute: Dynamo itself captures each variant of real architectures."""
-    return run(warm_launcher, tmp_path_factory.mktemp("scratch"), ASKED, "cpu")
-
-
-def test_a_model_that_breaks_with_an_image_passes_on_text_alone(results: Results) -> None:
-    result = results["LlavaForConditionalGeneration", Variants.ALL]
+def test_a_model_that_breaks_with_an_image_passes_on_text_alone(run: Run) -> None:
+    result = run("LlavaForConditionalGeneration")
     assert {v.name: v.status for v in result.variants} == {
         "text+image": Status.GRAPH_BREAK,
         "text": Status.PASS,
@@ -64,8 +52,8 @@ def test_a_model_that_breaks_with_an_image_passes_on_text_alone(results: Results
     assert "pixel_values" not in {given.name for given in text.inputs}
 
 
-def test_decoding_uses_the_cache_of_a_prefill(results: Results) -> None:
-    result = results["LlamaForCausalLM", Variants.ALL_DECODE]
+def test_decoding_uses_the_cache_of_a_prefill(run: Run) -> None:
+    result = run("LlamaForCausalLM", Variants.ALL_DECODE)
     assert [v.name for v in result.variants] == [
         "prefill",
         "decode-dynamic-cache",
@@ -80,25 +68,24 @@ def test_decoding_uses_the_cache_of_a_prefill(results: Results) -> None:
     assert prefill.ops == result.ops
 
 
-def test_a_variant_that_the_model_does_not_take_has_no_verdict(results: Results) -> None:
-    result = results["CLIPModel", Variants.ALL_DECODE]
+def test_a_variant_that_the_model_does_not_take_has_no_verdict(run: Run) -> None:
+    result = run("CLIPModel", Variants.ALL_DECODE)
     both, text = result.variants
     assert (
         (result.status, result.variant) == (Status.PASS, both.name) == (Status.PASS, "text+image")
     )
     assert text.status is Status.UNSUPPORTED
     assert "NoneType" in text.detail
-    result = results["CLIPModel", Variants.MAIN]
+    result = run("CLIPModel", Variants.MAIN)
     assert (result.variants, result.variant, result.is_verdict) == ((), "", True)
 
 
-def test_a_probed_model_has_its_variants_too(warm_launcher: LocalLauncher, tmp_path: Path) -> None:
-    """Takes ten seconds: only a model that reads values is probed, which needs a second attempt.
+def test_a_probed_model_has_its_variants_too(run: Run) -> None:
+    """Only a model that reads values is probed, which needs a second attempt.
 
     The eager runs before leave a view in an attribute of this model, which is to keep its value.
     """
-    asked = [("Qwen2VLModel", Variants.ALL)]
-    (result,) = run(warm_launcher, tmp_path, asked, "cuda").values()
+    result = run("Qwen2VLModel", device="cuda")
     assert result.probed
     assert {v.name: v.status for v in result.variants} == {
         "text+image": Status.GRAPH_BREAK,

@@ -17,15 +17,11 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", code]
 
 
-def test_memory_of_this_process() -> None:
-    resident, peak = processes.resident_bytes(), processes.peak_bytes(os.getpid())
-    assert MIB < resident <= peak
-    assert processes.field_bytes("self", "status", "VmHWM") == processes.peak_bytes(os.getpid())
-    assert processes.field_bytes("self", "status", "NoSuchField") is None
-
-
 @pytest.mark.process
 def test_a_process_what_it_started_and_the_largest_of_them() -> None:
+    resident, own = processes.resident_bytes(), processes.peak_bytes(os.getpid())
+    assert MIB < resident <= own
+    assert processes.field_bytes("self", "status", "NoSuchField") is None
     inner = f"import subprocess; subprocess.run({python(HOLD.format(60, 1))!r})"
     held = bytearray(b"x" * (200 * MIB))  # of the parent, which does not count
     with subprocess.Popen(python(HOLD.format(200, 60))) as earlier:
@@ -47,14 +43,3 @@ def test_a_process_what_it_started_and_the_largest_of_them() -> None:
     with processes.PeakMemory() as peak:
         pass  # nothing is started
     assert peak.bytes is None
-
-
-def test_a_process_that_ends_while_it_is_read_has_no_children(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def gone(path: object = ".") -> None:
-        raise FileNotFoundError(path)
-
-    monkeypatch.setattr(os, "listdir", gone)
-    monkeypatch.setattr(os, "scandir", gone)
-    assert list(processes.descendants(os.getpid())) == []

@@ -22,13 +22,11 @@ def test_the_package_alone_is_shown_to_a_foreign_interpreter(tmp_path: Path) -> 
     """A copy of the package, so that what it finds is not what is installed here."""
     source = Path(compilewatch.__file__).parent
     copy = tmp_path / "elsewhere" / "compilewatch"
+    modules = ("worker/process/bootstrap.py", "contract/failures.py")
     for name in (
+        *modules,
         "__init__.py",
-        "worker/__init__.py",
-        "worker/process/bootstrap.py",
-        "worker/process/__init__.py",
-        "contract/__init__.py",
-        "contract/failures.py",
+        *(f"{Path(name).parent}/__init__.py" for name in modules),
     ):
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         (copy / name).write_bytes((source / name).read_bytes())

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from compilewatch import environments
-from compilewatch.environments import Environments, Interpreter
+from compilewatch.contract.targets import declared
+from compilewatch.environments import Environments
 from compilewatch.launchers.local.launcher import LocalLauncher
-from compilewatch.records import Status, Target
+from compilewatch.records import Status, Target, Tier
 from tests.integration.launchers.conftest import chaos_request
 
 pytestmark = pytest.mark.torch
@@ -31,38 +31,23 @@ def test_the_cuda_build_without_a_device_keeps_one_thread(
     assert "warm-up:" not in log
 
 
-THREADED = """
-import runpy, sys, threading, time
-if sys.argv[2] == "compilewatch.worker.process.server":
-    threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()
-del sys.argv[0]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-
 # Without torch, the tests of servers in launchers/local/test_server.py show it.
 @pytest.mark.matrix
-def test_a_process_for_each_request_has_the_result_of_a_fork(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_child_that_is_no_fork_finds_all_that_the_server_imports_for_its_forks(
+    tmp_path: Path,
 ) -> None:
-    """Only real torch shows that a child finds all that the server imports for its forks.
-
-    Takes two imports of it.
-    """
-    script = tmp_path / "threaded.py"
-    script.write_text(THREADED)
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nshift\nexec "{sys.executable}" -P "{script}" "$@"\n')
-    python.chmod(0o755)
-    variables = Environments().interpreter("default").variables
-    threaded = Interpreter(executable=str(python), variables=variables)
-    monkeypatch.setitem(environments.INTERPRETERS, "threaded", threaded)
-    target = Target(environment="threaded")
-    with LocalLauncher(1, ("threaded",)) as launcher:
-        (answer,) = launcher.run([chaos_request("break", target=target)], tmp_path)
-        assert launcher.server("threaded").threads == 2
-    assert (answer.result.status, answer.result.graph_breaks) == (Status.GRAPH_BREAK, 1)
-    assert answer.result.attempts == ()
+    """A server for a real device forks none. Takes two imports of torch."""
+    target, device = Target(device="cuda"), declared("cuda")
+    request = chaos_request("break", target=target, device=device, tier=Tier.REAL)
+    with LocalLauncher(1, single=True) as launcher:
+        (answer,) = launcher.run([request], tmp_path)
+    result = answer.result
+    if torch.cuda.is_available():
+        assert result.graph_breaks == 1
+    else:
+        assert result.status is Status.UNSUPPORTED
+        assert "need a CUDA device" in result.detail
+    assert result.attempts == ()
 
 
 @pytest.mark.skipif(

@@ -10,17 +10,13 @@ import pytest
 import torch
 import torch._dynamo
 from torch import Tensor, nn
+from torch._dynamo.backends import registry
 from torch._dynamo.utils import counters
 from torch._inductor import config
 
 from compilewatch.records import Mode, Performance, Phase, Status
-from compilewatch.worker.subject import ExampleInputs, Subject
-from compilewatch.worker.targets.inductor import (
-    LEAST_SAMPLES,
-    WARM_UP_RUNS,
-    InductorTarget,
-    latencies,
-)
+from compilewatch.worker.subject import ExampleInputs
+from compilewatch.worker.targets.inductor import LEAST_SAMPLES, InductorTarget
 from tests.integration.worker.targets.conftest import MakeSubject
 
 pytestmark = pytest.mark.torch
@@ -38,20 +34,15 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def backend() -> Iterator[Callable[[Any], str]]:
+def backend(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], str]:
     """`backend(compiler)` registers a compiler of the test's own under a name."""
-    names: list[str] = []
+    monkeypatch.setattr(registry, "_COMPILER_FNS", registry._COMPILER_FNS.copy())
 
     def register(compiler: Any) -> str:
-        names.append(f"test_{len(names)}")
-        torch._dynamo.register_backend(compiler, name=names[-1])
-        return names[-1]
+        torch._dynamo.register_backend(compiler, name="of_this_test")
+        return "of_this_test"
 
-    yield register
-    from torch._dynamo.backends import registry
-
-    for name in names:
-        del registry._COMPILER_FNS[name]
+    return register
 
 
 class Relu(nn.Module):
@@ -63,18 +54,14 @@ class Relu(nn.Module):
         return {"y": torch.relu(self.linear(x)) + 1}
 
 
-def with_batch(subject: Subject) -> Subject:
+def run(make: MakeSubject, build: Any, *, batch: bool = False, **options: Any) -> Any:
+    subject = make(build, name="inductor", **options)
     inputs = ExampleInputs(
         strategy="test",
         kwargs={"x": torch.linspace(-1, 1, 12).reshape(3, 4)},
         dynamic_shapes={"x": {0: "batch"}},
     )
-    return replace(subject, inputs=inputs)
-
-
-def run(make: MakeSubject, build: Any, *, batch: bool = False, **options: Any) -> Any:
-    subject = make(build, name="inductor", **options)
-    return InductorTarget().run(with_batch(subject) if batch else subject)
+    return InductorTarget().run(replace(subject, inputs=inputs) if batch else subject)
 
 
 def test_a_module_compiles_runs_and_is_measured(make_subject: MakeSubject) -> None:
@@ -84,15 +71,14 @@ def test_a_module_compiles_runs_and_is_measured(make_subject: MakeSubject) -> No
     outcome = run(make_subject, Relu, batch=True, phases=phases)
     assert (outcome.status, outcome.graphs) == (Status.PASS, 1), outcome.detail
     assert phases == [Phase.COMPILE, Phase.COMPARE, Phase.PROFILE]
-    numerics, found = outcome.numerics, outcome.details
+    numerics, times = outcome.numerics, outcome.details
     assert (numerics.deterministic, numerics.matches) == (True, True)
-    assert numerics.reference == "float64"
-    assert found.recompiles == 1
-    assert found.cold_compile_seconds > 0
-    assert found.warm_compile_seconds is not None
-    assert found.speedup == found.eager_latency_seconds / found.compiled_latency_seconds
-    assert found.latency_samples >= LEAST_SAMPLES
-    assert found.compiler_peak_memory_bytes > 2**20
+    assert (numerics.reference, times.recompiles) == ("float64", 1)
+    assert times.cold_compile_seconds > 0
+    assert times.warm_compile_seconds is not None
+    assert times.speedup == times.eager_latency_seconds / times.compiled_latency_seconds
+    assert times.latency_samples >= LEAST_SAMPLES
+    assert times.compiler_peak_memory_bytes > 2**20
     # Two graphs were compiled, and the warm compile found the one it asked for.
     assert counters["inductor"]["fxgraph_cache_miss"] == 2
     assert counters["inductor"]["fxgraph_cache_hit"] == 1
@@ -217,13 +203,6 @@ def test_a_model_that_cannot_be_called_often_keeps_its_verdict(make_subject: Mak
     outcome = run(make_subject, Tires, backend="eager")
     assert (outcome.status, outcome.details.speedup) == (Status.PASS, None)
     assert "measuring stopped at RuntimeError: tired" in outcome.detail
-
-
-def test_latencies_are_taken_in_turns() -> None:
-    order: list[str] = []
-    _, _, samples = latencies(lambda: order.append("eager"), lambda: order.append("compiled"))
-    assert samples >= LEAST_SAMPLES
-    assert order == ["eager", "compiled"] * (WARM_UP_RUNS + samples)
 
 
 def test_without_a_compiler_or_headers_it_says_so(

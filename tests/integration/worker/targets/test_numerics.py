@@ -101,35 +101,31 @@ def test_an_unstable_model_is_held_to_its_own_error_in_float64() -> None:
 
 def test_identical_means_every_bit() -> None:
     values = torch.tensor([1.0, torch.nan])
+    others = [{"a": values + 1e-6}, {"b": values}, {"a": torch.tensor([1, 2])}]
     assert numerics.identical({"a": values}, {"a": values.clone()})
-    assert not numerics.identical({"a": values}, {"a": values + 1e-6})
-    assert not numerics.identical({"a": values}, {"b": values})
-    assert not numerics.identical(torch.tensor([1]), torch.tensor([2]))
+    assert not any(numerics.identical({"a": values}, other) for other in others)
 
 
 def test_runs_have_the_same_seed_and_a_model_that_differs_from_itself_is_flagged() -> None:
-    found = assess(lambda: torch.rand(4), lambda: torch.rand(4), None)
-    assert (found.deterministic, found.matches, found.reference) == (True, True, "eager")
+    same = assess(lambda: torch.rand(4), lambda: torch.rand(4), None)
+    assert (same.deterministic, same.matches, same.reference) == (True, True, "eager")
     calls = itertools.count()
-    found = assess(lambda: VALUES + next(calls), lambda: VALUES, lambda: VALUES.double())
-    assert not found.deterministic
+    other = assess(lambda: VALUES + next(calls), lambda: VALUES, lambda: VALUES.double())
+    assert not other.deterministic
 
 
-def test_only_a_mismatch_that_persists_is_one() -> None:
-    found = assess(lambda: VALUES, lambda: VALUES + 1, lambda: VALUES.double())
-    assert (found.deterministic, found.matches, found.reference) == (True, False, "float64")
-    assert found.mismatches[0].startswith("output: off float64 by 1")
+def test_only_a_mismatch_that_persists_is_one_and_eager_is_the_reference_without_float64() -> None:
+    def no_reference() -> Tensor:
+        raise RuntimeError("expected scalar type Float but found Double")
+
+    wrong = assess(lambda: VALUES, lambda: VALUES + 1, lambda: VALUES.double())
+    assert (wrong.deterministic, wrong.matches, wrong.reference) == (True, False, "float64")
+    assert wrong.mismatches[0].startswith("output: off float64 by 1")
     calls = itertools.count()
     once = assess(lambda: VALUES, lambda: VALUES + (next(calls) < 2), lambda: VALUES.double())
     assert (once.matches, once.max_abs_error) == (True, 0.0)
-
-
-def test_a_model_that_does_not_run_in_float64_is_held_to_eager() -> None:
-    def reference() -> Tensor:
-        raise RuntimeError("expected scalar type Float but found Double")
-
-    found = assess(lambda: VALUES, lambda: VALUES + 1, reference)
-    assert (found.reference, found.mismatches) == ("eager", ("output: off by 1",))
+    wrong = assess(lambda: VALUES, lambda: VALUES + 1, no_reference)
+    assert (wrong.reference, wrong.mismatches) == ("eager", ("output: off by 1",))
 
 
 def by_batch(x: Tensor) -> dict[str, Tensor]:
@@ -161,28 +157,25 @@ def test_samples_alone_say_which_of_two_results_depends_on_the_batch(
     assert found.alone in found.difference
 
 
-DTYPES = (torch.float32, torch.bfloat16, torch.complex64, torch.bool, torch.int64, torch.uint8)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(2, 3), (), (0, 4)], ids=str)
-def test_a_tensor_keeps_its_type_shape_and_bits(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    given = (torch.rand(shape) * 5).to(dtype)
-    found = from_bytes(to_bytes({"output": given}))["output"]
-    assert (found.dtype, found.shape) == (given.dtype, given.shape)
-    assert torch.equal(found, given)
+def test_tensors_keep_their_type_shape_and_bits(shape: tuple[int, ...]) -> None:
+    kinds = (torch.float32, torch.bfloat16, torch.complex64, torch.bool, torch.int64, torch.uint8)
+    tensors = {str(dtype): (torch.rand(shape) * 5).to(dtype) for dtype in kinds}
+    decoded = from_bytes(to_bytes(tensors))
+    for name, tensor in tensors.items():
+        assert (decoded[name].dtype, decoded[name].shape) == (tensor.dtype, tensor.shape)
+        assert torch.equal(decoded[name], tensor)
 
 
 def test_other_layouts_become_dense_and_what_is_no_tensor_stays_or_becomes_text() -> None:
-    given = torch.eye(3)
-    views = {"sparse": given.to_sparse(), "turned": given.t(), "conjugate": (given * 1j).conj()}
-    found = from_bytes(to_bytes(views))
+    eye = torch.eye(3)
+    views = {"sparse": eye.to_sparse(), "turned": eye.t(), "conjugate": (eye * 1j).conj()}
+    decoded = from_bytes(to_bytes(views))
     for name, value in views.items():
-        assert torch.equal(found[name], value.to_dense().resolve_conj())
+        assert torch.equal(decoded[name], value.to_dense().resolve_conj())
     plain = {"a": 1, "b": float("inf"), "c": None, "d": True, "e": "text"}
-    found = from_bytes(to_bytes({**plain, "f": 2**70, "g": 1j, "nan": float("nan")}))
-    assert found.pop("nan") != 0
-    assert found == {**plain, "f": f"int: {2**70}", "g": "complex: 1j"}
+    decoded = from_bytes(to_bytes({**plain, "f": 2**70, "g": 1j}))
+    assert decoded == {**plain, "f": f"int: {2**70}", "g": "complex: 1j"}
 
 
 class Takes(nn.Module):

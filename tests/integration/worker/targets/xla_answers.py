@@ -25,7 +25,7 @@ def answer(request: Request, folder: Path) -> None:
 def main() -> None:
     warm_up(("xla",))
     for line in sys.stdin:
-        folder, _, encoded = line.partition(" ")
+        folder, _, encoded = line.partition("\t")
         request = msgspec.json.decode(encoded, type=Request)
         if os.fork() == 0:
             answer(request, Path(folder))

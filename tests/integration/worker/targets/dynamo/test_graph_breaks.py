@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from compilewatch.records import StackFrame
 from compilewatch.worker.targets.dynamo import capture, graph_breaks
 from compilewatch.worker.targets.dynamo.graph_breaks import (
-    BreakCause,
     BreakLog,
     BreakReport,
     fingerprint,
@@ -29,15 +28,18 @@ def frame(file: str, line: int = 1, function: str = "f") -> StackFrame:
     return StackFrame(file=file, line=line, function=function)
 
 
-def _report(compile_id: str, reason: str = BRANCH, line: int = 3) -> BreakReport:
+Report = tuple[str, BreakReport]
+
+
+def _report(compile_id: str, reason: str = BRANCH, line: int = 3) -> Report:
     stack = (frame("m/model.py", line, "forward"),)
-    return BreakReport(compile_id=compile_id, reason=reason, stack=stack)
+    return compile_id, BreakReport(reason=reason, stack=stack)
 
 
-def _log(*reports: BreakReport, **counts: Any) -> BreakLog:
+def _log(*reports: Report, **counts: Any) -> BreakLog:
     log = BreakLog(**counts)
     for report in reports:
-        log.add(report)
+        log.add(*report)
     return log
 
 
@@ -104,7 +106,7 @@ COUNTS = st.fixed_dictionaries(
 
 
 @given(REPORTS, COUNTS)
-def test_any_log_adds_up(reports: list[BreakReport], counts: dict[str, Any]) -> None:
+def test_any_log_adds_up(reports: list[Report], counts: dict[str, Any]) -> None:
     log = _log(*reports, **counts)
     breaks = log.breaks()
     total = sum(each.occurrences for each in breaks)
@@ -160,14 +162,14 @@ def test_a_stack_leaves_out_the_harness_and_keeps_a_forward_in_a_forward() -> No
 
 
 def test_what_an_import_runs_is_one_break_of_the_statement_that_imports() -> None:
-    def report(number: int, reason: str, file: str) -> BreakReport:
+    def report(number: int, reason: str, file: str) -> Report:
         frames = [
             FrameSummary("/x/compilewatch/worker/phases.py", 1, "_eager", line="module(x)"),
             FrameSummary("/x/m/model.py", 7, "forward", line="import heavy"),
             FrameSummary("<frozen importlib._bootstrap>", 241, "_call", line=""),
             FrameSummary(file, number, "made", line="made()"),
         ]
-        return BreakReport(compile_id=f"{number}/0", reason=reason, stack=user_stack(frames))
+        return f"{number}/0", BreakReport(reason=reason, stack=user_stack(frames))
 
     (found,) = _log(
         report(1, BRANCH, "/usr/lib/python3.11/dataclasses.py"),
@@ -191,8 +193,8 @@ def test_a_break_keeps_the_lines_around_it_wherever_its_file_lies(tmp_path: Path
 
     def lines(file: str, line: int) -> tuple[int, tuple[str, ...]]:
         place = stack_frame(file, line, "f")
-        found = graph_breaks.graph_break(BreakCause(code="x"), "reason", place)
-        return found.source_start, found.source
+        entry = graph_breaks.graph_break("x", "reason", place)
+        return entry.source_start, entry.source
 
     own = str(tmp_path / "own.py")
     assert lines(own, 4) == (2, ("    two", ("three" * 99)[:200], "four", "five", "six"))

@@ -19,9 +19,9 @@ def test_in_train_mode_it_goes_back_through_the_loss_and_other_counts_are_its_ex
     run_script: RunScript,
 ) -> None:
     text = script(request_of("explicit", mode=Mode.TRAIN))
-    status, said = run_script(text)
-    assert status == 0, said[-2:]
-    assert "2 graphs, 1 break " in said[-1]
+    status, printed = run_script(text)
+    assert status == 0, printed[-2:]
+    assert "2 graphs, 1 break " in printed[-1]
     changed = text.replace("expected = words(2, ", "expected = words(3, ")
     assert changed != text
     assert run_script(changed)[0] == 1
@@ -50,9 +50,9 @@ def test_inputs_with_attributes_reach_the_model(tmp_path: Path, run_script: RunS
     model = ModelSpec(source="test", name="net", build=build)
     text = script(Request(model=model, target=Target(), key="0", tier=Tier.REAL))
     assert "compilewatch" not in text
-    status, said = run_script(text)
-    assert status == 0, said[-2:]
-    assert "1 break at takes_objects.py:9 (1)" in said[-1]
+    status, printed = run_script(text)
+    assert status == 0, printed[-2:]
+    assert "1 break at takes_objects.py:9 (1)" in printed[-1]
 
 
 def test_a_configuration_that_empties_what_it_reads_is_written_in_full() -> None:
