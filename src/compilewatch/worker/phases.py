@@ -322,8 +322,7 @@ def _set_up(request: Request, tier: Tier) -> tuple[CompileTarget, FakeTensorMode
         huggingface_hub.constants.HF_HUB_OFFLINE = False
         os.environ.pop("HF_HUB_OFFLINE", None)
     target = load_target(request.target.name)
-    missing = target.missing()
-    if missing is not None:
+    if (missing := target.missing()) is not None:
         raise UnsupportedError(missing)
     backend = request.target.backend
     if backend is not None and entry(request.target.name).backends is None:
@@ -344,8 +343,7 @@ def _set_up(request: Request, tier: Tier) -> tuple[CompileTarget, FakeTensorMode
             device.declare(request.device)
         except device.DeviceUnavailableError as error:
             raise UnsupportedError(str(error)) from None
-        lacking = device.trains(request.device) if request.target.mode is Mode.TRAIN else None
-        if lacking is not None:
+        if request.target.mode is Mode.TRAIN and (lacking := device.lacking_for_training()):
             raise UnsupportedError(lacking)
     on = device.torch_device(request.device)
     return target, InputAwareFakeMode(on) if tier is Tier.FAKE else None

@@ -16,7 +16,7 @@ import msgspec
 import torch
 
 from compilewatch import records
-from compilewatch.contract.messages import ARTIFACTS_FOLDER, ChildResult
+from compilewatch.contract.messages import ARTIFACTS_FOLDER
 from compilewatch.contract.targets import target_label
 from compilewatch.errors import ConfigError
 from compilewatch.worker import phases
@@ -224,14 +224,13 @@ def captured(request: records.Request) -> records.Result:
         tier=records.Tier.REAL if real else records.Tier.AUTO,
         keep_artifacts=False,
     )
+    tiers = (records.Tier.REAL,) if real else (records.Tier.FAKE, records.Tier.REAL)
     with tempfile.TemporaryDirectory(prefix="compilewatch-") as folder:
         (Path(folder) / ARTIFACTS_FOLDER).mkdir()
-        child: ChildResult | None = None
-        for tier in (records.Tier.REAL,) if real else (records.Tier.FAKE, records.Tier.REAL):
+        for tier in tiers:
             child = phases.evaluate(changed, tier, Path(folder), lambda _: None)
             if child.fake_failure is None:
                 break
-        assert child is not None
         return child.result
 
 
@@ -241,12 +240,11 @@ def at_written_depth(request: records.Request) -> records.Request:
     Raises ConfigError for a model of a library that no script builds.
     """
     build = request.model.build
+    if not isinstance(build, records.LibraryBuild):
+        return msgspec.structs.replace(request, depth=records.Depth.REDUCED)
     for depth in (records.Depth.REDUCED, records.Depth.FULL):
-        if not isinstance(build, records.LibraryBuild) or library(build.library).source(
-            build, depth
-        ):
+        if library(build.library).source(build, depth):
             return msgspec.structs.replace(request, depth=depth)
-    assert isinstance(build, records.LibraryBuild)
     raise ConfigError(
         f"{request.model.name}: no script is written for models of {build.library}, which are "
         "built from files: see `compilewatch explain`"
@@ -299,13 +297,6 @@ def adapter_source(request: records.Request) -> list[str]:
     ]
 
 
-def nested_source(setting: bool | None) -> list[str]:
-    """The line that sets `nested_graph_breaks`, which is off where torch has no such setting."""
-    if setting is None or not has_nested_graph_breaks():
-        return []
-    return [f"torch._dynamo.config.nested_graph_breaks = {setting}"]
-
-
 DEVICE = '''
 def move(value):
     """A value with its tensors on the device, and what it says of its own device."""
@@ -331,8 +322,8 @@ def move_all():
 
 def dtype_source(module: torch.nn.Module) -> list[str]:
     """A line that converts the model to its type of weights, if that is not float32."""
-    dtype = next((p.dtype for p in module.parameters() if p.dtype.is_floating_point), torch.float32)
-    return [f"model = model.to({dtype})"] if dtype is not torch.float32 else []
+    dtype = phases.dtype_of(module)
+    return [f"model = model.to(torch.{dtype})"] if dtype not in (None, "float32") else []
 
 
 def script(request: records.Request) -> str:
@@ -343,7 +334,8 @@ def script(request: records.Request) -> str:
     built.module.train(train)  # detectors take other inputs in train mode
     inputs = make_inputs(built.module, request, None)
     objects = has_objects(inputs)
-    chosen = request.target.dynamic
+    nested, chosen = request.target.nested_graph_breaks, request.target.dynamic
+    is_set = nested is not None and has_nested_graph_breaks()  # off where torch has no setting
     dynamic = f", dynamic={chosen}" if chosen is not None else ""
     backend = "aot_eager_default_partitioner" if train else "eager"
     body = CAPTURE.replace("DYNAMIC", dynamic).replace("BACKEND", repr(backend))
@@ -366,7 +358,7 @@ def script(request: records.Request) -> str:
         "",
         "torch.set_num_threads(1)  # a fork has only the thread that forks",
         "torch.manual_seed(0)",
-        *nested_source(request.target.nested_graph_breaks),
+        *([f"torch._dynamo.config.nested_graph_breaks = {nested}"] if is_set else ()),
         *model_source(request, built.module, built.config),
         *dtype_source(built.module),
         "model.train()" if train else "model.eval()",

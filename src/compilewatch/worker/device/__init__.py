@@ -47,8 +47,8 @@ def torch_device(device: DeclaredDevice | None) -> torch.device:
     return torch.device("cpu") if device is None else torch.device("cuda", 0)
 
 
-def trains(device: DeclaredDevice | None) -> str | None:
-    """Return None if a backward can be traced on the device here, otherwise what is missing."""
-    if device is None or torch.version.cuda is not None:
+def lacking_for_training() -> str | None:
+    """Return what is missing to trace a backward on the declared device; None if nothing is."""
+    if torch.version.cuda is not None:
         return None
     return "training on a CUDA device needs a CUDA build of torch: compilewatch env create cuda"

@@ -1,8 +1,10 @@
 """Moves a model that was built on the CPU, with its inputs, to the device of its request."""
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
-import torch
+from torch import nn
 
 from compilewatch.worker.device import torch_device
 from compilewatch.worker.example_inputs.files import converted
@@ -15,31 +17,26 @@ from compilewatch.worker.subject import Subject
 def on_declared_device(subject: Subject) -> Subject:
     """Replace the real tensors of a subject by fake ones on the declared device of its request."""
     mode = InputAwareFakeMode(torch_device(subject.request.device))
-    rebuilt = subject.rebuilt
-    return dataclasses.replace(
-        subject,
-        module=to_fake(subject.module, mode),
-        inputs=fake_inputs(subject.inputs, mode),
-        fake_mode=mode,
-        rebuilt=None if rebuilt is None else lambda: to_fake(rebuilt(), mode),
-    )
+    made = dataclasses.replace(subject, inputs=fake_inputs(subject.inputs, mode), fake_mode=mode)
+    return _moved(made, lambda module: to_fake(module, mode))
 
 
 def on_real_device(subject: Subject) -> Subject:
     """Move a subject with real tensors to the CUDA device of this machine."""
     device = torch_device(subject.request.device)
 
-    def moved(value: torch.Tensor) -> torch.Tensor:
-        return value.to(device)
+    def moved(value: Any) -> Any:
+        return converted(value, lambda tensor: tensor.to(device), device)
 
-    inputs, rebuilt = subject.inputs, subject.rebuilt
+    given = subject.inputs
+    inputs = dataclasses.replace(given, args=moved(given.args), kwargs=moved(given.kwargs))
+    return _moved(dataclasses.replace(subject, inputs=inputs), lambda module: module.to(device))
+
+
+def _moved(subject: Subject, move: Callable[[nn.Module], nn.Module]) -> Subject:
+    rebuilt = subject.rebuilt
     return dataclasses.replace(
         subject,
-        module=subject.module.to(device),
-        inputs=dataclasses.replace(
-            inputs,
-            args=converted(inputs.args, moved, device),
-            kwargs=converted(inputs.kwargs, moved, device),
-        ),
-        rebuilt=None if rebuilt is None else lambda: rebuilt().to(device),
+        module=move(subject.module),
+        rebuilt=None if rebuilt is None else lambda: move(rebuilt()),
     )

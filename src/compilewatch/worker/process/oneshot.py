@@ -6,6 +6,7 @@ extras. Each prints one JSON document to standard output. On failure, the exit s
 last line of standard error is the reason.
 """
 
+import contextlib
 import os
 import sys
 
@@ -65,7 +66,6 @@ def readiness() -> Readiness:
     from compilewatch.worker.device import DeviceUnavailableError, declare
     from compilewatch.worker.targets.dynamo.capture import has_nested_graph_breaks
 
-    backends = tuple(torch._dynamo.list_backends(exclude_tags=()))
     no_cuda: str | None = None
     try:
         declare(devices()[0])
@@ -73,7 +73,7 @@ def readiness() -> Readiness:
         no_cuda = str(error)
     return Readiness(
         missing=missing,
-        backends=backends,
+        backends=tuple(torch._dynamo.list_backends(exclude_tags=())),
         no_cuda=no_cuda,
         nested_graph_breaks=has_nested_graph_breaks(),
     )
@@ -92,21 +92,15 @@ def call(verb: str) -> Record:
         answer = plugins.load(reference)(content)
         assert isinstance(answer, Record)
         return answer
-    return call_with(verb, msgspec.json.decode(content, type=Request))
-
-
-def call_with(verb: str, request: Request) -> MadeInputs | Script:
-    """Run a verb for a request; the first tier that can make example inputs makes them."""
+    request = msgspec.json.decode(content, type=Request)
     if verb == "reproduce":
         from compilewatch.worker.reproduce import script
 
         return Script(text=script(request))
     if request.tier is Tier.AUTO:
-        try:
+        with contextlib.suppress(Exception):  # of model code: the real tier is tried next
             return made_inputs(request, Tier.FAKE)
-        except Exception:  # noqa: BLE001  (model code: the real tier is tried next)
-            return made_inputs(request, Tier.REAL)
-    return made_inputs(request, request.tier)
+    return made_inputs(request, Tier.REAL if request.tier is Tier.AUTO else request.tier)
 
 
 def main() -> None:
