@@ -76,9 +76,9 @@ def case(
         is_class = isinstance(model, type)
         name, function = model.__name__, "forward" if is_class else model.__name__
 
-        def known(each: str | Known) -> Known:
-            each = Known(each) if isinstance(each, str) else each
-            return replace(each, mark=each.mark or name, function=each.function or function)
+        def known(one: str | Known) -> Known:
+            one = Known(one) if isinstance(one, str) else one
+            return replace(one, mark=one.mark or name, function=one.function or function)
 
         accepted = not breaks if fullgraph is None else fullgraph
         met = tuple(map(known, breaks))

@@ -85,15 +85,14 @@ def test_a_module_compiles_runs_and_is_measured(make_subject: MakeSubject) -> No
     assert cache in (None, os.environ["TORCHINDUCTOR_CACHE_DIR"])
 
 
-def test_wrong_generated_code_is_a_mismatch(make_subject: MakeSubject) -> None:
+def test_wrong_generated_code_is_a_mismatch_and_code_that_does_not_compile_an_error(
+    make_subject: MakeSubject,
+) -> None:
     with config.patch({"cpp.inject_relu_bug_TESTING_ONLY": "accuracy"}):
         outcome = run(make_subject, Relu)
     assert outcome.status is Status.MISMATCH
     assert outcome.detail.startswith("differs from eager in y: ")
     assert (outcome.numerics.matches, outcome.numerics.deterministic) == (False, True)
-
-
-def test_code_that_does_not_compile_is_an_error_of_the_compiler(make_subject: MakeSubject) -> None:
     phases: list[Phase] = []
     with config.patch({"cpp.inject_relu_bug_TESTING_ONLY": "compile_error"}):
         outcome = run(make_subject, Relu, phases=phases)
