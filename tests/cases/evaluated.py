@@ -24,14 +24,14 @@ from compilewatch.records import (
     ModelSpec,
     Phase,
     Request,
+    Result,
     Target,
     TargetOutcome,
     Tier,
 )
-from compilewatch.worker import forked
+from compilewatch.worker import forked, reproduce
 from compilewatch.worker.model.fake_mode import InputAwareFakeMode
 from compilewatch.worker.process import warmup
-from compilewatch.worker.reproduce import script
 from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets.dynamo.target import DynamoTarget
 
@@ -89,19 +89,30 @@ def subject_of(
 
 
 def evaluated(case: Case, folder: Path) -> Evaluated:
-    def outcome(tier: Tier) -> TargetOutcome:
-        subject = subject_of(case.build, folder, tier=tier)
-        return subject.in_fork(DynamoTarget().run, TargetOutcome)
+    def scripted() -> tuple[TargetOutcome, str]:
+        """The outcome that the script is compared with, and the script. In a fork."""
+        results: list[Result] = []
+        captured = reproduce.captured
 
-    written = forked.in_fork(lambda: script(request_of(case.name)), str, [])
+        def noted(request: Request) -> Result:
+            results.append(captured(request))
+            return results[-1]
+
+        reproduce.captured = noted
+        text = reproduce.script(request_of(case.name))
+        fields = TargetOutcome.__struct_fields__
+        return TargetOutcome(**{name: getattr(results[0], name) for name in fields}), text
+
+    real, script = forked.in_fork(scripted, tuple[TargetOutcome, str])
     fake = None
     if case.build is not LazyLayer:  # its parameters cannot be made fake, which the worker notices
         try:
-            fake = outcome(Tier.FAKE)
+            subject = subject_of(case.build, folder, tier=Tier.FAKE)
+            fake = subject.in_fork(DynamoTarget().run, TargetOutcome)
         except RecordedError as error:
             if "FakeUnsupportedError" not in error.names:
                 raise
-    return Evaluated(real=outcome(Tier.REAL), fake=fake, script=written)
+    return Evaluated(real=real, fake=fake, script=script)
 
 
 if __name__ == "__main__":
