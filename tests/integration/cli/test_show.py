@@ -99,7 +99,7 @@ def test_a_damaged_line_is_named_wherever_its_result_is_missing(
     run = add(tmp_path, factories.result("A"), factories.result("B"))
     newer = add(tmp_path, factories.result("A"))
     path = tmp_path / run / "results.jsonl"
-    path.write_bytes(path.read_bytes().replace(b'{"', b'{"\xff', 1))
+    path.write_bytes(path.read_bytes().replace(b'"pass"', b'"\xff"', 1))
     (tmp_path / "latest").unlink()
     (tmp_path / "latest").symlink_to(run)
     arguments = command.replace("RUN", run).replace("NEWER", newer).split()
