@@ -34,7 +34,6 @@ class FixOrder(StrEnum):
     DOWNLOADS = "downloads"
 
 
-@dataclass(frozen=True, kw_only=True)
 class FixableCause:
     """What can be fixed: a fingerprint (a reason in a function), or a reason wherever it strikes.
 
@@ -43,19 +42,28 @@ class FixableCause:
     give. `alone` counts those that break nowhere else. `source` is the line's text.
     """
 
-    key: str
-    label: str
-    gb_id: str | None
-    file: str
-    function: str
-    lines: tuple[int, ...]
-    source: str
-    places: int
-    models: int
-    downloads: int | None
-    alone: int
-    alone_downloads: int | None
-    example: str
+    def __init__(
+        self,
+        key: str,
+        breaks: Iterable[records.GraphBreak],
+        affected: Sequence[records.ModelSpec],
+        alone: Sequence[records.ModelSpec],
+    ) -> None:
+        fingerprints: defaultdict[str, list[records.GraphBreak]] = defaultdict(list)
+        for graph_break in breaks:
+            fingerprints[graph_break.fingerprint].append(graph_break)
+        here = max(fingerprints.values(), key=len)
+        lines = Counter(graph_break.line for graph_break in here)
+        usual = lines.most_common(1)[0][0]
+        sample = next(graph_break for graph_break in here if graph_break.line == usual)
+        # In the order in which `--json` has them.
+        self.key, self.label, self.gb_id = key, records.reason_label(sample), sample.gb_id
+        self.file, self.function, self.lines = sample.file, sample.function, tuple(sorted(lines))
+        self.source = records.source_line(sample).strip()
+        self.places = len(fingerprints)
+        self.models, self.downloads = len(affected), downloads_of(affected)
+        self.alone, self.alone_downloads = len(alone), downloads_of(alone)
+        self.example = (*alone, *affected)[0].name
 
     @property
     def place(self) -> str:
@@ -132,31 +140,12 @@ class FixableCauses:
         return sorted(names, key=lambda name: _most_downloaded(self.models[name]))
 
     def describe(self, key: str) -> FixableCause:
-        hits = self.found[key]
-        fingerprints: defaultdict[str, list[records.GraphBreak]] = defaultdict(list)
-        for _, graph_break in hits:
-            fingerprints[graph_break.fingerprint].append(graph_break)
-        here = max(fingerprints.values(), key=len)
-        lines = Counter(graph_break.line for graph_break in here)
-        usual = lines.most_common(1)[0][0]
-        sample = next(graph_break for graph_break in here if graph_break.line == usual)
-        affected = self.ranked({name for name, _ in hits})
-        alone = self.ranked(self.alone[key])
-        return FixableCause(
-            key=key,
-            label=records.reason_label(sample),
-            gb_id=sample.gb_id,
-            file=sample.file,
-            function=sample.function,
-            lines=tuple(sorted(lines)),
-            source=records.source_line(sample).strip(),
-            places=len(fingerprints),
-            models=len(affected),
-            downloads=self.downloads_of(affected),
-            alone=len(alone),
-            alone_downloads=self.downloads_of(alone),
-            example=(alone or affected)[0],
+        affected, alone = (
+            [self.models[name] for name in self.ranked(names)]
+            for names in ({name for name, _ in self.found[key]}, self.alone[key])
         )
+        breaks = (graph_break for _, graph_break in self.found[key])
+        return FixableCause(key, breaks, affected, alone)
 
 
 class Leverage(FixableCauses):
@@ -188,8 +177,9 @@ class Leverage(FixableCauses):
         self.left = self.broken - sum(len(step.models) for step in self.fixes)
 
     def to_json(self) -> dict[str, object]:
-        names = ("by", "order", "targets", "broken", "downloads", "unknown", "left", "fixes")
-        return {name: getattr(self, name) for name in names}
+        names = ("by", "order", "targets", "broken", "downloads", "unknown", "left")
+        fixes = [vars(fix) | {"causes": list(map(vars, fix.causes))} for fix in self.fixes]
+        return {name: getattr(self, name) for name in names} | {"fixes": fixes}
 
     def _steps(self, top: int | None) -> Iterator[LeverageStep]:
         """Yield the steps; a set of causes is a candidate where it is all that a model has left."""
