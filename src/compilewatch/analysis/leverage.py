@@ -71,25 +71,6 @@ class FixableCause:
         return f"{self.file}:{','.join(map(str, self.lines))} in {self.function}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class LeverageStep:
-    """One step: what to fix together, and the models that have no graph break any more after it.
-
-    `models` are those that this step adds, most downloaded first; `exact` says whether each of them
-    breaks at these causes only, so that the step gives them without the steps before it.
-    `affected` (models that break at one of the causes) is the upper bound. The totals include the
-    steps before.
-    """
-
-    causes: tuple[FixableCause, ...]
-    models: tuple[str, ...]
-    downloads: int | None
-    exact: bool
-    affected: int
-    total_models: int
-    total_downloads: int | None
-
-
 def breaks_of(result: records.Result) -> tuple[records.GraphBreak, ...]:
     """The breaks of a result and of all input variants; of one that both name, only the first."""
     breaks: dict[tuple[str, int], records.GraphBreak] = {}
@@ -146,6 +127,33 @@ class FixableCauses:
         )
         breaks = (graph_break for _, graph_break in self.found[key])
         return FixableCause(key, breaks, affected, alone)
+
+
+class LeverageStep:
+    """One step: what to fix together, and the models that have no graph break any more after it.
+
+    `models` are those that this step adds, most downloaded first; `exact` says whether each of them
+    breaks at these causes only, so that the step gives them without the steps before it.
+    `affected` (models that break at one of the causes) is the upper bound. The totals include the
+    models of the steps before.
+    """
+
+    def __init__(
+        self,
+        causes: FixableCauses,
+        keys: frozenset[str | None],
+        names: Sequence[str],
+        before: Sequence[str],
+    ) -> None:
+        described = map(causes.describe, filter(None, keys))
+        # In the order in which `--json` has them.
+        self.causes = tuple(sorted(described, key=lambda c: (-c.models, c.label, c.key)))
+        self.models = tuple(causes.ranked(names))
+        self.downloads = causes.downloads_of(names)
+        self.exact = all(causes.of_model[name] <= keys for name in names)
+        self.affected = causes.affected(keys)
+        self.total_models = len(before) + len(self.models)
+        self.total_downloads = causes.downloads_of((*before, *self.models))
 
 
 class Leverage(FixableCauses):
@@ -206,20 +214,10 @@ class Leverage(FixableCauses):
             # A part of it that gives something by itself comes first, as a step of its own.
             while parts := [keys for keys in gained if keys < best]:
                 best = max(parts, key=worth)
-            names = self.ranked(gained[best])
+            yield LeverageStep(self, best, gained[best], unbroken)
             fixed |= best
-            unbroken += names
-            left = {name: keys for name, keys in left.items() if name not in set(names)}
-            described = map(self.describe, filter(None, best))
-            yield LeverageStep(
-                causes=tuple(sorted(described, key=lambda c: (-c.models, c.label, c.key))),
-                models=tuple(names),
-                downloads=self.downloads_of(names),
-                exact=all(self.of_model[name] <= best for name in names),
-                affected=self.affected(best),
-                total_models=len(unbroken),
-                total_downloads=self.downloads_of(unbroken),
-            )
+            unbroken += gained[best]
+            left = {name: keys for name, keys in left.items() if name not in gained[best]}
 
 
 def of_target(broken: list[records.Result], label: str | None) -> list[records.Result]:
