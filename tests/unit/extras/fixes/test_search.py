@@ -112,7 +112,7 @@ def names(fix: records.Fix) -> list[str]:
 
 A, B, C, D = (change(name) for name in "ABCD")
 REWRITE = change("rewrite", records.FixKind.REWRITE)
-OTHER = change("other rewrite", records.FixKind.REWRITE)
+OTHER = change("other-rewrite", records.FixKind.REWRITE)
 ONCE = change("once", records.FixKind.FUNCTION, once=True)
 MOVING: dict[str, Sequence[records.FixChange]] = {
     "f": [A],
@@ -125,69 +125,60 @@ VERIFIED, IMPROVES, NOTHING = (
     records.FixStatus.NOTHING,
 )
 
-SEARCHES: dict[str, tuple[World, records.FixStatus, list[str]]] = {
-    "a model without breaks": (World({}, {}), records.FixStatus.NO_BREAK, []),
-    "two changes that help only together": (
-        World({"f": {"A", "B"}}, {"f": [A, B]}),
-        *(VERIFIED, ["A", "B"]),
-    ),
-    "what is not needed is left out": (
-        World({"f": {"B"}}, {"f": [A, B, C, D]}),
-        *(VERIFIED, ["B"]),
-    ),
-    "the least intrusive comes first, found behind a rewrite": (
-        World({"1": {"rewrite"}, "2": {"A"}}, {"1": [REWRITE], "2": [A]}, hidden={"2": "1"}),
-        *(VERIFIED, ["A", "rewrite"]),
-    ),
-    "breaks that others hid": (
-        World(
-            {"1": {"A"}, "2": {"B"}, "3": {"C"}, "4": {"D"}},
-            {"1": [A], "2": [B], "3": [C], "4": [D]},
-            hidden={"2": "1", "3": "2", "4": "3"},
-        ),
-        *(VERIFIED, ["A", "B", "C", "D"]),
-    ),
-    "what ends in an error alone is not kept": (
+A_THEN_B = World({"1": {"rewrite"}, "2": {"A"}}, {"1": [REWRITE], "2": [A]}, hidden={"2": "1"})
+HIDDEN = World(
+    {"1": {"A"}, "2": {"B"}, "3": {"C"}, "4": {"D"}},
+    {"1": [A], "2": [B], "3": [C], "4": [D]},
+    hidden={"2": "1", "3": "2", "4": "3"},
+)
+ONE = {"f": {"A"}}
+# Why, the world, the status, and the changes of the fix.
+SEARCHES = [
+    ("no breaks", World({}, {}), records.FixStatus.NO_BREAK, ""),
+    ("two help only together", World({"f": {"A", "B"}}, {"f": [A, B]}), VERIFIED, "A B"),
+    ("not needed is left out", World({"f": {"B"}}, {"f": [A, B, C, D]}), VERIFIED, "B"),
+    ("the least intrusive first, found behind a rewrite", A_THEN_B, VERIFIED, "A rewrite"),
+    ("breaks that others hid", HIDDEN, VERIFIED, "A B C D"),
+    (
+        "what ends in an error alone is not kept",
         World({"f": {"B"}}, {"f": [A, B]}, errors=lambda names: "x" * ("A" in names)),
-        *(VERIFIED, ["B"]),
+        *(VERIFIED, "B"),
     ),
-    "rewrites while the error moves on": (
-        World(
-            {"f": {"A"}},
-            MOVING,
-            errors=lambda names: {1: "error", 2: "second error"}.get(len(names), ""),
-        ),
-        *(VERIFIED, ["A", "rewrite", "other rewrite"]),
+    (
+        "rewrites while the error moves on",
+        World(ONE, MOVING, errors=lambda n: {1: "error", 2: "second error"}.get(len(n), "")),
+        *(VERIFIED, "A rewrite other-rewrite"),
     ),
-    "a rewrite that leaves the error where it was": (
-        World({"f": {"A"}}, MOVING, errors=lambda names: "error" if names else ""),
-        *(NOTHING, []),
+    (
+        "a rewrite that leaves the error where it was",
+        World(ONE, MOVING, errors=lambda names: "error" if names else ""),
+        *(NOTHING, ""),
     ),
-    "fewer breaks are an improvement": (
-        World({"one": {"A"}, "two": {"nothing"}}, {"one": [A]}),
-        *(IMPROVES, ["A"]),
+    ("fewer breaks", World({"one": {"A"}, "two": {"nothing"}}, {"one": [A]}), IMPROVES, "A"),
+    ("the script's graph", World(ONE, {"f": [A]}, single=lambda _: False), IMPROVES, "A"),
+    (
+        "a shape that cannot be dynamic is compiled by itself",
+        World(ONE, {"f": [A]}, rejects=lambda n: "Unbacked" * ("dynamic=False" not in n)),
+        *(VERIFIED, "dynamic=False A"),
     ),
-    "a single graph is one that the verification sees": (
-        World({"f": {"A"}}, {"f": [A]}, single=lambda _: False),
-        *(IMPROVES, ["A"]),
-    ),
-    "a shape that cannot be dynamic is compiled by itself": (
-        World({"f": {"A"}}, {"f": [A]}, rejects=lambda n: "Unbacked" * ("dynamic=False" not in n)),
-        *(VERIFIED, ["dynamic=False", "A"]),
-    ),
-    "what the verification rejects is banned": (
+    (
+        "what the verification rejects is banned",
         World({"f": ANY}, {"f": [A, B]}, rejects=lambda names: "NaN" * ("A" in names)),
-        *(VERIFIED, ["B"]),
+        *(VERIFIED, "B"),
     ),
-}
+]
 
 
-@pytest.mark.parametrize(("world", "status", "expected"), SEARCHES.values(), ids=SEARCHES)
+@pytest.mark.parametrize(("why", "world", "status", "changes"), SEARCHES)
 def test_what_a_search_finds(
-    found: Callable[..., records.Fix], world: World, status: records.FixStatus, expected: list[str]
+    found: Callable[..., records.Fix],
+    why: str,
+    world: World,
+    status: records.FixStatus,
+    changes: str,
 ) -> None:
-    fix = found(world)
-    assert (fix.status, names(fix), fix.limit) == (status, expected, "")
+    fix, expected = found(world), changes.split()
+    assert (fix.status, names(fix), fix.limit) == (status, expected, ""), why
     assert bool(fix.code) == bool(expected)
     assert fix.script == ("script" if expected else "")
     assert [each.function for each in fix.left] == world.left(frozenset(expected))
