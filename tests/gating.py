@@ -1,4 +1,4 @@
-"""The suite of twenty models in a repository of its own, checked as a test of an author does."""
+"""Models in a repository of an author: one with a break, and the suite of twenty."""
 
 import importlib.util
 import linecache
@@ -14,6 +14,27 @@ from compilewatch.extras.gate.judgement import CheckReport, Rules, judge
 from tests.cases import suite
 
 SOURCE = Path(suite.__file__).read_text(encoding="utf-8")
+
+NET = """
+import torch
+import vendored
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.scaled(self.linear(x))
+
+    def scaled(self, y):
+        {line}
+        return y + 1
+"""
+"""A model of an author, which breaks or not in line 14."""
+
+BRANCH = "y = y * 2 if y.sum() > 0 else y"
+WHERE = "y = torch.where(y.sum() > 0, y * 2, y)"
 
 Baseline = Sequence[KnownBreak]
 

@@ -61,11 +61,6 @@ LEVEL = contextvars.ContextVar("LEVEL", default=1)
 class Kinds(nn.Module):
     """The methods are models. Where Python's own library breaks, it is the line that calls it."""
 
-    def to_list(self, x: Tensor) -> Tensor:
-        y = x + 1
-        rows = y.tolist()  # break: GB0109
-        return y * len(rows)
-
     def while_values_allow(self, x: Tensor) -> Tensor:
         y = x + 1
         while y.sum() < 100:  # break: GB0170
@@ -77,43 +72,29 @@ class Kinds(nn.Module):
         assert (y > 0).all(), f"negative: {y}"  # break: GB0170
         return y * 2
 
-    def index_of(self, x: Tensor) -> Tensor:
-        y = (x + 1).long()
-        return x * operator.index(y.sum())  # break: GB0124
-
-    def one_hot(self, x: Tensor) -> Tensor:
-        y = x.long()
-        return nn.functional.one_hot(y) * 2  # break: GB0246
+    def grouped_tensors(self, x: Tensor) -> Tensor:
+        y = x + 1
+        keys = [key for key, _ in itertools.groupby([y.sum(), y.sum()])]  # break: GB0152 GB9493
+        return y * len(keys)
 
     def in_a_set(self, x: Tensor) -> Tensor:
         y = x + 1
         SEEN.add(y)  # break: GB0222
         return y * 2
 
-    def sorted_tensors(self, x: Tensor) -> Tensor:
+    def slept(self, x: Tensor) -> Tensor:
         y = x + 1
-        low, _ = sorted([y.sum(), y.mean()])  # break: GB0207
-        return y * low
-
-    def grouped_tensors(self, x: Tensor) -> Tensor:
-        y = x + 1
-        keys = [key for key, _ in itertools.groupby([y.sum(), y.sum()])]  # break: GB0152 GB9493
-        return y * len(keys)
-
-    def resized(self, x: Tensor) -> Tensor:
-        y = x + 1
-        y.resize_(2, 2)  # break: GB0126
+        time.sleep(0)  # break: GB0007
         return y * 2
 
-    def resized_as(self, x: Tensor) -> Tensor:
+    def logger_made_here(self, x: Tensor) -> Tensor:
         y = x + 1
-        y.resize_as_(x[:1])  # break: GB0127
+        logging.getLogger("compilewatch_tests").info("seen")  # break: GB6215 GB0291
         return y * 2
 
-    def shared_memory(self, x: Tensor) -> Tensor:
-        y = x + 1
-        y.share_memory_()  # break: GB4197
-        return y * 2
+    def made_with_requires_grad(self, x: Tensor) -> Tensor:
+        weight = torch.ones(4, requires_grad=True)  # break: GB0225
+        return (x * weight).detach()
 
     def other_data(self, x: Tensor) -> Tensor:
         y = x + 1
@@ -125,42 +106,14 @@ class Kinds(nn.Module):
         y.data = y.data * 2  # break: GB0056
         return y
 
-    def out_not_contiguous(self, x: Tensor) -> Tensor:
-        y = torch.empty(4, 3).t()
-        torch.add(x, 1, out=y)  # break: GB0242
-        return y * 2
-
-    def out_of_other_shape(self, x: Tensor) -> Tensor:
-        y = torch.empty(0)
-        torch.add(x, 1, out=y)  # break: GB0247
-        return y * 2
-
-    def uniform_from(self, x: Tensor) -> Tensor:
-        y = x + 1
-        y.uniform_(**{"from": 0.0, "to": 1.0})  # break: GB0110
-        return y * 2
-
-    def random_integers(self, x: Tensor) -> Tensor:
-        y = x + 1
-        y.random_(0, 10)  # break: GB0107
-        return y * 2
-
     def own_generator(self, x: Tensor) -> Tensor:
         y = x + 1
         generator = torch.Generator()  # break: GB0363
         return y + torch.rand(3, 4, generator=generator)  # break: GB0055
 
-    def input_requires_grad(self, x: Tensor) -> Tensor:
-        x.requires_grad_()  # break: GB0125
-        return x * 2
-
     def input_requires_grad_set(self, x: Tensor) -> Tensor:
         x.requires_grad = True  # break: GB0206
         return x * 2
-
-    def made_with_requires_grad(self, x: Tensor) -> Tensor:
-        weight = torch.ones(4, requires_grad=True)  # break: GB0225
-        return (x * weight).detach()
 
     def gradient(self, x: Tensor) -> Tensor:
         with torch.enable_grad():
@@ -192,31 +145,6 @@ class Kinds(nn.Module):
         y = x + 1
         a = y.numpy().astype(object)  # break: GB0250
         return y * len(a)  # break: GB0185
-
-    def strides(self, x: Tensor) -> Tensor:
-        y = x + 1
-        a = y.numpy()
-        return y * a.strides[0]  # break: GB4841
-
-    def flags(self, x: Tensor) -> Tensor:
-        y = x + 1
-        a = y.numpy()
-        return y * int(a.flags.c_contiguous)  # break: GB0157
-
-    def slept(self, x: Tensor) -> Tensor:
-        y = x + 1
-        time.sleep(0)  # break: GB0007
-        return y * 2
-
-    def collected(self, x: Tensor) -> Tensor:
-        y = x + 1
-        gc.collect()  # break: GB0007
-        return y * 2
-
-    def context_variable(self, x: Tensor) -> Tensor:
-        y = x + 1
-        LEVEL.set(2)  # break: GB6815
-        return y * 2
 
     def redirected(self, x: Tensor) -> Tensor:
         y = x + 1
@@ -250,30 +178,33 @@ class Kinds(nn.Module):
         os.environ["SET_BY_A_MODEL"] = "1"  # break: GB0007
         return y * 2
 
-    def copied(self, x: Tensor) -> Tensor:
-        y = x + 1
-        copy.copy(self)  # break: GB0008
-        return y * 2
-
-    def deeply_copied(self, x: Tensor) -> Tensor:
-        y = x + 1
-        copy.deepcopy(self)  # break: GB0116
-        return y * 2
-
-    def logger_made_here(self, x: Tensor) -> Tensor:
-        y = x + 1
-        logging.getLogger("compilewatch_tests").info("seen")  # break: GB6215 GB0291
-        return y * 2
-
-    def subprocess_started(self, x: Tensor) -> Tensor:
-        y = x + 1
-        subprocess.run(["true"], check=True)  # break: GB0007
-        return y * 2
-
 
 Forward = Callable[[Any, Tensor], Tensor]
 
 EXPRESSIONS: dict[str, Forward] = {
+    "to_list": lambda _, x: (y := x + 1) * len(y.tolist()),  # break: GB0109
+    "index_of": lambda _, x: x * operator.index((x + 1).long().sum()),  # break: GB0124
+    "one_hot": lambda _, x: nn.functional.one_hot(x.long()) * 2,  # break: GB0246
+    "sorted_tensors": lambda _, x: (y := x + 1) * sorted([y.sum(), y.mean()])[0],  # break: GB0207
+    "resized": lambda _, x: (x + 1).resize_(2, 2) * 2,  # break: GB0126
+    "resized_as": lambda _, x: (x + 1).resize_as_(x[:1]) * 2,  # break: GB0127
+    "shared_memory": lambda _, x: (x + 1).share_memory_() * 2,  # break: GB4197
+    "out_not_contiguous": lambda _, x: (
+        torch.add(x, 1, out=torch.empty(4, 3).t()) * 2  # break: GB0242
+    ),
+    "out_of_other_shape": lambda _, x: torch.add(x, 1, out=torch.empty(0)) * 2,  # break: GB0247
+    "uniform_from": lambda _, x: (
+        (x + 1).uniform_(**{"from": 0.0, "to": 1.0}) * 2  # break: GB0110
+    ),
+    "random_integers": lambda _, x: (x + 1).random_(0, 10) * 2,  # break: GB0107
+    "input_requires_grad": lambda _, x: x.requires_grad_() * 2,  # break: GB0125
+    "strides": lambda _, x: (y := x + 1) * y.numpy().strides[0],  # break: GB4841
+    "flags": lambda _, x: (y := x + 1) * int(y.numpy().flags.c_contiguous),  # break: GB0157
+    "collected": lambda _, x: (x + 1) * (gc.collect() >= 0),  # break: GB0007
+    "context_variable": lambda _, x: ((x + 1) * 2, LEVEL.set(2))[0],  # break: GB6815
+    "copied": lambda self, x: ((x + 1) * 2, copy.copy(self))[0],  # break: GB0008
+    "deeply_copied": lambda self, x: ((x + 1) * 2, copy.deepcopy(self))[0],  # break: GB0116
+    "subprocess_started": lambda _, x: (x + 1) * subprocess.call(["true"]),  # break: GB0007
     "as_float": lambda _, x: (y := x + 1) * float(y.sum()),  # break: GB0124
     "any_of_rows": lambda _, x: (
         (y := x + 1) * any(row.sum() > 0 for row in y)  # break: GB0170 (GB8335)

@@ -76,46 +76,48 @@ TENSOR, NN = "from torch import Tensor\n", "from torch import nn\n"
 
 COMMENTED = sub(r"^( +)return ", r"\1# What is returned.\n\1return ")
 
-REFACTORINGS: dict[str, Refactoring] = {
-    "lines above": lambda source: f'"""A new docstring."""\n\n# One.\n# Two.\n\n{source}',
-    "blank lines everywhere": sub(r"^( *)(def|class|return|for|if) ", r"\n\1\2 "),
-    "without blank lines": sub(r"^\s*\n", ""),
-    "reformatted": lambda source: ast.unparse(ast.parse(source)) + "\n",
-    "comments in functions": COMMENTED,
-    "tabs": lambda source: re.sub(r"(?m)^( {4})+", lambda m: "\t" * (len(m[0]) // 4), source),
-    "windows newlines": text(("\n", "\r\n")),
-    "returned expressions on lines of their own": sub(
-        r"^( +)return (.+)$", r"\1return (\n\1    \2\n\1)"
+LAYOUT: dict[str, tuple[Refactoring, ...]] = {
+    "more lines": (
+        sub(r"^( *)(def .*:)$", r'\1\2\n\1    """What it does."""'),
+        COMMENTED,
+        text(("log = ", 'VERSION = "1"\nlog = ')),
+        text(("def gate(", f"{UNUSED}def gate(")),
+        text(("    def forward(", f"{EXTRA}    def forward(")),
+        text(("from torch import Tensor, nn\n", TENSOR + NN)),
+        sub(r"^( *)(def|class|return|for|if) ", r"\n\1\2 "),
+        lambda source: f'"""A new docstring."""\n\n# One.\n# Two.\n\n{source}',
+        lambda source: re.sub(r"(?m)^( {4})+", lambda m: "\t" * (len(m[0]) // 4), source),
+        text(("\n", "\r\n")),
     ),
-    "split imports": text(("from torch import Tensor, nn\n", TENSOR + NN)),
-    "joined imports": text(
-        ("import copy\nimport logging\nimport math\n", "import copy, logging, math\n")
+    "fewer lines": (
+        sub(r"\) -> [\w.]+:$", "):"),
+        sub(r"\b(x|inputs): Tensor", r"\1"),
+        text(("import copy\nimport logging\nimport math\n", "import copy, logging, math\n")),
+        without_comments,
+        sub(r"^\s*\n", ""),
     ),
-    "renamed locals": renamed_locals,
-    "renamed arguments": sub(r"\bx\b", "inputs"),
-    "without annotations": lambda source: sub(r"\b(x|inputs): Tensor", r"\1")(
-        sub(r"\) -> [\w.]+:$", "):")(source)
+    "returned expressions on lines of their own": (
+        sub(r"^( +)return (.+)$", r"\1return (\n\1    \2\n\1)"),
     ),
-    "docstrings": sub(r"^( *)(def .*:)$", r'\1\2\n\1    """What it does."""'),
-    "a constant of the module": text(("log = ", 'VERSION = "1"\nlog = ')),
-    "a function more": text(("def gate(", f"{UNUSED}def gate(")),
-    "another order of classes": another_order_of_classes,
-    "functions below their users": functions_below_their_users,
-    "another method before": text(("    def forward(", f"{EXTRA}    def forward(")),
-    "without comments": without_comments,
-    "renamed function": sub(r"\bgate\b", "choose"),
-    "extracted helper": text(
-        (f"{BRANCH}    return x\n", "    return scaled(total, x)\n"),
-        ("def gate(", f"{HELPER}def gate("),
-    ),
-    "extracted condition": text(
-        ("    if total > 0:", "    positive = total > 0\n    if positive:")
-    ),
-    "inlined variable": text(("    total = x.sum()\n    if total > 0:", "    if x.sum() > 0:")),
-    "named constant": text(
-        ("    if total > 0:", "    if total > LIMIT:"), ("log =", "LIMIT = 0\nlog =")
-    ),
-    "conditional expression": text((BRANCH, "    x = x * 2 if total > 0 else x\n")),
-    "renamed method": renamed_method,
-    "function as method": function_as_method,
+    "renamed locals and arguments": (renamed_locals, sub(r"\bx\b", "inputs")),
+    "another order": (another_order_of_classes, functions_below_their_users),
+    "renamed functions": (sub(r"\bgate\b", "choose"), renamed_method),
+    "function as method": (function_as_method,),
 }
+"""Changes of the complete file; those of one name are made at once."""
+
+OF_GATE: dict[str, tuple[Refactoring, ...]] = {
+    "extracted helper": (
+        text((f"{BRANCH}    return x\n", "    return scaled(total, x)\n")),
+        text(("def gate(", f"{HELPER}def gate(")),
+    ),
+    "extracted condition": (
+        text(("    if total > 0:", "    positive = total > 0\n    if positive:")),
+    ),
+    "inlined variable": (text(("    total = x.sum()\n    if total > 0:", "    if x.sum() > 0:")),),
+    "named constant": (
+        text(("    if total > 0:", "    if total > LIMIT:"), ("log =", "LIMIT = 0\nlog =")),
+    ),
+    "conditional expression": (text((BRANCH, "    x = x * 2 if total > 0 else x\n")),),
+}
+"""Changes of the function `gate`, which the model `Gated` calls."""

@@ -8,48 +8,33 @@ import pytest
 
 from compilewatch.extras.gate.baseline import load
 from tests.cases import suite
+from tests.gating import BRANCH, NET, SOURCE, WHERE
 from tests.schemas import sarif_errors
 from tests.team import Compilewatch, run_here
 from tests.warm import WarmLauncher
 
 pytestmark = pytest.mark.torch
 
-NET = """
+MODELS = """
 import os, sys
-import torch
-from torch import nn
 
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-
-    def forward(self, x):
-        return self.scaled(self.linear(x))
-
-    def scaled(self, y):
-        {line}
-        return y + 1
-
-class Different(nn.Module):
+class Different(torch.nn.Module):
     def forward(self, x):
         return x * 2 if torch.compiler.is_compiling() else x
 
-class Exits(nn.Module):
+class Exits(torch.nn.Module):
     def forward(self, x):
         sys.exit(3)
 
-class Crashes(nn.Module):
+class Crashes(torch.nn.Module):
     def forward(self, x):
         if torch.compiler.is_compiling():
             return x
         os.abort()
 
 def inputs():
-    return {{"x": torch.ones(2, 4)}}
+    return {"x": torch.ones(2, 4)}
 """
-BRANCH = "y = y * 2 if y.sum() > 0 else y"
-WHERE = "y = torch.where(y.sum() > 0, y * 2, y)"
 
 MANIFEST = """
 schema_version = 1
@@ -63,14 +48,17 @@ inputs = "mypkg.net:inputs"
 
 @pytest.fixture
 def gate(tmp_path: Path, warm_launcher: WarmLauncher) -> Compilewatch:
-    (tmp_path / "src" / "mypkg").mkdir(parents=True)
-    (tmp_path / "src" / "mypkg" / "__init__.py").touch()
     (tmp_path / "pyproject.toml").write_text('[tool.compilewatch]\nmodels = ["mypkg.net:Net"]\n')
+    net(tmp_path)
     return partial(run_here, tmp_path, {"NO_COLOR": "1", "COMPILEWATCH_JOBS": "1"}, "gate")
 
 
 def net(root: Path, line: str = WHERE) -> None:
-    (root / "src" / "mypkg" / "net.py").write_text(NET.format(line=line))
+    package = root / "src" / "mypkg"
+    package.mkdir(parents=True, exist_ok=True)
+    (package / "__init__.py").touch()
+    (root / "src" / "vendored.py").touch()
+    (package / "net.py").write_text(NET.format(line=line) + MODELS)
 
 
 def test_a_new_break_fails_until_it_is_accepted_and_a_resolved_one_is_reported(
@@ -79,20 +67,20 @@ def test_a_new_break_fails_until_it_is_accepted_and_a_resolved_one_is_reported(
     net(tmp_path, BRANCH)
     broken = gate("--sarif", "found.sarif", "--summary", "found.md")
     assert broken.returncode == 1, broken.stderr
-    assert "src/mypkg/net.py:15 in Net.scaled: GB0170 Data-dependent branching" in broken.stdout
+    assert "src/mypkg/net.py:14 in Net.scaled: GB0170 Data-dependent branching" in broken.stdout
     assert "reproduce:  compilewatch gate mypkg.net:Net" in broken.stdout
     log = json.loads((tmp_path / "found.sarif").read_text())
     assert sarif_errors(log) == []
     (result,) = log["runs"][0]["results"]
-    assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == 15
-    assert "src/mypkg/net.py:15 in Net.scaled" in (tmp_path / "found.md").read_text()
+    assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == 14
+    assert "src/mypkg/net.py:14 in Net.scaled" in (tmp_path / "found.md").read_text()
 
     assert gate("--update").returncode == 0
     known = gate("--json")
     assert known.returncode == 0
     said = json.loads(known.stdout)
     assert (said["counts"]["known"], said["counts"]["new"]) == (1, 0)
-    assert said["checks"][0]["breaks"][0]["line"] == 15
+    assert said["checks"][0]["breaks"][0]["line"] == 14
 
     net(tmp_path)
     assert gate().returncode == 0
@@ -104,7 +92,6 @@ def test_a_new_break_fails_until_it_is_accepted_and_a_resolved_one_is_reported(
 
 
 def test_models_of_a_list_and_what_their_results_are(tmp_path: Path, gate: Compilewatch) -> None:
-    net(tmp_path)
     (tmp_path / "models.toml").write_text(MANIFEST)
     listed = gate("--manifest", "models.toml", "--backend", "aot_eager", "--numerics")
     assert listed.returncode == 0, listed.stdout + listed.stderr
@@ -114,10 +101,7 @@ def test_models_of_a_list_and_what_their_results_are(tmp_path: Path, gate: Compi
     assert "differs from eager mode" in differs.stdout
 
 
-def test_a_model_that_ends_its_process_is_no_pass_and_ends_nothing_else(
-    tmp_path: Path, gate: Compilewatch
-) -> None:
-    net(tmp_path)
+def test_a_model_that_ends_its_process_is_no_pass_and_ends_nothing_else(gate: Compilewatch) -> None:
     done = gate("mypkg.net:Exits", "mypkg.net:Crashes", "mypkg.net:Net")
     assert done.returncode == 3, done.stdout
     assert "passed mypkg.net:Net" in done.stdout
@@ -126,7 +110,6 @@ def test_a_model_that_ends_its_process_is_no_pass_and_ends_nothing_else(
 
 
 def test_wrong_input_is_one_line_and_status_2(tmp_path: Path, gate: Compilewatch) -> None:
-    net(tmp_path)
     baseline, project = tmp_path / "compilewatch.baseline.json", tmp_path / "pyproject.toml"
     rows: tuple[tuple[str, tuple[str, ...], str], ...] = (
         ("", (), "name a model (./FILE.py:NAME, MODULE:FACTORY)"),
@@ -153,9 +136,8 @@ def test_another_torch_has_the_same_verdicts_with_one_baseline(
     tmp_path: Path, gate: Compilewatch
 ) -> None:
     """Two workers with torch and twenty models on each, since their breaks are what is compared."""
-    source = Path(suite.__file__).read_text(encoding="utf-8")
     inputs = "\n\ndef inputs():\n    return (torch.ones(4, 16),)\n"
-    (tmp_path / "src" / "models.py").write_text(source + inputs)
+    (tmp_path / "src" / "models.py").write_text(SOURCE + inputs)
     (tmp_path / "models.toml").write_text(
         "schema_version = 1\n"
         + "".join(

@@ -1,7 +1,7 @@
 """Changes that move or rename code, and repeated checks, make no graph break a new one."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -9,16 +9,13 @@ import torch
 
 from compilewatch.extras.gate.baseline import load, save
 from compilewatch.extras.gate.judgement import CheckReport
-from tests.cases.refactorings import REFACTORINGS
+from tests.cases.refactorings import LAYOUT, OF_GATE
 from tests.gating import SOURCE, Baseline, baseline_of, checked, imported
 
 pytestmark = [pytest.mark.torch, pytest.mark.matrix]
 
-Reports = list[CheckReport]
-
 BROKEN = ("Copied", "Gated", "Logs", "Items", "Prints", "StackedGate", "Masked", "Routed")
 """The models of the suite with graph breaks."""
-
 
 INPUT = (torch.ones(4, 16),)
 
@@ -41,24 +38,28 @@ def baseline(root: Path) -> Baseline:
     return load(path)
 
 
-def of_broken(root: Path, baseline: Baseline, source: str, file: str = "models.py") -> Reports:
+def of(
+    models: Sequence[str], root: Path, baseline: Baseline, source: str, file: str = "models.py"
+) -> list[CheckReport]:
     module = imported(root, source, file)
-    models = [getattr(module, name)() for name in BROKEN]
-    return checked(root, models, [INPUT] * len(models), baseline)
+    built = [getattr(module, name)() for name in models]
+    return checked(root, built, [INPUT] * len(models), baseline)
 
 
-@pytest.mark.parametrize("name", REFACTORINGS)
+@pytest.mark.parametrize("name", [*LAYOUT, *OF_GATE])
 def test_a_refactoring_is_no_new_break(root: Path, baseline: Baseline, name: str) -> None:
-    source = REFACTORINGS[name](SOURCE)
-    assert source != SOURCE
-    reports = of_broken(root, baseline, source)
-    assert [each.place for report in reports for each in report.of("new")] == []
+    source = SOURCE
+    for refactoring in (LAYOUT | OF_GATE)[name]:
+        before, source = source, refactoring(source)
+        assert source != before
+    reports = of(("Gated",) if name in OF_GATE else BROKEN, root, baseline, source)
+    assert [new.place for report in reports for new in report.of("new")] == []
     assert all(report.of("known", "moved") for report in reports)
 
 
 def test_a_renamed_file_is_no_new_break(root: Path, baseline: Baseline) -> None:
     (root / "src" / "models.py").unlink()
-    reports = of_broken(root, baseline, SOURCE, "others.py")
+    reports = of(BROKEN, root, baseline, SOURCE, "others.py")
     assert [each for report in reports for each in report.of("new", "known")] == []
     (root / "src" / "others.py").unlink()
 
@@ -69,6 +70,5 @@ def test_what_an_author_should_hear_of_is_new(root: Path, baseline: Baseline) ->
         ("    if total > 0:\n", "    if total.item() > 0:\n"),
         ("    if total > 0:\n", "    if x.max() > 3:\n"),
     ):
-        module = imported(root, SOURCE.replace(old, new, 1))
-        (report,) = checked(root, [module.Gated()], [INPUT], baseline)
+        (report,) = of(("Gated",), root, baseline, SOURCE.replace(old, new, 1))
         assert report.of("new")

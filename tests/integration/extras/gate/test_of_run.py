@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.extras.gate.test_command import BRANCH, MANIFEST, net
+from tests.gating import BRANCH
+from tests.integration.extras.gate.test_command import MANIFEST, net
 from tests.team import run_here
 from tests.warm import WarmLauncher
 
@@ -18,8 +19,6 @@ def test_a_sweep_of_a_teams_list_is_judged_by_the_baseline_of_its_repository(
     tmp_path: Path, warm_launcher: WarmLauncher
 ) -> None:
     del warm_launcher
-    (tmp_path / "src" / "mypkg").mkdir(parents=True)
-    (tmp_path / "src" / "mypkg" / "__init__.py").touch()
     (tmp_path / "inputs").mkdir()
     manifest = MANIFEST.replace('"src"', '"../src"')
     (tmp_path / "inputs" / "models.toml").write_text(manifest)
@@ -35,15 +34,15 @@ def test_a_sweep_of_a_teams_list_is_judged_by_the_baseline_of_its_repository(
 
     swept = run("sweep", "--source", "manifest")
     assert swept.returncode == 0, swept.stderr
-    line = "new graph break in own code: src/mypkg/net.py:15 in Net.scaled: GB0170"
+    line = "new graph break in own code: src/mypkg/net.py:14 in Net.scaled: GB0170"
     assert line in " ".join((swept.stdout + swept.stderr).split())
     folder = tmp_path / "outputs" / "latest"
     (new,) = json.loads((folder / "gate.json").read_text())["new"]
-    assert (new["line"], new["models"]) == (15, ["zoo/net"])
+    assert (new["line"], new["models"]) == (14, ["zoo/net"])
     (log,) = (folder / "logs").glob("*.jsonl")
     events = [json.loads(line) for line in log.read_text().splitlines()]
     (named,) = [event for event in events if event["event"] == "gate_break"]
-    assert (named["place"], named["function"]) == ("src/mypkg/net.py:15", "Net.scaled")
+    assert (named["place"], named["function"]) == ("src/mypkg/net.py:14", "Net.scaled")
     assert (named["level"], named["models"]) == ("warning", "zoo/net")
     metrics = (folder / "metrics.prom").read_text()
     assert 'compilewatch_gate_breaks{baseline_state="new",source="manifest"} 1.0' in metrics

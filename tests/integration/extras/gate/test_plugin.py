@@ -9,26 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.gating import BRANCH, NET, WHERE
+
 pytestmark = pytest.mark.torch
-
-NET = """
-import torch
-import vendored
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = torch.nn.Linear(4, 4)
-
-    def forward(self, x):
-        return self.scaled(self.linear(x))
-
-    def scaled(self, y):
-        {line}
-        return y + 1
-"""
-BRANCH = "y = y * 2 if y.sum() > 0 else y"
-WHERE = "y = torch.where(y.sum() > 0, y * 2, y)"
 
 TESTS = """
 import unittest
