@@ -20,7 +20,7 @@ from compilewatch.plan import Expectations, stale_note
 from compilewatch.records import now
 from compilewatch.report import wording
 from compilewatch.sinks import ADDRESSES, SINKS, Sink, remote_sinks
-from compilewatch.store import Spool, Spooled, Store, StoredRun, freed_bytes, run_bytes
+from compilewatch.store import Spool, Spooled, Store, StoredRun, run_bytes
 
 RUNS_SHOWN = 20
 """The number of runs in a history or a trend, including the run itself."""
@@ -413,17 +413,10 @@ class Candidate(records.Record, frozen=True, kw_only=True):
     why: str
 
 
-class Pruning(records.Record, frozen=True, kw_only=True):
-    """The result of a review. `freed_bytes` does not count files that remaining runs share."""
-
-    superseded: tuple[Candidate, ...]
-    held: tuple[Candidate, ...]
-    kept: int
-    freed_bytes: int
-
-
-def review(store: Store, *, keep: int | None, days: int | None, now: datetime) -> Pruning:
-    """Return which runs may be deleted: those that both rules allow and nothing else needs.
+def review(
+    store: Store, *, keep: int | None, days: int | None, now: datetime
+) -> tuple[tuple[Candidate, ...], tuple[Candidate, ...]]:
+    """Return which runs may be deleted, and which both rules allow but something else needs.
 
     `keep` allows the deletion of a run that has at least this many newer runs of the same selection
     (see `comparison.scope`) that are finished and complete; at least 1, so that the newest run of
@@ -451,21 +444,16 @@ def review(store: Store, *, keep: int | None, days: int | None, now: datetime) -
             why=reason or f"{newer} newer of its selection",
         )
         (held if reason else superseded).append(candidate)
-    return Pruning(
-        superseded=tuple(superseded),
-        held=tuple(held),
-        kept=len(stored) - len(superseded),
-        freed_bytes=freed_bytes(store.root / candidate.run for candidate in superseded),
-    )
+    return tuple(superseded), tuple(held)
 
 
-def prune(store: Store, pruning: Pruning) -> Iterator[str]:
-    """Delete the runs of a review, oldest first, and yield the id of each deleted run.
+def prune(store: Store, superseded: Sequence[Candidate]) -> Iterator[str]:
+    """Delete runs, which come newest first, and yield the id of each deleted run.
 
     Raises StoreError, also for a run that is now being written.
     """
     store.clear_deleted()
-    for candidate in reversed(pruning.superseded):
+    for candidate in reversed(superseded):
         store.delete_run(store.open(candidate.run))
         yield candidate.run
 

@@ -30,7 +30,7 @@ from compilewatch.report.wording import memory, plural
 from compilewatch.sinks import ADDRESSES, remote_sinks
 from compilewatch.sources.own import dotted_model, own_model
 from compilewatch.sources.select import in_pool
-from compilewatch.store import Store, StoredRun, restore_artifacts
+from compilewatch.store import Store, StoredRun, freed_bytes, restore_artifacts
 
 _baseline = click.option(
     "--baseline",
@@ -480,21 +480,24 @@ def prune_command(
     if confirm and (as_json or not _is_interactive()):
         raise UsageError("there is no terminal to confirm on: add --yes to delete, or --dry-run")
     _, store = _opened(output_dir)
-    pruning = publishing.review(store, keep=keep, days=days, now=datetime.now(UTC))
-    _, problems = store.scan()
+    superseded, held = publishing.review(store, keep=keep, days=days, now=datetime.now(UTC))
+    stored, problems = store.scan()
+    kept = len(stored) - len(superseded)
+    freed = freed_bytes(store.root / candidate.run for candidate in superseded)
     if not as_json:
-        _print_candidates("To delete", pruning.superseded)
-        _print_candidates("Superseded, but kept", pruning.held)
+        _print_candidates("To delete", superseded)
+        _print_candidates("Superseded, but kept", held)
         for problem in problems:
             click.echo(f"compilewatch: not deleted: {problem}", err=True)
-        size = f"{plural(len(pruning.superseded), 'run')}, {memory(pruning.freed_bytes)}"
-        click.echo(f"To delete: {size}. To keep: {plural(pruning.kept, 'run')}.")
-    if confirm and pruning.superseded and not click.confirm("Delete them?"):
+        size = f"{plural(len(superseded), 'run')}, {memory(freed)}"
+        click.echo(f"To delete: {size}. To keep: {plural(kept, 'run')}.")
+    if confirm and superseded and not click.confirm("Delete them?"):
         click.echo("Nothing was deleted.")
         return
-    deleted = [] if dry_run else list(publishing.prune(store, pruning))
+    deleted = [] if dry_run else list(publishing.prune(store, superseded))
     if as_json:
-        options.print_json({"review": pruning, "deleted": deleted, "problems": problems})
+        review = {"superseded": superseded, "held": held, "kept": kept, "freed_bytes": freed}
+        options.print_json({"review": review, "deleted": deleted, "problems": problems})
     elif deleted:
         click.echo(f"Deleted: {size}.")
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from click.testing import Result as Done
 
-from compilewatch.api.publish import Pruning, prune, review
+from compilewatch.api.publish import prune, review
 from compilewatch.cli.stored_runs import prune_command
 from compilewatch.errors import UsageError
 from compilewatch.records import Result, now
@@ -30,16 +30,16 @@ def add(store: Store, *results: Result, days_ago: int = 0, **fields: Any) -> str
     return stored_run(store, *results, **{"started_at": started, **fields})
 
 
-def found(store: Store, keep: int | None = 1, days: int | None = None) -> Pruning:
-    return review(store, keep=keep, days=days, now=NOW)
-
-
 def superseded(store: Store, keep: int | None = 1, days: int | None = None) -> list[str]:
-    return [judged.run for judged in found(store, keep, days).superseded]
+    return [judged.run for judged in review(store, keep=keep, days=days, now=NOW)[0]]
 
 
 def held(store: Store) -> dict[str, str]:
-    return {judged.run: judged.why for judged in found(store).held}
+    return {judged.run: judged.why for judged in review(store, keep=1, days=None, now=NOW)[1]}
+
+
+def delete(store: Store) -> list[str]:
+    return list(prune(store, review(store, keep=1, days=None, now=NOW)[0]))
 
 
 def settings(target: str) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def settings(target: str) -> dict[str, Any]:
 
 
 def test_the_newest_of_each_selection_stay(store: Store) -> None:
-    assert found(store) == Pruning(superseded=(), held=(), kept=0, freed_bytes=0)
+    assert (superseded(store), held(store)) == ([], {})
     old = add(store, settings=settings("dynamo"))
     only = add(store, settings=settings("export"))
     shards = [add(store, settings=settings("dynamo"), shard=f"{n}/2") for n in (1, 2)]
@@ -58,8 +58,7 @@ def test_the_newest_of_each_selection_stay(store: Store) -> None:
     assert superseded(store, keep=1) == [newer[0], old]
     assert superseded(store, keep=2) == [old]
     assert superseded(store, keep=3) == []
-    assert found(store).kept == 2 + len(shards)
-    list(prune(store, found(store)))
+    delete(store)
     assert [one.run.id for one in store.runs()] == [newer[1], *reversed(shards), only]
     assert store.open("latest").run.id == newer[1]
 
@@ -127,7 +126,7 @@ def test_what_is_no_run_or_lies_elsewhere_is_left_alone(store: Store, tmp_path: 
         (store.root / name / "file").write_text("mine")
     before = sorted(store.root.iterdir())
     assert held(store) == {foreign: "a link to another folder"}
-    assert list(prune(store, found(store))) == []
+    assert delete(store) == []
     assert sorted(store.root.iterdir()) == before
     assert elsewhere.open(foreign).run.id == foreign
 
@@ -145,8 +144,7 @@ def test_reused_results_and_their_artifacts_outlive_the_run_they_are_from(
     with begin(store) as writer:
         writer.adopt([(result, store.root / old)])
         writer.finish("finished")
-    assert found(store).freed_bytes < sum(judged.bytes for judged in found(store).superseded)
-    assert list(prune(store, found(store))) == [old]
+    assert delete(store) == [old]
     (kept,) = store.open("latest").results()
     assert (store.open("latest").path / kept.artifacts[0]).is_file()
     assert store.lookup_many(["key of A"])["key of A"].run == writer.run.id

@@ -15,7 +15,6 @@ from compilewatch.cli.conditions import FOUND, INCOMPLETE
 from compilewatch.config import Settings, load_settings
 from compilewatch.errors import UsageError
 from compilewatch.extras.gate import judgement
-from compilewatch.extras.gate.baseline import load
 from compilewatch.extras.gate.own_code import located, source_folders
 from compilewatch.extras.gate.session import GateSession, error_commands, failure
 from compilewatch.plan import check_targets, place, plan, targets_of
@@ -199,8 +198,7 @@ def command(
     settings = judgement.project_settings(root)
     outputs = {name: values.pop(name) for name in ("sarif", "summary", "code_quality")}
     values["own"] = values["own"] or None
-    rules = judgement.rules_of(root, settings, values)
-    known = load(judgement.baseline_path(root, settings, baseline), both_sides=update)
+    rules, _, known = judgement.opened(root, values, baseline=baseline, both_sides=update)
     names = models or (() if manifest else tuple(settings.get("models", ())))
     if manifest is None and not models and settings.get("manifest"):
         manifest = root / settings["manifest"]
@@ -230,7 +228,7 @@ def command(
             click.echo(f"FAILED {name}\n{failure(report, update='--update', verbose=verbose)}\n")
         else:
             click.echo(f"passed {name}")
-    session = GateSession.of(root, reports, update="compilewatch gate --update", baseline=baseline)
+    session = GateSession(root, reports, update="compilewatch gate --update", baseline=baseline)
     rejected, problems = session.end(update=update, strict=strict, **outputs)
     if as_json:
         options.print_json(

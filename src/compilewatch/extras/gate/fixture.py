@@ -21,7 +21,6 @@ from compilewatch.contract import processes
 from compilewatch.environments import last_line
 from compilewatch.errors import CompilewatchError, UsageError, did_you_mean
 from compilewatch.extras.gate import judgement
-from compilewatch.extras.gate.baseline import KnownBreak, load
 from compilewatch.extras.gate.command import check_named
 from compilewatch.extras.gate.judgement import RULES
 from compilewatch.extras.gate.own_code import source_folders
@@ -76,10 +75,16 @@ class CompileCheck:
 
         A model by name (`"mypkg.net:build"`) is built in a separate process, with example inputs.
         """
-        kwargs = {**keywords, **(kwargs or {})}
+        kwargs, option = {**keywords, **(kwargs or {})}, self._config.getoption
         arguments = (own, third_party, recompilations, captured_share, fullgraph, numerics)
         try:
-            rules, known = self._rules(dict(zip(RULES, arguments, strict=True)))
+            rules, _, known = judgement.opened(
+                self._config.rootpath,
+                _marked(self._node.get_closest_marker("compilewatch")),
+                dict(zip(RULES, arguments, strict=True)),
+                baseline=option("--compilewatch-baseline"),
+                both_sides=option(UPDATE),
+            )
             if isinstance(dynamic, Mapping):
                 if isinstance(model, str) or calls is not None:
                     raise UsageError("dynamic={...} needs a model and the arguments of one call")
@@ -101,7 +106,6 @@ class CompileCheck:
                 )
         except CompilewatchError as error:
             raise pytest.fail.Exception(f"compilewatch: {error}", pytrace=False) from None
-        option = self._config.getoption
         nodeid = self._node.nodeid
         command = f"pytest {shlex.quote(nodeid)}"
         report = judgement.judge(checked, known, rules, name=nodeid, command=command, code=code)
@@ -121,17 +125,6 @@ class CompileCheck:
             verbose = option("verbose") > 0
             pytest.fail(failure(report, update=UPDATE, verbose=verbose, fix=fix), pytrace=False)
         return checked
-
-    def _rules(self, keywords: dict[str, Any]) -> tuple[judgement.Rules, tuple[KnownBreak, ...]]:
-        """Return what the keywords of a call, the marker and the project's settings say."""
-        root = self._config.rootpath
-        settings = judgement.project_settings(root)
-        marker = self._node.get_closest_marker("compilewatch")
-        path = judgement.baseline_path(
-            root, settings, self._config.getoption("--compilewatch-baseline")
-        )
-        known = load(path, both_sides=self._config.getoption(UPDATE))
-        return judgement.rules_of(root, settings, _marked(marker), keywords), known
 
     def _keep(self, report: judgement.CheckReport) -> None:
         """Add a report to the test, from which the session collects it; JUnit gets the counts."""

@@ -13,7 +13,7 @@ from compilewatch import records
 from compilewatch.api.check import CheckResult
 from compilewatch.errors import ConfigError, UsageError, did_you_mean
 from compilewatch.extras.gate import own_code
-from compilewatch.extras.gate.baseline import NAME, KnownBreak
+from compilewatch.extras.gate.baseline import NAME, KnownBreak, load
 from compilewatch.records import reason_label
 from compilewatch.report.wording import plural, recompilation_lines
 
@@ -123,6 +123,19 @@ def rules_of(root: Path, *levels: Mapping[str, Any]) -> Rules:
     own = values.get("own", ())
     values["own"] = (own,) if isinstance(own, str) else tuple(own)
     return Rules(root=root, **values)
+
+
+def opened(
+    root: Path, *levels: Mapping[str, Any], baseline: str | None, both_sides: bool
+) -> tuple[Rules, Path, tuple[KnownBreak, ...]]:
+    """Return the rules of a repository, the path of its baseline, and the known breaks in it.
+
+    `levels` win over the settings of the repository, and the option `baseline` over its own.
+    `both_sides` is that of `baseline.load`. Raises ConfigError, UsageError.
+    """
+    settings = project_settings(root)
+    path = baseline_path(root, settings, baseline)
+    return rules_of(root, settings, *levels), path, load(path, both_sides=both_sides)
 
 
 class JudgedBreak(records.GraphBreak, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from compilewatch.extras.gate.baseline import load
 from compilewatch.extras.gate.command import located_check
 from compilewatch.extras.gate.session import GateSession
 from compilewatch.files import DamagedError, from_json
-from compilewatch.records import Link, Record, Result, reason_label
+from compilewatch.records import CodePlace, Link, Record, Result, reason_label
 from compilewatch.report.wording import plural
 from compilewatch.sinks.prometheus import RUN, Definition
 from compilewatch.store import RunFolder, RunWriter, StoredRun
@@ -66,12 +66,9 @@ Sample = tuple[str, tuple[str, ...], float]
 """A metric's name, its label values in the order of the definition, and the value."""
 
 
-class GateBreak(Record, frozen=True, kw_only=True):
+class GateBreak(CodePlace, frozen=True, kw_only=True):
     """A graph break in own code that the baseline does not hold, and the models that meet it."""
 
-    file: str
-    line: int
-    function: str
     code: str
     reason: str
     models: tuple[str, ...]
@@ -149,7 +146,7 @@ def gate_result(results: Iterable[Result], root: Path, settings: dict[str, objec
         if result.request.target.name == "dynamo" and result.is_verdict:
             checked, _ = located_check(result, root)
             reports.setdefault(model, []).append(judgement.judge(checked, known, rules, name=model))
-    session = GateSession(rules=rules, path=path, before=known, reports=reports, update="")
+    session = GateSession(root, reports, update="")
     counts = session.counts()
     return GateResult(
         baseline=name,

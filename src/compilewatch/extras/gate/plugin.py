@@ -142,12 +142,12 @@ class _Collector:
             for name, text in self._checks.items()
         }
         option = self._config.getoption
-        self._session = GateSession.of(
+        self._session = GateSession(
             self._config.rootpath,
             reports,
             update=f"pytest {UPDATE}",
             baseline=option("--compilewatch-baseline"),
-            partial=frozenset(self._partial),
+            partial=self._partial,
         )
         rejected, unwritten = self._session.end(
             update=option(UPDATE),

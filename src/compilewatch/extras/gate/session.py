@@ -6,14 +6,14 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
 from compilewatch.errors import CompilewatchError, StoreError
 from compilewatch.extras.gate import judgement
-from compilewatch.extras.gate.baseline import ATTRIBUTES, KnownBreak, Renewal, load, renewal, save
+from compilewatch.extras.gate.baseline import ATTRIBUTES, KnownBreak, Renewal, renewal, save
 from compilewatch.extras.gate.own_code import clone_of
 from compilewatch.files import write_atomically
 from compilewatch.records import Status, reason_label, source_line, source_lines
@@ -39,46 +39,36 @@ _SARIF_STATES: dict[str, tuple[Level, State | None]] = {
 }
 
 
-@dataclass(kw_only=True)
 class GateSession:
     """What the checks met by name, and the known breaks before them.
 
-    `partial` are the names of those that may have ended before all of their checks. `update` is the
-    command that renews the baseline; `changes` says what it changed, `problems` what it could not.
+    `changes` says what a renewal changed in the baseline, `problems` what it could not.
     """
 
-    rules: judgement.Rules
-    path: Path
-    before: Sequence[KnownBreak]
-    reports: Mapping[str, Sequence[judgement.CheckReport]]
-    update: str
-    partial: frozenset[str] = frozenset()
-    changes: list[str] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         root: Path,
         reports: Mapping[str, Sequence[judgement.CheckReport]],
         *,
         update: str,
         baseline: str | None = None,
-        partial: frozenset[str] = frozenset(),
-    ) -> GateSession:
-        """Return the session of what was reported; `baseline` is an option with its path."""
-        rules, path = judgement.Rules(root=root), root
-        before: tuple[KnownBreak, ...] = ()
-        try:
-            settings = judgement.project_settings(root)
-            rules = judgement.rules_of(root, settings)
-            path = judgement.baseline_path(root, settings, baseline)
-            before = load(path, both_sides=True)
-        except CompilewatchError:  # each check has said so, and nothing is written over it
-            path = root
-        return cls(
-            rules=rules, path=path, before=before, reports=reports, update=update, partial=partial
-        )
+        partial: Set[str] = frozenset(),
+    ) -> None:
+        """Take what was reported in a repository; `baseline` is an option with its path.
+
+        `update` is the command that renews the baseline. `partial` are the names of the checks that
+        may have ended before all of their parts.
+        """
+        self.reports, self.update, self._partial = reports, update, partial
+        self.rules, self.path = judgement.Rules(root=root), root
+        self.before: tuple[KnownBreak, ...] = ()
+        self.changes: list[str] = []
+        self.problems: list[str] = []
+        # What cannot be read each check has said, and nothing is written over it.
+        with suppress(CompilewatchError):
+            self.rules, self.path, self.before = judgement.opened(
+                root, baseline=baseline, both_sides=True
+            )
 
     @property
     def name(self) -> str:
@@ -123,7 +113,7 @@ class GateSession:
         ended: set[str] = set()
         for name, reports in self.reports.items():
             met[name] = [(b.entry, b.known) for r in reports for b in r.breaks if b.own]
-            if name not in self.partial and all(report.status in _COMPLETE for report in reports):
+            if name not in self._partial and all(report.status in _COMPLETE for report in reports):
                 ended.add(name)
         return renewal(self.before, met, ended, self.rules.removed)
 
@@ -146,7 +136,7 @@ class GateSession:
             f"{len(several)} places cannot all have moved from {known}: "
             + ", ".join(f"{entry.function} in {entry.file}" for entry in sorted(several))
             for known, several in places.items()
-            if len(several) > list(self.before).count(known)
+            if len(several) > self.before.count(known)
         )
 
     def strict_problems(self) -> Iterator[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -88,25 +88,92 @@ class Side:
         )
 
 
-@dataclass(kw_only=True)
-class _Case:
-    """One change: its two ends, the results that are known, and why nothing can be determined."""
+class _How(NamedTuple):
+    """The settings that count for both runs."""
 
-    change: records.Change
-    old: records.Result
-    new: records.Result
-    ends: tuple[Versions, Versions] | None = None
-    corners: dict[Versions, records.Result | None] = field(default_factory=dict)
-    missing: set[Versions] = field(default_factory=set)
-    problem: str = ""
-    others: list[str] = field(default_factory=list)
-    """What else differs between the environments, so that their results are not used."""
+    depth: records.Depth
+    tier: records.Tier
+    variants: records.Variants
+
+    @classmethod
+    def of(cls, result: records.Result) -> _How:
+        request = result.request
+        return cls(request.depth, request.tier, request.variants)
+
+
+class _Case:
+    """One change: its ends, the results that are known, and why nothing can be determined.
+
+    `others` is what else differs between the environments, so that their results are not used.
+    """
+
+    def __init__(self, base: Side, side: Side, change: records.Change) -> None:
+        self.change, identity = change, (change.model, change.target)
+        self.old, self.new = base.results[identity], side.results[identity]
+        self.how = _How.of(self.new)
+        self.ends: tuple[Versions, Versions] | None = None
+        self.corners: dict[Versions, records.Result | None] = {}
+        self.missing: set[Versions] = set()
+        self.others: list[str] = []
+        before, after = base.environment(change.target), side.environment(change.target)
+        self.problem = ""
+        if before is None or after is None or not (before.transformers and after.transformers):
+            self.problem = "a run does not say what its environment has"
+        elif _How.of(self.old) != self.how:
+            self.problem = "the two runs differ in depth, tier or variants of inputs"
+        elif self.old.request.model.build != self.new.request.model.build:
+            self.problem = "the model is built otherwise: its configuration or source changed"
+        else:
+            self.ends = (
+                Versions(release_of(before.torch), before.transformers),
+                Versions(release_of(after.torch), after.transformers),
+            )
+            self.others = _other_differences(before, after)
+            ends = zip(self.ends, (self.old, self.new), (base, side), strict=True)
+            self.corners |= {
+                versions: result
+                for versions, result, run in ends
+                if run.is_of_today(change.target) and not self.others
+            }
+            every = {Versions(a.torch, b.transformers) for a in self.ends for b in self.ends}
+            self.missing = every - self.corners.keys()
+            if len(every) == 1 and not self.missing:
+                self.problem = "the runs differ neither in torch nor in Transformers"
 
     def spec(self, corner: Versions) -> records.ModelSpec:
         """The model as the run with this Transformers described it."""
         assert self.ends is not None
         of_old = corner.transformers == self.ends[0].transformers
         return (self.old if of_old else self.new).request.model
+
+    def attribution(self, by_place: bool) -> Attribution:
+        """The cause, once the corners are evaluated."""
+        cause, detail = ChangeCause.NOT_DETERMINED, self.problem
+        if self.ends is not None and not self.problem:
+            cause, detail = attribute(*self.ends, self.corners, by_place=by_place)
+        if cause is ChangeCause.HARNESS and self.others:
+            cause = ChangeCause.NOT_DETERMINED
+            detail = f"the environments of the runs differ otherwise, too: {', '.join(self.others)}"
+        return Attribution(
+            model=self.change.model,
+            target=self.change.target,
+            before=self.change.before,
+            after=self.change.after,
+            cause=cause,
+            detail=detail,
+            corners={
+                str(versions): f"{result.status.value} in {result.phase.value}"
+                for versions, result in sorted(self.corners.items())
+                if result
+            },
+        )
+
+
+def _other_differences(before: records.Environment, after: records.Environment) -> list[str]:
+    lines = records.changed("python", before.python, after.python)
+    for name in sorted((before.packages.keys() | after.packages.keys()) - SHARED):
+        lines += records.changed(name, before.packages.get(name), after.packages.get(name))
+    return lines
 
 
 def attribute_changes(
@@ -129,7 +196,7 @@ def attribute_changes(
     evaluated again in like environments. `by_place` is how the comparison of the runs compared
     graph breaks.
     """
-    cases = [_case(base, side, change) for change in changes if change.kind in JUDGED]
+    cases = [_Case(base, side, change) for change in changes if change.kind in JUDGED]
     open_ = [case for case in cases if case.missing]
     for case in open_[limit:]:
         case.problem = f"not evaluated: more than {limit} changes (--limit)"
@@ -139,7 +206,7 @@ def attribute_changes(
         any_environment = records.Target().environment
         target = msgspec.structs.replace(case.change.target, environment=any_environment)
         for versions in sorted(case.missing):
-            waiting[versions, target, _how(case.new)].append(case)
+            waiting[versions, target, case.how].append(case)
     for (versions, target, how), members in waiting.items():
         report(versions, target.name, len(members))
         try:
@@ -152,78 +219,7 @@ def attribute_changes(
         answers = evaluator.evaluate(specs, target, environment, **how._asdict())
         for case, spec in zip(members, specs, strict=True):
             case.corners[versions] = answers[spec.name].result
-    return tuple(_attribution(case, by_place) for case in cases)
-
-
-def _case(base: Side, side: Side, change: records.Change) -> _Case:
-    identity = (change.model, change.target)
-    old, new = base.results[identity], side.results[identity]
-    case = _Case(change=change, old=old, new=new)
-    before, after = base.environment(change.target), side.environment(change.target)
-    if before is None or after is None or not (before.transformers and after.transformers):
-        case.problem = "a run does not say what its environment has"
-    elif _how(old) != _how(new):
-        case.problem = "the two runs differ in depth, tier or variants of inputs"
-    elif old.request.model.build != new.request.model.build:
-        case.problem = "the model is built otherwise: its configuration or source changed"
-    else:
-        ends = case.ends = (
-            Versions(release_of(before.torch), before.transformers),
-            Versions(release_of(after.torch), after.transformers),
-        )
-        case.others = _other_differences(before, after)
-        case.corners = {
-            versions: result
-            for versions, result, run in zip(ends, (old, new), (base, side), strict=True)
-            if run.is_of_today(change.target) and not case.others
-        }
-        every = {Versions(a.torch, b.transformers) for a in ends for b in ends}
-        case.missing = every - case.corners.keys()
-        if ends[0] == ends[1] and not case.missing:
-            case.problem = "the runs differ neither in torch nor in Transformers"
-    return case
-
-
-class _How(NamedTuple):
-    depth: records.Depth
-    tier: records.Tier
-    variants: records.Variants
-
-
-def _how(result: records.Result) -> _How:
-    request = result.request
-    return _How(request.depth, request.tier, request.variants)
-
-
-def _other_differences(before: records.Environment, after: records.Environment) -> list[str]:
-    lines = records.changed("python", before.python, after.python)
-    for name in sorted((before.packages.keys() | after.packages.keys()) - SHARED):
-        lines += records.changed(name, before.packages.get(name), after.packages.get(name))
-    return lines
-
-
-def _attribution(case: _Case, by_place: bool) -> Attribution:
-    change = case.change
-    if case.problem or case.ends is None:
-        cause, detail = ChangeCause.NOT_DETERMINED, case.problem
-    else:
-        cause, detail = attribute(*case.ends, case.corners, by_place=by_place)
-        if cause is ChangeCause.HARNESS and case.others:
-            cause = ChangeCause.NOT_DETERMINED
-            detail = f"the environments of the runs differ otherwise, too: {', '.join(case.others)}"
-    return Attribution(
-        model=change.model,
-        target=change.target,
-        before=change.before,
-        after=change.after,
-        cause=cause,
-        detail=detail,
-        corners={
-            str(versions): f"{result.status.value} in {result.phase.value}"
-            for versions, result in sorted(case.corners.items())
-            if result
-        },
-    )
+    return tuple(case.attribution(by_place) for case in cases)
 
 
 def attribute(
@@ -249,26 +245,29 @@ def attribute(
             why = f"{result.status} in {result.phase}" if result else "there is no result"
             return ChangeCause.NOT_DETERMINED, f"no verdict of {corner}: {why}"
     if same(old, new):
-        detail = "with today's compilewatch the two versions have the same result"
-        return ChangeCause.HARNESS, detail
+        return (
+            ChangeCause.HARNESS,
+            "with today's compilewatch the two versions have the same result",
+        )
     if old.transformers == new.transformers:
         return ChangeCause.TORCH, "only torch differs"
     if old.torch == new.torch:
         return ChangeCause.TRANSFORMERS, "only Transformers differs"
-    torch_changes = not same(old, torch_only)
-    transformers_changes = not same(old, transformers_only)
-    if not torch_changes and not transformers_changes:
+    alone = (
+        (ChangeCause.TORCH, "torch", torch_only),
+        (ChangeCause.TRANSFORMERS, "Transformers", transformers_only),
+    )
+    changing = [(cause, name, corner) for cause, name, corner in alone if not same(old, corner)]
+    if not changing:
         how = "neither of the two alone changes the result, only both together"
         return ChangeCause.INTERACTION, how
-    if torch_changes and transformers_changes:
-        alike = same(torch_only, new) and same(transformers_only, new)
-        how = "each of the two alone does it" if alike else "each of the two alone changes it"
-        return ChangeCause.INTERACTION, how
-    cause, name, changed = (
-        (ChangeCause.TORCH, "torch", torch_only)
-        if torch_changes
-        else (ChangeCause.TRANSFORMERS, "Transformers", transformers_only)
-    )
-    if not same(changed, new):
+    as_new = all(same(corner, new) for *_, corner in changing)
+    if len(changing) == 2:
+        return (
+            ChangeCause.INTERACTION,
+            f"each of the two alone {'does' if as_new else 'changes'} it",
+        )
+    ((cause, name, _),) = changing
+    if not as_new:
         return ChangeCause.INTERACTION, f"{name} alone changes the result, but to another one"
     return cause, f"{name} alone changes the result"

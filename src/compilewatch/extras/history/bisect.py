@@ -178,16 +178,21 @@ class Evaluated(records.Record, frozen=True, kw_only=True):
 class Bisection(records.Record, frozen=True, kw_only=True):
     """A finished search, with its evaluations in the order of the releases from good to bad.
 
-    `last` is the last release with the state of the good one and `first` the first one known to
-    differ; both are None where the ends do not differ, or one of them has no state. `between` are
-    the releases between them of which nothing is known: the pair is adjacent if there are none.
+    `pair` has the last release with the state of the good one, and the first one known to differ;
+    None where the ends do not differ, or one of them has no state.
     """
 
     releases: tuple[str, ...]
     evaluated: tuple[Evaluated, ...]
-    last: str | None = None
-    first: str | None = None
-    between: tuple[str, ...] = ()
+    pair: tuple[str, str] | None = None
+
+    @property
+    def between(self) -> tuple[str, ...]:
+        """The releases in the pair of which nothing is known: it is adjacent if there are none."""
+        if self.pair is None:
+            return ()
+        last, first = map(self.releases.index, self.pair)
+        return self.releases[last + 1 : first]
 
     def of(self, release: str) -> Evaluated:
         """Return what a release gave, which must have been evaluated."""
@@ -195,8 +200,8 @@ class Bisection(records.Record, frozen=True, kw_only=True):
 
     @property
     def changes_again(self) -> bool:
-        """Whether the bad release differs from `first` too, so that there is a further change."""
-        return self.first is not None and self.of(self.first).state != self.evaluated[-1].state
+        """Whether the bad release differs from the pair's second one, too."""
+        return self.pair is not None and self.of(self.pair[1]).state != self.evaluated[-1].state
 
 
 def most_evaluations(releases: int) -> int:
@@ -235,9 +240,7 @@ def search(releases: Sequence[str], evaluate: Callable[[str], Evaluated]) -> Bis
     return Bisection(
         releases=tuple(releases),
         evaluated=tuple(results[index] for index in sorted(results)),
-        last=releases[low] if differ else None,
-        first=releases[high] if differ else None,
-        between=tuple(releases[low + 1 : high]) if differ else (),
+        pair=(releases[low], releases[high]) if differ else None,
     )
 
 
@@ -346,10 +349,8 @@ def source_changes(
     At most `limit` lines of each file; files without a change are left out. Empty where a release
     of the pair has no environment.
     """
-    if search.last is None or search.first is None:
-        return ()
-    pair = search.of(search.last), search.of(search.first)
-    if not (pair[0].environment and pair[1].environment):
+    pair = [search.of(release) for release in search.pair or ()]
+    if not pair or not all(side.environment for side in pair):
         return ()
     folders = [package_folder(environments.interpreter(side.environment)) for side in pair]
     files = {

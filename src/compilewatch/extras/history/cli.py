@@ -117,8 +117,16 @@ def bisect_command(
         raise UnknownModelError(ends[1].detail, model)
     changes = bisect.source_changes(bisection, environments, lines)
     if as_json:
+        last, first = bisection.pair or (None, None)
+        printed = {
+            "releases": versions,
+            "evaluated": bisection.evaluated,
+            "last": last,
+            "first": first,
+            "between": bisection.between,
+        }
         facts = {"model": model, "package": package, "other": other}
-        options.print_json(facts | {"bisection": bisection, "changes": changes})
+        options.print_json(facts | {"bisection": printed, "changes": changes})
     else:
         words = _conclusion(bisection, model, package, other)
         console().print(bisection_table(bisection, changes, words))
@@ -154,11 +162,11 @@ def bisection_table(
     """Every release that was evaluated, what changed between which two, and the changed lines."""
     table = plain_table("Release", "Result", "Environment", "Run", gap=2)
     for one in bisection.evaluated:
-        style = "bold" if one.release in (bisection.last, bisection.first) else ""
+        style = "bold" if one.release in (bisection.pair or ()) else ""
         cells = plain(one.environment), plain(one.run or "")
         table.add_row(plain(one.release, style), _result(one), *cells)
     parts: list[RenderableType] = [table, plain(conclusion)]
-    if bisection.first is not None and not changes:
+    if bisection.pair is not None and not changes:
         parts.append(plain("The model's file and those with graph breaks are the same in both."))
     for change in changes:
         lines = (plain(line, DIFF_STYLES.get(line[:1], "")) for line in change.lines)
@@ -171,13 +179,13 @@ def _conclusion(bisection: bisect.Bisection, model: str, package: str, other: st
     evaluations = plural(len(bisection.evaluated), "evaluation")
     count = f"{evaluations} of {len(bisection.releases)} releases"
     ends = bisection.evaluated[0], bisection.evaluated[-1]
-    last, first = bisection.last, bisection.first
     unknown = [one.release for one in ends if one.kind is bisect.Kind.UNDETERMINED]
     if unknown:
         return f"Not determined: nothing is known of {package} {' and '.join(unknown)}. {count}."
-    if last is None or first is None:
+    if bisection.pair is None:
         between = f"between {package} {ends[0].release} and {ends[1].release}"
         return f"{model} has the same result at both ends, {between}, {stays}. {count}."
+    last, first = bisection.pair
     change = f"{model} changed between {package} {last} and {first}, {stays}"
     lines = [f"{change}. {count}."]
     before, after = bisection.of(last), bisection.of(first)

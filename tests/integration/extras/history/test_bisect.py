@@ -129,12 +129,12 @@ def test_the_release_is_found_and_each_result_is_stored_once(tmp_path: Path) -> 
     latest = sweeping.run_sweep(tmp_path).run.id
     world = World(tmp_path, breaking_from("5.4.0"))
     found, seen = world.search()
-    assert (found.last, found.first, found.between) == ("5.3.0", "5.4.0", ())
+    assert (found.pair, found.between) == (("5.3.0", "5.4.0"), ())
     assert len(world.evaluated) == len(seen) <= 7
     assert len(world.store().runs()) == len(seen) + 1
     assert world.store().latest_id() == latest  # that people look at
     again, seen = world.search()
-    assert (again.last, again.first) == ("5.3.0", "5.4.0")
+    assert again.pair == ("5.3.0", "5.4.0")
     assert len(world.evaluated) == len(seen)  # nothing ran again
     assert all(one.reused for one in seen)
 
@@ -153,7 +153,8 @@ def test_an_interrupted_search_evaluates_only_what_is_left(tmp_path: Path) -> No
     before = len(world.evaluated)
     world.answer = steady
     found, seen = world.search()
-    assert found.first == "5.4.0"
+    assert found.pair is not None
+    assert found.pair[1] == "5.4.0"
     assert [one.release for one in seen if one.reused] == ["5.1.0", "5.7.0"]
     assert len(world.evaluated) == before + len(seen) - 2
 
@@ -161,7 +162,7 @@ def test_an_interrupted_search_evaluates_only_what_is_left(tmp_path: Path) -> No
 def test_releases_that_lack_the_model_or_have_no_environment(tmp_path: Path) -> None:
     world = World(tmp_path, breaking_from("5.9"), lacking=("5.1.0", "5.2.0"), broken=("5.4.0",))
     found, seen = world.search()
-    assert (found.last, found.first) == ("5.2.0", "5.3.0")
+    assert found.pair == ("5.2.0", "5.3.0")
     kinds = {one.release: one.kind for one in seen}
     assert kinds["5.1.0"] is Kind.ABSENT
     assert kinds["5.4.0"] is Kind.UNDETERMINED

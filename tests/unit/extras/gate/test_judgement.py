@@ -1,5 +1,6 @@
 """What a check means, and what its message says, from results that are made here."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,22 @@ def broken(file: str = "net.py", line: int = 3) -> records.GraphBreak:
     )
 
 
-def checked(root: Path, *breaks: records.GraphBreak, again: int = 0) -> CheckResult:
+def judged(
+    root: Path,
+    *breaks: records.GraphBreak,
+    known: Sequence[KnownBreak] = (),
+    again: int = 0,
+    result: records.Result | None = None,
+    code: tuple[str, ...] | None = None,
+    **rules: Any,
+) -> judgement.CheckReport:
+    """What the repository says of a result, by default one with these breaks."""
     once = records.Recompilation(
         call=2, function="forward", file="net.py", line=2, guards=("0/0: x",)
     )
-    return CheckResult(
-        result=factories.result(
+    found = CheckResult(
+        result=result
+        or factories.result(
             breaks=breaks,
             capture=records.CaptureFigures(operators_captured=3, operators_eager=1),
             fullgraph=records.FullgraphVerdict(accepted=not breaks, reason="no\nbecause"),
@@ -50,31 +61,26 @@ def checked(root: Path, *breaks: records.GraphBreak, again: int = 0) -> CheckRes
         recompilations=(once,) * again,
         files={"net.py": str(root / "net.py"), "timm/a.py": "/site-packages/timm/a.py"},
     )
-
-
-def judged(found: CheckResult, rules: judgement.Rules, *known: KnownBreak) -> judgement.CheckReport:
-    return judgement.judge(found, known, rules, name="t::a", command="pytest 'tests/t.py::a b'")
+    command = "pytest 'tests/t.py::a b'"
+    chosen = judgement.Rules(root=root, **rules)
+    return judgement.judge(found, known, chosen, name="t::a", command=command, code=code)
 
 
 def entries(root: Path, *breaks: records.GraphBreak) -> list[KnownBreak]:
     """What the baseline of the repository as it is knows of breaks."""
-    return [
-        each.entry for each in judged(checked(root, *breaks), judgement.Rules(root=root)).breaks
-    ]
+    return [judged_break.entry for judged_break in judged(root, *breaks).breaks]
 
 
 def test_a_break_in_own_code_is_new_until_the_baseline_has_its_place(root: Path) -> None:
-    rules = judgement.Rules(root=root)
-    report = judged(checked(root, broken()), rules)
+    report = judged(root, broken())
     (new,) = report.of("new")
     assert (new.file, new.line, new.function) == ("net.py", 3, "Net.forward")
     assert new.text == "if x.sum() > 0:"
     assert report.failed
     known = entries(root, broken())
-    assert not judged(checked(root, broken()), rules, *known).failed
+    assert not judged(root, broken(), known=known).failed
     # Another line of the same function is another place.
-    more = judged(checked(root, broken(), broken(line=4)), rules, *known)
-    (other,) = more.of("new")
+    (other,) = judged(root, broken(), broken(line=4), known=known).of("new")
     assert other.line == 4
     assert other.note == "Net.forward has 2 such lines, the baseline knows 1"
     assert msgspec.json.decode(msgspec.json.encode(report), type=judgement.CheckReport) == report
@@ -82,18 +88,17 @@ def test_a_break_in_own_code_is_new_until_the_baseline_has_its_place(root: Path)
 
 def test_one_entry_is_one_of_two_equal_statements(root: Path) -> None:
     (root / "net.py").write_text(SOURCE + SOURCE[SOURCE.index("        if") :])
-    both = checked(root, broken(), broken(line=5))
-    first, second = entries(root, broken(), broken(line=5))
+    both = broken(), broken(line=5)
+    first, second = entries(root, *both)
     assert first == second
-    report = judged(both, judgement.Rules(root=root), first)
-    assert [each.line for each in report.of("new")] == [5]
-    assert not judged(both, judgement.Rules(root=root), first, second).failed
+    assert [new.line for new in judged(root, *both, known=[first]).of("new")] == [5]
+    assert not judged(root, *both, known=[first, second]).failed
 
 
 def test_one_statement_is_one_place(root: Path) -> None:
     """Torch names any of its lines, and the second call may meet it again."""
     (root / "net.py").write_text("def f(x):\n    return (x.item() +\n        x.item())\n")
-    report = judged(checked(root, broken(line=2), broken(line=3)), judgement.Rules(root=root))
+    report = judged(root, broken(line=2), broken(line=3))
     assert len(report.of("new")) == 1
     assert failure(report, update="").startswith("1 new graph break in own code")
 
@@ -110,8 +115,7 @@ MOVES = {
 def test_a_known_break_may_move(root: Path, move: str) -> None:
     (known,) = entries(root, broken())
     (root / "net.py").write_text(MOVES[move])
-    line = 3 if move != "helper" else 7
-    report = judged(checked(root, broken(line=line)), judgement.Rules(root=root), known)
+    report = judged(root, broken(line=3 if move != "helper" else 7), known=[known])
     (moved,) = report.of("moved")
     assert not report.failed
     assert moved.note == "moved from Net.forward in net.py"
@@ -122,52 +126,46 @@ def test_a_break_that_is_still_in_its_place_has_not_moved(root: Path) -> None:
     """Another check meets it: this one meets a second one of the same text."""
     known = entries(root, broken())
     (root / "net.py").write_text(SOURCE + SOURCE.replace("Net", "Other"))
-    assert judged(checked(root, broken(line=7)), judgement.Rules(root=root), *known).of("new")
+    assert judged(root, broken(line=7), known=known).of("new")
 
 
 def test_a_check_of_other_code_only_fails(root: Path) -> None:
-    def report(code: str, **rules: Any) -> judgement.CheckReport:
-        return judgement.judge(
-            checked(root), (), judgement.Rules(root=root, **rules), name="t::a", code=(code,)
-        )
-
-    (problem,) = report("/site-packages/timm/a.py").problems
+    other = ("/site-packages/timm/a.py",)
+    (problem,) = judged(root, code=other).problems
     assert "the model is defined in /site-packages/timm/a.py" in problem
-    assert not report("/site-packages/timm/a.py", third_party="fail").failed
-    assert not report(str(root / "net.py")).failed
+    assert not judged(root, code=other, third_party="fail").failed
+    assert not judged(root, code=(str(root / "net.py"),)).failed
 
 
 def test_a_break_of_another_package_is_reported_or_fails(root: Path) -> None:
-    elsewhere = checked(root, broken("timm/a.py"))
-    reported = judged(elsewhere, judgement.Rules(root=root))
+    elsewhere = broken("timm/a.py")
+    reported = judged(root, elsewhere)
     assert not reported.failed
-    assert [each.file for each in reported.of("elsewhere")] == ["timm/a.py"]
-    assert judged(elsewhere, judgement.Rules(root=root, third_party="fail")).problems
-    assert judged(elsewhere, judgement.Rules(root=root, own=("timm",))).of("new")
+    assert [place.file for place in reported.of("elsewhere")] == ["timm/a.py"]
+    assert judged(root, elsewhere, third_party="fail").problems
+    assert judged(root, elsewhere, own=("timm",)).of("new")
 
 
 def test_a_break_in_the_standard_library_is_one_of_its_caller(root: Path) -> None:
     """As `copy.deepcopy` in a `forward`: there is no package whose author could change it."""
     own = broken()
     called = records.StackFrame(file="copy.py", line=9, function="deepcopy")
-    found = msgspec.structs.replace(own, user_stack=(*own.user_stack, called))
-    (new,) = judged(checked(root, found), judgement.Rules(root=root)).of("new")
-    assert [each.line for each in new.user_stack] == [2, 3]
+    stack = (*own.user_stack, called)
+    (new,) = judged(root, msgspec.structs.replace(own, user_stack=stack)).of("new")
+    assert [frame.line for frame in new.user_stack] == [2, 3]
 
 
 def test_other_rules_fail_in_lines_of_their_own(root: Path) -> None:
-    rules = judgement.Rules(root=root, recompilations=1, captured_share=0.8, fullgraph=True)
-    problems = judged(checked(root, broken("timm/a.py"), again=2), rules).problems
+    rules: dict[str, Any] = {"recompilations": 1, "captured_share": 0.8, "fullgraph": True}
+    problems = judged(root, broken("timm/a.py"), again=2, **rules).problems
     assert problems[0] == "2 recompilations, 1 accepted:"
     assert problems[1:3] == ("  call 2 compiled forward again, net.py:2", "    0/0: x")
     assert "captured share 75.0%, at least 80.0% wanted" in problems
     assert "fullgraph=True rejects it: no" in problems
-    assert (
-        judged(checked(root, again=1), judgement.Rules(root=root, recompilations=1)).problems == ()
-    )
+    assert judged(root, again=1, recompilations=1).problems == ()
     # What has no verdict does not pass.
-    failed = CheckResult(result=factories.result(status=records.Status.ERROR, detail="it failed"))
-    report = judged(failed, judgement.Rules(root=root))
+    failed = factories.result(status=records.Status.ERROR, detail="it failed")
+    report = judged(root, result=failed)
     assert report.problems == ("error in the phase compile: it failed",)
     assert failure(report, update="--update") == report.problems[0]
 
@@ -181,19 +179,16 @@ def test_results_that_differ_from_eager_mode_fail_where_it_is_wanted(root: Path)
             matches=False,
         )
         result = factories.result(status=records.Status.MISMATCH, numerics=differs)
-        return judged(
-            CheckResult(result=result), judgement.Rules(root=root, numerics=numerics)
-        ).problems
+        return judged(root, result=result, numerics=numerics).problems
 
     differs = ("differs from eager mode (compared with float64):", "  logits: off by 1")
     assert compared(True, True) == differs
     assert compared(False, True) == compared(True, False) == ()
-    rules = judgement.Rules(root=root, numerics=True)
-    assert judged(checked(root), rules).problems == ("numerics: the results were not compared",)
+    assert judged(root, numerics=True).problems == ("numerics: the results were not compared",)
 
 
 def test_the_message_names_line_path_and_commands(root: Path) -> None:
-    report = judged(checked(root, broken()), judgement.Rules(root=root))
+    report = judged(root, broken())
     lines = failure(report, update="--compilewatch-update").splitlines()
     assert lines[2] == "net.py:3 in Net.forward: GB0170 Data-dependent branching"
     assert {"  > 3 |         if x.sum() > 0:", "    net.py:2 in forward"} <= {*lines}

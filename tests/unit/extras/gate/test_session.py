@@ -12,6 +12,7 @@ from compilewatch.extras.gate.baseline import NAME, KnownBreak, load, save
 from compilewatch.extras.gate.judgement import CheckReport, JudgedBreak, State
 from compilewatch.extras.gate.session import GateSession, error_commands, markdown, write_outputs
 from compilewatch.records import StackFrame
+from tests import factories
 from tests.schemas import sarif_errors
 
 SOURCE = ("def helper(self, y):", "    if y.sum() > 0:  # ```", "        y = y * 2")
@@ -20,23 +21,15 @@ SOURCE = ("def helper(self, y):", "    if y.sum() > 0:  # ```", "        y = y *
 def judged(
     function: str = "Net.helper", code: str = "GB0170", state: State = "known", **fields: Any
 ) -> JudgedBreak:
-    file, line = fields.get("file", "net.py"), fields.setdefault("line", 12)
-    values: dict[str, Any] = {"file": "net.py", "text": "if y.sum() > 0:", "gb_id": code}
-    return JudgedBreak(
-        state=state,
-        statement_line=line,
-        function=function,
-        code=code,
-        gb_type="Data-dependent branching",
-        reason="why",
-        fingerprint="0123456789ab",
-        user_stack=tuple(
-            StackFrame(file=file, line=n, function=f) for n, f in ((9, "forward"), (line, "f"))
-        ),
-        source_start=line - 1,
-        source=SOURCE,
-        **values | fields,
+    file, line = fields.pop("file", "net.py"), fields.pop("line", 12)
+    frames = (("forward", 9), ("f", line))
+    stack = tuple(StackFrame(file=file, line=number, function=name) for name, number in frames)
+    place = {"file": file, "line": line, "user_stack": stack}
+    graph_break = factories.graph_break(
+        function, code, source=SOURCE, source_start=line - 1, **place
     )
+    values = {"statement_line": line, "text": "if y.sum() > 0:"} | fields
+    return JudgedBreak(**msgspec.structs.asdict(graph_break), state=state, **values)
 
 
 def known_break(function: str, **fields: str) -> KnownBreak:
@@ -57,7 +50,7 @@ def session(
     root: Path, *reports: CheckReport, partial: frozenset[str] = frozenset()
 ) -> GateSession:
     by_name = {name: [r for r in reports if r.name == name] for name in (r.name for r in reports)}
-    return GateSession.of(root, by_name, update="pytest --compilewatch-update", partial=partial)
+    return GateSession(root, by_name, update="pytest --compilewatch-update", partial=partial)
 
 
 def example(root: Path) -> GateSession:
@@ -103,15 +96,6 @@ def test_a_renewed_baseline_has_what_was_met_and_says_what_changed(root: Path) -
     again = session(root, report("t::a", judged("Net.forward", line=3), second))
     again.renew()
     assert again.changes == ["compilewatch.baseline.json is up to date"]
-    (root / NAME).unlink()
-    (root / ".gitattributes").unlink()
-    clean = session(root, report("t::a", status="pass"))
-    clean.renew()
-    assert clean.changes == [
-        "compilewatch.baseline.json written: 0 known breaks",
-        ".gitattributes written: git merges two updates line by line",
-    ]
-    assert load(clean.path) == ()
 
 
 def test_two_places_cannot_both_have_moved_from_one(root: Path) -> None:
@@ -195,21 +179,10 @@ def test_sarif_has_each_break_once_with_its_state(
 def test_the_summary_shows_new_code_and_lets_none_of_it_be_markup(tmp_path: Path) -> None:
     text = markdown(example(tmp_path))
     fenced = text[text.index("````text") : text.index("````", text.index("````text") + 5)]
-    for words in (
-        "net.py:12 in Net.helper: GB0170 Data-dependent branching",
-        "  > 12 |     if y.sum() > 0:  # ```",
-        "    net.py:9 in forward",
-    ):
-        assert words in fenced
-    for words in (
-        "| checks | new | known | moved | resolved | in other packages | recompilations |",
-        "| 2 | 1 | 1 | 0 | 1 | 1 | 2 |",
-        "**New:** [GB0170](",
-        "resolved: GB0059 a|b in Net.gone, net.py",
-        "in another package: timm/a.py:12 in f: GB0059",
-        "captured share 75.0%",
-    ):
-        assert words in text
+    assert "  > 12 |     if y.sum() > 0:  # ```\n" in fenced
+    assert "| 2 | 1 | 1 | 0 | 1 | 1 | 2 |" in text
+    assert "resolved: GB0059 a|b in Net.gone, net.py" in text
+    assert "captured share 75.0%" in text
     failed = CheckReport(name="test_x[<a|b>]", status="error", problems=("p",))
     assert "**test\\_x\\[&lt;a\\|b>\\]**" in markdown(session(tmp_path, failed))
 

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compilewatch.errors import UsageError
-from compilewatch.extras.history import bisect, cli
+from compilewatch.extras.history import bisect
 from compilewatch.extras.history.bisect import Evaluated, Kind, changed_lines, search
 from compilewatch.records import Phase, Status
 from tests import factories
@@ -41,7 +40,7 @@ def test_the_pair_is_found_within_the_limit(count: int, data: st.DataObject) -> 
     change = data.draw(st.integers(1, count - 1))
     releases, evaluate, calls = asked([PASS] * change + [BREAKS] * (count - change))
     found = search(releases, evaluate)
-    assert (found.last, found.first, found.between) == (str(change - 1), str(change), ())
+    assert (found.pair, found.between) == ((str(change - 1), str(change)), ())
     assert len(calls) == len(set(calls)) <= bisect.most_evaluations(count) - 2
     assert not found.changes_again
 
@@ -55,8 +54,8 @@ def test_releases_without_a_state_never_cost_more_than_the_limit(
     releases, evaluate, calls = asked(states)
     found = search(releases, evaluate)
     assert len(calls) == len(set(calls)) <= bisect.most_evaluations(count)
-    if found.last is not None and found.first is not None:
-        last, first = int(found.last), int(found.first)
+    if found.pair is not None:
+        last, first = map(int, found.pair)
         assert states[last].state == states[0].state != states[first].state
         assert states[first] is not UNKNOWN
         assert [releases.index(each) for each in found.between] == list(range(last + 1, first))
@@ -65,11 +64,11 @@ def test_releases_without_a_state_never_cost_more_than_the_limit(
 @pytest.mark.parametrize(
     ("states", "pair", "calls"),
     [
-        ([PASS, PASS, UNKNOWN, BREAKS, BREAKS], ("1", "3", ("2",)), None),
-        ([PASS, PASS, PASS, UNKNOWN, PASS, PASS, BREAKS], ("5", "6", ()), None),
-        ([PASS, BREAKS, PASS], (None, None, ()), ["0", "2"]),
-        ([UNKNOWN, PASS, PASS], (None, None, ()), ["0", "2"]),
-        ([PASS, PASS, UNKNOWN], (None, None, ()), ["0", "2"]),
+        ([PASS, PASS, UNKNOWN, BREAKS, BREAKS], (("1", "3"), ("2",)), None),
+        ([PASS, PASS, PASS, UNKNOWN, PASS, PASS, BREAKS], (("5", "6"), ()), None),
+        ([PASS, BREAKS, PASS], (None, ()), ["0", "2"]),
+        ([UNKNOWN, PASS, PASS], (None, ()), ["0", "2"]),
+        ([PASS, PASS, UNKNOWN], (None, ()), ["0", "2"]),
     ],
 )
 def test_what_has_no_state_is_passed_over_and_named_only_inside_the_pair(
@@ -77,7 +76,7 @@ def test_what_has_no_state_is_passed_over_and_named_only_inside_the_pair(
 ) -> None:
     releases, evaluate, made = asked(states)
     found = search(releases, evaluate)
-    assert (found.last, found.first, found.between) == pair
+    assert (found.pair, found.between) == pair
     assert calls in (None, made)
 
 
@@ -117,13 +116,6 @@ def test_the_state_of_a_result_is_its_verdict_and_its_breaks() -> None:
 )
 def test_what_the_machine_caused_is_no_state(status: Status, phase: Phase, kind: Kind) -> None:
     assert evaluated(status=status, phase=phase).kind is kind
-
-
-def test_bisect_rejects_the_setting_for_a_target_without_it() -> None:
-    arguments = ["BertModel", "--good", "5.5.4", "--bad", "5.23.0", "--torch", "2.15.0"]
-    arguments += ["--target", "export", "--nested-graph-breaks", "on"]
-    with pytest.raises(UsageError, match="--nested-graph-breaks is a setting of the target dynamo"):
-        cli.bisect_command.main(arguments, standalone_mode=False)
 
 
 BEFORE = [f"line {number}" for number in range(1, 41)]
