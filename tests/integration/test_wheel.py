@@ -1,17 +1,28 @@
-"""The wheel, installed outside the checkout with what it requires and nothing else."""
+"""The wheel, installed outside the checkout with what it requires and nothing else.
+
+Its environment gets hard links to the packages that the wheel requires and to what these require
+(`environments.creation`): pip could do the same, but would unpack five gigabytes of torch.
+`pip check` proves that nothing is missing.
+"""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 import zipfile
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from compilewatch.config import cache_folder
 from compilewatch.environments import INTERPRETERS, package_folder
 from compilewatch.environments.creation import share
-from tests.installing import ROOT, build, call, install, required
+
+ROOT = Path(__file__).parents[2]
 
 pytestmark = [pytest.mark.matrix, pytest.mark.torch, pytest.mark.timeout(1800)]
 
@@ -37,9 +48,44 @@ def build():
 MANIFEST = '[[model]]\nname = "team/net"\nfactory = "mynet:build"\npython_path = ".."\n'
 
 
+def run(*command: object) -> None:
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, f"{command}: {done.stdout}\n{done.stderr}"
+
+
+def share_required(packages: Path, extra: str = "") -> None:
+    """Give an environment what the compilewatch in it requires, with one of its extras."""
+    (own,) = metadata.distributions(name="compilewatch", path=[str(packages)])
+    lines = [Requirement(line) for line in own.requires or ()]
+    names = [
+        line.name for line in lines if line.marker is None or line.marker.evaluate({"extra": extra})
+    ]
+    share(package_folder(INTERPRETERS["default"]), packages, names)
+
+
+def call(python: Path, *arguments: str, cwd: Path, status: int = 0) -> str:
+    """Run the installed program with nothing of the checkout in its environment."""
+    hidden = ("COMPILEWATCH_", "PYTHON", "VIRTUAL_ENV")
+    variables = {n: v for n, v in os.environ.items() if not n.startswith(hidden)}
+    variables |= {"HOME": str(cwd), "COMPILEWATCH_CACHE": str(cwd / "cache")}
+    command = [str(python), "-m", "compilewatch", *arguments]
+    done = subprocess.run(command, cwd=cwd, env=variables, capture_output=True, text=True)
+    assert done.returncode == status, f"{arguments}: {done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("wheel"))
+    """Built from a copy of what it is made of, since setuptools leaves files in its source."""
+    folder = tmp_path_factory.mktemp("wheel")
+    left_out = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    shutil.copytree(ROOT / "src", folder / "source" / "src", ignore=left_out)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder / "source")
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
+    run(sys.executable, "-m", "pip", "wheel", *options, str(folder / "source"))
+    (path,) = folder.glob("compilewatch-*.whl")
+    return path
 
 
 @pytest.fixture
@@ -77,20 +123,23 @@ def test_it_works_without_transformers_and_then_with_it(
     (tmp_path / "inputs").mkdir()
     (tmp_path / "mynet.py").write_text(MYNET)
     (tmp_path / "inputs" / "models.toml").write_text(MANIFEST)
-    python = install(wheel, environment / "venv")
+    run(sys.executable, "-m", "venv", "--without-pip", environment / "venv")
+    python = environment / "venv" / "bin" / "python"
+    (packages,) = environment.glob("venv/lib/python*/site-packages")
+    share(package_folder(INTERPRETERS["default"]), packages, ["pip", "torch"])
+    run(python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", wheel)
+    share_required(packages)
+    run(python, "-m", "pip", "check")
     before = files(environment)
-    explained = call(python, "explain", "./mynet.py", cwd=tmp_path)
-    assert "Data-dependent branching" in explained.stdout
+    assert "Data-dependent branching" in call(python, "explain", "./mynet.py", cwd=tmp_path)
     call(python, "sweep", "--source", "manifest", cwd=tmp_path)
     assert statuses(tmp_path) == {"team/net": "graph_break"}
     call(python, "report", cwd=tmp_path)
     assert (tmp_path / "outputs" / "latest" / "report" / "index.html").is_file()
     assert files(environment) == before  # a person may be unable to write there
-    refused = call(python, "sweep", "--top", "1", cwd=tmp_path, statuses=[2]).stderr
+    refused = call(python, "sweep", "--top", "1", cwd=tmp_path, status=2)
     assert refused.splitlines()[-1].endswith("pip install 'compilewatch[transformers]'")
 
-    (packages,) = environment.glob("venv/lib/python*/site-packages")
-    own = package_folder(INTERPRETERS["default"])
-    share(own, packages, required(packages, ["transformers"]))
+    share_required(packages, "transformers")
     call(python, "sweep", "--models", ",".join(CLASSES), "--depth", "reduced", cwd=tmp_path)
     assert statuses(tmp_path) == dict.fromkeys(CLASSES, "pass")
