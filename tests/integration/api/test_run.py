@@ -1,4 +1,3 @@
-import errno
 import os
 import signal
 import time
@@ -286,31 +285,20 @@ def test_an_interrupted_sweep_keeps_what_is_done(tmp_path: Path, after: int) -> 
     assert kinds == ["run_started", "run_interrupted", "run_resumed", "run_finished"]
 
 
-def test_the_launcher_is_closed_when_a_result_cannot_be_stored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class FullDisk(Observer):
+    """Nothing can be stored after the result of B; a real disk fills up in test_full_disk.py."""
+
+    def on_result(self, result: Result, done: int, total: int) -> None:
+        if result.request.model.name == "B":
+            raise StoreError("the disk is full")
+
+
+def test_the_launcher_is_closed_when_a_result_cannot_be_stored(tmp_path: Path) -> None:
     launcher = Interrupted(99, KeyboardInterrupt())
-    real = os.write
-    full = False
-
-    def write(descriptor: int, data: bytes) -> int:
-        if full:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return real(descriptor, data)
-
-    def fill(result: Result) -> None:
-        nonlocal full
-        full = result.request.model.name == "B"
-
-    monkeypatch.setattr(os, "write", write)
-    watcher = Watcher(tmp_path)
-    monkeypatch.setattr(watcher, "on_result", lambda result, *_: fill(result))
     with pytest.raises(StoreError, match="disk is full") as caught:
-        run_sweep(tmp_path, launcher, observer=watcher)
+        run_sweep(tmp_path, launcher, observer=FullDisk())
     assert launcher.closed, "while the traceback still holds the generator"
     assert caught.tb is not None
-    full = False
-
     again = FakeLauncher()
     view = resumed(tmp_path, again)
     assert seen(again) == ["C"]

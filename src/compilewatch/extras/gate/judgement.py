@@ -260,28 +260,27 @@ def _against(
         elsewhere = _function(entry) != _function(judged) and entry.code == judged.code
         return elsewhere and own_code.same_shape(entry.text, judged.text) and removed(entry)
 
+    passes: tuple[tuple[State, Callable[..., bool]], ...] = (
+        ("known", same),
+        ("known", in_function),
+        ("moved", moved),
+    )
     left = list(baseline)
-    entries: dict[int, KnownBreak] = {}
-    moves: set[int] = set()
-    for test in (same, in_function, moved):
+    entries: dict[int, tuple[State, KnownBreak]] = {}
+    for state, is_entry in passes:
         for number, place in enumerate(places):
-            entry = next((e for e in left if place[0].own and test(e, *place)), None)
+            entry = next((e for e in left if place[0].own and is_entry(e, *place)), None)
             if number not in entries and entry is not None:
                 left.remove(entry)
-                entries[number] = entry
-                moves |= {number} if test is moved else set()
+                entries[number] = state, entry
     for number, (judged, _) in enumerate(places):
-        fields: dict[str, Any] = {}
-        if number in moves:
-            entry = entries[number]
-            note = f"moved from {entry.function} in {entry.file}"
-            fields = {"state": "moved", "known": entry, "note": note}
-        elif number in entries:
-            fields = {"state": "known", "known": entries[number]}
-        elif judged.own:
+        state, known = entries.get(number, (judged.state, None))
+        note = judged.note
+        if known is not None and state == "moved":
+            note = f"moved from {known.function} in {known.file}"
+        elif state == "new" and not note:
             note = _of_function(judged, baseline, left, [other for other, _ in places])
-            fields = {"note": judged.note or note}
-        yield msgspec.structs.replace(judged, **fields)
+        yield msgspec.structs.replace(judged, state=state, known=known, note=note)
 
 
 def _function(place: KnownBreak | JudgedBreak) -> tuple[str, str, str]:
