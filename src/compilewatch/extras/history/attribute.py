@@ -245,10 +245,8 @@ def attribute(
             why = f"{result.status} in {result.phase}" if result else "there is no result"
             return ChangeCause.NOT_DETERMINED, f"no verdict of {corner}: {why}"
     if same(old, new):
-        return (
-            ChangeCause.HARNESS,
-            "with today's compilewatch the two versions have the same result",
-        )
+        how = "with today's compilewatch the two versions have the same result"
+        return ChangeCause.HARNESS, how
     if old.transformers == new.transformers:
         return ChangeCause.TORCH, "only torch differs"
     if old.torch == new.torch:
@@ -263,10 +261,8 @@ def attribute(
         return ChangeCause.INTERACTION, how
     as_new = all(same(corner, new) for *_, corner in changing)
     if len(changing) == 2:
-        return (
-            ChangeCause.INTERACTION,
-            f"each of the two alone {'does' if as_new else 'changes'} it",
-        )
+        how = "each of the two alone does it" if as_new else "each of the two alone changes it"
+        return ChangeCause.INTERACTION, how
     ((cause, name, _),) = changing
     if not as_new:
         return ChangeCause.INTERACTION, f"{name} alone changes the result, but to another one"

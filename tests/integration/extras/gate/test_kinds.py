@@ -38,7 +38,13 @@ def own_kinds(tmp_path_factory: pytest.TempPathFactory) -> Any:
         return importlib.import_module("own_kinds")
 
 
-@pytest.mark.parametrize("name", kinds.KINDS)
+@pytest.mark.parametrize(
+    "name",
+    [  # each fourth without the matrix
+        pytest.param(name, marks=[pytest.mark.matrix] if number % 4 else [])
+        for number, name in enumerate(kinds.KINDS)
+    ],
+)
 @pytest.mark.filterwarnings("ignore")  # torch warns of what it cannot trace, once a process
 def test_every_kind_is_new_at_its_line(
     own_kinds: Any, name: str, monkeypatch: pytest.MonkeyPatch
