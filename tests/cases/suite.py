@@ -195,25 +195,8 @@ class Squeezed(Conv):
         return y * torch.sigmoid(y.mean(-1, keepdim=True))
 
 
-MODELS: tuple[type[nn.Module], ...] = (
-    Mlp,
-    Gated,
-    Logs,
-    Items,
-    Prints,
-    Normed,
-    Stacked,
-    StackedGate,
-    Attention,
-    Masked,
-    Conv,
-    Recurrent,
-    Dropped,
-    Embedded,
-    Counted,
-    Cached,
-    Copied,
-    Experts,
-    Routed,
-    Squeezed,
+MODELS: tuple[type[nn.Module], ...] = tuple(
+    kind
+    for kind in list(globals().values())
+    if isinstance(kind, type) and kind.__module__ == __name__
 )

@@ -60,10 +60,9 @@ def test_the_versions_are_written_and_nothing_else_changes(root: Path) -> None:
     override = root / DATA / "overrides" / "config.toml"
     figures = root / DATA / "popularity.csv"
     figures.write_bytes(figures.read_bytes() + b"bart,4,1,org/bart,4\r\n")
-    before = override.read_text(), figures.read_bytes().decode()
+    line, table = override.read_text(), figures.read_bytes().decode()
     write(root)
-    assert stated(override) == stated(figures) == "torch 2.3.1, transformers 5.2.0"
-    assert override.read_text() == before[0].replace(
-        "torch 1.0, transformers 4.0", stated(override) or ""
-    )
-    assert figures.read_bytes().decode() == before[1].replace("nothing", stated(figures) or "")
+    versions = "torch 2.3.1, transformers 5.2.0"
+    assert stated(override) == stated(figures) == versions
+    assert override.read_text() == line.replace("torch 1.0, transformers 4.0", versions)
+    assert figures.read_bytes().decode() == table.replace("nothing", versions)

@@ -181,11 +181,3 @@ def test_environments_with_one_torch_share_its_files_and_each_can_be_deleted(
     version.write_text(version.read_text() + "cuda: str | None = '13.2'\n")
     assert create(environments, "cuda", cuda)[0].cuda == "13.2"
     assert environments.available() == ("default", "cuda", "second")
-
-
-@pytest.mark.xla
-def test_xla_shows_its_own_torch_and_nothing_of_ours(xla_python: str) -> None:
-    found = Environments().describe("xla")
-    assert found.python_executable == xla_python
-    assert found.torch.startswith("2.9.0")
-    assert found.packages["torch-xla"] == "2.9.0"

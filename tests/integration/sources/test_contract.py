@@ -7,9 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from compilewatch.config import Places
 from compilewatch.contract.libraries import LIBRARIES
-from compilewatch.errors import ConfigError, SourceError
+from compilewatch.errors import SourceError
 from compilewatch.records import ModelSpec
 from compilewatch.sources import ALL, SOURCES, make_source
 from compilewatch.sources.hub.pulled import PulledList, PulledModel, PulledQuery, write_pulled
@@ -83,16 +82,3 @@ def test_nothing_heavy_is_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
-
-
-@pytest.mark.parametrize("name", ["hub", "manifest"])
-@pytest.mark.parametrize("content", [None, b"\xff\xfe", b"schema_version = [\n", b"x = 1\n"])
-def test_files_that_cannot_be_used_are_one_line(
-    name: str, content: bytes | None, tmp_path: Path
-) -> None:
-    path = tmp_path / "list.toml"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises((ConfigError, SourceError), match=str(path)) as caught:
-        make_source(name, places=Places(pulled=path, manifest=path)).models()
-    assert "\n" not in str(caught.value)

@@ -1,4 +1,3 @@
-import importlib
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +6,6 @@ import pytest
 from compilewatch.errors import ConfigError
 from compilewatch.records import ModelSpec
 from compilewatch.sources.own import ManifestSource
-
-EXAMPLE = Path(__file__).parents[3] / "inputs" / "models.toml"
 
 
 @pytest.fixture
@@ -146,20 +143,3 @@ def test_a_model_of_a_missing_package_is_skipped(team: Path) -> None:
     assert spec.skip_reason is not None
     assert "there is no module nowhere.nets on the Python path" in spec.skip_reason
     assert "`compilewatch env create nowhere --with nowhere`" in spec.skip_reason
-
-
-@pytest.mark.torch
-def test_the_example_runs(scans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
-    monkeypatch.setenv("COMPILEWATCH_CACHE", str(scans))
-    by_name = {spec.name: spec for spec in ManifestSource(path=EXAMPLE).models()}
-    assert by_name["example/tiny-llama"].architecture == "LlamaForCausalLM"
-    assert all(spec.skip_reason is None for spec in by_name.values())
-    build: Any = by_name["example/early-exit"].build
-    monkeypatch.syspath_prepend(build.path)
-    early_exit: Any = importlib.import_module("early_exit")
-    torch._dynamo.reset()
-    with torch.no_grad():
-        found = torch._dynamo.explain(early_exit.model())(*early_exit.inputs())
-    assert found.graph_break_count == 1

@@ -59,12 +59,8 @@ def built(name: str, python_path: tuple[Path, ...] = ()) -> tuple[str, str | Non
     ("name", "text", "factory"),
     [
         # The only function that returns a model, however the file or the module is named.
-        ("./mynet.py", NET + BUILD, "build"),
-        ("mynet.py", NET + BUILD, "build"),
-        ("mynet", NET + BUILD, "build"),
-        ("./mynet.py:build", NET + BUILD, "build"),
-        ("mynet:build", NET + BUILD, "build"),
-        ("mynet.build", NET + BUILD, "build"),
+        *((name, NET + BUILD, "build") for name in ("./mynet.py", "mynet.py", "mynet")),
+        *((f"{name}build", NET + BUILD, "build") for name in ("./mynet.py:", "mynet:", "mynet.")),
         # Without functions, the class that no other uses.
         ("./mynet.py", NET, "Net"),
         # Of several functions, the one that is called like a factory.

@@ -37,19 +37,14 @@ def test_top_counts_architectures_in_the_library_and_models_elsewhere() -> None:
     assert names(select(LIBRARY, top=2)) == ["BertModel", "ViTModel"]
     assert names(select(LIBRARY, top=99)) == ["BertModel", "ViTModel", "LlamaForCausalLM"]
     assert names(select(HUB, top=2)) == ["org/a", "org/b"]
-
-
-def test_the_components_of_a_repository_are_selected_together() -> None:
+    assert select(LIBRARY, all=True) == LIBRARY
+    assert names(select(LIBRARY, families=["llama"])) == ["LlamaForCausalLM", "LlamaModel"]
+    assert names(select(LIBRARY, families=["llama", "vit"], top=1)) == ["ViTModel"]
+    # The components of a repository are selected together.
     pool = (HUB[0], *PIPELINE, HUB[1])
     assert names(select(pool, top=2)) == ["org/a", "org/pipe#text_encoder", "org/pipe#unet"]
     assert select(pool, names=["org/pipe"]) == PIPELINE
     assert select(pool, names=["org/pipe#unet", "org/pipe"]) == PIPELINE[::-1]
-
-
-def test_all_and_families() -> None:
-    assert select(LIBRARY, all=True) == LIBRARY
-    assert names(select(LIBRARY, families=["llama"])) == ["LlamaForCausalLM", "LlamaModel"]
-    assert names(select(LIBRARY, families=["llama", "vit"], top=1)) == ["ViTModel"]
 
 
 def test_names_are_classes_families_and_models_in_the_order_given() -> None:

@@ -241,23 +241,13 @@ def test_endpoint_and_token_of_the_environment(pulls: Pulls) -> None:
     assert read_pulled(pulls.listing).endpoint == pulls.hub.endpoint
 
 
-def test_remote_code_needs_repository_and_commit_in_the_reviewed_file(
-    pulls: Pulls, tmp_path: Path
-) -> None:
+def test_remote_code_is_allowed_at_a_commit_only(pulls: Pulls, tmp_path: Path) -> None:
     pulls(top=8)
     allowed = tmp_path / "remote_code.toml"
-
-    def remote(revision: str) -> ModelSpec:
-        line = f'repository = "org/remote"\nrevision = "{revision}"\nreason = "r"\ndate = "d"\n'
-        allowed.write_text(f"[[allow]]\n{line}")
-        return pulls.specs(remote_code=allowed)["remote"]
-
-    assert (remote("0" * 40).skip_reason or "").startswith("remote code")
-    trusted = remote(pulls.hub.models["org/remote"].sha)
-    assert trusted.skip_reason is None
-    assert (build(trusted).trust_remote_code, build(trusted).repo) == (True, "org/remote")
+    line = 'repository = "org/remote"\nrevision = "main"\nreason = "r"\ndate = "d"\n'
+    allowed.write_text(f"[[allow]]\n{line}")
     with pytest.raises(ConfigError, match=r"allow\[0\]\.revision"):
-        remote("main")
+        pulls.specs(remote_code=allowed)
 
 
 def test_passing_trouble_is_waited_out_and_one_model_does_not_stop_the_rest(pulls: Pulls) -> None:

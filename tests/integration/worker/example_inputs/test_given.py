@@ -4,7 +4,7 @@ import itertools
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -269,39 +269,25 @@ def test_a_session_moves_to_the_declared_device_with_its_state() -> None:
     assert not isinstance(session.point_inputs_per_obj[0][0]["point_coords"], FakeTensor)
 
 
-class Session:
-    """What Transformers' sessions of videos have in common."""
-
-    def __init__(self, *, video_height: int, video_width: int, dtype: torch.dtype) -> None:
-        self.size = (video_height, video_width)
-        self.points: dict[str, torch.Tensor] = {}
-        self.obj_with_new_inputs: list[int] = []
-
-    def obj_id_to_idx(self, obj_id: int) -> int:
-        return obj_id - 1
-
-    def add_point_inputs(self, obj_idx: int, frame_idx: int, inputs: dict[str, Any]) -> None:
-        self.points = inputs
-
-
 class Tracker(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.config = tf.SiglipVisionConfig(image_size=48)
-        self.layer = nn.Linear(2, 2)
 
-    def forward(self, inference_session, frame_idx=None, frame=None):  # type: ignore[no-untyped-def]
-        return frame.mean() + inference_session.points["point_coords"].mean()
-
-
-Tracker.forward.__annotations__["inference_session"] = Session
+    def forward(
+        self,
+        inference_session: tf.Sam2VideoInferenceSession,
+        frame_idx: Any = None,
+        frame: Any = None,
+    ) -> Any:
+        return frame.mean()
 
 
 def test_a_session_has_an_object_and_each_call_adds_a_frame(make: Make) -> None:
     inputs = make(Tracker())
     session = inputs.kwargs["inference_session"]
-    assert (session.size, session.obj_with_new_inputs) == ((48, 48), [1])
-    assert session.points["point_labels"].tolist() == [[[1]]]
+    assert (session.video_height, session.obj_with_new_inputs) == (48, [1])
+    assert session.point_inputs_per_obj[0][0]["point_labels"].tolist() == [[[1]]]
     assert inputs.kwargs["frame"].shape == (1, 3, 48, 48)
     assert "frame_idx" not in inputs.kwargs
     assert inputs.strategy == "session"
@@ -310,28 +296,20 @@ def test_a_session_has_an_object_and_each_call_adds_a_frame(make: Make) -> None:
 class Data(dict[str, Any]):
     """Of PyTorch Geometric: attributes are entries; others say how it was put together."""
 
-    slices = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        return dict(self)
+    slices = "of its graphs"
+    to_dict = dict[str, Any].copy
 
     def __copy__(self) -> Any:
-        made = type(self)(self)
-        made.slices = self.slices
-        return made
+        return type(self)(self)
 
 
 class Batch(Data):
-    slices = "of its graphs"
+    pass
 
 
 def test_objects_with_attributes_keep_their_class(monkeypatch: pytest.MonkeyPatch) -> None:
-    geometric: Any = ModuleType("torch_geometric.data")
-    geometric.Data = Data
-    monkeypatch.setitem(sys.modules, geometric.__name__, geometric)
+    monkeypatch.setitem(sys.modules, files.GRAPHS, SimpleNamespace(Data=Data))
     plain, batch = SimpleNamespace(x=torch.ones(2)), Batch(x=torch.ones(3))
     made = files.converted({"plain": plain, "batch": batch}, torch.clone, torch.device("cpu"))
-    assert type(made["plain"]) is SimpleNamespace
-    assert type(made["batch"]) is Batch
-    assert made["batch"].slices == "of its graphs"
+    assert [type(made[name]) for name in ("plain", "batch")] == [SimpleNamespace, Batch]
     assert made["batch"]["x"] is not batch["x"]

@@ -12,13 +12,10 @@ from torch.nn import functional
 
 from compilewatch.errors import InputsError, UnknownArgumentsError, WrongGuessError
 from compilewatch.records import FactoryBuild
-from compilewatch.worker import forked
 from compilewatch.worker.example_inputs import summarize
 from compilewatch.worker.example_inputs.files import attributes_of
-from compilewatch.worker.example_inputs.guess.trial import tried
 from compilewatch.worker.model.construct import to_fake
 from compilewatch.worker.model.fake_mode import InputAwareFakeMode
-from compilewatch.worker.subject import ExampleInputs
 from tests.integration.worker.example_inputs.conftest import Make, forward
 
 pytestmark = pytest.mark.torch
@@ -177,26 +174,6 @@ class Forwards(Methods):
     def transposed(self, feats: Tensor) -> Tensor:
         return self.conv(feats.transpose(1, 2))
 
-    @case({"x": (2, 32, 8)}, layer=nn.TransformerEncoderLayer(8, 2, batch_first=True))
-    def masked(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """A layer whose eager mode rejects masks of the shape that a tensor for it would have."""
-        return self.layer(x, src_key_padding_mask=padding_mask)
-
-    @case(
-        {"image": (2, 3, 64, 64), "text": (2, 32)},
-        conv=nn.Conv2d(3, 4, 1),
-        words=nn.Embedding(50, 4),
-    )
-    def captions(self, image: Tensor, text: Tensor | None = None, scale: Any = None) -> Any:
-        """Runs on an image alone, as CoCa does; a user gives both."""
-        found = self.conv(image)
-        return found if text is None else (found, self.words(text))
-
-    @case({"mix": (2, 2, 44100)}, samplerate=44100, conv=nn.Conv1d(2, 4, 8, stride=4))
-    def separates(self, mix: Tensor) -> Tensor:
-        """Sound of two channels at a rate of its own."""
-        return self.conv(mix)
-
     @case({"input": (2, 2, 16000)}, audio_channels=2, conv=nn.Conv2d(4, 8, 1))
     def spectral(self, input: Tensor) -> Tensor:
         """Sound whose first layer takes a spectrum of it."""
@@ -281,15 +258,3 @@ def test_a_call_without_any_tensor_is_rejected_but_of_a_forward_without_argument
     path.write_text("schema = 1\n")
     with pytest.raises(InputsError, match="no tensor would reach the model"):
         make(made(Forwards.returns), inputs_file=str(path))
-
-
-def test_the_model_is_called_in_a_fork_where_one_is_possible(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """In a process with one thread, as workers are: elsewhere the model is built again."""
-    inputs = ExampleInputs(strategy="guess", kwargs={"x": torch.ones(2)})
-    monkeypatch.setattr(forked, "possible", lambda: True)
-    monkeypatch.setattr(forked, "in_fork", lambda _, kind: kind(line="forked"))
-    assert tried(made(Forwards.broken), inputs, None).line == "forked"
-    monkeypatch.setattr(forked, "possible", lambda: False)
-    assert tried(made(Forwards.broken), inputs, None).line == "RuntimeError: always"

@@ -177,9 +177,7 @@ def test_two_blocks_of_a_kind_stay_whatever_their_rates() -> None:
     # Other settings make another kind.
     shifts = drop_repeated(nn.Sequential(*(Block(shift=i % 2) for i in range(8))))
     assert [block.shift for block in shifts.children()] == [0, 1, 0, 1]
-
-
-def test_what_changes_a_shape_and_what_is_no_sequence_stays() -> None:
+    # What changes a shape stays, and what is no sequence.
     down = nn.Sequential(*(Block(stride=2) for _ in range(4)))
     layers = nn.Sequential(*(layer for _ in range(4) for layer in (nn.ReLU(), nn.MaxPool2d(2))))
     widths = nn.Sequential(*(Block(width) for width in (4, 8, 16)))
