@@ -14,41 +14,16 @@ from compilewatch.data import HUB_FORMATS
 
 PYTORCH = "PyTorch"
 
-_TABLES: dict[str, dict[str, Any]] = tomllib.loads(HUB_FORMATS.read_text("utf-8"))
+_TABLES: dict[str, Any] = tomllib.loads(HUB_FORMATS.read_text("utf-8"))
 FORMATS: dict[str, list[str]] = _TABLES["formats"]
 LIBRARY_FORMATS: dict[str, str] = _TABLES["library_formats"]
 OTHER_LIBRARIES: dict[str, str] = _TABLES["other_libraries"]
-
-OWN_LIBRARIES = frozenset(
-    {"transformers", "sentence-transformers", "timm", "diffusers", "open_clip", "peft"}
-)
-"""Names of the libraries whose models are resolved here, as the Hub spells them."""
-
-USES_TRANSFORMERS = frozenset({"axolotl", "trl", "unsloth", "vllm", "safetensors", "pytorch"})
-"""Names in the place of a library of what trains, serves or stores models of Transformers."""
+NAMES: dict[str, list[str]] = _TABLES["names"]
 
 CTRANSLATE2_VOCABULARY = re.compile(r"(shared_)?vocabulary\.(txt|json)|source_vocabulary\.txt")
 SHARD = re.compile(r"-0*(\d+)-of-\d+(?=\.)")
 MAX_FILES = 200
 MAX_TAGS = 60
-
-_STATE_OF_TRAINING = (
-    "training_args.bin",
-    "optimizer.*",
-    "scheduler.*",
-    "rng_state*",
-    "random_states*",
-)
-
-_TOKENIZERS = (
-    *("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "spiece.model"),
-    *("sentencepiece*.model", "added_tokens.json", "chat_template*", "*.tiktoken", "*.spm"),
-)
-_DATA = ("*.csv", "*.tsv", "*.parquet", "*.jsonl", "*.arrow", "*.zip", "*.tar", "*.tar.gz")
-_PAPER = (
-    *("README*", "LICENSE*", "NOTICE*", ".gitattributes", ".gitignore", "USE_POLICY*", "*.md"),
-    *("*.png", "*.jpg", "*.jpeg", "*.gif", "*.svg", "*.webp", "*.pdf", "*.mp4", "*.wav", "*.txt"),
-)
 
 
 def kept_files(names: Iterable[str]) -> list[str]:
@@ -59,7 +34,7 @@ def kept_files(names: Iterable[str]) -> list[str]:
     kept = {
         name
         for name in names
-        if not _is(name, _PAPER) or _is(name, _TOKENIZERS)
+        if not _is(name, NAMES["description"]) or _is(name, NAMES["tokenizer"])
         if (shard := SHARD.search(name)) is None or shard[1] == "1"
     }
     return sorted(kept, key=lambda name: (name.count("/"), name))[:MAX_FILES]
@@ -74,7 +49,7 @@ def formats_of(files: Iterable[str]) -> set[str]:
     """Return the formats of all weights among these files."""
     formats = set()
     for name in files:
-        if _is(name, _STATE_OF_TRAINING):
+        if _is(name, NAMES["training"]):
             continue
         matching = [format_ for format_, patterns in FORMATS.items() if _is(name, patterns)]
         if matching:
@@ -109,7 +84,8 @@ def other_library(
     """Return the library of a repository whose models are not built here; None if it is unknown."""
     if library in OTHER_LIBRARIES:
         return OTHER_LIBRARIES[library]
-    if library and library not in OWN_LIBRARIES | USES_TRANSFORMERS | LIBRARY_FORMATS.keys():
+    known: list[str] = _TABLES["known_libraries"]
+    if library and library not in {*known, *LIBRARY_FORMATS}:
         return library
     tagged = next((OTHER_LIBRARIES[tag] for tag in tags if tag in OTHER_LIBRARIES), None)
     if tagged is not None:
@@ -124,12 +100,12 @@ def why_no_model(files: Iterable[str] | None) -> str:
     if files is None:
         return "it has no configuration file that names its model: pull again"
     names = list(files)
-    rest = [name for name in names if not _is(name, _TOKENIZERS)]
+    rest = [name for name in names if not _is(name, NAMES["tokenizer"])]
     if not names:
         return "no model: the repository has no files but its description"
     if not rest:
         return "no model: the repository has only a tokenizer"
-    if all(_is(name, (*_DATA, *_TOKENIZERS)) for name in names):
+    if all(_is(name, NAMES["data"] + NAMES["tokenizer"]) for name in names):
         return "no model: the repository has only data files"
     original = [name for name in rest if PurePosixPath(name).name.startswith("consolidated.")]
     if original:

@@ -197,16 +197,6 @@ def attributes_object(values: dict[str, Any]) -> Any:
     return geometric.Data(**values) if geometric is not None else SimpleNamespace(**values)
 
 
-def with_attributes(value: Any, attributes: dict[str, Any]) -> Any:
-    """Return a copy of such an object, of the same class, with other values of its attributes."""
-    if isinstance(value, SimpleNamespace):
-        return type(value)(**attributes)
-    copied = copy.copy(value)
-    for name, attribute in attributes.items():
-        copied[name] = attribute
-    return copied
-
-
 def attributes_of(value: Any) -> dict[str, Any] | None:
     """Return the attributes of such an object, None for other values."""
     if isinstance(value, SimpleNamespace):
@@ -237,13 +227,14 @@ def converted(
         if isinstance(value, torch.Tensor):
             return convert(value)
         attributes = attributes_of(value)
-        if attributes is not None:
-            return with_attributes(value, nested(attributes))
-        return state(value) if holds_state(value) else value
-
-    def state(value: Any) -> Any:
+        if isinstance(value, SimpleNamespace):
+            return type(value)(**nested(attributes))
+        if attributes is None and not holds_state(value):
+            return value
         copied = copy.copy(value)
-        for name, attribute in vars(value).items():
+        for name, attribute in (attributes or {}).items():  # of a graph
+            copied[name] = nested(attribute)
+        for name, attribute in vars(value).items() if attributes is None else ():
             is_own_device = name.endswith("device") and str(attribute) == "cpu"
             vars(copied)[name] = (
                 type(attribute)(str(device)) if is_own_device else nested(attribute)

@@ -348,6 +348,8 @@ def test_a_class_without_forward_is_evaluated_on_a_step_of_its_generation() -> N
 class Remembering(nn.Module):
     """Leaves every kind of trace: a new and a changed attribute, a buffer's value and identity."""
 
+    steps: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.inner = nn.BatchNorm1d(4)
