@@ -356,27 +356,6 @@ def write(file: Path, session: InstanceSession) -> None:
         raise TrainiumError(f"{file} cannot be written: {error.strerror}") from None
 
 
-@contextlib.contextmanager
-def locked(file: Path, seconds: float, say: Say) -> Iterator[None]:
-    """Lock a session's file, so that `up` and `down` of one run do not overlap.
-
-    Raises TrainiumUnavailableError if another process holds the lock for longer than `seconds`.
-    """
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        lock_file = file.with_name(f"{file.name}.lock").open("w")
-    except OSError as error:
-        raise TrainiumError(f"{error.filename} cannot be written: {error.strerror}") from None
-    with lock_file:
-        waiting = partial(say, "waiting for another compilewatch trainium to end")
-        if not lock(lock_file.fileno(), seconds=seconds, on_wait=waiting):
-            raise TrainiumUnavailableError(
-                f"another compilewatch trainium has held {file} for {seconds:g} s: wait for it, "
-                "or end it"
-            )
-        yield
-
-
 class InstanceReport(Record, frozen=True, kw_only=True):
     """The output of `--json`.
 
@@ -622,10 +601,25 @@ class Operation:
     def _ec2(self, region: str) -> Ec2:
         return Ec2(region, self._settings, self._say)
 
-    def _locked(self) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the state file, so that `up` and `down` of one run do not overlap."""
         # An `up` may take three times ready_seconds: start, checks, agent.
         seconds = 3 * self._settings.ready_seconds + self._settings.stop_seconds
-        return locked(self._state, seconds, self._say)
+        file = self._state
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            lock_file = file.with_name(f"{file.name}.lock").open("w")
+        except OSError as error:
+            raise TrainiumError(f"{error.filename} cannot be written: {error.strerror}") from None
+        with lock_file:
+            waiting = partial(self._say, "waiting for another compilewatch trainium to end")
+            if not lock(lock_file.fileno(), seconds=seconds, on_wait=waiting):
+                raise TrainiumUnavailableError(
+                    f"another compilewatch trainium has held {file} for {seconds:g} s: wait for "
+                    "it, or end it"
+                )
+            yield
 
 
 def _seconds_since(moment: datetime.datetime) -> float:

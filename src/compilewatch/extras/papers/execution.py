@@ -73,19 +73,19 @@ class SandboxRunner:
 
     def run(self, files: Mapping[str, str | bytes], limits: SandboxLimits) -> SandboxResult:
         """Run it and wait for its end. Raises SandboxError; whatever the code does is a result."""
+        command, threads = ["python", SCRIPT], {"OMP_NUM_THREADS": "2"}
         return sandbox.run(
-            ["python", SCRIPT],
-            files=files,
-            limits=limits,
-            variables={"OMP_NUM_THREADS": "2"},
-            python=self._python,
+            sandbox.planned(
+                command, files=files, limits=limits, variables=threads, python=self._python
+            )
         )
 
 
 @functools.cache
 def _import_torch(python: str | None) -> None:
     """Raises SandboxError unless torch can be imported inside: else each paper would be blamed."""
-    result = sandbox.run(["python", "-c", "import torch"], limits=EAGER_LIMITS, python=python)
+    command = ["python", "-c", "import torch"]
+    result = sandbox.run(sandbox.planned(command, limits=EAGER_LIMITS, python=python))
     if result.succeeded:
         return
     message = last_line(result.stderr or result.detail.encode())
@@ -497,7 +497,7 @@ def evaluate(request: records.Request, used: Interpreter) -> records.Result:
     package = Path(compilewatch.__file__).parent.resolve()
     inner = msgspec.structs.replace(request, keep_artifacts=False, model=model)
     start = messages.Start(id=1, folder=policy.OUTPUT_FOLDER, tier=tier, request=inner)
-    ran = sandbox.run(
+    spec = sandbox.planned(
         module_command("python", "compilewatch.extras.papers.worker.script", "request"),
         files={
             messages.START_FILE: msgspec.json.encode(start),
@@ -513,6 +513,7 @@ def evaluate(request: records.Request, used: Interpreter) -> records.Result:
         variables=dict(used.variables),
         python=used.path,
     )
+    ran = sandbox.run(spec)
     returned = _untrusted(ran, messages.RESULT_FILE, messages.ChildResult)
     return msgspec.structs.replace(
         returned.result if returned is not None else _without_result(request, tier, ran),

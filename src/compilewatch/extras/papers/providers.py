@@ -107,8 +107,9 @@ class BedrockProvider:
             return CallError(text, code=type(error).__name__, transient=lost, paid=paid)
         metadata = error.response.get("ResponseMetadata", {})
         status = metadata.get("HTTPStatusCode", 0)
+        about_model = code != "ValidationException" or "model" in message.lower()
         return CallError(
-            text + _advice(code, message),
+            text + (_ADVICE.get(code, "") if about_model else ""),
             code=code or str(status),
             transient=code in _TRANSIENT or status == 429 or status >= 500,
             paid=code in _MAY_BE_PAID,
@@ -133,14 +134,12 @@ def reply_of(response: Mapping[str, Any]) -> ModelCall:
     )
 
 
-def _advice(code: str, message: str) -> str:
-    if code == "AccessDeniedException":
-        return ": enable the model for this account in the Bedrock console"
-    if code == "ResourceNotFoundException":
-        return ": the model does not exist here, or is past its end of life; see `papers preflight`"
-    if code == "ValidationException" and "model" in message.lower():
-        return ": no such model, or it cannot do this; see `papers preflight`"
-    return ""
+_ADVICE = {
+    "AccessDeniedException": ": enable the model for this account in the Bedrock console",
+    "ResourceNotFoundException": ": the model does not exist here, or is past its end of life; see "
+    "`papers preflight`",
+    "ValidationException": ": no such model, or it cannot do this; see `papers preflight`",
+}
 
 
 def foundation_model(model: str) -> str:

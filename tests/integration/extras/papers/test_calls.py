@@ -25,15 +25,7 @@ from compilewatch.extras.papers.execution import Trainer, seconds_of
 from compilewatch.extras.papers.libraries import read_text
 from compilewatch.extras.papers.pipeline import Observer
 from compilewatch.extras.papers.providers import ScriptedProvider, foundation_model
-from compilewatch.extras.papers.records import (
-    CallState,
-    FindingClass,
-    ModelCall,
-    PaperSummary,
-    PipelineStage,
-    StageOutcome,
-    StageResult,
-)
+from compilewatch.extras.papers.records import CallState, FindingClass, ModelCall, PipelineStage
 from compilewatch.extras.papers.store import PaperFolder, PaperStore
 from tests import papers as world
 from tests.papers import FakeChecker, FakeRunner, Fault, Response
@@ -172,7 +164,7 @@ def test_an_incomplete_reply_is_never_run(
     assert runner.runs == 0
     assert [(finding.kind, finding.stage) for finding in one.findings] == [(kind, role)]
     stages = {stage.stage: stage.outcome for stage in one.stages}
-    assert stages[PipelineStage.EAGER] is StageOutcome.NOT_RUN
+    assert stages[PipelineStage.EAGER] is records.StageOutcome.NOT_RUN
     assert bool(list((tmp_path / "papers").rglob("*.py"))) is (role == "review")
 
 
@@ -199,7 +191,7 @@ def test_without_a_sandbox_nothing_runs_and_nothing_is_passed(tmp_path: Path) ->
     assert {part.runs for part in counted.values()} == {0}
     assert (one.state, one.findings) == ("incomplete", ())
     for stage in one.stages[list(PipelineStage).index(PipelineStage.EAGER) :]:
-        assert stage.outcome is StageOutcome.NOT_RUN
+        assert stage.outcome is records.StageOutcome.NOT_RUN
         assert "bubblewrap" in stage.detail
     # Once the machine can confine code, the run continues without a request.
     (again,), requests = world.processed(tmp_path, papers)
@@ -299,7 +291,7 @@ def test_a_request_has_a_schema_that_structured_output_accepts() -> None:
 # --- `kill -9` at the border of each stage ---
 
 
-def run(outputs: Path, observer: Observer = lambda _: None) -> tuple[PaperSummary, ...]:
+def run(outputs: Path, observer: Observer = lambda _: None) -> tuple[records.PaperSummary, ...]:
     """Run the shipped papers on prepared replies."""
     papers = world.papers_of(world.INPUTS / "library", outputs / "cache", 3)
     provider = ScriptedProvider(world.REPLIES)
@@ -310,11 +302,11 @@ def killed(outputs: Path, stage: str, when: str) -> None:
     """Run them and kill this process at the border of a stage."""
     append = PaperFolder.append
 
-    def kill(result: StageResult) -> None:
+    def kill(result: records.StageResult) -> None:
         if result.stage == stage:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def killed_before(folder: PaperFolder, result: StageResult) -> None:
+    def killed_before(folder: PaperFolder, result: records.StageResult) -> None:
         kill(result)
         append(folder, result)
 

@@ -11,18 +11,9 @@ from hypothesis import strategies as st
 
 from compilewatch import data
 from compilewatch.errors import ExecutorError
-from compilewatch.extras.executor import jobs
+from compilewatch.extras.executor import jobs, protocol
 from compilewatch.extras.executor.jobs import MOST_ATTEMPTS, JobRejectedError, JobStore
-from compilewatch.extras.executor.protocol import (
-    MOST_LINE_BYTES,
-    MOST_NAMES,
-    MOST_POINTS,
-    FailureCode,
-    JobRequest,
-    JobState,
-    JobStatus,
-    read_points,
-)
+from compilewatch.extras.executor.protocol import FailureCode, JobRequest, JobState, JobStatus
 from compilewatch.extras.executor.trainium import price_of
 
 
@@ -139,7 +130,7 @@ def test_a_price_of_a_project_applies_before_the_reviewed_ones(tmp_path: Path) -
 
 
 def points(text: str) -> list[tuple[int | None, dict[str, float]]]:
-    return [(point.step, point.values) for point in read_points(text.encode())[0]]
+    return [(point.step, point.values) for point in protocol.read_points(text.encode())[0]]
 
 
 def test_marked_lines_are_read_and_lines_for_people_where_none_is_marked() -> None:
@@ -164,20 +155,20 @@ METRICS: {"training_loss": 0.25}
 
 
 def test_what_is_not_a_finite_number_loses_itself_only() -> None:
-    values = ("NaN", "1e999", "true", '"1"', "1" * MOST_LINE_BYTES)
+    values = ("NaN", "1e999", "true", '"1"', "1" * protocol.MOST_LINE_BYTES)
     lines = ["nothing", "[1]", "[" * 5000, '{"a b": 1}', '{"' + "a" * 100 + '": 1}']
     for line in (*lines, *(f'{{"a": {value}}}' for value in values)):
         text = f'METRICS: {{"good": 1}}\nMETRICS: {line}\nMETRICS: {{"good": 2}}\n'
-        points, left_out = read_points(text.encode())
+        points, left_out = protocol.read_points(text.encode())
         assert [point.values for point in points] == [{"good": 1.0}, {"good": 2.0}], line
         assert left_out == 1
 
 
 def test_names_and_points_are_bounded() -> None:
-    many = "".join(f'METRICS: {{"name_{n}": 1}}\n' for n in range(MOST_NAMES + 5))
-    assert len(points(many)) == MOST_NAMES
-    found, left_out = read_points(b'METRICS: {"a": 1}\n' * (MOST_POINTS + 3))
-    assert (len(found), left_out) == (MOST_POINTS, 3)
+    many = "".join(f'METRICS: {{"name_{n}": 1}}\n' for n in range(protocol.MOST_NAMES + 5))
+    assert len(points(many)) == protocol.MOST_NAMES
+    found, left_out = protocol.read_points(b'METRICS: {"a": 1}\n' * (protocol.MOST_POINTS + 3))
+    assert (len(found), left_out) == (protocol.MOST_POINTS, 3)
 
 
 BEGINNINGS = (b"", b"METRICS: ", b'METRICS: {"a": ', b"Epoch 1/")
@@ -185,5 +176,5 @@ BEGINNINGS = (b"", b"METRICS: ", b'METRICS: {"a": ', b"Epoch 1/")
 
 @given(st.binary(max_size=300), st.sampled_from(BEGINNINGS))
 def test_any_output_can_be_read(data: bytes, beginning: bytes) -> None:
-    for point in read_points(beginning + data)[0]:
+    for point in protocol.read_points(beginning + data)[0]:
         assert all(map(math.isfinite, point.values.values()))

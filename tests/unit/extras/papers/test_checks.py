@@ -103,15 +103,9 @@ def test_code_that_is_not_such_a_module_is_invalid(source: str, evidence: str) -
 
 LINEAR = "self.f = nn.Linear(8, 8)"
 GATE = "self.gate = nn.Linear(8, 8); self.body = nn.Linear(8, 8)"
-QKV = "self.q = nn.Linear(8, 8); self.k = nn.Linear(8, 8); self.v = nn.Linear(8, 8)"
 ROUTER = "self.router = nn.Linear(8, 4); "
 EXPERTS = ROUTER + "self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))"
-ATTENTION = "self.a = nn.MultiheadAttention(8, 2, batch_first=True)"
 MIX = "self.mix = nn.Parameter(torch.zeros(8))"
-COSINE = (
-    "q = F.normalize(self.q(x), dim=-1); k = F.normalize(self.k(x), dim=-1); "
-    "a = F.softmax(q @ k.transpose(1, 2), dim=-1); return a @ self.v(x)"
-)
 TOP = "best, _ = torch.topk(self.router(x), 2); weights = torch.softmax(best, -1); "
 ALL = "y = sum(e(x) for e in self.experts); return y * weights.sum(-1, keepdim=True)"
 SCALED = "def scaled(x):\n    return x / torch.sqrt(x.var(-1, keepdim=True) + 1e-5)\n\n\n"
@@ -124,11 +118,6 @@ CASES: dict[str, tuple[str, str, str]] = {
         "sigmoid multiply",
         module(GATE, "return x + torch.sigmoid(self.gate(x)) * self.body(x)"),
         module(LINEAR, "return self.f(x)"),
-    ),
-    "cosine attention, and stock attention": (
-        "norm matmul softmax",
-        module(QKV, COSINE),
-        module(ATTENTION, "y, _ = self.a(x, x, x); return y"),
     ),
     "top k experts, and a router whose result is dropped": (
         "top_k softmax multiply",

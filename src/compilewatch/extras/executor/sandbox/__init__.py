@@ -2,9 +2,8 @@
 
     from compilewatch.extras.executor import sandbox
     sandbox.check()  # raises SandboxError where code cannot be confined: what is missing
-    result = sandbox.run(
-        [python, "main.py"], files={"main.py": source}, limits=SandboxLimits(deadline_seconds=60)
-    )
+    limits = SandboxLimits(deadline_seconds=60)
+    result = sandbox.run(sandbox.planned(["python", "x.py"], files={"x.py": text}, limits=limits))
 
 The code sees /usr, the interpreter's own folders and `visible`, all read-only, and writes to
 folders in memory that end with it. It has no network, no variables but those given, and no process
@@ -48,32 +47,11 @@ def check(python: str | None = None, visible: Sequence[Path | str] = ()) -> poli
     return prove(spec.python)
 
 
-def run(
-    command: Sequence[str],
-    *,
-    files: Mapping[str, bytes | str] | None = None,
-    limits: SandboxLimits | None = None,
-    variables: Mapping[str, str] | None = None,
-    visible: Sequence[Path | str] = (),
-    python: str | None = None,
-) -> SandboxResult:
+def run(spec: policy.SandboxSpec) -> SandboxResult:
     """Run a command in a sandbox of its own and wait for its end.
 
-    Args:
-        command: the program and its arguments. `command[0]` is an absolute path, or "python" for
-            the interpreter. It starts in `/job`, beside `files`.
-        files: relative path -> content, written below `/job`.
-        limits: defaults to `SandboxLimits()`.
-        variables: its whole environment, beside a few harmless ones (PATH, HOME, USER, TMPDIR).
-        visible: absolute paths outside that it may read, at the same place.
-        python: the interpreter, whose installation is visible; None: the one that runs this.
-
-    What it leaves in `/job/out` is in the result's `files`. Raises SandboxError if this machine
-    cannot confine it; whatever the command does is a result.
+    Raises SandboxError if this machine cannot confine it; whatever the command does is a result.
     """
-    spec = planned(
-        command, files=files, limits=limits, variables=variables, visible=visible, python=python
-    )
     check(spec.python)
     result = Supervised(spec).wait()
     if result.ending is policy.SandboxEnding.NOT_STARTED:
@@ -92,7 +70,21 @@ def planned(
     devices: tuple[str, ...] = (),
     folder: Path | None = None,
 ) -> policy.SandboxSpec:
-    """The `SandboxSpec` of the arguments of `run`. Raises UsageError for a bad name."""
+    """A command and all that it gets. Raises UsageError for a bad name.
+
+    Args:
+        command: the program and its arguments. `command[0]` is an absolute path, or "python" for
+            the interpreter. It starts in `/job`, beside `files`.
+        files: relative path -> content, written below `/job`.
+        limits: defaults to `SandboxLimits()`.
+        variables: its whole environment, beside a few harmless ones (PATH, HOME, USER, TMPDIR).
+        visible: absolute paths outside that it may read, at the same place.
+        python: the interpreter, whose installation is visible; None: the one that runs this.
+        devices: nodes of Neuron devices.
+        folder: receives its output while it runs, and its result.
+
+    What it leaves in `/job/out` is in the result's `files`.
+    """
     python = os.path.abspath(python or sys.executable)
     program, *arguments = command
     spec = policy.SandboxSpec(

@@ -12,11 +12,7 @@ import msgspec
 import pytest
 
 from compilewatch.extras.executor import sandbox
-from compilewatch.extras.executor.sandbox.policy import (
-    SandboxEnding,
-    SandboxLimits,
-    SandboxResult,
-)
+from compilewatch.extras.executor.sandbox.policy import SandboxEnding, SandboxLimits, SandboxResult
 from tests.integration.extras.executor.sandbox import attacks
 from tests.integration.extras.executor.sandbox.conftest import remove_segment
 
@@ -55,11 +51,8 @@ def openly(source: str, world: dict[str, Any], folder: Path) -> str:
 def confined(
     source: str, world: dict[str, Any] | None = None, limits: SandboxLimits = LIMITS
 ) -> SandboxResult:
-    result = sandbox.run(
-        ["python", "attack.py", json.dumps(world or {"folder": "/none", "shm": "x"})],
-        files={"attack.py": source},
-        limits=limits,
-    )
+    command = ["python", "attack.py", json.dumps(world or {"folder": "/none", "shm": "x"})]
+    result = sandbox.run(sandbox.planned(command, files={"attack.py": source}, limits=limits))
     assert result.survivors == 0
     return result
 

@@ -26,7 +26,8 @@ import json, sys
 from compilewatch.extras.executor import sandbox
 limits = sandbox.SandboxLimits(deadline_seconds=30, memory_bytes=128 << 20, disk_files=1000)
 command = ["python", "main.py", json.dumps({"folder": "/none", "shm": "x"})]
-result = sandbox.run(command, files={"main.py": sys.stdin.read()}, limits=limits)
+files = {"main.py": sys.stdin.read()}
+result = sandbox.run(sandbox.planned(command, files=files, limits=limits))
 print(json.dumps([result.ending, result.memory_guard, result.survivors, result.stdout.decode()]))
 """
 
@@ -125,7 +126,7 @@ inner = '''
 from compilewatch.extras.executor import sandbox
 from compilewatch.errors import SandboxError
 try:
-    sandbox.run(["python", "-c", "print(1)"])
+    sandbox.run(sandbox.planned(["python", "-c", "print(1)"]))
 except SandboxError as error:
     print(error)
 '''
@@ -148,7 +149,7 @@ def test_a_path_that_the_sandbox_could_not_read_is_named(tmp_path: Path) -> None
         pytest.skip("for an ordinary user, its sandboxes can read what it can read")
     (hidden := tmp_path / "hidden").mkdir(mode=0o700)
     with pytest.raises(SandboxError, match=r"hidden belongs to root alone: move it .*PYTHON="):
-        sandbox.run(["python", "-c", "pass"], visible=[hidden])
+        sandbox.run(sandbox.planned(["python", "-c", "pass"], visible=[hidden]))
 
 
 SLOW_AFTER_KILLING = """
