@@ -8,7 +8,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import msgspec
 
 import compilewatch
@@ -19,7 +18,8 @@ from compilewatch.events import Event
 from compilewatch.extras.papers import records
 from compilewatch.extras.papers.store import PaperStore, funnel, summarise_paper
 from compilewatch.records import digest
-from compilewatch.report.wording import plural, printable
+from compilewatch.report.html import environment
+from compilewatch.report.wording import plural
 from compilewatch.sinks.prometheus import Definition, MetricGroup, Sample
 
 MODEL, SCRIPTED = "model", "scripted"
@@ -251,16 +251,9 @@ def render(
 ) -> Iterator[tuple[str, bytes]]:
     """Every file of the page as (path, content); the page comes last."""
     yield "report.css", resources.files("compilewatch.report").joinpath("report.css").read_bytes()
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("compilewatch.extras.papers"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=lambda value: printable(value) if isinstance(value, str) else value,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["words"] = lambda kind: FINDING_WORDS.get(kind, kind.replace("_", " "))
-    text = environment.get_template("papers.html").render(
+    templates = environment("compilewatch.extras.papers")
+    templates.filters["words"] = lambda kind: FINDING_WORDS.get(kind, kind.replace("_", " "))
+    text = templates.get_template("papers.html").render(
         version=compilewatch.__version__,
         papers=summaries,
         funnel=funnel(summaries),

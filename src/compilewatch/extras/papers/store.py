@@ -20,7 +20,7 @@ import msgspec
 from compilewatch.errors import StoreError, UsageError, did_you_mean
 from compilewatch.extras.papers import records as kinds
 from compilewatch.extras.papers.records import ModelCall, PipelineStage, StageResult
-from compilewatch.files import failed, lock, safe_name, sync_folder, write_atomically
+from compilewatch.files import explained, lock, safe_name, sync_folder, write_atomically
 from compilewatch.records import SCHEMA_VERSION, Record
 from compilewatch.store.journal import append_record, read_records
 
@@ -51,12 +51,9 @@ class PaperStore:
 
     def ids(self) -> tuple[str, ...]:
         """The ids of all papers with a journal, sorted."""
-        try:
-            files = [path / JOURNAL for path in self.root.iterdir() if (path / JOURNAL).is_file()]
-        except FileNotFoundError:
-            return ()
-        except OSError as error:  # not the same as no papers
-            raise failed("read", self.root, error) from None
+        files: list[Path] = []
+        with explained("read", self.root), contextlib.suppress(FileNotFoundError):
+            files += (path / JOURNAL for path in self.root.iterdir() if (path / JOURNAL).is_file())
         journals = (_journal(file)[0] for file in files)
         return tuple(sorted(journal[0].paper for journal in journals if journal))
 
@@ -99,12 +96,9 @@ class PaperStore:
     def published(self, sink: str) -> frozenset[str]:
         """The keys of what a sink has accepted."""
         path = self.root / "published" / f"{sink}.txt"
-        try:
+        with explained("read", path), contextlib.suppress(FileNotFoundError):
             return frozenset(path.read_text(encoding="utf-8").splitlines())
-        except FileNotFoundError:
-            return frozenset()
-        except OSError as error:
-            raise failed("read", path, error) from None
+        return frozenset()
 
     def add_published(self, sink: str, keys: Iterable[str]) -> None:
         """Remember what a sink has accepted, durably."""
@@ -116,11 +110,9 @@ class PaperStore:
     def locked(self) -> Iterator[None]:
         """Hold the folder for one run. Raises StoreError if another run holds it."""
         path = self.root / ".lock"
-        try:
+        with explained("write", path):
             self.root.mkdir(parents=True, exist_ok=True)
             file = path.open("ab")
-        except OSError as error:
-            raise failed("write", path, error) from None
         with file:
             if not lock(file.fileno(), seconds=0.0):
                 raise StoreError(
@@ -153,11 +145,9 @@ class PaperFolder:
         if path.exists():
             raise StoreError(f"{path} exists: what is stored of a paper is never changed")
         write_atomically(path, data)
-        try:
+        with explained("write", path):
             path.chmod(0o444)
             sync_folder(path.parent)
-        except OSError as error:
-            raise failed("write", path, error) from None
         return name
 
     def write_record(self, stage: PipelineStage, record: Any, *, what: str = "") -> str:
@@ -168,10 +158,8 @@ class PaperFolder:
 
     def read(self, name: str) -> bytes:
         """Read a file that the journal names."""
-        try:
+        with explained("read", self.path / name):
             return (self.path / name).read_bytes()
-        except OSError as error:
-            raise failed("read", self.path / name, error) from None
 
     def journal(self) -> tuple[StageResult, ...]:
         """All stage results, oldest first."""
@@ -251,10 +239,8 @@ def _journal(path: Path) -> tuple[tuple[StageResult, ...], tuple[str, ...]]:
 
 
 def _append(path: Path, record: Record) -> None:
-    try:
+    with explained("write", path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise failed("write", path, error) from None
     append_record(path, record)
 
 
