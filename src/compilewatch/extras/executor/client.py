@@ -108,12 +108,10 @@ class ExecutorClient:
         """Part of a log, from a byte offset: stdout or stderr."""
         path = f"{_path(key)}/log"
         response = self._call("GET", path, query={"stream": stream, "offset": str(offset)})
-        try:
-            following = int(response.headers["x-next-offset"])
-            ended = response.headers["x-ended"] == "1"
-        except (KeyError, ValueError):
-            raise self._foreign() from None
-        return protocol.LogPart(data=response.content, next_offset=following, ended=ended)
+        following, ended = (response.headers[name] for name in ("x-next-offset", "x-ended"))
+        return protocol.LogPart(
+            data=response.content, next_offset=int(following), ended=ended == "1"
+        )
 
     def parts(self, key: str, *, stream: str = "stdout", follow: bool = False) -> Iterator[bytes]:
         """Yield all parts of a log that have been written so far; `follow`: until the job ends."""

@@ -129,10 +129,8 @@ class Ec2:
 
     def by_id(self, instance: str) -> Instance:
         """Return the instance with this id; it may be terminated."""
-        instances = self._describe(InstanceIds=[instance])
-        if not instances:
-            raise TrainiumError(f"EC2 in {self.region} reports no {instance}: is it there?")
-        return instances[0]
+        (described,) = self._describe(InstanceIds=[instance])
+        return described
 
     def by_tag(self, tag: str) -> Instance:
         """Return the instance with this tag, NAME=VALUE. Raises UsageError for another form."""

@@ -414,7 +414,6 @@ class Caller:
         self.ledger, self.provider, self.rules, self.price = ledger, provider, rules, price
         self.limits, self.papers = limits, frozenset(papers)
         self.run, self.sleep = now(), sleep
-        self.requests = 0
         self._settled = threading.Condition()
         self._open: dict[int, ModelCall] = {}
         if price is None and (limits.get("max_usd") or limits.get("max_usd_per_paper")):
@@ -491,7 +490,6 @@ class Caller:
                 self._settled.wait()  # a request in work may use less than was reserved for it
             entry = self.ledger.begin(reserved)
             self._open[entry.entry] = entry
-            self.requests += 1
         try:
             reply = self.provider.converse(prompt)
             fields: dict[str, Any] = {name: getattr(reply, name) for name in REPLIED}

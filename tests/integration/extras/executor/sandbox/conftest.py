@@ -1,13 +1,13 @@
 """What hostile scripts would like to reach, planted by the tests."""
 
 import ctypes
-import socket
+import socketserver
 import subprocess
 import sys
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +16,14 @@ import pytest
 from compilewatch.extras.executor import sandbox
 
 
-def greeting(listening: socket.socket) -> None:
-    """Say `hi` to whoever connects or sends something, until the socket is shut down."""
-    with suppress(OSError):
-        while True:
-            if listening.type == socket.SOCK_DGRAM:
-                _, sender = listening.recvfrom(64)
-                if sender is None:
-                    return
-                listening.sendto(b"hi", sender)
-            else:
-                with listening.accept()[0] as connection:
-                    connection.sendall(b"hi")
+class Greeting(socketserver.BaseRequestHandler):
+    """Says `hi` to whoever connects or sends something."""
 
-
-def end(server: threading.Thread, listening: socket.socket) -> None:
-    """End a server before its socket is closed: it would read from what opens its number next."""
-    with suppress(OSError):
-        listening.shutdown(socket.SHUT_RDWR)
-    server.join(10)
-    assert not server.is_alive()
+    def handle(self) -> None:
+        if isinstance(self.request, tuple):
+            self.request[1].sendto(b"hi", self.client_address)
+        else:
+            self.request.sendall(b"hi")
 
 
 @pytest.fixture
@@ -48,19 +36,17 @@ def world(tmp_path: Path) -> Iterator[dict[str, Any]]:
     victim = subprocess.Popen(command, env={"SECRET": f"secret-{name}"})
     path = Path("/tmp") / f"{name}.sock"
     with ExitStack() as stack:
-        tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        udp = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-        udp.bind(("127.0.0.1", 0))
-        canaries = [tcp, udp]
-        for address in (f"\0{name}", str(path)):
-            canaries.append(stack.enter_context(socket.socket(socket.AF_UNIX)))
-            canaries[-1].bind(address)
-            canaries[-1].listen()
+        servers = (
+            tcp := socketserver.TCPServer(("127.0.0.1", 0), Greeting),
+            udp := socketserver.UDPServer(("127.0.0.1", 0), Greeting),
+            socketserver.UnixStreamServer(f"\0{name}", Greeting),
+            socketserver.UnixStreamServer(str(path), Greeting),
+        )
         stack.callback(path.unlink)
-        for canary in canaries:
-            server = threading.Thread(target=greeting, args=(canary,), daemon=True)
-            server.start()
-            stack.callback(end, server, canary)
+        for server in servers:
+            threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+            stack.callback(server.server_close)
+            stack.callback(server.shutdown)
         stack.callback(victim.wait)
         stack.callback(victim.kill)
         yield {
@@ -69,8 +55,8 @@ def world(tmp_path: Path) -> Iterator[dict[str, Any]]:
             "credentials": str(credentials),
             "source": sandbox.__file__,
             "folder": str(folder),
-            "tcp": tcp.getsockname()[1],
-            "udp": udp.getsockname()[1],
+            "tcp": tcp.server_address[1],
+            "udp": udp.server_address[1],
             "abstract": name,
             "socket": str(path),
             "shm": name,
