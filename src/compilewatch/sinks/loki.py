@@ -165,11 +165,6 @@ class Emitter(LokiEmitterV1):  # type: ignore[misc]
         )
 
 
-def send_lines(settings: Settings, lines: Iterable[bytes]) -> str:
-    """Send events that are not in the log of a run."""
-    return LokiSink(settings).send(lines)
-
-
 def stream_of(line: bytes) -> tuple[dict[str, str], list[Any]] | None:
     """Return the labels and the value of a line of a log; None if it is incomplete or damaged."""
     try:

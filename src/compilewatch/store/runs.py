@@ -109,7 +109,10 @@ class RunFolder:
         with disk.explained("read", self.root):
             paths = [path.relative_to(self.root) for path in self.root.rglob("*")]
             files = [path for path in paths if (self.root / path).is_file()]
-        return tuple(sorted(f.as_posix() for f in files if not _is_hidden(f)))
+        # Scratch folders and temporary files are hidden.
+        return tuple(
+            sorted(f.as_posix() for f in files if not any(p.startswith(".") for p in f.parts))
+        )
 
     def path(self, name: str) -> Path:
         """Return the path of a file, whether it exists or not."""
@@ -164,11 +167,6 @@ def _read(path: Path) -> bytes:
     if data is None:
         raise StoreError(f"{path} is missing: the run is incomplete")
     return data
-
-
-def _is_hidden(path: Path) -> bool:
-    """Whether a path is, or is inside of, a scratch folder or a temporary file."""
-    return any(part.startswith(".") for part in path.parts)
 
 
 class RunWriter:

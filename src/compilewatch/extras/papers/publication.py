@@ -312,7 +312,7 @@ def push_papers(settings: Settings, summaries: Sequence[records.PaperSummary]) -
 
 def _log(settings: Settings, store: PaperStore, results: list[records.StageResult]) -> str:
     """Send what Loki does not have. It rejects what is older than a week, so nothing goes twice."""
-    from compilewatch.sinks.loki import send_lines
+    from compilewatch.sinks.loki import LokiSink
 
     known = store.published("loki")
     keys = {digest([one.paper, one.stage, one.key, one.at])[:32]: one for one in results}
@@ -320,7 +320,7 @@ def _log(settings: Settings, store: PaperStore, results: list[records.StageResul
     if not new:
         return "loki: nothing new"
     ordered = sorted(new.values(), key=lambda one: one.at)
-    line = send_lines(settings, [msgspec.json.encode(paper_stage(one)) for one in ordered])
+    line = LokiSink(settings).send(msgspec.json.encode(paper_stage(one)) for one in ordered)
     store.add_published("loki", new)
     return line
 
