@@ -18,7 +18,7 @@ from compilewatch.extras.profiles import check
 from compilewatch.extras.profiles.records import InferenceProfile
 from compilewatch.extras.profiles.store import PREFIX, PROFILES_FILE, read_profiles
 from compilewatch.extras.profiles.training import TrainingConfig, TrainingProfile
-from compilewatch.files import DamagedError
+from compilewatch.files import DamagedError, explained
 from compilewatch.records import Change, Result, Run, started
 from compilewatch.report.wording import plural
 from compilewatch.store import StoredRun
@@ -171,13 +171,11 @@ class Monitor:
         """The results of a run so far, without damaged lines; reads on where it stopped."""
         path = self.root / entry.key / RESULTS_FILE
         at, results = self._sweeps.get(entry.key, (0, []))
-        try:
+        with explained("read", path):
             for start, line in result_lines(path, at):
                 at = start + len(line)
                 with contextlib.suppress(DamagedError):
                     results.append(decode(line, Result))
-        except OSError as error:
-            raise StoreError(f"{path} cannot be read: {error.strerror}") from None
         self._sweeps[entry.key] = at, results
         return results
 
