@@ -242,6 +242,15 @@ def check_nested_graph_breaks(
             )
 
 
+def targets_with(
+    settings: Settings, names: Iterable[str], modes: Iterable[records.Mode], dynamic: bool | None
+) -> tuple[records.Target, ...]:
+    """These targets in these modes, on the devices and with the type that the settings name."""
+    nested, devices = settings.nested_graph_breaks, settings.devices
+    dtype = settings.named_dtype
+    return plan.targets_of(names, modes, dynamic, nested, devices=devices, dtype=dtype)
+
+
 def checked_targets(
     settings: Settings, nested_asked: str | None, *, resumed: bool = False
 ) -> tuple[records.Target, ...]:
@@ -250,14 +259,7 @@ def checked_targets(
     `nested_asked` is the value of `nested_graph_breaks` if it was given. A run that is `resumed`
     has its own targets, so nothing is checked.
     """
-    targets = plan.targets_of(
-        settings.targets,
-        settings.modes,
-        settings.chosen_dynamic,
-        settings.nested_graph_breaks,
-        devices=settings.devices,
-        dtype=settings.named_dtype,
-    )
+    targets = targets_with(settings, settings.targets, settings.modes, settings.chosen_dynamic)
     if resumed:
         return targets
     if settings.launcher == "local":
@@ -274,14 +276,7 @@ def one_target(name: str, *, mode: str, dynamic: bool | None, settings: Settings
     """
     if len(settings.devices) > 1:
         raise errors.UsageError("this command is about one device: name one with --device")
-    (target,) = plan.targets_of(
-        [name],
-        [records.Mode(mode)],
-        dynamic,
-        settings.nested_graph_breaks,
-        devices=settings.devices,
-        dtype=settings.named_dtype,
-    )
+    (target,) = targets_with(settings, [name], [records.Mode(mode)], dynamic)
     plan.check_targets([target])
     return target
 

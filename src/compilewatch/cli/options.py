@@ -87,7 +87,13 @@ python_path = click.option(
 )
 
 
-_ONE_REQUEST: Sequence[Decorator] = (
+mode = click.option(
+    "--mode",
+    type=click.Choice([m.value for m in records.Mode]),
+    default=records.Mode.EVAL.value,
+    show_default=True,
+)
+one_target = together(
     source,
     click.option(
         "--target",
@@ -96,12 +102,7 @@ _ONE_REQUEST: Sequence[Decorator] = (
         shell_complete=completion.targets,
         help="The compile target.",
     ),
-    click.option(
-        "--mode",
-        type=click.Choice([m.value for m in records.Mode]),
-        default=records.Mode.EVAL.value,
-        show_default=True,
-    ),
+    mode,
     dynamic,
     click.option(
         "--device",
@@ -112,6 +113,11 @@ _ONE_REQUEST: Sequence[Decorator] = (
     depth,
     variants,
     tier,
+)
+"""On what one model is evaluated, and how."""
+
+_ONE_REQUEST: Sequence[Decorator] = (
+    one_target,
     click.option(
         "--environment",
         "environments",

@@ -17,7 +17,7 @@ from compilewatch.errors import UsageError
 from compilewatch.extras.gate import judgement
 from compilewatch.extras.gate.own_code import located, source_folders
 from compilewatch.extras.gate.session import GateSession, error_commands, failure
-from compilewatch.plan import check_targets, place, plan, targets_of
+from compilewatch.plan import check_targets, place, plan
 from compilewatch.records import FactoryBuild, Mode, ModelSpec, Plan, Result, Status
 
 NamedCheck = tuple[str, CheckResult, tuple[str, ...] | None]
@@ -54,14 +54,8 @@ def check_named(
         }
     )
     suffix = "" if backend == "eager" else f":{backend}"
-    targets = targets_of(
-        [f"dynamo{suffix}", *([f"inductor{suffix}"] if numerics else ())],
-        [mode],
-        dynamic,
-        settings.nested_graph_breaks,
-        devices=settings.devices,
-        dtype=settings.named_dtype,
-    )
+    chosen = [f"dynamo{suffix}", *([f"inductor{suffix}"] if numerics else ())]
+    targets = choose.targets_with(settings, chosen, [mode], dynamic)
     check_targets(targets)
     known = choose.described([target.name for target in targets], settings)
     placed = place(targets, settings.environments, known)
@@ -140,9 +134,7 @@ def _results(planned: Plan, settings: Settings) -> Iterator[Result]:
 @click.option(
     "--baseline", metavar="FILE", help="The baseline (default: compilewatch.baseline.json)."
 )
-@click.option(
-    "--mode", type=click.Choice([m.value for m in Mode]), default=Mode.EVAL.value, show_default=True
-)
+@options.mode
 @options.dynamic
 @click.option("--backend", default="eager", show_default=True, help="A backend of torch.compile.")
 @click.option("--own", multiple=True, metavar="PACKAGE", help="A package that is own code, too.")

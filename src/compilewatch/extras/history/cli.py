@@ -41,22 +41,8 @@ INCOMPLETE = 3
 @click.option("--bad", metavar="VERSION", required=True, help="The other end, newer or older.")
 @click.option("--torch", metavar="VERSION", help="The torch that stays the same (the installed).")
 @click.option("--transformers", metavar="VERSION", help="The Transformers, likewise.")
-@options.source
-@click.option("--target", default="dynamo", show_default=True, help="The compile target.")
-@click.option(
-    "--mode", type=click.Choice([m.value for m in records.Mode]), default=records.Mode.EVAL.value
-)
-@options.dynamic
+@options.one_target
 @options.nested_graph_breaks
-@click.option(
-    "--device",
-    metavar="NAME",
-    help="cpu, or a declared device, which the machine need not have: cuda.",
-)
-@options.dtype
-@options.depth
-@options.variants
-@options.tier
 @click.option(
     "--lines",
     type=click.IntRange(min=0),
