@@ -328,8 +328,18 @@ def check(mode):
     result = compilewatch.check(linear, torch.ones(600, 600), mode=mode)
     assert (result.status.value, result.left) == ("pass", ()), result
 
+called = []
+
+def once(x):
+    if not called:
+        print("once")
+        called.append(True)
+    return x + 1
+
 linear = torch.nn.Linear(600, 600)
-torch.set_num_threads(2)
+torch.set_num_threads(2)  # upon which torch starts a thread in each copy
+result = compilewatch.check(once, torch.ones(3, 4))
+assert (len(result.breaks), result.fullgraph) == (1, False), result
 (torch.ones(600, 600) @ torch.ones(600, 600)).sum()
 torch.ones(3, requires_grad=True).sum().backward()
 stop = threading.Event()
@@ -346,7 +356,10 @@ finally:
 
 
 def test_a_process_that_has_compiled_and_has_threads_can_be_copied() -> None:
-    """OpenMP's, autograd's and the caller's own; other tests may have started more in this one."""
+    """OpenMP's, autograd's and the caller's own; other tests may have started more in this one.
+
+    No evaluation of a check sees what another one has changed there, either.
+    """
     subprocess.run([sys.executable, "-c", THREADS], check=True)
 
 

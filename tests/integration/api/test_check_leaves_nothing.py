@@ -22,14 +22,6 @@ ITERATORS = {"Iterators": ["counter", "order"], "AGenerator": ["numbers"]}
 """What no process can restore for itself, so that the check names it."""
 
 
-def said_by(*command: str) -> str:
-    """The last line that a program prints, in a process that has called no model."""
-    done = subprocess.run(
-        [sys.executable, *command], cwd=CASES, capture_output=True, text=True, check=True
-    )
-    return done.stdout.splitlines()[-1]
-
-
 def judge(name: str, said: dict[str, Any]) -> None:
     copied, here = said["checked"], said["here"]
     assert copied["eager_call_changes"], f"{name} shows nothing"
@@ -54,18 +46,9 @@ def judge(name: str, said: dict[str, Any]) -> None:
 @pytest.mark.timeout(600)
 def test_no_model_leaves_anything_that_is_not_named(names: tuple[str, ...], least: int) -> None:
     """A fork for each step: 15 s of CPU for the few, which change what no other does."""
-    figures: dict[str, Any] = json.loads(said_by("leaving.py", *names))
+    command = [sys.executable, "leaving.py", *names]
+    done = subprocess.run(command, cwd=CASES, capture_output=True, text=True, check=True)
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert len(figures) >= least
     for name, said in figures.items():
         judge(name, said)
-
-
-def test_evaluations_are_apart_where_the_caller_set_a_number_of_threads() -> None:
-    """torch then starts a thread in the copy, which forks all the same: 5 s of CPU."""
-    script = """
-import torch, compilewatch, leaving
-torch.set_num_threads(2)
-result = compilewatch.check(leaving.ByClass(), torch.ones(3, 4))
-print(len(result.breaks), result.fullgraph)
-"""
-    assert said_by("-c", script) == "1 False"
