@@ -54,6 +54,14 @@ COST = BreakCost(
     eager_seconds=0.0001,
     share=0.125,
 )
+SEGMENTS = Segments(
+    calls=5,
+    call_seconds=0.008,
+    graph_seconds=0.007,
+    guard_seconds=0.0002,
+    eager_seconds=0.0001,
+    python_seconds=0.0007,
+)
 SETTING_FIX = SettingFix(
     setting="capture_scalar_outputs",
     breaks_before=1,
@@ -75,7 +83,7 @@ def samples_of(target: str, size: int, seconds: float, seed: int = 0) -> Samples
     wall = tuple(
         tuple(seconds * draw.lognormvariate(0, 0.02) for _ in range(10)) for _ in range(10)
     )
-    cpu = tuple(tuple(value * 0.98 for value in each) for each in wall)
+    cpu = tuple(tuple(value * 0.98 for value in values) for values in wall)
     return Samples(target=target, batch_size=size, wall_seconds=wall, cpu_seconds=cpu)
 
 
@@ -89,17 +97,14 @@ def profile(
     name: str = "profile-20261122-100000-0001",
 ) -> tuple[InferenceProfile, tuple[Samples, ...]]:
     """A profile of eager mode and Inductor, whose times are `factor` times the usual ones."""
-    chosen = options or InferenceOptions(batch_sizes=SIZES)
     samples: list[Samples] = []
     targets = []
-    for target, pace in ((EAGER, 0.010), ("inductor", 0.008)):
-        points = []
-        for size in SIZES:
-            scale = pace if target == EAGER else pace * factor
-            made = samples_of(target, size, scale * size**0.8, seed)
-            samples.append(made)
-            points.append(_point(target, size, made))
-        scores = Accuracy(samples=10, labels=3, accuracy=0.9, f1_macro=0.8, f1_weighted=0.85)
+    scores = Accuracy(samples=10, labels=3, accuracy=0.9, f1_macro=0.8, f1_weighted=0.85)
+    operator = OpStat(name="aten::mm", calls=3, self_cpu_seconds=0.01, total_cpu_seconds=0.02)
+    for target, pace in ((EAGER, 0.010), ("inductor", 0.008 * factor)):
+        series = [samples_of(target, size, pace * size**0.8, seed) for size in SIZES]
+        samples += series
+        points = [_point(target, of.batch_size, of) for of in series]
         targets.append(
             TargetProfile(
                 target=target,
@@ -108,9 +113,7 @@ def profile(
                 best_batch_size=analysis.best_batch(points),
                 accuracy=scores if target == EAGER else None,
                 setting_fixes=(SETTING_FIX,) if target != EAGER else (),
-                operators=(
-                    OpStat(name="aten::mm", calls=3, self_cpu_seconds=0.01, total_cpu_seconds=0.02),
-                ),
+                operators=(operator,),
             )
         )
     found = InferenceProfile(
@@ -118,7 +121,7 @@ def profile(
         key="k",
         model="Net<script>",
         machine=machine,
-        options=chosen,
+        options=options or InferenceOptions(batch_sizes=SIZES),
         targets=tuple(targets),
         started_at="2026-11-22T10:00:00.000+00:00",
         finished_at="2026-11-22T10:01:00.000+00:00",
@@ -164,14 +167,6 @@ def with_everything(view: RunView) -> RunView:
 
 
 def _point(target: str, size: int, samples: Samples) -> BatchPoint:
-    segments = Segments(
-        calls=5,
-        call_seconds=0.008,
-        graph_seconds=0.007,
-        guard_seconds=0.0002,
-        eager_seconds=0.0001,
-        python_seconds=0.0007,
-    )
     compiled = target != EAGER
     point = BatchPoint(
         batch_size=size,
@@ -179,7 +174,7 @@ def _point(target: str, size: int, samples: Samples) -> BatchPoint:
         memory=Memory(rss_peak_bytes=500_000_000 + size, call_peak_bytes=size * 1000),
         first_call_seconds=5.0,
         numerics=MATCHES if compiled else None,
-        segments=segments if compiled else None,
+        segments=SEGMENTS if compiled else None,
         breaks=(COST,) if compiled else (),
         speedup=1.25 if compiled else None,
     )

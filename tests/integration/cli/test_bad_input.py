@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -16,10 +17,7 @@ pytestmark = pytest.mark.torch
 ROOT = Path(__file__).parents[3]
 
 CASES = {
-    "unknown model, near names": (
-        ("explain", "LlamaForCasualLM"),
-        "similar names: LlamaForCausalLM",
-    ),
+    "unknown command": (("sweeep",), "no command 'sweeep'; did you mean 'sweep'?"),
     "unknown target": (("sweep", "--models", "bert", "--targets", "dynamoo"), "dynamo"),
     "unknown source": (("sweep", "--source", "libary"), "library"),
     "unknown mode": (("sweep", "--modes", "evil"), "eval"),
@@ -44,34 +42,34 @@ CASES = {
     "outputs is a file": (("sweep", "--source", "manifest", "--output", "team.py"), "--output"),
 }
 
-OF_ALL_SOURCES = "unknown model, near names"
-"""Every library is read for it, which takes ten seconds: it is in the matrix."""
 
-
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(c, marks=[pytest.mark.matrix] if c == OF_ALL_SOURCES else []) for c in CASES],
-)
+@pytest.mark.parametrize("case", CASES)
 def test_one_line_that_helps(case: str, compilewatch: Compilewatch, team: Path) -> None:
     arguments, expected = CASES[case]
     (team / "empty").mkdir(exist_ok=True)
     done = compilewatch(*arguments)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
-    last = done.stderr.strip().splitlines()[-1]
-    assert expected in last
+    assert expected in done.stderr.strip().splitlines()[-1]
+
+
+def test_an_output_that_cannot_be_written_is_one_line(team: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [PROGRAM, "runs"], cwd=team, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (2, "compilewatch: No space left on device\n")
+
+
+WRONG = ("team/whole", "--source", "manifest", "--inputs", "wrong.toml")
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("team:raises",), "team:raises  dynamo  error in create"),
-        (("team:raises",), "RuntimeError: the factory itself fails"),
-        (("team:number",), "team:number returned int, not a torch.nn.Module"),
-        (
-            ("team/whole", "--source", "manifest", "--inputs", "wrong.toml"),
-            "unexpected keyword argument 'y'",
-        ),
+        (("team:raises",), "error in create.*RuntimeError: the factory itself fails"),
+        (("team:number",), r"team:number returned int, not a torch\.nn\.Module"),
+        (WRONG, "unexpected keyword argument 'y'"),
     ],
 )
 def test_a_factory_or_inputs_that_fail_are_that_models_result(
@@ -82,18 +80,15 @@ def test_a_factory_or_inputs_that_fail_are_that_models_result(
     )
     done = compilewatch("explain", *arguments)
     assert done.returncode == 3, done.stderr
-    assert said in done.stdout
+    assert re.search(said, done.stdout, re.DOTALL)
 
 
-# A build is aborted by SIGTERM in jenkins/test_stages.py, too.
-@pytest.mark.parametrize(
-    "how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.matrix)]
-)
+# A build is aborted by SIGTERM in jenkins/test_stages.py.
 def test_an_abort_keeps_what_is_done_and_resume_finishes_it(
-    how: signal.Signals, compilewatch: Compilewatch, team: Path
+    compilewatch: Compilewatch, team: Path
 ) -> None:
     """A real process, which alone can be sent a signal; this one finishes what it left."""
-    outputs = team / f"interrupted-{how.name}"
+    outputs = team / "interrupted"
     entries = (
         f"[[model]]\nname = '{name}'\nfactory = 'tests.chaos:{name}'\n"
         f"inputs = 'tests.chaos:inputs_of_{name}'\npython_path = '{ROOT}'\n"
@@ -113,7 +108,7 @@ def test_an_abort_keeps_what_is_done_and_resume_finishes_it(
             assert time.monotonic() < deadline
             assert sweeping.poll() is None
             time.sleep(0.05)
-        sweeping.send_signal(how)
+        sweeping.send_signal(signal.SIGINT)
         _, said = sweeping.communicate(timeout=60)
     finally:
         sweeping.kill()

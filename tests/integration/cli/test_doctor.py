@@ -24,32 +24,23 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     with serving(handler) as url:
         monkeypatch.setenv("PIP_INDEX_URL", url)
         monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
-        for name in ("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_CERT"):
-            monkeypatch.delenv(name, raising=False)
         yield tmp_path
 
 
-def _offer(index: Path, package: str, version: str) -> None:
-    (index / package).mkdir()
-    wheel = f"{package}-{version}-py3-none-any.whl"
-    (index / package / "index.html").write_text(f'<a href="{wheel}">{wheel}</a>')
-
-
-def test_a_newer_release_is_noted_with_what_to_type(index: Path) -> None:
+def test_a_newer_release_is_noted_and_an_index_that_does_not_respond_is_not_up_to_date(
+    index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Only pip itself shows that its answer is read aright."""
-    _offer(index, "torch", "99.0.0")
-    _offer(index, "transformers", Environments().describe("default").packages["transformers"])
+    same = Environments().describe("default").packages["transformers"]
+    for package, version in (("torch", "99.0.0"), ("transformers", same)):
+        (index / package).mkdir()
+        wheel = f"{package}-{version}-py3-none-any.whl"
+        (index / package / "index.html").write_text(f'<a href="{wheel}">{wheel}</a>')
     torch, transformers = doctor._releases()
     assert torch.state == "note"
     assert torch.fact.startswith("99.0.0; ")
     assert "make lock" in torch.advice
     assert (transformers.state, transformers.advice) == ("ok", "")
-
-
-def test_an_index_that_does_not_respond_is_not_an_up_to_date_one(
-    index: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Takes seconds: pip itself tries again before it gives up."""
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9")
     checks = list(doctor._releases())
     assert [check.state for check in checks] == ["note", "note"]

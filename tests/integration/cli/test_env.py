@@ -26,13 +26,6 @@ def test_what_is_not_made_is_listed_with_what_to_type(
 
 
 @pytest.mark.torch
-def test_the_default_environment_works(compilewatch: Compilewatch) -> None:
-    done = compilewatch("env", "check", "default", "--json")
-    assert done.returncode == 0, done.stdout
-    assert json.loads(done.stdout)["working"]["start_seconds"] > 0
-
-
-@pytest.mark.torch
 def test_every_target_is_listed_and_says_why_it_cannot_run(
     compilewatch: Compilewatch, tmp_path: Path
 ) -> None:
@@ -43,6 +36,9 @@ def test_every_target_is_listed_and_says_why_it_cannot_run(
     assert [one["target"] for one in listed] == [*TARGETS, "dynamo/cuda", "export/cuda"]
     assert all(one["runs"] or one["why"] for one in listed)
     assert listed[0] == {"target": "dynamo", "environment": "default", "runs": True, "why": ""}
+    done = compilewatch("env", "check", "default", "--json")
+    assert done.returncode == 0, done.stdout
+    assert json.loads(done.stdout)["working"]["start_seconds"] > 0
 
 
 @pytest.mark.torch
@@ -86,11 +82,6 @@ def test_one_sweep_has_the_models_of_each_transformers(
     assert [(c["kind"], c["model"]) for c in between["changes"]] == [("new", "GteModel")]
     assert any(line.startswith("transformers 5.5.4 -> ") for line in between["differences"])
     assert not any(line.startswith("torch ") for line in between["differences"])
-    nowhere = compilewatch(
-        "sweep", "--source", "library", "--models", "BertModle", "--environments", names, *own
-    )
-    assert nowhere.returncode == 2
-    assert "similar names: BertModel" in nowhere.stderr
 
 
 @pytest.mark.matrix
@@ -106,5 +97,3 @@ def test_list_sources_says_which_libraries_are_missing_and_what_to_type(
     for source, environment in (("timm", "vision"), ("open_clip", "libraries")):
         assert listed[source]["models"] is None
         assert listed[source]["why"].endswith(f"compilewatch env create {environment}")
-    shown = compilewatch("list-sources", COMPILEWATCH_CACHE=str(tmp_path))
-    assert "diffusers" in shown.stdout

@@ -15,13 +15,15 @@ import torch
 
 STATE = []
 
-class Detector(torch.nn.Module):
-    """Fills a cache from values and prints, at the first call."""
+class Base(torch.nn.Module):
+    scale, calls = None, 0
 
     def __init__(self):
         super().__init__()
         self.linear = torch.nn.Linear(4, 4)
-        self.scale = None
+
+class Detector(Base):
+    """Fills a cache from values and prints, at the first call."""
 
     def forward(self, x):
         y = self.linear(x)
@@ -32,12 +34,7 @@ class Detector(torch.nn.Module):
             print("seen")
         return y * self.scale
 
-class Later(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = torch.nn.Linear(4, 4)
-        self.calls = 0
-
+class Later(Base):
     def forward(self, x):
         self.calls += 1
         y = self.linear(x)
@@ -69,18 +66,13 @@ def explained(compilewatch: Compilewatch, model: str, *options: str) -> dict[str
     return result
 
 
-def lines(models: Path, result: dict[str, Any]) -> list[str]:
-    text = models.read_text().splitlines()
-    return [text[each["line"] - 1].strip() for each in result["breaks"]]
-
-
 @pytest.mark.parametrize("tier", ["fake", "real"])
-def test_breaks_of_a_first_call_are_found(
-    compilewatch: Compilewatch, models: Path, tier: str
-) -> None:
+def test_breaks_are_found(compilewatch: Compilewatch, models: Path, tier: str) -> None:
     result = explained(compilewatch, f"{models}:Detector", "--tier", tier)
     assert (result["status"], result["fullgraph"]["accepted"]) == ("graph_break", False)
-    assert lines(models, result) == ["self.scale = float(x.sum().item())", 'print("seen")']
+    text = MODELS.splitlines()
+    lines = [text[graph_break["line"] - 1].strip() for graph_break in result["breaks"]]
+    assert lines == ["self.scale = float(x.sum().item())", 'print("seen")']
     phases = [name for name, seconds in result["durations"].items() if seconds > 0]
     assert phases == ["setup", "create", "inputs", "eager", "compile"]
 
@@ -93,8 +85,6 @@ def test_what_the_second_call_meets_is_shown(compilewatch: Compilewatch, models:
     assert "second call, with equal inputs: 1 graph break (GB0025 at " in " ".join(said.split())
 
 
-def test_lazy_parameters_are_made_by_the_first_call(
-    compilewatch: Compilewatch, models: Path
-) -> None:
+def test_lazy_parameters_are_made(compilewatch: Compilewatch, models: Path) -> None:
     result = explained(compilewatch, f"{models}:Lazy")
     assert (result["status"], result["tier"]) == ("pass", "real")

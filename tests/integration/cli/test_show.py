@@ -27,48 +27,42 @@ def found(root: Path, model: str) -> tuple[str, list[str]]:
     return stored.run.id, [result.request.model.name for result in results]
 
 
-def test_a_model_is_found_by_name_in_any_case_and_by_family(tmp_path: Path) -> None:
-    results = [factories.result(n, family="bert") for n in ("BertModel", "BertForMaskedLM")]
-    run = add(tmp_path, *results)
-    assert found(tmp_path, "bertformaskedlm") == (run, ["BertForMaskedLM"])
-    assert found(tmp_path, "bert") == (run, ["BertModel"])
-    with pytest.raises(UnknownModelError, match="similar names: BertModel"):
-        found(tmp_path, "BretModel")
-
-
-def test_ones_own_model_is_found_by_file_and_module(
+def test_a_model_is_found_by_name_family_file_or_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mynet.py").write_text("def build():\n    return 1\n")
-    run = add(
-        tmp_path / "o", factories.result("team/net", build=FactoryBuild(factory="mynet:build"))
-    )
-    for name in ("./mynet.py", "mynet:build", "mynet.build"):
-        assert found(tmp_path / "o", name) == (run, ["team/net"])
+    results = [factories.result(n, family="bert") for n in ("BertModel", "BertForMaskedLM")]
+    own = factories.result("team/net", build=FactoryBuild(factory="mynet:build"))
+    run = add(tmp_path / "o", *results, own)
+    for name, model in (
+        ("bertformaskedlm", "BertForMaskedLM"),
+        ("bert", "BertModel"),
+        *((name, "team/net") for name in ("./mynet.py", "mynet:build", "mynet.build")),
+    ):
+        assert found(tmp_path / "o", name) == (run, [model])
+    with pytest.raises(UnknownModelError, match="similar names: BertModel"):
+        found(tmp_path / "o", "BretModel")
 
 
-def test_a_newer_run_without_a_verdict_does_not_hide_one(
+def test_a_newer_run_without_a_verdict_or_with_missing_results_does_not_hide_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     verdict = add(tmp_path, factories.result("A"))
+    lost = add(tmp_path, factories.result("A"))
+    (tmp_path / lost / "results.jsonl").unlink()
     foo = Target(backend="foo")
-    newer = add(tmp_path, factories.result("A", status=Status.UNSUPPORTED, target=foo))
+    newer, only = (
+        add(tmp_path, factories.result(name, status=Status.UNSUPPORTED, target=foo))
+        for name in "AB"
+    )
     assert found(tmp_path, "A")[0] == verdict
-    assert newer in capsys.readouterr().err
-    only = add(tmp_path, factories.result("B", status=Status.UNSUPPORTED, target=foo))
+    said = capsys.readouterr().err
+    assert newer in said
+    assert "results.jsonl is missing" in said
     assert found(tmp_path, "B")[0] == only
-
-
-def test_a_run_whose_results_are_missing_is_passed_over_unless_it_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    older, newer = (add(tmp_path, factories.result("A")) for _ in range(2))
-    (tmp_path / newer / "results.jsonl").unlink()
-    assert found(tmp_path, "A")[0] == older
-    assert "results.jsonl is missing" in capsys.readouterr().err
     with pytest.raises(StoreError, match="missing"):
-        newest_results("A", (Store(tmp_path).open(newer),), named=True)
+        newest_results("A", (Store(tmp_path).open(lost),), named=True)
 
 
 def _completed(monkeypatch: pytest.MonkeyPatch, root: Path, name: str, text: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,20 +34,18 @@ BROKEN = (
         "C", breaks=(HELPER, factories.graph_break("other", "GB0059")), source="hub", downloads=1
     ),
 )
-FIXES = tuple(
-    records.ModelFix(
-        model=name,
-        target=records.Target(),
-        detail="one graph",
-        verified=True,
-        single_graph=True,
-        changes=("capture_scalar_outputs=True",),
-        removed=frozenset({HELPER.fingerprint}),
-        code="import torch\n",
-        run="20260102",
-    )
-    for name in "AB"
+FIX = records.ModelFix(
+    model="A",
+    target=records.Target(),
+    detail="one graph",
+    verified=True,
+    single_graph=True,
+    changes=("capture_scalar_outputs=True",),
+    removed=frozenset({HELPER.fingerprint}),
+    code="import torch\n",
+    run="20260102",
 )
+FIXES = (FIX, replace(FIX, model="B"))
 
 
 def of_families(count: int) -> RenderableType:
@@ -77,21 +76,11 @@ def not_run() -> RenderableType:
         "phase": records.Phase.SETUP,
         "detail": why,
     }
-    parts = [
-        factories.result(
-            f"org/x#{n}", source="hub", checkpoint="org/x", part=records.Part.COMPONENT
-        )
-        for n in ("unet", "vae")
-    ]
+    of = {"source": "hub", "checkpoint": "org/x", "part": records.Part.COMPONENT}
+    parts = [factories.result(f"org/x#{n}", **of) for n in ("unet", "vae")]
     return tables.summary_table(
         factories.view(*parts, *(factories.result(n, **given) for n in "AB"))
     )
-
-
-def runs() -> RenderableType:
-    newer = factories.run("20260102-030405-0001", shard="1/4")
-    older = factories.run("20260101-030405-0001", state="interrupted", wall_seconds=None)
-    return tables.runs_table([newer, older], {newer.id: 1})
 
 
 def dressed() -> RenderableType:
@@ -144,17 +133,13 @@ def of_ours(verbose: bool) -> RenderableType:
     return model_panel(result, verbose=verbose)
 
 
-def steps() -> RenderableType:
-    silent = factories.graph_break("?", None, code="unattributed")
-    return tables.fixes_table(Leverage((*BROKEN, factories.result("D", breaks=(silent,))), top=1))
-
-
-def verified() -> RenderableType:
-    found = Leverage(BROKEN)
-    return tables.fixes_table(found, verified_fixes(found, BROKEN, FIXES))
-
-
+RUNS = (
+    factories.run("20260102-030405-0001", shard="1/4"),
+    factories.run("20260101-030405-0001", state="interrupted", wall_seconds=None),
+)
 EXAMPLE = example_run.view()
+STEPS = Leverage(BROKEN)
+SILENT = factories.result("D", breaks=(factories.graph_break("?", None, code="unattributed"),))
 TWO_PLACES = factories.result("A", breaks=(HELPER, factories.graph_break("second")))
 REFUSED = factories.result(
     fullgraph=records.FullgraphVerdict(accepted=False, code="GB0001", reason="because of that")
@@ -168,7 +153,7 @@ SHOWN: dict[str, Callable[[], RenderableType]] = {
     "one result": lambda: tables.summary_table(factories.view(factories.result())),
     "changes": lambda: tables.changes_table(EXAMPLE),
     "no baseline": lambda: tables.changes_table(factories.view()),
-    "runs": runs,
+    "runs": lambda: tables.runs_table(RUNS, {RUNS[0].id: 1}),
     "no runs": lambda: tables.runs_table([], {}),
     **{
         f"result {number}": lambda result=result: model_panel(result)  # type: ignore[misc]
@@ -180,11 +165,11 @@ SHOWN: dict[str, Callable[[], RenderableType]] = {
     "an error of compilewatch, verbose": lambda: of_ours(verbose=True),
     "fullgraph rejects without a break": lambda: model_panel(REFUSED),
     "a model on all targets": lambda: row_panel(example_run.row()[:5]),
-    "what to fix first": lambda: tables.fixes_table(Leverage(BROKEN)),
-    "what is left out": steps,
-    "by id": lambda: tables.fixes_table(Leverage((TWO_PLACES,), by=By.ID)),
-    "nothing to fix": lambda: tables.fixes_table(Leverage([factories.result("A")])),
-    "verified fixes": verified,
+    "what to fix first": lambda: tables.fixes_table(STEPS),
+    "what is left out": lambda: tables.fixes_table(Leverage((*BROKEN, SILENT), top=1)),
+    "by id": lambda: tables.fixes_table(leverage((TWO_PLACES,), by=By.ID)),
+    "nothing to fix": lambda: tables.fixes_table(leverage([factories.result("A")])),
+    "verified fixes": lambda: tables.fixes_table(STEPS, verified_fixes(STEPS, BROKEN, FIXES)),
     "a fix of another model": lambda: tables.stored_fix_text(FIXES[0], BROKEN[2]),
     "a fix of the same model": lambda: tables.stored_fix_text(FIXES[0], BROKEN[0]),
 }

@@ -65,10 +65,10 @@ def test_artifacts_beyond_the_limit_are_left_out_by_name(tmp_path: Path) -> None
     assert packed == {"deep/small": b"1", "left_out.txt": left_out}
 
 
-@pytest.mark.parametrize("name", ["../x", "/x", "a/../../x"])
-def test_what_comes_back_stays_in_its_folder(tmp_path: Path, name: str) -> None:
-    with pytest.raises(LauncherError, match="rejected"):
-        node.write({name: b""}, tmp_path / "kept")
+def test_what_comes_back_stays_in_its_folder(tmp_path: Path) -> None:
+    for name in ("../x", "/x", "a/../../x"):
+        with pytest.raises(LauncherError, match="rejected"):
+            node.write({name: b""}, tmp_path / "kept")
     assert not (tmp_path / "x").exists()
 
 

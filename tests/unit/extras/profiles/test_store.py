@@ -49,23 +49,13 @@ def test_profiles_are_found_by_id_beginning_path_and_latest_as_they_were_written
         found = open_profile(tmp_path, reference)
         assert found.profile == made
         assert len(found.samples()) == 6
-
-
-@pytest.mark.parametrize(
-    ("reference", "model", "said"),
-    [
+    for reference, model, said in (
         ("2026", None, "several profiles begin with"),
         ("profile-20261122-100000-0009", None, "did you mean"),
         (FIRST, "Other", "has no profile of Other"),
-    ],
-)
-def test_a_profile_that_is_not_there(
-    tmp_path: Path, reference: str, model: str | None, said: str
-) -> None:
-    stored(tmp_path / FIRST)
-    stored(tmp_path / SECOND)
-    with pytest.raises(UsageError, match=said):
-        open_profile(tmp_path, reference, model)
+    ):
+        with pytest.raises(UsageError, match=said):
+            open_profile(tmp_path, reference, model)
 
 
 def test_a_folder_without_a_record_is_an_interrupted_profile(tmp_path: Path) -> None:

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from compilewatch.extras.profiles.check import INFERENCE_FILES, check_profiles
+from compilewatch.extras.profiles.report import PAGE
+from compilewatch.extras.profiles.store import PROFILES_FILE, SAMPLES_FILE
 from tests.team import PROGRAM, Compilewatch
 
 pytestmark = pytest.mark.torch
@@ -29,35 +32,26 @@ class Net(torch.nn.Module):
         scale = y.sum().item()  # breaks
         return self.linear(y) * scale
 
-
 class Pair(torch.nn.Module):
     def forward(self, x, y):
         return x.sum() + y.sum()
-
 
 class Dies(Net):
     def forward(self, x):
         os._exit(9)
 
-
 class Hangs(Net):
     def forward(self, x):
         time.sleep(1000)
 
-
-def build():
-    return Net()
-
-
 def none():
     raise RuntimeError("nothing to build")
-
 
 def inputs():
     return {"x": torch.ones(3, 5, 8)}
 """
 BREAK = NET.splitlines().index("        scale = y.sum().item()  # breaks") + 1
-FAST = ("--batch-sizes", "1,4", "--rounds", "8", "--runs", "2", "--max-seconds", "2")
+FAST = ("--rounds", "2", "--runs", "2", "--batch-sizes")
 EAGER = ("--targets", "eager")
 
 
@@ -74,37 +68,25 @@ def net(tmp_path: Path) -> Path:
 def test_a_profile_from_the_command_to_the_comparison(
     compilewatch: Compilewatch, tmp_path: Path
 ) -> None:
-    fast = (*FAST, "--batch-sizes", "4")
-    done = compilewatch("profile", "infer", "./net.py:build", *fast, "--trace")
+    done = compilewatch("profile", "infer", "./net.py:Net", *FAST, "4", "--trace")
     assert done.returncode == 0, done.stdout + done.stderr
     for part in ("Target", "Speed-up", "GB0124", f"net.py:{BREAK}", "Best batch", "bottleneck"):
         assert part in done.stdout
     assert "capture_scalar_outputs: 1 → 0 graph breaks" in done.stdout
     folder = (tmp_path / "outputs" / "latest-profile").resolve()
     names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    assert {
-        "baseline_metrics.json",
-        "baseline_summary_report.txt",
-        "detailed_metrics.csv",
-        "op_stats.csv",
-        "plots/batch_size_comparison.png",
-        "plots/metrics_heatmap.png",
-        "profiler_traces/stacks.txt",
-        "profiler_traces/trace.json",
-        "profiles.jsonl",
-        "raw_values.json",
-        "report.html",
-    } <= names
+    assert {*INFERENCE_FILES, PROFILES_FILE, SAMPLES_FILE, PAGE} <= names
     assert not any("scratch" in name for name in names)
+    (checked,) = check_profiles(folder)
+    assert checked.exit_status == 0
     rows = list(csv.DictReader((folder / "detailed_metrics.csv").read_text().splitlines()))
     targets = [(row["target"], row["batch_size"]) for row in rows]
     assert targets == [("eager", "4"), ("inductor", "4")]
     assert all(row["status"] == "pass" and float(row["rss_peak_mb"]) > 0 for row in rows)
-    assert json.loads((folder / "profiler_traces" / "trace.json").read_text())["traceEvents"]
     again = compilewatch("profile", "compare", "latest", "latest", "--json")
     found = json.loads(again.stdout)
-    assert again.returncode in (0, 3), again.stderr  # 3: a machine too busy for any claim
-    assert {p["judgement"]["verdict"] for p in found["points"]} <= {"same", "unclear"}
+    assert again.returncode == 3, again.stderr  # two rounds are too few for any claim
+    assert {p["judgement"]["verdict"] for p in found["points"]} == {"unclear"}
     assert found["differences"] == []
 
 
@@ -117,15 +99,14 @@ def test_inputs_without_a_batch_dimension_and_those_of_a_function(
     inputs.write_text(
         "schema = 1\n[inputs.x]\nvalues = [1.0, 2.0, 3.0]\n[inputs.y]\nvalues = [4.0, 5.0]\n"
     )
-    pair = ("./net.py:Pair", *FAST, *EAGER, "--inputs", "pair.toml")
-    done = compilewatch("profile", "infer", *pair)
+    pair = ("./net.py:Pair", *EAGER, "--inputs", "pair.toml")
+    done = compilewatch("profile", "infer", *pair, *FAST, "1,4")
     assert done.returncode == 3, done.stdout + done.stderr
     assert "the inputs have no batch dimension" in done.stdout
     (tmp_path / "far").mkdir()
     net.rename(tmp_path / "far" / "net.py")
-    short = (*EAGER, "--batch-sizes", "3", "--rounds", "1", "--runs", "1", "--json")
-    far = ("--python-path", str(tmp_path / "far"), "--inputs", "net:inputs")
-    done = compilewatch("profile", "infer", "net:build", *far, *short)
+    far = ("net:Net", "--python-path", str(tmp_path / "far"), "--inputs", "net:inputs")
+    done = compilewatch("profile", "infer", *far, *EAGER, "--json", *FAST, "3")
     assert done.returncode == 0, done.stdout + done.stderr
     profile = json.loads(done.stdout)
     assert profile["inputs_strategy"] == "factory"
@@ -174,24 +155,20 @@ def test_a_profile_that_is_aborted_leaves_nothing_and_no_message(tmp_path: Path)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("infer", "./net.py:build", "--targets", "dynamo"), "known: eager"),
-        (("infer", "./net.py:build", "--batch-sizes", "a"), "such as 1,8,64"),
-        (("infer", "./net.py:build", "--batch-sizes", "0,1"), "from 1"),
-        (("infer", "./net.py:build", "--label-mappings", "net.py"), "needs --data"),
-        (
-            ("infer", "./net.py:build", "--data", "data.csv", "--label-column", "labels"),
-            "has no weights",
-        ),
-        (("compare", "20200101"), "no profile '20200101'"),
-        (("infr",), "did you mean 'infer'?"),
+        ("infer ./net.py:Net --targets dynamo", "known: eager"),
+        ("infer ./net.py:Net --batch-sizes a", "such as 1,8,64"),
+        ("infer ./net.py:Net --batch-sizes 0,1", "from 1"),
+        ("infer ./net.py:Net --label-mappings net.py", "needs --data"),
+        ("infer ./net.py:Net --data data.csv --label-column labels", "has no weights"),
+        ("compare 20200101", "no profile '20200101'"),
+        ("infr", "did you mean 'infer'?"),
     ],
 )
 def test_wrong_input_is_one_line(
-    arguments: tuple[str, ...], said: str, compilewatch: Compilewatch, tmp_path: Path
+    arguments: str, said: str, compilewatch: Compilewatch, tmp_path: Path
 ) -> None:
     (tmp_path / "data.csv").write_text("text,labels\na,1\n")
-    done = compilewatch("profile", *arguments)
+    done = compilewatch("profile", *arguments.split())
     assert done.returncode == 2, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
     assert said in done.stderr.strip().splitlines()[-1]
     assert not list((tmp_path / "outputs").glob("profile-*"))
