@@ -17,13 +17,13 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -59,9 +59,9 @@ PAUSE_SECONDS = 2.0
 """Wait after a loss, multiplied by the losses of that request, before anything is submitted: until
 the cluster detects that a node is lost, requests that it places there are lost at once."""
 
-_parcels = msgspec.msgpack.Decoder(ray_node.Parcel)
 _encode = msgspec.msgpack.Encoder().encode
 _folders = count(1)
+T = TypeVar("T")
 
 DESCRIBE_SECONDS = 180.0
 """For all nodes to describe themselves: each starts a worker and reads package metadata."""
@@ -156,7 +156,7 @@ class ClusterExecution:
                     and time.monotonic() >= self.paused_until
                 ):
                     number, flight = self.waiting.popleft()
-                    self.flying[self._submitted(flight.request)] = number, flight
+                    self.flying[self._submitted(flight)] = number, flight
                     yield launcher.ClusterReport(kind="submitted", number=number)
                 yield launcher.ClusterReport(kind="pulse")
                 if self.flying:
@@ -185,24 +185,24 @@ class ClusterExecution:
             self.fits_at = now
         elif self.driver.is_our_own and not nodes:
             raise ConnectionError("the node of this machine was lost")
-        elif now - self.fits_at > self.driver.connect.node_timeout_seconds:
+        elif now - self.fits_at > self.driver.node_timeout_seconds:
             raise LauncherError(
                 f"no node of the Ray cluster ({len(nodes)} alive) has a CPU and "
                 f"{limit / 2**30:.1f} GiB for a request: add nodes or lower memory_limit_gib, then "
                 "sweep --resume"
             )
 
-    def _submitted(self, request: records.Request) -> Any:
+    def _submitted(self, flight: launcher.Flight) -> Any:
         """Return a reference to the task; what all requests share is in the cluster once."""
+        request = flight.request
         key = ray_node.shared_files(request)
         if key not in self.shared:
             content: dict[str, ray_node.Content] = {
                 path: ray_node.read(path) for path in key if path is not None
             }
             self.shared[key] = self.ray.put(_encode(content))
-        digest = self.order.digests[request.target.environment]
         files = {path: ray_node.read(path) for path in ray_node.own_files(request)}
-        task: ray_node.NodeTask = (request, digest, files, self.driver.connect.cache)
+        task: ray_node.NodeTask = (request, flight.digest, files, self.driver.cache)
         on_neuron = self.cores and request.target.name == "neuron"
         options = self.task.options(
             num_cpus=1,
@@ -225,7 +225,7 @@ class ClusterExecution:
     def _taken(self, ref: Any, number: int, flight: launcher.Flight) -> launcher.ClusterReport:
         """Return the result of a task that ended, or report that its request was lost."""
         try:
-            parcel = _parcels.decode(self.ray.get(ref))
+            data = self.ray.get(ref)
         except self.ray.exceptions.RayError as error:
             code, why = loss_of(error, self.ray.exceptions)
             ours = isinstance(error, self.ray.exceptions.LocalRayletDiedError)
@@ -236,16 +236,23 @@ class ClusterExecution:
                 self.waiting.appendleft((number, lost))
                 self.paused_until = time.monotonic() + PAUSE_SECONDS * len(lost.attempts)
             return launcher.ClusterReport(kind="lost", number=number, attempts=lost.attempts)
-        if parcel.result is None:
-            raise LauncherError(f"node {parcel.node}: {parcel.problem}")
+        _, (result, content) = opened(data, tuple[records.Result, ray_node.Content])
         artifacts = None
-        if parcel.artifacts:
+        if content:
             name = f"{flight.request.key[:16]}-{os.getpid()}-{next(_folders)}-artifacts"
             artifacts = str(Path(self.order.scratch, name))
-            ray_node.write(parcel.artifacts, Path(artifacts))
+            ray_node.write(content, Path(artifacts))
         return launcher.ClusterReport(
-            kind="landed", number=number, result=parcel.result, artifacts=artifacts
+            kind="landed", number=number, result=result, artifacts=artifacts
         )
+
+
+def opened(data: bytes, kind: type[T]) -> tuple[str, T]:
+    """The node and the content of a parcel. Raises LauncherError for a problem of the node."""
+    parcel = msgspec.msgpack.decode(data, type=ray_node.Parcel)
+    if parcel.problem:
+        raise LauncherError(f"node {parcel.node}: {parcel.problem}")
+    return parcel.node, msgspec.msgpack.decode(parcel.content, type=kind)
 
 
 def loss_of(error: BaseException, kinds: Any) -> tuple[records.AttemptCode, str]:
@@ -274,12 +281,28 @@ def line_of(error: BaseException) -> str:
 
 
 class Driver:
-    """A connection, made on first use, and the orders. All methods raise LauncherError."""
+    """A connection, made on first use, and the orders. All methods raise LauncherError.
 
-    def __init__(self, connect: launcher.Connect) -> None:
-        self.connect = connect
-        self.address = connect.address or os.environ.get("RAY_ADDRESS", "")
+    `RayLauncher` describes the arguments.
+    """
+
+    def __init__(
+        self,
+        *,
+        address: str,
+        jobs: int,
+        environments: Sequence[str],
+        cache: str | None,
+        memory_limit_bytes: int,
+        node_timeout_seconds: float,
+    ) -> None:
+        self.address = address or os.environ.get("RAY_ADDRESS", "")
         self.is_our_own = not self.address
+        self.jobs = jobs
+        self.environments = environments
+        self.cache = cache
+        self.memory_limit_bytes = memory_limit_bytes
+        self.node_timeout_seconds = node_timeout_seconds
 
     @cached_property
     def ray(self) -> Any:
@@ -299,11 +322,11 @@ class Driver:
             _reach(self.address)
         else:
             arguments |= {
-                "num_cpus": self.connect.jobs,
+                "num_cpus": self.jobs,
                 "include_dashboard": False,
                 "object_store_memory": OBJECT_STORE_BYTES,
                 # Not reserved, as on one machine without Ray.
-                "_memory": self.connect.jobs * self.connect.memory_limit_bytes,
+                "_memory": self.jobs * self.memory_limit_bytes,
             }
         kinds = (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError, OSError)
         try:
@@ -335,8 +358,7 @@ class Driver:
             if order.verb == "describe":
                 yield launcher.ClusterReport(kind="described", environments=self.agreed())
             elif order.verb == "count":
-                limit = self.connect.memory_limit_bytes
-                slots = sum(node.slots(limit) for node in self.nodes())
+                slots = sum(node.slots(self.memory_limit_bytes) for node in self.nodes())
                 yield launcher.ClusterReport(kind="counted", jobs=max(1, slots))
             else:
                 yield from ClusterExecution(self, order).run()
@@ -351,19 +373,17 @@ class Driver:
         descriptions = list(self.descriptions())
         if not descriptions:
             raise LauncherError("the Ray cluster has no node with a CPU: start one (`ray start`)")
-        for node, description in descriptions:
-            if description.problem:
-                raise LauncherError(f"node {description.node}: {description.problem}")
-            has = {environment.name: environment for environment in description.environments}
-            for name in self.connect.environments:
+        for node, called, environments in descriptions:
+            has = {environment.name: environment for environment in environments}
+            for name in self.environments:
                 if not self.eligible(node, name):
                     continue
                 if name not in has:
-                    lacking.setdefault(name, description.node)
+                    lacking.setdefault(name, called)
                 elif name not in agreed:
-                    agreed[name] = (description.node, has[name])
+                    agreed[name] = (called, has[name])
                 else:
-                    check_equal(*agreed[name], description.node, has[name])
+                    check_equal(*agreed[name], called, has[name])
         for name, (node_name, _) in agreed.items():
             if name in lacking:
                 raise LauncherError(
@@ -378,8 +398,8 @@ class Driver:
             return True
         return not any(other.has_neuron_cores for other in self.nodes())
 
-    def descriptions(self) -> Iterator[tuple[Node, ray_node.Parcel]]:
-        """Yield the description of each living node; all nodes describe themselves in parallel."""
+    def descriptions(self) -> Iterator[tuple[Node, str, Sequence[records.Environment]]]:
+        """Yield each living node with its name and environments; all are asked in parallel."""
         ray = self.ray
         task = ray.remote(num_cpus=0, max_retries=0)(described)
         references = {}
@@ -388,7 +408,7 @@ class Driver:
                 node_id=node.id, soft=False
             )
             options = task.options(scheduling_strategy=there)
-            references[node] = options.remote(self.connect.environments, self.connect.cache)
+            references[node] = options.remote(self.environments, self.cache)
         ends = time.monotonic() + DESCRIBE_SECONDS
         for node, ref in references.items():
             try:
@@ -399,7 +419,7 @@ class Driver:
                 raise LauncherError(
                     f"node {node.address} ({node.id[:8]}) cannot describe itself: {line_of(error)}"
                 ) from None
-            yield node, _parcels.decode(description)
+            yield node, *opened(description, tuple[records.Environment, ...])
 
 
 def check_equal(
@@ -443,7 +463,7 @@ def main() -> None:
     try:
         channel = socket.socket(fileno=options.channel)
         channel.set_inheritable(False)
-        serve(channel, Driver(msgspec.json.decode(options.connect, type=launcher.Connect)))
+        serve(channel, Driver(**msgspec.json.decode(options.connect)))
     except Exception:  # noqa: BLE001  (Ray itself ends this process with another status)
         traceback.print_exc()
         sys.stderr.flush()

@@ -43,9 +43,10 @@ WHERE_RAY_SAYS_WHY = "see raylet.out and gcs_server.out below /tmp/ray/session_l
 
 
 class Flight(records.Record, frozen=True, kw_only=True):
-    """One request; `attempts` are its lost tasks."""
+    """One request; `digest` is that of its environment, `attempts` are its lost tasks."""
 
     request: records.Request
+    digest: str
     attempts: tuple[records.Attempt, ...] = ()
 
     @property
@@ -65,7 +66,7 @@ class Flight(records.Record, frozen=True, kw_only=True):
         )
         return replace(self, attempts=(*self.attempts, attempt))
 
-    def result(self, digest: str) -> records.Result:
+    def result(self) -> records.Result:
         """Return the result after too many losses; its last phase is unknown."""
         last = self.attempts[-1]
         detail = f"{last.reason}; {len(self.attempts)} attempts were lost"
@@ -78,30 +79,15 @@ class Flight(records.Record, frozen=True, kw_only=True):
             detail=detail,
             error=records.ErrorRecord(type=last.status.value, message=detail, code=last.code),
             attempts=self.attempts[:-1],
-            environment_digest=digest,
+            environment_digest=self.digest,
         )
 
 
-class Connect(records.Record, frozen=True, kw_only=True):
-    """How a driver connects. `RayLauncher` describes the fields."""
-
-    address: str
-    jobs: int
-    environments: tuple[str, ...]
-    cache: str | None
-    memory_limit_bytes: int
-    node_timeout_seconds: float
-
-
 class ClusterOrder(records.Record, frozen=True, kw_only=True):
-    """What a driver is to do: `describe` the nodes, `count` the slots, or `run` the flights.
-
-    `digests` maps the name of each environment to the digest that it must have.
-    """
+    """What a driver is to do: `describe` the nodes, `count` the slots, or `run` the flights."""
 
     verb: Literal["describe", "count", "run"]
     flights: tuple[Flight, ...] = ()
-    digests: dict[str, str] = {}  # noqa: RUF012  (msgspec copies it)
     scratch: str = ""
 
 
@@ -150,13 +136,16 @@ class RayLauncher:
         node_timeout_seconds: float = NODE_TIMEOUT_SECONDS,
         silence_seconds: float = SILENCE_SECONDS,
     ) -> None:
-        self._connect = Connect(
-            address=address,
-            jobs=jobs or os.cpu_count() or 1,
-            environments=environments,
-            cache=str(cache) if cache is not None else None,
-            memory_limit_bytes=memory_limit_bytes,
-            node_timeout_seconds=node_timeout_seconds,
+        # The arguments of the driver.
+        self._connect = msgspec.json.encode(
+            {
+                "address": address,
+                "jobs": jobs or os.cpu_count() or 1,
+                "environments": environments,
+                "cache": str(cache) if cache is not None else None,
+                "memory_limit_bytes": memory_limit_bytes,
+                "node_timeout_seconds": node_timeout_seconds,
+            }
         )
         self._silence = silence_seconds
         self._driver: Peer | None = None
@@ -200,13 +189,15 @@ class RayLauncher:
         """See `Launcher.run`. Environments alternate, so that few slots need a second server."""
         digests = {environment.name: environment.digest for environment in self.environments()}
         queues = by_environment(requests, digests, "the nodes have").values()
-        waiting = [Flight(request=request) for queue in queues for request in queue]
+        waiting = [
+            Flight(request=request, digest=digests[request.target.environment])
+            for queue in queues
+            for request in queue
+        ]
         lost_drivers = 0
         while waiting:
             folder = str(scratch.resolve())
-            order = ClusterOrder(
-                verb="run", flights=tuple(waiting), digests=digests, scratch=folder
-            )
+            order = ClusterOrder(verb="run", flights=tuple(waiting), scratch=folder)
             waiting = yield from self._run(order)
             lost_drivers = 1 if len(waiting) < len(order.flights) else lost_drivers + 1
             if waiting and lost_drivers >= MOST_LOST_DRIVERS:
@@ -223,9 +214,7 @@ class RayLauncher:
         def given_up(number: int) -> Iterator[Completed]:
             """The result of a flight that may not run again."""
             if not waiting[number].may_run_again:
-                flight = waiting.pop(number)
-                digest = order.digests[flight.request.target.environment]
-                yield Completed(result=flight.result(digest))
+                yield Completed(result=waiting.pop(number).result())
 
         with contextlib.closing(self._received(order)) as reports:
             for report in reports:
@@ -261,9 +250,8 @@ class RayLauncher:
         cluster, and for errors of the driver itself.
         """
         if self._driver is None:
-            connect = msgspec.json.encode(self._connect).decode()
             command = [sys.executable, "-P", "-m", "compilewatch.extras.cluster.driver"]
-            self._driver = Peer([*command, "--connect", connect])
+            self._driver = Peer([*command, "--connect", self._connect.decode()])
         driver, heard_at, ended = self._driver, time.monotonic(), False
         driver.send(order)
         try:

@@ -11,7 +11,7 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path, PurePosixPath
 
@@ -34,15 +34,10 @@ Content = dict[str, bytes]
 
 
 class Parcel(records.Record, frozen=True, kw_only=True):
-    """What a node sends: the result of a request with its artifacts, or its `environments`.
-
-    Those are the requested ones that it has. `problem` says why it cannot do what was asked.
-    """
+    """What a task returns, encoded, or the `problem` of the node: why it cannot do it."""
 
     node: str
-    result: records.Result | None = None
-    artifacts: Content = {}  # noqa: RUF012  (msgspec copies it)
-    environments: tuple[records.Environment, ...] = ()
+    content: msgspec.Raw = msgspec.Raw(b"\xc0")  # nil
     problem: str = ""
 
 
@@ -55,20 +50,19 @@ _shared = msgspec.msgpack.Decoder(dict[str, Content])
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def described(names: tuple[str, ...], cache: str | None) -> bytes:
-    """Return an encoded `Parcel` with the environments of this node."""
+def described(names: Sequence[str], cache: str | None) -> bytes:
+    """Return an encoded `Parcel` with those of the environments that this node has."""
 
-    def parcel() -> Parcel:
+    def environments() -> list[records.Environment]:
         known = Environments(Path(cache) if cache else None)
         there = known.available()
-        environments = tuple(known.describe(name) for name in names if name in there)
-        return Parcel(node=node_name(), environments=environments)
+        return [known.describe(name) for name in names if name in there]
 
-    return _sent(parcel)
+    return _sent(environments)
 
 
 def evaluated(order: bytes, shared: bytes) -> bytes:
-    """Return an encoded `Parcel` for one `NodeTask`.
+    """Return an encoded `Parcel` with the result of one `NodeTask`, and its artifacts.
 
     `shared` is the content, by path, of the files that all orders share.
     """
@@ -76,10 +70,10 @@ def evaluated(order: bytes, shared: bytes) -> bytes:
     return _sent(lambda: _slot(cache).evaluate(request, digest, _files(shared) | files))
 
 
-def _sent(parcel: Callable[[], Parcel]) -> bytes:
+def _sent(content: Callable[[], object]) -> bytes:
     """A parcel; a problem of the node (no environment, a full disk) is in it."""
     try:
-        return _encode(parcel())
+        return _encode(Parcel(node=node_name(), content=msgspec.Raw(_encode(content()))))
     except CompilewatchError as error:
         problem = str(error)
     except OSError as error:
@@ -96,23 +90,25 @@ class _Slot:
         self._launcher: LocalLauncher | None = None
         self._name = ""
 
-    def evaluate(self, asked: records.Request, digest: str, sent: dict[str, Content]) -> Parcel:
+    def evaluate(
+        self, asked: records.Request, digest: str, sent: dict[str, Content]
+    ) -> tuple[records.Result, Content]:
         request = at_node(asked, sent, self._root / "files")
         scratch = self._root / "scratch"
         scratch.mkdir(exist_ok=True)
         launcher = self._of(request.target.environment)
         (environment,) = launcher.environments()
         if environment.digest != digest:
-            problem = f"its environment {environment.name!r} differs: torch {environment.torch}"
-            return Parcel(node=node_name(), problem=problem)
+            raise LauncherError(
+                f"its environment {environment.name!r} differs: torch {environment.torch}"
+            )
         (completed,) = launcher.run([request], scratch)
         artifacts: Content = {}
         if completed.artifacts is not None:
             condense(completed.artifacts)  # before the transfer, and in parallel on many nodes
             artifacts = pack(completed.artifacts)
             shutil.rmtree(completed.artifacts, ignore_errors=True)
-        result = msgspec.structs.replace(completed.result, request=asked)
-        return Parcel(node=node_name(), result=result, artifacts=artifacts)
+        return msgspec.structs.replace(completed.result, request=asked), artifacts
 
     def _of(self, name: str) -> LocalLauncher:
         if self._launcher is None or self._name != name:

@@ -22,9 +22,8 @@ from compilewatch.api.sweep import sweep_models
 from compilewatch.config import load_settings
 from compilewatch.errors import LauncherError
 from compilewatch.extras.cluster.driver import Driver, Node, _reach, load_ray, loss_of
-from compilewatch.extras.cluster.launcher import ClusterReport, Connect, Flight, RayLauncher
-from compilewatch.extras.cluster.node import Parcel
-from compilewatch.records import FactoryBuild, Request, Status, Target
+from compilewatch.extras.cluster.launcher import ClusterReport, Flight, RayLauncher
+from compilewatch.records import Environment, FactoryBuild, Request, Status, Target
 from compilewatch.store import Store
 from tests import factories
 from tests.doubles import has_ended
@@ -227,29 +226,16 @@ def test_what_no_node_can_run_is_said(
         list(bare_ray(**options).run([bare_request("ok", **asked)], scratch))
 
 
-class _Told(Driver):
-    """Nodes that say what a test has them say."""
-
-    def __init__(self, **nodes: tuple[Any, ...]) -> None:
-        super().__init__(
-            Connect(
-                address="",
-                jobs=1,
-                environments=("default", "neuron"),
-                cache=None,
-                memory_limit_bytes=2**30,
-                node_timeout_seconds=1.0,
-            )
-        )
-        self.told = nodes
-
-    def descriptions(self) -> Iterator[tuple[Node, Parcel]]:
-        for name, environments in self.told.items():
-            cores = {"neuron_cores": 2} if name.startswith("trn") else {}
-            yield Node(name, "", cores), Parcel(node=name, environments=environments)
-
-    def eligible(self, node: Node, name: str) -> bool:
-        return name != "neuron" or node.has_neuron_cores
+def agreed(**nodes: tuple[Any, ...]) -> tuple[Environment, ...]:
+    """What a driver makes of nodes with these environments; `trn` has NeuronCores."""
+    given: dict[str, Any] = {"memory_limit_bytes": 2**30, "node_timeout_seconds": 1.0}
+    environments = ("default", "neuron")
+    driver: Any = Driver(address="", jobs=1, environments=environments, cache=None, **given)
+    known = {name: Node(name, "", {"neuron_cores": 2 * (name == "trn")}) for name in nodes}
+    driver.nodes = known.values
+    driver.descriptions = lambda: ((known[name], name, nodes[name]) for name in nodes)
+    shared: tuple[Environment, ...] = driver.agreed()
+    return shared
 
 
 @pytest.mark.parametrize(
@@ -269,19 +255,18 @@ def test_nodes_that_differ_are_rejected_by_name(
 ) -> None:
     second = () if other is None else (factories.environment(**other),)
     with pytest.raises(LauncherError) as refused:
-        _Told(a=(factories.environment(),), b=second).agreed()
+        agreed(a=(factories.environment(),), b=second)
     assert difference in str(refused.value)
 
 
 def test_only_nodes_with_neuron_cores_need_the_environment_neuron() -> None:
     default, neuron = factories.environment(), factories.environment(name="neuron")
-    driver = _Told(a=(default,), trn=(default, neuron))
-    assert [e.name for e in driver.agreed()] == ["default", "neuron"]
+    assert agreed(a=(default,), trn=(default, neuron)) == (default, neuron)
 
 
 def test_losses_are_told_apart_and_bounded() -> None:
     kinds = load_ray().exceptions
-    flight = Flight(request=factories.request("A"))
+    flight = Flight(request=factories.request("A"), digest="d")
     for error in (
         kinds.NodeDiedError("x Node IP: 10.0.0.3, node ID: 0123456789ab. y"),
         kinds.WorkerCrashedError(),
@@ -295,7 +280,7 @@ def test_losses_are_told_apart_and_bounded() -> None:
         "worker_lost: its Ray worker ended unexpectedly",
         "node_out_of_memory: Ray ended its worker, as the node ran out of memory",
     ]
-    result = flight.result("digest")
+    result = flight.result()
     assert (result.status, len(result.attempts)) == (Status.OOM, 2)
     assert result.error is not None
     assert result.error.code == "node_out_of_memory"
