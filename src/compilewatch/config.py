@@ -52,41 +52,6 @@ PULLED = Path("pulled/models.toml")
 Shapes = bool | Literal["default"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Places:
-    """Files in the settings of a command; None means the default path.
-
-    `transformers` is the package folder of the Transformers that sources read, beside which the
-    other packages of its `environment` are.
-    """
-
-    pulled: Path | None = None
-    manifest: Path | None = None
-    popularity: Path | None = None
-    library_popularity: Path | None = None
-    cache: Path | None = None
-    transformers: Path | None = None
-    environment: str = ""
-    outputs: Path | None = None
-
-    @classmethod
-    def of(
-        cls, settings: "Settings", transformers: Path | None = None, environment: str = ""
-    ) -> "Places":
-        """The files that settings name."""
-        popularity = Path(settings.popularity_file)
-        return cls(
-            pulled=Path(settings.pulled_dir) / "models.toml",
-            manifest=Path(settings.models_file),
-            popularity=popularity,
-            library_popularity=popularity.with_name("library_popularity.csv"),
-            cache=settings.cache_folder,
-            transformers=transformers,
-            environment=environment,
-            outputs=Path(settings.output_dir),
-        )
-
-
 def inputs_folder() -> Path:
     """The folder of reviewed input files, absolute; it need not exist.
 
@@ -187,17 +152,22 @@ class ExecutorSettings(SettingsSection, frozen=True, kw_only=True):
             ) from None
 
 
-class PapersSettings(SettingsSection, frozen=True, kw_only=True):
+class AwsSettings(SettingsSection, frozen=True, kw_only=True):
+    """How a service of AWS is reached; empty: as the SDK of AWS finds it."""
+
+    region: str = ""
+    profile: str = ""
+    endpoint_url: str = ""
+
+
+class PapersSettings(AwsSettings, frozen=True, kw_only=True):
     library: Literal["auto", "folder", "opensearch"] = "auto"
     folder: str = ""
     opensearch_endpoint: str = ""
     opensearch_index: str = "research-papers-v2"
-    region: str = ""
-    profile: str = ""
     s3_endpoint_url: str = ""
     provider: Literal["bedrock", "scripted"] = "bedrock"
     model: str = ""
-    endpoint_url: str = ""
     rules_file: str = ""
     prices_file: str = ""
     replies_dir: str = ""
@@ -208,12 +178,9 @@ class PapersSettings(SettingsSection, frozen=True, kw_only=True):
     usd_per_hour: Annotated[float, Meta(ge=0)] = 0.0
 
 
-class CloudWatchSettings(SettingsSection, frozen=True, kw_only=True):
+class CloudWatchSettings(AwsSettings, frozen=True, kw_only=True):
     enabled: bool = False
     namespace: str = "Trainium/Training"
-    region: str = ""
-    profile: str = ""
-    endpoint_url: str = ""
     instance_type: str = "trn1.2xlarge"
 
 
@@ -350,6 +317,23 @@ def load_settings(
     fields = tables.pop("")
     fields |= {name: SECTIONS[name](**table) for name, table in tables.items()}
     return Settings(**fields)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """The settings of a command, whose files sources read, and the Transformers that they read.
+
+    `transformers` is its package folder, beside which the other packages of its `environment` are.
+    """
+
+    settings: Settings
+    transformers: Path | None = None
+    environment: str = ""
+
+    @property
+    def pulled(self) -> Path:
+        """The list that `compilewatch pull` writes."""
+        return Path(self.settings.pulled_dir) / PULLED.name
 
 
 def value_of(settings: Settings, name: str) -> Any:

@@ -79,7 +79,7 @@ def choose_models(
     """
     environments = Environments(settings.cache_folder)
     root = environments.transformers_folder(environment) if environment else None
-    places = Places.of(settings, root, environment or "")
+    places = Places(settings=settings, transformers=root, environment=environment or "")
     chosen, sentence = choose_source(settings.source, heads=settings.heads, places=places)
     top, names = selection.top, with_parts(selection.names, places)
     if names is None and selection.families is None and not selection.every:

@@ -219,27 +219,16 @@ def _outputs(settings: Settings) -> DoctorCheck:
 
 
 def _tools() -> Iterator[DoctorCheck]:
-    tlparse = program("tlparse")
     compiler = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
-    pillow = importlib.util.find_spec("PIL") is not None
-    yield _judged(
-        "tlparse",
-        tlparse or "not found: traces are kept but not rendered",
-        bool(tlparse),
-        "pip install tlparse",
-    )
-    yield _judged(
-        "c++ compiler",
-        compiler or "not found: Inductor needs one, Dynamo does not",
-        bool(compiler),
-        "install g++ (Debian: apt-get install g++)",
-    )
-    yield _judged(
-        "PIL",
-        "installed" if pillow else "not installed",
-        pillow,
-        "models whose code imports PIL are unsupported: pip install pillow",
-    )
+    pillow = "installed" if importlib.util.find_spec("PIL") is not None else None
+    tlparse, install = "pip install tlparse", "install g++ (Debian: apt-get install g++)"
+    unsupported = "models whose code imports PIL are unsupported: pip install pillow"
+    for name, there, lacking, advice in (
+        ("tlparse", program("tlparse"), "found: traces are kept but not rendered", tlparse),
+        ("c++ compiler", compiler, "found: Inductor needs one, Dynamo does not", install),
+        ("PIL", pillow, "installed", unsupported),
+    ):
+        yield _judged(name, there or f"not {lacking}", bool(there), advice)
 
 
 def _hub(settings: Settings) -> Iterator[DoctorCheck]:
@@ -501,7 +490,7 @@ def _listed_sources(settings: Settings) -> Iterator[dict[str, Any]]:
     is built or evaluated.
     """
     libraries = {row.source: row for row in LIBRARIES.values()}
-    places = Places.of(settings)
+    places = Places(settings=settings)
     for name in dict.fromkeys((*libraries, *source_names())):
         listed: dict[str, Any] = {"source": name, "package": "", "version": "", "environment": ""}
         listed |= {"models": None, "why": ""}

@@ -6,10 +6,11 @@ What reads a package of models or the pulled list is imported where such a sourc
 import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 from compilewatch import extras, plugins
-from compilewatch.config import PULLED, Places, inputs_folder
+from compilewatch.config import Places, load_settings
 from compilewatch.contract.libraries import LIBRARIES
 from compilewatch.errors import SourceError
 from compilewatch.records import ModelSpec
@@ -53,27 +54,23 @@ def source_names() -> tuple[str, ...]:
 
 def make_source(name: str, heads: str = "default", places: Places | None = None) -> Source:
     """Return the source called `name`. Raises UsageError for an unknown name."""
-    places = places or Places()
-    root = places.transformers
+    places = places or Places(settings=load_settings())
+    settings, root = places.settings, places.transformers
+    popularity, cache = Path(settings.popularity_file), settings.cache_folder
     arguments: dict[str, dict[str, Any]] = {
-        "library": {
-            "heads": heads,
-            "package": root,
-            "popularity": places.popularity,
-            "cache": places.cache,
-        },
+        "library": {"heads": heads, "package": root, "popularity": popularity, "cache": cache},
         ALL: {"makers": [partial(make_source, s, heads, places) for s in ("library", *PACKAGES)]},
         "hub": {"path": places.pulled, "transformers": root},
-        "manifest": {"path": places.manifest, "transformers": root},
-        "papers": {"outputs": places.outputs},
+        "manifest": {"path": Path(settings.models_file), "transformers": root},
+        "papers": {"outputs": Path(settings.output_dir)},
     }
     if name in PACKAGES:
         arguments[name] = {
             "library": PACKAGES[name],
             "heads": heads,
             "environment": places.environment if root is not None else None,
-            "popularity": places.library_popularity,
-            "cache": places.cache,
+            "popularity": popularity.with_name("library_popularity.csv"),
+            "cache": cache,
         }
     known = ("auto", *source_names())
     implementation = plugins.find("source", SOURCES, name, group=ENTRY_POINTS, known=known)
@@ -87,10 +84,9 @@ def choose_source(
 
     `auto` is the pulled list if it exists, otherwise the library. `heads` only affects libraries.
     """
-    places = places or Places()
-    pulled = places.pulled or inputs_folder() / PULLED
+    places = places or Places(settings=load_settings())
     if name == "auto":
-        name = "hub" if pulled.exists() else "library"
+        name = "hub" if places.pulled.exists() else "library"
     source = make_source(name, heads, places)
     sentence = f"Models of the source {name}."
     if name == "library":
@@ -104,11 +100,11 @@ def choose_source(
     elif name == "hub":
         from compilewatch.sources.hub.pulled import read_pulled
 
-        pulled_list = read_pulled(pulled)
-        cut = f", incomplete ({pulled_list.message})" if pulled_list.partial else ""
-        sentence = f"Models of the Hub in {pulled}, pulled {pulled_list.pulled_at}{cut}."
+        pulled = read_pulled(places.pulled)
+        cut = f", incomplete ({pulled.message})" if pulled.partial else ""
+        sentence = f"Models of the Hub in {places.pulled}, pulled {pulled.pulled_at}{cut}."
     elif name == "manifest":
-        sentence = f"Models of {getattr(source, 'path', places.manifest)}."
+        sentence = f"Models of {places.settings.models_file}."
     elif name in extras.SANDBOXED:
         sentence = "Models of code that nobody has reviewed; each runs in a sandbox of its own."
     elif name == ALL:

@@ -14,6 +14,7 @@ from compilewatch.sources.hub.pulled import PulledList, PulledModel, PulledQuery
 from compilewatch.sources.libraries import PackageSource
 from compilewatch.sources.popularity import popularity_csv, read_popularity
 from compilewatch.sources.transformers import read_library
+from tests import factories
 
 
 @pytest.fixture(autouse=True)
@@ -46,11 +47,12 @@ def test_auto_is_the_pulled_list_if_there_is_one(inputs: Path) -> None:
     assert "pulled 2025-01-31" in sentence
     assert sources.choose_source("library")[0].name == "library"
     # It says of another file which one it is, and that a list was cut short.
-    own = inputs / "own.toml"
+    own = inputs / "models.toml"
+    places = Places(settings=factories.settings(pulled_dir=str(inputs), models_file=str(own)))
     write_list(own, "1 of 9 models pulled, then: interrupted")
-    sentence = sources.choose_source("hub", places=Places(pulled=own))[1]
+    sentence = sources.choose_source("hub", places=places)[1]
     assert "incomplete (1 of 9 models pulled, then: interrupted)" in sentence
-    source, sentence = sources.choose_source("manifest", places=Places(manifest=own))
+    source, sentence = sources.choose_source("manifest", places=places)
     assert (source.name, sentence) == ("manifest", f"Models of {own}.")
 
 
@@ -82,7 +84,8 @@ def test_other_packages_may_offer_sources(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("chosen", ["auto", "timm"])
 def test_other_sources_reach_every_head_and_first_all_of_a_chosen_library(chosen: str) -> None:
     """`resnet18` is a model of torchvision too, and none that timm selects by default."""
-    others: list[Any] = [load() for load in sources.other_sources(Places(), chosen)]
+    places = Places(settings=factories.settings())
+    others: list[Any] = [load() for load in sources.other_sources(places, chosen)]
     first = ["timm"] if chosen == "timm" else []
     names = [*first, "manifest", "hub", "library", "all-libraries"]
     assert [source.name for source in others] == names
@@ -94,7 +97,7 @@ def test_a_pipeline_is_the_row_of_its_models(
 ) -> None:
     parts = {"PaintPipeline": ("diffusers/Codec", "TextTower")}
     monkeypatch.setattr(PackageSource, "pipelines", lambda _: parts)
-    places = Places(cache=tmp_path)
+    places = Places(settings=factories.settings(cache=str(tmp_path)))
     named = sources.with_parts(["BertModel", "PaintPipeline", "OtherPipeline"], places)
     assert named == ["BertModel", "diffusers/Codec", "TextTower", "OtherPipeline"]
     assert sources.with_parts(["BertModel"], places) == ["BertModel"]
