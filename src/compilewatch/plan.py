@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,9 @@ GENERIC_WORDS = frozenset({
 """Words of class names and model types that do not show that two models are related."""
 
 
+IDENTITY = ("digest", "torch", "torch_git", "transformers", "python", "device")
+"""What of an environment can change a result."""
+
 KEY_FOLDERS = ("contract", "data", "neuron", "worker")
 """Folders with the code that can change a result: rather too much than too little."""
 
@@ -52,11 +56,7 @@ def worker_sha256() -> str:
 
 def class_of(spec: ModelSpec) -> str | None:
     """Return the class that a model is built from, None if only the worker knows it."""
-    build = spec.build
-    named = (
-        build.class_name if isinstance(build, records.ClassBuild | records.ConfigBuild) else None
-    )
-    return named or spec.architecture
+    return getattr(spec.build, "class_name", None) or spec.architecture
 
 
 def overrides_for(spec: ModelSpec, overrides: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -98,25 +98,12 @@ def request_key(
             "tier": request.tier,
             "depth": request.depth,
             "variants": request.variants,
-            "environment": _environment_identity(environment),
+            "environment": attrgetter(*IDENTITY)(environment) if environment else (),
             "overrides": overrides_for(request.model, overrides),
             "files": _digests_of_files(request),
             "harness": [records.HARNESS_VERSION, worker_sha256()],
         }
     )
-
-
-def _environment_identity(environment: Environment | None) -> list[str | None]:
-    if environment is None:
-        return []
-    return [
-        environment.digest,
-        environment.torch,
-        environment.torch_git,
-        environment.transformers,
-        environment.python,
-        environment.device,
-    ]
 
 
 def _build_identity(spec: ModelSpec) -> dict[str, Any]:
@@ -128,11 +115,8 @@ def _build_identity(spec: ModelSpec) -> dict[str, Any]:
         # Without the digest of the source, only the folder distinguishes two factories.
         return identity if build.source_sha256 else {**identity, "path": build.path}
     if isinstance(build, records.LibraryBuild):
-        return {
-            "library": build.library,
-            "name": build.name,
-            "configuration": build.configuration_sha256,
-        }
+        configuration = build.configuration_sha256
+        return {"library": build.library, "name": build.name, "configuration": configuration}
     assert isinstance(build, records.ConfigBuild)  # an object of a caller is never planned
     pinned = [build.repo, spec.revision]
     adapter = {"adapter": build.adapter_sha256} if build.adapter_file is not None else {}
@@ -153,16 +137,13 @@ def _file_sha256(path: Path) -> str:
 
 def _resembles(model_type: str, family: str, class_name: str) -> bool:
     plain_type, known = _plain(model_type), _plain(family)
-    if (
-        not known
-        or known == "unknown"
+    return (
+        known in ("", "unknown")
         or plain_type.startswith(known)
         or known.startswith(plain_type)
-    ):
-        return True
-    if plain_type in _plain(class_name):
-        return True
-    return bool(_words(model_type) & (_words(family) | _words(class_name)))
+        or plain_type in _plain(class_name)
+        or bool(_words(model_type) & (_words(family) | _words(class_name)))
+    )
 
 
 @cache
@@ -344,12 +325,8 @@ def _places(
     if not row.packages:
         default = known.get(row.environment)
         cpu_build = default is not None and default.cuda is None
-        own = (
-            catalogue.CUDA_BUILD
-            if cpu_build and catalogue.needs_cuda_build(target)
-            else row.environment
-        )
-        return tuple(named) or (own,)
+        elsewhere = cpu_build and catalogue.needs_cuda_build(target)
+        return tuple(named) or (catalogue.CUDA_BUILD if elsewhere else row.environment,)
     for packages in (row.packages, row.fallback_packages):
         able = [
             name
@@ -571,13 +548,14 @@ def targets_of(
     that have it. `dtype` None means the default of each device. Raises UsageError for an unknown
     device.
     """
+    having = [name for name, row in catalogue.TARGETS.items() if row.nested_graph_breaks]
     targets = (
         Target(
             name=name,
             backend=backend or None,
             mode=mode,
             dynamic=dynamic,
-            nested_graph_breaks=_nested(name, nested),
+            nested_graph_breaks=NESTED_GRAPH_BREAKS[nested] if name in having else None,
             device=device,
             dtype=dtype or catalogue.default_dtype(device),
         )
@@ -586,11 +564,6 @@ def targets_of(
         for device in map(catalogue.canonical, devices)
     )
     return tuple(dict.fromkeys(targets))
-
-
-def _nested(name: str, nested: str) -> bool | None:
-    has_it = name in catalogue.TARGETS and catalogue.TARGETS[name].nested_graph_breaks
-    return NESTED_GRAPH_BREAKS[nested] if has_it else None
 
 
 def parse_shard(text: str) -> records.Shard:
