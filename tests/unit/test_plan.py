@@ -77,8 +77,8 @@ def of_factory(factory: str = "m:f", path: str = "/ci", source: str = "s") -> re
 
 
 def test_what_cannot_change_a_result_is_not_in_the_key() -> None:
-    described = {"downloads": 7, "license": "mit", "gated": True, "revision": "abc", "task": "text"}
-    assert key() == key(spec(**described))
+    described = spec(downloads=7, license="mit", gated=True, revision="abc", task="text")
+    assert key() == key(described)
     # A configuration is its content, a factory its source.
     assert key(of_config(config_file="/a")) == key(of_config(config_file="/b", repo="org/other"))
     assert key(of_factory(path="/one")) == key(of_factory(path="/two"))

@@ -76,7 +76,7 @@ def not_run() -> RenderableType:
         "phase": records.Phase.SETUP,
         "detail": why,
     }
-    of = {"source": "hub", "checkpoint": "org/x", "part": records.Part.COMPONENT}
+    of: dict[str, Any] = {"source": "hub", "checkpoint": "org/x", "part": records.Part.COMPONENT}
     parts = [factories.result(f"org/x#{n}", **of) for n in ("unet", "vae")]
     return tables.summary_table(
         factories.view(*parts, *(factories.result(n, **given) for n in "AB"))

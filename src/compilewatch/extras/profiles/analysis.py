@@ -29,7 +29,6 @@ from compilewatch.extras.profiles.records import (
     eager_of,
     target_kind,
 )
-from compilewatch.records import Status
 
 Rounds = Sequence[Sequence[float]]
 """Measured values by round, in the order of time."""
@@ -127,16 +126,13 @@ def in_turns(before: Rounds, after: Rounds) -> SpeedJudgement:
     pairs = list(zip(medians(before), medians(after), strict=False))
     changes = [math.log(new / old) for old, new in pairs if old > 0 and new > 0]
     if not changes:
-        return SpeedJudgement(verdict=Verdict.UNCLEAR, reason="nothing was measured on one side")
+        return _unclear("nothing was measured on one side")
     ratio = math.exp(median(changes))
     low, high = map(math.exp, median_interval(changes))
     if len(changes) < IN_TURNS_ROUNDS:
-        reason = f"{len(changes)} rounds, {IN_TURNS_ROUNDS} are needed"
-        return SpeedJudgement(
-            verdict=Verdict.UNCLEAR, ratio=ratio, ratio_low=low, ratio_high=high, reason=reason
-        )
+        return _unclear(f"{len(changes)} rounds, {IN_TURNS_ROUNDS} are needed", ratio, low, high)
     p = float(wilcoxon(changes).pvalue) if any(changes) else 1.0
-    return _judged(ratio, low, high, p, IN_TURNS_CHANGE)
+    return _judged(ratio, p, IN_TURNS_CHANGE, low, high)
 
 
 def apart(before: Rounds, after: Rounds) -> SpeedJudgement:
@@ -144,20 +140,17 @@ def apart(before: Rounds, after: Rounds) -> SpeedJudgement:
     from scipy.stats import mannwhitneyu
 
     old, new = medians(before), medians(after)
-    if not old or not new:
-        return SpeedJudgement(verdict=Verdict.UNCLEAR, reason="nothing was measured on one side")
     ratios = [math.log(b / a) for a in old for b in new if a > 0 and b > 0]
+    if not ratios:
+        return _unclear("nothing was measured on one side")
     # The shift of Hodges and Lehmann: the median over all pairs.
-    ratio = math.exp(median(ratios)) if ratios else None
-    fewest = min(len(old), len(new))
-    if fewest < APART_ROUNDS or ratio is None:
-        reason = f"{fewest} rounds on one side, {APART_ROUNDS} are needed"
-        return SpeedJudgement(verdict=Verdict.UNCLEAR, ratio=ratio, reason=reason)
+    ratio, fewest = math.exp(median(ratios)), min(len(old), len(new))
+    if fewest < APART_ROUNDS:
+        return _unclear(f"{fewest} rounds on one side, {APART_ROUNDS} are needed", ratio)
     if not (is_stable(before) and is_stable(after)):
         reason = "the machine was too busy: the rounds of one side differ by more than 10 %"
-        return SpeedJudgement(verdict=Verdict.UNCLEAR, ratio=ratio, reason=reason)
-    p = float(mannwhitneyu(old, new).pvalue)
-    return _judged(ratio, None, None, p, APART_CHANGE)
+        return _unclear(reason, ratio)
+    return _judged(ratio, float(mannwhitneyu(old, new).pvalue), APART_CHANGE)
 
 
 def relative(rounds: Rounds, reference: Rounds) -> list[list[float]]:
@@ -165,8 +158,17 @@ def relative(rounds: Rounds, reference: Rounds) -> list[list[float]]:
     return [[own / other] for own, other in zip(medians(rounds), medians(reference), strict=False)]
 
 
+def _unclear(
+    reason: str, ratio: float | None = None, low: float | None = None, high: float | None = None
+) -> SpeedJudgement:
+    verdict = Verdict.UNCLEAR
+    return SpeedJudgement(
+        verdict=verdict, ratio=ratio, ratio_low=low, ratio_high=high, reason=reason
+    )
+
+
 def _judged(
-    ratio: float, low: float | None, high: float | None, p: float, change: float
+    ratio: float, p: float, change: float, low: float | None = None, high: float | None = None
 ) -> SpeedJudgement:
     verdict = Verdict.SAME
     if p < SIGNIFICANCE and abs(math.log(ratio)) > math.log1p(change):
@@ -274,11 +276,11 @@ def bottleneck(profile: InferenceProfile) -> str:
         )
     compiled = next((t for t in profile.targets if any(p.segments for p in t.points)), None)
     if compiled is not None:
-        worst = max((p for p in compiled.points if p.segments), key=_break_share)
-        if _break_share(worst) >= NOTABLE:
+        worst = max(compiled.points, key=lambda p: p.break_share)
+        if worst.break_share >= NOTABLE:
             cost = worst.breaks[0]
             return (
-                f"graph breaks: {_break_share(worst):.0%} of a call of {compiled.target} at batch "
+                f"graph breaks: {worst.break_share:.0%} of a call of {compiled.target} at batch "
                 f"{worst.batch_size}, most of it at {cost.file}:{cost.line}"
             )
     segments = point.segments
@@ -287,19 +289,13 @@ def bottleneck(profile: InferenceProfile) -> str:
     return f"computing: {_scaling(target.points)}"
 
 
-def _break_share(point: BatchPoint) -> float:
-    return sum(cost.share for cost in point.breaks)
-
-
 def _scaling(points: Sequence[BatchPoint]) -> str:
     """What the time per sample does as the batch grows."""
-    measured = [p for p in points if p.status is Status.PASS and p.samples_per_second]
+    measured = [(p, p.samples_per_second) for p in points if p.samples_per_second]
     if len(measured) < 2:
         return "the operators of the model take the time"
-    first, last = measured[0], measured[-1]
-    assert first.samples_per_second is not None
-    assert last.samples_per_second is not None
-    gain = last.samples_per_second / first.samples_per_second
+    (first, slow), (last, fast) = measured[0], measured[-1]
+    gain = fast / slow
     if gain > 1 + 5 * NOTABLE:
         return (
             f"small batches do not fill the machine; batch {last.batch_size} gives "

@@ -12,14 +12,13 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from compilewatch.errors import StoreError
-from compilewatch.extras.profiles import training
 from compilewatch.extras.profiles import training as recorded
 from compilewatch.extras.profiles.records import PROFILE_VERSION
 from compilewatch.extras.profiles.store import PREFIX, PROFILES_FILE
@@ -177,7 +176,7 @@ def _record(path: Path, kind: type[R]) -> R:
     return _decoded(_read(path), kind, str(path))
 
 
-def _decoded(data: bytes, kind: type[R], where: str, version: int = training.TRAINING_VERSION) -> R:
+def _decoded(data: bytes, kind: type[R], where: str, version: int = recorded.TRAINING_VERSION) -> R:
     try:
         return decode(data, kind, version)
     except DamagedError as error:
@@ -282,14 +281,32 @@ INFERENCE_FILES: dict[str, Callable[[Path], object]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedProfile:
-    """One checked profile. `broken` says why it cannot be used, None if it can."""
+    """One checked profile. `broken` says why it cannot be used, None if it can.
+
+    `training` is what was read of a profile of training.
+    """
 
     path: Path
-    kind: str
-    state: str
-    findings: tuple[recorded.ProfileFinding, ...] = ()
     broken: str | None = None
     training: recorded.TrainingProfile | None = None
+
+    @property
+    def kind(self) -> str:
+        return "training" if is_training(self.path) else "inference"
+
+    @cached_property
+    def findings(self) -> tuple[recorded.ProfileFinding, ...]:
+        if self.broken is not None:
+            return ()
+        return recorded.findings(self.training) if self.training else tuple(_missing(self.path))
+
+    @property
+    def state(self) -> str:
+        if self.broken is not None:
+            return "broken"
+        if self.training is not None:
+            return self.training.state
+        return "incomplete" if any(f.code == "incomplete" for f in self.findings) else "finished"
 
     @property
     def exit_status(self) -> int:
@@ -300,31 +317,20 @@ class CheckedProfile:
 
 def check_profiles(*roots: Path) -> tuple[CheckedProfile, ...]:
     """Check every profile in and below folders: read every file, and find what is missing."""
-    return tuple(
-        _checked(path, kind)
-        for root in roots
-        for path in _folders(root)
-        if (kind := "training" if is_training(path) else "inference" if is_inference(path) else "")
-    )
+    folders = (path for root in roots for path in _folders(root))
+    return tuple(_checked(path) for path in folders if is_training(path) or is_inference(path))
 
 
-def _checked(path: Path, kind: str) -> CheckedProfile:
-    profile = None
+def _checked(path: Path) -> CheckedProfile:
     try:
-        if kind == "training":
-            profile = read_training(path)
-        else:
-            for name, check in INFERENCE_FILES.items():
-                if (path / name).exists():
-                    check(path / name)
+        if is_training(path):
+            return CheckedProfile(path=path, training=read_training(path))
+        for name, check in INFERENCE_FILES.items():
+            if (path / name).exists():
+                check(path / name)
     except StoreError as error:
-        return CheckedProfile(path=path, kind=kind, state="broken", broken=str(error))
-    if profile is not None:
-        state, findings = profile.state, training.findings(profile)
-    else:
-        findings = tuple(_missing(path))
-        state = "incomplete" if any(f.code == "incomplete" for f in findings) else "finished"
-    return CheckedProfile(path=path, kind=kind, state=state, findings=findings, training=profile)
+        return CheckedProfile(path=path, broken=str(error))
+    return CheckedProfile(path=path)
 
 
 def is_inference(path: Path) -> bool:
@@ -365,14 +371,14 @@ def _report(checked: CheckedProfile) -> Iterator[str]:
     if checked.training is None:
         return
     yield "\n## What dominates\n"
-    yield from training.explanation(checked.training)
+    yield from recorded.explanation(checked.training)
     yield "\n## Stages\n"
     yield "| stage | median ms | share |"
     yield "|---|---|---|"
-    for stage, middle, *_, share in training.stage_rows(checked.training):
+    for stage, middle, *_, share in recorded.stage_rows(checked.training):
         yield f"| {stage} | {middle} | {share} |"
     yield "\n## Operators\n"
     yield "| operator | calls | own CPU time, ms | CPU time, ms |"
     yield "|---|---|---|---|"
-    for name, *cells in training.operator_rows(checked.training):
+    for name, *cells in recorded.operator_rows(checked.training):
         yield f"| `{name}` | {' | '.join(cells)} |"

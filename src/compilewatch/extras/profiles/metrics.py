@@ -145,10 +145,10 @@ def _of_target(
                 yield name, (*who, str(point.batch_size), *own), value
     broken = next((p for p in target.points if p.segments is not None), None)
     if broken is not None:
-        share = sum(cost.share for cost in broken.breaks)
-        yield "compilewatch_break_cost_ratio", who, share
+        yield "compilewatch_break_cost_ratio", who, broken.break_share
         if profile.downloads is not None:
-            yield "compilewatch_break_cost_downloads", who, share * profile.downloads
+            downloads = broken.break_share * profile.downloads
+            yield "compilewatch_break_cost_downloads", who, downloads
     for cache in ("cold", "warm"):
         calls = getattr(best, f"break_even_calls_{cache}", None)
         if calls is not None:

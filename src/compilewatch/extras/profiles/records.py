@@ -232,6 +232,11 @@ class BatchPoint(records.Record, frozen=True, kw_only=True):
     breaks: tuple[BreakCost, ...] = ()
 
     @property
+    def break_share(self) -> float:
+        """The part of a call that its graph breaks cost."""
+        return sum(cost.share for cost in self.breaks)
+
+    @property
     def per_sample_seconds(self) -> float | None:
         return self.latency.median_seconds / self.batch_size if self.latency else None
 

@@ -400,28 +400,30 @@ FURTHEST = 0.5
 
 
 class Panel(NamedTuple):
-    """One figure by batch size, at `path` of a point; pictures show it times `factor`."""
+    """One figure by batch size, at `path` of a point, which pictures show in `unit`."""
 
-    name: str
     title: str
     path: str
-    text: Callable[[Any], str]
     unit: str
-    factor: float = 1.0
 
 
 CALL_PEAK = "Peak memory of one call, beyond model and interpreter"
-BATCH = ("latency-per-batch", "Latency per batch", "latency.median_seconds")
-PANELS = (
-    Panel(
-        "latency-per-sample", "Latency per sample", "per_sample_seconds", milliseconds, "ms", 1e3
-    ),
-    Panel(*BATCH, milliseconds, "ms", 1e3),
-    Panel("throughput", "Samples per second", "samples_per_second", rate, "samples/s"),
-    Panel("memory", CALL_PEAK, "memory.call_peak_bytes", megabytes, "MB", 1 / MEGABYTE),
-    Panel("speedup", "Speed-up over eager mode", "speedup", "{:.2f} ×".format, "×"),
-    Panel("utilization", "Utilisation of the threads", "utilization", "{:.0%}".format, "%", 100),
-)
+PANELS = {
+    "latency-per-sample": Panel("Latency per sample", "per_sample_seconds", "ms"),
+    "latency-per-batch": Panel("Latency per batch", "latency.median_seconds", "ms"),
+    "throughput": Panel("Samples per second", "samples_per_second", "samples/s"),
+    "memory": Panel(CALL_PEAK, "memory.call_peak_bytes", "MB"),
+    "speedup": Panel("Speed-up over eager mode", "speedup", "×"),
+    "utilization": Panel("Utilisation of the threads", "utilization", "%"),
+}
+UNITS: dict[str, tuple[float, Callable[[Any], str]]] = {
+    "ms": (1e3, milliseconds),
+    "samples/s": (1.0, rate),
+    "MB": (1 / MEGABYTE, megabytes),
+    "×": (1.0, "{:.2f} ×".format),
+    "%": (100, "{:.0%}".format),
+}
+"""Unit -> what a figure is multiplied with for it, and how the figure is worded."""
 
 
 def svg_charts(
@@ -429,10 +431,10 @@ def svg_charts(
 ) -> Iterator[tuple[str, bytes]]:
     """Yield (name, SVG) of every chart that has something to show, in each width."""
     for suffix, width in widths.items():
-        for panel in PANELS:
+        for name, panel in PANELS.items():
             chart = by_batch(profile, panel, width)
             if chart is not None:
-                yield f"charts/{panel.name}{suffix}.svg", chart
+                yield f"charts/{name}{suffix}.svg", chart
         if any(point.segments for _, point in profile.points()):
             yield f"charts/call{suffix}.svg", call_parts(profile, width)
         if samples:
@@ -453,8 +455,9 @@ def by_batch(profile: records.InferenceProfile, panel: Panel, width: int) -> byt
     lines = {name: points for name, points in lines.items() if points}
     if not lines:
         return None
+    _, text = UNITS[panel.unit]
     described = "; ".join(
-        f"{name}: " + ", ".join(f"batch {size} {panel.text(v)}" for size, v in points)
+        f"{name}: " + ", ".join(f"batch {size} {text(value)}" for size, value in points)
         for name, points in lines.items()
     )
     svg = charts.document(panel.title, described, width, HEIGHT)
@@ -467,9 +470,8 @@ def by_batch(profile: records.InferenceProfile, panel: Panel, width: int) -> byt
     for tick in (0.0, largest / 2, largest):
         y = HEIGHT - BOTTOM - tick * scale
         charts.draw_grid(svg, LEFT, width - RIGHT, y, y)
-        charts.text_at(
-            svg, LEFT - 8, y + 4, panel.text(tick) if tick else "0", anchor="end", css="faint"
-        )
+        label = text(tick) if tick else "0"
+        charts.text_at(svg, LEFT - 8, y + 4, label, anchor="end", css="faint")
     for size, x in places.items():
         charts.text_at(svg, x, HEIGHT - 6, str(size), anchor="middle", css="faint")
     for name, points in lines.items():
@@ -479,7 +481,7 @@ def by_batch(profile: records.InferenceProfile, panel: Panel, width: int) -> byt
         ]
         charts.draw_line(svg, ((x, y) for x, y, _, _ in dots), tones[name])
         for x, y, size, value in dots:
-            charts.draw_dot(svg, x, y, tones[name], f"{name}, batch {size}: {panel.text(value)}")
+            charts.draw_dot(svg, x, y, tones[name], f"{name}, batch {size}: {text(value)}")
     return charts.encoded(svg)
 
 
@@ -547,7 +549,7 @@ def batch_size_comparison(profile: records.InferenceProfile) -> bytes:
     figure = _figure((13.0, 7.6))
     axes = figure.subplots(2, 3)
     tones = charts.target_tones(target.target for target in profile.targets)
-    for axis, panel in zip(axes.flat, PANELS, strict=True):
+    for axis, panel in zip(axes.flat, PANELS.values(), strict=True):
         is_latency = panel.unit == "ms"
         for target in profile.targets:
             points = [p for p in target.points if _value(p, panel.path) is not None]
@@ -568,7 +570,7 @@ def batch_size_comparison(profile: records.InferenceProfile) -> bytes:
             axis.set_yscale("log")
             axis.yaxis.set_major_formatter("{x:,g}")
             axis.yaxis.set_minor_formatter("{x:,g}")
-        elif panel.name == "speedup":
+        elif panel.unit == "×":
             axis.axhline(1, color=charts.PROFILE_TONES[records.EAGER], linewidth=1, linestyle="--")
             axis.set_ylim(min(axis.get_ylim()[0], 0.9), axis.get_ylim()[1] * 1.05)
         else:
@@ -587,7 +589,7 @@ def batch_size_comparison(profile: records.InferenceProfile) -> bytes:
 def metrics_heatmap(profile: records.InferenceProfile) -> bytes:
     """Each figure by target and batch size, as a share of its largest value."""
     columns = [(t.target, p) for t, p in profile.points() if p.latency]
-    rows = [(panel, _scaled(panel, [p for _, p in columns])) for panel in PANELS]
+    rows = [(panel, _scaled(panel, [p for _, p in columns])) for panel in PANELS.values()]
     rows = [(panel, values) for panel, values in rows if any(v is not None for v in values)]
     shares = [[(v or 0.0) / max((x for x in vs if x), default=1) for v in vs] for _, vs in rows]
     figure = _figure((max(6.0, 1.05 * len(columns) + 3.4), 0.62 * len(rows) + 1.9))
@@ -608,16 +610,17 @@ def metrics_heatmap(profile: records.InferenceProfile) -> bytes:
 
 
 def _scaled(panel: Panel, points: Sequence[records.BatchPoint]) -> list[float | None]:
-    return [_times(_value(point, panel.path), panel.factor) for point in points]
+    factor, _ = UNITS[panel.unit]
+    return [_times(_value(point, panel.path), factor) for point in points]
 
 
 def _errors(panel: Panel, points: Sequence[records.BatchPoint]) -> list[list[float]]:
     """How far the interval of the median reaches below and above it, in the unit of the panel."""
     below, above = [], []
-    for point in points:
+    for point, value in zip(points, _scaled(panel, points), strict=True):
         assert point.latency is not None
         timing = point.latency
-        scale = (_value(point, panel.path) or 0.0) * panel.factor / timing.median_seconds
+        scale = (value or 0.0) / timing.median_seconds
         below.append(max(0.0, timing.median_seconds - timing.ci_low_seconds) * scale)
         above.append(max(0.0, timing.ci_high_seconds - timing.median_seconds) * scale)
     return [below, above]

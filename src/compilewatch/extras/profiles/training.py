@@ -38,23 +38,6 @@ class Stage(StrEnum):
     OTHER = "other"
 
 
-class TrainingOptions(Record, frozen=True, kw_only=True):
-    """How a worker trains a model for a profile; it is the field `training` of a request.
-
-    `out` is the absolute folder in which the profile's folder is created. Unless `compiled`, the
-    model trains in eager mode, whatever the target. `batch_size` repeats or drops rows of the
-    example inputs; None leaves them as they are.
-    """
-
-    out: str
-    steps: int = 20
-    compiled: bool = True
-    warm_up: int = 3
-    trace_steps: int = 3
-    batch_size: int | None = None
-    learning_rate: float = 1e-4
-
-
 class TrainingConfig(Record, frozen=True, kw_only=True):
     """`config.json`, written first: what is profiled, in which process, on what.
 

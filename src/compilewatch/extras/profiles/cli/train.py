@@ -26,7 +26,7 @@ from compilewatch.errors import CompilerError, InputsError, StoreError, UsageErr
 from compilewatch.extras.profiles import check
 from compilewatch.extras.profiles import training as analysis
 from compilewatch.extras.profiles.messages import CapturedProfile
-from compilewatch.extras.profiles.training import Stage, TrainingOptions, TrainingProfile
+from compilewatch.extras.profiles.training import Stage, TrainingProfile
 from compilewatch.files import safe_name
 from compilewatch.neuron import profiler
 from compilewatch.records import Depth, Mode, Request, Result, Status, Tier, Work, new_run_id
@@ -57,10 +57,13 @@ There is no speed-up unless the losses match those of eager mode.
 """
 
 
-def training_request(request: Request, target: str, options: TrainingOptions) -> Request:
-    """Return the request that trains instead of evaluating; `target` may be `eager`."""
-    out = str(Path(options.out) / safe_name(request.model.name) / target)
-    own = msgspec.structs.replace(options, out=out, compiled=target != EAGER)
+def training_request(request: Request, target: str, out: Path, options: dict[str, Any]) -> Request:
+    """Return the request that trains instead of evaluating; `target` may be `eager`.
+
+    `options` are arguments of `worker.training.train`; the profile is written below `out`.
+    """
+    folder = out / safe_name(request.model.name) / target
+    work = Work(name="train", options={"out": str(folder), "compiled": target != EAGER} | options)
     return msgspec.structs.replace(
         request,
         target=msgspec.structs.replace(request.target, mode=Mode.TRAIN),
@@ -68,7 +71,7 @@ def training_request(request: Request, target: str, options: TrainingOptions) ->
         tier=Tier.REAL,
         depth=request.depth or Depth.FULL,
         keep_artifacts=False,
-        work=Work(name="train", options=msgspec.to_builtins(own)),
+        work=work,
     )
 
 
@@ -205,9 +208,12 @@ def train_command(
     flags |= {"jobs": 1, "output_dir": output_dir}
     settings = load_settings({"output_dir": output_dir})
     out = Path(settings.output_dir).absolute() / "profiles" / new_run_id()
-    training = TrainingOptions(
-        out=str(out), steps=steps, warm_up=warmup, trace_steps=trace_steps, batch_size=batch_size
-    )
+    training = {
+        "steps": steps,
+        "warm_up": warmup,
+        "trace_steps": trace_steps,
+        "batch_size": batch_size,
+    }
     prepared = []
     for model, target in product(models, chosen):
         request, settings = one_request(
@@ -221,7 +227,7 @@ def train_command(
         if max_seconds is not None:
             limits = msgspec.structs.replace(request.deadlines, profile_seconds=max_seconds)
             request = msgspec.structs.replace(request, deadlines=limits)
-        prepared.append((target, training_request(request, target, training)))
+        prepared.append((target, training_request(request, target, out, training)))
     names = tuple(dict.fromkeys(r.target.environment for t, r in prepared if t != XLA))
     with (
         tempfile.TemporaryDirectory(prefix="compilewatch-") as scratch,

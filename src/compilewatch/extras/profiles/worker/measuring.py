@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
@@ -228,8 +228,11 @@ def traced(
 
 
 def _slice(event: Any) -> Slice:
-    annotation = "annotation" in str(getattr(event, "activity_type", lambda: "")())
-    return Slice(event.start_ns(), event.duration_ns(), event.name(), is_operator=not annotation)
+    """A slice of a trace. An annotation that is named like an operator is Python."""
+    name, kind = event.name(), str(getattr(event, "activity_type", lambda: "")())
+    if "annotation" in kind and not _MARKS.match(name):
+        name = ""
+    return Slice(event.start_ns(), event.duration_ns(), name)
 
 
 # --- what a call spends where ---------------------------------------------------------------------
@@ -252,16 +255,15 @@ NO_FRAME = ""
 _GUARDS = "TorchDynamo Cache Lookup"
 _GRAPH = "## Call CompiledFxGraph"
 _REGION = re.compile(r"Torch-Compiled Region: (?P<id>\S+)")
+_MARKS = re.compile(f"{_GUARDS}|{_GRAPH}|{_REGION.pattern}")
 
 
-@dataclass(frozen=True, order=True)
-class Slice:
-    """One event of a trace, in nanoseconds. `is_operator` is False for annotations."""
+class Slice(NamedTuple):
+    """One event of a trace, in nanoseconds."""
 
     start: int
     duration: int
     name: str
-    is_operator: bool = True
 
 
 @dataclass
@@ -357,6 +359,6 @@ def _belongs(part: Slice, owner: str, kind: str) -> tuple[str, str]:
         return owner, GUARD
     if part.name.startswith(_GRAPH):
         return owner, GRAPH
-    if part.is_operator and "::" in part.name:
+    if "::" in part.name:
         return owner, EAGER
     return owner, PYTHON  # the runtime wrapper of a graph, annotations of the model

@@ -25,7 +25,7 @@ from compilewatch.contract.failures import error_record, one_line
 from compilewatch.errors import CompilerError
 from compilewatch.extras.profiles.messages import CapturedProfile
 from compilewatch.extras.profiles.profiler import Profiler
-from compilewatch.extras.profiles.training import Stage, TrainingOptions
+from compilewatch.extras.profiles.training import Stage
 from compilewatch.extras.profiles.worker.subject import rows_of, with_rows
 from compilewatch.records import Phase, Request, Result, Status, TargetOutcome, Tier
 from compilewatch.worker.example_inputs import make_inputs
@@ -44,6 +44,7 @@ XLA_FOLDER = "xla"
 
 EXPERIMENTAL = "torch_neuronx.experimental.profiler"
 
+LEARNING_RATE = 1e-4
 NEURON_LEARNING_RATE = 0.01
 
 
@@ -64,26 +65,41 @@ def trained(content: bytes) -> Result:
         return phases.evaluate(request, Tier.REAL, Path(folder), lambda _: None).result
 
 
-def train(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
-    """Train for some steps and say whether that worked; `values` are `TrainingOptions`.
+def train(subject: Subject, options: dict[str, Any]) -> TargetOutcome:
+    """Train for some steps and say whether that worked; `options` are the arguments of `_train`."""
+    return _train(subject, **options)
 
-    The first step, which compiles, is in the phase `compile`, the others are in `profile`.
+
+def _train(
+    subject: Subject,
+    *,
+    out: str,
+    steps: int,
+    warm_up: int,
+    trace_steps: int,
+    batch_size: int | None,
+    compiled: bool,
+) -> TargetOutcome:
+    """Train for `steps` steps; the profile's folder is created in the absolute folder `out`.
+
+    Unless `compiled`, the model trains in eager mode, whatever the target. `batch_size` repeats or
+    drops rows of the example inputs; None leaves them as they are. The first step, which compiles,
+    is in the phase `compile`, the others are in `profile`.
     """
-    options = msgspec.convert(values, TrainingOptions)
     request = subject.request
     target = request.target
-    label = ":".join(filter(None, (target.name, target.backend))) if options.compiled else EAGER
+    label = ":".join(filter(None, (target.name, target.backend))) if compiled else EAGER
     profiler = Profiler(
-        options.out,
-        warm_up=options.warm_up,
-        trace_steps=options.trace_steps,
+        out,
+        warm_up=warm_up,
+        trace_steps=trace_steps,
         model=request.model.name,
         target=label,
         settings={
             "depth": request.depth.value,
             "parameters": sum(parameter.numel() for parameter in subject.module.parameters()),
             "inputs": subject.inputs.strategy,
-            "learning_rate": options.learning_rate,
+            "learning_rate": LEARNING_RATE,
         },
     )
     subject.enter(Phase.COMPILE)
@@ -95,9 +111,9 @@ def train(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
             subject.enter(Phase.PROFILE)
 
     try:
-        inputs = _resized(subject.inputs, options.batch_size)
+        inputs = _resized(subject.inputs, batch_size)
         with ExitStack() as stack:
-            if options.compiled and target.name == "inductor":
+            if compiled and target.name == "inductor":
                 from torch._inductor import config
                 from torch._inductor.utils import fresh_cache
 
@@ -106,14 +122,15 @@ def train(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
                 stack.enter_context(fresh_cache())
             stack.enter_context(profiler)
             if target.name == "xla":
-                words = _xla_loop(subject, inputs, options, profiler, end_step)
+                traced = range(warm_up, min(warm_up + trace_steps, steps))
+                words = _xla_loop(subject, inputs, steps, traced, profiler, end_step)
             else:
                 module: Any = subject.module
-                optimizer = torch.optim.AdamW(module.parameters(), lr=options.learning_rate)
-                if options.compiled:
+                optimizer = torch.optim.AdamW(module.parameters(), lr=LEARNING_RATE)
+                if compiled:
                     backend = target.backend or "inductor"
                     module = torch.compile(module, backend=backend, dynamic=target.dynamic)
-                _loop(inputs, module, options.steps, optimizer, profiler, end_step)
+                _loop(inputs, module, steps, optimizer, profiler, end_step)
     except Exception as error:  # noqa: BLE001  (the edge to model code and to the compiler)
         record = error_record(error)
         oom = record.code == "out_of_memory"
@@ -121,12 +138,11 @@ def train(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
         return TargetOutcome(
             status=Status.OOM if oom else Status.ERROR, detail=detail, error=record
         )
-    captured = options.compiled and target.name == "inductor"
-    graphs = counters["stats"]["unique_graphs"] if captured else None
+    captured = compiled and target.name == "inductor"
     return TargetOutcome(
         status=Status.PASS,
-        detail="; ".join(filter(None, [f"{options.steps} steps", words, *profiler.problems])),
-        graphs=graphs,
+        detail="; ".join(filter(None, [f"{steps} steps", words, *profiler.problems])),
+        graphs=counters["stats"]["unique_graphs"] if captured else None,
     )
 
 
@@ -186,7 +202,8 @@ def _resized(inputs: ExampleInputs, batch: int | None) -> ExampleInputs:
 def _xla_loop(
     subject: Subject,
     inputs: ExampleInputs,
-    options: TrainingOptions,
+    steps: int,
+    traced: range,
     profiler: Profiler,
     end_step: Callable[[int], object],
 ) -> str:
@@ -202,7 +219,6 @@ def _xla_loop(
 
     module, device = on_device(subject).module, torch_xla.device()
     folder = profiler.folder / XLA_FOLDER if profiler.folder is not None else None
-    traced = range(options.warm_up, min(options.warm_up + options.trace_steps, options.steps))
 
     def trace(index: int) -> None:
         """Start and stop the trace where step `index` is the next one."""
@@ -220,8 +236,8 @@ def _xla_loop(
         return tensor.to(device)
 
     trace(0)
-    optimizer = torch.optim.AdamW(module.parameters(), lr=options.learning_rate)
-    work = (inputs, module, options.steps, optimizer, profiler, end)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=LEARNING_RATE)
+    work = (inputs, module, steps, optimizer, profiler, end)
     _loop(*work, place=place, views=xp)
     if folder is None or not folder.exists():
         return ""

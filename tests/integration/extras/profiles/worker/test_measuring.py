@@ -42,7 +42,7 @@ def test_a_round_ends_with_its_calls_or_its_time() -> None:
     assert len(measuring.measure(waits, 1000, 0.05).wall_seconds) < 10
 
 
-CALL = Slice(0, 1000, "compilewatch::call", is_operator=False)
+CALL = Slice(0, 1000, "compilewatch::call")
 
 BROKEN = [
     Slice(10, 40, "TorchDynamo Cache Lookup"),
@@ -73,10 +73,10 @@ A, B = Slice(100, 100, "aten::a"), Slice(150, 100, "aten::b")
                 "1/0": {"graph": 250, "python": 50},
             },
         ),
-        # Annotations of a model are Python.
+        # An annotation has no name.
         (
             CALL,
-            [Slice(100, 100, "my::annotation", is_operator=False), Slice(110, 20, "aten::add")],
+            [Slice(100, 100, ""), Slice(110, 20, "aten::add")],
             {NO_FRAME: {"eager": 20, "python": 980}},
         ),
         # One does not nest, one outlives the call, one is of the call before.
