@@ -117,29 +117,26 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         status = group.main(prog_name="compilewatch", standalone_mode=False)
+        sys.exit(status if isinstance(status, int) else 0)
     except CompilewatchError as error:
-        click.echo(f"compilewatch: {error}", err=True)
-        sys.exit(error.exit_status)
+        what, status = str(error), error.exit_status
     except click.ClickException as error:
         error.show()
         sys.exit(2)
     except (KeyboardInterrupt, click.Abort) as error:
         kept = str(error.__cause__ or "") or "all finished results are kept"  # click raises Abort
-        click.echo(f"compilewatch: interrupted; {kept}", err=True)
-        sys.exit(130)
+        what, status = f"interrupted; {kept}", 130
     except BrokenPipeError:
         sys.exit(0)
     except UnicodeEncodeError as error:
-        what = f"the output's encoding {error.encoding} cannot encode {error.object[error.start]!a}"
-        click.echo(f"compilewatch: {what}: set PYTHONIOENCODING=utf-8", err=True)
-        sys.exit(2)
+        character = f"{error.encoding} cannot encode {error.object[error.start]!a}"
+        what, status = f"the output's encoding {character}: set PYTHONIOENCODING=utf-8", 2
     except (MemoryError, RecursionError) as error:
-        what = "an input is too large or nested too deeply"
-        click.echo(f"compilewatch: {what} ({type(error).__name__})", err=True)
-        sys.exit(2)
+        name = type(error).__name__
+        what, status = f"an input is too large or nested too deeply ({name})", 2
     except OSError as error:
         # An error that no other module has handled: most often the output cannot be written.
         where = f"{error.filename}: " if error.filename else ""
-        click.echo(f"compilewatch: {where}{error.strerror or error}", err=True)
-        sys.exit(2)
-    sys.exit(status if isinstance(status, int) else 0)
+        what, status = f"{where}{error.strerror or error}", 2
+    click.echo(f"compilewatch: {what}", err=True)
+    sys.exit(status)
