@@ -25,11 +25,9 @@ MODULE = """
 import torch
 from torch import nn
 
-
 class Whole(nn.Module):
     def forward(self, x):
         return torch.relu(x) + 1
-
 
 class Broken(nn.Module):
     def forward(self, x):
@@ -37,31 +35,24 @@ class Broken(nn.Module):
         torch._dynamo.graph_break()
         return x * 2
 
-
 def whole():
     return Whole()
 
-
 def broken():
     return Broken()
-
 
 class Stubborn(nn.Module):
     def forward(self, x):
         raise RuntimeError("never")
 
-
 def stubborn():
     return Stubborn()
-
 
 def raises():
     raise RuntimeError("the factory itself fails")
 
-
 def number():
     return 7
-
 
 def inputs():
     return {"x": torch.ones(2, 3)}

@@ -151,28 +151,24 @@ def test_everything_that_can_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         key(inputs_file=str(tmp_path / "none.toml"))
 
 
-@pytest.mark.parametrize(
-    ("edited", "voids"),
-    [
-        ("worker/targets/xla/module.py", True),
-        ("neuron/module.py", True),
-        ("extras/profiles/worker/module.py", False),
-        ("worker/model/__pycache__/module.pyc", False),
-    ],
-)
 def test_an_edit_of_what_can_change_a_result_voids_earlier_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edited: str, voids: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planning, "__file__", str(tmp_path / "plan.py"))
     digest = planning.worker_sha256.__wrapped__
-    digests = {digest()}
-    file = tmp_path / edited
-    file.parent.mkdir(parents=True)
-    for text in ("new", "edited"):
-        file.write_text(text)
-        digests.add(digest())
-    file.rename(file.with_stem("renamed"))
-    assert len({*digests, digest()}) == (4 if voids else 1)
+    for edited, different in (
+        ("worker/targets/xla/module.py", 4),
+        ("neuron/module.py", 4),
+        ("extras/profiles/worker/module.py", 1),
+        ("worker/model/__pycache__/module.pyc", 1),
+    ):
+        digests, file = {digest()}, tmp_path / edited
+        file.parent.mkdir(parents=True)
+        for text in ("new", "edited"):
+            file.write_text(text)
+            digests.add(digest())
+        file.rename(file.with_stem("renamed"))
+        assert len({*digests, digest()}) == different, edited
 
 
 def test_only_overrides_that_may_apply_enter_a_key_and_no_prose(tmp_path: Path) -> None:
@@ -278,22 +274,17 @@ def test_a_model_is_placed_where_its_packages_are(
         assert place_model(model, target, [line], {"default": default}) == (model, target)
 
 
-@pytest.mark.parametrize(
-    ("library", "known", "expected"),
-    [
+def test_a_model_of_a_library_is_placed_where_the_library_is() -> None:
+    for library, known, expected in (
         ("timm", (VISION, LIBRARIES), "vision"),
         # An environment that exists comes before one that would have to be created.
         ("timm", (LIBRARIES,), "libraries"),
         ("timm", (), "vision"),
         ("diffusers", (VISION,), "libraries"),
-    ],
-)
-def test_a_model_of_a_library_is_placed_where_the_library_is(
-    library: str, known: Any, expected: str
-) -> None:
-    model = spec("m", build=records.LibraryBuild(library=library, name="m"))
-    there = {where.name: where for where in (DEFAULT, *known)}
-    assert place_model(model, Target(), [], there)[1].environment == expected
+    ):
+        model = spec("m", build=records.LibraryBuild(library=library, name="m"))
+        there = {where.name: where for where in (DEFAULT, *known)}
+        assert place_model(model, Target(), [], there)[1].environment == expected
 
 
 ADAPTED = spec(
@@ -403,24 +394,17 @@ def test_what_was_not_run_is_not_stale_and_own_lines_come_before_the_shipped_one
     assert expectations.expectation[1:] == load_expectations(None).expectation != ()
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
+def test_a_malformed_file_is_one_line_that_names_it(tmp_path: Path) -> None:
+    path = tmp_path / "expectations.toml"
+    for old, new, message in (
         ("model =", "modle =", "modle"),
         ('"needs a package"', '" "', "needs a `reason`"),
         (">=5.20", "=>5.20", "not a version specifier"),
         ("schema_version = 1", "schema_version = 2", "schema_version 2"),
-    ],
-)
-def test_a_malformed_file_is_one_line_that_names_it(
-    tmp_path: Path, old: str, new: str, message: str
-) -> None:
-    path = tmp_path / "expectations.toml"
-    path.write_text(FILE.replace(old, new))
-    with pytest.raises(ConfigError, match=message) as caught:
-        load_expectations(path)
-    assert str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)
+    ):
+        path.write_text(FILE.replace(old, new))
+        with pytest.raises(ConfigError, match=f"^{path}.*{message}.*$"):
+            load_expectations(path)
 
 
 # --- plans ---
@@ -555,18 +539,6 @@ def test_shards_are_even_and_change_little() -> None:
     assert sorted(first)[:4] == ["M0", "M100", "M110", "M111"]
 
 
-def test_the_digest_follows_every_request() -> None:
-    gated = msgspec.structs.replace(SPECS[0], skip_reason="gated")
-    plans = [
-        plan(),
-        plan(SPECS[1:]),
-        plan(targets=[Target()]),
-        plan(environments=[environment(torch="2.14.0")]),
-        plan([gated, *SPECS[1:]]),
-    ]
-    assert len({planned.digest for planned in plans}) == len(plans)
-
-
 def test_what_is_no_shard_is_rejected() -> None:
     for text in ("0/3", "4/3", "0/0"):
         with pytest.raises(UsageError, match="shards are numbered"):
@@ -592,14 +564,12 @@ def test_a_plan_that_cannot_be_meant_is_rejected(specs: Any, targets: Any, messa
         plan(specs, targets)
 
 
-@pytest.mark.parametrize(("said", "field"), [("on", True), ("off", False), ("default", None)])
-def test_targets_have_the_options_that_are_theirs_and_are_named_once(
-    said: str, field: bool | None
-) -> None:
+def test_targets_have_the_options_that_are_theirs_and_are_named_once() -> None:
     given = ["dynamo", "dynamo", "export", "export:non_strict"]
-    dynamo, export, other = targets_of(given, [Mode.EVAL, Mode.EVAL], None, said)
-    assert (dynamo.nested_graph_breaks, export.nested_graph_breaks) == (field, None)
-    assert (export.backend, other.name, other.backend) == (None, "export", "non_strict")
+    for said, field in (("on", True), ("off", False), ("default", None)):
+        dynamo, export, other = targets_of(given, [Mode.EVAL, Mode.EVAL], None, said)
+        assert (dynamo.nested_graph_breaks, export.nested_graph_breaks) == (field, None)
+        assert (export.backend, other.name, other.backend) == (None, "export", "non_strict")
 
 
 def test_neuron_has_a_longer_deadline_for_compiling() -> None:

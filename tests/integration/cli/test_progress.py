@@ -11,10 +11,8 @@ from rich.console import Console
 
 from compilewatch.cli import progress
 from compilewatch.cli.progress import ProgressBar, Remaining, known_durations
-from compilewatch.contract.messages import PHASES_FILE
 from compilewatch.launchers import Running
-from compilewatch.launchers.local.launcher import Task
-from compilewatch.records import Result, Target, Tier
+from compilewatch.records import Result, Target
 from tests import factories
 from tests.sweeping import run_sweep, store
 
@@ -115,11 +113,3 @@ def test_the_rest_is_estimated_from_durations_of_the_newest_run_at_once(tmp_path
     assert rest.seconds(1) == pytest.approx(10.0 + 80.0 / 3, abs=1)
     assert Remaining(WAITING, {}).seconds(1) is None
     assert Remaining([], known).seconds(1) is None
-
-
-def test_a_child_says_its_phase_and_how_long(tmp_path: Path) -> None:
-    task = Task(id=1, request=WAITING[0], tier=Tier.FAKE, folder=tmp_path)
-    task.started_monotonic = 100.0
-    assert task.running(103.0) == Running(name="A", doing="setup", seconds=3.0)
-    (tmp_path / PHASES_FILE).write_text('[["setup", 100.0], ["compile", 101.5]]')
-    assert task.running(103.0) == Running(name="A", doing="compile", seconds=1.5)

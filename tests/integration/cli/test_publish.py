@@ -13,20 +13,6 @@ from tests.team import Compilewatch
 QUICK = {"COMPILEWATCH_PUBLISH_RETRY_SECONDS": "0"}
 
 
-@pytest.mark.matrix
-def test_without_an_address_it_says_what_to_set(
-    compilewatch: Compilewatch, swept: dict[str, Any]
-) -> None:
-    done = compilewatch("publish")
-    assert done.returncode == 2
-    assert "no service is configured: set one of pushgateway.url" in done.stderr
-    done = compilewatch("publish", "--to", "pushgateway")
-    assert done.returncode == 2
-    assert "pushgateway has no address: set url in the table [pushgateway]" in done.stderr
-    done = compilewatch("publish", "--to", "telegraph")
-    assert "no sink 'telegraph'; known: html, " in done.stderr
-
-
 def test_a_shard_or_a_run_that_lies_elsewhere_is_not_pushed(
     compilewatch: Compilewatch, swept: dict[str, Any], tmp_path: Path
 ) -> None:

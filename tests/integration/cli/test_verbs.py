@@ -157,10 +157,8 @@ def test_show_writes_a_trace_that_tlparse_reads_and_opens_its_pages(
     assert pages[0].read_bytes() == pages[1].read_bytes()
     shutil.rmtree(pages[0].parents[2])
     (trace,) = (restored / "torch_trace").iterdir()
-    tlparse = Path(sys.executable).with_name("tlparse")
-    again = tmp_path / "again"
-    command = [str(tlparse), "--no-browser", "-o", str(again), str(trace)]
-    subprocess.run(command, check=True, capture_output=True)
+    tlparse, again = Path(sys.executable).with_name("tlparse"), tmp_path / "again"
+    subprocess.run([tlparse, "--no-browser", "-o", again, trace], check=True, capture_output=True)
     names = {path.relative_to(again) for path in again.rglob("*") if path.is_file()}
     there = {path.relative_to(restored / "tlparse") for path in (restored / "tlparse").rglob("*.*")}
     assert names - there == {Path("raw.log"), Path("raw.jsonl")}
@@ -169,16 +167,14 @@ def test_show_writes_a_trace_that_tlparse_reads_and_opens_its_pages(
 def test_shards_merge_into_a_complete_run(
     compilewatch: Compilewatch, swept: dict[str, Any]
 ) -> None:
-    runs, planned = [], []
+    runs = []
     for shard in ("1/2", "2/2"):
         done = compilewatch("sweep", "--source", "manifest", "--shard", shard, "--json")
         # A shard of so small a sweep may have nothing to do, and then says so.
         assert done.returncode == 0, done.stderr
-        found = json.loads(done.stdout)["run"]
-        runs.append(found["id"])
-        planned.append(found["planned"])
-    assert sum(planned) == 2
-    merged = compilewatch("merge", *runs, "--json")
+        runs.append(json.loads(done.stdout)["run"])
+    assert sum(run["planned"] for run in runs) == 2
+    merged = compilewatch("merge", *(run["id"] for run in runs), "--json")
     assert merged.returncode == 0, merged.stderr
     assert json.loads(merged.stdout)["summary"]["statuses"] == {"pass": 1, "graph_break": 1}
 

@@ -71,7 +71,7 @@ def test_a_run_in_which_nothing_ran_is_3_but_for_a_shard() -> None:
     assert exit_status_of(BROKEN, conditions("graph-break")) == 1
 
 
-@pytest.mark.parametrize("text", ["regresion", "coverage<101", "coverage", "graph_break"])
-def test_an_unknown_condition_is_rejected_with_those_known(text: str) -> None:
-    with pytest.raises(click.BadParameter, match=r"regression, graph-break, .*coverage<PERCENT"):
-        conditions(text)
+def test_an_unknown_condition_is_rejected_with_those_known() -> None:
+    for text in ("regresion", "coverage<101", "coverage", "graph_break"):
+        with pytest.raises(click.BadParameter, match=r"regression, graph-break, .*coverage<PERC"):
+            conditions(text)

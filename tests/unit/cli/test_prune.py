@@ -57,20 +57,15 @@ def test_the_newest_of_each_selection_stay(store: Store) -> None:
     assert store.open("latest").run.id == newer[1]
 
 
-@pytest.mark.parametrize(
-    ("keep", "days", "gone"),
-    [
-        (None, 60, [90]),
-        (None, 1, [90, 60, 40]),  # the newest stays whatever its age
-        (2, 70, [90]),  # with both rules a run stays that either keeps
-        (3, 20, [90]),
-    ],
-)
-def test_days_keep_what_is_young(
-    store: Store, keep: int | None, days: int, gone: list[int]
-) -> None:
-    runs = {days_ago: add(store, days_ago=days_ago) for days_ago in (90, 60, 40, 30)}
-    assert sorted(superseded(store, keep, days)) == sorted(runs[days_ago] for days_ago in gone)
+def test_days_keep_what_is_young(store: Store) -> None:
+    runs = [add(store, days_ago=days_ago) for days_ago in (90, 60, 40, 30)]
+    for keep, days, gone in (
+        (None, 60, 1),
+        (None, 1, 3),  # the newest stays whatever its age
+        (2, 70, 1),  # with both rules a run stays that either keeps
+        (3, 20, 1),
+    ):
+        assert sorted(superseded(store, keep, days)) == runs[:gone]
 
 
 def test_only_finished_and_complete_runs_supersede(store: Store) -> None:

@@ -12,8 +12,6 @@ from packaging.requirements import Requirement
 
 from compilewatch import extras, plugins
 from compilewatch.cli import COMMANDS
-from compilewatch.errors import MissingExtraError
-from tests import refusing
 from tests.sweeping import run_sweep
 
 ROOT = Path(__file__).parents[3]
@@ -122,15 +120,6 @@ def test_what_a_row_names_is_there() -> None:
     assert len(NAMED) > 20
     for reference in NAMED:
         assert plugins.load(reference), reference
-
-
-def test_a_row_of_a_table_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "meta_path", [refusing.Refusing(), *sys.meta_path])
-    for name in [n for n in sys.modules if n.partition(".")[0] in ("logging_loki", "requests")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delitem(sys.modules, "compilewatch.sinks.loki", raising=False)
-    with pytest.raises(MissingExtraError, match=r"pip install 'compilewatch\[publish\]'"):
-        plugins.load("compilewatch.sinks.loki:LokiSink")
 
 
 @pytest.mark.process

@@ -39,11 +39,11 @@ def loads(draw: random.Random) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize(("percent", "needed"), [(90, 64), (95, 130), (99, 662)])
-def test_a_percentile_appears_with_enough_samples(percent: int, needed: int) -> None:
-    few, enough = (analysis.timing([series(2, count)], []) for count in (needed - 1, needed))
-    assert getattr(few, f"p{percent}_seconds") is None
-    assert getattr(enough, f"p{percent}_seconds") is not None
+def test_a_percentile_appears_with_enough_samples() -> None:
+    for percent, needed in ((90, 64), (95, 130), (99, 662)):
+        few, enough = (analysis.timing([series(2, count)], []) for count in (needed - 1, needed))
+        assert getattr(few, f"p{percent}_seconds") is None
+        assert getattr(enough, f"p{percent}_seconds") is not None
 
 
 def test_the_interval_of_the_median_holds() -> None:
@@ -120,11 +120,10 @@ def test_rates_and_the_speed_up_follow_from_the_median() -> None:
     assert slower.break_even_calls_cold is None  # compiling never pays
 
 
-@pytest.mark.parametrize("matches", [False, None])
-def test_there_is_no_speed_up_where_numbers_differ_or_are_unknown(matches: bool | None) -> None:
-    wrong = msgspec.structs.replace(profiled.MATCHES, matches=False)
-    point = measured(0.1, numerics=wrong if matches is False else None)
-    assert analysis.with_speedup(point, rounds(0.1), rounds(0.2)) == point
+def test_there_is_no_speed_up_where_numbers_differ_or_are_unknown() -> None:
+    for numerics in (msgspec.structs.replace(profiled.MATCHES, matches=False), None):
+        point = measured(0.1, numerics=numerics)
+        assert analysis.with_speedup(point, rounds(0.1), rounds(0.2)) == point
 
 
 def test_the_best_batch_has_the_most_throughput_and_the_right_numbers() -> None:
@@ -136,9 +135,6 @@ def test_the_best_batch_has_the_most_throughput_and_the_right_numbers() -> None:
     assert analysis.best_batch(points) == 8
     assert analysis.best_batch([]) is None
     made, _ = profiled.profile()
-    found = analysis.fastest(made)
-    assert found is not None
-    assert (found[0].target, found[1].batch_size) == ("inductor", 8)
     found = analysis.fastest(profiled.changed(made, "inductor", speedup=None))
     assert found is not None
     assert found[0].target == EAGER

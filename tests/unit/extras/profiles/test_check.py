@@ -11,7 +11,7 @@ import pytest
 from compilewatch.errors import StoreError
 from compilewatch.extras.profiles import check
 from compilewatch.extras.profiles.check import DamagedProfileError, check_profiles, read_training
-from compilewatch.extras.profiles.training import OperatorStat, top_operators
+from compilewatch.extras.profiles.training import OperatorStat
 from compilewatch.profiling import Profiler
 
 METRICS, STAGES = "metrics.json", "stage_times.json"
@@ -30,13 +30,12 @@ PNG = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", b"\0" * 13) + chunk(b"IEND", b"")
 def inference(tmp_path: Path) -> Path:
     folder = tmp_path / "profile-20261122-224405-effd"
     for name, data in {
-        "baseline_metrics.json": b'{"schema_version": 1}',
-        "detailed_metrics.csv": b"batch_size,latency\n1,0.5\n4,0.7\n",
-        "baseline_summary_report.txt": b"Summary\n",
-        "profiler_traces/stacks.txt": b"a;b 1\n",
-        "profiler_traces/trace.json": b'[{"ph": "X", "name": "a", "ts": 1, "dur": 1}]',
-        "plots/batch_size_comparison.png": PNG,
-        "plots/metrics_heatmap.png": PNG,
+        check.BASELINE_FILE: b'{"schema_version": 1}',
+        check.TABLE_FILE: b"batch_size,latency\n1,0.5\n4,0.7\n",
+        check.TEXT_FILE: b"Summary\n",
+        check.STACKS: b"a;b 1\n",
+        check.TRACE: b'[{"ph": "X", "name": "a", "ts": 1, "dur": 1}]',
+        **dict.fromkeys(check.PLOTS, PNG),
         "profiles.jsonl": b"{}\n",
     }.items():
         (folder / name).parent.mkdir(exist_ok=True, parents=True)
@@ -82,21 +81,15 @@ def test_each_damaged_file_is_named(
     assert "\n" not in str(found.broken)
 
 
-@pytest.mark.parametrize(
-    ("name", "state", "code"),
-    [
-        ("baseline_summary_report.txt", "incomplete", "incomplete"),
+def test_a_missing_file_of_inference_is_a_finding(inference: Path) -> None:
+    for name, state, code in (
         ("plots/metrics_heatmap.png", "finished", "file_missing"),
         ("profiles.jsonl", "incomplete", "incomplete"),  # it was interrupted
-    ],
-)
-def test_a_missing_file_of_inference_is_a_finding(
-    inference: Path, name: str, state: str, code: str
-) -> None:
-    (inference / name).unlink()
-    (found,) = check_profiles(inference)
-    assert (found.state, found.exit_status) == (state, 1)
-    assert [finding.code for finding in found.findings] == [code]
+    ):
+        (inference / name).unlink()
+        (found,) = check_profiles(inference)
+        assert (found.state, found.exit_status) == (state, 1)
+        assert [finding.code for finding in found.findings] == [code]
 
 
 def test_all_profiles_below_a_folder_are_checked_and_reported(
@@ -174,15 +167,6 @@ def test_a_newer_schema_is_one_line(folder: Path, name: str) -> None:
         read_training(folder)
     assert not isinstance(caught.value, DamagedProfileError)
     assert "\n" not in str(caught.value)
-
-
-def test_the_operators_are_read_exactly_and_steps_are_none(folder: Path) -> None:
-    rows = ('"aten::mm, with a comma",3,1.25,2.5,0,0,-8,16', "training step,1,90,90,0,0,0,0")
-    (killed(folder) / "op_stats.csv").write_text("\n".join((COLUMNS, *rows, "")))
-    found = read_training(folder)
-    assert len(found.operators or ()) == 2
-    (row,) = top_operators(found)
-    assert (row.name, row.calls, row.self_cpu_time_us) == ("aten::mm, with a comma", 3, 1.25)
 
 
 def test_profiles_are_found_below_a_folder_newest_first(folder: Path) -> None:

@@ -166,18 +166,15 @@ def test_targets_name_environments_and_eager_mode_of_the_same_one_is_the_referen
     assert subjects.environment_of("eager@torch-2.13") == "torch-2.13"
 
 
-@pytest.mark.parametrize(
-    ("targets", "device", "said"),
-    [
+def test_wrong_targets() -> None:
+    for targets, device, said in (
         (("inductor", "inductor@default"), "cpu", "once"),
         (("neuron",), "cpu", "profile neuron"),
         (("inductor@",), "cpu", "names no environment"),
         (("eager", "xla"), "cuda", "on the CPU only"),
-    ],
-)
-def test_wrong_targets(targets: tuple[str, ...], device: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        subjects.check_targets(targets, device)
+    ):
+        with pytest.raises(UsageError, match=said):
+            subjects.check_targets(targets, device)
 
 
 def test_the_machine_and_the_options_are_in_the_key_and_the_software_is_not() -> None:

@@ -1,15 +1,19 @@
 """Metrics of a run's profiles: what they say, and how many there can be."""
 
 from collections import defaultdict
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from compilewatch.extras.profiles import metrics
 from compilewatch.extras.profiles.analysis import compare_profiles
 from compilewatch.extras.profiles.of_run import RunProfiles
 from compilewatch.extras.profiles.records import ProfileComparison
 from compilewatch.sinks import prometheus
+from compilewatch.sinks.pushgateway import JOB
 from tests import profiled
 from tests.run_folder import VIEW
 
@@ -59,3 +63,20 @@ def test_every_metric_of_profiles_is_exposed_with_its_labels() -> None:
     for definition in metrics.DEFINITIONS:
         assert len(found[definition.name]) == len(definition.labels), definition.name
         assert f"\n{definition.name}{{" in text, definition.name
+
+
+def test_a_model_that_was_profiled_on_its_own_has_a_group_of_its_own() -> None:
+    """So that neither a run nor another model replaces it."""
+    groups: dict[tuple[str, ...], bytes] = {}
+
+    def replace(job: str, key: dict[str, str], metrics: CollectorRegistry) -> None:
+        groups[(job, *key.values())] = generate_latest(metrics)
+
+    gateway: Any = SimpleNamespace(replace=replace, address="http://here")
+    made, _ = profiled.profile()
+    for model in ("A", "B"):
+        said = metrics.push_profile(gateway, msgspec.structs.replace(made, model=model))
+        assert said.startswith("pushgateway: ")
+    assert [key[1:] for key in groups] == [("profile", "A"), ("profile", "B")]
+    series = b'compilewatch_latency_seconds{batch_size="8",family="unknown",model="B",'
+    assert series in groups[JOB, "profile", "B"]

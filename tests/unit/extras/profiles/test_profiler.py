@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -154,16 +155,9 @@ def test_a_fork_does_not_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert [step.index for step in stored(profiler).steps] == [0, 1]
 
 
-class Time:
-    now = 100.0
-
-    def perf_counter(self) -> float:
-        return self.now
-
-
 def test_stages_are_exclusive_and_go_on_in_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Time()
-    monkeypatch.setattr(module, "time", clock)
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: clock.now))
     stages = StageClock()
     stages.leave(Stage.LOSS)  # which is not open
     for seconds, stage in ((1, Stage.FORWARD), (1, Stage.DATA)):

@@ -139,14 +139,11 @@ def test_a_model_that_fails_dies_or_hangs_is_a_result(
 def test_a_profile_that_is_aborted_leaves_nothing_and_no_message(tmp_path: Path) -> None:
     command = [str(PROGRAM), "profile", "infer", "./net.py:Hangs", *EAGER, "--output", "outputs"]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as program:
-        try:
-            while not list(tmp_path.glob("outputs/*/.scratch-*/eager-1/stdout")):
-                assert program.poll() is None
-                time.sleep(0.05)
-            program.send_signal(signal.SIGTERM)
-            _, said = program.communicate(timeout=60)
-        finally:
-            program.kill()
+        while not list(tmp_path.glob("outputs/*/.scratch-*/eager-1/stdout")):
+            assert program.poll() is None
+            time.sleep(0.05)
+        program.send_signal(signal.SIGTERM)
+        _, said = program.communicate(timeout=60)
     assert program.returncode == 128 + signal.SIGINT
     assert "did not" not in said
     assert not list(tmp_path.glob("outputs/profile-*"))

@@ -91,17 +91,6 @@ def test_a_call_is_divided(
     assert divide(call, slices) == Division(total=1000, nanoseconds=expected)
 
 
-def test_any_slices_sum_to_the_call() -> None:
-    draw = random.Random(0)
-    names = ("aten::x", "Torch-Compiled Region: 2/1", "TorchDynamo Cache Lookup", "other")
-    for _ in range(50):
-        slices = [
-            Slice(draw.randrange(1200), draw.randrange(400), draw.choice(names)) for _ in range(60)
-        ]
-        found = divide(CALL, slices).nanoseconds.values()
-        assert sum(sum(kinds.values()) for kinds in found) == 1000
-
-
 def test_a_break_costs_what_its_frame_does_outside_of_graphs() -> None:
     nanoseconds = {
         "": {"guard": 50, "python": 50},
