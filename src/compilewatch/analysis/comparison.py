@@ -88,16 +88,17 @@ def compare(
     unchanged: list[Identity] = []
     for identity in olds.keys() | news.keys():
         old, new = olds.get(identity), news.get(identity)
-        if new is None and old is not None:
-            change: Classified = _absence(baseline, run, len(news), old)
+        present = new or olds[identity]
+        if new is None:
+            change: Classified = _absence(baseline, run, len(news), present)
+        elif old is None:
+            change = ChangeKind.NEW, f"not in the baseline; {outcome_of(new)}"
         else:
             change = classify_change(old, new, by_place=by_place)
         if change is None:
             unchanged.append(identity)
             continue
         kind, reason = change
-        present = new or old
-        assert present is not None
         changes.append(
             Change(
                 kind=kind,
@@ -301,15 +302,8 @@ BADNESS = {Status.PASS: 0, Status.GRAPH_BREAK: 1, Status.MISMATCH: 2, Status.ERR
 """Of the statuses that a verdict can have."""
 
 
-def classify_change(
-    old: Result | None, new: Result | None, *, by_place: bool = False
-) -> Classified:
+def classify_change(old: Result, new: Result, *, by_place: bool = False) -> Classified:
     """What became of one model and target, with the reason in one line; None for no change."""
-    if old is None:
-        assert new is not None
-        return ChangeKind.NEW, f"not in the baseline; {outcome_of(new)}"
-    if new is None:
-        return ChangeKind.GONE, f"no longer in the source; was {outcome_of(old)}"
     if old.is_verdict and new.is_verdict:
         worse = BADNESS[new.status] - BADNESS[old.status]
         if worse:

@@ -56,8 +56,6 @@ def kind_of(old: Any, new: Any, **given: Any) -> ChangeKind | None:
         (PASS, CREATE_ERROR, NO_LONGER_TESTED),
         (BROKEN, SKIPPED, NO_LONGER_TESTED),
         (CREATE_ERROR, TIMEOUT, None),
-        (None, SKIPPED, NEW),
-        (CREATE_ERROR, None, GONE),
     ],
 )
 def test_a_regression_is_claimed_only_where_both_sides_ran(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from compilewatch import records
 from compilewatch.extras.fixes import replacements
 from compilewatch.extras.fixes.records import Edit, FixChange, FixKind
-from compilewatch.extras.fixes.rewriting import Site, change, module_of, site_at
+from compilewatch.extras.fixes.rewriting import Site, change, module_of, parsed, site_at
 from compilewatch.extras.fixes.rules import CHECKS, RULES
 
 
@@ -189,7 +189,7 @@ def _constants(source: str, line: int) -> list[str]:
 
     What is assigned elsewhere may be a count or a state, which a Python value would lose.
     """
-    tree = _parsed(source)
+    tree = parsed(source)
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
     at_line = (node for node in nodes if node.lineno == line and isinstance(node.ctx, ast.Load))
     read = [node.attr for node in at_line if ast.unparse(node.value) == "self"]
@@ -203,14 +203,6 @@ def _constants(source: str, line: int) -> list[str]:
     begun = {node.attr for node in stored if node in first}
     changed = {node.attr for node in stored if node not in first}
     return [name for name in dict.fromkeys(read) if name in begun - changed]
-
-
-def _parsed(source: str) -> ast.Module:
-    """The tree of a text; empty for one that is not Python."""
-    try:
-        return ast.parse(source)
-    except SyntaxError:
-        return ast.Module([], [])
 
 
 def as_python_value(name: str) -> FixChange:
@@ -381,7 +373,7 @@ def _traced(graph_break: records.GraphBreak, place: Place) -> Changes:
     those: neither can be traced without Dynamo.
     """
     for frame in reversed(graph_break.user_stack):
-        body = _parsed(place.library_source(frame.file) or "").body
+        body = parsed(place.library_source(frame.file) or "").body
         if any(isinstance(s, ast.FunctionDef) and s.name == frame.function for s in body):
             yield traced(module_of(frame.file), frame.function)
             return
@@ -445,7 +437,7 @@ def _site(graph_break: records.GraphBreak, place: Place) -> Site | None:
 def _is_caught(graph_break: records.GraphBreak, place: Place) -> bool:
     """Whether the model catches errors at a line of the stack of a break."""
     for file, line in dict.fromkeys(_places(graph_break)):
-        for node in ast.walk(_parsed(place.library_source(file) or "")):
+        for node in ast.walk(parsed(place.library_source(file) or "")):
             match node:
                 case ast.Try(handlers=[_, *_], body=[first, *_] as body):
                     pass

@@ -131,12 +131,8 @@ def site_at(source: str, file: str, line: int) -> Site | None:
 
     A function that is defined in another cannot: it exists once for each call of that one.
     """
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:
-        return None
     nodes: list[ast.stmt] = []
-    inner = _inner(tree)
+    inner = _inner(parsed(source))
     while inside := next((s for s in inner if s.lineno <= line <= lines_of(s)[1]), None):
         nodes.append(inside)
         inner = _inner(inside)
@@ -147,6 +143,14 @@ def site_at(source: str, file: str, line: int) -> Site | None:
     classes = [node for node in nodes[: functions[0]] if isinstance(node, ast.ClassDef)]
     lines = tuple(source.splitlines(keepends=True))
     return Site(file=file, lines=lines, nodes=(*classes, *nodes[functions[0] :]))
+
+
+def parsed(source: str) -> ast.Module:
+    """The tree of a text; empty for one that is not Python."""
+    try:
+        return ast.parse(source)
+    except SyntaxError:
+        return ast.Module([], [])
 
 
 def _inner(node: ast.AST) -> Iterator[ast.stmt]:
