@@ -42,6 +42,11 @@ def test_a_search_names_its_fix_with_its_code_or_the_command_that_searches_longe
             assert line == f"fix:        {words}: compilewatch fix BertModel{flag}"
 
 
+@pytest.mark.process
+def test_a_search_ends_with_its_time(tmp_path: Path) -> None:
+    assert fixture._search(["fix", "m"], tmp_path, 0.1) == "none is verified within 0.1 s"
+
+
 def test_an_object_is_not_searched_and_a_stored_fix_is_that_of_another_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
