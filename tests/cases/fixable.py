@@ -23,10 +23,14 @@ class Announcing(nn.Module):
 
 
 class Breaking(nn.Module):
-    """Nothing removes this graph break."""
+    """Nothing removes this graph break; a part of it is one graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + 1
+        x = self.linear(x)
         torch._dynamo.graph_break()
         return x * 2
 

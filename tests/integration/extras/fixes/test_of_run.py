@@ -54,6 +54,8 @@ def test_the_fixes_of_a_run_are_found_verified_stored_and_shown(
     assert found["total"]["models"] == ["team/small", "team/large"]
     assert found["total"]["downloads"] == 500
 
+    regions = fixes["team/breaking"]["fix"]["regions"]
+    assert [(region["name"], region["kind"]) for region in regions] == [("linear", "Linear")]
     large = fixes["team/large"]
     assert large["fix"]["verification"]["steps"][0]["detail"] == "both shapes"
     assert "import compilewatch" not in (folder / large["script_file"]).read_text()
