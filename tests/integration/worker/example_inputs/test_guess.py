@@ -142,10 +142,6 @@ class Forwards(Methods):
         """Only a message says that its second argument must fit what the convolution returns."""
         return self.conv(image) * scale[:, :, None, None]
 
-    @case({"series": (2, 32, 5)}, rnn=nn.LSTM(5, 8, batch_first=True))
-    def recurrent(self, series: Tensor) -> Tensor:
-        return self.rnn(series)[0]
-
     @case({"x": (2, 13)}, weight=nn.Parameter(torch.zeros(3, 13)))
     def of_a_weight(self, x: Tensor) -> Tensor:
         return functional.linear(x, self.weight)

@@ -339,22 +339,23 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_repository_with_a_line_is_what_it_names(read: Read) -> None:
-    def models(name: str) -> list[tuple[str, Any, records.Part | None]]:
-        specs = read(WEIGHTS, name=name)
-        assert {spec.repository for spec in specs} == {name}
-        assert not any(spec.skip_reason for spec in specs)
-        builds: list[Any] = [spec.build for spec in specs]
-        names = [getattr(b, "name", None) or b.class_name for b in builds]
-        return [(s.name, n, s.part) for s, n in zip(specs, names, strict=True)]
-
-    assert models("org/any-tagger") == [("org/any-tagger", "tagger", records.Part.WHOLE)]
-    assert models("org/pipeline") == [
-        ("org/pipeline#embeddings", "AcornModel", records.Part.COMPONENT),
-        ("org/pipeline#tagger", "tagger", records.Part.COMPONENT),
-    ]
-    assert models("org/ported") == [("org/ported", "Denoiser", records.Part.PORT)]
-    assert read({}, name="org/words")[0].skip_reason == "no model: lists of words"
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("org/any-tagger", "org/any-tagger open_clip tagger, whole"),
+        (
+            "org/pipeline",
+            "org/pipeline#embeddings class AcornModel, component; "
+            "org/pipeline#tagger open_clip tagger, component",
+        ),
+        ("org/ported", "org/ported diffusers Denoiser, port"),
+        ("org/words", "org/words no model: lists of words"),
+    ],
+)
+def test_a_repository_with_a_line_is_what_it_names(read: Read, name: str, expected: str) -> None:
+    specs = read(WEIGHTS, name=name)
+    assert "; ".join(map(said, specs)) == expected
+    assert {spec.repository for spec in specs} == {name}
 
 
 @pytest.mark.parametrize(
