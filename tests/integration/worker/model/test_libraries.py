@@ -56,13 +56,13 @@ def by_name(results: list[Result]) -> dict[str, Result]:
 
 @pytest.mark.libraries
 @pytest.mark.matrix
-def test_models_by_name(evaluate: Evaluate) -> None:
-    chains = configurations()
-    models = [spec(of, name, chains.get(name)) for of, names in LISTS.items() for name in names]
+@pytest.mark.parametrize("of", LISTS)
+def test_models_by_name(evaluate: Evaluate, of: str) -> None:
+    models = [spec(of, name, configurations().get(name)) for name in LISTS[of]]
     results = by_name(evaluate("libraries", *models))
     assert results.keys() == {model.name for model in models}
-    # Of 60 million with all 50 blocks.
-    assert (results["timm/resnet152"].parameters or 0) in range(1, 30_000_000)
+    if of == "timm":  # of 60 million with all 50 blocks
+        assert (results["timm/resnet152"].parameters or 0) in range(1, 30_000_000)
 
 
 UNET: dict[str, Any] = {"_class_name": "UNet2DModel", "in_channels": 5, "out_channels": 5}
