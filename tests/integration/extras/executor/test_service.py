@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -21,7 +22,7 @@ from compilewatch.extras.executor.protocol import (
     JobStatus,
 )
 from compilewatch.extras.executor.service import LOG_BYTES
-from compilewatch.extras.executor.trainium import InstanceReport, Operation, hold, running
+from compilewatch.extras.executor.trainium import InstanceReport, hold, running
 from tests.integration.extras.executor.conftest import TOKEN, WAITS, Executor, job
 
 
@@ -266,47 +267,39 @@ def profiled(service: Executor, profiles: Path) -> None:
 # --- the instance of an executor is stopped by who started it, and never under anybody's job ---
 
 
-class Instance(Operation):
-    """An instance whose starts and stops are recorded."""
+def instance(*, ours: bool = True, fails: bool = False) -> Mock:
+    up = InstanceReport(action="started" if ours else "joined", started_by_run=ours)
+    down = TrainiumError("not today") if fails else [InstanceReport(action="stopped")] * 2
+    return Mock(**{"up.return_value": up, "down.side_effect": down})
 
-    def __init__(self, *, ours: bool = True, fails: bool = False) -> None:
-        self.ours, self.fails = ours, fails
-        self.calls: list[str] = []
 
-    def up(self) -> InstanceReport:
-        self.calls.append("up")
-        return InstanceReport(action="started" if self.ours else "joined", started_by_run=self.ours)
-
-    def down(self, *, force: bool = False, wait: bool = True) -> InstanceReport:
-        self.calls.append("down")
-        if self.fails:
-            raise TrainiumError("not today")
-        return InstanceReport(action="stopped" if self.ours else "left")
+def calls(of: Mock) -> list[str]:
+    return [name for name, *_ in of.method_calls]
 
 
 def test_it_is_stopped_once_the_jobs_of_others_have_ended_or_left_to_its_own_timer(
     executor: Executor,
 ) -> None:
-    client, lines, other = executor.client(), list[str](), Instance(ours=False)
+    client, lines, other = executor.client(), list[str](), instance(ours=False)
     with running(other, client, print):
-        assert other.calls == ["up"]
-    with pytest.raises(TrainiumError), running(Instance(fails=True), client, print):
+        assert calls(other) == ["up"]
+    with pytest.raises(TrainiumError), running(instance(fails=True), client, print):
         pass
     assert not client.health()["draining"], "one that is not stopped takes jobs again"
     client.submit("of-another", job(WAITS))
-    instance = Instance()
-    with running(instance, client, lines.append, wait_seconds=0.0, poll_seconds=0.1):
+    own = instance()
+    with running(own, client, lines.append, wait_seconds=0.0, poll_seconds=0.1):
         pass
-    assert instance.calls == ["up"]
+    assert calls(own) == ["up"]
     assert "keeps running" in lines[-1]
 
     def say(line: str) -> None:
         assert "is stopped later, because" in line
         client.cancel("of-another")
 
-    with running(instance, client, say, poll_seconds=0.1):
+    with running(own, client, say, poll_seconds=0.1):
         pass
-    assert instance.calls == ["up", "up", "down"]
+    assert calls(own) == ["up", "up", "down"]
     assert client.undrain(), "it takes no job while it is stopped"
     executor.end()
     assert "fails" in (hold(executor.client(retry_seconds=0.2)) or ""), "it is not idle"

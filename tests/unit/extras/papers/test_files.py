@@ -2,7 +2,6 @@
 
 import io
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pypdf import PdfWriter
@@ -11,7 +10,7 @@ from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 from compilewatch.errors import StoreError
 from compilewatch.extras.papers.calls import load_rules, price_of
 from compilewatch.extras.papers.libraries import UnreadableError, clean, estimate_tokens, read_text
-from compilewatch.extras.papers.records import CallState, ModelCall, PipelineStage, StageResult
+from compilewatch.extras.papers.records import ModelCall, PipelineStage, StageResult
 from compilewatch.extras.papers.store import JOURNAL, PaperStore
 
 WORDS = "A gate weighs the branch of a residual block by its input. "
@@ -94,7 +93,7 @@ def test_a_fitting_row_of_a_project_applies_before_a_shipped_one(tmp_path: Path)
     assert price_of(path, "no-such-model") is None
 
 
-def test_a_torn_line_of_a_journal_costs_itself_only(tmp_path: Path) -> None:
+def test_a_torn_line_of_a_journal_or_of_the_ledger_costs_itself_only(tmp_path: Path) -> None:
     store = PaperStore(tmp_path)
     folder = store.folder("2401.1")
     folder.path.mkdir(parents=True)
@@ -106,6 +105,13 @@ def test_a_torn_line_of_a_journal_costs_itself_only(tmp_path: Path) -> None:
     assert [line.stage for line in folder.journal()] == [PipelineStage.FIND]
     (note,) = store.damaged()
     assert note.startswith(f"{path}:1: damaged line left out")
+    first = store.ledger.begin(ModelCall(key="a"))
+    ledger = store.ledger.path
+    ledger.write_bytes(ledger.read_bytes() + b'{"entry": 2')
+    second = store.ledger.begin(ModelCall(key="b"))
+    assert [first.entry, second.entry] == [1, 2]
+    assert [entry.key for entry in store.ledger.entries()] == ["a", "b"]
+    assert len(store.damaged()) == 2
 
 
 def test_a_folder_that_cannot_be_read_is_not_one_without_papers(tmp_path: Path) -> None:
@@ -114,16 +120,3 @@ def test_a_folder_that_cannot_be_read_is_not_one_without_papers(tmp_path: Path) 
     store.root.write_text("")
     with pytest.raises(StoreError, match="papers"):
         store.ids()
-
-
-def test_a_torn_line_of_the_ledger_costs_no_other_entry(tmp_path: Path) -> None:
-    store = PaperStore(tmp_path)
-    empty: dict[str, Any] = dict.fromkeys(("role", "provider", "model", "at", "paper"), "")
-    calls = [ModelCall(entry=0, key=key, state=CallState.STARTED, **empty) for key in "ab"]
-    first = store.ledger.begin(calls[0])
-    path = store.ledger.path
-    path.write_bytes(path.read_bytes() + b'{"entry": 2')
-    second = store.ledger.begin(calls[1])
-    assert (first.entry, second.entry) == (1, 2)
-    assert [entry.key for entry in store.ledger.entries()] == ["a", "b"]
-    assert len(store.damaged()) == 1
