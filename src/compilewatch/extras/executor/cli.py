@@ -99,11 +99,17 @@ def line_of(state: JobState) -> str:
     return " ".join(words)
 
 
-def show(state: JobState, as_json: bool, *, final: bool = False) -> int:
+def show(value: Any, as_json: bool, text: str) -> int:
+    """Print a value as JSON, or a text about it."""
     if as_json:
-        options.print_json(state)
+        options.print_json(value)
     else:
-        click.echo(line_of(state))
+        click.echo(text)
+    return 0
+
+
+def show_job(state: JobState, as_json: bool, *, final: bool = False) -> int:
+    show(state, as_json, line_of(state))
     return 1 if final and state.ended and state.state != "done" else 0
 
 
@@ -118,18 +124,14 @@ def status_verb(key: str | None, wait: bool, as_json: bool, **flags: Any) -> int
     """
     _, client = client_of(flags)
     if key is not None:
-        return show(client.wait(key) if wait else client.status(key), as_json, final=True)
+        return show_job(client.wait(key) if wait else client.status(key), as_json, final=True)
     health, jobs = client.health(), client.jobs()
-    if as_json:
-        options.print_json({"health": health, "jobs": jobs})
-        return 0
-    click.echo(
+    service = (
         f"{client.endpoint}: {health['status']}, {health['running']} running, "
         f"{health['queued']} waiting, {health['concurrency']} at a time."
     )
-    for state in jobs:
-        click.echo(line_of(state))
-    return 0
+    text = "\n".join([service, *map(line_of, jobs)])
+    return show({"health": health, "jobs": jobs}, as_json, text)
 
 
 @click.command("logs")
@@ -158,7 +160,7 @@ def cancel_verb(key: str, as_json: bool, **flags: Any) -> int:
     """Cancel the job KEY and wait until it has ended."""
     _, client = client_of(flags)
     client.cancel(key)
-    return show(client.wait(key), as_json)
+    return show_job(client.wait(key), as_json)
 
 
 @click.command("fetch")
@@ -171,11 +173,7 @@ def fetch_verb(key: str, folder: Path, as_json: bool, **flags: Any) -> int:
     """Write the files that the job KEY left in /job/out into a folder."""
     _, client = client_of(flags)
     written = [str(path) for path in client.fetch(key, folder)]
-    if as_json:
-        options.print_json(written)
-    else:
-        click.echo("\n".join(written) or f"{key} left no files.")
-    return 0
+    return show(written, as_json, "\n".join(written) or f"{key} left no files.")
 
 
 @click.command("submit")
@@ -219,10 +217,10 @@ def submit_verb(
             stack.enter_context(instances.running(operation, client, say))
         state = client.submit(key, request)
         if not (wait or trainium):
-            return show(state, as_json)
+            return show_job(state, as_json)
         for part in () if as_json else client.parts(key, follow=True):
             print_output(part)
-        return show(client.wait(key), as_json, final=True)
+        return show_job(client.wait(key), as_json, final=True)
 
 
 def _request(paths: tuple[Path, ...], flags: dict[str, Any]) -> JobRequest:
@@ -450,11 +448,7 @@ def _operation(state: Path | None, flags: dict[str, Any]) -> Operation:
 
 
 def _show(report: InstanceReport, as_json: bool) -> int:
-    if as_json:
-        options.print_json(report)
-    else:
-        click.echo(" ".join(_sentences(report)))
-    return 0
+    return show(report, as_json, " ".join(_sentences(report)))
 
 
 def _sentences(report: InstanceReport) -> Iterator[str]:
