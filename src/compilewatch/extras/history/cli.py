@@ -19,14 +19,7 @@ from compilewatch.environments import Environments
 from compilewatch.environments.creation import ensure, release_of
 from compilewatch.errors import UnknownModelError, UsageError
 from compilewatch.extras.history import attribute, bisect
-from compilewatch.report.terminal import (
-    STYLES,
-    Indented,
-    console,
-    plain,
-    plain_table,
-    spaced,
-)
+from compilewatch.report import terminal
 from compilewatch.report.wording import OUTCOME_LABELS, ResultGroup, outcome, plural
 
 INCOMPLETE = 3
@@ -86,7 +79,7 @@ def bisect_command(
         launch=lambda chosen, names: choose.local_launcher(chosen, names, single=True),
         selection={"bisect": package},
     )
-    err = console(stderr=True)
+    err = terminal.console(stderr=True)
     bisection = bisect.bisect(
         model,
         asked,
@@ -115,7 +108,7 @@ def bisect_command(
         options.print_json(facts | {"bisection": printed, "changes": changes})
     else:
         words = _conclusion(bisection, model, package, other)
-        console().print(bisection_table(bisection, changes, words))
+        terminal.console().print(bisection_table(bisection, changes, words))
     return INCOMPLETE if bisect.Kind.UNDETERMINED in {end.kind for end in ends} else 0
 
 
@@ -137,7 +130,7 @@ DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 def evaluated_line(package: str, one: bisect.Evaluated, number: int, limit: int) -> Text:
     """`2 of at most 7: transformers 5.4.0  graph break: GB0170 …  (evaluated in …)`."""
     origin = f"from run {one.run}" if one.reused else f"evaluated in {one.environment}"
-    line = plain(f"{number} of at most {limit}: {package} {one.release}  ")
+    line = terminal.plain(f"{number} of at most {limit}: {package} {one.release}  ")
     line.append_text(_result(one))
     return line.append(f"  ({origin if one.run else 'not evaluated'})", style="dim")
 
@@ -146,18 +139,20 @@ def bisection_table(
     bisection: bisect.Bisection, changes: Sequence[bisect.FileChange], conclusion: str
 ) -> RenderableType:
     """Every release that was evaluated, what changed between which two, and the changed lines."""
-    table = plain_table("Release", "Result", "Environment", "Run", gap=2)
+    table = terminal.plain_table("Release", "Result", "Environment", "Run", gap=2)
     for one in bisection.evaluated:
         style = "bold" if one.release in (bisection.pair or ()) else ""
-        cells = plain(one.environment), plain(one.run or "")
-        table.add_row(plain(one.release, style), _result(one), *cells)
-    parts: list[RenderableType] = [table, plain(conclusion)]
+        cells = terminal.plain(one.environment), terminal.plain(one.run or "")
+        table.add_row(terminal.plain(one.release, style), _result(one), *cells)
+    parts: list[RenderableType] = [table, terminal.plain(conclusion)]
     if bisection.pair is not None and not changes:
-        parts.append(plain("The model's file and those with graph breaks are the same in both."))
+        parts.append(
+            terminal.plain("The model's file and those with graph breaks are the same in both.")
+        )
     for change in changes:
-        lines = (plain(line, DIFF_STYLES.get(line[:1], "")) for line in change.lines)
-        parts += [plain(change.file, "bold"), Indented(Text("\n").join(lines))]
-    return spaced(parts)
+        lines = (terminal.plain(line, DIFF_STYLES.get(line[:1], "")) for line in change.lines)
+        parts += [terminal.plain(change.file, "bold"), terminal.Indented(Text("\n").join(lines))]
+    return terminal.spaced(parts)
 
 
 def _conclusion(bisection: bisect.Bisection, model: str, package: str, other: str) -> str:
@@ -194,16 +189,18 @@ def _place(graph_break: records.GraphBreak) -> str:
 
 def _result(one: bisect.Evaluated) -> Text:
     if one.kind is bisect.Kind.ABSENT:
-        return plain("no such model", "dim")
+        return terminal.plain("no such model", "dim")
     if one.status is None or one.phase is None:
-        return plain(f"not known: {one.detail}", STYLES[ResultGroup.NO_VERDICT])
+        return terminal.plain(f"not known: {one.detail}", terminal.STYLES[ResultGroup.NO_VERDICT])
     group = outcome(records.Earlier("", one.status, one.phase))
     why = "; ".join(sorted(set(map(records.reason_label, one.breaks)))) or one.code
     if group is ResultGroup.PASS:
         why = "" if one.fullgraph is not False else "fullgraph=True rejected"
     elif group in (ResultGroup.NO_VERDICT, ResultGroup.NOT_RUN):
         why = f"{one.status.value} in {one.phase.value}: {one.detail}"
-    return plain(OUTCOME_LABELS[group] + (f": {why}" if why else ""), STYLES[group])
+    return terminal.plain(
+        OUTCOME_LABELS[group] + (f": {why}" if why else ""), terminal.STYLES[group]
+    )
 
 
 def print_attributions(
@@ -243,7 +240,9 @@ def print_attributions(
     if as_json:
         options.print_json(attributions)
     else:
-        console().print(spaced([changes_table(seen), attributions_table(attributions)]))
+        terminal.console().print(
+            terminal.spaced([changes_table(seen), attributions_table(attributions)])
+        )
 
 
 CAUSE_LABELS = {
@@ -258,17 +257,19 @@ CAUSE_LABELS = {
 def attributions_table(attributions: Sequence[attribute.Attribution]) -> RenderableType:
     """A row for each change between two verdicts, and how many have which cause."""
     if not attributions:
-        return plain("No verdict changed, so that there is nothing to attribute.")
-    table = plain_table("Changed by", "Model", "Target", "Change", "Why", gap=2)
+        return terminal.plain("No verdict changed, so that there is nothing to attribute.")
+    table = terminal.plain_table("Changed by", "Model", "Target", "Change", "Why", gap=2)
     for attribution in attributions:
         change = " -> ".join(
             side.value if side else "none" for side in (attribution.before, attribution.after)
         )
         style = "dim" if attribution.cause is attribute.ChangeCause.NOT_DETERMINED else "bold"
         cells = (attribution.model, target_label(attribution.target), change, attribution.detail)
-        table.add_row(plain(CAUSE_LABELS[attribution.cause], style), *map(plain, cells))
+        table.add_row(
+            terminal.plain(CAUSE_LABELS[attribution.cause], style), *map(terminal.plain, cells)
+        )
     counts = Counter(attribution.cause for attribution in attributions)
     words = ", ".join(
         f"{CAUSE_LABELS[cause]} {counts[cause]}" for cause in attribute.ChangeCause if counts[cause]
     )
-    return spaced([table, plain(f"Changed by: {words}.")])
+    return terminal.spaced([table, terminal.plain(f"Changed by: {words}.")])
