@@ -352,8 +352,7 @@ def test_an_aborted_sweep_packs_its_results(build: Build) -> None:
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGTERM)
     assert process.wait(timeout=60) == 130
-    with tarfile.open(build.folder / "build" / "shards" / "1.tar.gz") as archive:
-        archive.extractall(build.folder / "left", filter="data")
-    state = json.loads((build.folder / "left" / "run.json").read_text())["state"]
-    assert state == "interrupted"
-    assert (build.folder / "left" / "results.jsonl").read_bytes()
+    packed = build.folder / "build" / "shards" / "1.tar.gz"
+    subprocess.run(["tar", "-xzf", packed, "-C", build.folder], check=True)
+    assert json.loads((build.folder / "run.json").read_text())["state"] == "interrupted"
+    assert (build.folder / "results.jsonl").read_bytes()
