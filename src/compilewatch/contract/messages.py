@@ -45,10 +45,10 @@ Marks = tuple[tuple[records.Phase, float], ...]
 class Start(records.Record, frozen=True, kw_only=True, tag="start"):
     """Start a child for `request` in `folder` (existing, absolute) as soon as a slot is free.
 
-    A child that is not a fork of the server reads this message from `start.json` in its folder.
+    Its folder names the child in all messages. A child that is not a fork of the server reads this
+    one from `start.json` there.
     """
 
-    id: int
     folder: str
     tier: records.Tier
     request: records.Request
@@ -57,14 +57,14 @@ class Start(records.Record, frozen=True, kw_only=True, tag="start"):
 class Kill(records.Record, frozen=True, kw_only=True, tag="kill"):
     """Send a signal to all processes of a child's process group."""
 
-    id: int
+    folder: str
     signal: int
 
 
 class Abandon(records.Record, frozen=True, kw_only=True, tag="abandon"):
     """Free the slot of a child that SIGKILL does not end (it is uninterruptible in the kernel)."""
 
-    id: int
+    folder: str
 
 
 class Ping(records.Record, frozen=True, kw_only=True, tag="ping"):
@@ -88,7 +88,7 @@ class Ready(records.Record, frozen=True, kw_only=True, tag="ready"):
 
 
 class Started(records.Record, frozen=True, kw_only=True, tag="started"):
-    id: int
+    folder: str
     pid: int
     at: float
 
@@ -96,7 +96,7 @@ class Started(records.Record, frozen=True, kw_only=True, tag="started"):
 class NotStarted(records.Record, frozen=True, kw_only=True, tag="not_started"):
     """No child could be started, because no memory or no process was available."""
 
-    id: int
+    folder: str
     reason: str
 
 
@@ -107,7 +107,7 @@ class Exited(records.Record, frozen=True, kw_only=True, tag="exited"):
     server (torch, transformers), as if the model had run in a separate interpreter.
     """
 
-    id: int
+    folder: str
     code: int
     peak_memory_bytes: int
 

@@ -496,7 +496,7 @@ def evaluate(request: records.Request, used: Interpreter) -> records.Result:
     named = (request.overrides_dir, request.neuron_operators)
     package = Path(compilewatch.__file__).parent.resolve()
     inner = msgspec.structs.replace(request, keep_artifacts=False, model=model)
-    start = messages.Start(id=1, folder=policy.OUTPUT_FOLDER, tier=tier, request=inner)
+    start = messages.Start(folder=policy.OUTPUT_FOLDER, tier=tier, request=inner)
     spec = sandbox.planned(
         module_command("python", "compilewatch.extras.papers.worker.script", "request"),
         files={

@@ -13,7 +13,6 @@ import signal
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from itertools import count
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -98,13 +97,13 @@ class SubjectServer(ServerProcess):
             single=True,
             real_device=device != CPU,
         )
-        self.said: dict[int, Started | NotStarted | Exited] = {}
+        self.said: dict[str, Started | NotStarted | Exited] = {}
 
     def listen(self, seconds: float) -> None:
         """Take note of what it reports, after waiting up to so long. Raises LauncherError."""
         for report in self.reports(seconds):
             if isinstance(report, Started | NotStarted | Exited):
-                self.said[report.id] = report
+                self.said[report.folder] = report
         if not self.alive:
             raise LauncherError(
                 f"environment {self.name!r}: {self.end_reason}: {self.last_line()} "
@@ -155,8 +154,6 @@ class ProfiledSubject:
     What it writes is in `folder`. `prepared` is None if it failed before it had a model.
     """
 
-    _numbers = count(1)
-
     def __init__(self, target: str, size: int, folder: Path) -> None:
         self.target = target
         self.kind = target_kind(target)
@@ -174,11 +171,12 @@ class ProfiledSubject:
 
     def start(self, server: SubjectServer, request: core.Request) -> None:
         """Start its process. `request` has the work `profile`."""
-        self._server, self._number = server, next(self._numbers)
+        self._server, self._name = server, str(self.folder)
         self._limit = request.memory_limit_bytes
         self._pipes = [_pipe(self.folder / name) for name in (messages.ORDERS, messages.REPLIES)]
         real = core.Tier.REAL
-        server.send(Start(id=self._number, folder=str(self.folder), tier=real, request=request))
+        server.said.pop(self._name, None)  # of an earlier process
+        server.send(Start(folder=self._name, tier=real, request=request))
 
     def ask(self, step: str, kind: type[T], deadline_seconds: float, **options: Any) -> T:
         """Let it do a step, a method of `worker.subject.ProfiledModel`, and return what it returns.
@@ -217,7 +215,7 @@ class ProfiledSubject:
 
     def _failure(self) -> messages.ProfileFailure | None:
         """How its process ended, or that it takes too much memory."""
-        match self._server.said.get(self._number):
+        match self._server.said.get(self._name):
             case NotStarted(reason=reason):
                 return _failed(Status.CRASHED, f"no process could be started: {reason}")
             case Exited(code=code) if code >= 0:
@@ -244,9 +242,9 @@ class ProfiledSubject:
         end = time.monotonic() + END_SECONDS
         with suppress(LauncherError):
             while self._pipes and time.monotonic() < end:
-                if isinstance(self._server.said.get(self._number), NotStarted | Exited):
+                if isinstance(self._server.said.get(self._name), NotStarted | Exited):
                     break
-                self._server.send(Kill(id=self._number, signal=signal.SIGKILL))
+                self._server.send(Kill(folder=self._name, signal=signal.SIGKILL))
                 self._server.listen(POLL_SECONDS)
         while self._pipes:
             os.close(self._pipes.pop())

@@ -55,7 +55,6 @@ class Task:
     launcher gives up.
     """
 
-    id: int
     request: records.Request
     tier: records.Tier
     folder: Path
@@ -215,7 +214,7 @@ class LocalExecution:
         self.real_device = device_of_worker(requests[0])[1]
         self.scratch = scratch
         self.retries: deque[Task] = deque()
-        self.sent: dict[int, Task] = {}
+        self.sent: dict[str, Task] = {}
         self.done: list[Completed] = []
         self.deaths_in_a_row = 0
 
@@ -264,11 +263,9 @@ class LocalExecution:
                 task.folder.mkdir()
             except OSError as error:
                 raise _disk_full(self.scratch, error) from None
-            self.sent[task.id] = task
             folder = str(task.folder)
-            server.send(
-                messages.Start(id=task.id, folder=folder, tier=task.tier, request=task.request)
-            )
+            self.sent[folder] = task
+            server.send(messages.Start(folder=folder, tier=task.tier, request=task.request))
 
     def _next(self) -> Task | None:
         if self.retries:
@@ -277,17 +274,16 @@ class LocalExecution:
             return None
         request = self.requests.popleft()
         tier = records.Tier.REAL if request.tier is records.Tier.REAL else records.Tier.FAKE
-        number, folder = self._place(request)
-        return Task(id=number, request=request, tier=tier, folder=folder)
+        return Task(request=request, tier=tier, folder=self._folder(request))
 
-    def _place(self, request: records.Request) -> tuple[int, Path]:
-        number = next(self.launcher.ids)
-        return number, self.scratch / f"{request.key[:16]}-{os.getpid()}-{number}"
+    def _folder(self, request: records.Request) -> Path:
+        number = next(self.launcher.numbers)
+        return self.scratch / f"{request.key[:16]}-{os.getpid()}-{number}"
 
     def _take(self, report: messages.Report) -> None:
         if not isinstance(report, messages.Started | messages.NotStarted | messages.Exited):
             return
-        task = self.sent.get(report.id)
+        task = self.sent.get(report.folder)
         if task is None:
             return  # the launcher gave up on this child before it ended
         match report:
@@ -376,9 +372,9 @@ class LocalExecution:
             while task.kills and task.kills[0][0] <= now:
                 _, which = task.kills.pop(0)
                 if which is not None:
-                    server.send(messages.Kill(id=task.id, signal=which))
+                    server.send(messages.Kill(folder=str(task.folder), signal=which))
                 else:
-                    server.send(messages.Abandon(id=task.id))
+                    server.send(messages.Abandon(folder=str(task.folder)))
                     self._ended(task, None)
 
     def _retry(
@@ -389,20 +385,20 @@ class LocalExecution:
         tier: records.Tier | None = None,
         alone: bool = False,
     ) -> None:
-        """Queue a task for another child, with a new id: reports on the old one may still come.
+        """Queue a task for another child, in a new folder: reports on the old one may still come.
 
         `attempt` says how this child ended (None: it never ran).
         """
-        del self.sent[task.id]
+        del self.sent[str(task.folder)]
         shutil.rmtree(task.folder, ignore_errors=True)
-        task.id, task.folder = self._place(task.request)
+        task.folder = self._folder(task.request)
         task.attempts += [attempt] if attempt is not None else []
         task.tier, task.alone = tier or task.tier, alone
         task.pid, task.ending, task.kills = None, None, []
         self.retries.append(task)
 
     def _finish(self, task: Task, result: records.Result, exited: messages.Exited | None) -> None:
-        del self.sent[task.id]
+        del self.sent[str(task.folder)]
         digest = self.launcher.digest(self.name)
         self.done.append(task.completed(result, exited, digest, self.scratch))
 
@@ -479,7 +475,7 @@ class LocalLauncher:
         self._server: ServerProcess | None = None
         self._next: ServerProcess | None = None
         self._batch: LocalExecution | None = None
-        self.ids = count(1)
+        self.numbers = count(1)
         self._warn = warn
         self._single = single
         self._warned: set[str] = set()

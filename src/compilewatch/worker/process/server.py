@@ -45,8 +45,8 @@ class Server:
         self.jobs = jobs
         self.forks = forks
         self.queue: deque[messages.Start] = deque()
-        self.live: dict[int, int] = {}
-        self.abandoned: set[int] = set()
+        self.live: dict[int, str] = {}
+        self.abandoned: set[str] = set()
         self.wake_read, wake_write = os.pipe()
         os.set_blocking(self.wake_read, False)
         os.set_blocking(wake_write, False)
@@ -80,10 +80,10 @@ class Server:
             match _orders.decode(line):
                 case messages.Start() as start:
                     self.queue.append(start)
-                case messages.Kill(id=number, signal=which):
-                    self._signal(number, which)
-                case messages.Abandon(id=number):
-                    self.abandoned.add(number)
+                case messages.Kill(folder=folder, signal=which):
+                    self._signal(folder, which)
+                case messages.Abandon(folder=folder):
+                    self.abandoned.add(folder)
                 case messages.Ping():
                     self.lines.send(messages.Pong())
         return lines is not None
@@ -97,10 +97,11 @@ class Server:
         try:
             pid = self._fork(start) if self.forks else _spawn(start)
         except OSError as error:
-            self.lines.send(messages.NotStarted(id=start.id, reason=error.strerror or str(error)))
+            reason = error.strerror or str(error)
+            self.lines.send(messages.NotStarted(folder=start.folder, reason=reason))
             return
-        self.live[pid] = start.id
-        self.lines.send(messages.Started(id=start.id, pid=pid, at=at))
+        self.live[pid] = start.folder
+        self.lines.send(messages.Started(folder=start.folder, pid=pid, at=at))
 
     def _fork(self, start: messages.Start) -> int:
         from compilewatch.worker.process import child
@@ -113,9 +114,9 @@ class Server:
             child.main(start, server_pid)
         return pid
 
-    def _signal(self, number: int, which: int) -> None:
+    def _signal(self, folder: str, which: int) -> None:
         for pid, owner in self.live.items():
-            if owner == number:
+            if owner == folder:
                 _kill_group(pid, which)
 
     def _reap(self) -> None:
@@ -126,14 +127,14 @@ class Server:
                 return
             if pid == 0:
                 break
-            number = self.live.pop(pid, None)
-            if number is None:
+            folder = self.live.pop(pid, None)
+            if folder is None:
                 continue  # an adopted orphan has ended
-            self.abandoned.discard(number)
+            self.abandoned.discard(folder)
             _kill_group(pid, signal.SIGKILL)
             code = os.waitstatus_to_exitcode(status)
             peak = usage.ru_maxrss * _MAXRSS_UNIT
-            self.lines.send(messages.Exited(id=number, code=code, peak_memory_bytes=peak))
+            self.lines.send(messages.Exited(folder=folder, code=code, peak_memory_bytes=peak))
         self._end_orphans()
 
     def _end_orphans(self) -> None:

@@ -223,21 +223,25 @@ def test_a_child_that_nothing_ends_is_given_up(
 ) -> None:
     """As in an uninterruptible sleep in the kernel: its slot and its answer must not wait."""
     monkeypatch.setattr(local, "GRACE_SECONDS", 0.01)
-    stub = StubServer(lambda start: [Started(id=start.id, pid=2**22 + 1, at=time.monotonic())])
+    stub = StubServer(
+        lambda start: [Started(folder=start.folder, pid=2**22 + 1, at=time.monotonic())]
+    )
     result = on_stub(stub, ask("hang", deadlines=hurried("setup", 0.01)))
     assert (result.status, result.phase) == (Status.TIMEOUT, Phase.SETUP)
     start, *rest = stub.orders
     signals = (signal.SIGTERM, signal.SIGKILL)
-    assert rest == [*(Kill(id=start.id, signal=each) for each in signals), Abandon(id=start.id)]
+    kills = [Kill(folder=start.folder, signal=number) for number in signals]
+    assert rest == [*kills, Abandon(folder=start.folder)]
 
 
 def test_a_fork_that_fails_is_tried_again_with_nothing_beside_it(
     on_stub: Callable[..., Result],
 ) -> None:
-    stub = StubServer(lambda start: [NotStarted(id=start.id, reason="Cannot allocate memory")])
+    reason = "Cannot allocate memory"
+    stub = StubServer(lambda start: [NotStarted(folder=start.folder, reason=reason)])
     result = on_stub(stub, ask("ok"))
     assert result.status is Status.CRASHED
-    assert "Cannot allocate memory, twice, the second time without other requests" in result.detail
+    assert f"{reason}, twice, the second time without other requests" in result.detail
     assert len([order for order in stub.orders if isinstance(order, Start)]) == 2
 
 
@@ -248,8 +252,8 @@ def test_a_kill_by_a_kernel_out_of_memory_is_oom(
     monkeypatch.setattr(local, "oom_kills", lambda: next(counts))
 
     def script(start: Start) -> list[Any]:
-        ended = Exited(id=start.id, code=-signal.SIGKILL, peak_memory_bytes=2**30)
-        return [Started(id=start.id, pid=2**22 + 1, at=time.monotonic()), ended]
+        ended = Exited(folder=start.folder, code=-signal.SIGKILL, peak_memory_bytes=2**30)
+        return [Started(folder=start.folder, pid=2**22 + 1, at=time.monotonic()), ended]
 
     result = on_stub(StubServer(script), ask("ok"))
     assert (result.status, result.attempts) == (Status.OOM, ())
@@ -260,11 +264,11 @@ def test_the_server_queue_is_kept_full_but_no_fuller(
     bare_launcher: Make, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next child can start while the caller still deals with the last answer."""
-    seen: list[int] = []
+    seen: list[str] = []
 
     def script(start: Start) -> list[Any]:
-        seen.append(start.id)
-        return [Exited(id=start.id, code=1, peak_memory_bytes=1)]
+        seen.append(start.folder)
+        return [Exited(folder=start.folder, code=1, peak_memory_bytes=1)]
 
     asked = [bare_request("ok", key=f"k{n}") for n in range(9)]
     monkeypatch.setattr(local, "ServerProcess", lambda *_, **__: StubServer(script))

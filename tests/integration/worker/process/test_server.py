@@ -34,7 +34,7 @@ class Server(Peer):
         folder.mkdir()
         model = ModelSpec(source="library", name=name, build=ClassBuild(class_name=name))
         request = Request(model=model, target=Target(), key=str(number))
-        self.send(Start(id=number, folder=str(folder), tier=Tier.FAKE, request=request))
+        self.send(Start(folder=str(folder), tier=Tier.FAKE, request=request))
         return folder
 
     def next(self, kind: type, number: int | None = None) -> Any:
@@ -44,7 +44,7 @@ class Server(Peer):
             self._reports += [msgspec.json.decode(line, type=Report) for line in lines]
         report = self._reports.pop(0)
         assert isinstance(report, kind)
-        assert number is None or report.id == number
+        assert number is None or Path(report.folder).name == str(number)
         return report
 
 
@@ -109,11 +109,12 @@ def test_one_child_runs_at_a_time_until_it_ends_is_killed_or_abandoned(server: S
     server.next(Started, 2)
     server.send(Ping())
     server.next(Pong)  # and not a second child
-    server.send(Kill(id=2, signal=signal.SIGKILL))
+    kill = Kill(folder=str(server.folder / "2"), signal=signal.SIGKILL)
+    server.send(kill)
     assert server.next(Exited, 2).code == -signal.SIGKILL
-    server.send(Kill(id=2, signal=signal.SIGKILL))  # too late, and harmless
+    server.send(kill)  # too late, and harmless
     server.next(Started, 3)
-    server.send(messages.Abandon(id=3))
+    server.send(messages.Abandon(folder=str(server.folder / "3")))
     server.next(Started, 4)
     server.next(Exited, 4)
 

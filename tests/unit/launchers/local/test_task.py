@@ -46,7 +46,7 @@ def task(tmp_path: Path) -> Task:
     """A child in its first phase, which may take 10 s of 100 s in all."""
     deadlines = Deadlines(setup_seconds=10.0, total_seconds=100.0)
     request = factories.request(deadlines=deadlines, memory_limit_bytes=LIMIT)
-    made = Task(id=1, request=request, tier=Tier.FAKE, folder=tmp_path)
+    made = Task(request=request, tier=Tier.FAKE, folder=tmp_path)
     made.started(4711, time.monotonic())
     return made
 
