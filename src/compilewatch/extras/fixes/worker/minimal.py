@@ -533,7 +533,7 @@ def _run(source: str) -> Check:
                     backend=_eager(),
                     dynamic=None,
                 )
-            reasons.extend(graph_break.reason for graph_break in captured.log.breaks())
+            reasons.extend(graph_break.reason for graph_break in captured.breaks())
 
         return call
 

@@ -109,13 +109,13 @@ class Inductor(Eager):
         return self.captured.graphs
 
     def breaks(self) -> tuple[records.GraphBreak, ...]:
-        return self.captured.log.breaks(forward_of(self.subject.module))
+        return self.captured.breaks(forward_of(self.subject.module))
 
     def ends(self, breaks: tuple[records.GraphBreak, ...]) -> dict[str, int]:
         """The index of the break at which the code of each compile id ends."""
         capture = self.captured
-        ids = list(capture.log.reports)
-        at = capture.log.ends(ids, breaks, forward_of(self.subject.module))
+        ids = list(capture.reports)
+        at = capture.ends(ids, breaks, forward_of(self.subject.module))
         ends = {name: index for name, index in zip(ids, at, strict=True) if index >= 0}
         first = next(iter(capture.frames), None)
         if first in ends and first not in capture.captured:

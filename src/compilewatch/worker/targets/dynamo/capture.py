@@ -44,6 +44,7 @@ from traceback import FrameSummary
 from types import FrameType
 from typing import Any, NoReturn
 
+import msgspec
 import torch
 import torch._dynamo
 from torch._dynamo import eval_frame, guards
@@ -61,7 +62,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from compilewatch.contract.failures import causes, one_line
-from compilewatch.records import CaptureFigures, Mode, StackFrame
+from compilewatch.records import UNATTRIBUTED, CaptureFigures, GraphBreak, Mode, StackFrame
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import FakeUnsupportedError
 from compilewatch.worker.targets.dynamo import graph_breaks
@@ -218,18 +219,87 @@ class Capture:
     in order; `skip_reasons` are Dynamo's reasons for frames that it skipped. `operators` counted
     what ran inside the graphs and outside of them, where counting was requested. `second` is what a
     second call met, and `second_error` the exception that ended it.
+
+    `reports` are those of graph breaks by compile id, in order, and `broken_graphs` the compile ids
+    whose graph ended in one, according to the graph. The reports are checked with torch's counters:
+    `frames_given_up`, total minus ok, and `cuts_counted`. In both, what the backend `stop` ended
+    and what writes the trace does not count.
     """
 
     graph_ops: list[int] = field(default_factory=list)
     guards: int = 0
     captured: list[str] = field(default_factory=list)
-    log: graph_breaks.BreakLog = field(default_factory=graph_breaks.BreakLog)
     frames: list[str] = field(default_factory=list)
+    reports: dict[graph_breaks.CompileId, list[graph_breaks.BreakReport]] = field(
+        default_factory=dict
+    )
+    broken_graphs: set[graph_breaks.CompileId] = field(default_factory=set)
+    frames_given_up: int = 0
+    give_ups_reported: int = 0
+    cuts_counted: int = 0
     skip_reasons: tuple[str, ...] = ()
     operators: OperatorCount | None = None
     nested_graph_breaks: bool | None = None
     second: Capture | None = None
     second_error: str = ""
+
+    def add(self, compile_id: graph_breaks.CompileId, report: graph_breaks.BreakReport) -> None:
+        self.reports.setdefault(compile_id, []).append(report)
+
+    def missing(self) -> int:
+        """Return how many graph breaks the counts contain beyond the reports."""
+        unreported_graphs = len(self.broken_graphs - self.reports.keys())
+        unreported_frames = max(0, self.frames_given_up - self.give_ups_reported)
+        reported = sum(len(reports) for reports in self.reports.values())
+        unreported_cuts = max(0, self.cuts_counted - reported)
+        return max(unreported_graphs + unreported_frames, unreported_cuts)
+
+    def breaks(self, model: StackFrame | None = None) -> tuple[GraphBreak, ...]:
+        """Return one entry per cause and place, in order; the occurrences sum to the total.
+
+        `model` is the place of the model's own frame, for graph breaks that have no other.
+        """
+        merged = graph_breaks.merge(self._break(compile_id, model) for compile_id in self.reports)
+        missing = self.missing()
+        if not missing:
+            return merged
+        reason = "PyTorch's counters show this graph break, but PyTorch reported no reason."
+        one = graph_breaks.graph_break(UNATTRIBUTED, reason, graph_breaks.NOWHERE)
+        return (*merged, msgspec.structs.replace(one, occurrences=missing))
+
+    def ends(
+        self,
+        graphs: Iterable[graph_breaks.CompileId],
+        breaks: Sequence[GraphBreak],
+        model: StackFrame | None,
+    ) -> tuple[int, ...]:
+        """For each graph, the index of the break (one of `breaks`) that it ended in, or -1."""
+        identity = graph_breaks.identity
+        places = {identity(entry): index for index, entry in enumerate(breaks)}
+        return tuple(
+            places.get(identity(self._break(graph, model)), -1) if graph in self.reports else -1
+            for graph in graphs
+        )
+
+    def _break(self, compile_id: graph_breaks.CompileId, model: StackFrame | None) -> GraphBreak:
+        """Combine the reports under one compile id to one graph break.
+
+        The cause comes first. A report without a stack is about handling another one: the frame was
+        given up after all. If the stack only has Dynamo's own frame, which is around the model (for
+        example if its `forward` is disabled), the place is the model's.
+        """
+        reports = self.reports[compile_id]
+        is_cut = compile_id in self.broken_graphs and reports[-1].stack
+        first, *consequences = reports[-1:] if is_cut else reports
+        place = graph_breaks.place_of(first.stack)
+        if model is not None and place.file.startswith(graph_breaks.DYNAMO):
+            place = model
+        entry = graph_breaks.classify(first.reason, first.exceptions, place, first.stack)
+        if not consequences:
+            return entry
+        reasons = (first.reason, *(report.reason for report in consequences))
+        reason = graph_breaks.stored_reason("\n\nThen, in the same frame: ".join(reasons))
+        return msgspec.structs.replace(entry, reason=reason)
 
     @property
     def graphs(self) -> int:
@@ -245,7 +315,7 @@ class Capture:
 
         Python code that the compiled frame calls may be traced afterwards, without a graph.
         """
-        return self.captured == self.frames[:1] != [] and not self.log.breaks()
+        return self.captured == self.frames[:1] != [] and not self.breaks()
 
     @property
     def is_empty(self) -> bool:
@@ -262,7 +332,7 @@ class Capture:
             operators_eager=eager.total() if self.operators is not None else None,
             # A frame's part of a compile id is the same for each recompilation.
             frames_compiled=len({compile_id.rpartition("/")[0] for compile_id in self.captured}),
-            frames_skipped=self.log.frames_given_up,
+            frames_skipped=self.frames_given_up,
             recompilations=sum(
                 not compile_id.endswith("/0") for compile_id in dict.fromkeys(self.frames)
             ),
@@ -311,7 +381,7 @@ def capture(
         current.graph_ops.append(sum(node.op == "call_function" for node in graph.graph.nodes))
         reason: Any = getattr(graph, "compile_subgraph_reason", None)
         if reason is not None and reason.graph_break:
-            current.log.broken_graphs.add(compile_id)
+            current.broken_graphs.add(compile_id)
         compiled = backend(graph, example_inputs)
         return first.operators.graph(compiled) if first.operators is not None else compiled
 
@@ -329,7 +399,7 @@ def capture(
         try:
             call(first.operators.counted(optimized) if first.operators is not None else optimized)
         except Stopped:
-            first.log.frames_given_up -= 1
+            first.frames_given_up -= 1
             first.operators = None  # nothing ran behind the first graph
             again = None
     if again is None:
@@ -380,7 +450,7 @@ def _listening(record: Capture, trace_folder: Path | None = None) -> Iterator[No
     if trace_folder is not None:
         handlers.append(LazyTraceHandler(str(trace_folder.resolve())))
         handlers[-1].setFormatter(TorchLogsFormatter(trace=True))
-    give_ups = _GiveUps(record.log)
+    give_ups = _GiveUps(record)
     logger = logging.getLogger(_CONVERT_FRAME_LOGGER)
     level = logger.level
     # torch 2.9 does not record why Dynamo skipped a frame; 2.13 and later do.
@@ -398,8 +468,8 @@ def _listening(record: Capture, trace_folder: Path | None = None) -> Iterator[No
             trace_log.removeHandler(handler)
             handler.close()
         frames = counters["frames"]
-        record.log.frames_given_up += frames["total"] - frames["ok"]
-        record.log.cuts_counted += sum(counters["graph_break"].values())
+        record.frames_given_up += frames["total"] - frames["ok"]
+        record.cuts_counted += sum(counters["graph_break"].values())
         record.skip_reasons = tuple(getattr(eval_frame, "get_skip_reasons", tuple)())
 
 
@@ -416,13 +486,13 @@ class _TraceListener(logging.Handler):
         compile_id = f"{metadata.get('frame_id')}/{metadata.get('frame_compile_id')}"
         is_break = metadata.get("artifact", {}).get("name") == _BREAK_ARTIFACT
         if writes_the_trace():
-            self._captured.log.cuts_counted -= is_break
+            self._captured.cuts_counted -= is_break
         elif "dynamo_start" in metadata:
             self._captured.frames.append(compile_id)
             self._function = metadata["dynamo_start"]["stack"][-1]["name"]
         elif is_break:
             payload = str(getattr(record, "payload", ""))
-            self._captured.log.add(compile_id, _report(payload, self._function))
+            self._captured.add(compile_id, _report(payload, self._function))
 
 
 def _report(payload: str, function: str) -> graph_breaks.BreakReport:
@@ -452,9 +522,9 @@ def _report(payload: str, function: str) -> graph_breaks.BreakReport:
 class _GiveUps(logging.Filter):
     """Records that a frame runs in eager mode, from `ConvertFrame`'s log; only passes warnings."""
 
-    def __init__(self, log: graph_breaks.BreakLog) -> None:
+    def __init__(self, captured: Capture) -> None:
         super().__init__()
-        self._log = log
+        self._captured = captured
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
@@ -462,12 +532,12 @@ class _GiveUps(logging.Filter):
         if error is None or not _GIVEN_UP.match(message):
             return record.levelno >= logging.WARNING
         if writes_the_trace():
-            self._log.frames_given_up -= 1
+            self._captured.frames_given_up -= 1
         else:
-            self._log.give_ups_reported += 1
-            compile_id = str(getattr(error, "compile_id", f"?/{self._log.give_ups_reported}"))
-            if compile_id not in self._log.reports:
-                self._log.add(compile_id, _give_up(error, message))
+            self._captured.give_ups_reported += 1
+            compile_id = str(getattr(error, "compile_id", f"?/{self._captured.give_ups_reported}"))
+            if compile_id not in self._captured.reports:
+                self._captured.add(compile_id, _give_up(error, message))
         return record.levelno >= logging.WARNING
 
 

@@ -54,7 +54,7 @@ import linecache
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from traceback import FrameSummary
 
@@ -222,7 +222,7 @@ _IMPORT = re.compile(r"\s*(import|from)\s|.*\bimport_module\(")
 _CODE_NUMBER = re.compile(r"^(<[^>]*>)\.\d+$")
 _MODULE_CALLS = ("_wrapped_call_impl", "_call_impl")
 _MODULE_FILE = "torch/nn/modules/module.py"
-_DYNAMO = "torch/_dynamo/"
+DYNAMO = "torch/_dynamo/"
 _HARNESS = re.compile(r"compilewatch/(?:extras/\w+/)?worker/")
 _LINES_AROUND = 2
 _LINE_CHARACTERS = 200
@@ -239,75 +239,6 @@ class BreakReport:
     exceptions: tuple[str, ...] = ()
 
 
-@dataclass
-class BreakLog:
-    """Reports by compile id, in order, and the counts with which they are checked.
-
-    Frames and cuts do not count if the backend `stop` ended them, or if they write the trace.
-    """
-
-    reports: dict[CompileId, list[BreakReport]] = field(default_factory=dict)
-    frames_given_up: int = 0
-    """`counters["frames"]`: total minus ok."""
-    give_ups_reported: int = 0
-    cuts_counted: int = 0
-    """Sum of `counters["graph_break"]`."""
-    broken_graphs: set[CompileId] = field(default_factory=set)
-    """Compile ids whose captured graph ended in a graph break, according to the graph."""
-
-    def add(self, compile_id: CompileId, report: BreakReport) -> None:
-        self.reports.setdefault(compile_id, []).append(report)
-
-    def missing(self) -> int:
-        """Return how many graph breaks the counts contain beyond the reports."""
-        unreported_graphs = len(self.broken_graphs - self.reports.keys())
-        unreported_frames = max(0, self.frames_given_up - self.give_ups_reported)
-        reported = sum(len(reports) for reports in self.reports.values())
-        unreported_cuts = max(0, self.cuts_counted - reported)
-        return max(unreported_graphs + unreported_frames, unreported_cuts)
-
-    def breaks(self, model: StackFrame | None = None) -> tuple[GraphBreak, ...]:
-        """Return one entry per cause and place, in order; the occurrences sum to the total.
-
-        `model` is the place of the model's own frame, for graph breaks that have no other.
-        """
-        merged = merge(self._break(compile_id, model) for compile_id in self.reports)
-        missing = self.missing()
-        reason = "PyTorch's counters show this graph break, but PyTorch reported no reason."
-        unattributed = graph_break(UNATTRIBUTED, reason, NOWHERE)
-        return (*merged, _times(unattributed, missing)) if missing else merged
-
-    def ends(
-        self, graphs: Iterable[CompileId], breaks: Sequence[GraphBreak], model: StackFrame | None
-    ) -> tuple[int, ...]:
-        """For each graph, the index of the break (one of `self.breaks`) that it ended in, or -1."""
-        places = {_identity(entry): index for index, entry in enumerate(breaks)}
-        return tuple(
-            places.get(_identity(self._break(graph, model)), -1) if graph in self.reports else -1
-            for graph in graphs
-        )
-
-    def _break(self, compile_id: CompileId, model: StackFrame | None) -> GraphBreak:
-        """Combine the reports under one compile id to one graph break.
-
-        The cause comes first. A report without a stack is about handling another one: the frame was
-        given up after all. If the stack only has Dynamo's own frame, which is around the model (for
-        example if its `forward` is disabled), the place is the model's.
-        """
-        reports = self.reports[compile_id]
-        is_cut = compile_id in self.broken_graphs and reports[-1].stack
-        first, *consequences = reports[-1:] if is_cut else reports
-        place = place_of(first.stack)
-        if model is not None and place.file.startswith(_DYNAMO):
-            place = model
-        entry = classify(first.reason, first.exceptions, place, first.stack)
-        if not consequences:
-            return entry
-        reasons = (first.reason, *(report.reason for report in consequences))
-        reason = _shown("\n\nThen, in the same frame: ".join(reasons))
-        return msgspec.structs.replace(entry, reason=reason)
-
-
 def graph_break(
     code: str,
     reason: str,
@@ -322,7 +253,7 @@ def graph_break(
     cause = gb_id or gb_type or code
     return GraphBreak(
         code=code,
-        reason=_shown(reason),
+        reason=stored_reason(reason),
         fingerprint=fingerprint("import" if _IMPORT.match(place.text) else cause, place),
         file=place.file,
         line=place.line,
@@ -353,14 +284,15 @@ def merge(breaks: Iterable[GraphBreak]) -> tuple[GraphBreak, ...]:
     """
     merged: dict[tuple[str, int], GraphBreak] = {}
     for graph_break in breaks:
-        key = _identity(graph_break)
+        key = identity(graph_break)
         known = merged.get(key)
         count = graph_break.occurrences + (known.occurrences if known else 0)
-        merged[key] = _times(known or graph_break, count)
+        merged[key] = msgspec.structs.replace(known or graph_break, occurrences=count)
     return tuple(merged.values())
 
 
-def _identity(graph_break: GraphBreak) -> tuple[str, int]:
+def identity(graph_break: GraphBreak) -> tuple[str, int]:
+    """Return what two reports of the same graph break have in common."""
     return graph_break.fingerprint, graph_break.line
 
 
@@ -382,7 +314,7 @@ def place_of(stack: Sequence[StackFrame]) -> StackFrame:
 
 def _is_plumbing(file: str) -> bool:
     root = file.partition("/")[0].removesuffix(".py")
-    return file.startswith((_DYNAMO, "<frozen ")) or root in sys.stdlib_module_names
+    return file.startswith((DYNAMO, "<frozen ")) or root in sys.stdlib_module_names
 
 
 def reason_in(payload: str) -> str:
@@ -445,14 +377,10 @@ def portable_text(text: str) -> str:
     return _ADDRESS.sub("", _FILE_IN_TEXT.sub(lambda path: relative_file(path[0]), text))
 
 
-def _shown(reason: str) -> str:
+def stored_reason(reason: str) -> str:
     """Return a portable reason without the tracebacks of torch's own frames; exceptions stay.
 
     Torch writes them if a frame fails outside its tracer: hundreds of frames of AOTAutograd and of
     the harness. The structured trace still contains them.
     """
     return portable_text(_TORCH_STACK.sub("", reason))
-
-
-def _times(graph_break: GraphBreak, occurrences: int) -> GraphBreak:
-    return msgspec.structs.replace(graph_break, occurrences=occurrences)

@@ -97,7 +97,7 @@ class DynamoTarget(targets.CompileTarget):
         except Exception as failure:  # noqa: BLE001  (the edge to the compiler and to model code)
             error = failure
         failures.raise_if_out_of_memory(error)
-        if captured is not None and (captured.log.breaks() or captured.is_single_graph):
+        if captured is not None and (captured.breaks() or captured.is_single_graph):
             return _outcome(subject, captured, fullgraph, probed=True)
         if isinstance(error, TorchRuntimeError):
             discard(subject.artifacts)
@@ -157,7 +157,7 @@ def _outcome(
     probed: bool = False,
 ) -> records.TargetOutcome:
     model = forward_of(subject.module)
-    breaks = breaks or captured.log.breaks(model) or _nothing_captured(captured, model)
+    breaks = breaks or captured.breaks(model) or _nothing_captured(captured, model)
     for entry in breaks:
         targets.check_device_not_needed(subject, entry.reason)
     total = _occurrences(breaks)
@@ -181,11 +181,11 @@ def _outcome(
         graphs=captured.graphs,
         graph_breaks=total,
         distinct_breaks=len(breaks),
-        unattributed=captured.log.missing(),
+        unattributed=captured.missing(),
         ops=captured.ops,
         guards=captured.guards,
         graph_ops=tuple(captured.graph_ops[:GRAPHS_KEPT]),
-        graph_ends=captured.log.ends(captured.captured[:GRAPHS_KEPT], breaks, model),
+        graph_ends=captured.ends(captured.captured[:GRAPHS_KEPT], breaks, model),
         fullgraph=fullgraph,
         breaks=breaks,
         capture=captured.figures,
@@ -217,7 +217,7 @@ def _second_call_facts(captured: Capture, model: records.StackFrame) -> records.
     second = captured.second
     if second is None:
         return None
-    breaks = second.log.breaks(model)
+    breaks = second.breaks(model)
     recompilations = second.figures.recompilations
     if not breaks and not recompilations and not captured.second_error:
         return None

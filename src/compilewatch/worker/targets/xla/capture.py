@@ -469,7 +469,7 @@ def capture_for_xla(subject: Subject) -> records.OpenXla:
             backend=torch._dynamo.lookup_backend("openxla"),
             dynamic=subject.request.target.dynamic,
         )
-    breaks = captured.log.breaks()
+    breaks = captured.breaks()
     code = breaks[0].code if breaks else None
     accepted = captured.is_single_graph
     return records.OpenXla(

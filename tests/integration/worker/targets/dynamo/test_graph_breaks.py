@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from compilewatch.records import StackFrame
 from compilewatch.worker.targets.dynamo import capture, graph_breaks
 from compilewatch.worker.targets.dynamo.graph_breaks import (
-    BreakLog,
     BreakReport,
     fingerprint,
     stack_frame,
@@ -36,8 +35,8 @@ def _report(compile_id: str, reason: str = BRANCH, line: int = 3) -> Report:
     return compile_id, BreakReport(reason=reason, stack=stack)
 
 
-def _log(*reports: Report, **counts: Any) -> BreakLog:
-    log = BreakLog(**counts)
+def _log(*reports: Report, **counts: Any) -> capture.Capture:
+    log = capture.Capture(**counts)
     for report in reports:
         log.add(*report)
     return log
@@ -85,7 +84,7 @@ def test_a_fingerprint_survives_line_drift_and_nothing_else() -> None:
         (_log(frames_given_up=1, broken_graphs={"0/0"}), 2),
     ],
 )
-def test_the_sum_is_what_the_counts_prove(log: BreakLog, missing: int) -> None:
+def test_the_sum_is_what_the_counts_prove(log: capture.Capture, missing: int) -> None:
     assert log.missing() == missing
     unattributed = [each for each in log.breaks() if each.code == "unattributed"]
     assert sum(each.occurrences for each in unattributed) == missing
