@@ -15,15 +15,6 @@ class _Model(nn.Module):
         self.aside = torch.ones(4)  # `module.to` leaves it on the CPU
 
 
-class ByCapability(_Model):
-    """Breaks on old devices only: their fallback logs."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.is_cuda and torch.cuda.get_device_capability(x.device) < (8, 0):
-            torch._dynamo.graph_break()
-        return self.layer(x)
-
-
 class ByDevice(_Model):
     """Breaks on the CPU only."""
 

@@ -26,18 +26,17 @@ def with_python_path(folder: Path) -> str:
     return os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
 
 
-def is_running(pid: int) -> bool:
-    """Not gone, and no zombie that nobody has asked about yet."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def has_ended(pid: int) -> bool:
-    """Wait, for as long as the kernel may take, for the end of a process that was killed."""
+    """Wait, for as long as the kernel may take, for the end of a process that was killed.
+
+    A zombie that nobody has asked about yet has ended.
+    """
     for _ in range(1000):
-        if not is_running(pid):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        if state == "Z":
             return True
         time.sleep(0.01)
     return False

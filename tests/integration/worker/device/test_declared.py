@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.matrix]
 
 CASES = Path(__file__).parents[3] / "cases"
 MODELS = (
-    *("ByCapability", "ByDevice", "AcrossDevices", "Moves", "ReadsInput", "ReadsWeights"),
+    *("ByDevice", "AcrossDevices", "Moves", "ReadsInput", "ReadsWeights"),
     *("NeedsDevice", "Scalars", "Constant", "StoresScalars", "PadsByTwo"),
 )
 REPEATS = 8
@@ -87,10 +87,10 @@ def on_cpu(of: Get) -> Get:
     return lambda name: of(name, Target())
 
 
-def test_the_device_and_its_capability_decide(of: Get, on_cpu: Get) -> None:
-    assert on_cpu("ByCapability").status is of("ByCapability").status is Status.PASS
+def test_the_device_and_the_requested_type_decide(of: Get, on_cpu: Get) -> None:
     assert on_cpu("ByDevice").status is Status.GRAPH_BREAK
     assert of("ByDevice").status is Status.PASS
+    assert (of("Moves", HALF).dtype, of("Moves").dtype) == ("float16", "float32")
 
 
 def test_mixed_devices_fail_in_eager_mode_as_on_a_device(of: Get, on_cpu: Get) -> None:
@@ -155,10 +155,6 @@ def test_training_needs_a_cuda_build_and_threads_of_the_backward_share_one_pool(
     assert of("ReadsWeights", TRAIN).breaks[0].gb_id == "GB0170"
     repeats = [of(f"Moves {n}", TRAIN) for n in range(REPEATS)]
     assert [(each.detail, each.attempts) for each in repeats] == [("one graph", ())] * REPEATS
-
-
-def test_weights_have_the_requested_type(of: Get) -> None:
-    assert (of("Moves", HALF).dtype, of("Moves").dtype) == ("float16", "float32")
 
 
 def test_export_computes_constants_and_rejects_a_guard_on_weights(of: Get) -> None:

@@ -174,15 +174,12 @@ def test_the_map_names_every_parameter_of_the_module(answers: dict[str, Answered
     assert [parameter.id for parameter in parameters] == list(range(len(shapes)))
 
 
-READ, CUT = "if doubled.sum().item() > 0:", "return (x * 2).cpu().to(x.device) + 1"
-
-
 @pytest.mark.xla
 @pytest.mark.parametrize(
     ("name", "code", "operator", "line"),
     [
-        ("Reads", "xla_value_read", "aten::_local_scalar_dense", READ),
-        ("Fetches", "xla_graph_cut", None, CUT),
+        ("Reads", "xla_value_read", "aten::_local_scalar_dense", "if doubled.sum().item() > 0:"),
+        ("Fetches", "xla_graph_cut", None, "return (x * 2).cpu().to(x.device) + 1"),
     ],
 )
 def test_a_break_has_its_code_and_line(

@@ -153,19 +153,8 @@ class Network(nn.Module):
         return {"loss": self.out(y).square().mean()}
 
 
-class ReadsWeights(Network):
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.into(x).sum().item()
-
-
 def run(subject: Subject) -> TargetOutcome:
     return DynamoTarget().run(subject)
-
-
-def test_fake_tensors_give_none_where_weights_are_read(make_subject: MakeSubject) -> None:
-    with pytest.raises(FakeUnsupportedError):
-        run(make_subject(ReadsWeights, tier=Tier.FAKE))
-    assert [b.gb_id for b in run(make_subject(ReadsWeights)).breaks] == ["GB0124"]
 
 
 def test_what_torch_counts_and_does_not_report_is_unattributed(
