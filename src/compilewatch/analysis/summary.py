@@ -13,12 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from compilewatch import records
-from compilewatch.contract.targets import (
-    TARGETS,
-    device_parts,
-    in_default_environment,
-    target_label,
-)
+from compilewatch.contract import targets
 
 Cause = tuple[str, records.Phase | None]
 """A reason's label and phase."""
@@ -246,7 +241,7 @@ def reasons_by_target(view: records.RunView) -> dict[str, tuple[Reason, ...]]:
         label: [] for label in targets_in_order(view.results)
     }
     for result in view.results:
-        hits, model = by_target[target_label(result.request.target)], result.request.model
+        hits, model = by_target[targets.target_label(result.request.target)], result.request.model
         if result.status is records.Status.GRAPH_BREAK:
             hits += (((records.reason_label(b), None), (model, b)) for b in result.breaks)
         elif _wrong(result):
@@ -319,7 +314,7 @@ def _inside(result: records.Result) -> float:
 EAGER = "eager"
 """The layer of the model itself, below all targets."""
 
-LAYERS = (EAGER, *TARGETS)
+LAYERS = (EAGER, *targets.TARGETS)
 """In the order in which a model must pass them: the catalogue has the targets in this order."""
 
 
@@ -342,11 +337,11 @@ class EvaluationMode:
 
     @classmethod
     def of(cls, target: records.Target) -> EvaluationMode:
-        away = None if in_default_environment(target) else target.environment
+        away = None if targets.in_default_environment(target) else target.environment
         return cls(
             mode_label=target.mode_label,
             environment=away,
-            device=device_parts(target),
+            device=targets.device_parts(target),
         )
 
     @property
@@ -396,16 +391,16 @@ def target_order(target: records.Target) -> tuple[int, str, tuple[str, ...], boo
     return (
         layer,
         target.mode_label,
-        device_parts(target),
-        not in_default_environment(target),
+        targets.device_parts(target),
+        not targets.in_default_environment(target),
         target.environment,
     )
 
 
 def targets_in_order(results: Iterable[records.Result]) -> tuple[str, ...]:
     """The labels of all targets evaluated, each once, in the order of the layers."""
-    targets = sorted({result.request.target for result in results}, key=target_order)
-    return tuple(dict.fromkeys(target_label(target) for target in targets))
+    ordered = sorted({result.request.target for result in results}, key=target_order)
+    return tuple(dict.fromkeys(map(targets.target_label, ordered)))
 
 
 def matrix_rows(results: Iterable[records.Result]) -> tuple[MatrixRow, ...]:

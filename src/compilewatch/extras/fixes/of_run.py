@@ -25,19 +25,9 @@ from compilewatch.analysis.summary import downloads_of
 from compilewatch.cli import options
 from compilewatch.config import Settings
 from compilewatch.errors import StoreError
-from compilewatch.extras.fixes import run_fixes, search
+from compilewatch.extras.fixes import records, run_fixes, search
 from compilewatch.extras.fixes.fixing import Finder, searching
-from compilewatch.extras.fixes.records import (
-    Fix,
-    FixKind,
-    FixOrigin,
-    FixStatus,
-    FixTrial,
-    RunFix,
-    Verification,
-)
 from compilewatch.extras.fixes.run_fixes import Key, cases_of, key_of, places_of
-from compilewatch.extras.fixes.search import Limits
 from compilewatch.extras.fixes.text import status_text
 from compilewatch.records import Result, Status
 from compilewatch.report.terminal import console, plain, spaced, table
@@ -50,10 +40,12 @@ SAMPLES = 3
 QUIET_SECONDS = 30.0
 """Where the output is no terminal, a step is a line only after so long a time without one."""
 
-_IN_VAIN = frozenset({FixStatus.NOTHING, FixStatus.CAPTURED, FixStatus.IMPROVES})
+_IN_VAIN = frozenset(
+    {records.FixStatus.NOTHING, records.FixStatus.CAPTURED, records.FixStatus.IMPROVES}
+)
 """States of a sample that say of a place that is still there that a search removes it nowhere."""
 
-Tried = tuple[tuple[str, ...], Fix]
+Tried = tuple[tuple[str, ...], records.Fix]
 """The models whose changes were tried on a case before it was searched, and what they gave."""
 
 
@@ -61,7 +53,7 @@ def fix_run(
     reference: str,
     settings: Settings,
     *,
-    limits: Limits,
+    limits: search.Limits,
     max_seconds: float | None,
     rewrites: bool,
     as_json: bool,
@@ -125,7 +117,7 @@ class FixProgress(bars.Progress):
             self._print(self._head().append_text(plain(f"now {model}: {what}", "dim")))
         self.update(self._task, description=f"{model}: {what}"[:100])
 
-    def on_fix(self, run_fix: RunFix) -> None:
+    def on_fix(self, run_fix: records.RunFix) -> None:
         self.update(self._task, advance=1)
         result = search.names_of(run_fix.fix.changes) or run_fix.fix.detail
         line = self._head().append_text(plain(f"{run_fix.model}  ", "bold"))
@@ -155,7 +147,7 @@ class RunSearch:
         cases: Sequence[Result],
         folder: Path,
         progress: FixProgress,
-        limits: Limits,
+        limits: search.Limits,
         *,
         max_seconds: float | None = None,
         rewrites: bool = True,
@@ -182,14 +174,14 @@ class RunSearch:
         def work(finder: Finder, case: Result) -> None:
             tried = waiting.get(key_of(case)) or self._with_known(finder, case)
             after, fix = tried
-            if fix.status is FixStatus.VERIFIED:
-                self._store(case, fix, FixOrigin.KNOWN, after)
+            if fix.status is records.FixStatus.VERIFIED:
+                self._store(case, fix, records.FixOrigin.KNOWN, after)
             elif key_of(case) in sampled or key_of(case) in waiting:
                 self._search(finder, case, *tried)
             elif self._is_hopeful(case):
                 waiting[key_of(case)] = tried
             elif fix.verification is not None or fix.rejections:
-                self._store(case, fix, FixOrigin.KNOWN, after)
+                self._store(case, fix, records.FixOrigin.KNOWN, after)
             else:
                 others = {
                     c.request.model.name: 0 for p in places_of(case) for c in self._samples[p]
@@ -197,7 +189,10 @@ class RunSearch:
                 detail = "its graph breaks were searched in vain on "
                 detail += ", ".join(list(others)[:SAMPLES])
                 self._store(
-                    case, msgspec.structs.replace(fix, detail=detail), FixOrigin.PLACES, after
+                    case,
+                    msgspec.structs.replace(fix, detail=detail),
+                    records.FixOrigin.PLACES,
+                    after,
                 )
 
         self._each(finders, [case for case in own if key_of(case) in sampled], work)
@@ -233,7 +228,7 @@ class RunSearch:
 
     def _with_known(self, finder: Finder, case: Result) -> Tried:
         """Try changes that are verified for other models: cheaper than a search."""
-        began, trials = time.monotonic(), list[FixTrial]()
+        began, trials = time.monotonic(), list[records.FixTrial]()
         known = [run_fix for run_fix in list(self.found.values()) if run_fix.fix.changes]
         models, changes, minimal = known_changes(case, known)
 
@@ -244,7 +239,7 @@ class RunSearch:
             trials.append(search.trial_of(changes, result, time.monotonic() - started))
             return result.status is Status.PASS
 
-        def verify(changes: search.Changes) -> tuple[str, Verification]:
+        def verify(changes: search.Changes) -> tuple[str, records.Verification]:
             self._report(case, f"verifying {search.names_of(changes)}")
             return finder.verify(case.request, changes)
 
@@ -257,22 +252,28 @@ class RunSearch:
             fix = search.verified(verify, fix, changes)
         seconds = round(time.monotonic() - began, 1)
         # Which graph breaks went is not known where some remain.
-        left = () if fix.status is FixStatus.VERIFIED else fix.left
+        left = () if fix.status is records.FixStatus.VERIFIED else fix.left
         return models, msgspec.structs.replace(
             fix, left=left, trials=tuple(trials), seconds=seconds
         )
 
-    def _search(self, finder: Finder, case: Result, after: tuple[str, ...], tried: Fix) -> None:
+    def _search(
+        self, finder: Finder, case: Result, after: tuple[str, ...], tried: records.Fix
+    ) -> None:
         seconds = min(self._limits.seconds, self._ends - time.monotonic())
         fix = finder(
             case.request,
-            Limits(evaluations=self._limits.evaluations, seconds=seconds),
+            search.Limits(evaluations=self._limits.evaluations, seconds=seconds),
             rewrites=self._rewrites,
             report=lambda what, _: self._report(case, what),
         )
-        if tried.status is FixStatus.IMPROVES:
+        if tried.status is records.FixStatus.IMPROVES:
             fix = fix if fix.verification is not None else tried
-        elif fix.limit and seconds < self._limits.seconds and fix.status is not FixStatus.VERIFIED:
+        elif (
+            fix.limit
+            and seconds < self._limits.seconds
+            and fix.status is not records.FixStatus.VERIFIED
+        ):
             return  # the time for all models ended it: the next command searches this one again
         if fix is not tried:
             fix = msgspec.structs.replace(
@@ -280,7 +281,7 @@ class RunSearch:
                 trials=(*tried.trials, *fix.trials),
                 rejections=(*tried.rejections, *fix.rejections),
             )
-        self._store(case, fix, FixOrigin.SEARCH, after)
+        self._store(case, fix, records.FixOrigin.SEARCH, after)
 
     def _is_hopeful(self, case: Result) -> bool:
         """Whether a search may find something: not if it found nothing at each place elsewhere."""
@@ -292,10 +293,12 @@ class RunSearch:
                 return True
         return False
 
-    def _store(self, case: Result, fix: Fix, origin: FixOrigin, after: tuple[str, ...]) -> None:
-        if fix.status is FixStatus.NO_BREAK:  # it had one when the run was made
-            fix = msgspec.structs.replace(fix, status=FixStatus.NO_VERDICT)
-        run_fix = RunFix(
+    def _store(
+        self, case: Result, fix: records.Fix, origin: records.FixOrigin, after: tuple[str, ...]
+    ) -> None:
+        if fix.status is records.FixStatus.NO_BREAK:  # it had one when the run was made
+            fix = msgspec.structs.replace(fix, status=records.FixStatus.NO_VERDICT)
+        run_fix = records.RunFix(
             key=case.request.key,
             search=run_fixes.search_digest(),
             max_evaluations=self._limits.evaluations,
@@ -345,7 +348,7 @@ def _rank(case: Result) -> tuple[int, int, str]:
 
 
 def known_changes(
-    case: Result, known: Sequence[RunFix]
+    case: Result, known: Sequence[records.RunFix]
 ) -> tuple[tuple[str, ...], search.Changes, bool]:
     """Return known changes to try first, the models that they are from, and if all are needed.
 
@@ -361,12 +364,12 @@ def known_changes(
             key=lambda r: (len(r.fix.changes), -times[search.names_of(r.fix.changes)]),
         )
         return (best.model,), best.fix.changes, best.fix.removed == places
-    parts: list[RunFix] = []
+    parts: list[records.RunFix] = []
     for place in sorted(places):
         having = [run_fix for run_fix in known if place in run_fix.fix.removed]
         parts += [min(having, key=lambda r: len(r.fix.changes))] if having else []
     changes = {change.name: change for part in parts for change in part.fix.changes}.values()
-    kinds = list(FixKind)
+    kinds = list(records.FixKind)
     ranked = sorted(changes, key=lambda change: kinds.index(change.kind))
     removed = frozenset().union(*(part.fix.removed for part in parts))
     return tuple(dict.fromkeys(part.model for part in parts)), tuple(ranked), removed == places
@@ -380,7 +383,7 @@ def summarised(stored: StoredRun, notes: Sequence[str]) -> dict[str, Any]:
     searches; the others got by with known changes. `seconds` is the time of all of it.
     """
     view, damaged = run_fixes.view_of_run(stored, None)
-    by_state: dict[FixStatus, list[Result]] = {state: [] for state in run_fixes.STATES}
+    by_state: dict[records.FixStatus, list[Result]] = {state: [] for state in run_fixes.STATES}
     for case, state, _ in view.by_state():
         by_state[state].append(case)
     fixes = [run_fix.fix for run_fix in view.found]
@@ -391,7 +394,7 @@ def summarised(stored: StoredRun, notes: Sequence[str]) -> dict[str, Any]:
         "downloads": {s: downloads_of(c.request.model for c in by_state[s]) for s in by_state},
         "places": len(places),
         "removed": len(places & frozenset().union(*(fix.removed for fix in fixes))),
-        "searches": sum(run_fix.origin is FixOrigin.SEARCH for run_fix in view.found),
+        "searches": sum(run_fix.origin is records.FixOrigin.SEARCH for run_fix in view.found),
         "evaluations": sum(len(fix.trials) for fix in fixes),
         "seconds": round(sum(fix.seconds for fix in fixes), 1),
         "total": verified_total(view.cases, view.model_fixes),
@@ -403,9 +406,9 @@ def summarised(stored: StoredRun, notes: Sequence[str]) -> dict[str, Any]:
 def exit_status(summary: dict[str, Any]) -> int:
     """0 if all have a single graph, verified; 3 if a limit left some; 1 for anything else."""
     states = summary["states"]
-    if states[FixStatus.NOT_SEARCHED]:
+    if states[records.FixStatus.NOT_SEARCHED]:
         return 3
-    return 0 if states[FixStatus.VERIFIED] == sum(states.values()) else 1
+    return 0 if states[records.FixStatus.VERIFIED] == sum(states.values()) else 1
 
 
 def summary_text(summary: dict[str, Any]) -> RenderableType:

@@ -42,7 +42,6 @@ from compilewatch.contract.failures import RecordedError, one_line
 from compilewatch.errors import InputsError
 from compilewatch.extras.fixes import records
 from compilewatch.extras.fixes.worker import writing
-from compilewatch.extras.fixes.worker.writing import COMPREHENSIONS, Writer
 from compilewatch.records import Depth, GraphBreak, Mode, Record, Request, Tier, reason_title
 from compilewatch.worker import forked
 from compilewatch.worker.targets.dynamo import graph_breaks
@@ -270,7 +269,7 @@ def _watch(broken: GraphBreak, found: list[Frame], *, exact: bool) -> Callable[.
         code = frame.f_code
         if code not in known:
             known[code] = (graph_breaks.package_path(code.co_filename), code.co_name)
-        if known[code] not in places and code.co_name not in COMPREHENSIONS:
+        if known[code] not in places and code.co_name not in writing.COMPREHENSIONS:
             return None
         if event == "call":
             calls[id(frame)] = dict(frame.f_locals)
@@ -298,7 +297,7 @@ def _watch(broken: GraphBreak, found: list[Frame], *, exact: bool) -> Callable[.
 
 # --- candidates -----------------------------------------------------------------------------------
 
-Write = Callable[[Writer], list[str]]
+Write = Callable[[writing.Writer], list[str]]
 
 
 def candidates(frames: Iterable[Frame]) -> Iterator[tuple[str, str]]:
@@ -310,7 +309,7 @@ def candidates(frames: Iterable[Frame]) -> Iterator[tuple[str, str]]:
     roots = [
         frame
         for frame in frames
-        if frame.code.co_name not in COMPREHENSIONS
+        if frame.code.co_name not in writing.COMPREHENSIONS
         and not writing.is_plain_module(str(frame.globals.get("__name__", "torch")))
     ]
     seen: set[str] = set()
@@ -351,7 +350,7 @@ def _complete(
     attributes: set[str] = set()
     for _ in range(MOST_PASSES):
         known = len(attributes)
-        writer = Writer(attributes, reached, exact=exact, decorators=decorators)
+        writer = writing.Writer(attributes, reached, exact=exact, decorators=decorators)
         try:
             text = writer.text(write(writer))
         except RecursionError:
@@ -367,7 +366,7 @@ def _complete(
 
 
 def _statement(
-    writer: Writer, frame: Frame, statement: ast.stmt, *, around: str = "", before: Any = ()
+    writer: writing.Writer, frame: Frame, statement: ast.stmt, *, around: str = "", before: Any = ()
 ) -> list[str]:
     """A function of the local variables that a statement reads, and its call."""
     code = (type, types.FunctionType, types.ModuleType, types.BuiltinFunctionType)
@@ -386,7 +385,7 @@ def _statement(
     return [*lines, f"torch.compile(f, backend='eager')({', '.join(arguments)})"]
 
 
-def _function(writer: Writer, frame: Frame) -> list[str]:
+def _function(writer: writing.Writer, frame: Frame) -> list[str]:
     """The whole function with the arguments of its call."""
     node, code, called = writing.function_of(frame.code), frame.code, frame.called
     if not isinstance(node, ast.FunctionDef) or called is None:
