@@ -92,11 +92,12 @@ class Finder:
     ) -> records.Fix:
         place = Place(request=_reduced(request), source_of=self._source_of(request))
         fix = Search(
-            lambda changes: self.evaluate(request, changes),
+            lambda several: self.evaluate(request, several),
             lambda changes: self.verify(request, changes),
             place,
             limits,
             rewrites=rewrites,
+            ahead=self._alone,
             report=report,
         ).run()
         edits = [edit for change in fix.changes for edit in change.edits]
@@ -112,15 +113,19 @@ class Finder:
         regions = msgspec.json.decode(written or b"[]", type=tuple[records.Region, ...])
         return msgspec.structs.replace(fix, regions=regions)
 
-    def evaluate(self, request: Request, changes: Changes) -> Result:
-        """Return what Dynamo does with the model under changes, in a separate process."""
+    def evaluate(self, request: Request, several: Sequence[Changes]) -> list[Result]:
+        """Return what Dynamo does with the model under each of the changes, in processes."""
         tier = Tier.REAL if request.key in self._read_values else request.tier
-        work = Work(name="fix", options={"changes": msgspec.to_builtins(changes)})
-        requests = [_reduced(request, work=work, tier=tier)]
-        (completed,) = self._launcher.run(requests, self._scratch)
-        if completed.result.tier is Tier.REAL:
+        works = [
+            Work(name="fix", options={"changes": msgspec.to_builtins(changes)})
+            for changes in several
+        ]
+        requests = [_reduced(request, work=work, tier=tier) for work in works]
+        results = [completed.result for completed in self._launcher.run(requests, self._scratch)]
+        if any(result.tier is Tier.REAL for result in results):
             self._read_values.add(request.key)  # fake tensors would fail again
-        return completed.result
+        order = list(map(msgspec.json.encode, works))  # each ends when it does
+        return sorted(results, key=lambda r: order.index(msgspec.json.encode(r.request.work)))
 
     def verify(self, request: Request, changes: Changes) -> tuple[str, records.Verification]:
         """Return the script that verifies changes, and what it found in a separate process."""
@@ -177,11 +182,12 @@ def _reduced(request: Request, **fields: Any) -> Request:
 def searching(settings: Settings, environment: str, *, alone: bool = True) -> Iterator[Finder]:
     """Yield a finder of fixes, whose worker stays warm until the end.
 
-    If it is `alone`, a verification examines two requirements at a time.
+    If it is `alone`, two evaluations run at a time, and two requirements of a verification.
     """
+    at_a_time = msgspec.structs.replace(settings, jobs=2 if alone else 1)
     with (
         tempfile.TemporaryDirectory(prefix="compilewatch-") as scratch,
-        local_launcher(settings, [environment], single=True) as launcher,
+        local_launcher(at_a_time, [environment], single=True) as launcher,
     ):
         environments = Environments(settings.cache_folder)
         yield Finder(launcher, environments, Path(scratch), alone=alone)

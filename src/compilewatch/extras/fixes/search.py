@@ -33,8 +33,8 @@ MAX_REWRITES = 4
 WITHOUT = "without the fix, too"
 """What a script says of a failure that is not the fix's (`worker.verifying`): the search ends."""
 
-Evaluator = Callable[[Changes], Result]
-"""Says what Dynamo does with the model under changes, in a separate process."""
+Evaluator = Callable[[Sequence[Changes]], list[Result]]
+"""Says what Dynamo does with the model under each of some changes, in separate processes."""
 
 Verifier = Callable[[Changes], tuple[str, records.Verification]]
 """Writes the script that verifies changes, and runs it in a separate process."""
@@ -54,7 +54,11 @@ class LimitReachedError(Exception):
 
 
 class Search:
-    """A search for one model."""
+    """A search for one model.
+
+    With `ahead`, what is probably asked next is evaluated beside what is asked; it is a trial when
+    it is asked.
+    """
 
     def __init__(
         self,
@@ -64,12 +68,15 @@ class Search:
         limits: Limits,
         *,
         rewrites: bool = True,
+        ahead: bool = False,
         report: Report = lambda *_: None,
     ) -> None:
         self._evaluate, self._verifier, self._place = evaluate, verify, place
+        self._ahead = ahead
         self._limits, self._rewrites, self._report = limits, rewrites, report
         self._began = time.monotonic()
         self._trials: list[records.FixTrial] = []
+        self._evaluated: dict[frozenset[str], Result] = {}
         self._known: dict[frozenset[str], Result] = {}
         self._fix = nothing(place.request, ())
         # What helps, as far as this climb has come; it is verified where the evaluations end.
@@ -155,11 +162,14 @@ class Search:
         mild = tuple(change for change in usual if change.kind is not records.FixKind.USAGE)
         together = [proposed for proposed in dict.fromkeys([mild, usual]) if proposed]
         for attempt in together:
-            if _better(self._result((*chosen, *attempt)), result):
+            all_of_them = (*chosen, *attempt)
+            if _better(self._result(all_of_them, likely=all_of_them[:-1]), result):
                 yield attempt
         singles = [(change,) for change in offered if (change,) not in together]
-        for attempt in [*together[:1], *singles]:
-            if _better(self._result((*chosen, *attempt)), result):
+        attempts = [*together[:1], *singles]
+        for attempt, following in zip(attempts, [*attempts[1:], ()], strict=False):
+            likely = (*chosen, *following)
+            if _better(self._result((*chosen, *attempt), likely=likely), result):
                 yield attempt
             if attempt[0].kind not in (records.FixKind.REWRITE, records.FixKind.USAGE):
                 yield from self._beyond_error(chosen, result, attempt, have)
@@ -195,12 +205,15 @@ class Search:
         best = self._result(chosen)
         for change in reversed(chosen):
             without = tuple(other for other in chosen if other is not change)
-            if without and not _better(best, self._result(without)):
+            before = chosen.index(change)
+            likely = without[: max(before - 1, 0)] + without[before:]
+            if without and not _better(best, self._result(without, likely=likely)):
                 self._not_verified = chosen = without
         kinds = list(records.FixKind)
         return tuple(sorted(chosen, key=lambda change: kinds.index(change.kind)))
 
-    def _result(self, changes: Changes) -> Result:
+    def _result(self, changes: Changes, *, likely: Changes = ()) -> Result:
+        """Return what is found under changes; `likely` is what is probably asked next."""
         key = _names(changes)
         if key not in self._known:
             self._check_time()
@@ -208,9 +221,12 @@ class Search:
                 raise LimitReachedError(f"{self._limits.evaluations} evaluations")
             what = f"trying {names_of(changes)}" if changes else "as it is"
             self._report(what, len(self._trials))
-            began = time.monotonic()
-            result = self._known[key] = self._evaluate(changes)
-            self._trials.append(trial_of(changes, result, time.monotonic() - began))
+            if key not in self._evaluated:
+                further = self._ahead and likely and _names(likely) not in self._evaluated
+                asked = [changes, *([likely] if further else [])]
+                self._evaluated |= zip(map(_names, asked), self._evaluate(asked), strict=True)
+            result = self._known[key] = self._evaluated[key]
+            self._trials.append(trial_of(changes, result))
         return self._known[key]
 
     def _check_time(self) -> None:
@@ -276,7 +292,7 @@ def with_captured(fix: records.Fix) -> records.Fix:
     return fix
 
 
-def trial_of(changes: Changes, result: Result, seconds: float) -> records.FixTrial:
+def trial_of(changes: Changes, result: Result) -> records.FixTrial:
     """Return what an evaluation under changes found, as it is stored."""
     failed = result.error
     return records.FixTrial(
@@ -284,7 +300,7 @@ def trial_of(changes: Changes, result: Result, seconds: float) -> records.FixTri
         status=result.status.value,
         detail=result.detail,
         breaks=None if failed is not None else _count(result),
-        seconds=round(seconds, 2),
+        seconds=round(sum(result.durations.values()), 2),
         error=f"{failed.type}: {failed.message.splitlines()[0]}"[:300] if failed else "",
     )
 

@@ -71,12 +71,13 @@ class FakeFinder(Finder):
             fix = msgspec.structs.replace(fix, left=left)
         return msgspec.structs.replace(fix, trials=(trial,), limit=self.limit, seconds=2.0)
 
-    def evaluate(self, request: Request, changes: Changes) -> Result:
+    def evaluate(self, request: Request, several: Sequence[Changes]) -> list[Result]:
+        (changes,) = several
         name, names = request.model.name, {change.name for change in changes}
         self.evaluated.append((name, tuple(sorted(names))))
         known = {place: change.name for place, change in self.removing.items()}
         left = [place for place in self.breaks[name] if known.get(place) not in names]
-        return broken(name, *left) if left else factories.result(name)
+        return [broken(name, *left) if left else factories.result(name)]
 
     def verify(self, request: Request, changes: Changes) -> tuple[str, records.Verification]:
         name = request.model.name

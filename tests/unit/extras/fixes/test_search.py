@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -68,8 +69,10 @@ class World:
         ]
         return [place for place in there if self.hidden.get(place) not in there]
 
-    def evaluate(self, changes: Sequence[records.FixChange]) -> Result:
-        names = frozenset(each.name for each in changes)
+    def evaluate(self, several: Sequence[Sequence[records.FixChange]]) -> list[Result]:
+        return [self.result(frozenset(c.name for c in changes)) for changes in several]
+
+    def result(self, names: Names) -> Result:
         if where := self.errors(names):
             return failing(where)
         left = self.left(names)
@@ -101,7 +104,14 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Callable[..., records.Fix]:
         place = Place(request=request(), source_of=lambda _: None)
         rewrites = options.pop("rewrites", True)
         limits = Limits(**{name.removeprefix("max_"): limit for name, limit in options.items()})
-        return Search(world.evaluate, world.verify, place, limits, rewrites=rewrites).run()
+        search = partial(Search, world.evaluate, world.verify, place, limits, rewrites=rewrites)
+        ahead = search(ahead=True).run()  # finds the same, in the same trials
+        asked, verified = len(world.asked), len(world.verified)
+        fix = search().run()
+        del world.asked[asked:], world.verified[verified:]
+        assert ahead.trials == fix.trials
+        assert (ahead.status, ahead.changes, ahead.left) == (fix.status, fix.changes, fix.left)
+        return fix
 
     return search
 
@@ -191,7 +201,7 @@ def test_a_model_that_cannot_be_judged_is_not_searched(found: Callable[..., reco
     late = result(status=Status.TIMEOUT)
     failed = result(status=Status.ERROR, phase=Phase.EAGER, error=error())
     for outcome in (late, failed):
-        world.evaluate = lambda _, outcome=outcome: outcome  # type: ignore[method-assign, misc]
+        world.evaluate = lambda _, outcome=outcome: [outcome]  # type: ignore[method-assign, misc]
         fix = found(world)
         assert (fix.status, len(fix.trials)) == (records.FixStatus.NO_VERDICT, 1)
 

@@ -40,6 +40,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import MappingKey, tree_leaves, tree_map, tree_map_only, tree_map_with_path
 from torch.utils.benchmark import Timer
 
+if __name__ == "__main__":
+    # All is examined on the CPU: where there is a GPU, autograd has threads that no fork has.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
 Step = tuple[bool, str]
 """Whether a requirement is met, and what was found."""
 
@@ -892,6 +896,21 @@ class Fork:
         self.ended = True
 
 
+class Message:
+    """A value that the parent of a fork knows later than the fork begins."""
+
+    def __init__(self) -> None:
+        self.pipe, self.write = os.pipe()
+
+    def send(self, value: Any) -> None:
+        os.write(self.write, f"{json.dumps(value)}\n".encode())
+
+    def receive(self) -> Any:
+        """Wait for the value, in the fork."""
+        with os.fdopen(self.pipe) as stream:  # other forks keep its end open
+            return json.loads(stream.readline())
+
+
 class Forks:
     """Runs functions in forks, so many at a time, in the order in which they were given."""
 
@@ -1053,6 +1072,9 @@ UNUSUAL: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 They are those of the inputs; if no input has floating-point numbers, of the parameters.
 """
 
+NO_FORK = "autograd's threading in combination with fork"
+"""PyTorch's words where a backward cannot be called in a fork: it says nothing of the model."""
+
 WITHOUT = "without the fix, too"
 """What a verification says of a failure that is not the fix's: no other fix would do better."""
 
@@ -1076,12 +1098,13 @@ def attempted(function: Callable[[], Any]) -> Any:
         return {"raised": words_of(error)}
 
 
-def captured_with_results(subject: ScriptSubject) -> dict[str, Any]:
+def captured_with_results(subject: ScriptSubject, *, at_a_time: int = 1) -> dict[str, Any]:
     """Return what Dynamo captures with the fix, and whether the model does what it does without it.
 
     That are pairs of steps, of the weights of each seed: `graph`, of the model compiled once, with
     `fullgraph=True` or, if that raises what `refused` says, without; and `eager`. `unusual` is what
-    the graph does for unusual values.
+    the graph does for unusual values. What follows the first calls is done in forks, so many
+    `at_a_time`.
     """
     calls, few = subject.calls, subject.calls[:FEW]
     with_further = (*few, *subject.eager_only)
@@ -1106,22 +1129,36 @@ def captured_with_results(subject: ScriptSubject) -> dict[str, Any]:
     plain = ScriptCall(subject, subject.build(0), subject.unchanged)
     expected = plain.all(calls)
     of_graph = [compared(subject, 0, "eager", calls, expected, got)]
-    # Both models have been called alike by now; later on they are in different states.
-    of_unusual = for_unusual(plain, compiled) if of_graph[0][0] else []
-    other = subject.build(1)
-    for calling in (plain, compiled):
-        calling.take(other)
-    of_other = plain.all(with_further)
-    of_graph.append(step(1, few, of_other, compiled))
-    del captures, plain, compiled, got, calling  # models may take gigabytes
-    of_eager = [(True, "settings of the compiler do not change eager mode")] * len(SEEDS)
-    if not subject.settings:
+
+    def with_other_weights() -> dict[str, Any]:
+        other = subject.build(1)
+        for calling in (plain, compiled):
+            calling.take(other)
+        of_other = plain.all(with_further)
+        steps = {"graph": step(1, few, of_other, compiled)}
+        if subject.settings:
+            unchanged = (True, "settings of the compiler do not change eager mode")
+            return steps | {"eager": [unchanged] * len(SEEDS)}
         fixed = ScriptCall(subject, subject.build(0), subject.compilable)
         of_eager = [step(0, calls, expected, fixed)]
         fixed.take(other)
-        of_eager.append(step(1, with_further, of_other, fixed))
-    results = {"eager": of_eager, "graph": of_graph, "unusual": of_unusual}
-    return {**figures, "refused": refused, **results}
+        return steps | {"eager": [*of_eager, step(1, with_further, of_other, fixed)]}
+
+    # Both models have been called alike by now, and stay as they are in this process.
+    with Forks(at_a_time) as forks:
+        of_weights = forks.start(with_other_weights)
+        unusual = for_unusual(plain, compiled, forks) if of_graph[0][0] else []
+        others = forks.result(of_weights)
+    if "raised" in others:
+        others = {"graph": others, "eager": [others] * len(SEEDS)}
+    graph = [*of_graph, others["graph"]]
+    return {
+        **figures,
+        "refused": refused,
+        "eager": others["eager"],
+        "graph": graph,
+        "unusual": unusual,
+    }
 
 
 def equal_branches(subject: ScriptSubject) -> Step:
@@ -1157,11 +1194,16 @@ def with_branch(
 
 
 def equal_with_inductor(
-    subject: ScriptSubject, *, threads: int = 1, backend: str = "inductor"
+    subject: ScriptSubject,
+    errors: Callable[[], dict[str, tuple[str, bool]]],
+    *,
+    threads: int = 1,
+    backend: str = "inductor",
 ) -> dict[str, Any]:
     """Whether Inductor computes what eager mode does, and raises an error where that raises one.
 
-    Each kernel is a file that the C++ compiler takes a second for: `threads` at a time.
+    `errors` says for which unusual values eager mode raises one, and whether it is a check. Each
+    kernel is a file that the C++ compiler takes a second for: `threads` at a time.
     """
     os.environ["TORCH_WARM_POOL"] = "0"  # no processes that compile for a GPU
     from torch._inductor import config
@@ -1185,22 +1227,21 @@ def equal_with_inductor(
             without = attempted(partial(usual.all, calls[: fixed.begun]))
             also = f" ({WITHOUT})" if without == {"raised": words_of(error)} else ""
             return {"step": (False, f"{words_of(error)}{also}")}
+    lost: list[str] = []
     conditions: list[str] = []
     tried: list[str] = []
     with config.patch(compile_threads=1, fallback_random=True):  # a fork has no such threads
-        for kind in unusual_kinds(subject) if step[0] else ():
-            # Where eager mode ends the process, nothing is known.
-            raised = untouched(partial(error_for, plain, kind))
-            if isinstance(raised, list) and untouched(partial(error_for, fixed, kind)) is None:
-                if raised[1]:
-                    step = (False, f"no error for {kind}, for which eager mode raises one")
-                conditions.append(without_error(kind, raised[0]))
         if step[0]:
             plain.fix = subject.compilable
             of_numbers = for_numbers(plain, fixed, numbers)
             step = of_numbers.pop("step", step)
-            conditions, tried = [*conditions, *of_numbers["holds_if"]], of_numbers["tried"]
-    return {"step": step, "holds_if": conditions, "tried": tried}
+            conditions, tried = of_numbers["holds_if"], of_numbers["tried"]
+        for kind, (raised, check) in errors().items() if step[0] else ():
+            if untouched(partial(error_for, fixed, kind)) is None:
+                if check:
+                    step = (False, f"no error for {kind}, for which eager mode raises one")
+                lost.append(without_error(kind, raised))
+    return {"step": step, "holds_if": [*lost, *conditions], "tried": tried}
 
 
 def compared(
@@ -1291,42 +1332,52 @@ def unusual(subject: ScriptSubject, kind: str, calling: Sequence[ScriptCall]) ->
     return tree_map_with_path(changed, own)  # type: ignore[no-any-return]
 
 
-def for_unusual(plain: ScriptCall, fixed: ScriptCall) -> list[tuple[str, bool, str, str]]:
+def for_unusual(
+    plain: ScriptCall, fixed: ScriptCall, forks: Forks
+) -> list[tuple[str, bool, str, str, tuple[str, bool] | None]]:
     """Whether a graph does what the model does for unusual values, errors included.
 
     Both were called with usual inputs, and each kind is tried in a fork. Returns of each kind its
-    name, a step, and a condition that results from it or "".
+    name, a step, a condition that results from it or "", and the error that the model raises, and
+    whether that is a check.
     """
     subject = plain.subject
 
-    def outcome(kind: str) -> tuple[bool, str, str]:
+    def outcome(kind: str) -> tuple[bool, str, str, tuple[str, bool] | None]:
         values = unusual(subject, kind, (plain, fixed))
         try:
             with restored_globals(subject, plain.model):
                 expected = plain(*values, seed=1)
         except Exception as error:  # noqa: BLE001  (the model's own check, or of what it calls)
-            raised = words_of(error)
-            hidden = error_for(fixed, kind)
-            if hidden is None and is_check(error):
-                return False, f"eager mode raises an error that the fix hides ({raised})", ""
+            raised, hidden = (words_of(error), is_check(error)), error_for(fixed, kind)
+            if NO_FORK in raised[0]:
+                return False, raised[0], "", None
+            if hidden is None and raised[1]:
+                detail = f"eager mode raises an error that the fix hides ({raised[0]})"
+                return False, detail, "", raised
             if hidden is None:
-                return True, f"eager mode raises an error ({raised})", without_error(kind, raised)
-            ours, theirs = raised.partition(":")[0], hidden[0].partition(":")[0]
+                detail = f"eager mode raises an error ({raised[0]})"
+                return True, detail, without_error(kind, raised[0]), raised
+            ours, theirs = (words.partition(":")[0] for words, _ in (raised, hidden))
             other = f"Nobody catches the {ours} of the model: the fix raises {theirs}."
-            return True, f"an error as in eager mode ({raised})", "" if ours == theirs else other
+            detail = f"an error as in eager mode ({raised[0]})"
+            return True, detail, "" if ours == theirs else other, raised
         got = fixed(*unusual(subject, kind, ()), seed=1)
         # Where a branch became a selection, a copy is returned instead of the input itself.
         detail = difference(
             expected, got, CAPTURE_TOLERANCE, dropped=subject.drops, ignored=(MEMORY,)
         )
-        return not detail, detail, ""
+        return not detail, detail, "", None
 
     kinds = []
-    for kind in unusual_kinds(subject):
-        result = untouched(partial(outcome, kind))
+    tried_kinds = {kind: forks.start(partial(outcome, kind)) for kind in unusual_kinds(subject)}
+    for kind, fork in tried_kinds.items():
+        result = forks.result(fork)
         if result == DIED and untouched(partial(error_for, plain, kind)) == DIED:
-            result = (True, "eager mode ends the process", "")
-        kinds.append((kind, *((False, result["raised"], "") if "raised" in result else result)))
+            result = (True, "eager mode ends the process", "", None)
+        if "raised" in result:
+            result = (False, result["raised"], "", None)
+        kinds.append((kind, *result))
     return kinds
 
 
@@ -1559,8 +1610,10 @@ def called_again(
 KEPT = 0.9
 """How many of the operators that were in graphs must stay there; a fix may need a few fewer."""
 
-MEMORY_OF_TWO = 10
-"""As many times the size of a model two requirements take: two models each, and their results."""
+MEMORY_OF_TWO = 12
+"""As many times the size of a model two requirements take: two models each, in two forks of one of
+them others, and their results.
+"""
 
 
 def verify(
@@ -1585,10 +1638,12 @@ def verify(
         figures |= {name: [-1, -1] for name in ("breaks", "graphs", "operators")}
         return figures | {"compilations": [None, -1]}
     choose(subject, {tuple(call) for call in calls["usable"]}, slow=calls["slow"])
-    of_after = forks.start(partial(captured_with_results, subject))
-    with_inductor = partial(equal_with_inductor, subject, threads=forks.at_a_time)
+    together = forks.at_a_time
+    of_after = forks.start(partial(captured_with_results, subject, at_a_time=together))
+    errors = Message()
+    with_inductor = partial(equal_with_inductor, subject, errors.receive, threads=together)
     # It takes longest, and is in vain if something else fails.
-    of_inductor = forks.start(with_inductor) if forks.at_a_time > 1 else None
+    of_inductor = forks.start(with_inductor) if together > 1 else None
     after, before = forks.result(of_after), forks.result(of_before)
     for name in ("breaks", "graphs", "operators"):
         figures[name] = [before.get(name, -1), after.get(name, -1)]
@@ -1628,10 +1683,11 @@ def verify(
     for seed, of_seed in enumerate(after["graph"]):
         if not step(f"results of the graph, seed {seed}", of_seed):
             return figures
-    for kind, passed, detail, condition in after["unusual"]:
+    for kind, passed, detail, condition, _ in after["unusual"]:
         report(f"results for {kind}", (passed, detail))
         figures["holds_if"] += [condition] if condition else []
     if all(passed for _, passed, *_ in after["unusual"]):
+        errors.send({kind: raised for kind, *_, raised in after["unusual"] if raised})
         of_compiler = forks.result(of_inductor or forks.start(with_inductor))
         step("results of Inductor", of_compiler.get("step", of_compiler))
         for name in ("holds_if", "tried"):
@@ -1707,6 +1763,8 @@ def warm_up(subject: ScriptSubject) -> int:
     tensors = (*model.parameters(), *model.buffers())
     size: int = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     del model, tensors
+    # Only if autograd's first call is before that of a compiler can forks of forks call it, too.
+    torch.ones(1, requires_grad=True).sum().backward()
     compiled = torch.compile(product, backend="eager")
     for length in (2, 3):
         compiled(torch.ones(length))
