@@ -85,12 +85,17 @@ VOLATILE = {
     *("key", "device", "deadlines", "environment_digest", "schema_version"),
     *("harness_version", "durations", "run", "run_id", "peak_memory_bytes", "started_at"),
     *("ended_at", "created_at", "reused_from", "seconds", "elapsed_seconds", "id", "path"),
-    *("folder", "artifacts", "log_file", "latency_seconds"),
+    *("folder", "artifacts", "log_file", "latency_seconds", "latency_samples", "speedup"),
+    *("duration_seconds", "cold_compile_seconds", "warm_compile_seconds", "head", "tail"),
+    *("compiled_latency_seconds", "eager_latency_seconds", "compiler_peak_memory_bytes"),
 }
 """Fields that differ from run to run, or that a change of the worker's files changes."""
 
 MEASURED = re.compile(r'\d[\d.,]* ?(?:ms|s|min|kB|MB|MiB|GiB)\b|/[^\s"]*/outputs?\b|/tmp/[\w./-]+')
 """Times, sizes and temporary paths inside of sentences."""
+
+UNSTABLE = re.compile(r"0x[0-9a-f]+|[\d.]+ times as fast")
+"""Addresses and times inside of sentences about a model."""
 
 
 def stable(value: Any, *, figures: bool = False, volatile: Set[str] = VOLATILE) -> Any:
@@ -103,6 +108,7 @@ def stable(value: Any, *, figures: bool = False, volatile: Set[str] = VOLATILE) 
         }
     if isinstance(value, list):
         return [stable(part, figures=figures, volatile=volatile) for part in value]
+    value = UNSTABLE.sub("…", value) if isinstance(value, str) else value
     return "a number" if figures and isinstance(value, int | float) else value
 
 
