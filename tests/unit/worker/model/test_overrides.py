@@ -6,7 +6,7 @@ import pytest
 
 from compilewatch.errors import ConfigError
 from compilewatch.records import Depth, Mode, Request, Target, Tier
-from compilewatch.worker.model.overrides import Override, matching, overrides_of
+from compilewatch.worker.model.overrides import matching, overrides_of
 from tests import factories
 
 HEAD = '[[override]]\nreason = "why"\ndate = 2026-11-21\n'
@@ -17,14 +17,6 @@ def asked(tmp_path: Path) -> Request:
     """A request in train mode with a project's own overrides."""
     target = Target(mode=Mode.TRAIN)
     return factories.request("XyzModel", target=target, overrides_dir=str(tmp_path))
-
-
-def own(request: Request) -> tuple[Override, ...]:
-    """The overrides of the project: they come after the shipped ones."""
-    shipped = overrides_of(factories.request())
-    lines = overrides_of(request)
-    assert lines[: len(shipped)] == shipped != ()
-    return lines[len(shipped) :]
 
 
 @pytest.mark.parametrize(
@@ -79,12 +71,15 @@ def test_a_malformed_file_is_rejected_in_one_line(
 def test_files_are_joined_in_order_of_their_names_and_read_again_if_one_changed(
     tmp_path: Path, asked: Request
 ) -> None:
+    shipped = overrides_of(factories.request())
     for name in ("b", "a"):
         (tmp_path / f"{name}.toml").write_text(HEAD.replace("why", name) + 'classes = ["X"]\n')
-    assert [line.reason for line in own(asked)] == ["a", "b"]
-    assert overrides_of(asked) is overrides_of(asked)
+    first = overrides_of(asked)
+    assert first[: len(shipped)] == shipped != ()
+    assert [line.reason for line in first[len(shipped) :]] == ["a", "b"]
+    assert overrides_of(asked) is first
     (tmp_path / "b.toml").write_text(HEAD.replace("why", "because") + 'classes = ["X"]\n')
-    assert [line.reason for line in own(asked)] == ["a", "because"]
+    assert [line.reason for line in overrides_of(asked)[len(shipped) :]] == ["a", "because"]
     missing = factories.request("XyzModel", overrides_dir=str(tmp_path / "missing"))
     with pytest.raises(ConfigError, match="no such folder"):
         overrides_of(missing)
