@@ -200,9 +200,8 @@ ALL = [Target(name=name) for name in ("dynamo", "xla", "neuron")]
 HERE = "dynamo:default xla:xla neuron:neuron"
 
 
-@pytest.mark.parametrize(
-    ("named", "known", "expected"),
-    [
+def test_where_each_target_is_evaluated() -> None:
+    for named, known, expected in (
         ("", (DEFAULT, XLA, NEURON), HERE),
         # Neither can run anywhere: at home, where what is missing is said.
         ("", (DEFAULT,), HERE),
@@ -211,11 +210,9 @@ HERE = "dynamo:default xla:xla neuron:neuron"
         ("", (AGENT,), "dynamo:default xla:xla neuron:default"),
         ("default xla", (DEFAULT, XLA), "dynamo:default dynamo:xla xla:xla neuron:xla"),
         ("default torch-2.9", (DEFAULT, OLDER), HERE.replace(" xla", " dynamo:torch-2.9 xla", 1)),
-    ],
-)
-def test_where_each_target_is_evaluated(named: str, known: Any, expected: str) -> None:
-    placed = place(ALL, named.split(), known)
-    assert [f"{target.name}:{target.environment}" for target in placed] == expected.split()
+    ):
+        placed = place(ALL, named.split(), known)
+        assert [f"{target.name}:{target.environment}" for target in placed] == expected.split()
 
 
 CPU_BUILD = environment(torch="2.15.0+cpu", cuda=None)
@@ -367,23 +364,20 @@ def test_a_result_that_meets_an_expectation_says_why(expectations: planning.Expe
     assert not of_train.concerns(factories.request(), DEFAULT)
 
 
-@pytest.mark.parametrize(
-    "result",
-    [
+def test_an_expectation_that_no_longer_holds_is_reported(
+    expectations: planning.Expectations,
+) -> None:
+    for result in (
         factories.result(breaks=(factories.graph_break(),)),
         factories.result(status=Status.ERROR, phase=records.Phase.COMPILE),
         factories.result(status=Status.TIMEOUT, phase=records.Phase.CREATE),
-    ],
-)
-def test_an_expectation_that_no_longer_holds_is_reported(
-    expectations: planning.Expectations, result: records.Result
-) -> None:
-    assert expectations.judge(result, DEFAULT).expectation is None
-    ((expected, what),) = expectations.stale([result], [DEFAULT])
-    note = planning.stale_note(expected, what)
-    assert "expected error in create (needs a package, 2026-01-02)" in note
-    assert f"but the result is {result.status.value} in {result.phase.value}" in note
-    assert expectations.stale([result], [NEWER]) == []
+    ):
+        assert expectations.judge(result, DEFAULT).expectation is None
+        ((expected, what),) = expectations.stale([result], [DEFAULT])
+        note = planning.stale_note(expected, what)
+        assert "expected error in create (needs a package, 2026-01-02)" in note
+        assert f"but the result is {result.status.value} in {result.phase.value}" in note
+        assert expectations.stale([result], [NEWER]) == []
 
 
 def test_what_was_not_run_is_not_stale_and_own_lines_come_before_the_shipped_ones(
@@ -549,19 +543,16 @@ def test_what_is_no_shard_is_rejected() -> None:
     assert str(planning.parse_shard(" 2/5 ")) == "2/5"
 
 
-@pytest.mark.parametrize(
-    ("specs", "targets", "message"),
-    [
+def test_a_plan_that_cannot_be_meant_is_rejected() -> None:
+    for specs, targets, message in (
         ([], BOTH, "no models"),
         (SPECS, [], "no targets"),
         (SPECS, [Target(name="dynamite")], "no target 'dynamite'; known: "),
         (SPECS, [Target(name="neuron", backend="trn9")], "has no backend"),
         ([SPECS[0], SPECS[0]], BOTH, "two models are called 'M0'"),
-    ],
-)
-def test_a_plan_that_cannot_be_meant_is_rejected(specs: Any, targets: Any, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        plan(specs, targets)
+    ):
+        with pytest.raises(UsageError, match=message):
+            plan(specs, targets)
 
 
 def test_targets_have_the_options_that_are_theirs_and_are_named_once() -> None:

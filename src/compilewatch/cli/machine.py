@@ -18,7 +18,6 @@ from rich.progress import Progress, TimeElapsedColumn
 from compilewatch import environments as interpreters
 from compilewatch import extras, plugins
 from compilewatch.api import choose
-from compilewatch.api.choose import working
 from compilewatch.cli import options
 from compilewatch.config import Places, Settings, load_settings
 from compilewatch.contract.libraries import LIBRARIES
@@ -81,7 +80,7 @@ def _interpreter(fresh: bool) -> Iterator[DoctorCheck]:
 def _worker(*, fresh: bool = False) -> DoctorCheck:
     """Whether the first step of a sweep works: a worker starts and compiles a model."""
     try:
-        measured, checked_at = working(Environments(), DEFAULT_ENVIRONMENT, fresh=fresh)
+        measured, checked_at = choose.working(Environments(), DEFAULT_ENVIRONMENT, fresh=fresh)
     except CompilewatchError as error:
         advice = (
             "`make clean setup` installs torch and transformers again; if that does not "

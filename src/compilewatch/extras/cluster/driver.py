@@ -34,7 +34,6 @@ from compilewatch.contract.targets import default_environment
 from compilewatch.errors import LauncherError
 from compilewatch.extras.cluster import launcher
 from compilewatch.extras.cluster import node as ray_node
-from compilewatch.extras.cluster.node import described
 
 REACH_SECONDS = 5.0
 """`ray.init` retries for over a minute and prints; whether a server listens is known sooner."""
@@ -401,7 +400,7 @@ class Driver:
     def descriptions(self) -> Iterator[tuple[Node, str, Sequence[records.Environment]]]:
         """Yield each living node with its name and environments; all are asked in parallel."""
         ray = self.ray
-        task = ray.remote(num_cpus=0, max_retries=0)(described)
+        task = ray.remote(num_cpus=0, max_retries=0)(ray_node.described)
         references = {}
         for node in self.nodes():
             there = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(

@@ -15,20 +15,7 @@ from statistics import median
 
 import msgspec
 
-from compilewatch.extras.profiles.records import (
-    EAGER,
-    BatchPoint,
-    InferenceProfile,
-    PointChange,
-    ProfileComparison,
-    Samples,
-    SpeedJudgement,
-    TargetProfile,
-    Timing,
-    Verdict,
-    eager_of,
-    target_kind,
-)
+from compilewatch.extras.profiles import records
 
 Rounds = Sequence[Sequence[float]]
 """Measured values by round, in the order of time."""
@@ -55,7 +42,7 @@ APART_CHANGE = 0.07
 as much when it is laid out differently, and between two days the clock of a CPU does."""
 
 
-def timing(wall: Rounds, cpu: Rounds) -> Timing:
+def timing(wall: Rounds, cpu: Rounds) -> records.Timing:
     """Sum up measured times. Raises ValueError without a single sample."""
     import numpy
 
@@ -70,7 +57,7 @@ def timing(wall: Rounds, cpu: Rounds) -> Timing:
         for percent, needed in PERCENTILE_SAMPLES.items()
         if values.size >= needed
     }
-    return Timing(
+    return records.Timing(
         count=int(values.size),
         rounds=len(wall),
         median_seconds=float(numpy.median(values)),
@@ -119,7 +106,7 @@ def is_stable(rounds: Rounds) -> bool:
     return bool(middle > 0 and (upper - lower) / middle <= UNSTABLE_RATIO)
 
 
-def in_turns(before: Rounds, after: Rounds) -> SpeedJudgement:
+def in_turns(before: Rounds, after: Rounds) -> records.SpeedJudgement:
     """Compare two sides whose rounds were interleaved, pair by pair (Wilcoxon's signed ranks)."""
     from scipy.stats import wilcoxon
 
@@ -135,7 +122,7 @@ def in_turns(before: Rounds, after: Rounds) -> SpeedJudgement:
     return _judged(ratio, p, IN_TURNS_CHANGE, low, high)
 
 
-def apart(before: Rounds, after: Rounds) -> SpeedJudgement:
+def apart(before: Rounds, after: Rounds) -> records.SpeedJudgement:
     """Compare two sides that were measured at different times (Mann and Whitney's rank sums)."""
     from scipy.stats import mannwhitneyu
 
@@ -160,25 +147,27 @@ def relative(rounds: Rounds, reference: Rounds) -> list[list[float]]:
 
 def _unclear(
     reason: str, ratio: float | None = None, low: float | None = None, high: float | None = None
-) -> SpeedJudgement:
-    verdict = Verdict.UNCLEAR
-    return SpeedJudgement(
+) -> records.SpeedJudgement:
+    verdict = records.Verdict.UNCLEAR
+    return records.SpeedJudgement(
         verdict=verdict, ratio=ratio, ratio_low=low, ratio_high=high, reason=reason
     )
 
 
 def _judged(
     ratio: float, p: float, change: float, low: float | None = None, high: float | None = None
-) -> SpeedJudgement:
-    verdict = Verdict.SAME
+) -> records.SpeedJudgement:
+    verdict = records.Verdict.SAME
     if p < SIGNIFICANCE and abs(math.log(ratio)) > math.log1p(change):
-        verdict = Verdict.SLOWER if ratio > 1 else Verdict.FASTER
-    return SpeedJudgement(verdict=verdict, ratio=ratio, ratio_low=low, ratio_high=high, p_value=p)
+        verdict = records.Verdict.SLOWER if ratio > 1 else records.Verdict.FASTER
+    return records.SpeedJudgement(
+        verdict=verdict, ratio=ratio, ratio_low=low, ratio_high=high, p_value=p
+    )
 
 
 # --- points and findings --------------------------------------------------------------------------
 
-TRACED = (EAGER, "inductor")
+TRACED = (records.EAGER, "inductor")
 """The kinds of targets of which `torch.profiler` records operators."""
 
 NOTABLE = 0.10
@@ -186,8 +175,12 @@ NOTABLE = 0.10
 
 
 def with_latency(
-    point: BatchPoint, samples: Samples, *, tokens_per_sample: int | None, threads: int
-) -> BatchPoint:
+    point: records.BatchPoint,
+    samples: records.Samples,
+    *,
+    tokens_per_sample: int | None,
+    threads: int,
+) -> records.BatchPoint:
     """A point with the timing of its rounds and the rates that follow from the median."""
     latency = timing(samples.wall_seconds, samples.cpu_seconds)
     seconds, used = latency.median_seconds, latency.cpu_median_seconds
@@ -202,7 +195,9 @@ def with_latency(
     )
 
 
-def with_speedup(point: BatchPoint, samples: Samples, eager: Samples) -> BatchPoint:
+def with_speedup(
+    point: records.BatchPoint, samples: records.Samples, eager: records.Samples
+) -> records.BatchPoint:
     """A point compared with eager mode of the same rounds; unchanged where numbers differ."""
     numerics = point.numerics
     if numerics is None or numerics.differs:
@@ -213,7 +208,7 @@ def with_speedup(point: BatchPoint, samples: Samples, eager: Samples) -> BatchPo
     point = msgspec.structs.replace(
         point, speedup=judged.ratio, speedup_low=judged.ratio_low, speedup_high=judged.ratio_high
     )
-    if judged.verdict is not Verdict.SLOWER or point.latency is None:
+    if judged.verdict is not records.Verdict.SLOWER or point.latency is None:
         return point  # eager mode is not slower for certain, so compiling never pays
     own = point.latency.median_seconds
     saved = own * judged.ratio - own
@@ -236,33 +231,40 @@ def trace_folder(target: str, targets: Sequence[str]) -> str:
 
 def main_traced(targets: Sequence[str]) -> str | None:
     """The target whose trace and operators have the usual names: the first that is compiled."""
-    traced = [target for target in targets if target_kind(target) in TRACED]
-    return next((t for t in traced if target_kind(t) != EAGER), traced[0] if traced else None)
+    traced = [target for target in targets if records.target_kind(target) in TRACED]
+    return next(
+        (t for t in traced if records.target_kind(t) != records.EAGER),
+        traced[0] if traced else None,
+    )
 
 
-def best_batch(points: Iterable[BatchPoint]) -> int | None:
+def best_batch(points: Iterable[records.BatchPoint]) -> int | None:
     """The measured batch size with the most samples a second; of equal ones the smallest."""
     rates = [(p.samples_per_second, -p.batch_size) for p in points if p.samples_per_second]
     return -max(rates)[1] if rates else None
 
 
-def fastest(profile: InferenceProfile) -> tuple[TargetProfile, BatchPoint] | None:
+def fastest(
+    profile: records.InferenceProfile,
+) -> tuple[records.TargetProfile, records.BatchPoint] | None:
     """The target and batch size with the most samples a second whose numbers are right."""
     measured = (
         (target, point)
         for target, point in profile.points()
         if point.samples_per_second
-        and (target_kind(target.target) == EAGER or point.speedup is not None)
+        and (records.target_kind(target.target) == records.EAGER or point.speedup is not None)
     )
     return max(measured, key=lambda pair: pair[1].samples_per_second or 0.0, default=None)
 
 
-def broken(profile: InferenceProfile) -> tuple[TargetProfile, BatchPoint] | None:
+def broken(
+    profile: records.InferenceProfile,
+) -> tuple[records.TargetProfile, records.BatchPoint] | None:
     """The first target with graph breaks whose costs are known, at its smallest batch size."""
     return next(((target, point) for target, point in profile.points() if point.breaks), None)
 
 
-def bottleneck(profile: InferenceProfile) -> str:
+def bottleneck(profile: records.InferenceProfile) -> str:
     """The main bottleneck in one sentence, from what was measured of the fastest target."""
     chosen = fastest(profile)
     if chosen is None:
@@ -289,7 +291,7 @@ def bottleneck(profile: InferenceProfile) -> str:
     return f"computing: {_scaling(target.points)}"
 
 
-def _scaling(points: Sequence[BatchPoint]) -> str:
+def _scaling(points: Sequence[records.BatchPoint]) -> str:
     """What the time per sample does as the batch grows."""
     measured = [(p, p.samples_per_second) for p in points if p.samples_per_second]
     if len(measured) < 2:
@@ -317,19 +319,19 @@ Series = Mapping[tuple[str, int], Rounds]
 
 
 def compare_profiles(
-    before: InferenceProfile,
-    before_samples: Iterable[Samples],
-    after: InferenceProfile,
-    after_samples: Iterable[Samples],
-) -> ProfileComparison:
+    before: records.InferenceProfile,
+    before_samples: Iterable[records.Samples],
+    after: records.InferenceProfile,
+    after_samples: Iterable[records.Samples],
+) -> records.ProfileComparison:
     """Compare what both profiles measured."""
     obstacle = _obstacle(before, after)
-    points: tuple[PointChange, ...] = ()
+    points: tuple[records.PointChange, ...] = ()
     if not obstacle:
         points = tuple(_changes(before, before_samples, after, after_samples))
     if not obstacle and not points:
         obstacle = "they have no target and batch size in common, or their raw values were deleted"
-    return ProfileComparison(
+    return records.ProfileComparison(
         model=after.model,
         before=before.id,
         after=after.id,
@@ -340,11 +342,11 @@ def compare_profiles(
 
 
 def _changes(
-    before: InferenceProfile,
-    before_samples: Iterable[Samples],
-    after: InferenceProfile,
-    after_samples: Iterable[Samples],
-) -> Iterator[PointChange]:
+    before: records.InferenceProfile,
+    before_samples: Iterable[records.Samples],
+    after: records.InferenceProfile,
+    after_samples: Iterable[records.Samples],
+) -> Iterator[records.PointChange]:
     single = after.options.threads == 1
     olds, news = (
         {(s.target, s.batch_size): s.cpu_seconds if single else s.wall_seconds for s in samples}
@@ -356,7 +358,7 @@ def _changes(
     )
     for key in (key for key in news if key in olds):
         target, size = key
-        yield PointChange(
+        yield records.PointChange(
             target=target,
             batch_size=size,
             judgement=apart(olds[key], news[key]),
@@ -372,15 +374,15 @@ def _changes(
 def _relative(olds: Series, news: Series, key: tuple[str, int]) -> float | None:
     """The change of the target relative to that of eager mode; None for eager mode itself."""
     target, size = key
-    name = eager_of(target, (known for known, _ in olds.keys() & news.keys()))
-    eager = (name or EAGER, size)
+    name = records.eager_of(target, (known for known, _ in olds.keys() & news.keys()))
+    eager = (name or records.EAGER, size)
     if target == name or eager not in olds or eager not in news:
         return None
     old, new = (middle(relative(side[key], side[eager])) for side in (olds, news))
     return new / old if old and new else None
 
 
-def _obstacle(before: InferenceProfile, after: InferenceProfile) -> str:
+def _obstacle(before: records.InferenceProfile, after: records.InferenceProfile) -> str:
     if before.model != after.model:
         return f"they are of different models: {before.model} and {after.model}"
     if before.machine != after.machine:
@@ -392,7 +394,9 @@ def _obstacle(before: InferenceProfile, after: InferenceProfile) -> str:
     return ""
 
 
-def _differences(before: InferenceProfile, after: InferenceProfile) -> Iterator[str]:
+def _differences(
+    before: records.InferenceProfile, after: records.InferenceProfile
+) -> Iterator[str]:
     """What else may be the cause: `torch 2.14.0 -> 2.15.0`, and the machine."""
     for name in ("cpu", "cores", "memory_bytes", "system", "device"):
         old, new = getattr(before.machine, name), getattr(after.machine, name)

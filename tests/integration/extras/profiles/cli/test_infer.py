@@ -149,9 +149,9 @@ def test_a_profile_that_is_aborted_leaves_nothing_and_no_message(tmp_path: Path)
     assert not list(tmp_path.glob("outputs/profile-*"))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
+def test_wrong_input_is_one_line(compilewatch: Compilewatch, tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text("text,labels\na,1\n")
+    for arguments, said in (
         ("infer ./net.py:Net --targets dynamo", "known: eager"),
         ("infer ./net.py:Net --batch-sizes a", "such as 1,8,64"),
         ("infer ./net.py:Net --batch-sizes 0,1", "from 1"),
@@ -159,13 +159,8 @@ def test_a_profile_that_is_aborted_leaves_nothing_and_no_message(tmp_path: Path)
         ("infer ./net.py:Net --data data.csv --label-column labels", "has no weights"),
         ("compare 20200101", "no profile '20200101'"),
         ("infr", "did you mean 'infer'?"),
-    ],
-)
-def test_wrong_input_is_one_line(
-    arguments: str, said: str, compilewatch: Compilewatch, tmp_path: Path
-) -> None:
-    (tmp_path / "data.csv").write_text("text,labels\na,1\n")
-    done = compilewatch("profile", *arguments.split())
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert said in done.stderr.strip().splitlines()[-1]
+    ):
+        done = compilewatch("profile", *arguments.split())
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert said in done.stderr.strip().splitlines()[-1]
     assert not list((tmp_path / "outputs").glob("profile-*"))

@@ -35,17 +35,17 @@ def test_a_neff_is_captured_summarised_and_converted(neff: Path) -> None:
     assert "total_time" in run(neff, "view", "graph.ntff", "--format", "summary-text").stdout
 
 
-@pytest.mark.parametrize("tool", ["neuron-profile", "neuron-explorer"])
 def test_each_tool_gets_the_session_by_its_own_flag(
-    neff: Path, monkeypatch: pytest.MonkeyPatch, tool: str
+    neff: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    only = neff.parent / "bin"
-    only.mkdir()
-    (only / tool).symlink_to(BIN / tool)
     neff.with_suffix(".ntff").write_text("ntff")
-    monkeypatch.setenv("PATH", os.pathsep.join((str(only), "/usr/bin", "/bin")))
-    done = run(neff, "summarize", ".", "--json")
-    assert json.loads(done.stdout)["tool"] == tool
+    for tool in ("neuron-profile", "neuron-explorer"):
+        only = neff.parent / f"only {tool}"
+        only.mkdir()
+        (only / tool).symlink_to(BIN / tool)
+        monkeypatch.setenv("PATH", os.pathsep.join((str(only), "/usr/bin", "/bin")))
+        done = run(neff, "summarize", ".", "--json")
+        assert json.loads(done.stdout)["tool"] == tool
 
 
 @pytest.mark.parametrize(

@@ -83,22 +83,17 @@ def test_a_model_without_a_gradient_or_that_dies_is_that_models_result(
     assert "its process ended without a summary, after 4 steps" in checked.stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (
-            "train ./tiny.py:build --target eager,neuron",
-            "cannot train on 'neuron'; known: eager, inductor, inductor:BACKEND, xla",
-        ),
+def test_wrong_input_is_one_line(compilewatch: Compilewatch) -> None:
+    neuron = "cannot train on 'neuron'; known: eager, inductor, inductor:BACKEND, xla"
+    for arguments, said in (
+        ("train ./tiny.py:build --target eager,neuron", neuron),
         ("check", "outputs contains no profile: `compilewatch profile train` makes one"),
         ("check .", "contains no profile: no config.json and no baseline_metrics.json"),
         ("check nowhere", "there is no folder nowhere"),
-    ],
-)
-def test_wrong_input_is_one_line(compilewatch: Compilewatch, arguments: str, said: str) -> None:
-    done = compilewatch("profile", *arguments.split())
-    assert done.returncode == 2
-    assert done.stderr.strip().endswith(said)
+    ):
+        done = compilewatch("profile", *arguments.split())
+        assert done.returncode == 2
+        assert done.stderr.strip().endswith(said)
 
 
 # Only the environment with torch_xla writes the blocks of XLA's own profiler.
