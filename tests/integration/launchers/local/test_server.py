@@ -318,13 +318,11 @@ def test_the_next_server_that_cannot_start_loses_no_result_of_this_one(
 
 def _wait_for_pid(scratch: Path) -> int:
     """The pid of the child that hangs below scratch."""
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
+    while True:
         for path in scratch.glob("key-hang*/artifacts/pid"):
             if text := path.read_text():
                 return int(text)
         time.sleep(0.01)
-    raise AssertionError("no child came")
 
 
 def _status(pid: int, field: str) -> str:

@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,8 @@ def test_a_child_leaves_its_result_in_its_folder_and_its_end_is_reported(
 def test_a_child_is_a_session_of_its_own_and_ends_with_its_server(server: Server) -> None:
     folder = server.start(1, "hang")
     pid = server.next(Started, 1).pid
-    wait_for((folder / "artifacts/pid").exists)
+    while not (folder / "artifacts/pid").exists():
+        time.sleep(0.01)
     process = Path(f"/proc/{pid}")
     assert os.getsid(pid) == pid
     is_program = b"compilewatch.worker.process.child" in (process / "cmdline").read_bytes()
@@ -117,10 +118,3 @@ def test_one_child_runs_at_a_time_until_it_ends_is_killed_or_abandoned(server: S
     server.send(messages.Abandon(folder=str(server.folder / "3")))
     server.next(Started, 4)
     server.next(Exited, 4)
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.01)
