@@ -32,8 +32,6 @@ def test_the_documented_file_has_every_setting_with_its_default() -> None:
     assert documented == defaults
     assert list(documented) == list(defaults), "in the same order, to be compared by eye"
 
-
-def test_every_documented_setting_is_explained() -> None:
     lines = (CHECKOUT / FILE).read_text().splitlines()
     silent = [
         line

@@ -243,9 +243,8 @@ def test_an_environment_that_is_named_exists_and_shares_no_label() -> None:
 TIMM = {"classes": ["XModel"], "packages": ["timm"]}
 
 
-@pytest.mark.parametrize(
-    ("line", "target", "default", "expected"),
-    [
+def test_a_model_is_placed_where_its_packages_are() -> None:
+    for line, target, default, expected in (
         (TIMM, Target(), DEFAULT, "vision"),
         (TIMM, Target(device="cuda"), DEFAULT, "vision"),
         # The default environment has the package, or the release is another one.
@@ -256,19 +255,15 @@ TIMM = {"classes": ["XModel"], "packages": ["timm"]}
         ({**TIMM, "packages": ["natten"]}, Target(), DEFAULT, "default"),
         # A person or a target chose the environment.
         (TIMM, Target(environment="torch-2.9"), DEFAULT, "torch-2.9"),
-    ],
-)
-def test_a_model_is_placed_where_its_packages_are(
-    line: dict[str, Any], target: Target, default: records.Environment, expected: str
-) -> None:
-    model = spec("XModel", skip_reason="needs timm")
-    model, placed = place_model(model, target, [line], {"default": default})
-    assert placed.environment == expected
-    assert model.skip_reason == (None if expected == "vision" else "needs timm")
-    # Every override may be one of an unknown class, so none says which packages it needs.
-    for reason in ("gated: no token", None):
-        model = spec("org/x", build=configured(), architecture=None, skip_reason=reason)
-        assert place_model(model, target, [line], {"default": default}) == (model, target)
+    ):
+        model = spec("XModel", skip_reason="needs timm")
+        model, placed = place_model(model, target, [line], {"default": default})
+        assert placed.environment == expected
+        assert model.skip_reason == (None if expected == "vision" else "needs timm")
+        # Every override may be one of an unknown class, so none says which packages it needs.
+        for reason in ("gated: no token", None):
+            model = spec("org/x", build=configured(), architecture=None, skip_reason=reason)
+            assert place_model(model, target, [line], {"default": default}) == (model, target)
 
 
 def test_a_model_of_a_library_is_placed_where_the_library_is() -> None:

@@ -4,6 +4,8 @@ import io
 import re
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,16 +22,10 @@ EAGER = {"compile": 4.0}
 WAITING = [factories.request(name) for name in ("A", "B", "C")]
 
 
-class Busy:
-    """A launcher that runs two models on two jobs."""
-
-    jobs = 2
-
-    def running(self) -> list[Running]:
-        return [
-            Running(name="B", doing="create", seconds=1.2),
-            Running(name="A", doing="compile", seconds=72.0),
-        ]
+RUNNING = [
+    Running(name="B", doing="create", seconds=1.2),
+    Running(name="A", doing="compile", seconds=72.0),
+]
 
 
 def broken(name: str) -> Result:
@@ -39,7 +35,8 @@ def broken(name: str) -> Result:
 @pytest.fixture
 def bar() -> ProgressBar:
     made = ProgressBar()
-    made.on_launcher(Busy())  # type: ignore[arg-type]
+    launcher: Any = SimpleNamespace(jobs=2, running=lambda: RUNNING)
+    made.on_launcher(launcher)
     return made
 
 

@@ -28,9 +28,8 @@ def test_labels_are_names_or_numbers_of_the_model_or_mapped(tmp_path: Path) -> N
         assert texts(tmp_path, "text,label\na,y\nb,x\n", mappings).classes(NAMES) == [5, 4]
 
 
-@pytest.mark.parametrize(
-    ("content", "mappings", "said"),
-    [
+def test_files_that_cannot_be_used(tmp_path: Path) -> None:
+    for content, mappings, said in (
         ("text,labels\na,b\n", "", "has no column 'label'; its columns are text, labels"),
         ("", "", "has no column 'text'; its columns are none"),
         ("text,label\n", "", "has no rows"),
@@ -39,11 +38,9 @@ def test_labels_are_names_or_numbers_of_the_model_or_mapped(tmp_path: Path) -> N
         ("text,label\n\xfc,1\n", "", "not a CSV file in UTF-8"),
         ("text,label\na,1\n", "[1]", r"names\.json"),
         ("text,label\na,1\n", '{"a": "b"}', r"names\.json"),
-    ],
-)
-def test_files_that_cannot_be_used(tmp_path: Path, content: str, mappings: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        texts(tmp_path, content, mappings).classes(NAMES)
+    ):
+        with pytest.raises(UsageError, match=said):
+            texts(tmp_path, content, mappings).classes(NAMES)
 
 
 def test_classes_that_do_not_occur_do_not_lower_the_scores() -> None:
