@@ -67,7 +67,8 @@ def fix_named(
         model, target="dynamo", mode=mode, dynamic=dynamic, inputs_file=inputs, flags={"jobs": 1}
     )
     limits = Limits(
-        evaluations=max_evaluations or Limits.evaluations, seconds=max_seconds or Limits.seconds
+        evaluations=Limits.evaluations if max_evaluations is None else max_evaluations,
+        seconds=Limits.seconds if max_seconds is None else max_seconds,
     )
     return find_fix(request, settings, limits=limits, rewrites=rewrites)
 
