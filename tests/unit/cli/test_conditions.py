@@ -18,7 +18,6 @@ SKIPPED = result("Skipped", status=Status.SKIPPED, phase=Phase.SETUP)
 
 
 def conditions(text: str) -> Conditions:
-    """As they are given on the command line."""
     command = click.Command("x", params=[], callback=lambda fail_on: fail_on)
     found = option(command).main(["--fail-on", text], standalone_mode=False)
     assert isinstance(found, Conditions)

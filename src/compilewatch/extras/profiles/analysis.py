@@ -170,6 +170,8 @@ def _judged(
 TRACED = (records.EAGER, "inductor")
 """The kinds of targets of which `torch.profiler` records operators."""
 
+Measured = tuple[records.TargetProfile, records.BatchPoint]
+
 NOTABLE = 0.10
 """A share of a call that is worth naming as its bottleneck."""
 
@@ -244,9 +246,7 @@ def best_batch(points: Iterable[records.BatchPoint]) -> int | None:
     return -max(rates)[1] if rates else None
 
 
-def fastest(
-    profile: records.InferenceProfile,
-) -> tuple[records.TargetProfile, records.BatchPoint] | None:
+def fastest(profile: records.InferenceProfile) -> Measured | None:
     """The target and batch size with the most samples a second whose numbers are right."""
     measured = (
         (target, point)
@@ -257,9 +257,7 @@ def fastest(
     return max(measured, key=lambda pair: pair[1].samples_per_second or 0.0, default=None)
 
 
-def broken(
-    profile: records.InferenceProfile,
-) -> tuple[records.TargetProfile, records.BatchPoint] | None:
+def broken(profile: records.InferenceProfile) -> Measured | None:
     """The first target with graph breaks whose costs are known, at its smallest batch size."""
     return next(((target, point) for target, point in profile.points() if point.breaks), None)
 

@@ -22,7 +22,6 @@ BUDGET = 1_391
 
 
 def by_name(count: int, *changes: ProfileComparison) -> dict[str, dict[tuple[str, ...], float]]:
-    """The series of so many models."""
     made, _ = profiled.profile()
     profiles = tuple(
         msgspec.structs.replace(made, model=f"Model{n}", family="bert", downloads=1000 - n)
@@ -66,7 +65,6 @@ def test_every_metric_of_profiles_is_exposed_with_its_labels() -> None:
 
 
 def test_a_model_that_was_profiled_on_its_own_has_a_group_of_its_own() -> None:
-    """So that neither a run nor another model replaces it."""
     groups: dict[tuple[str, ...], bytes] = {}
 
     def replace(job: str, key: dict[str, str], metrics: CollectorRegistry) -> None:
