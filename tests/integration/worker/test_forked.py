@@ -37,7 +37,7 @@ def ran(lines: str, status: int = 0) -> list[str]:
     """What a program in a process with one thread, as a worker is, prints."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM + lines],
-        env=dict(WORKER_VARIABLES),
+        env=dict(WORKER_VARIABLES) | {"PYTHONPATH": os.environ.get("PYTHONPATH", "")},
         capture_output=True,
         text=True,
         timeout=60,
@@ -127,6 +127,25 @@ print(time.monotonic() - began)
     for line, end in zip(said, ("SIGABRT", "exit code 7", "within 1 s"), strict=False):
         assert line.endswith(end)
     assert float(said[-1]) < 10
+
+
+def test_a_backward_runs_in_each_fork_of_a_process_that_has_compiled() -> None:
+    """Only torch shows it: where forks take over its thread pool, every second one aborts."""
+    ran(
+        """
+import torch
+
+torch.set_num_threads(2)
+torch.compile(torch.nn.Linear(3, 3), backend="eager")(torch.ones(2, 3))
+
+def step():
+    torch.nn.Linear(3, 3)(torch.ones(2, 3)).sum().backward()
+    return []
+
+for _ in range(8):
+    run(step)
+"""
+    )
 
 
 def test_the_stack_of_the_fork_is_dumped_before_that_of_its_parent() -> None:
