@@ -28,6 +28,7 @@ def places(tmp_path: Path, scans: Path, monkeypatch: pytest.MonkeyPatch) -> None
     inputs = tmp_path / "inputs"
     monkeypatch.setenv("COMPILEWATCH_INPUTS", str(inputs))
     monkeypatch.setenv("COMPILEWATCH_CACHE", str(scans))
+    monkeypatch.setenv("COMPILEWATCH_OUTPUT_DIR", str(tmp_path / "outputs"))
     models = [
         PulledModel(repository=f"org/{name}", problem="p", downloads=downloads)
         for name, downloads in (("few", 1), ("many", 9), ("unknown", None))
