@@ -15,6 +15,7 @@ from compilewatch.records import Mode
 from dashboards.queries import SCRAPE, Json, cells, logged, of_mode
 
 GREEN, ORANGE, RED, PURPLE, GREY = "#37872d", "#cf5f08", "#c4162a", "#8f3bb8", "#6b7079"
+TEAL, INDIGO = "#1f7a7a", "#3f5fc0"
 """Dark enough for white words, light enough on a dark page."""
 
 
@@ -29,6 +30,8 @@ class State(NamedTuple):
 
 STATES = (
     State("pass", "✓ pass", GREEN),
+    State("forecast_pass", "↗ forecast: lowers", TEAL),
+    State("forecast_fail", "↘ forecast: does not lower", INDIGO),
     State("skipped", "○ skipped", GREY),
     State("unsupported", "○ unsupported", GREY),
     State("timeout", "○ timeout", GREY),

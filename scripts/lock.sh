@@ -10,7 +10,7 @@
 #
 # The local version of a build ("+cu132") is removed, so that the lock fits every machine, and so are the
 # CUDA libraries: pip resolves those of the torch that it installs.
-# neuron.txt is neuron.in without comments: AWS's index resolves the versions at installation.
+# neuron*.txt are neuron*.in without comments: AWS's index resolves the versions at installation.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools=$(mktemp -d)
@@ -26,14 +26,14 @@ pinned() { sed -n "s/^$1==//p" requirements/default.txt; }
 
 compile() { # torch version
   sed -i "s/^torch==.*/torch==$1/; s/^transformers==.*/transformers/" requirements/default.in
-  for name in default dev docs libraries monitor vision worker xla; do
+  for name in default dev docs libraries lowering monitor vision worker xla; do
     "$tools/venv/bin/pip-compile" --quiet --upgrade --strip-extras --no-header --no-annotate \
       --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options \
       --output-file "requirements/$name.txt" "requirements/$name.in" || return
     sed -i -E -e 's/^(torch==[^+ ]+)\+[a-z0-9.]+/\1/' -e '/^#/d' -e '/^$/d' -e '/^--/d' \
       -e '/^(nvidia-|cuda-|triton==)/d' "requirements/$name.txt"
   done
-  sed -e '/^#/d' requirements/neuron.in >requirements/neuron.txt
+  for name in neuron neuron-xla; do sed -e "/^#/d" "requirements/$name.in" >"requirements/$name.txt"; done
   sed -i "s/^transformers$/transformers==$(pinned transformers)/" requirements/default.in
 }
 

@@ -88,7 +88,9 @@ def xla_details() -> records.XlaDetail:
 
 
 def neuron_details() -> records.NeuronDetail:
-    sort = records.NeuronOperator(name="aten::sort", occurrences=2, failure_at="neuron_cc")
+    sort = records.NeuronOperator(
+        name="aten.sort.default", occurrences=2, stage="torch", file="pkg/model.py", line=7
+    )
     return records.NeuronDetail(
         target="trn1",
         route="neuronx-cc",
@@ -104,9 +106,7 @@ def neuron_details() -> records.NeuronDetail:
             advice="Use a smaller batch.",
             exit_status=70,
         ),
-        support=records.NeuronSupport(
-            percent=92.3, supported={"aten::mm": 12}, unsupported=(sort,)
-        ),
+        operators=(sort,),
     )
 
 

@@ -171,11 +171,8 @@ def environments_of_targets(
     environments = [records.DEFAULT_ENVIRONMENT]
     for text in targets:
         target = text.partition(":")[0]
-        environments += [
-            catalogue.default_environment(target),
-            *catalogue.fallback_environments(target),
-        ]
-    if any(device != catalogue.CPU for device in devices):
+        environments += catalogue.environments_of(target)
+    if any(device.startswith(catalogue.CUDA_BUILD) for device in devices):
         environments.append(catalogue.CUDA_BUILD)
     return tuple(dict.fromkeys(environments))
 
@@ -322,16 +319,16 @@ def _places(
     target: Target, named: Sequence[str], known: Mapping[str, Environment]
 ) -> tuple[str, ...]:
     row = catalogue.entry(target.name)
-    if not row.packages:
+    if not row.routes:
         default = known.get(row.environment)
         cpu_build = default is not None and default.cuda is None
         elsewhere = cpu_build and catalogue.needs_cuda_build(target)
         return tuple(named) or (catalogue.CUDA_BUILD if elsewhere else row.environment,)
-    for packages in (row.packages, row.fallback_packages):
+    for route in row.routes:
         able = [
             name
-            for name in named or dict.fromkeys((row.environment, *known))
-            if name in known and set(packages) & known[name].packages.keys()
+            for name in named or dict.fromkeys((route.environment, *known))
+            if name in known and route.fits(known[name].packages)
         ]
         if able:
             return tuple(able) if named else (able[0],)
@@ -616,7 +613,7 @@ def _request(
         model=spec,
         target=target,
         key="",
-        device=catalogue.declared(target.device),
+        device=_device(target, known),
         tier=settings.tier,
         depth=settings.depth,
         variants=catalogue.variants_of(target.name, settings.variants),
@@ -626,6 +623,16 @@ def _request(
         overrides_dir=str(folder) if folder.is_dir() else None,
         neuron_operators=str(operators) if operators.is_file() else None,
     )
+
+
+def _device(target: Target, known: Mapping[str, Environment]) -> records.DeclaredDevice | None:
+    """Return the device that a request declares: the named one, or that of a forecast."""
+    environment = known.get(target.environment)
+    route = environment and catalogue.route_of(target.name, environment.packages)
+    if target.device == catalogue.CPU and route and route.forecast:
+        family = f"{target.name}:{target.backend}" if target.backend else target.name
+        return catalogue.declared(family)
+    return catalogue.declared(target.device)
 
 
 def _digests_of_files(request: Request) -> list[tuple[str, str]]:

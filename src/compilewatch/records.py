@@ -47,6 +47,8 @@ class Status(StrEnum):
     CRASHED = "crashed"
     SKIPPED = "skipped"
     UNSUPPORTED = "unsupported"
+    FORECAST_PASS = "forecast_pass"
+    FORECAST_FAIL = "forecast_fail"
 
 
 class Phase(StrEnum):
@@ -63,6 +65,9 @@ class Phase(StrEnum):
 
 
 NOT_RUN = frozenset({Status.SKIPPED, Status.UNSUPPORTED})
+
+FORECASTS = frozenset({Status.FORECAST_PASS, Status.FORECAST_FAIL})
+"""What a part of a compiler says beforehand: no verdict, and in no share with verdicts."""
 """Statuses of requests that neither passed nor failed."""
 
 
@@ -180,18 +185,20 @@ class Versioned(Record, frozen=True, kw_only=True):
 
 
 class DeclaredDevice(Record, frozen=True, kw_only=True):
-    """A CUDA device as models see it, without its presence on this machine.
+    """A device as models see it, without its presence on this machine.
 
-    `product` is the name that `torch.cuda.get_device_name` returns, `capability` the compute
-    capability (major, minor), and `bfloat16` whether its tensor cores have that type.
+    `kind` is torch's (`cuda`, `neuron`). `product` is the name that `torch.cuda.get_device_name`
+    returns, `capability` the compute capability (major, minor), and `bfloat16` whether its tensor
+    cores have that type. What only GPUs have is None for others.
     """
 
+    kind: str = "cuda"
     name: str
     product: str
-    capability: tuple[int, int]
     memory_bytes: int
-    multiprocessors: int
     bfloat16: bool
+    capability: tuple[int, int] | None = None
+    multiprocessors: int | None = None
 
 
 class CodePlace(Record, frozen=True, kw_only=True):
@@ -710,30 +717,57 @@ class NeuronFailure(Record, frozen=True, kw_only=True):
 
 
 class NeuronOperator(Record, frozen=True, kw_only=True):
-    """An operator that `torch_neuronx.analyze` found unsupported; `failure_at` names the step."""
+    """An operator without a lowering, found by lowering it alone, and one place that calls it.
+
+    `name` is torch's (`aten.histc.default`), `types` the signature that the compiler names, and
+    `stage` the step that rejects it (`import`, `torch`, `stablehlo`). `handled_by` is the source
+    that says that TorchNeuron replaces the operator itself, "" if none is known: only then it is a
+    failure. `file` is relative to its package; it is "" where torch kept no line.
+    """
 
     name: str
     occurrences: int
-    failure_at: str
+    stage: str
+    types: str = ""
+    message: str = ""
+    file: str = ""
+    line: int = 0
+    handled_by: str = ""
 
 
-class NeuronSupport(Record, frozen=True, kw_only=True):
-    """The report of `torch_neuronx.analyze`. `supported` counts calls by operator."""
+class NeuronGraph(Record, frozen=True, kw_only=True):
+    """One graph that was lowered or compiled for Neuron.
 
-    percent: float | None = None
-    supported: dict[str, int] = {}
-    unsupported: tuple[NeuronOperator, ...] = ()
+    `direction` is `inference`, `forward` or `backward`; `nodes` counts the calls of operators.
+    `seconds` has the time of each stage that ran (`passes`, `lower`, `compile`). Sizes are None
+    where the stage did not come to that. `failed_stage` is the stage that rejected the graph.
+    """
+
+    direction: str
+    nodes: int
+    seconds: dict[str, float] = {}
+    stablehlo_bytes: int | None = None
+    neff_bytes: int | None = None
+    cached: bool = False
+    failed_stage: str | None = None
 
 
 class NeuronDetail(Versioned, frozen=True, kw_only=True, tag="neuron"):
     """Details of compiling for Neuron; also the file `neuron.json` of `neuron compile`.
 
-    `target` is the instance family, `route` is `torch_neuronx.trace` or `neuronx-cc`. `flags` are
-    all compiler flags that can change its result. `compile_seconds` is the wall-clock time of the
+    `target` is the instance family. `route` is the row of the catalogue that gave the result
+    (`native`, `lowering`) or, for XLA, `torch_neuronx.trace` or `neuronx-cc`. `flags` are all
+    compiler flags that can change its result. `compile_seconds` is the wall-clock time of the
     compiler, including the lowering for the route `torch_neuronx.trace`; None if the NEFF comes
     from the compile cache (`cached`). `compiler_peak_memory_bytes` is the peak memory of the
     compiler's largest process on the host. Latencies are medians over `latency_samples` runs, of
     eager mode on the host's CPU and of the NEFF on a NeuronCore; they are None without a device.
+
+    `graphs` are the graphs of the routes `native` and `lowering`, `operators` the operators without
+    a lowering, and `fallback_operators` counts the operators that ran on the CPU (`aten::normal_`).
+    `failed_stage` is where the first failure was: dynamo, aot, passes, lower, neff, load, run or
+    numerics. `compile_only` says that there was no device. `lowering_version` is that of
+    torch-mlir.
     """
 
     target: str
@@ -749,7 +783,12 @@ class NeuronDetail(Versioned, frozen=True, kw_only=True, tag="neuron"):
     neff_bytes: int | None = None
     neff: NeffHeader | None = None
     failure: NeuronFailure | None = None
-    support: NeuronSupport | None = None
+    graphs: tuple[NeuronGraph, ...] = ()
+    operators: tuple[NeuronOperator, ...] = ()
+    fallback_operators: dict[str, int] = {}
+    failed_stage: str | None = None
+    compile_only: bool = False
+    lowering_version: str | None = None
     device_cores: int | None = None
     eager_latency_seconds: float | None = None
     latency_seconds: float | None = None

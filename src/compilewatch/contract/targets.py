@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import msgspec
+from packaging.requirements import Requirement
 
 from compilewatch import records
 from compilewatch.contract.libraries import PACKAGE_ENVIRONMENTS
@@ -23,16 +24,41 @@ CUDA_BUILD = "cuda"
 """The environment with compilewatch's own torch as a CUDA build, for what a CPU build cannot do."""
 
 
+class Route(records.Record, frozen=True, kw_only=True):
+    """One way to evaluate a target, and what an environment needs for it.
+
+    Attributes:
+        name: what the result says.
+        packages: requirements of which one must be met, such as `torch-neuronx>=2.13`.
+        environment: the environment with a recipe that meets them.
+        forecast: whether its result is a forecast, on a device that is only declared.
+    """
+
+    name: str
+    packages: tuple[str, ...]
+    environment: str
+    forecast: bool = False
+
+    def fits(self, installed: Mapping[str, str]) -> bool:
+        """Whether an environment with these packages (name -> version) can take this route."""
+        for requirement in map(Requirement, self.packages):
+            version = installed.get(requirement.name)
+            # The compiler may be outside of the interpreter: its path takes the place of a version.
+            if version is not None and (
+                not requirement.specifier
+                or requirement.specifier.contains(version, prereleases=True)
+            ):
+                return True
+        return False
+
+
 class TargetEntry(records.Record, frozen=True, kw_only=True):
     """One compile target.
 
     Attributes:
         implementation: `"module:Class"`, a `CompileTarget`; imported in a worker only.
         environment: the default environment.
-        packages: distributions of which an environment needs one to run the target; empty if torch
-            alone is sufficient.
-        fallback_packages: distributions of which one is sufficient to produce useful artifacts if
-            none of `packages` is installed. The result is then `unsupported`.
+        routes: the ways to evaluate it, the best first; empty if torch alone is sufficient.
         backends: the values of `Target.backend`; None: those of `torch.compile`.
         variables: environment variables that workers of the default environment need.
         warm_up: modules that a server imports before its first child, in order.
@@ -52,8 +78,7 @@ class TargetEntry(records.Record, frozen=True, kw_only=True):
 
     implementation: str
     environment: str = records.DEFAULT_ENVIRONMENT
-    packages: tuple[str, ...] = ()
-    fallback_packages: tuple[str, ...] = ()
+    routes: tuple[Route, ...] = ()
     backends: tuple[str, ...] | None = None
     variables: dict[str, str] = {}
     warm_up: tuple[str, ...] = ()
@@ -98,7 +123,7 @@ TARGETS: dict[str, TargetEntry] = {
     "xla": TargetEntry(
         implementation="compilewatch.worker.targets.xla.target:XlaTarget",
         environment="xla",
-        packages=("torch-xla",),
+        routes=(Route(name="xla", packages=("torch-xla",), environment="xla"),),
         backends=(),
         variables={"PJRT_DEVICE": "CPU"},
         # Importing them creates no PJRT client and no thread (torch_xla 2.9), so a fork is safe.
@@ -107,13 +132,21 @@ TARGETS: dict[str, TargetEntry] = {
         reads_neuron_operators=True,
     ),
     "neuron": TargetEntry(
-        implementation="compilewatch.worker.targets.neuron:NeuronTarget",
+        implementation="compilewatch.worker.targets.neuron.target:NeuronTarget",
         environment="neuron",
-        packages=("torch-neuronx", "neuronx-cc"),
-        # Without the compiler, it stores an XLA capture that an agent with the compiler can
-        # compile.
-        fallback_packages=("torch-xla",),
-        backends=("trn1", "trn1n", "inf2", "trn2"),
+        routes=(
+            Route(name="native", packages=("torch-neuronx>=2.13",), environment="neuron"),
+            Route(
+                name="xla",
+                packages=("torch-neuronx<2.13", "neuronx-cc"),
+                environment="neuron-xla",
+            ),
+            Route(name="lowering", packages=("torch-mlir",), environment="lowering", forecast=True),
+            # Without the compiler, it stores an XLA capture that an agent with the compiler can
+            # compile.
+            Route(name="archive", packages=("torch-xla",), environment="xla"),
+        ),
+        backends=("trn1", "trn1n", "inf2", "trn2", "trn3"),
         compile_deadline="neuron_compile_seconds",
         single_graph=True,
         device_of_child=True,
@@ -134,10 +167,15 @@ def default_environment(name: str) -> str:
     return TARGETS[name].environment if name in TARGETS else records.DEFAULT_ENVIRONMENT
 
 
-def fallback_environments(name: str) -> tuple[str, ...]:
-    """Return other targets' default environments that have a target's fallback packages."""
-    packages = TARGETS[name].fallback_packages if name in TARGETS else ()
-    return tuple(row.environment for row in TARGETS.values() if set(row.packages) & set(packages))
+def environments_of(name: str) -> tuple[str, ...]:
+    """Return the environments of a target's recipes: the default one, and one for each route."""
+    routes = TARGETS[name].routes if name in TARGETS else ()
+    return tuple(dict.fromkeys((default_environment(name), *(r.environment for r in routes))))
+
+
+def route_of(name: str, installed: Mapping[str, str]) -> Route | None:
+    """Return the best route of a target that these packages (name -> version) permit, or None."""
+    return next((route for route in entry(name).routes if route.fits(installed)), None)
 
 
 def environments() -> tuple[str, ...]:
@@ -145,7 +183,7 @@ def environments() -> tuple[str, ...]:
 
     These are the default ones of targets, CUDA_BUILD, and those of packages.
     """
-    names = (row.environment for row in TARGETS.values())
+    names = (name for target in TARGETS for name in environments_of(target))
     own = dict.fromkeys(name for name in names if name != records.DEFAULT_ENVIRONMENT)
     return (*own, CUDA_BUILD, *PACKAGE_ENVIRONMENTS)
 
@@ -155,7 +193,8 @@ def needs_cuda_build(target: records.Target) -> bool:
 
     Autograd asks the accelerator for its current stream, which a CPU build does not have.
     """
-    return target.device != CPU and target.mode is records.Mode.TRAIN
+    row = declared(target.device)
+    return row is not None and row.kind == "cuda" and target.mode is records.Mode.TRAIN
 
 
 def environment_variables(environment: str) -> Mapping[str, str]:
@@ -247,47 +286,51 @@ def default_dtype(device: str) -> records.Dtype:
     return records.Dtype.FLOAT32 if device == CPU else records.Dtype.CONFIG
 
 
-CUDA = "cuda"
-
-
 @cache
 def devices() -> tuple[records.DeclaredDevice, ...]:
-    """Return the rows of `devices.toml`; the first one is what `cuda` without a name means."""
+    """Return the rows of `devices.toml`; the first of a kind is what its bare name means."""
     text = Path(__file__).with_name("devices.toml").read_text(encoding="utf-8")
     return tuple(
         records.DeclaredDevice(
+            kind=row["kind"],
             name=row["name"],
             product=row["product"],
-            capability=(row["capability"][0], row["capability"][1]),
             memory_bytes=row["memory_gib"] * 2**30,
-            multiprocessors=row["multiprocessors"],
             bfloat16=row["bfloat16"],
+            capability=tuple(row["capability"]) if "capability" in row else None,
+            multiprocessors=row.get("multiprocessors"),
         )
         for row in tomllib.loads(text)["device"]
     )
 
 
+@cache
+def _device_names() -> dict[str, records.DeclaredDevice | None]:
+    """`cpu`, `cuda`, `cuda:H100` … -> the device, in the order in which messages list them."""
+    names: dict[str, records.DeclaredDevice | None] = {CPU: None}
+    for row in devices():
+        names.setdefault(row.kind, row)
+        names[f"{row.kind}:{row.name}"] = row
+    return names
+
+
 def declared(name: str) -> records.DeclaredDevice | None:
     """Return the device that a request names; None for `cpu`. Raises UsageError if unknown."""
-    if name == CPU:
-        return None
-    kind, colon, product = name.partition(":")
-    if kind == CUDA and not colon:
-        return devices()[0]
-    rows = {row.name.lower(): row for row in devices()}
-    if kind != CUDA or product.lower() not in rows:
-        known = [CPU, CUDA, *(f"{CUDA}:{row.name}" for row in devices())]
-        hint = did_you_mean(name, known)
-        raise UsageError(f"no device {name!r}{hint}; known: {', '.join(known)}")
-    return rows[product.lower()]
+    return _device_names()[canonical(name)]
 
 
 def canonical(name: str) -> str:
-    """Return the one spelling of a device: `CUDA:h100` is `cuda:H100`, the default is `cuda`."""
-    row = declared(name.lower())
-    if row is None:
-        return CPU
-    return CUDA if row == devices()[0] else f"{CUDA}:{row.name}"
+    """Return the one spelling of a device: `CUDA:h100` is `cuda:H100`, the default is `cuda`.
+
+    Raises UsageError if it is unknown.
+    """
+    names = _device_names()
+    spelled = next((known for known in names if known.lower() == name.lower()), None)
+    if spelled is None:
+        hint = did_you_mean(name, list(names))
+        raise UsageError(f"no device {name!r}{hint}; known: {', '.join(names)}")
+    row = names[spelled]
+    return row.kind if row is not None and names[row.kind] == row else spelled
 
 
 def check_device(target: records.Target) -> None:

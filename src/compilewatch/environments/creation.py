@@ -56,7 +56,8 @@ TORCH_BYTES = 7 * 2**30
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
-INDEXES = {"neuron": "https://pip.repos.neuron.amazonaws.com"}
+NEURON_INDEX = "https://pip.repos.neuron.amazonaws.com"
+INDEXES = {"neuron": NEURON_INDEX, "neuron-xla": NEURON_INDEX}
 """Environment -> a package index that it needs besides the usual one."""
 
 TOOL_STAMP = "requirements.sha256"
@@ -146,7 +147,7 @@ def recipe_of(
                 torch=_pin_of_torch(locked_file),
                 requirements=locked_file,
                 index=INDEXES.get(name),
-                default_torch=name in PACKAGE_ENVIRONMENTS,
+                default_torch=name in (*PACKAGE_ENVIRONMENTS, "lowering"),
             )
         if sys.platform != "linux":
             raise UsageError(

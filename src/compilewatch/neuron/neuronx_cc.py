@@ -183,7 +183,7 @@ def _last_words(log: str) -> str:
 
 
 ROUTE = "neuronx-cc"
-TARGETS = ("trn1", "trn1n", "inf2", "trn2")
+TARGETS = ("trn1", "trn1n", "inf2", "trn2", "trn3")
 DEFAULT_TARGET = "trn1"
 
 HLO_SUFFIX = ".hlo_module.pb"
@@ -199,7 +199,7 @@ PINNED = (
     ("--auto-cast", "none", TARGETS),
     ("--optlevel", "2", TARGETS),
     # Defaults that the next SDK is announced to change (release notes of neuronx-cc 2.27).
-    ("--native-int64", "disabled", ("trn2",)),
+    ("--native-int64", "disabled", ("trn2", "trn3")),
     ("--implicit-integer-downcast", "all", TARGETS),
 )
 """Flag, value, and the targets that support it: today's defaults, passed explicitly so that results
@@ -475,3 +475,9 @@ def instance_family(product: Path = PRODUCT) -> str | None:
         return product.read_text().strip().partition(".")[0] or None
     except OSError:
         return None
+
+
+def family_of(backend: str | None) -> str:
+    """Return the family to compile for: the named one, this machine's, or the default."""
+    own = instance_family() if core_count() else None
+    return backend or (own if own in TARGETS else DEFAULT_TARGET)

@@ -24,6 +24,8 @@ MID_TONES = {
     "compile_error": "#d9534f",
     "no_verdict": "#8a6d5c",
     "not_run": "#8b95a1",
+    "forecast_pass": "#2a9d9d",
+    "forecast_fail": "#4c6ed6",
 }
 PROFILE_TONES = {
     "graph": "#4a86c5",
@@ -43,6 +45,7 @@ text { fill: #39424e; }
 .grid { stroke: #dfe3e8; }
 .pass { fill: #2e9e5b; } .graph_break { fill: #e0a030; } .mismatch { fill: #a36ad0; }
 .compile_error { fill: #d64545; } .no_verdict { fill: #8a6d5c; } .not_run { fill: #b4bcc6; }
+.forecast_pass { fill: #2a9d9d; } .forecast_fail { fill: #4c6ed6; }
 @media (prefers-color-scheme: dark) {
   text { fill: #d5dae1; }
   .faint { fill: #98a2b0; }

@@ -41,7 +41,7 @@ TREND_RUNS = 3
 CHART_WIDTHS = {"": 560, "-narrow": 350}
 """A chart for the desk and one for the phone: scaling one down makes its text unreadable."""
 
-SYMBOLS = dict(zip(OUTCOME_LABELS, "✓÷≠✕?–", strict=True))
+SYMBOLS = dict(zip(OUTCOME_LABELS, "✓÷≠✕?–☂☁", strict=True))
 
 STATUS_CLASSES = wording.OUTCOME_OF | {records.Status.ERROR: ResultGroup.COMPILE_ERROR}
 """The colour of a status alone, where a change has no phase to go with it."""

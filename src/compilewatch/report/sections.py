@@ -295,7 +295,7 @@ def _xla(xla: records.XlaDetail, captured: bool) -> Section:
 
 
 def _neuron(neuron: records.NeuronDetail) -> Section:
-    support, failure, neff = neuron.support, neuron.failure, neuron.neff
+    failure, neff = neuron.failure, neuron.neff
     facts: list[tuple[str, str | None]] = [
         ("instance family", neuron.target),
         ("route", neuron.route),
@@ -324,24 +324,24 @@ def _neuron(neuron: records.NeuronDetail) -> Section:
             ("NEFF built by", neff.build or None),
             ("NEFF for NeuronCores", str(neff.cores)),
         ]
-    percent = None if support is None or support.percent is None else f"{support.percent:.3g} %"
     facts += [
         ("NeuronCores on this machine", _count(neuron.device_cores)),
         ("eager latency on the CPU", _time(neuron.eager_latency_seconds)),
         ("latency on a NeuronCore", _time(neuron.latency_seconds)),
         ("runs measured", _count(neuron.latency_samples)),
-        ("operators supported", percent),
     ]
-    unsupported = support.unsupported if support is not None else ()
     return _section(
         "Neuron",
         facts,
         [
             _table(
-                "Unsupported operators",
-                "Operator|Times|Rejected in",
-                ((o.name, f"{o.occurrences:,}", o.failure_at) for o in unsupported),
+                "Operators without a lowering",
+                "Operator|Times|Rejected in|Line|Types",
+                (
+                    (o.name, f"{o.occurrences:,}", o.stage, f"{o.file}:{o.line}", o.types)
+                    for o in neuron.operators
+                ),
             ),
-            _tally("Supported operators", support.supported if support is not None else {}),
+            _tally("Operators that ran on the CPU", neuron.fallback_operators),
         ],
     )

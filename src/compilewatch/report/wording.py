@@ -43,6 +43,8 @@ class ResultGroup(StrEnum):
     MISMATCH = "mismatch"
     NO_VERDICT = "no_verdict"
     NOT_RUN = "not_run"
+    FORECAST_FAIL = "forecast_fail"
+    FORECAST_PASS = "forecast_pass"
     PASS = "pass"
 
 
@@ -53,6 +55,8 @@ OUTCOME_LABELS: dict[ResultGroup, str] = {
     ResultGroup.COMPILE_ERROR: "compile error",
     ResultGroup.NO_VERDICT: "no verdict",
     ResultGroup.NOT_RUN: "not run",
+    ResultGroup.FORECAST_PASS: "forecast: lowers",
+    ResultGroup.FORECAST_FAIL: "forecast: does not lower",
 }
 """In the order in which columns and bars show them."""
 
@@ -64,6 +68,8 @@ OUTCOME_OF: dict[records.Status, ResultGroup] = dict.fromkeys(
     records.Status.MISMATCH: ResultGroup.MISMATCH,
     records.Status.SKIPPED: ResultGroup.NOT_RUN,
     records.Status.UNSUPPORTED: ResultGroup.NOT_RUN,
+    records.Status.FORECAST_PASS: ResultGroup.FORECAST_PASS,
+    records.Status.FORECAST_FAIL: ResultGroup.FORECAST_FAIL,
 }
 """The group of each status, but for an error of the compiler."""
 
@@ -76,6 +82,8 @@ OUTCOME_MEANINGS: dict[ResultGroup, str] = {
     ResultGroup.NO_VERDICT: "the compiler gave no verdict: "
     "an error before compiling, a timeout, out of memory or a crash",
     ResultGroup.NOT_RUN: "skipped or unsupported; not run is not passed",
+    ResultGroup.FORECAST_PASS: "no verdict: the public half of Neuron's compiler lowers each graph",
+    ResultGroup.FORECAST_FAIL: "no verdict: the public half of Neuron's compiler rejects a graph",
 }
 
 TERMS: dict[str, str] = {

@@ -332,11 +332,11 @@ def _set_up(request: Request, tier: Tier) -> tuple[CompileTarget, FakeTensorMode
             raise UnsupportedError(f"torch.compile has no backend {backend!r} here") from None
     if tier not in target.tiers:
         raise FakeUnsupportedError(f"{target.name} runs the compiled code")
-    if _uses_real_device(request):
+    if request.device is not None and _uses_real_device(request):
         if not torch.cuda.is_available():
             raise UnsupportedError(
-                "real tensors on cuda need a CUDA device, and this machine has none: "
-                "--tier auto needs none"
+                f"real tensors on {request.device.kind} need the device, and this machine has "
+                "none: --tier auto needs none"
             )
     elif request.device is not None:
         try:

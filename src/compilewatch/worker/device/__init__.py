@@ -1,4 +1,4 @@
-"""A CUDA device that torch believes to be present, so that fake tensors can be on it.
+"""A device that torch believes to be present, so that fake tensors can be on it.
 
 Everything here changes this process only, and relies on internals of torch that are checked first:
 where they differ, nothing is changed and `DeviceUnavailableError` says what is missing.
@@ -12,7 +12,7 @@ from compilewatch.records import DeclaredDevice
 
 DEVICE_NEEDED = re.compile(
     r"Found no NVIDIA driver|CUDA driver|Cannot access accelerator device|from the 'CUDA' backend"
-    r"|missing kernel for cuda"
+    r"|missing kernel for cuda|with arguments from the 'neuron' backend"
 )
 """What torch says where a kernel or a driver of the device is needed, which it is not."""
 
@@ -25,7 +25,7 @@ _declared: list[DeclaredDevice] = []
 
 
 def declare(device: DeclaredDevice) -> None:
-    """Let this process see one CUDA device with these properties, and no other accelerator.
+    """Let this process see one device with these properties, and no other accelerator.
 
     A process can declare one device; declaring it again does nothing. Raises DeviceUnavailableError
     if this build of torch lacks what is needed, and RuntimeError for a second device.
@@ -34,21 +34,28 @@ def declare(device: DeclaredDevice) -> None:
         if _declared[0] != device:
             raise RuntimeError(f"this process has declared {_declared[0].name} already")
         return
-    from compilewatch.worker.device import cuda_functions, cuda_internals
+    if device.kind == "neuron":
+        from compilewatch.worker.device import neuron
 
-    cuda_internals.install()
-    cuda_functions.install(device)
-    cuda_functions.compute_constants_on_cpu()
+        neuron.install()
+    else:
+        from compilewatch.worker.device import cuda_functions, cuda_internals
+
+        cuda_internals.install()
+        cuda_functions.install(device)
+    from compilewatch.worker.device import constants
+
+    constants.compute_on_cpu()
     _declared.append(device)
 
 
 def torch_device(device: DeclaredDevice | None) -> torch.device:
     """Return the device of a request's tensors."""
-    return torch.device("cpu") if device is None else torch.device("cuda", 0)
+    return torch.device("cpu") if device is None else torch.device(device.kind, 0)
 
 
 def lacking_for_training() -> str | None:
     """Return what is missing to trace a backward on the declared device; None if nothing is."""
-    if torch.version.cuda is not None:
+    if torch.version.cuda is not None or _declared[0].kind != "cuda":
         return None
     return "training on a CUDA device needs a CUDA build of torch: compilewatch env create cuda"

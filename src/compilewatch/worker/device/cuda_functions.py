@@ -6,24 +6,21 @@ of `torch.cuda`, so the properties are stored there.
 """
 
 import types
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.cuda.graphs
 import torch.cuda.random
 from torch._dynamo import device_interface
-from torch.fx.experimental import proxy_tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from compilewatch.records import DeclaredDevice
 from compilewatch.worker.device import DeviceUnavailableError
-from compilewatch.worker.model.fake_mode import on_cpu
 
 
 def install(device: DeclaredDevice) -> None:
     """Let `torch.cuda` describe this device. Raises DeviceUnavailableError for another torch."""
+    assert device.capability is not None
     major, minor = device.capability
     properties = types.SimpleNamespace(
         name=device.product,
@@ -54,35 +51,6 @@ def install(device: DeclaredDevice) -> None:
     device_interface.init_device_reg()
     for name in ("cuda", "cuda:0"):
         device_interface.register_interface_for_device(name, device_interface.CudaInterface)
-
-
-class _OnCpu(TorchDispatchMode):  # type: ignore[misc]
-    """Computes every operator on the CPU."""
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        moved_args, moved_kwargs = on_cpu(args, kwargs or {})
-        return func(*moved_args, **moved_kwargs)
-
-
-def compute_constants_on_cpu() -> None:
-    """Let tracers compute constants on the CPU, since the declared device does not exist.
-
-    `make_fx`, and so `torch.export`, computes operators on constants outside of the fake mode, to
-    know their values (`proxy_call` of torch/fx/experimental/proxy_tensor.py, torch 2.13 to 2.15).
-    Raises DeviceUnavailableError for another torch.
-    """
-    own = getattr(proxy_tensor, "unset_fake_temporarily", None)
-    if own is None:
-        raise DeviceUnavailableError("proxy_tensor.unset_fake_temporarily is missing in this torch")
-
-    @contextmanager
-    def without_fake_and_device() -> Iterator[Any]:
-        with own() as mode, _OnCpu():
-            yield mode
-
-    proxy_tensor.unset_fake_temporarily = without_fake_and_device
 
 
 def _function(module: types.ModuleType, name: str) -> types.FunctionType:

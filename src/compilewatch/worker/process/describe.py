@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 import msgspec
+from packaging.requirements import Requirement
 
 from compilewatch.contract.libraries import LIBRARIES, PACKAGE_ENVIRONMENTS
 from compilewatch.contract.targets import TARGETS
@@ -46,7 +47,12 @@ PACKAGES = tuple(
         {
             *_DETECTED,
             *(row.distribution for row in LIBRARIES.values()),
-            *(name for row in TARGETS.values() for name in row.packages + row.fallback_packages),
+            *(
+                Requirement(package).name
+                for row in TARGETS.values()
+                for route in row.routes
+                for package in route.packages
+            ),
             *(package for packages in PACKAGE_ENVIRONMENTS.values() for package in packages),
         }
     )

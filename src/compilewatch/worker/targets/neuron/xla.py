@@ -1,6 +1,6 @@
-"""The Neuron target: does AWS's compiler produce an executable of the model, and is it correct?
+"""Neuron by PyTorch/XLA (torch_neuronx 2.9 and before), for Trn1 and Inf2.
 
-There are two routes to neuronx-cc. `torch_neuronx.trace` lowers the model itself, ahead of time and
+There are two ways to neuronx-cc. `torch_neuronx.trace` lowers the model itself, ahead of time and
 without a device; if only the compiler is installed, an HLO module captured with torch_xla is
 compiled. On a machine with NeuronCores the executable is also loaded, run, compared with eager mode
 and timed. Without the compiler, the HLO module is kept for a machine that has it, without a
@@ -14,15 +14,12 @@ The guide is `frameworks/torch/torch-neuronx/api-reference-guide/inference`; fil
 import contextlib
 import importlib
 import importlib.util
-import json
 import math
 import os
 import re
 import resource
 import shutil
-import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -36,13 +33,13 @@ from torch import Tensor
 from compilewatch import files, records
 from compilewatch.contract.failures import KEPT_CHARACTERS, one_line
 from compilewatch.contract.processes import PeakMemory
-from compilewatch.errors import CompilerError, UsageError
+from compilewatch.errors import CompilerError
 from compilewatch.neuron import neuronx_cc
 from compilewatch.neuron.neuronx_cc import Compilation, Compiler
 from compilewatch.worker.forked import ForkEndedError
 from compilewatch.worker.model.construct import preserved
 from compilewatch.worker.subject import Subject
-from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError, numerics
+from compilewatch.worker.targets import FakeUnsupportedError, numerics
 from compilewatch.worker.targets.dynamo.failures import compiler_failure, failed
 from compilewatch.worker.targets.execution import Flat, observed, observed_in_float64
 from compilewatch.worker.targets.inductor import latencies
@@ -80,7 +77,6 @@ def _kept(subject: Subject) -> tuple[str, ...]:
 
 
 ROUTE = "torch_neuronx.trace"
-ANALYSIS_FILE = "analysis.json"
 
 _EXIT_STATUS = re.compile(r"neuronx-cc failed with (-?\d+)")
 """`trace` raises this as a RuntimeError; the compiler's message is in its console output."""
@@ -129,10 +125,6 @@ def _traced(subject: Subject, target: str, compiler: Compiler, cores: int) -> re
     if problem is None and not neff.is_file():
         neff = next(iter(sorted(folder.rglob("*.neff"))), neff)
     found = neuronx_cc.with_neff(found, neff, problem)
-    remark = ""
-    if found.failure is None or found.failure.kind != neuronx_cc.HOST_MEMORY:
-        support, remark = _support(sdk, subject, flat, tensors, folder)
-        found = msgspec.structs.replace(found, support=support)
     shutil.rmtree(folder / "model" / "weights", ignore_errors=True)  # a copy of the model's own
     files.replace(folder / neuronx_cc.DETAIL_FILE, msgspec.json.encode(found))
     outcome = outcome_of(subject, found, _console(folder), record)
@@ -149,8 +141,7 @@ def _traced(subject: Subject, target: str, compiler: Compiler, cores: int) -> re
             return dict(zip(outputs, together, strict=True))
 
         outcome = _on_device(subject, eager, on_core, outcome)
-    detail = "; ".join(filter(None, (outcome.detail, remark)))
-    return msgspec.structs.replace(outcome, detail=detail)
+    return outcome
 
 
 def _trace_failure(
@@ -165,42 +156,6 @@ def _trace_failure(
         return neuronx_cc.failure(output, None), None
     record = compiler_failure(error, ())
     return records.NeuronFailure(kind=neuronx_cc.LOWERING, message=one_line(error)), record
-
-
-def _support(
-    sdk: Any, subject: Subject, flat: Flat, tensors: tuple[Tensor, ...], folder: Path
-) -> tuple[records.NeuronSupport | None, str]:
-    """Return the report of `torch_neuronx.analyze`; None and the reason if it fails."""
-    try:
-        with (
-            tempfile.TemporaryDirectory(dir=subject.artifacts.parent) as workdir,
-            preserved(subject.module),
-            torch.no_grad(),
-        ):
-            report = sdk.analyze(flat, tensors, compiler_workdir=workdir)
-        support = support_of(report)
-    except Exception as error:  # noqa: BLE001  (optional: the verdict does not depend on it)
-        return None, f"analyze failed: {one_line(error)}"
-    (folder / ANALYSIS_FILE).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    names = ", ".join(operator.name for operator in support.unsupported)
-    return support, f"unsupported operators: {names}" if names else ""
-
-
-def support_of(report: dict[str, Any]) -> records.NeuronSupport:
-    """Convert the result of `torch_neuronx.analyze`; its percentage is a string ("98.5%")."""
-    percent = str(report.get("support_percentage", "")).strip().removesuffix("%")
-    refused = Counter(
-        (str(operator["kind"]), str(operator["failureAt"]))
-        for operator in report["unsupported_operators"]
-    )
-    return records.NeuronSupport(
-        percent=float(percent) if percent else None,
-        supported={str(name): int(n) for name, n in report["supported_operators"].items()},
-        unsupported=tuple(
-            records.NeuronOperator(name=name, occurrences=n, failure_at=at)
-            for (name, at), n in sorted(refused.items())
-        ),
-    )
 
 
 @contextmanager
@@ -261,79 +216,34 @@ HLO_FILE = f"graph{neuronx_cc.HLO_SUFFIX}"
 _LIMITS = (resource.RLIMIT_DATA, resource.RLIMIT_FSIZE)
 
 
-class NeuronTarget(CompileTarget):
-    """`backend` names the instance family (trn1, trn1n, inf2, trn2).
+def evaluate(subject: Subject) -> records.TargetOutcome:
+    """Compile by XLA, by the best way in this environment; with a device, also run and measure.
 
-    The default is the family of this machine if it has NeuronCores, otherwise trn1. Only inference
-    with static shapes: the SDK removed training through XLA in release 2.30.
+    Raises FakeUnsupportedError for a subject of fake tensors; out-of-memory errors of this process
+    propagate.
     """
-
-    name = "neuron"
-    tiers = (records.Tier.REAL,)
-
-    def missing(self) -> str | None:
-        sdk, xla = _installed("torch_neuronx"), _installed("torch_xla")
-        compiler = neuronx_cc.find() is not None
-        if xla or (sdk and compiler):
-            return None
-        if compiler:
-            return (
-                "neuronx-cc is installed, but not torch_neuronx or torch_xla to make its input: "
-                "compilewatch env create neuron (docs/guide.md, Neuron)"
-            )
-        lacking = (
-            "torch_neuronx without neuronx-cc" if sdk else "no neuronx-cc and no torch_neuronx"
+    if subject.fake_mode is not None:
+        raise FakeUnsupportedError("Neuron compiles weights in: it needs real tensors")
+    cores = neuronx_cc.core_count()
+    target = neuronx_cc.family_of(subject.request.target.backend)
+    requested = subject.request.target
+    if requested.mode is records.Mode.TRAIN or requested.dynamic:
+        what = "training" if requested.mode is records.Mode.TRAIN else "dynamic shapes"
+        return records.TargetOutcome(
+            status=records.Status.UNSUPPORTED, detail=f"Neuron through XLA has no {what}"
         )
-        return f"{lacking}: compilewatch env create neuron (docs/guide.md, Neuron)"
-
-    def unable(self) -> str | None:
-        if self.missing() is None and neuronx_cc.find() is None:
-            return "no neuronx-cc: it stores an HLO, for `compilewatch neuron compile` elsewhere"
-        return self.missing()
-
-    def run(self, subject: Subject) -> records.TargetOutcome:
-        """Compile by the best route in this environment; with a device, also run and measure.
-
-        Raises FakeUnsupportedError for a subject of fake tensors, UsageError for an unknown
-        backend; out-of-memory errors of this process propagate.
-        """
-        if subject.fake_mode is not None:
-            raise FakeUnsupportedError("Neuron compiles weights in: it needs real tensors")
-        cores = neuronx_cc.core_count()
-        target = _instance_family(subject, cores)
-        requested = subject.request.target
-        if requested.mode is records.Mode.TRAIN or requested.dynamic:
-            what = "training" if requested.mode is records.Mode.TRAIN else "dynamic shapes"
-            return records.TargetOutcome(
-                status=records.Status.UNSUPPORTED, detail=f"Neuron through XLA has no {what}"
-            )
-        subject.enter(records.Phase.COMPILE)
-        path = neuronx_cc.find()
-        if path is None:
-            return _archived(subject, target)
-        _prepare_process(path)
-        try:
-            compiler = neuronx_cc.describe(path)
-            if _installed("torch_neuronx"):
-                return _traced(subject, target, compiler, cores)
-            return _compiled_hlo(subject, target, compiler)
-        except CompilerError as error:
-            return records.TargetOutcome(status=records.Status.UNSUPPORTED, detail=str(error))
-
-
-def _installed(package: str) -> bool:
-    return importlib.util.find_spec(package) is not None
-
-
-def _instance_family(subject: Subject, cores: int) -> str:
-    backend = subject.request.target.backend
-    if backend is None:
-        own = neuronx_cc.instance_family() if cores else None
-        return own if own in neuronx_cc.TARGETS else neuronx_cc.DEFAULT_TARGET
-    if backend not in neuronx_cc.TARGETS:
-        known = ", ".join(neuronx_cc.TARGETS)
-        raise UsageError(f"neuron has no backend {backend!r}; known: {known}")
-    return backend
+    subject.enter(records.Phase.COMPILE)
+    path = neuronx_cc.find()
+    if path is None:
+        return _archived(subject, target)
+    _prepare_process(path)
+    try:
+        compiler = neuronx_cc.describe(path)
+        if importlib.util.find_spec("torch_neuronx") is not None:
+            return _traced(subject, target, compiler, cores)
+        return _compiled_hlo(subject, target, compiler)
+    except CompilerError as error:
+        return records.TargetOutcome(status=records.Status.UNSUPPORTED, detail=str(error))
 
 
 def _prepare_process(compiler: str) -> None:

@@ -1,0 +1,1 @@
+"""The Neuron target and its routes."""

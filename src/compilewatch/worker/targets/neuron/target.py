@@ -1,0 +1,51 @@
+"""The Neuron target: does AWS's compiler produce executables of the model, and are they correct?
+
+Which route evaluates it depends on what the environment has (`contract.targets`). A request for a
+declared device is a forecast.
+"""
+
+import importlib
+
+from compilewatch import records
+from compilewatch.contract.targets import route_of
+from compilewatch.worker.process.describe import installed_packages
+from compilewatch.worker.subject import Subject
+from compilewatch.worker.targets import CompileTarget
+
+
+class NeuronTarget(CompileTarget):
+    """`backend` names the instance family (trn1, trn1n, inf2, trn2, trn3).
+
+    The default is the family of this machine if it has NeuronCores; otherwise that of the route.
+    """
+
+    name = "neuron"
+
+    def __init__(self) -> None:
+        self._route = route_of(self.name, installed_packages())
+
+    @property
+    def tiers(self) -> tuple[records.Tier, ...]:  # type: ignore[override]
+        """A forecast needs no values; the other routes run or compile in the weights."""
+        forecast = self._route is not None and self._route.forecast
+        return (*(records.Tier.FAKE,) * forecast, records.Tier.REAL)
+
+    def missing(self) -> str | None:
+        if self._route is not None:
+            return None
+        return (
+            "no torch_neuronx, no neuronx-cc and no torch-mlir: compilewatch env create lowering "
+            "(a forecast), or neuron (docs/guide.md, Neuron)"
+        )
+
+    def unable(self) -> str | None:
+        if self._route is not None and self._route.name == "archive":
+            return "no neuronx-cc: it stores an HLO, for `compilewatch neuron compile` elsewhere"
+        return self.missing()
+
+    def run(self, subject: Subject) -> records.TargetOutcome:
+        """Evaluate the subject by the route of this environment."""
+        assert self._route is not None
+        module = {"native": "native", "lowering": "lowering"}.get(self._route.name, "xla")
+        evaluate = importlib.import_module(f"compilewatch.worker.targets.neuron.{module}").evaluate
+        return evaluate(subject)  # type: ignore[no-any-return]
