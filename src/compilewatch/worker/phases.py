@@ -24,7 +24,7 @@ from compilewatch.contract.targets import entry, naming_options
 from compilewatch.errors import CompilewatchError, WrongGuessError
 from compilewatch.records import Mode, Phase, Request, Result, Status, Tier
 from compilewatch.worker import device, example_inputs
-from compilewatch.worker.device.subjects import on_declared_device, on_real_device
+from compilewatch.worker.device.subjects import on_real_device
 from compilewatch.worker.example_inputs import summarize, variants
 from compilewatch.worker.model import resolve
 from compilewatch.worker.model.fake_mode import InputAwareFakeMode
@@ -156,7 +156,7 @@ def probes(request: Request, tier: Tier) -> bool:
     """Whether this is the second attempt for a declared device, whose tensors cannot be real.
 
     The model is built small and with real tensors on the CPU, which can make example inputs and run
-    in eager mode; then its tensors become fake ones of the device, and only the compiler runs.
+    in eager mode; what the target makes of them, its `probe` says.
     """
     return request.device is not None and tier is Tier.REAL and request.tier is Tier.AUTO
 
@@ -216,7 +216,7 @@ def _run(
     run: Callable[[Subject], records.TargetOutcome] = target.run
     if probes(request, tier):
         know(tier=Tier.FAKE)
-        run = lambda prepared: target.probe(on_declared_device(prepared))  # noqa: E731
+        run = target.probe
     outcome, inputs = _with_variants(subject, prepared, run)
     know(inputs=inputs)
     return outcome

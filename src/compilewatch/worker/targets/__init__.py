@@ -41,12 +41,13 @@ class CompileTarget(Protocol):
         ...
 
     def probe(self, subject: Subject) -> TargetOutcome:
-        """Return what can be said of a model that cannot run on its fake tensors.
+        """Return what can be said of a model that cannot run on fake tensors of a declared device.
 
-        Only called for targets that capture for declared devices, with fake tensors. No code of the
-        model may run outside of the compiler. Raises FakeUnsupportedError as `run` does.
+        The subject has real tensors on the CPU. Raises FakeUnsupportedError as `run` does.
         """
-        return self.run(subject)
+        from compilewatch.worker.device.subjects import on_declared_device
+
+        return self.run(on_declared_device(subject))
 
 
 class FakeUnsupportedError(Exception):

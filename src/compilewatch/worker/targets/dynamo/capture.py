@@ -634,11 +634,18 @@ _STAND_IN = torch.ops.aten.empty_strided.default
 _TAG = "partitioner_tag"
 
 
-def unexecuted_backend(graph: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+def unexecuted_backend(
+    graph: GraphModule,
+    inputs: list[Any],
+    *,
+    decompositions: dict[OpOverload, Callable[..., Any]] | None = None,
+    see: Callable[[str, GraphModule], None] | None = None,
+) -> Callable[..., Any]:
     """A backend for `torch.compile` that stops before `aot_eager_default_partitioner` runs.
 
     What it returns says how many operators its forward would run (`FORWARD_OPERATORS`), where there
-    is a joint graph: without a gradient, the graph runs as it is.
+    is a joint graph: without a gradient, the graph runs as it is. `see` gets the graphs that a
+    compiler would get, each with its direction (`inference`, or `forward` and `backward`).
     """
     counts: list[int] = []
 
@@ -647,16 +654,29 @@ def unexecuted_backend(graph: GraphModule, inputs: list[Any]) -> Callable[..., A
     ) -> tuple[GraphModule, GraphModule]:
         """Do as torch's `default_partition`, without the operations if that is safe."""
         counts.append(forward_operators(joint, num_fwd_outputs))
+        if see is not None:
+            complete = default_partition(
+                joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options
+            )
+            for direction, part in zip(("forward", "backward"), complete, strict=True):
+                see(direction, part)
         _cut_down(joint.graph, num_fwd_outputs, options.get("static_lifetime_input_indices") or ())
         parts: tuple[GraphModule, GraphModule] = default_partition(
             joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options
         )
         return parts
 
+    def without_gradient(graph: GraphModule, inputs: list[Any]) -> Any:
+        if see is not None:
+            see("inference", graph)
+        return boxed_nop(graph, inputs)
+
     backend: Callable[..., Any] = aot_autograd(
         fw_compiler=boxed_nop,
         bw_compiler=boxed_nop,
+        inference_compiler=without_gradient,
         partition_fn=partition,
+        decompositions=decompositions,
         keep_inference_input_mutations=False,
     )
     compiled: Callable[..., Any] = backend(graph, inputs)

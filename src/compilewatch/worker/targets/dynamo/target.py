@@ -26,6 +26,7 @@ from compilewatch import records
 from compilewatch.contract import processes
 from compilewatch.contract.failures import one_line
 from compilewatch.worker import targets
+from compilewatch.worker.device.subjects import on_declared_device
 from compilewatch.worker.model.fake_mode import values_shown
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets.dynamo import capture as captures
@@ -78,15 +79,17 @@ class DynamoTarget(targets.CompileTarget):
         outcome, by_compiler = subject.in_fork(capture, tuple[records.TargetOutcome, bool])
         if outcome.status is records.Status.ERROR:
             by_compiler = by_compiler and not brief
-            return _after_failure(subject, outcome, by_compiler=by_compiler)
+            return after_failure(subject, outcome, by_compiler=by_compiler)
         return outcome
 
     def probe(self, subject: Subject) -> records.TargetOutcome:
         """Look for the first graph break without running anything that was compiled.
 
-        The capture ends with the first graph. A frame that Dynamo leaves to eager mode without a
-        graph counts as a break, if `fullgraph=True` says why.
+        The tensors become fake ones of the declared device, and only the compiler runs: the capture
+        ends with the first graph. A frame that Dynamo leaves to eager mode without a graph counts
+        as a break, if `fullgraph=True` says why.
         """
+        subject = on_declared_device(subject)
         subject.enter(records.Phase.COMPILE)
         fullgraph, rejections = subject.in_fork(
             lambda fork: _compile_fullgraph(fork, captures.stop), _Fullgraph
@@ -112,16 +115,22 @@ class DynamoTarget(targets.CompileTarget):
         return _outcome(subject, captured or Capture(), fullgraph, rejections, probed=True)
 
 
-def captured_breaks(subject: Subject, *, brief: bool = False) -> tuple[records.TargetOutcome, bool]:
+def captured_breaks(
+    subject: Subject, *, brief: bool = False, backend: Backend | None = None
+) -> tuple[records.TargetOutcome, bool]:
     """Capture the model, whose first call this is, and call it once more unless `brief`.
 
-    The `fullgraph` of the outcome is None where the capture does not prove it. Returns also whether
-    the compiler raised a failure. Raises FakeUnsupportedError if fake tensors may have caused one.
+    The graphs go to `backend`, or else to the one that the request names. The `fullgraph` of the
+    outcome is None where the capture does not prove it. Returns also whether the compiler raised a
+    failure. Raises FakeUnsupportedError if fake tensors may have caused one.
     """
     try:
         again = None if brief else captures.second_call(subject)
         captured = _capture(
-            subject, captures.capturing_backend(subject), count_operators=True, again=again
+            subject,
+            backend or captures.capturing_backend(subject),
+            count_operators=True,
+            again=again,
         )
     except Exception as error:  # of the compiler and of the model's code
         discard(subject.artifacts)
@@ -259,7 +268,7 @@ def _compile_fullgraph(subject: Subject, backend: Backend | None = None) -> _Ful
     return records.FullgraphVerdict(accepted=True), ()
 
 
-def _after_failure(
+def after_failure(
     subject: Subject, outcome: records.TargetOutcome, *, by_compiler: bool
 ) -> records.TargetOutcome:
     """Return the outcome of a capture that failed.

@@ -49,3 +49,7 @@ class NeuronTarget(CompileTarget):
         module = {"native": "native", "lowering": "lowering"}.get(self._route.name, "xla")
         evaluate = importlib.import_module(f"compilewatch.worker.targets.neuron.{module}").evaluate
         return evaluate(subject)  # type: ignore[no-any-return]
+
+    def probe(self, subject: Subject) -> records.TargetOutcome:
+        """Evaluate a model that reads values, with real tensors on the CPU."""
+        return self.run(subject)
