@@ -198,7 +198,10 @@ def needs_cuda_build(target: records.Target) -> bool:
 
 
 def environment_variables(environment: str) -> Mapping[str, str]:
-    """Return the variables that workers of an environment need for its targets."""
+    """Return the variables that workers of an environment need for its targets.
+
+    All its workers get them: one server serves all targets of an environment.
+    """
     rows = (row for row in TARGETS.values() if row.environment == environment)
     return {name: value for row in rows for name, value in row.variables.items()}
 

@@ -91,6 +91,9 @@ WORKER_VARIABLES = {
     "TORCHINDUCTOR_COMPILE_THREADS": "1",
     # Sets of strings then always iterate in the same order: same graph, same first graph break.
     "PYTHONHASHSEED": "0",
+    # TorchNeuron would otherwise load its device at each `import torch`, in a server that forks
+    # too. The target that needs a device imports its package itself, in a process of its own.
+    "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
     # A worker only needs configurations. Children that load weights remove this for themselves.
     "HF_HUB_OFFLINE": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -99,7 +102,7 @@ WORKER_VARIABLES = {
 
 CHANGES_ANSWERS = (
     *("TORCHDYNAMO_", "TORCHINDUCTOR_", "TORCH_COMPILE", "TORCH_LOGS", "TORCH_TRACE"),
-    *("PJRT_", "XLA_"),
+    *("PJRT_", "XLA_", "TORCH_NEURONX_", "NEURON_CC_FLAGS", "NEURON_COMPILER_OPT_LEVEL"),
 )
 """Prefixes of variables that change what torch does; they are not passed on to workers."""
 

@@ -65,7 +65,12 @@ def test_a_broken_interpreter_is_one_line_and_no_fact(
 def test_workers_are_single_threaded_offline_and_without_foreign_switches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE", "TORCH_LOGS"):
+    for name in (
+        "TORCH_COMPILE_DISABLE",
+        "TORCHDYNAMO_DISABLE",
+        "TORCH_LOGS",
+        "TORCH_NEURONX_COMPILE_ONLY",
+    ):
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy")
@@ -73,6 +78,7 @@ def test_workers_are_single_threaded_offline_and_without_foreign_switches(
     assert variables["OMP_NUM_THREADS"] == "1"
     assert variables["JE_ARROW_MALLOC_CONF"] == "background_thread:false"
     assert variables["HF_HUB_OFFLINE"] == "1"
+    assert variables["TORCH_DEVICE_BACKEND_AUTOLOAD"] == "0"
     assert variables["CUDA_VISIBLE_DEVICES"] == ""
     assert variables["HTTPS_PROXY"] == "http://proxy"
     assert [name for name in variables if name.startswith(environments.CHANGES_ANSWERS)] == [
