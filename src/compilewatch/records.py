@@ -758,10 +758,10 @@ class NeuronDetail(Versioned, frozen=True, kw_only=True, tag="neuron"):
     `target` is the instance family. `route` is the row of the catalogue that gave the result
     (`native`, `lowering`) or, for XLA, `torch_neuronx.trace` or `neuronx-cc`. `flags` are all
     compiler flags that can change its result. `compile_seconds` is the wall-clock time of the
-    compiler, including the lowering for the route `torch_neuronx.trace`; None if the NEFF comes
-    from the compile cache (`cached`). `compiler_peak_memory_bytes` is the peak memory of the
-    compiler's largest process on the host. Latencies are medians over `latency_samples` runs, of
-    eager mode on the host's CPU and of the NEFF on a NeuronCore; they are None without a device.
+    compiler, including the lowering for the route `torch_neuronx.trace`.
+    `compiler_peak_memory_bytes` is the peak memory of its largest process on the host. Latencies
+    are medians over `latency_samples` runs, of eager mode on the host's CPU and of the NEFF on a
+    NeuronCore; they are None without a device.
 
     `graphs` are the graphs of the routes `native` and `lowering`, `operators` the operators without
     a lowering, and `fallback_operators` counts the operators that ran on the CPU (`aten::normal_`).
@@ -777,7 +777,6 @@ class NeuronDetail(Versioned, frozen=True, kw_only=True, tag="neuron"):
     compiler_version: str | None = None
     hlo_sha256: str | None = None
     compiled: bool = False
-    cached: bool = False
     compile_seconds: float | None = None
     compiler_peak_memory_bytes: int | None = None
     neff_bytes: int | None = None

@@ -2,24 +2,11 @@
 
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
 BIN = FOLDER / "bin"
-
-
-def neuron_variables(cache: Path, *, sdk: bool = True) -> Mapping[str, str]:
-    """Environment variables under which the doubles are what is installed.
-
-    `cache` stands for the machine's persistent compile cache; without `sdk` there is only the
-    compiler.
-    """
-    found = {
-        "PATH": os.pathsep.join((str(BIN), os.environ["PATH"])),
-        "NEURON_COMPILE_CACHE_URL": str(cache),
-    }
-    return found | ({"PYTHONPATH": with_python_path(FOLDER)} if sdk else {})
+"""A folder for the front of PATH."""
 
 
 def with_python_path(folder: Path) -> str:

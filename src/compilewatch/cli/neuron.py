@@ -1,30 +1,28 @@
 """`compilewatch neuron compile`: compile HLO modules from other machines with neuronx-cc."""
 
+import os
+import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from pathlib import Path
 
 import click
+import msgspec
 
+from compilewatch import files
 from compilewatch.cli import options
 from compilewatch.config import load_settings
-from compilewatch.errors import CompilerError, StoreError, UsageError
+from compilewatch.contract import processes
+from compilewatch.errors import CompilerError, UsageError
 from compilewatch.neuron import neuronx_cc
-from compilewatch.neuron.neuronx_cc import HLO_SUFFIX, Compilation, Compiler
-from compilewatch.records import NeuronDetail
-from compilewatch.report.terminal import console, plain, table
+from compilewatch.neuron.neuronx_cc import HLO_SUFFIX, Compiler
+from compilewatch.records import SCHEMA_VERSION, NeuronDetail
 from compilewatch.report.wording import plural
 
-POLL_SECONDS = 0.1
-
-STYLES = {"compiled": "green", "already": "green", "failed": "red"}
-
-
-Compiled = tuple[Path, Path, str, NeuronDetail]
-"""An HLO module, the folder of its NEFF, logs and neuron.json, and what became of it.
-
-`compiled`, `already` (by the same compiler with the same flags) or `failed`.
-"""
+Compiled = tuple[str, NeuronDetail]
+"""What became of a module: `compiled`, `already` (by this compiler and flags) or `failed`."""
 
 
 @click.group("neuron")
@@ -80,54 +78,44 @@ def compile_command(
             "neuronx-cc is neither on PATH nor beside this Python: install the Neuron SDK "
             "(docs/guide.md, Neuron)"
         )
-    own = neuronx_cc.instance_family()
-    chosen = target or (own if own in neuronx_cc.TARGETS else neuronx_cc.DEFAULT_TARGET)
+    family = neuronx_cc.family_of(target)
     seconds = timeout or load_settings().deadlines.neuron_compile_seconds
-    modules = _found(places, chosen, output)
+    modules = _found(places, family, output)
     compiler = neuronx_cc.describe(path)
-    if not as_json:
-        click.echo(
-            f"neuronx-cc {compiler.version} for {chosen}: {plural(len(modules), 'HLO module')}",
-            err=True,
+    count = plural(len(modules), "HLO module")
+    click.echo(f"neuronx-cc {compiler.version} for {family}: {count}", err=True)
+
+    def compile_one(folder: Path) -> Compiled:
+        earlier = _earlier(folder, compiler, modules[folder], family)
+        if earlier is not None:
+            return "already", earlier
+        detail = neuronx_cc.compile_module(
+            compiler, modules[folder], folder, target=family, seconds=seconds
         )
-    done: list[Compiled] = []
-    for compiled in _compile_all(modules, compiler, chosen, jobs, seconds):
-        done.append(compiled)
-        hlo, _, outcome, detail = compiled
-        if not as_json:
-            taken = detail.compile_seconds
-            after = f", {taken:.1f} s" if taken is not None else ""
-            click.echo(f"{len(done)} of {len(modules)}: {outcome} {hlo}{after}", err=True)
+        return "compiled" if detail.compiled else "failed", detail
+
+    done = []
+    for folder, (outcome, detail) in _each(compile_one, modules, jobs):
+        if outcome != "already":
+            files.replace(folder / neuronx_cc.DETAIL_FILE, msgspec.json.encode(detail))
+        hlo, reason = str(modules[folder]), neuronx_cc.described(detail)
+        done.append(
+            {
+                "hlo": hlo,
+                "folder": str(folder),
+                "outcome": outcome,
+                "reason": reason,
+                "detail": detail,
+            }
+        )
+        advice = detail.failure.advice if detail.failure is not None else ""
+        taken = f"{detail.compile_seconds or 0:.1f} s" if outcome != "already" else ""
+        text = f"{hlo}: {', '.join(filter(None, (outcome, taken)))}"
+        said = " - ".join(filter(None, (reason, advice)))
+        click.echo(f"{len(done)} of {len(modules)}: {text}: {said}", err=as_json)
     if as_json:
-        options.print_json(
-            [
-                {
-                    "hlo": str(hlo),
-                    "folder": str(folder),
-                    "outcome": outcome,
-                    "reason": neuronx_cc.described(detail),
-                    "detail": detail,
-                }
-                for hlo, folder, outcome, detail in done
-            ]
-        )
-    else:
-        rows = (
-            (
-                plain(str(hlo)),
-                (outcome, STYLES[outcome]),
-                plain(" - ".join(filter(None, (neuronx_cc.described(detail), _advice(detail))))),
-            )
-            for hlo, _, outcome, detail in done
-        )
-        filled = table(("HLO", "outcome", "message of the compiler"), rows)
-        filled.columns[1].no_wrap = True
-        console().print(filled)
-    return 1 if any(outcome == "failed" for _, _, outcome, _ in done) else 0
-
-
-def _advice(detail: NeuronDetail) -> str:
-    return detail.failure.advice if detail.failure is not None else ""
+        options.print_json(done)
+    return 1 if any(fields["outcome"] == "failed" for fields in done) else 0
 
 
 def _found(places: Iterable[Path], target: str, output: Path | None) -> dict[Path, Path]:
@@ -153,36 +141,31 @@ def _found(places: Iterable[Path], target: str, output: Path | None) -> dict[Pat
     return modules
 
 
-def _compile_all(
-    modules: dict[Path, Path], compiler: Compiler, target: str, parallel: int, seconds: float
-) -> Iterator[Compiled]:
-    """Yield each outcome as it finishes. Closing the generator ends the running compilations."""
-    waiting = list(modules.items())[::-1]
-    running: list[tuple[Path, Compilation]] = []
+def _earlier(folder: Path, compiler: Compiler, hlo: Path, target: str) -> NeuronDetail | None:
+    """Return the result in the folder if its request was the same and its NEFF is complete."""
+    with suppress(OSError, files.DamagedError, neuronx_cc.NeffError):
+        detail = files.from_json((folder / neuronx_cc.DETAIL_FILE).read_bytes(), NeuronDetail)
+        neuronx_cc.read_header(folder / neuronx_cc.NEFF_FILE)
+        requested = (SCHEMA_VERSION, compiler.version, compiler.flags(target))
+        stored = (detail.schema_version, detail.compiler_version, detail.flags)
+        if (*stored, detail.hlo_sha256) == (*requested, neuronx_cc.sha256(hlo)):
+            return detail
+    return None
 
-    try:
-        while waiting or running:
-            while waiting and len(running) < parallel:
-                folder, hlo = waiting.pop()
-                earlier = neuronx_cc.earlier_result(folder, compiler, hlo, target)
-                if earlier is not None:
-                    yield hlo, folder, "already", earlier
-                    continue
-                try:
-                    started = Compilation(compiler, hlo, target, folder, own_session=True)
-                except OSError as error:
-                    raise StoreError(f"{folder} cannot be written: {error.strerror}") from None
-                running.append((hlo, started))
-            for hlo, compilation in list(running):
-                if compilation.seconds > seconds:
-                    compilation.end(neuronx_cc.TIMEOUT, f"not finished after {seconds:g} s")
-                if compilation.done():
-                    running.remove((hlo, compilation))
-                    detail = compilation.detail()
-                    outcome = "compiled" if detail.compiled else "failed"
-                    yield hlo, compilation.folder, outcome, detail
-            if running:
-                time.sleep(POLL_SECONDS)
-    finally:
-        for _, compilation in running:
-            compilation.end("interrupted", "ended with compilewatch")
+
+def _each(
+    function: Callable[[Path], Compiled], folders: Iterable[Path], jobs: int
+) -> Iterator[tuple[Path, Compiled]]:
+    """Yield what the function returns for each folder, the first to finish first."""
+    with ThreadPoolExecutor(jobs) as pool:
+        futures = {pool.submit(function, folder): folder for folder in folders}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        finally:  # Interrupted: the threads end with the compilers that they wait for.
+            pool.shutdown(wait=False, cancel_futures=True)
+            while any(future.running() for future in futures):
+                for pid in list(processes.descendants(os.getpid())):
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                time.sleep(processes.SAMPLE_SECONDS)

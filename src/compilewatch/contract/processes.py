@@ -31,6 +31,12 @@ class MemoryExpiredError(subprocess.TimeoutExpired):
     """A program was ended because one of its processes took more memory than it may."""
 
 
+class Completed(subprocess.CompletedProcess[bytes]):
+    """A program that has ended; `peak_bytes` is the peak of its largest process, if known."""
+
+    peak_bytes: int | None = None
+
+
 def run(
     command: Sequence[str],
     *,
@@ -39,7 +45,7 @@ def run(
     warning: signal.Signals = signal.SIGTERM,
     content: bytes = b"",
     **options: Any,
-) -> subprocess.CompletedProcess[bytes]:
+) -> Completed:
     """Run a program in a session of its own, and end all that it has started at its end.
 
     Its output goes to files, as a pipe stays open in what it has started. `content` is its standard
@@ -60,7 +66,8 @@ def run(
         def exceeded() -> type[subprocess.TimeoutExpired] | None:
             if time.monotonic() >= end:
                 return subprocess.TimeoutExpired
-            if memory_bytes is not None and (tree_peak_bytes(process.pid) or 0) > memory_bytes:
+            completed.peak_bytes = larger(completed.peak_bytes, tree_peak_bytes(process.pid))
+            if memory_bytes is not None and (completed.peak_bytes or 0) > memory_bytes:
                 return MemoryExpiredError
             return None
 
@@ -70,7 +77,7 @@ def run(
             command, stdin=given, stdout=output, stderr=errors, start_new_session=True, **options
         )
         end = time.monotonic() + seconds
-        limit = None
+        completed, limit = Completed(command, 0), None
         try:
             while process.poll() is None and (limit := exceeded()) is None:
                 with suppress(subprocess.TimeoutExpired):
@@ -85,8 +92,9 @@ def run(
             process.wait()
         if limit is not None:
             raise limit(command, seconds, printed(output), printed(errors))
-        status = process.returncode
-        return subprocess.CompletedProcess(command, status, printed(output), printed(errors))
+        completed.returncode = process.returncode
+        completed.stdout, completed.stderr = printed(output), printed(errors)
+        return completed
 
 
 class PeakMemory:

@@ -29,7 +29,7 @@ class Route(records.Record, frozen=True, kw_only=True):
 
     Attributes:
         name: what the result says.
-        packages: requirements of which one must be met, such as `torch-neuronx>=2.13`.
+        packages: alternatives, each of requirements with spaces between, as `torch-neuronx>=2.13`.
         environment: the environment with a recipe that meets them.
         forecast: whether its result is a forecast, on a device that is only declared.
     """
@@ -41,15 +41,18 @@ class Route(records.Record, frozen=True, kw_only=True):
 
     def fits(self, installed: Mapping[str, str]) -> bool:
         """Whether an environment with these packages (name -> version) can take this route."""
-        for requirement in map(Requirement, self.packages):
-            version = installed.get(requirement.name)
-            # The compiler may be outside of the interpreter: its path takes the place of a version.
-            if version is not None and (
-                not requirement.specifier
-                or requirement.specifier.contains(version, prereleases=True)
-            ):
-                return True
-        return False
+        return any(
+            all(_is_met(Requirement(text), installed) for text in alternative.split())
+            for alternative in self.packages
+        )
+
+
+def _is_met(requirement: Requirement, installed: Mapping[str, str]) -> bool:
+    version = installed.get(requirement.name)
+    # The compiler may be outside of the interpreter: its path takes the place of a version.
+    return version is not None and (
+        not requirement.specifier or requirement.specifier.contains(version, prereleases=True)
+    )
 
 
 class TargetEntry(records.Record, frozen=True, kw_only=True):
@@ -138,7 +141,7 @@ TARGETS: dict[str, TargetEntry] = {
             Route(name="native", packages=("torch-neuronx>=2.13",), environment="neuron"),
             Route(
                 name="xla",
-                packages=("torch-neuronx<2.13", "neuronx-cc"),
+                packages=("torch-neuronx<2.13", "torch-xla neuronx-cc"),
                 environment="neuron-xla",
             ),
             Route(name="lowering", packages=("torch-mlir",), environment="lowering", forecast=True),

@@ -1,33 +1,20 @@
-"""neuronx-cc as a subprocess: from an HLO module to a NEFF, with measurements.
+"""The Neuron SDK's compiler, neuronx-cc: from a module to a NEFF, and why there is none.
 
-Command line: Neuron SDK 2.32.0, `compiler/neuronx-cc/api-reference-guide`. The folder of a
+Command line: Neuron SDK 2.32, `compiler/neuronx-cc/api-reference-guide`. The folder of a
 compilation contains `graph.neff`, `neuronx-cc.log` (the compiler's log), `console.txt` (its output)
-and `neuron.json` (`NeuronDetail`), which is written last and marks a complete compilation.
-
-NEFF files, the output of neuronx-cc: a header of 1024 bytes, then a tarball.
-
-Layout: Neuron SDK 2.32.0, `neuron-runtime/explore/work-with-neff-files.rst`. Little-endian; the
-last 468 bytes of the header are reserved. A file has exactly `header_bytes` + `data_bytes`.
-
-Why neuronx-cc failed: maps its codes, exit statuses and signals to a few classes.
-
-Codes are those of the compiler's documentation (Neuron SDK 2.32.0, `compiler/error-codes`), which
-lists 60 of them and does not claim to be complete. A code that is not in the table is kept and gets
-the class `unknown`, or `internal` if its first letter is I, as in all undocumented codes that users
-report. Before 2.2x, codes had no `NCC_`: `[XTP002]`, `[TEN404]`, and `[F137]`, where the number is
-the exit status of a shell (128 plus a signal).
+and `neuron.json` (`NeuronDetail`), which its caller writes last and which marks a complete one.
 """
 
-import contextlib
 import hashlib
 import json
+import math
 import os
 import re
-import shutil
 import signal
 import struct
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,55 +23,27 @@ import msgspec
 from compilewatch import files
 from compilewatch.contract import processes
 from compilewatch.errors import CompilerError
-from compilewatch.files import DamagedError, from_json
-from compilewatch.records import SCHEMA_VERSION, NeffHeader, NeuronDetail, NeuronFailure
+from compilewatch.records import NeffHeader, NeuronDetail, NeuronFailure
 
-HEADER = struct.Struct("<5Q128sI32s16s256sI64sQI468s")
+ROUTE = "neuronx-cc"
+DEFAULT_TARGET = "trn1"
+TARGETS = (DEFAULT_TARGET, "trn1n", "inf2", "trn2", "trn3")
+"""Instance families. The command line's page ends with trn2; AWS's pages on vLLM pass trn3."""
 
+HLO_SUFFIX = ".hlo_module.pb"
+"""Suffix of captured modules; `NAME.parameters.json` exists if one may be compiled."""
 
-class NeffError(ValueError):
-    """The file is not a complete NEFF; the message says why."""
+NEFF_FILE = "graph.neff"
+LOG_FILE = "neuronx-cc.log"
+CONSOLE_FILE = "console.txt"
+DETAIL_FILE = "neuron.json"
 
+LOG_BYTES = 256 * 1024
+"""Bytes at the end of a log in which causes are looked for."""
 
-def read_header(path: Path) -> NeffHeader | None:
-    """Read a file's header; None for another layout. Raises NeffError for a truncated file."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        raw = file.read(HEADER.size)
-    if len(raw) < HEADER.size:
-        raise NeffError(f"{size} bytes are less than the header of a NEFF")
-    (package, header, data, major, minor, build, cores, digest, uuid, name, *rest) = HEADER.unpack(
-        raw
-    )
-    requested, _per_node, features, logical, _reserved = rest
-    if header != HEADER.size:
-        return None
-    if header + data > size:
-        raise NeffError(f"its header says {header} + {data} bytes, the file has {size}")
-    return NeffHeader(
-        package_version=package,
-        header_bytes=header,
-        data_bytes=data,
-        version=f"{major}.{minor}",
-        build=_text(build),
-        cores=cores,
-        requested_cores=requested,
-        hash=digest.hex(),
-        uuid=uuid.hex(),
-        name=_text(name),
-        feature_bits=features,
-        logical_core_size=logical,
-    )
+# --- why it failed --------------------------------------------------------------------------------
 
-
-def _text(field: bytes) -> str:
-    return field.partition(b"\0")[0].decode(errors="replace")
-
-
-UNKNOWN = "unknown"
-INTERNAL = "internal"
-HOST_MEMORY = "host_memory"
-CRASHED = "crashed"
+UNKNOWN, INTERNAL, HOST_MEMORY, CRASHED = "unknown", "internal", "host_memory", "crashed"
 TIMEOUT = "timeout"
 LOWERING = "lowering"
 """Raised before the compiler ran: the model could not be lowered to an HLO module."""
@@ -107,110 +66,134 @@ CODES: dict[str, tuple[str, ...]] = {
     "core_configuration": ("EARG001",),
     INTERNAL: ("TEN404",),
 }
-"""Class -> codes, without `NCC_`. Only users report EVRF029; XTP002 and TEN404 are old."""
+"""Class -> codes, without `NCC_`: those of SDK 2.32, `compiler/error-codes`.
+
+It does not claim to be complete. Only users report EVRF029; XTP002 and TEN404 are old.
+"""
 
 KINDS = frozenset({*CODES, UNKNOWN, HOST_MEMORY, CRASHED, TIMEOUT, LOWERING})
 
-_CODE = re.compile(r"\[?NCC_([A-Z][A-Z]{3}\d{3})\]?:?[ \t]*(?P<text>.*)")
-_OLD_CODE = re.compile(r"\[([A-EG-Z][A-Z]{2}\d{3})\][ \t]*(?P<text>.*)")
-_ENDED = re.compile(r"\[F(\d{3})\][ \t]*(?P<text>.*)")
+_CLASS_OF_CODE = {code: kind for kind, codes in CODES.items() for code in codes}
+_CLASS_OF_SIGNAL: dict[signal.Signals | None, str] = {
+    signal.SIGKILL: HOST_MEMORY,  # by the kernel, out of memory: nothing else sends it here
+    **dict.fromkeys(
+        (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE), CRASHED
+    ),
+}
+_FORMS = (
+    r"\[?(?P<code>NCC_[A-Z]{4}\d{3})\]?:?",
+    r"\[(?P<code>[A-EG-Z][A-Z]{2}\d{3})\]",  # before neuronx-cc 2.2x
+    r"\[(?P<code>F\d{3})\]",  # the number is the exit status of a shell: 128 plus a signal
+)
 _INTERNAL_ERROR = re.compile(r"INTERNAL_ERROR|Internal Compiler Error", re.IGNORECASE)
 _LOG_PREFIX = re.compile(r"^\S+Z (ERROR|USER|CRITICAL) \d+ \[[^\]]*\]: *")
-_CLASS_OF_CODE = {code: kind for kind, codes in CODES.items() for code in codes}
-_CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 
 
 def failure(log: str, exit_status: int | None) -> NeuronFailure:
     """Return why the compiler failed. `exit_status` is negative for a signal, None if unknown.
 
     The compiler's own code takes precedence over its exit status, which is 70 for nearly
-    everything.
+    everything. A code that is in no class is kept: its class is `internal` if its first letter is
+    I, as in all undocumented codes that users report, and otherwise `unknown`.
     """
-    ended = _signal(exit_status)
-    if ended and exit_status is not None and exit_status < 0:
-        # It was stopped, so earlier messages in the log are irrelevant.
-        words = _last_words(log)
-        return NeuronFailure(kind=_kind_of_signal(ended), message=words, signal=ended.name)
-    current, old, abnormal = _CODE.search(log), _OLD_CODE.search(log), _ENDED.search(log)
-    code, match = None, current or old or abnormal
-    if current:
-        code, kind = f"NCC_{current[1]}", _kind_of_code(current[1])
-    elif old:
-        code, kind = old[1], _CLASS_OF_CODE.get(old[1], UNKNOWN)
-    elif abnormal:
-        code = f"F{abnormal[1]}"
-        ended = _signal(int(abnormal[1]))
-        kind = _kind_of_signal(ended)
-    else:
-        kind = _kind_of_signal(ended)
-    if kind == UNKNOWN and not current and _INTERNAL_ERROR.search(log):
-        kind = INTERNAL
-    message, _, advice = (match["text"] if match else _last_words(log)).partition(" - ")
+    is_ended = exit_status is not None and exit_status < 0
+    signalled, code = _signal(exit_status), None
+    lines = [_LOG_PREFIX.sub("", line).strip() for line in log.splitlines()]
+    text = next((line for line in reversed(lines) if line.strip("*")), "")
+    for form in () if is_ended else _FORMS:  # of one that was ended, earlier messages mean nothing
+        if found := re.search(rf"{form}[ \t]*(?P<text>.*)", log):
+            code, text = found["code"], found["text"]
+            break
+    if code is not None and code.startswith("F"):
+        signalled = _signal(int(code[1:]))
+    name = (code or "F").removeprefix("NCC_")
+    kind = _CLASS_OF_CODE.get(name)
+    if kind is None and name.startswith("F"):
+        kind = _CLASS_OF_SIGNAL.get(signalled)
+    if kind is None:
+        is_internal = name.startswith("I") or (not is_ended and _INTERNAL_ERROR.search(log))
+        kind = INTERNAL if is_internal else UNKNOWN
+    message, _, advice = text.partition(" - ")
     return NeuronFailure(
         kind=kind,
         code=code,
         message=message.strip(),
         advice=advice.strip(),
-        exit_status=exit_status,
-        signal=ended.name if ended else None,
+        exit_status=None if is_ended else exit_status,
+        signal=signalled.name if signalled else None,
     )
-
-
-def _kind_of_code(code: str) -> str:
-    return _CLASS_OF_CODE.get(code, INTERNAL if code.startswith("I") else UNKNOWN)
-
-
-def _kind_of_signal(which: signal.Signals | None) -> str:
-    if which is signal.SIGKILL:  # by the kernel, out of memory: nothing else sends it here
-        return HOST_MEMORY
-    return CRASHED if which in _CRASHES else UNKNOWN
 
 
 def _signal(exit_status: int | None) -> signal.Signals | None:
     """Return the signal of -9 (subprocess) or 137 (shell)."""
     number = exit_status or 0
-    try:
+    with suppress(ValueError):
         return signal.Signals(-number if number < 0 else number - 128)
-    except ValueError:
+    return None
+
+
+# --- NEFF files -----------------------------------------------------------------------------------
+
+HEADER = struct.Struct("<5Q128sI32s16s256sI64sQI468s")
+"""Neuron SDK 2.32, `neuron-runtime/explore/work-with-neff-files.rst`: 1024 bytes before a tarball,
+of which the last 468 are reserved. A file has exactly `header_bytes` + `data_bytes`."""
+
+
+class NeffError(ValueError):
+    """There is no complete NEFF; the message says why."""
+
+
+def read_header(path: Path) -> NeffHeader | None:
+    """Read a file's header; None for another layout. Raises NeffError, also without a file."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            raw = file.read(HEADER.size)
+    except OSError:
+        raise NeffError("exit status 0 and no NEFF") from None
+    if len(raw) < HEADER.size:
+        raise NeffError(f"a broken NEFF: {size} bytes are less than its header")
+    (package, header, data, major, minor, build, cores, digest, uuid, name, *rest) = HEADER.unpack(
+        raw
+    )
+    requested, _per_node, features, logical, _reserved = rest
+    if header != HEADER.size:
         return None
+    if header + data > size:
+        raise NeffError(f"a broken NEFF: its header says {header} + {data} bytes, it has {size}")
+    return NeffHeader(
+        package_version=package,
+        header_bytes=header,
+        data_bytes=data,
+        version=f"{major}.{minor}",
+        build=_text(build),
+        cores=cores,
+        requested_cores=requested,
+        hash=digest.hex(),
+        uuid=uuid.hex(),
+        name=_text(name),
+        feature_bits=features,
+        logical_core_size=logical,
+    )
 
 
-def _last_words(log: str) -> str:
-    """Return the last line with text, for a failure without a code."""
-    lines = [_LOG_PREFIX.sub("", line).strip() for line in log.splitlines()]
-    texts = [line for line in lines if line.strip("*")]
-    return texts[-1] if texts else ""
+def _text(field: bytes) -> str:
+    return field.partition(b"\0")[0].decode(errors="replace")
 
 
-ROUTE = "neuronx-cc"
-TARGETS = ("trn1", "trn1n", "inf2", "trn2", "trn3")
-DEFAULT_TARGET = "trn1"
-
-HLO_SUFFIX = ".hlo_module.pb"
-"""Suffix of captured modules; `NAME.parameters.json` exists if one may be compiled."""
-
-NEFF_FILE = "graph.neff"
-LOG_FILE = "neuronx-cc.log"
-CONSOLE_FILE = "console.txt"
-DETAIL_FILE = "neuron.json"
+# --- compiling ------------------------------------------------------------------------------------
 
 PINNED = (
-    ("--model-type", "generic", TARGETS),
-    ("--auto-cast", "none", TARGETS),
-    ("--optlevel", "2", TARGETS),
+    ("--model-type", "generic"),
+    ("--auto-cast", "none"),
+    ("--optlevel", "2"),
     # Defaults that the next SDK is announced to change (release notes of neuronx-cc 2.27).
-    ("--native-int64", "disabled", ("trn2", "trn3")),
-    ("--implicit-integer-downcast", "all", TARGETS),
+    ("--native-int64", "disabled"),
+    ("--implicit-integer-downcast", "all"),
 )
-"""Flag, value, and the targets that support it: today's defaults, passed explicitly so that results
-do not change with a default. Flags that an older compiler does not list are omitted."""
+"""Today's defaults, passed explicitly so that results do not change with a default. Flags that an
+older compiler does not list are omitted; `--native-int64` is documented for trn2 only."""
 
-DEFAULT_CACHE = "/var/tmp/neuron-compile-cache"
-
-LOG_BYTES = 256 * 1024
-"""Bytes at the end of a log in which causes are looked for."""
-
-_VERSION = re.compile(r"NeuronX Compiler version (\S+)")
 _QUERY_SECONDS = 120.0
 
 
@@ -224,12 +207,9 @@ class Compiler:
 
     def flags(self, target: str) -> tuple[str, ...]:
         """Return all flags that can change its result, with fixed values; see `PINNED`."""
-        pinned = [
-            (name, value)
-            for name, value, targets in PINNED
-            if target in targets and name in self.known
-        ]
-        return ("--framework", "XLA", "--target", target, *(x for pair in pinned for x in pair))
+        known = self.known if target == "trn2" else self.known - {"--native-int64"}
+        pinned = (word for flag in PINNED if flag[0] in known for word in flag)
+        return ("--framework", "XLA", "--target", target, *pinned)
 
 
 def find() -> str | None:
@@ -240,11 +220,12 @@ def find() -> str | None:
 def describe(path: str) -> Compiler:
     """Read version and flags of a compiler. Raises CompilerError if it does not start."""
     # On stderr, in some versions.
-    output = output_of([path, "--version"], _QUERY_SECONDS, errors_too=True)
-    version = _VERSION.search(output)
+    version = re.search(
+        r"NeuronX Compiler version (\S+)", "".join(output_of([path, "--version"], _QUERY_SECONDS))
+    )
     if version is None:
         raise CompilerError(f"{path} --version prints no NeuronX Compiler version: reinstall it")
-    listed = output_of([path, "compile", "--help"], _QUERY_SECONDS, errors_too=True)
+    listed = "".join(output_of([path, "compile", "--help"], _QUERY_SECONDS))
     known = frozenset(re.findall(r"(?<![\w-])--[a-z][\w-]+", listed))
     return Compiler(path=path, version=version[1], known=known)
 
@@ -254,159 +235,81 @@ def folder_of(hlo: Path, target: str) -> Path:
     return hlo.with_name(f"{hlo.name.removesuffix(HLO_SUFFIX)}.{target}")
 
 
-class Compilation:
-    """The compilation of one HLO module, in a folder of its own. The constructor starts it.
+def compile_module(
+    compiler: Compiler,
+    module: Path,
+    folder: Path,
+    *,
+    target: str,
+    flags: tuple[str, ...] | None = None,
+    seconds: float = math.inf,
+) -> NeuronDetail:
+    """Compile the module of a file into a folder, and return what became of it.
 
-    With `own_session`, `end` kills the compiler and all processes that it started; without, it
-    stays in the process group of a worker's child and ends with it.
+    Args:
+        module: an HLO (`NAME.hlo_module.pb`) or StableHLO (`NAME.mlir`): the suffix decides.
+        flags: all of them (default: `compiler.flags(target)`); NEURON_CC_FLAGS adds none.
+        seconds: after which the compiler is ended: a failure of the class TIMEOUT.
+
+    Raises CompilerError if the compiler does not start, StoreError if the folder cannot be written.
     """
-
-    def __init__(
-        self, compiler: Compiler, hlo: Path, target: str, folder: Path, *, own_session: bool
-    ) -> None:
+    flags = compiler.flags(target) if flags is None else flags
+    places = ("--output", str(folder / NEFF_FILE), "--logfile", str(folder / LOG_FILE))
+    command = [compiler.path, "compile", str(module.resolve()), *flags, *places]
+    environ = {name: v for name, v in os.environ.items() if name != "NEURON_CC_FLAGS"}
+    with files.explained("write", folder):
         folder.mkdir(parents=True, exist_ok=True)
         for name in (DETAIL_FILE, NEFF_FILE):
             (folder / name).unlink(missing_ok=True)
-        self.folder = folder
-        flags, digest = compiler.flags(target), sha256(hlo)
-        cached = cached_neff(digest, compiler.version, flags)
-        self._detail = NeuronDetail(
-            target=target,
-            route=ROUTE,
-            flags=flags,
-            compiler_version=compiler.version,
-            hlo_sha256=digest,
-            cached=cached is not None,
-        )
-        self._problem: NeuronFailure | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._started = time.monotonic()
-        if cached is not None:
-            shutil.copyfile(cached, folder / NEFF_FILE)
-            return
-        places = ("--output", str(folder / NEFF_FILE), "--logfile", str(folder / LOG_FILE))
-        command = [compiler.path, "compile", str(hlo.resolve()), *flags, *places]
-        # Only the flags that are passed here may apply.
-        environ = {n: v for n, v in os.environ.items() if n != "NEURON_CC_FLAGS"}
-        with (folder / CONSOLE_FILE).open("wb") as console:
-            try:
-                self._process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=console,
-                    stderr=subprocess.STDOUT,
-                    cwd=folder,
-                    env=environ,
-                    start_new_session=own_session,
-                )
-            except OSError as error:
-                raise CompilerError(f"{compiler.path} cannot be run: {error.strerror}") from None
+    started, problem, peak, status = time.monotonic(), None, None, 0
+    try:
+        done = processes.run(command, seconds=seconds, cwd=folder, env=environ)
+        output, peak, status = done.stdout + done.stderr, done.peak_bytes, done.returncode
+    except subprocess.TimeoutExpired as late:
+        output = (late.stdout or b"") + (late.stderr or b"")
+        problem = NeuronFailure(kind=TIMEOUT, message=f"not finished after {seconds:g} s")
+    except OSError as error:
+        raise CompilerError(f"{compiler.path} cannot be run: {error.strerror}") from None
+    taken = time.monotonic() - started
+    (folder / CONSOLE_FILE).write_bytes(output)
+    if status:
+        problem = failure(log_of(folder), status)
+    detail = NeuronDetail(
+        target=target,
+        route=ROUTE,
+        flags=flags,
+        compiler_version=compiler.version,
+        hlo_sha256=sha256(module),
+        compile_seconds=taken,
+        compiler_peak_memory_bytes=peak,
+    )
+    return finished(detail, folder / NEFF_FILE, problem)
 
-    @property
-    def seconds(self) -> float:
-        """Seconds from the start of the compiler to its end, or until now."""
-        took = self._detail.compile_seconds
-        return took if took is not None else time.monotonic() - self._started
 
-    def done(self, *, wait: bool = False) -> bool:
-        """Whether the compiler has ended; `wait` for it. Samples its memory at each call."""
-        process = self._process
-        if process is None or process.returncode is not None:
-            return True
-        while True:
-            peak = processes.tree_peak_bytes(process.pid)
-            ended = process.poll() is not None
-            self._detail = msgspec.structs.replace(
-                self._detail,
-                compiler_peak_memory_bytes=processes.larger(
-                    self._detail.compiler_peak_memory_bytes, peak
-                ),
-                compile_seconds=self.seconds if ended else None,
-            )
-            if ended or not wait:
-                return ended
-            time.sleep(processes.SAMPLE_SECONDS)
-
-    def end(self, kind: str, message: str) -> None:
-        """Kill the compiler's session; `kind` and `message` become the failure."""
-        if self._process is None or self.done():
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self.done(wait=True)
-        self._problem = NeuronFailure(kind=kind, message=message)
-
-    def detail(self) -> NeuronDetail:
-        """Wait for the end and return the result, which is also written to the folder."""
-        self.done(wait=True)
-        problem, status = self._problem, self._process.returncode if self._process else 0
-        if problem is None and status:
-            problem = failure(self.log(), status)
-        detail = with_neff(self._detail, self.folder / NEFF_FILE, problem)
-        files.replace(self.folder / DETAIL_FILE, msgspec.json.encode(detail))
-        return detail
-
-    def log(self) -> str:
-        """Return the end of the console output, which has the error, and of the log."""
-        return "\n".join(tail(self.folder / name) for name in (CONSOLE_FILE, LOG_FILE))
+def finished(detail: NeuronDetail, neff: Path, problem: NeuronFailure | None) -> NeuronDetail:
+    """Return the detail with its NEFF, or with why there is none that is complete."""
+    try:
+        header = None if problem is not None else read_header(neff)
+    except NeffError as error:
+        problem = NeuronFailure(kind=UNKNOWN, message=str(error))
+    if problem is not None:
+        return msgspec.structs.replace(detail, failure=problem)
+    size = neff.stat().st_size
+    return msgspec.structs.replace(detail, compiled=True, neff_bytes=size, neff=header)
 
 
 def described(detail: NeuronDetail) -> str:
     """Return one line for people: what was compiled, or why nothing was."""
-    if detail.failure is None:
-        size = (detail.neff_bytes or 0) / 2**20
-        cached = ", from the compile cache" if detail.cached else ""
-        return f"compiled for {detail.target}, {size:.1f} MiB{cached}"
     problem = detail.failure
+    if problem is None:
+        return f"compiled for {detail.target}, {(detail.neff_bytes or 0) / 2**20:.1f} MiB"
     text = ": ".join(filter(None, (problem.code or problem.signal, problem.message)))
-    return f"{problem.kind.replace('_', ' ')}: {text}" if text else problem.kind.replace("_", " ")
+    return ": ".join(filter(None, (problem.kind.replace("_", " "), text)))
 
 
-def with_neff(detail: NeuronDetail, path: Path, problem: NeuronFailure | None) -> NeuronDetail:
-    """Return the detail with the NEFF at `path`, or with the failure, also for a broken NEFF."""
-    if problem is None and not path.is_file():
-        problem = NeuronFailure(kind=UNKNOWN, message="exit status 0 and no NEFF")
-    if problem is not None:
-        return msgspec.structs.replace(detail, failure=problem)
-    size = path.stat().st_size
-    try:
-        header = read_header(path)
-    except NeffError as error:
-        broken = NeuronFailure(kind=UNKNOWN, message=f"a broken NEFF: {error}")
-        return msgspec.structs.replace(detail, failure=broken)
-    return msgspec.structs.replace(detail, compiled=True, neff_bytes=size, neff=header)
-
-
-def earlier_result(folder: Path, compiler: Compiler, hlo: Path, target: str) -> NeuronDetail | None:
-    """Return the result in the folder if its request was the same and its NEFF exists."""
-    try:
-        detail = from_json((folder / DETAIL_FILE).read_bytes(), NeuronDetail)
-        read_header(folder / NEFF_FILE)
-    except (OSError, DamagedError, NeffError):
-        return None
-    requested = (SCHEMA_VERSION, True, compiler.version, compiler.flags(target), sha256(hlo))
-    stored = (detail.schema_version, detail.compiled, detail.compiler_version, detail.flags)
-    return detail if (*stored, detail.hlo_sha256) == requested else None
-
-
-def cached_neff(digest: str, version: str, flags: tuple[str, ...]) -> Path | None:
-    """Find the NEFF of this HLO, compiler and flags in Neuron's persistent cache.
-
-    Layout: `about-neuron/arch/neuron-features/neuron-caching.rst`. The hash in the name of an entry
-    is libneuronxla's own, so entries are compared by content. A cache on S3 is not searched.
-    """
-    url = os.environ.get("NEURON_COMPILE_CACHE_URL") or DEFAULT_CACHE
-    if "://" in url:
-        return None
-    for done in sorted(Path(url, f"neuronxcc-{version}").glob("MODULE_*/model.done")):
-        entry = done.parent
-        neff = entry / "model.neff"
-        with contextlib.suppress(OSError, ValueError):
-            used = json.loads((entry / "compile_flags.json").read_bytes())
-            same = used == list(flags) and sha256(entry / "model.hlo_module.pb") == digest
-            if same and neff.is_file():
-                return neff
-    return None
+def log_of(folder: Path) -> str:
+    """Return the end of the compiler's output in a folder, which has the error, and of its log."""
+    return "\n".join(processes.tail(folder / f, LOG_BYTES) for f in (CONSOLE_FILE, LOG_FILE))
 
 
 def sha256(path: Path) -> str:
@@ -414,37 +317,24 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def tail(path: Path) -> str:
-    """Return the end of a log, "" if it does not exist."""
-    return processes.tail(path, LOG_BYTES)
-
-
-def output_of(command: list[str], seconds: float, *, errors_too: bool = False) -> str:
-    """Run a program of the SDK and return what it printed. Raises CompilerError.
-
-    With `errors_too`, what it printed to its standard error comes with it.
-    """
-    name = f"{Path(command[0]).name} {command[1]}"
+def output_of(command: list[str], seconds: float) -> tuple[str, str]:
+    """Run a program of the SDK; return its standard output and errors. Raises CompilerError."""
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT if errors_too else subprocess.PIPE,
-            text=True,
-            errors="replace",
-            timeout=seconds,
-            check=False,
-        )
+        done = processes.run(command, seconds=seconds)
     except subprocess.TimeoutExpired:
-        raise CompilerError(f"{name} did not end within {seconds:g} s") from None
+        reason = f"did not end within {seconds:g} s"
     except OSError as error:
-        raise CompilerError(f"{command[0]} cannot be run: {error.strerror}") from None
-    if done.returncode != 0:
-        lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
-        raise CompilerError(f"{name} failed with exit status {done.returncode}: {lines[-1]}")
-    return done.stdout
+        reason = f"cannot be run: {error.strerror}"
+    else:
+        output, errors = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
+        if done.returncode == 0:
+            return output, errors
+        lines = (errors or output).strip().splitlines() or ["no message"]
+        reason = f"failed with exit status {done.returncode}: {lines[-1]}"
+    raise CompilerError(f"{command[0]} {command[1]} {reason}")
 
+
+# --- the machine ----------------------------------------------------------------------------------
 
 TOOLS = Path("/opt/aws/neuron/bin")
 """Where the tools are installed, often without being on PATH."""
@@ -452,7 +342,7 @@ TOOLS = Path("/opt/aws/neuron/bin")
 PRODUCT = Path("/sys/devices/virtual/dmi/id/product_name")
 """The instance type on EC2, such as `trn1.2xlarge`."""
 
-TIMEOUT_SECONDS = 60.0
+_LIST_SECONDS = 60.0
 
 
 def core_count() -> int:
@@ -461,23 +351,16 @@ def core_count() -> int:
     if tool is None:
         return 0
     try:
-        done = subprocess.run(
-            [tool, "-j"], capture_output=True, check=True, timeout=TIMEOUT_SECONDS
-        )
-        return sum(int(device["nc_count"]) for device in json.loads(done.stdout))
-    except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError):
+        devices = json.loads(output_of([tool, "-j"], _LIST_SECONDS)[0])
+        return sum(int(device["nc_count"]) for device in devices)
+    except (CompilerError, ValueError, KeyError, TypeError):
         return 0
 
 
-def instance_family(product: Path = PRODUCT) -> str | None:
-    """Return `trn1` for a trn1.2xlarge; None if the machine does not report its type."""
+def family_of(backend: str | None = None) -> str:
+    """Return the family to compile for: the named one, this machine's on EC2, or the default."""
     try:
-        return product.read_text().strip().partition(".")[0] or None
+        own = PRODUCT.read_text().strip().partition(".")[0]
     except OSError:
-        return None
-
-
-def family_of(backend: str | None) -> str:
-    """Return the family to compile for: the named one, this machine's, or the default."""
-    own = instance_family() if core_count() else None
+        own = ""
     return backend or (own if own in TARGETS else DEFAULT_TARGET)

@@ -83,7 +83,7 @@ def _neff_of(ntff: Path) -> Path:
 
 def run(tool: Path, arguments: list[str], *, timeout_seconds: float) -> str:
     """Run the program and return what it printed. Raises CompilerError."""
-    return output_of([str(tool), *arguments], timeout_seconds)
+    return output_of([str(tool), *arguments], timeout_seconds)[0]
 
 
 def empty_files(folder: Path) -> list[Path]:

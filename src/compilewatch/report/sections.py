@@ -313,7 +313,6 @@ def _neuron(neuron: records.NeuronDetail) -> Section:
         ("SDK", neuron.sdk_version),
         ("compiler", neuron.compiler_version),
         ("flags", " ".join(neuron.flags) or None),
-        ("compile time", "from the compile cache" if neuron.cached else None),
         ("compile time", _time(neuron.compile_seconds)),
         ("peak memory of the compiler", _size(neuron.compiler_peak_memory_bytes)),
         ("NEFF", _size(neuron.neff_bytes)),

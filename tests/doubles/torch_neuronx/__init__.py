@@ -1,36 +1,22 @@
-"""A double of torch_neuronx 2.9: `trace` and `analyze` with their documented signatures.
+"""A double of torch_neuronx 2.9: `trace` with its documented signature.
 
 Documented surface: Neuron SDK 2.32.0, frameworks/torch/torch-neuronx/api-reference-guide/inference.
 It lowers nothing: what goes to neuronx-cc (found on PATH, as the real one does) is the model's
 state by name, shape and dtype. What a trace returns runs the model itself, and only where neuron-ls
 finds a device. A module with a buffer `double_call` leads the compiler to the behaviour whose bytes
-it holds; operators in `UNSUPPORTED` are what `analyze` refuses.
+it holds.
 """
 
-import json
 import os
 import shutil
 import subprocess
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 __version__ = "2.9.0.2.15.32035"
-UNSUPPORTED = {"aten::_fft_r2c": "neuronx-cc", "aten::nonzero": "Lowering to HLO"}
-
-
-class _Operators(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.found[str(func.name()).partition(".")[0]] += 1
-        return func(*args, **(kwargs or {}))
 
 
 class _Compiled(nn.Module):
@@ -101,37 +87,3 @@ def trace(
     assert compiler_workdir is not None
     _compile(func, Path(compiler_workdir), arguments)
     return _Compiled(func, float(os.environ.get("NEURON_DOUBLE_OFF_BY", "1e-6")))
-
-
-def analyze(
-    func: Any,
-    example_inputs: Any,
-    compiler_workdir: str | Path | None = None,
-    additional_ignored_ops: set[str] = set(),  # noqa: B006
-    max_workers: int = 4,
-    is_hf_transformers: bool = False,
-    cleanup: bool = False,
-) -> dict[str, Any]:
-    if os.environ.get("NEURON_DOUBLE_ANALYZE") == "raises":
-        raise RuntimeError("analyze gave up")
-    with _Operators() as operators:
-        func(*(example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)))
-    found = operators.found
-    refused = [name for name in found for _ in range(found[name]) if name in UNSUPPORTED]
-    share = 100 * (1 - len(refused) / max(1, sum(found.values())))
-    answer = {
-        "torch_neuronx_version": __version__,
-        "neuronx_cc_version": "2.27.5334.0+f702b353",
-        "support_percentage": f"{share:.2f}%",
-        "supported_operators": {n: c for n, c in found.items() if n not in UNSUPPORTED},
-        "unsupported_operators": [
-            {
-                "kind": name,
-                "failureAt": UNSUPPORTED[name],
-                "call": "forward",
-                "opGraph": f"graph(%x): {name}",
-            }
-            for name in refused
-        ],
-    }
-    return json.loads(json.dumps(answer))

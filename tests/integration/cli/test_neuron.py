@@ -12,15 +12,16 @@ import msgspec
 import pytest
 
 from compilewatch.records import NeuronDetail
-from tests.doubles import has_ended, neuron_variables
+from tests.doubles import BIN, has_ended
 from tests.team import PROGRAM, run_here
 
 Compile = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
-def environ(tmp_path: Path) -> dict[str, str]:
-    return os.environ | neuron_variables(tmp_path / "cache", sdk=False) | {"NO_COLOR": "1"}
+def environ() -> dict[str, str]:
+    path = os.pathsep.join((str(BIN), os.environ["PATH"]))
+    return os.environ | {"PATH": path, "NO_COLOR": "1"}
 
 
 @pytest.fixture
@@ -55,9 +56,10 @@ def test_every_capture_of_a_run_is_compiled_once(
     done = run_compile("run")
     assert done.returncode == 1
     assert "neuronx-cc 2.27.5334.0+f702b353 for trn1: 3 HLO" in done.stderr
-    assert "3 of 3: compiled run/artifacts/gpt/xla/graph.hlo_module.pb, " in done.stderr
-    assert "unsupported operator: NCC_EVRF001: fft is not supported" in done.stdout
-    assert "Use another operator" in done.stdout
+    assert "3 of 3: run/artifacts/gpt/xla/graph.hlo_module.pb: compiled, " in done.stdout
+    failed = "unsupported operator: NCC_EVRF001: fft is not supported - Use another operator"
+    assert "run/artifacts/fft/xla/graph.hlo_module.pb: failed, 0." in done.stdout
+    assert failed in done.stdout
     folder = run_folder / "artifacts/bert/xla/graph.trn1"
     assert (folder / "graph.neff").stat().st_size > 1024
     found = msgspec.json.decode((folder / "neuron.json").read_bytes(), type=NeuronDetail)

@@ -51,7 +51,7 @@ PACKAGES = tuple(
                 Requirement(package).name
                 for row in TARGETS.values()
                 for route in row.routes
-                for package in route.packages
+                for package in " ".join(route.packages).split()
             ),
             *(package for packages in PACKAGE_ENVIRONMENTS.values() for package in packages),
         }

@@ -1,5 +1,6 @@
 """What an environment says of itself, and what the server does for its children."""
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -7,17 +8,16 @@ import pytest
 
 from compilewatch.worker.model import overrides
 from compilewatch.worker.process import child, describe
-from tests.doubles import BIN, neuron_variables
+from tests.doubles import BIN
 from tests.integration.launchers.conftest import chaos_request
 
 pytestmark = pytest.mark.torch
 
 
 def test_the_compiler_and_the_cores_are_part_of_the_environment(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name, value in neuron_variables(tmp_path / "cache", sdk=False).items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PATH", str(BIN), prepend=os.pathsep)
     there = describe.describe("default")
     assert there.packages["neuronx-cc"] == str(BIN / "neuronx-cc")
     monkeypatch.setenv("NEURON_DOUBLE_CORES", "2")

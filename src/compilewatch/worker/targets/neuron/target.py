@@ -34,7 +34,7 @@ class NeuronTarget(CompileTarget):
         if self._route is not None:
             return None
         return (
-            "no torch_neuronx, no neuronx-cc and no torch-mlir: compilewatch env create lowering "
+            "no torch_neuronx, no torch_xla and no torch-mlir: compilewatch env create lowering "
             "(a forecast), or neuron (docs/guide.md, Neuron)"
         )
 
