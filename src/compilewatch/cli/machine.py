@@ -23,7 +23,7 @@ from compilewatch.config import Places, Settings, load_settings
 from compilewatch.contract.libraries import LIBRARIES
 from compilewatch.contract.messages import Readiness
 from compilewatch.contract.processes import program
-from compilewatch.contract.targets import CPU, CUDA_BUILD, TARGETS
+from compilewatch.contract.targets import CPU, TARGETS, device_kinds
 from compilewatch.data import read_overrides
 from compilewatch.environments import INTERPRETERS, Environments, create_command
 from compilewatch.environments.creation import create, recipe_of, remove, size_of
@@ -435,7 +435,7 @@ def _listed_targets(settings: Settings, *, fresh: bool = False) -> Iterator[dict
     """Every target in the environment that a sweep would use, and why it cannot run there.
 
     Each environment is checked once, or its stored facts are used. `dynamo/cuda` is the target for
-    a CUDA device, which the machine need not have.
+    a CUDA device, which the machine need not have, and `dynamo/neuron` that for a Neuron device.
     """
     environments = Environments(settings.cache_folder)
     known: list[Environment] = []
@@ -450,15 +450,17 @@ def _listed_targets(settings: Settings, *, fresh: bool = False) -> Iterator[dict
     named = [name for name in settings.environments if name not in broken]
     targets = [Target(name=name) for name in TARGETS]
     devices = [
-        Target(name=n, device=CUDA_BUILD) for n, e in TARGETS.items() if e.captures_for_devices
+        Target(name=name, device=kind)
+        for kind in device_kinds()
+        for name, row in TARGETS.items()
+        if row.captures_for_devices
     ]
     for target in place([*targets, *devices], named, known):
         name = target.environment
         why: str | None = broken.get(name) or needs(target)
         if name in ready:
             why = ready[name].missing.get(target.name)
-            if target.device == CUDA_BUILD:
-                why = why or ready[name].no_cuda
+            why = why or ready[name].no_devices.get(target.device)
         label = target.name if target.device == CPU else f"{target.name}/{target.device}"
         yield {"target": label, "environment": name, "runs": not why, "why": why or ""}
 

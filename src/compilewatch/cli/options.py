@@ -107,7 +107,8 @@ one_target = together(
     click.option(
         "--device",
         metavar="NAME",
-        help="cpu, or a declared device, which the machine need not have: cuda, cuda:A100 …",
+        help="cpu, or a declared device, which the machine need not have: cuda, cuda:A100, "
+        "neuron …",
     ),
     dtype,
     depth,

@@ -51,7 +51,8 @@ from compilewatch.store import Store
     "--device",
     "devices",
     metavar="A,B",
-    help="cpu (default), or declared devices, which the machine need not have: cuda, cuda:A100 …",
+    help="cpu (default), or declared devices, which the machine need not have: cuda, cuda:A100, "
+    "neuron …",
 )
 @options.dtype
 @options.depth

@@ -236,11 +236,12 @@ class Script(records.Record, frozen=True, kw_only=True):
 class Readiness(records.Record, frozen=True, kw_only=True):
     """What each registered target lacks in an environment, None where it can run.
 
-    `backends` are those of `torch.compile` there; `no_cuda` says why no CUDA device can be declared
-    there, None if one can; `nested_graph_breaks` says whether its Dynamo has this setting.
+    `backends` are those of `torch.compile` there; `no_devices` says of each kind of device that
+    cannot be declared there why not; `nested_graph_breaks` says whether its Dynamo has this
+    setting.
     """
 
     missing: dict[str, str | None]
     backends: tuple[str, ...] = ()
     nested_graph_breaks: bool = False
-    no_cuda: str | None = None
+    no_devices: dict[str, str] = msgspec.field(default_factory=dict)

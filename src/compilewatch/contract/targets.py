@@ -310,6 +310,11 @@ def devices() -> tuple[records.DeclaredDevice, ...]:
     )
 
 
+def device_kinds() -> tuple[str, ...]:
+    """Return the kinds of devices that can be declared, each of which is the name of one."""
+    return tuple(dict.fromkeys(row.kind for row in devices()))
+
+
 @cache
 def _device_names() -> dict[str, records.DeclaredDevice | None]:
     """`cpu`, `cuda`, `cuda:H100` … -> the device, in the order in which messages list them."""
@@ -340,7 +345,7 @@ def canonical(name: str) -> str:
 
 
 def check_device(target: records.Target) -> None:
-    """Raise UsageError if a target cannot be evaluated for its device, or the device has no dtype.
+    """Raise UsageError if a target cannot be evaluated for its device with these options.
 
     A target captures for a declared device if its catalogue row says so.
     """
@@ -354,6 +359,8 @@ def check_device(target: records.Target) -> None:
         )
     if target.dtype is records.Dtype.BFLOAT16 and not row.bfloat16:
         raise UsageError(f"{row.product} has no bfloat16: choose --dtype float16 or float32")
+    if target.dynamic and row.kind == "neuron":  # AWS's reference of torch.compile, SDK 2.33
+        raise UsageError("TorchNeuron rejects dynamic=True: leave --dynamic out for this device")
 
 
 def naming_options(request: records.Request) -> str:

@@ -333,7 +333,8 @@ def _set_up(request: Request, tier: Tier) -> tuple[CompileTarget, FakeTensorMode
     if tier not in target.tiers:
         raise FakeUnsupportedError(f"{target.name} runs the compiled code")
     if request.device is not None and _uses_real_device(request):
-        if not torch.cuda.is_available():
+        module = getattr(torch, request.device.kind, None)
+        if module is None or not module.is_available():
             raise UnsupportedError(
                 f"real tensors on {request.device.kind} need the device, and this machine has "
                 "none: --tier auto needs none"

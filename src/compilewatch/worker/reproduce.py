@@ -312,8 +312,8 @@ def move(value):
 def move_all():
     """Move the model and its inputs. Not before the forks, which cannot use a device in use."""
     global model, args, kwargs
-    if not torch.cuda.is_available():
-        print("this script needs a CUDA device, and torch sees none here", file=sys.stderr)
+    if not hasattr(torch, "cuda") or not torch.cuda.is_available():
+        print("this script needs a cuda device, and torch sees none here", file=sys.stderr)
         sys.exit(2)
     model = model.to("cuda")
     args, kwargs = tree_map(move, (args, kwargs))
@@ -365,7 +365,7 @@ def script(request: records.Request) -> str:
         *(OBJECTS.splitlines() if objects else ()),
         "",
         inputs_source(inputs),
-        *(DEVICE.splitlines() if request.device is not None else ()),
+        *(DEVICE.replace("cuda", request.device.kind).splitlines() if request.device else ()),
         body,
         expected_source(captured(request)),
         "",

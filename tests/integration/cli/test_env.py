@@ -33,7 +33,10 @@ def test_every_target_is_listed_and_says_why_it_cannot_run(
     done = compilewatch("list-targets", "--json", COMPILEWATCH_CACHE=str(tmp_path))
     assert done.returncode == 0, done.stderr
     listed = json.loads(done.stdout)
-    assert [one["target"] for one in listed] == [*TARGETS, "dynamo/cuda", "export/cuda"]
+    assert [one["target"] for one in listed] == [
+        *TARGETS,
+        *("dynamo/cuda", "export/cuda", "dynamo/neuron", "export/neuron"),
+    ]
     assert all(one["runs"] or one["why"] for one in listed)
     assert listed[0] == {"target": "dynamo", "environment": "default", "runs": True, "why": ""}
     done = compilewatch("env", "check", "default", "--json")

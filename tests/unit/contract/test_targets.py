@@ -34,6 +34,8 @@ def test_every_row_is_plausible() -> None:
         ("cuda:H100", "cuda"),
         ("CUDA:a100", "cuda:A100"),
         ("cuda:rtx4090", "cuda:RTX4090"),
+        ("Neuron:TRN2", "neuron"),
+        ("neuron:trn3", "neuron:trn3"),
     ],
 )
 def test_a_device_has_one_spelling_and_a_default_type(text: str, name: str) -> None:
@@ -56,9 +58,11 @@ def test_an_unknown_device_names_the_known_ones(text: str) -> None:
         (Target(name="xla", device="cuda"), "xla is not evaluated for cuda"),
         (Target(name="neuron", device="cuda"), "neuron is not evaluated for cuda"),
         (Target(device="cuda:T4", dtype=Dtype.BFLOAT16), "Tesla T4 has no bfloat16"),
+        (Target(name="inductor", device="neuron"), "inductor is not evaluated for neuron"),
+        (Target(device="neuron", dynamic=True), "TorchNeuron rejects dynamic=True"),
     ],
 )
-def test_a_target_needs_a_device_that_it_captures_for_and_that_has_its_type(
+def test_a_target_needs_a_device_that_it_captures_for_and_that_has_its_options(
     target: Target, message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):

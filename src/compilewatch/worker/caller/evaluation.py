@@ -66,7 +66,7 @@ INDUCTOR = "inductor"
 IDLE_SECONDS = 30.0
 """A copy that has used no CPU time for so long waits for something that it does not have."""
 
-_ACCELERATORS = ("cuda", "xpu", "mtia", "hpu", "npu")
+_ACCELERATORS = ("cuda", "xpu", "mtia", "hpu", "npu", "neuron")
 _REJECTED_IN_FORKS = ("in forked subprocess", "fork-based multiprocessing")
 """In torch's messages where it cannot work in a fork: CUDA, and threads of autograd."""
 

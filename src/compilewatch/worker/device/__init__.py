@@ -37,7 +37,7 @@ def declare(device: DeclaredDevice) -> None:
     if device.kind == "neuron":
         from compilewatch.worker.device import neuron
 
-        neuron.install()
+        neuron.install(device)
     else:
         from compilewatch.worker.device import cuda_functions, cuda_internals
 

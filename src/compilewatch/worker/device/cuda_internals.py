@@ -56,7 +56,7 @@ def install() -> None:
     _install_guard(guards)
     if torch.version.cuda is not None:
         _deny_contexts(hooks, table)
-    _let_reads_fail()
+    let_reads_fail("CUDA")
     # Both are about `torch.cuda.is_available()`, which is about to say yes. Values of fake tensors
     # must stay on the CPU, and torch 2.11 would put a real one on the device.
     fake_tensor.FakeTensorMode.avoid_device_init = True
@@ -108,8 +108,10 @@ def _deny_contexts(hooks: Any, base: Any) -> None:
     instance[0] = addressof(copied)
 
 
-def _let_reads_fail() -> None:
+def let_reads_fail(key: str) -> None:
     """Let a read of a fake tensor's element fail as on a device, instead of for the missing driver.
+
+    `key` is the dispatch key of the device.
 
     C++ code such as `torch.tensor([scalar])` reads elements below the fake mode. The kernel of CUDA
     then asks the tensor for its data (aten/src/ATen/native/cuda/CUDAScalar.cu), and a fake tensor
@@ -124,7 +126,7 @@ def _let_reads_fail() -> None:
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a CUDA build has a kernel, which is replaced
-        library.impl("_local_scalar_dense", read, "CUDA")
+        library.impl("_local_scalar_dense", read, key)
     _keep(library)
 
 

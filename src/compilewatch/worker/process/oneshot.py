@@ -9,15 +9,16 @@ last line of standard error is the reason.
 import contextlib
 import os
 import sys
+from functools import partial
 
 import msgspec
 
 from compilewatch import extras, plugins
 from compilewatch.contract.failures import one_line
 from compilewatch.contract.messages import MadeInputs, Readiness, Script, encoded
-from compilewatch.contract.targets import TARGETS, devices
+from compilewatch.contract.targets import TARGETS, declared, device_kinds
 from compilewatch.errors import UnknownArgumentsError, WrongGuessError
-from compilewatch.records import Mode, Record, Request, Tier
+from compilewatch.records import DeclaredDevice, Mode, Record, Request, Tier
 from compilewatch.worker import forked
 from compilewatch.worker.targets import load_target
 
@@ -63,20 +64,29 @@ def readiness() -> Readiness:
             missing[name] = one_line(error)
     import torch._dynamo
 
-    from compilewatch.worker.device import DeviceUnavailableError, declare
     from compilewatch.worker.targets.dynamo.capture import has_nested_graph_breaks
 
-    no_cuda: str | None = None
-    try:
-        declare(devices()[0])
-    except DeviceUnavailableError as error:
-        no_cuda = str(error)
+    # A process can declare one device.
+    reasons = {
+        kind: forked.in_fork(partial(_undeclarable, declared(kind)), str) for kind in device_kinds()
+    }
     return Readiness(
         missing=missing,
         backends=tuple(torch._dynamo.list_backends(exclude_tags=())),
-        no_cuda=no_cuda,
+        no_devices={kind: reason for kind, reason in reasons.items() if reason},
         nested_graph_breaks=has_nested_graph_breaks(),
     )
+
+
+def _undeclarable(device: DeclaredDevice | None) -> str:
+    from compilewatch.worker.device import DeviceUnavailableError, declare
+
+    assert device is not None
+    try:
+        declare(device)
+    except DeviceUnavailableError as error:
+        return str(error)
+    return ""
 
 
 def call(verb: str) -> Record:

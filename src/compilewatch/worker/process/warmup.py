@@ -124,7 +124,8 @@ def _declare(device: DeclaredDevice) -> None:
 
     with contextlib.suppress(DeviceUnavailableError):
         declare(device)
-        _load_cudnn()
+        if device.kind == "cuda":
+            _load_cudnn()
 
 
 def _load_cudnn() -> None:

@@ -80,7 +80,56 @@ print("as on a device")
 """
 """Breaks on old devices only: the capability is a constant of the declared one."""
 
-SCRIPTS = (KNOWN_VALUES, CPU_BUILD + KNOWN_VALUES, OLD_DEVICE)
+NEURON = """
+import sys
+import torch
+from compilewatch.contract.targets import declared
+from compilewatch.worker.device import declare
+
+declare(declared("neuron:trn3"))
+assert torch.accelerator.current_accelerator().type == "neuron"
+assert torch.accelerator.is_available() and torch.neuron.device_count() == 1
+assert torch.neuron.get_device_properties(0).total_memory == 36 * 2**30
+assert torch.neuron is sys.modules["torch.neuron"]
+try:
+    torch.ones(1, device="neuron")
+except NotImplementedError as error:
+    assert "aten::empty.memory_format" in str(error)
+    print("as on a device")
+"""
+
+PLACE_TAKEN = """
+import torch
+from compilewatch.contract.targets import declared
+from compilewatch.worker.device import DeviceUnavailableError, declare
+
+torch.utils.rename_privateuse1_backend("npu")
+try:
+    declare(declared("neuron"))
+except DeviceUnavailableError as error:
+    assert "'npu' takes" in str(error)
+    print("as on a device")
+"""
+
+REGISTERED = """
+import types
+import torch
+from compilewatch.contract.targets import declared
+from compilewatch.worker.device import declare
+
+torch.utils.rename_privateuse1_backend("neuron")
+torch._register_device_module("neuron", types.ModuleType("torch.neuron"))
+own = torch.neuron
+declare(declared("neuron"))
+assert torch.neuron is own
+print("as on a device")
+"""
+"""TorchNeuron has registered its device: nothing is declared over it."""
+
+SCRIPTS = (
+    *(KNOWN_VALUES, CPU_BUILD + KNOWN_VALUES, OLD_DEVICE),
+    *(KNOWN_VALUES.replace("cuda", "neuron"), NEURON, PLACE_TAKEN, REGISTERED),
+)
 
 EACH = """
 import os, sys, traceback

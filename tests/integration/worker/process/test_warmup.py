@@ -46,7 +46,7 @@ def test_a_child_that_is_no_fork_finds_all_that_the_server_imports_for_its_forks
         assert result.graph_breaks == 1
     else:
         assert result.status is Status.UNSUPPORTED
-        assert "need a CUDA device" in result.detail
+        assert "on cuda need the device" in result.detail
     assert result.attempts == ()
 
 
