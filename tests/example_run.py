@@ -110,6 +110,60 @@ def neuron_details() -> records.NeuronDetail:
     )
 
 
+def forecasts() -> tuple[Result, ...]:
+    """One that lowers, one that does not, and one that crashed and says nothing of its model."""
+    declared = records.DeclaredDevice(
+        kind="neuron", name="trn2", product="AWS Trainium2", memory_bytes=24 * 2**30, bfloat16=True
+    )
+    source = "https://github.com/aws-neuron/torch-neuronx/blob/main/decompositions.py"
+    histc, topk = (
+        records.NeuronOperator(
+            name=f"aten.{name}.default",
+            occurrences=2,
+            stage="torch",
+            types="(tensor<64xf32>) -> tensor<8xf32>",
+            file="transformers/integrations/moe.py",
+            line=449,
+            handled_by=handled_by,
+        )
+        for name, handled_by in (("histc", ""), ("topk", source))
+    )
+    lowered = records.NeuronGraph(
+        direction="inference",
+        nodes=181,
+        seconds={"passes": 0.25, "lower": 0.4},
+        stablehlo_bytes=9_300,
+    )
+    failed = records.NeuronGraph(
+        direction="inference", nodes=330, seconds={"passes": 0.3}, failed_stage="lower"
+    )
+    detail: dict[str, Any] = {
+        "target": "trn2",
+        "route": "lowering",
+        "lowering_version": "20261001",
+        "operators": (histc, topk),
+        "graphs": (lowered, failed),
+        "failed_stage": "lower",
+    }
+    fail, lowers = (
+        records.NeuronDetail(**detail),
+        records.NeuronDetail(target="trn2", route="lowering", graphs=(lowered,)),
+    )
+
+    def on(name: str, status: Status, **fields: Any) -> Result:
+        target = Target(name="neuron", environment="lowering")
+        return factories.result(
+            name, status, target=target, device=declared, family="row", downloads=7_000, **fields
+        )
+
+    said = "aten.histc.default has no lowering"
+    return (
+        on("RowModel", Status.FORECAST_FAIL, details=fail, detail=said),
+        on("CompiledModel", Status.FORECAST_PASS, details=lowers, phase=Phase.DONE),
+        on("CrashModel", Status.CRASHED, detail="signal 11 (SIGSEGV)"),
+    )
+
+
 def numerics(max_abs_error: float) -> records.Numerics:
     matches = not max_abs_error
     return records.Numerics(
@@ -154,6 +208,7 @@ def row() -> tuple[Result, ...]:
         on("xla", breaks=(fallback,), details=xla_details()),
         on("neuron", Status.ERROR, **failed),
         on("neuron", model="CompiledModel", **unlike),
+        *forecasts(),
     )
 
 

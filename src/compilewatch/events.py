@@ -295,7 +295,7 @@ class EventFactory:
         The graph breaks of a reused result were logged by the run that found them.
         """
         request = result.request
-        failed = not result.is_verdict and result.expectation is None
+        failed = not result.is_conclusive and result.expectation is None
         yield ModelChecked(
             **self._about(request.model, request.target, "warning" if failed else "info"),
             status=result.status.value,

@@ -65,10 +65,10 @@ class Phase(StrEnum):
 
 
 NOT_RUN = frozenset({Status.SKIPPED, Status.UNSUPPORTED})
+"""Statuses of requests that neither passed nor failed."""
 
 FORECASTS = frozenset({Status.FORECAST_PASS, Status.FORECAST_FAIL})
 """What a part of a compiler says beforehand: no verdict, and in no share with verdicts."""
-"""Statuses of requests that neither passed nor failed."""
 
 
 class Mode(StrEnum):
@@ -165,6 +165,7 @@ class AttemptCode(StrEnum):
 class ChangeKind(StrEnum):
     REGRESSION = "regression"
     FIXED = "fixed"
+    FORECAST_CHANGED = "forecast_changed"
     NEW = "new"
     NOT_SELECTED = "not_selected"
     PENDING = "pending"
@@ -978,9 +979,42 @@ class Result(TargetOutcome, frozen=True, kw_only=True):
     expectation: str | None = None
 
     @property
+    def is_forecast(self) -> bool:
+        """Whether the request is for a forecast: its device is not one that the target names."""
+        declared = self.request.device is not None and self.request.target.device == "cpu"
+        return declared or self.status in FORECASTS
+
+    @property
     def is_verdict(self) -> bool:
         """True for a pass, a graph break, a mismatch, or an error of the compiler."""
-        return is_verdict(self.status, self.phase)
+        return not self.is_forecast and is_verdict(self.status, self.phase)
+
+    @property
+    def is_conclusive(self) -> bool:
+        """True for a verdict or a forecast: the evaluation came to its end."""
+        return self.is_verdict or self.status in FORECASTS
+
+    @property
+    def missing_lowerings(self) -> tuple[GraphBreak, ...]:
+        """The operators without a lowering that TorchNeuron is not known to handle itself.
+
+        Each stands as a break of the graph whose code is its name, to be ranked as such.
+        """
+        operators = self.details.operators if isinstance(self.details, NeuronDetail) else ()
+        return tuple(
+            GraphBreak(
+                code=operator.name,
+                gb_type=operator.name,
+                reason=operator.message,
+                fingerprint=f"{operator.name} {operator.file}",
+                file=operator.file,
+                line=operator.line,
+                function="",
+                occurrences=operator.occurrences,
+            )
+            for operator in operators
+            if not operator.handled_by
+        )
 
     @property
     def duration_seconds(self) -> float:
@@ -1151,7 +1185,7 @@ class Earlier(NamedTuple):
 
 
 class TrendPoint(NamedTuple):
-    """One run of a trend: `passed` of `planned` requests compile without graph breaks."""
+    """One run of a trend: `passed` of `planned` requests for a verdict have no graph breaks."""
 
     run: str
     passed: int

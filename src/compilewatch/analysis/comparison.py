@@ -303,7 +303,10 @@ BADNESS = {Status.PASS: 0, Status.GRAPH_BREAK: 1, Status.MISMATCH: 2, Status.ERR
 
 
 def classify_change(old: Result, new: Result, *, by_place: bool = False) -> Classified:
-    """What became of one model and target, with the reason in one line; None for no change."""
+    """What became of one model and target, with the reason in one line; None for no change.
+
+    A verdict after a forecast is newly tested: they are never compared with each other.
+    """
     if old.is_verdict and new.is_verdict:
         worse = BADNESS[new.status] - BADNESS[old.status]
         if worse:
@@ -313,9 +316,14 @@ def classify_change(old: Result, new: Result, *, by_place: bool = False) -> Clas
             return _classify_fullgraph(old, new)
         change = _classify_places(old, new) if by_place else _classify_fingerprints(old, new)
         return change or _classify_fullgraph(old, new)
-    if not old.is_verdict and not new.is_verdict:
+    was, now = ((side.is_verdict, side.status in records.FORECASTS) for side in (old, new))
+    if was == now == (False, True):
+        before, after = outcome_of(old), outcome_of(new)
+        kind = ChangeKind.FORECAST_CHANGED
+        return (kind, f"{before} -> {after}") if before != after else None
+    if was == now:
         return None
-    kind = ChangeKind.NEWLY_TESTED if new.is_verdict else ChangeKind.NO_LONGER_TESTED
+    kind = ChangeKind.NEWLY_TESTED if now > was else ChangeKind.NO_LONGER_TESTED
     return kind, f"was {outcome_of(old)}; now {outcome_of(new)}"
 
 
@@ -377,6 +385,9 @@ def outcome_of(result: Result) -> str:
     if result.status is Status.GRAPH_BREAK:
         distinct = len({b.fingerprint for b in result.breaks})
         return f"graph_break ({distinct}: {_codes(result.breaks)})"
+    if result.status in records.FORECASTS:
+        names = _codes(result.missing_lowerings)
+        return f"{result.status.value} ({names})" if names else result.status.value
     text = f"{result.status.value} in {result.phase.value}"
     return f"{text} ({result.error.code})" if result.error is not None else text
 

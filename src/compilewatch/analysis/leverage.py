@@ -1,5 +1,7 @@
 """What to fix first: which causes of graph breaks, once fixed, leave how many models without any.
 
+Operators without a lowering for Neuron, in forecasts, are ranked alike.
+
 A model has no graph break any more when every cause of its breaks is fixed. Where one cause is the
 only one, the number is exact, as far as the run can tell: Dynamo may find a break behind the one
 that is fixed (docs/leverage.md has how often it did). Where a model has several causes, the number
@@ -21,10 +23,11 @@ from compilewatch.contract.targets import target_label
 
 
 class By(StrEnum):
-    """What one fix is: of one function's code, or of everything with one id of torch's registry."""
+    """What one fix is: of one function's code, of everything with one id, or a new lowering."""
 
     LINE = "line"
     ID = "id"
+    OPERATOR = "operator"
 
 
 class FixOrder(StrEnum):
@@ -68,11 +71,14 @@ class FixableCause:
     @property
     def place(self) -> str:
         """`transformers/models/aria/modeling_aria.py:12,34 in forward`."""
-        return f"{self.file}:{','.join(map(str, self.lines))} in {self.function}"
+        lines = f"{self.file}:{','.join(map(str, self.lines))}" if self.file else "place unknown"
+        return f"{lines} in {self.function}" if self.function else lines
 
 
-def breaks_of(result: records.Result) -> tuple[records.GraphBreak, ...]:
+def breaks_of(result: records.Result, by: By = By.LINE) -> tuple[records.GraphBreak, ...]:
     """The breaks of a result and of all input variants; of one that both name, only the first."""
+    if by is By.OPERATOR:
+        return result.missing_lowerings
     breaks: dict[tuple[str, int], records.GraphBreak] = {}
     for one in (*result.breaks, *(one for variant in result.variants for one in variant.breaks)):
         breaks.setdefault((one.fingerprint, one.line), one)
@@ -83,6 +89,8 @@ def cause_key(graph_break: records.GraphBreak, by: By) -> str | None:
     """The key of a break's cause; None where torch gave no reason."""
     if graph_break.code == records.UNATTRIBUTED:
         return None  # nobody can fix it
+    if by is By.OPERATOR:
+        return graph_break.code
     return graph_break.fingerprint if by is By.LINE else records.reason_label(graph_break)
 
 
@@ -97,7 +105,7 @@ class FixableCauses:
             name = result.request.model.name
             if result.probed and result.breaks:
                 self.of_model[name].add(None)  # only its first break was looked for
-            for graph_break in breaks_of(result):
+            for graph_break in breaks_of(result, by):
                 self.models[name] = result.request.model
                 key = cause_key(graph_break, by)
                 self.of_model[name].add(key)
@@ -172,7 +180,11 @@ class Leverage(FixableCauses):
         top: int | None = None,
         target: str | None = None,
     ) -> None:
-        chosen = of_target([result for result in results if result.breaks], target)
+        operators = by is By.OPERATOR
+        broken = [r for r in results if (r.missing_lowerings if operators else r.breaks)]
+        if operators and target is None:  # what a device found is not mixed with forecasts
+            broken = [r for r in broken if r.is_forecast] or broken
+        chosen = of_target(broken, target)
         super().__init__(chosen, by)
         self.by, self.order = by, order
         self.targets = tuple(dict.fromkeys(target_label(r.request.target) for r in chosen))
@@ -285,6 +297,8 @@ def verified_fixes(
     ranking: Leverage, results: Sequence[records.Result], fixes: Sequence[records.ModelFix]
 ) -> VerifiedFixes | None:
     """Return what is verified of the steps of a table; None where nothing was searched."""
+    if ranking.by is By.OPERATOR:
+        return None
     total = verified_total(results, fixes, ranking.targets)
     if total is None:
         return None

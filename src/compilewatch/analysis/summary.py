@@ -85,10 +85,12 @@ class Summary:
     """The headline figures. Shares are between 0 and 1, None where there is nothing to share.
 
     `planned` counts requests, whatever became of them: `missing` are those without a result, lost,
-    damaged or not evaluated yet. `passed` is how many compile without graph breaks.
+    damaged or not evaluated yet. `planned_verdicts` are those that are not for a forecast. `passed`
+    is how many compile without graph breaks.
     """
 
     planned: int
+    planned_verdicts: int
     passed: int
     verdicts: int
     skipped: int
@@ -114,7 +116,8 @@ def repositories(view: records.RunView) -> dict[records.Part | None, tuple[int, 
     """
     results: defaultdict[str, list[records.Result]] = defaultdict(list)
     for result in view.results:
-        if (repository := result.request.model.repository) is not None:
+        repository = result.request.model.repository
+        if repository is not None and not result.is_forecast:
             results[repository].append(result)
     counts: dict[records.Part | None, list[int]] = {}
     for members in results.values():
@@ -138,6 +141,7 @@ def summarise(view: records.RunView) -> Summary:
     judged = [r.fullgraph.accepted for r in results if r.fullgraph is not None]
     return Summary(
         planned=planned(view),
+        planned_verdicts=planned_verdicts(view),
         passed=sum(r.status is records.Status.PASS for r in results),
         verdicts=sum(r.is_verdict for r in results),
         skipped=sum(r.status is records.Status.SKIPPED for r in results),
@@ -156,11 +160,20 @@ def summarise(view: records.RunView) -> Summary:
 
 
 def planned(view: records.RunView) -> int:
-    """Requests of the plan: the denominator of every share, so that nothing lost counts as fine.
+    """Requests of the plan, also those that were lost.
 
     Never fewer than there are results: a merge of runs of one request may hold both results.
     """
     return max(view.run.planned, len(view.results))
+
+
+def planned_verdicts(view: records.RunView) -> int:
+    """Planned requests without those for a forecast: what verdicts are divided by.
+
+    So that nothing lost counts as fine; where every result is a forecast, the lost ones are, too.
+    """
+    forecasts = sum(result.is_forecast for result in view.results)
+    return 0 if 0 < forecasts == len(view.results) else planned(view) - forecasts
 
 
 def is_complete(view: records.RunView) -> bool:
@@ -170,14 +183,14 @@ def is_complete(view: records.RunView) -> bool:
 
 
 def passed_share(view: records.RunView) -> float | None:
-    """Requests that compile without graph breaks, divided by those planned."""
-    total = planned(view)
+    """Requests that compile without graph breaks, divided by those planned for a verdict."""
+    total = planned_verdicts(view)
     return sum(r.status is records.Status.PASS for r in view.results) / total if total else None
 
 
 def coverage(view: records.RunView) -> float | None:
-    """Verdicts divided by planned requests."""
-    total = planned(view)
+    """Verdicts divided by the requests that are planned for one; None where all are forecasts."""
+    total = planned_verdicts(view)
     return sum(r.is_verdict for r in view.results) / total if total else None
 
 
@@ -223,19 +236,25 @@ def by_family(view: records.RunView) -> dict[str, tuple[records.Result, ...]]:
     return {family: tuple(members[family]) for family in sorted(members, key=rank)}
 
 
-def top_reasons(results: Iterable[records.Result]) -> tuple[Reason, ...]:
-    """Reasons of graph breaks, by the number of models; errors of the compiler are in `errors`."""
+def top_reasons(
+    results: Iterable[records.Result], *, operators: bool = False
+) -> tuple[Reason, ...]:
+    """Reasons of graph breaks, by the number of models; errors of the compiler are in `errors`.
+
+    With `operators`, those without a lowering for Neuron instead.
+    """
     return _ranked(
         ((records.reason_label(graph_break), None), (result.request.model, graph_break))
         for result in results
-        for graph_break in result.breaks
+        for graph_break in (result.missing_lowerings if operators else result.breaks)
     )
 
 
 def reasons_by_target(view: records.RunView) -> dict[str, tuple[Reason, ...]]:
     """Target label -> why models fail on it, by models affected; targets in layer order.
 
-    A target on which nothing failed has none. What was not run is left out.
+    A target on which nothing failed has none. What was not run is left out. A forecast fails for
+    its operators without a lowering.
     """
     by_target: dict[str, list[tuple[Cause, Hit]]] = {
         label: [] for label in targets_in_order(view.results)
@@ -244,6 +263,8 @@ def reasons_by_target(view: records.RunView) -> dict[str, tuple[Reason, ...]]:
         hits, model = by_target[targets.target_label(result.request.target)], result.request.model
         if result.status is records.Status.GRAPH_BREAK:
             hits += (((records.reason_label(b), None), (model, b)) for b in result.breaks)
+        elif lacking := result.is_forecast and result.missing_lowerings:
+            hits += (((f"no lowering: {b.code}", None), (model, b)) for b in lacking)
         elif _wrong(result):
             code = result.error.code if result.error is not None else result.status.value
             hits.append(((code, result.phase), (model, None)))
@@ -263,10 +284,11 @@ def _ranked(hits: Iterable[tuple[Cause, Hit]]) -> tuple[Reason, ...]:
 
 def errors(view: records.RunView) -> tuple[tuple[str, str, int], ...]:
     """(phase, error code, requests) of everything that ended without a verdict or in an error."""
+    fine = {records.Status.PASS, records.Status.GRAPH_BREAK, records.Status.SKIPPED}
     counts = Counter(
         (r.phase.value, r.error.code if r.error is not None else r.status.value)
         for r in view.results
-        if r.status not in (records.Status.PASS, records.Status.GRAPH_BREAK, records.Status.SKIPPED)
+        if r.status not in fine | records.FORECASTS
     )
     return tuple((*key, n) for key, n in sorted(counts.items(), key=lambda kv: (-kv[1], kv[0])))
 
@@ -413,11 +435,15 @@ def matrix_rows(results: Iterable[records.Result]) -> tuple[MatrixRow, ...]:
 
 
 def first_failures(matrix_rows: Iterable[MatrixRow]) -> dict[tuple[EvaluationMode, str], int]:
-    """Models by way and first failing layer, in layer order; zero for one that never is it."""
+    """Models by way and first failing layer, in layer order; zero for one that never is it.
+
+    A forecast fails nowhere.
+    """
     counts: dict[tuple[EvaluationMode, str], int] = {}
     for row in matrix_rows:
         for cell in row.cells:
-            counts.setdefault((row.way, cell.layer), 0)
+            if cell.result is None or not cell.result.is_forecast:
+                counts.setdefault((row.way, cell.layer), 0)
         if (first := row.first_failing) is not None:
             counts[(row.way, first.layer)] += 1
     ways = list(dict.fromkeys(way for way, _ in counts))
@@ -432,14 +458,15 @@ def _row(way: EvaluationMode, results: list[records.Result]) -> MatrixRow:
         for result in ordered
         if result.request.target.name in LAYERS
     ]
-    if any(result.status not in records.NOT_RUN for result in ordered):
-        before = next((result for result in ordered if _ended_before_compiling(result)), None)
+    judged = [result for result in ordered if not result.is_forecast]
+    if any(result.status not in records.NOT_RUN for result in judged):
+        before = next((result for result in judged if _ended_before_compiling(result)), None)
         cells.insert(0, Cell(layer=EAGER, failed=before is not None, result=before))
     return MatrixRow(model=ordered[0].request.model, way=way, cells=tuple(cells))
 
 
 def _wrong(result: records.Result) -> bool:
-    return result.status is not records.Status.PASS and result.status not in records.NOT_RUN
+    return result.status not in {records.Status.PASS, *records.NOT_RUN, *records.FORECASTS}
 
 
 def _ended_before_compiling(result: records.Result) -> bool:
@@ -449,7 +476,8 @@ def _ended_before_compiling(result: records.Result) -> bool:
 
 def _failed(result: records.Result) -> bool:
     """Whether the target's own layer failed, and not what comes before it."""
-    return _wrong(result) and result.phase not in _BEFORE_COMPILING
+    evaluated = result.phase not in _BEFORE_COMPILING and not result.is_forecast
+    return evaluated and _wrong(result)
 
 
 def _disagreements(by_layer: dict[str, records.Result]) -> Iterable[str]:

@@ -154,14 +154,18 @@ def _past(
     here = {(r.request.model.name, target_label(r.request.target)) for r in results}
     history: defaultdict[tuple[str, str], list[records.Earlier]] = defaultdict(list)
     ids = {other.id for other in recent}
-    passed: Counter[str] = Counter()
+    passed, forecasts = Counter[str](), Counter[str]()
     for point in outcomes:
         passed[point.earlier.run] += point.earlier.status is records.Status.PASS
+        forecasts[point.earlier.run] += point.earlier.status in records.FORECASTS
         if point.earlier.run in ids and (key := (point.model, point.target)) in here:
             history[key].append(point.earlier)
-    trend = [records.TrendPoint(other.id, passed[other.id], other.planned) for other in alike[::-1]]
-    here_passed = sum(r.status is records.Status.PASS for r in results)
-    trend.append(records.TrendPoint(run.id, here_passed, run.planned))
+    passed[run.id] = sum(r.status is records.Status.PASS for r in results)
+    forecasts[run.id] = sum(r.status in records.FORECASTS for r in results)
+    trend = [
+        records.TrendPoint(one.id, passed[one.id], one.planned - forecasts[one.id])
+        for one in (*alike[::-1], run)
+    ]
     return {key: tuple(points) for key, points in history.items()}, tuple(trend), damaged
 
 

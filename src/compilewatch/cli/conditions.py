@@ -38,8 +38,8 @@ class Conditions:
     coverage: float | None = None
 
     def of_results(self, results: Iterable[Result]) -> list[str]:
-        """The conditions that single results meet. Expected (reviewed) results meet none."""
-        judged = [result for result in results if result.expectation is None]
+        """The conditions that single results meet. Expected results and forecasts meet none."""
+        judged = [r for r in results if r.expectation is None and not r.is_forecast]
         met = [
             name
             for name, statuses in STATUSES.items()
@@ -60,7 +60,10 @@ class Conditions:
         lacking = summary.planned(view) > len(view.results)
         if "no-verdict" in self.names and lacking and "no-verdict" not in met:
             met.append("no-verdict")
-        if self.coverage is not None and (summary.coverage(view) or 0.0) < self.coverage:
+        covered = summary.coverage(view)
+        if covered is None and view.results:  # nothing but forecasts
+            covered = 1.0
+        if self.coverage is not None and (covered or 0.0) < self.coverage:
             met.append(f"coverage<{self.coverage * 100:g}")
         return met
 
@@ -93,7 +96,7 @@ def exit_status_of(result: Result, conditions: Conditions) -> int:
     if met := conditions.of_results([result]):
         click.echo(f"compilewatch: --fail-on: {', '.join(met)}", err=True)
         return FOUND
-    return 0 if result.is_verdict else INCOMPLETE
+    return 0 if result.is_conclusive else INCOMPLETE
 
 
 def exit_status(view: RunView, conditions: Conditions) -> int:
@@ -108,5 +111,5 @@ def exit_status(view: RunView, conditions: Conditions) -> int:
 
     if not is_complete(view):
         return INCOMPLETE
-    nothing_ran = bool(view.results) and not any(r.is_verdict for r in view.results)
+    nothing_ran = bool(view.results) and not any(r.is_conclusive for r in view.results)
     return INCOMPLETE if nothing_ran and view.run.shard is None else 0

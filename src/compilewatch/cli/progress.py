@@ -164,11 +164,7 @@ class ProgressBar(Observer):
         self._counts[kind] += 1
         self._done, self._total = done, total
         self._remaining.done(result)
-        if (
-            self._quiet
-            or kind in (wording.ResultGroup.PASS, wording.ResultGroup.NOT_RUN)
-            or result.expectation
-        ):
+        if self._quiet or kind in ("pass", "not_run", "forecast_pass") or result.expectation:
             return
         line = plain(f"{status_words(result)}  ", STYLES[kind])
         line.append_text(plain(f"{result.request.model.name}  {first_place(result)}  "))

@@ -24,7 +24,7 @@ from compilewatch.config import Settings, load_settings
 from compilewatch.contract.targets import canonical
 from compilewatch.errors import UsageError
 from compilewatch.plan import load_expectations
-from compilewatch.records import Build, ConfigBuild, FactoryBuild, ModelSpec, Result, Status
+from compilewatch.records import Build, ConfigBuild, FactoryBuild, ModelSpec, Result
 from compilewatch.report.terminal import console, model_panel, row_panel, table
 from compilewatch.report.wording import memory, plural
 from compilewatch.sinks import ADDRESSES, remote_sinks
@@ -58,8 +58,8 @@ def runs_command(output_dir: str | None, as_json: bool) -> None:
     else:
         outcomes, damaged = store.outcomes([run.id for run in runs])
         problems += tuple(damaged)
-        passed = Counter(one.earlier.run for one in outcomes if one.earlier.status is Status.PASS)
-        console().print(runs_table(runs, passed))
+        counts = Counter((one.earlier.run, one.earlier.status) for one in outcomes)
+        console().print(runs_table(runs, counts))
     for problem in problems:
         click.echo(f"compilewatch: {problem}", err=True)
 
@@ -157,7 +157,7 @@ def newest_results(
         spec = _meant(model, list(specs.values()))
         known |= specs
         of_model = [r for r in results if spec is not None and r.request.model.name == spec.name]
-        if of_model and (named or any(result.is_verdict for result in of_model)):
+        if of_model and (named or any(result.is_conclusive for result in of_model)):
             if passed_over:
                 newer = ", ".join(run.run.id for run, _ in passed_over)
                 click.echo(f"Newer runs without a verdict on this model: {newer}", err=True)
@@ -288,7 +288,8 @@ def _two(text: str, option: str, example: str) -> tuple[str, str]:
     type=click.Choice([member.value for member in By]),
     default=By.LINE.value,
     show_default=True,
-    help="line: one reason in one function; id: one reason (GB id) wherever it occurs.",
+    help="line: one reason in one function; id: one reason (GB id) wherever it occurs; "
+    "operator: one that a forecast for Neuron finds no lowering for.",
 )
 @click.option(
     "--order",

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import click
@@ -15,7 +15,7 @@ from compilewatch.analysis.leverage import FixableCause, Leverage, VerifiedFixes
 from compilewatch.api.publish import summary_of
 from compilewatch.cli import options
 from compilewatch.contract.targets import target_label
-from compilewatch.records import ChangeKind, ModelFix, Result, Run, RunView, Status
+from compilewatch.records import FORECASTS, ChangeKind, ModelFix, Result, Run, RunView, Status
 from compilewatch.report import terminal, wording
 from compilewatch.report.terminal import STYLES, code, plain, spaced, table
 from compilewatch.report.wording import OUTCOME_LABELS, ResultGroup, outcome, plural
@@ -31,6 +31,7 @@ FIXED_SHOWN = 10
 CHANGE_STYLES = {ChangeKind.REGRESSION: "red", ChangeKind.FIXED: "green"}
 
 HEADINGS = OUTCOME_LABELS | {ResultGroup.GRAPH_BREAK: "breaks", ResultGroup.COMPILE_ERROR: "error"}
+HEADINGS |= {ResultGroup.FORECAST_PASS: "would lower", ResultGroup.FORECAST_FAIL: "would not"}
 """Short enough for a table of all outcomes on 80 columns."""
 
 
@@ -95,8 +96,8 @@ def _oddities(view: RunView, baseline: Run) -> Iterable[str]:
             yield f"{side.id} is {side.state}: requests without a result are pending or missing"
 
 
-def runs_table(runs: Sequence[Run], passed: Mapping[str, int]) -> RenderableType:
-    """Stored runs, in the order given; `passed` counts the requests that pass, by run id."""
+def runs_table(runs: Sequence[Run], counts: Counter[tuple[str, Status]]) -> RenderableType:
+    """Stored runs, in the order given; `counts` has the results by run id and status."""
     if not runs:
         return plain("no runs stored yet")
     filled = table(
@@ -106,7 +107,8 @@ def runs_table(runs: Sequence[Run], passed: Mapping[str, int]) -> RenderableType
                 (run.id, "bold"),
                 run.source + (f" {run.shard}" if run.shard else ""),
                 (run.state, "" if run.state == "finished" else "yellow"),
-                f"{passed.get(run.id, 0):,}/{run.planned:,}",
+                f"{counts[run.id, Status.PASS]:,}/"
+                f"{run.planned - sum(counts[run.id, status] for status in FORECASTS):,}",
                 wording.seconds(run.wall_seconds),
                 ", ".join(dict.fromkeys(e.torch for e in run.environments)),
                 ", ".join(dict.fromkeys(str(e.transformers) for e in run.environments)),
@@ -125,7 +127,8 @@ def runs_table(runs: Sequence[Run], passed: Mapping[str, int]) -> RenderableType
 
 def _not_passing(view: RunView) -> list[RenderableType]:
     """The most downloaded models that do not pass: the line that breaks or fails, and why."""
-    results = [r for r in view.results if outcome(r) not in (ResultGroup.PASS, ResultGroup.NOT_RUN)]
+    left_out = {ResultGroup.PASS, ResultGroup.NOT_RUN, *wording.FORECAST_GROUPS}
+    results = [r for r in view.results if outcome(r) not in left_out]
     if not results:
         return []
     # Results with a reviewed expectation come last.
@@ -216,18 +219,26 @@ def _targets(view: RunView) -> list[RenderableType]:
 
 
 def _reasons(view: RunView) -> list[RenderableType]:
-    reasons = summary.top_reasons(view.results)
-    lines = (
-        (
-            reason.label,
-            f"{reason.models:,}",
-            wording.quantity(reason.downloads),
-            f"{reason.occurrences:,}",
+    """The reasons of graph breaks, and the operators for which Neuron must be asked first."""
+    forecasts = [result for result in view.results if result.is_forecast]
+    tables: list[RenderableType] = []
+    for operators, results, *headings in (
+        (False, view.results, "Reasons of graph breaks", ">Breaks"),
+        (True, forecasts, "Operators without a lowering (forecast)", ">Calls"),
+    ):
+        reasons = summary.top_reasons(results, operators=operators)
+        lines = (
+            (
+                reason.label,
+                f"{reason.models:,}",
+                wording.quantity(reason.downloads),
+                f"{reason.occurrences:,}",
+            )
+            for reason in reasons[:REASONS_SHOWN]
         )
-        for reason in reasons[:REASONS_SHOWN]
-    )
-    headings = ("Reasons of graph breaks", ">Models", ">Downloads", ">Breaks")
-    return [table(headings, lines, more=len(reasons) - REASONS_SHOWN)] if reasons else []
+        columns = (headings[0], ">Models", ">Downloads", headings[1])
+        tables += [table(columns, lines, more=len(reasons) - REASONS_SHOWN)] if reasons else []
+    return tables
 
 
 def _errors(view: RunView) -> list[RenderableType]:
@@ -292,10 +303,11 @@ def _change_tables(view: RunView, limits: dict[ChangeKind, int]) -> Iterable[Ren
 def _headline(view: RunView) -> Text:
     figures = summary.summarise(view)
     line = plain(wording.headline(view), "bold")
+    asked = figures.planned_verdicts
     lines = [
         f"\ncoverage {wording.percent(figures.coverage)}: "
-        f"{plural(figures.verdicts, 'verdict')} for {plural(figures.planned, 'planned request')}"
-    ]
+        f"{plural(figures.verdicts, 'verdict')} for {plural(asked, 'planned request')}"
+    ] * (figures.coverage is not None)
     if repositories := wording.repository_words(view):
         lines.append(f"\n{repositories}")
     cost = [f"\n{wording.percent(figures.reused_share)} of the results reused"]

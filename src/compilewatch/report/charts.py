@@ -24,8 +24,9 @@ MID_TONES = {
     "compile_error": "#d9534f",
     "no_verdict": "#8a6d5c",
     "not_run": "#8b95a1",
-    "forecast_pass": "#2a9d9d",
-    "forecast_fail": "#4c6ed6",
+    "forecast_pass": "#2f93cf",
+    "forecast_fail": "#4a5fc8",
+    "no_forecast": "#8a6d5c",
 }
 PROFILE_TONES = {
     "graph": "#4a86c5",
@@ -45,12 +46,13 @@ text { fill: #39424e; }
 .grid { stroke: #dfe3e8; }
 .pass { fill: #2e9e5b; } .graph_break { fill: #e0a030; } .mismatch { fill: #a36ad0; }
 .compile_error { fill: #d64545; } .no_verdict { fill: #8a6d5c; } .not_run { fill: #b4bcc6; }
-.forecast_pass { fill: #2a9d9d; } .forecast_fail { fill: #4c6ed6; }
+.forecast_pass { fill: #1d8fd0; } .forecast_fail { fill: #1f3f8f; } .no_forecast { fill: #8a6d5c; }
 @media (prefers-color-scheme: dark) {
   text { fill: #d5dae1; }
   .faint { fill: #98a2b0; }
   .grid { stroke: #333b46; }
-  .not_run { fill: #5b6572; } .no_verdict { fill: #a58877; }
+  .not_run { fill: #5b6572; } .no_verdict { fill: #a58877; } .no_forecast { fill: #a58877; }
+  .forecast_pass { fill: #8fd0f5; } .forecast_fail { fill: #5f74e0; }
 }
 """
 

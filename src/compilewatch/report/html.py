@@ -8,7 +8,7 @@ is linked relatively: the folder can be moved, mailed or archived.
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, cached_property, lru_cache
@@ -41,14 +41,14 @@ TREND_RUNS = 3
 CHART_WIDTHS = {"": 560, "-narrow": 350}
 """A chart for the desk and one for the phone: scaling one down makes its text unreadable."""
 
-SYMBOLS = dict(zip(OUTCOME_LABELS, "✓÷≠✕?–☂☁", strict=True))
+SYMBOLS = dict(zip(OUTCOME_LABELS, "✓÷≠✕?–↗↘?", strict=True))
 
 STATUS_CLASSES = wording.OUTCOME_OF | {records.Status.ERROR: ResultGroup.COMPILE_ERROR}
 """The colour of a status alone, where a change has no phase to go with it."""
 
 WORST_FIRST = tuple(ResultGroup)
 
-FAILURES = (ResultGroup.COMPILE_ERROR, ResultGroup.NO_VERDICT, ResultGroup.NOT_RUN)
+FAILURES = tuple(map(ResultGroup, ("compile_error", "no_verdict", "no_forecast", "not_run")))
 
 _BACKTICKS = re.compile(r"`([^`\n]+)`")
 _LINE = Markup("<span>{}  {}</span>")
@@ -82,6 +82,12 @@ class RunReport:
         self.first_failures = summary.first_failures(r for m in self.models for r in m.rows)
         self.target_reasons = summary.reasons_by_target(view)
         self.counts = Counter(map(outcome, results))
+        # The columns: those of forecasts only where there are any.
+        self.outcomes = {
+            kind: label
+            for kind, label in OUTCOME_LABELS.items()
+            if self.counts[kind] or kind not in wording.FORECAST_GROUPS
+        }
         self.by_target = {
             label: Counter(outcome(r) for r in results if target_label(r.request.target) == label)
             for label in self.targets
@@ -90,9 +96,16 @@ class RunReport:
             name: tuple(model for model in self.models if model.spec.family == name)
             for name in summary.by_family(view)
         }
-        # Models under the worst of their outcomes.
-        worst = {kind: tuple(m for m in self.models if m.worst is kind) for kind in WORST_FIRST}
-        self.sections = {kind: models for kind, models in worst.items() if models}
+        # Models under the worst of their verdicts, and under their forecasts.
+        kinds = {
+            k: tuple(
+                m
+                for m in self.models
+                if m.worst is k or (k in wording.FORECAST_GROUPS and m.under(k))
+            )
+            for k in WORST_FIRST
+        }
+        self.sections = {kind: models for kind, models in kinds.items() if models}
         by_downloads = sorted(view.changes, key=lambda c: (-(c.downloads or 0), c.model))
         self.changes = {
             kind: [change for change in by_downloads if change.kind is kind]
@@ -118,7 +131,8 @@ class RunReport:
 
         None where no family has several results: a chart of single results says nothing.
         """
-        counts = [(name, family_counts(models)) for name, models in self.families.items()]
+        every = ((name, family_counts(models)) for name, models in self.families.items())
+        counts = [(name, Counter(shared_counts(results))) for name, results in every]
         if all(results.total() == 1 for _, results in counts):
             return ()
         counts.sort(key=lambda family: family[1][ResultGroup.PASS] / family[1].total())
@@ -203,10 +217,15 @@ class ModelPage:
         kinds = {f"{r.tier.value}, {r.depth.value}": None for r in self.results if r.durations}
         return "; ".join(kinds) or "–"
 
-    @property
-    def why(self) -> str:
-        """Causes on all targets, in few words."""
-        return ", ".join(dict.fromkeys(cause for r in self.results for cause in why(r)))
+    def under(self, kind: ResultGroup) -> list[records.Result]:
+        """The results that a section about an outcome shows: its forecasts, or all that fail."""
+        if kind in (*wording.FORECAST_GROUPS, ResultGroup.PASS):
+            return [result for result in self.results if outcome(result) == kind]
+        return [result for result in self.results if outcome(result) is not ResultGroup.PASS]
+
+    def why(self, kind: ResultGroup) -> str:
+        """Their causes, in few words."""
+        return ", ".join(dict.fromkeys(cause for r in self.under(kind) for cause in why(r)))
 
     @property
     def seconds(self) -> float:
@@ -316,9 +335,9 @@ def frame(
 
 
 def _charts(report: RunReport) -> Iterator[tuple[str, bytes]]:
-    legend = {outcome.value: label for outcome, label in OUTCOME_LABELS.items()}
+    legend = {outcome.value: label for outcome, label in report.outcomes.items()}
     bars = [
-        charts.Bar(label=name, parts=tuple((o.value, counts.get(o, 0)) for o in OUTCOME_LABELS))
+        charts.Bar(label=name, parts=tuple((o.value, counts.get(o, 0)) for o in report.outcomes))
         for name, counts in report.charted_families
     ]
     shares = [
@@ -362,6 +381,7 @@ def environment(package: str = "compilewatch.report") -> jinja2.Environment:
     templates.filters["moment"] = moment  # a cache, and no function
     templates.globals |= {
         "OUTCOMES": OUTCOME_LABELS,
+        "FORECASTS": wording.FORECAST_GROUPS,
         "MEANINGS": wording.OUTCOME_MEANINGS,
         "terms": terms,
         "CHANGES": wording.CHANGE_LABELS,
@@ -378,6 +398,12 @@ def _printable(value: object) -> object:
     if type(value) is not str or value.isprintable():
         return value
     return wording.printable(value)
+
+
+def shared_counts(counts: Mapping[ResultGroup, int]) -> dict[ResultGroup, int]:
+    """The counts that make up a bar: of verdicts, or of forecasts where there is nothing else."""
+    alone = bool(counts) and all(kind in wording.FORECAST_GROUPS for kind in counts if counts[kind])
+    return {k: counts.get(k, 0) for k in OUTCOME_LABELS if (k in wording.FORECAST_GROUPS) is alone}
 
 
 def family_counts(models: Iterable[ModelPage]) -> Counter[ResultGroup]:

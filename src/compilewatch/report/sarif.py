@@ -216,7 +216,7 @@ def write_run(path: Path, view: records.RunView) -> None:
     problems = [
         f"{_name(result.request)}: {result.status.value} in {result.phase.value}: {result.detail}"
         for result in view.results
-        if (not result.is_verdict and result.status not in records.NOT_RUN)
+        if (not result.is_conclusive and result.status not in records.NOT_RUN)
         or result.status is records.Status.ERROR
     ]
     path.parent.mkdir(parents=True, exist_ok=True)

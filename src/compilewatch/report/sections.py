@@ -298,7 +298,8 @@ def _neuron(neuron: records.NeuronDetail) -> Section:
     failure, neff = neuron.failure, neuron.neff
     facts: list[tuple[str, str | None]] = [
         ("instance family", neuron.target),
-        ("route", neuron.route),
+        ("route", neuron.route + ("; compiled without a device" if neuron.compile_only else "")),
+        ("failed stage", neuron.failed_stage),
     ]
     if failure is not None:
         facts += [
@@ -312,6 +313,7 @@ def _neuron(neuron: records.NeuronDetail) -> Section:
     facts += [
         ("SDK", neuron.sdk_version),
         ("compiler", neuron.compiler_version),
+        ("torch-mlir", neuron.lowering_version),
         ("flags", " ".join(neuron.flags) or None),
         ("compile time", _time(neuron.compile_seconds)),
         ("peak memory of the compiler", _size(neuron.compiler_peak_memory_bytes)),
@@ -333,14 +335,42 @@ def _neuron(neuron: records.NeuronDetail) -> Section:
         "Neuron",
         facts,
         [
-            _table(
-                "Operators without a lowering",
-                "Operator|Times|Rejected in|Line|Types",
-                (
-                    (o.name, f"{o.occurrences:,}", o.stage, f"{o.file}:{o.line}", o.types)
-                    for o in neuron.operators
-                ),
+            *(
+                _table(
+                    title,
+                    f"Operator|Times|Rejected in|Line|{last}",
+                    (
+                        (o.name, f"{o.occurrences:,}", o.stage, f"{o.file}:{o.line}", end)
+                        for o in neuron.operators
+                        for end in [o.handled_by if handled else o.types]
+                        if bool(o.handled_by) is handled
+                    ),
+                )
+                for title, last, handled in (
+                    ("Operators without a lowering", "Types", False),
+                    ("Handled by TorchNeuron itself: no failure", "Source", True),
+                )
             ),
             _tally("Operators that ran on the CPU", neuron.fallback_operators),
+            _graphs(neuron.graphs),
         ],
+    )
+
+
+def _graphs(graphs: tuple[records.NeuronGraph, ...]) -> Listing:
+    """One row for each graph; a stage's column only where a graph came to it."""
+    stages = tuple(dict.fromkeys(stage for graph in graphs for stage in graph.seconds))
+    return _table(
+        "Graphs",
+        "|".join(("Graph|Nodes", *map(str.capitalize, stages), "StableHLO|NEFF|Failed in")),
+        (
+            (
+                *(f"{number} {graph.direction}", f"{graph.nodes:,}"),
+                *(seconds(graph.seconds.get(stage)) for stage in stages),
+                memory(graph.stablehlo_bytes),
+                memory(graph.neff_bytes) + (" (cached)" if graph.cached else ""),
+                graph.failed_stage or "–",
+            )
+            for number, graph in enumerate(graphs, start=1)
+        ),
     )

@@ -25,7 +25,7 @@ from compilewatch.report.wording import ResultGroup, outcome, plural
 
 UNLIMITED_WIDTH = 10_000
 
-COLOURS = ("green", "yellow", "magenta", "red", "bright_red", "dim", "cyan", "blue")
+COLOURS = ("green", "yellow", "magenta", "red", "bright_red", "dim", "cyan", "blue", "dim")
 STYLES = dict(zip(wording.OUTCOME_LABELS, COLOURS, strict=True))
 
 

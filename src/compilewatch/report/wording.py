@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 
 from compilewatch import records
@@ -43,9 +43,14 @@ class ResultGroup(StrEnum):
     MISMATCH = "mismatch"
     NO_VERDICT = "no_verdict"
     NOT_RUN = "not_run"
-    FORECAST_FAIL = "forecast_fail"
-    FORECAST_PASS = "forecast_pass"
     PASS = "pass"
+    FORECAST_FAIL = "forecast_fail"
+    NO_FORECAST = "no_forecast"
+    FORECAST_PASS = "forecast_pass"
+
+
+FORECAST_GROUPS = tuple(map(ResultGroup, ("forecast_pass", "forecast_fail", "no_forecast")))
+"""Never in one share with the others."""
 
 
 OUTCOME_LABELS: dict[ResultGroup, str] = {
@@ -57,6 +62,7 @@ OUTCOME_LABELS: dict[ResultGroup, str] = {
     ResultGroup.NOT_RUN: "not run",
     ResultGroup.FORECAST_PASS: "forecast: lowers",
     ResultGroup.FORECAST_FAIL: "forecast: does not lower",
+    ResultGroup.NO_FORECAST: "no forecast",
 }
 """In the order in which columns and bars show them."""
 
@@ -84,6 +90,7 @@ OUTCOME_MEANINGS: dict[ResultGroup, str] = {
     ResultGroup.NOT_RUN: "skipped or unsupported; not run is not passed",
     ResultGroup.FORECAST_PASS: "no verdict: the public half of Neuron's compiler lowers each graph",
     ResultGroup.FORECAST_FAIL: "no verdict: the public half of Neuron's compiler rejects a graph",
+    ResultGroup.NO_FORECAST: "an error, a timeout, out of memory or a crash before there was one",
 }
 
 TERMS: dict[str, str] = {
@@ -93,6 +100,7 @@ TERMS: dict[str, str] = {
     "downloads": "of the model on the Hugging Face Hub over 30 days, where the source knows them.",
     "fails first": "the first target, in the order from eager mode to Neuron, that fails.",
     "fingerprint": "identifies a break between runs by cause, file and function, not by its line.",
+    "forecast": "what the public half of Neuron's compiler says without a device; not a verdict.",
     "fullgraph": "whether torch.compile(fullgraph=True) accepts the model.",
     "guards": "checks that Dynamo runs before each call to see whether the graph is still valid.",
     "harness": "version of the evaluation itself; results of another version are not reused.",
@@ -110,6 +118,9 @@ _SECONDS_FROM = 10.0
 
 def outcome(result: records.Result | records.Earlier) -> ResultGroup:
     """The one group a result is counted in."""
+    lost = isinstance(result, records.Result) and result.is_forecast and not result.is_conclusive
+    if lost:
+        return ResultGroup.NO_FORECAST
     if result.status is records.Status.ERROR and records.is_verdict(result.status, result.phase):
         return ResultGroup.COMPILE_ERROR
     return OUTCOME_OF[result.status]
@@ -168,7 +179,7 @@ def quantization_words(model: records.ModelSpec) -> str:
 def status_words(result: records.Result | records.Earlier) -> str:
     """`pass`, `graph break`, `compile error`, `error in create`, `timeout in eager`, `skipped`."""
     kind = outcome(result)
-    if kind is ResultGroup.NO_VERDICT:
+    if kind in (ResultGroup.NO_VERDICT, ResultGroup.NO_FORECAST):
         return f"{result.status.value} in {result.phase.value}"
     if kind is ResultGroup.NOT_RUN:
         return result.status.value
@@ -177,13 +188,14 @@ def status_words(result: records.Result | records.Earlier) -> str:
 
 def why(result: records.Result) -> tuple[str, ...]:
     """Causes in few words: titles of breaks, the message of an error, else what the result says."""
-    if result.breaks:
+    if result.breaks and not result.is_forecast:
         return tuple(
             dict.fromkeys(
                 records.reason_label(graph_break, short=True) for graph_break in result.breaks
             )
         )
-    cause = "" if outcome(result) is ResultGroup.PASS else message(result) or result.detail
+    passes = outcome(result) in (ResultGroup.PASS, ResultGroup.FORECAST_PASS)
+    cause = "" if passes else message(result) or result.detail
     return (cause,) if cause else ()
 
 
@@ -214,15 +226,17 @@ def attempt_words(attempt: records.Attempt) -> str:
 
 def first_place(result: records.Result) -> str:
     """`modeling_longformer.py:1348 in _pad_to_window_size`: where it first breaks or fails."""
-    place = result.breaks[0] if result.breaks else result.error
-    if place is None or place.file is None:
+    breaks = result.missing_lowerings or result.breaks
+    place = breaks[0] if breaks else result.error
+    if place is None or not place.file:
         return "–"
-    return f"{place.file.rpartition('/')[2]}:{place.line} in {place.function}"
+    where = f"{place.file.rpartition('/')[2]}:{place.line}"
+    return f"{where} in {place.function}" if place.function else where
 
 
 def first_reason(result: records.Result) -> str:
     """Why, in one line; how many causes more there are."""
-    if not result.breaks:
+    if not result.breaks or result.is_forecast:
         return result.detail
     titles = why(result)
     return titles[0] + (f" (and {len(titles) - 1} more)" if len(titles) > 1 else "")
@@ -353,9 +367,11 @@ def milliseconds(duration: float | None) -> str:
 
 
 def memory(size: int | None) -> str:
-    """`512 MiB`, `1.3 GiB`."""
+    """`9 KiB`, `512 MiB`, `1.3 GiB`."""
     if size is None:
         return "–"
+    if size < 2**20:
+        return f"{size / 2**10:.0f} KiB"
     return f"{size / 2**20:.0f} MiB" if size < 2**30 else f"{size / 2**30:.1f} GiB"
 
 
@@ -371,6 +387,7 @@ OTHER_OUTCOMES: dict[ResultGroup, tuple[str, str]] = {
 CHANGE_LABELS: dict[records.ChangeKind, str] = {
     records.ChangeKind.REGRESSION: "Regressions",
     records.ChangeKind.FIXED: "Fixed",
+    records.ChangeKind.FORECAST_CHANGED: "Forecast changed",
     records.ChangeKind.NEW: "New",
     records.ChangeKind.NOT_SELECTED: "Not selected",
     records.ChangeKind.PENDING: "Pending",
@@ -386,15 +403,13 @@ def headline(view: records.RunView) -> str:
 
     Of all that was planned: what failed, was skipped or is missing is named behind it. With
     several targets or modes the unit is a request, a model on a target. On a target that does not
-    count graph breaks, a model only passes.
+    count graph breaks, a model only passes. Forecasts come last, with a total of their own.
     """
-    total, passed = summary.planned(view), summary.summarise(view).passed
-    targets = {
-        catalogue.target_label(t)
-        for t in (*(r.request.target for r in view.results), *view.run.targets)
-    }
-    unit = "model" if len(targets) <= 1 else "request"
-    names = {t.name for t in (*(r.request.target for r in view.results), *view.run.targets)}
+    total, passed = summary.planned_verdicts(view), summary.summarise(view).passed
+    forecast = {r.request.target for r in view.results if r.is_forecast}
+    all_targets = {*(r.request.target for r in view.results), *view.run.targets} - forecast
+    unit = "model" if len(set(map(catalogue.target_label, all_targets))) <= 1 else "request"
+    names = {target.name for target in all_targets}
     counted = all(
         name not in catalogue.TARGETS or catalogue.TARGETS[name].counts_graph_breaks
         for name in names
@@ -411,11 +426,20 @@ def headline(view: records.RunView) -> str:
         for kind, (label, plural_label) in OTHER_OUTCOMES.items()
         if counts[kind]
     ]
-    if missing := total - len(view.results):
+    if missing := summary.planned(view) - len(view.results):
         others.append(f"{missing:,} without a result")
     share = percent(summary.passed_share(view))
     passing = f"{passed:,} of {total:,} {unit} {verb} ({share})"
-    return "; ".join([passing, *others])
+    parts = [passing, *others] if total or not forecast else others
+    return "; ".join([*parts, *filter(None, [forecast_words(counts)])])
+
+
+def forecast_words(counts: Mapping[ResultGroup, int]) -> str:
+    """`forecast, no verdict: 45 of 50 lower, 4 do not`; empty where there is no forecast."""
+    lower, fail, none = (counts.get(kind, 0) for kind in FORECAST_GROUPS)
+    total = lower + fail + none
+    words = f"forecast, no verdict: {lower:,} of {total:,} lower, {fail:,} do not"
+    return words + (f", {none:,} without one" if none else "") if total else ""
 
 
 def repository_words(view: records.RunView) -> str:
@@ -447,12 +471,13 @@ def cell_words(cell: Cell) -> str:
 
 def leverage_headline(ranking: Leverage) -> str:
     """`13 models have graph breaks on dynamo, 3.4 M downloads a month`."""
+    operators = ranking.by is By.OPERATOR
     if not ranking.broken:
-        return "No model has a graph break: there is nothing to fix."
+        cause = "an operator without a lowering" if operators else "a graph break"
+        return f"No model has {cause}: there is nothing to fix."
     verb = "has" if ranking.broken == 1 else "have"
-    sentence = (
-        f"{plural(ranking.broken, 'model')} {verb} graph breaks on {', '.join(ranking.targets)}"
-    )
+    causes = "operators without a lowering" if operators else "graph breaks"
+    sentence = f"{plural(ranking.broken, 'model')} {verb} {causes} on {', '.join(ranking.targets)}"
     if ranking.downloads is None:
         return sentence
     return f"{sentence}, {quantity(ranking.downloads)} downloads a month"
@@ -465,11 +490,13 @@ def gain(fix: LeverageStep) -> str:
 
 def leverage_notes(ranking: Leverage) -> tuple[str, ...]:
     """What the columns of the table of fixes mean, and what the table leaves out."""
-    unit = "function" if ranking.by is By.LINE else "reason"
+    unit = {By.LINE: "break in this function", By.ID: "break for this reason"}.get(
+        ranking.by, "have this operator"
+    )
+    after = "lower completely" if ranking.by is By.OPERATOR else "have no graph break any more"
     notes = [
-        "Models: have no graph break any more after this step; with +, only together with the "
-        "steps above.",
-        f"At most: models that break in this {unit} at all, and would need other fixes too.",
+        f"Models: {after} after this step; with +, only together with the steps above.",
+        f"At most: models that {unit} at all, and would need other fixes too.",
     ]
     if ranking.unknown:
         notes.append(

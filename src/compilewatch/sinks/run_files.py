@@ -2,8 +2,9 @@
 
 The test case is "does this model compile without graph breaks on this target?", and its outcome
 depends on this run only, never on the baseline: what was a regression yesterday would pass today.
-A graph break or a mismatch is a `<failure>`, what has no verdict an `<error>`, and what did not run
-or is expected is `<skipped>`. Planned requests without a result are one `<error>` together.
+A graph break or a mismatch is a `<failure>`, what has no verdict an `<error>`, and what did not
+run, is expected or is a forecast is `<skipped>`. Planned requests without a result are one
+`<error>` together.
 
 Jenkins itself distinguishes new failures from old ones. Known graph breaks must not make every
 build unstable, so publish with `junit skipMarkingBuildUnstable: true` and let the exit status of
@@ -22,6 +23,7 @@ from compilewatch import records
 from compilewatch.analysis.summary import planned
 from compilewatch.config import Settings
 from compilewatch.contract.targets import target_label
+from compilewatch.report import wording
 from compilewatch.report.html import render
 from compilewatch.store import RunFolder
 
@@ -115,8 +117,10 @@ def _case(result: records.Result, label: str, regression: records.Change | None)
         return case
     where = f"{status.value} in {result.phase.value}"
     detail = result.detail or where
-    if status in records.NOT_RUN or result.expectation is not None:
+    if status in records.NOT_RUN | records.FORECASTS or result.expectation is not None:
         message = f"{status.value}: {detail}"
+        if status in records.FORECASTS:
+            message = f"no verdict, {wording.status_words(result)} {result.detail}".strip()
         if result.expectation is not None:
             message = f"expected {status.value}: {result.expectation}"
         ET.SubElement(case, "skipped", message=message)

@@ -38,12 +38,12 @@ TRANSIENT_ERRORS = frozenset(
 
 
 def is_reusable(result: Result) -> bool:
-    """Whether later runs may reuse a result: a verdict, or a failure that would occur again.
+    """Whether later runs may reuse a result: a verdict, a forecast, or a lasting failure.
 
     A timeout, out of memory, a crash, an error in `setup` and an error of the machine (disk,
     network, memory) are evaluated again, and so are skipped requests, which did not run.
     """
-    if result.is_verdict or result.status is Status.UNSUPPORTED:
+    if result.is_conclusive or result.status is Status.UNSUPPORTED:
         return True
     if result.status is not Status.ERROR or result.phase is Phase.SETUP:
         return False

@@ -12,6 +12,7 @@ from compilewatch import records
 from compilewatch.analysis import comparison
 from compilewatch.analysis.comparison import changed_breaks, classify_change, compare
 from compilewatch.records import ChangeKind, Mode, Phase, Status, Target
+from tests import example_run
 from tests.factories import environment, graph_break, result, run, view
 
 A, B, C = graph_break("a"), graph_break("b"), graph_break("c")
@@ -24,11 +25,15 @@ COMPILE_ERROR = result(status=Status.ERROR, phase=Phase.COMPILE)
 CREATE_ERROR = result(status=Status.ERROR, phase=Phase.CREATE)
 TIMEOUT = result(status=Status.TIMEOUT)
 SKIPPED = result(status=Status.SKIPPED)
+FAILS, _, NO_FORECAST = example_run.forecasts()
+LOWERS = msgspec.structs.replace(FAILS, status=Status.FORECAST_PASS, details=None)
+BAD_TOOL = msgspec.structs.replace(FAILS, status=Status.ERROR)
 UNSUPPORTED = result(status=Status.UNSUPPORTED)
 
 REGRESSION, FIXED, NEW = ChangeKind.REGRESSION, ChangeKind.FIXED, ChangeKind.NEW
 GONE, MISSING, NOT_SELECTED = ChangeKind.GONE, ChangeKind.MISSING, ChangeKind.NOT_SELECTED
 NEWLY_TESTED, NO_LONGER_TESTED = ChangeKind.NEWLY_TESTED, ChangeKind.NO_LONGER_TESTED
+FORECAST = ChangeKind.FORECAST_CHANGED
 
 
 def kind_of(old: Any, new: Any, **given: Any) -> ChangeKind | None:
@@ -56,6 +61,14 @@ def kind_of(old: Any, new: Any, **given: Any) -> ChangeKind | None:
         (PASS, CREATE_ERROR, NO_LONGER_TESTED),
         (BROKEN, SKIPPED, NO_LONGER_TESTED),
         (CREATE_ERROR, TIMEOUT, None),
+        (LOWERS, FAILS, FORECAST),
+        (FAILS, LOWERS, FORECAST),
+        (FAILS, FAILS, None),
+        (FAILS, PASS, NEWLY_TESTED),
+        (COMPILE_ERROR, FAILS, NO_LONGER_TESTED),
+        (NO_FORECAST, FAILS, NEWLY_TESTED),
+        (LOWERS, BAD_TOOL, NO_LONGER_TESTED),
+        (NO_FORECAST, BAD_TOOL, None),
     ],
 )
 def test_a_regression_is_claimed_only_where_both_sides_ran(
@@ -85,12 +98,14 @@ def test_breaks_are_compared_by_fingerprint(
 
 
 STATES = [PASS, MISMATCH, COMPILE_ERROR, CREATE_ERROR, TIMEOUT, SKIPPED, UNSUPPORTED]
+STATES += [FAILS, LOWERS, NO_FORECAST, BAD_TOOL]
 BREAKS = st.lists(st.sampled_from([A, B, C, OTHER]), min_size=1, max_size=4, unique=True)
 RESULTS = st.sampled_from(STATES) | BREAKS.map(lambda breaks: result(breaks=tuple(breaks)))
 TURNED: dict[ChangeKind | None, set[ChangeKind | None]] = {
     # Of as many breaks, one that is of another cause is a regression in both directions.
     REGRESSION: {FIXED, REGRESSION, None},
     FIXED: {REGRESSION},
+    FORECAST: {FORECAST},
     NEWLY_TESTED: {NO_LONGER_TESTED},
     NO_LONGER_TESTED: {NEWLY_TESTED},
     None: {None, REGRESSION},
@@ -114,6 +129,8 @@ def test_a_regression_names_the_new_causes() -> None:
         (PASS, COMPILE_ERROR, "pass -> error in compile (backend_error)"),
     ):
         assert classify_change(old, changed) == (REGRESSION, words)
+    forecast = "forecast_pass -> forecast_fail (aten.histc.default)"
+    assert classify_change(LOWERS, FAILS) == (FORECAST, forecast)
 
 
 def test_the_fullgraph_verdict_counts_where_the_breaks_are_the_same() -> None:
@@ -131,6 +148,7 @@ def test_the_fullgraph_verdict_counts_where_the_breaks_are_the_same() -> None:
 def test_every_model_and_target_is_in_exactly_one_bucket() -> None:
     """Over all pairs of states a model can be in, and in any order."""
     states = [None, PASS, BROKEN, MISMATCH, COMPILE_ERROR, CREATE_ERROR, TIMEOUT, SKIPPED]
+    states += [result(status=status) for status in records.FORECASTS]
     sides: tuple[list[records.Result], list[records.Result]] = ([], [])
     for number, pair in enumerate(itertools.product(states, states)):
         for target in (Target(), Target(mode=Mode.TRAIN)):

@@ -19,6 +19,7 @@ from compilewatch.records import (
     Target,
     Tier,
 )
+from tests import example_run
 from tests.factories import error, graph_break, result, spec, view
 
 BRANCH = graph_break("a")
@@ -57,6 +58,21 @@ def test_nothing_is_no_share() -> None:
         assert share(seen) is summary.overhead(seen) is None
     assert summary.coverage(view(result(status=Status.SKIPPED))) == 0
     assert (summary.top_reasons(seen.results), summary.by_family(seen)) == ((), {})
+
+
+def test_forecasts_are_in_no_share_and_fail_on_no_target() -> None:
+    forecasts = example_run.forecasts()
+    seen = view(result("A"), result("B", breaks=(BRANCH,)), *forecasts, planned=6)
+    figures = summary.summarise(seen)
+    assert (figures.planned, figures.planned_verdicts, figures.missing) == (6, 3, 1)
+    assert (figures.coverage, summary.passed_share(seen)) == (2 / 3, 1 / 3)
+    alone = view(*forecasts, planned=4)
+    for share in (summary.coverage, summary.untestable_share, summary.passed_share):
+        assert share(alone) is None
+    assert summary.errors(alone) == (("compile", "crashed", 1),)
+    assert summary.first_failures(summary.matrix_rows(alone.results)) == {}
+    reasons = summary.reasons_by_target(alone)["neuron@lowering"]
+    assert [r.words for r in reasons] == ["crashed in compile", "no lowering: aten.histc.default"]
 
 
 def test_a_result_shared_within_a_run_is_not_reused() -> None:

@@ -8,6 +8,7 @@ import pytest
 from compilewatch.analysis.comparison import compare
 from compilewatch.cli.conditions import Conditions, exit_status, exit_status_of, option
 from compilewatch.records import Phase, Status
+from tests import example_run
 from tests.factories import graph_break, result, run, view
 
 PASS, BROKEN = result("Passing"), result("Broken", breaks=(graph_break("a"),))
@@ -15,6 +16,7 @@ FAILED = result("Failed", status=Status.ERROR, phase=Phase.CREATE)
 CRASHED = result("Crashed", status=Status.CRASHED, phase=Phase.EAGER)
 KNOWN = result("Known", breaks=(graph_break("a"),), expectation="reviewed")
 SKIPPED = result("Skipped", status=Status.SKIPPED, phase=Phase.SETUP)
+FORECASTS = example_run.forecasts()
 
 
 def conditions(text: str) -> Conditions:
@@ -39,6 +41,9 @@ def test_a_condition_that_is_met_is_1() -> None:
         ("coverage<50", (PASS, FAILED), 0),
         ("coverage < 50.1 %, graph-break", (PASS, FAILED), 1),
         ("graph-break,error,no-verdict", (KNOWN,), 0),
+        # What a forecast says, or that there is none, fails no build.
+        ("error,no-verdict,coverage<100", (PASS, *FORECASTS), 0),
+        ("error,no-verdict,coverage<100", FORECASTS, 0),
         ("", (BROKEN, FAILED), 0),
     ):
         assert exit_status(view(*results), conditions(text)) == status

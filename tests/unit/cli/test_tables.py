@@ -1,6 +1,7 @@
 """What commands print, as a reviewer reads it in `screens.txt`; SCREENS=write writes that anew."""
 
 import io
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from rich.console import Console, RenderableType
 from compilewatch import records
 from compilewatch.analysis.leverage import By, Leverage, verified_fixes
 from compilewatch.cli import tables
+from compilewatch.records import Status
 from compilewatch.report import terminal, wording
 from compilewatch.report.terminal import console, model_panel, row_panel
 from tests import example_run, factories
@@ -153,8 +155,8 @@ SHOWN: dict[str, Callable[[], RenderableType]] = {
     "one result": lambda: tables.summary_table(factories.view(factories.result())),
     "changes": lambda: tables.changes_table(EXAMPLE),
     "no baseline": lambda: tables.changes_table(factories.view()),
-    "runs": lambda: tables.runs_table(RUNS, {RUNS[0].id: 1}),
-    "no runs": lambda: tables.runs_table([], {}),
+    "runs": lambda: tables.runs_table(RUNS, Counter({(RUNS[0].id, Status.PASS): 1})),
+    "no runs": lambda: tables.runs_table([], Counter()),
     **{
         f"result {number}": lambda result=result: model_panel(result)  # type: ignore[misc]
         for number, result in enumerate((*EXAMPLE.results, *example_run.row()))
@@ -167,6 +169,9 @@ SHOWN: dict[str, Callable[[], RenderableType]] = {
     "a model on all targets": lambda: row_panel(example_run.row()[:5]),
     "what to fix first": lambda: tables.fixes_table(STEPS),
     "what is left out": lambda: tables.fixes_table(Leverage((*BROKEN, SILENT), top=1)),
+    "operators without a lowering": lambda: tables.fixes_table(
+        Leverage(example_run.forecasts(), by=By.OPERATOR)
+    ),
     "by id": lambda: tables.fixes_table(Leverage((TWO_PLACES,), by=By.ID)),
     "nothing to fix": lambda: tables.fixes_table(Leverage([factories.result("A")])),
     "verified fixes": lambda: tables.fixes_table(STEPS, verified_fixes(STEPS, BROKEN, FIXES)),

@@ -55,7 +55,7 @@ NUMBERS: dict[Callable[[Any], str], dict[Any, str]] = {
     | {382_093_426: "382 M", 1_235_814_400: "1.24 B", 671_026_419_200: "671 B"},
     wording.seconds: {0.04: "0.04 s", 8.44: "8.4 s", 59.96: "1 min 00 s"}
     | {200: "3 min 20 s", 3599.7: "1 h 00 min"},
-    wording.memory: {700 * 2**20: "700 MiB", 3 * 2**29: "1.5 GiB"},
+    wording.memory: {9_300: "9 KiB", 700 * 2**20: "700 MiB", 3 * 2**29: "1.5 GiB"},
 }
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from compilewatch.records import Mode, Phase, Result, Status, Target
 from compilewatch.store import Store, index, is_reusable
-from tests import factories
+from tests import example_run, factories
 from tests.unit.store.conftest import Stored, results
 
 
@@ -30,6 +30,7 @@ def test_a_result_lasts_unless_the_day_made_it() -> None:
         factories.result(status=Status.UNSUPPORTED, phase=Phase.CREATE),
         failed(Phase.COMPILE),
         failed(Phase.CREATE),
+        *example_run.forecasts()[:2],
     ]
     passing = [
         *(factories.result(status=s) for s in (Status.TIMEOUT, Status.OOM, Status.CRASHED)),
@@ -37,6 +38,7 @@ def test_a_result_lasts_unless_the_day_made_it() -> None:
         failed(Phase.SETUP),
         failed(Phase.CREATE, "builtins.MemoryError"),
         failed(Phase.INPUTS, "OSError"),
+        example_run.forecasts()[2],
     ]
     assert [is_reusable(result) for result in lasting] == [True] * len(lasting)
     assert [is_reusable(result) for result in passing] == [False] * len(passing)
