@@ -199,6 +199,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     heads: Literal["default", "all"] = "default"
     targets: Annotated[tuple[str, ...], Meta(min_length=1)] = ("dynamo",)
     modes: Annotated[tuple[Mode, ...], Meta(min_length=1)] = (Mode.EVAL,)
+    train_top: Annotated[int, Meta(ge=0)] = 0
+    first: tuple[str, ...] = ()
     dynamic: Shapes = "default"
     nested_graph_breaks: Literal["default", "on", "off"] = "default"
     devices: Annotated[tuple[str, ...], Meta(min_length=1)] = ("cpu",)

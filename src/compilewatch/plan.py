@@ -451,7 +451,7 @@ def plan(
     shard: records.Shard | None = None,
     named: bool = False,
 ) -> records.Plan:
-    """Make one request for each model and target, in the order of the models.
+    """Make one request for each model and target, in the order of the models, `first` ones first.
 
     `environments` are those that exist. A target that names another one is `unsupported`; the
     detail says what to type. Unless a person `named` the environments, a model that needs further
@@ -474,7 +474,7 @@ def plan(
     requests: list[Request] = []
     skipped: list[Result] = []
     identity: list[tuple[str, str, bool]] = []
-    for spec, target in pairs(specs, targets, own):
+    for spec, target in pairs(specs, targets, own, settings.train_top):
         request = _request(spec, target, settings, overrides, known, named=named)
         environment = known.get(request.target.environment)
         key = request_key(request, environment, overrides)
@@ -487,7 +487,7 @@ def plan(
             else:
                 skipped.append(result)
     return records.Plan(
-        requests=tuple(requests),
+        requests=tuple(sorted(requests, key=lambda r: r.model.name not in settings.first)),
         skipped=tuple(skipped),
         digest=records.digest(sorted(identity)),
     )
@@ -515,14 +515,21 @@ def single_request(
 
 
 def pairs(
-    specs: Sequence[ModelSpec], targets: Sequence[Target], own: Own | None = None
+    specs: Sequence[ModelSpec],
+    targets: Sequence[Target],
+    own: Own | None = None,
+    train_top: int = 0,
 ) -> Iterator[tuple[ModelSpec, Target]]:
-    """Yield every model with every target that it is planned for; see `plan`."""
+    """Yield every model with every target that it is planned for; see `plan`.
+
+    Only the first `train_top` models are planned in the mode train; 0 means all.
+    """
     known = {name: {spec.name: spec for spec in models} for name, models in (own or {}).items()}
-    for spec in specs:
+    for place, spec in enumerate(specs):
         for target in targets:
             model = known.get(target.environment, {spec.name: spec}).get(spec.name)
-            if model is not None:
+            left_out = 0 < train_top <= place and target.mode is records.Mode.TRAIN
+            if model is not None and not left_out:
                 yield model, target
 
 
@@ -556,11 +563,18 @@ def targets_of(
             device=device,
             dtype=dtype or catalogue.default_dtype(device),
         )
-        for name, _, backend in (text.partition(":") for text in names)
+        for name, _, given in (text.partition(":") for text in names)
         for mode in modes
-        for device in map(catalogue.canonical, devices)
+        for backend, device in (_on_device(name, given, device) for device in devices)
     )
     return tuple(dict.fromkeys(targets))
+
+
+def _on_device(target: str, backend: str, device: str) -> tuple[str, str]:
+    """Return a target's backend and device: for `neuron`, `neuron:trn3` is its backend trn3."""
+    device = catalogue.canonical(device)
+    kind, _, name = device.partition(":")
+    return (backend or name, catalogue.CPU) if kind == target else (backend, device)
 
 
 def parse_shard(text: str) -> records.Shard:

@@ -424,6 +424,14 @@ def test_every_model_and_target_is_requested_once_in_order() -> None:
     assert msgspec.json.decode(msgspec.json.encode(few), type=records.Plan) == few
 
 
+def test_some_models_come_first_and_only_the_most_used_are_trained() -> None:
+    planned = plan(SPECS[:4], settings={"first": ["M3", "Gone"], "train_top": 2})
+    asked = [(r.model.name, r.target.mode) for r in planned.requests]
+    both = [(name, mode) for name in ("M0", "M1") for mode in (Mode.EVAL, Mode.TRAIN)]
+    assert asked == [("M3", Mode.EVAL), *both, ("M2", Mode.EVAL)]
+    assert planned.digest == plan(SPECS[:4], settings={"train_top": 2}).digest
+
+
 def test_a_models_own_inputs_are_part_of_the_request(tmp_path: Path) -> None:
     own = tmp_path / "own.toml"
     own.write_text("")
@@ -558,6 +566,14 @@ def test_targets_have_the_options_that_are_theirs_and_are_named_once() -> None:
         dynamo, export, other = targets_of(given, [Mode.EVAL, Mode.EVAL], None, said)
         assert (dynamo.nested_graph_breaks, export.nested_graph_breaks) == (field, None)
         assert (export.backend, other.name, other.backend) == (None, "export", "non_strict")
+
+
+def test_the_device_neuron_is_the_own_one_of_the_target_neuron() -> None:
+    targets = targets_of(["dynamo", "neuron"], [Mode.EVAL], None, devices=["cpu", "neuron"])
+    assert [(t.name, t.device) for t in targets] == [
+        *(("dynamo", "cpu"), ("dynamo", "neuron")),
+        ("neuron", "cpu"),
+    ]
 
 
 def test_neuron_has_a_longer_deadline_for_compiling() -> None:

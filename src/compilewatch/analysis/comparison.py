@@ -43,9 +43,10 @@ class Comparison:
 def default_baseline(candidates: Iterable[Run], run: Run) -> Run | None:
     """The newest finished run before this one that evaluated the same things.
 
-    The same: source, shard, and settings `selection`, `targets`, `depth` and `tier`. Versions may
-    differ; finding out what they change is the point. One that lacks shards is none: against it,
-    a regression of a model it lacks would pass for a new model. `candidates` come in any order.
+    The same: source, shard, and settings `selection`, `targets`, `train_top`, `depth` and `tier`.
+    Versions may differ; finding out what they change is the point. One that lacks shards is none:
+    against it, a regression of a model it lacks would pass for a new model. `candidates` come in
+    any order.
     """
     alike = [
         other
@@ -67,7 +68,7 @@ def same_settings(run: Run, other: Run) -> bool:
 
 def scope(run: Run, *settings: str) -> tuple[object, ...]:
     """What a run evaluated, whatever the versions were. Not hashable."""
-    names = settings or ("selection", "targets", "depth", "tier")
+    names = settings or ("selection", "targets", "train_top", "depth", "tier")
     return (run.source, run.shard, *map(run.settings.get, names))
 
 

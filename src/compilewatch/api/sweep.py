@@ -170,12 +170,13 @@ def sweep_models(
             "tier": settings.tier.value,
             "fresh": fresh,
             **({"profiled": profiled} if profiled else {}),
+            **({"train_top": settings.train_top} if settings.train_top else {}),
             "target_sha256": _target_digests(placed),
         },
         shard=str(shard) if shard is not None else None,
         jobs=settings.jobs,
         targets=placed,
-        plan_total=sum(1 for _ in planning.pairs(specs, placed, own)),
+        plan_total=sum(1 for _ in planning.pairs(specs, placed, own, settings.train_top)),
     )
     with store.create_run(run, planned) as writer:
         open_run = OpenRun(store, writer, settings, expectations)

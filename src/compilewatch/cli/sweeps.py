@@ -45,6 +45,13 @@ from compilewatch.store import Store
     help="Run in each of these environments (default: the default of each target).",
 )
 @click.option("--modes", metavar="A,B", help="eval, train (default eval).")
+@click.option(
+    "--train-top",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="With the mode train: train only the N most used of the models.",
+)
+@click.option("--first", metavar="A,B", help="Begin with these of the models.")
 @options.dynamic
 @options.nested_graph_breaks
 @click.option(
@@ -135,7 +142,7 @@ def sweep_command(
     """
     if every and flags["depth"] is None:
         flags["depth"] = Depth.REDUCED.value
-    for name in ("modes", "environments", "devices"):
+    for name in ("modes", "environments", "devices", "first"):
         flags[name] = split(flags[name])
     names = split(targets)
     settings = load_settings(flags | {"targets": list(TARGETS) if names == ["all"] else names})
