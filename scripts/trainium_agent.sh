@@ -1,16 +1,19 @@
 #!/usr/bin/env bash
-# Turns a fresh Neuron instance (Ubuntu 24.04, preferably the Neuron base DLAMI) into an agent of Jenkins:
+# Turns a fresh Neuron instance into an agent of Jenkins. The instance is what `compilewatch trainium create`
+# starts: a trn2.3xlarge with AWS's image of TorchNeuron (Ubuntu), or with --sdk xla a trn1.2xlarge with the
+# Neuron base image.
 #
-#   sudo scripts/trainium_agent.sh --key 'ssh-ed25519 AAAA... jenkins' [--user NAME]
+#   sudo scripts/trainium_agent.sh --key 'ssh-ed25519 AAAA... jenkins' [--sdk native|xla] [--user NAME]
 #        [--idle-minutes N] [--source URL] [--executor-port N] [--dry-run]
 #
 # Installs drivers and tools of the Neuron SDK, unless they are installed; Java for the Jenkins agent; an
 # unprivileged user who can log in with that key only; a checkout of compilewatch with its environment
-# `neuron`; a timer that shuts the instance down when it is idle. When run again, it changes only what
-# differs. In Jenkins, add a node with the label `trainium`, launched by SSH as that user, with the
-# folder that this script prints.
+# `neuron` (with --sdk xla `neuron-xla`); a timer that shuts the instance down when it is idle. When run
+# again, it changes only what differs. In Jenkins, add a node with the label `trainium`, launched by SSH as
+# that user, with the folder that this script prints.
 #
 #   --key TEXT|FILE     the public key of the controller (required)
+#   --sdk NAME          native: TorchNeuron, on Trn2 and Trn3 (default); xla: PyTorch/XLA, on Trn1 and Inf2
 #   --user NAME         the agent's user (jenkins, as in stack/jenkins)
 #   --idle-minutes N    shut down after this many minutes without work; 0: never (60)
 #   --source URL        where compilewatch is cloned from (the checkout that contains this script)
@@ -25,7 +28,7 @@ set -euo pipefail
 
 here=$(cd "$(dirname "$0")/.." && pwd)
 root=${ROOT:-}
-user=jenkins key='' minutes=60 source=$here dry='' executor_port=''
+user=jenkins key='' sdk=native minutes=60 source=$here dry='' executor_port=''
 torch_index=${TORCH_INDEX:-https://download.pytorch.org/whl/cpu}
 neuron_repository=https://apt.repos.neuron.amazonaws.com
 
@@ -42,6 +45,7 @@ while [ $# -gt 0 ]; do
   case $1 in
   --dry-run) dry=yes ;;
   --key) value "$1" $# && key=$2 && shift ;;
+  --sdk) value "$1" $# && sdk=$2 && shift ;;
   --user) value "$1" $# && user=$2 && shift ;;
   --idle-minutes) value "$1" $# && minutes=$2 && shift ;;
   --source) value "$1" $# && source=$2 && shift ;;
@@ -62,13 +66,18 @@ check() {
   [[ $key =~ ^(ssh|ecdsa|sk)-[a-z0-9@.-]+\ [A-Za-z0-9+/=]+(\ [[:print:]]*)?$ ]] ||
     die "--key is not a public SSH key of one line"
   [[ $user =~ ^[a-z][a-z0-9_-]{0,31}$ ]] || die "--user: $user is not a valid user name"
+  case $sdk in
+  native) environment=neuron ;;
+  xla) environment=neuron-xla ;;
+  *) die "--sdk: $sdk is neither native (TorchNeuron) nor xla" ;;
+  esac
   [ "$user" != root ] || die "--user: the agent runs without privileges"
   [[ -z $executor_port || $executor_port =~ ^[1-9][0-9]{3,4}$ ]] ||
     die "--executor-port: $executor_port is not a port above 1023"
   [[ $minutes =~ ^[0-9]+$ ]] || die "--idle-minutes: $minutes is not an integer"
   # shellcheck source=/dev/null
   if [ -r "$root/etc/os-release" ]; then . "$root/etc/os-release"; fi
-  [ -n "$dry" ] || [ "${ID:-}" = ubuntu ] || die "needs Ubuntu 24.04, not ${PRETTY_NAME:-this}"
+  [ -n "$dry" ] || [ "${ID:-}" = ubuntu ] || die "needs Ubuntu, not ${PRETTY_NAME:-this}"
   [ -n "$dry" ] || [ "$(id -u)" = 0 ] || die "needs root: sudo $0 ..."
 }
 
@@ -161,7 +170,7 @@ account() {
 }
 
 worker() {
-  step "compilewatch and its environment neuron"
+  step "compilewatch and its environment $environment"
   local origin=$source
   if [ -d "$source" ]; then
     # The user may not be able to read it: root copies it as a bundle.
@@ -176,8 +185,9 @@ worker() {
   as_user git -C compilewatch fetch -q "$origin" HEAD
   as_user git -C compilewatch reset -q --hard FETCH_HEAD
   as_user compilewatch/scripts/setup.sh
-  # In the user's cache, where every checkout of a build finds it.
-  as_user compilewatch/.venv/bin/compilewatch env create neuron
+  # In the user's cache, where every checkout of a build finds it. Which one is there tells the stage
+  # Neuron the SDK.
+  as_user compilewatch/.venv/bin/compilewatch env create "$environment"
 }
 
 executor() {
@@ -213,7 +223,7 @@ WorkingDirectory=/home/$user/compilewatch
 LoadCredential=token:$place/executor.token
 LoadCredential=certificate:$place/executor.crt
 LoadCredential=key:$place/executor.key
-ExecStart=/home/$user/compilewatch/.venv/bin/compilewatch executor serve --host 0.0.0.0 --port $executor_port --environment neuron --state /var/lib/compilewatch-executor --token-file %d/token --certificate %d/certificate --key %d/key
+ExecStart=/home/$user/compilewatch/.venv/bin/compilewatch executor serve --host 0.0.0.0 --port $executor_port --environment $environment --state /var/lib/compilewatch-executor --token-file %d/token --certificate %d/certificate --key %d/key
 # Neither the service nor a job needs the credentials of the instance.
 IPAddressDeny=169.254.169.254
 NoNewPrivileges=yes

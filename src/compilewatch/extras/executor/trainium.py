@@ -7,6 +7,7 @@ work and stops it when nobody has any.
 
 import contextlib
 import datetime
+import functools
 import math
 import os
 import signal
@@ -209,23 +210,17 @@ class Ec2:
         if self.by_id(instance.id).state == "stopping":
             self._say(f"waiting until {instance.id} has stopped")
             self.wait_stopped(instance.id)
-        in_doubt = False
+        calls = 0
 
         def request() -> Any:
-            nonlocal in_doubt
-            try:
-                return self._client.start_instances(InstanceIds=[instance.id])
-            except Exception as error:
-                # EC2 may have executed the call although it failed.
-                in_doubt = in_doubt or isinstance(error, aws.CONNECTION)
-                in_doubt = in_doubt or aws.error_details(error).code in aws.FAULTS
-                raise
+            nonlocal calls
+            calls += 1
+            return self._client.start_instances(InstanceIds=[instance.id])
 
         (change,) = self._call(request)["StartingInstances"]
-        # If the response was lost, EC2 reports `pending`, which may be due to this call. Stopping
-        # an instance that another run started is better than leaving one running that nothing
-        # stops.
-        return in_doubt or change["PreviousState"]["Name"] == "stopped"
+        # If a response was lost, EC2 reports `pending` to the next call, which may be due to this
+        # one. Stopping what another run started is better than leaving it running for ever.
+        return calls > 1 or change["PreviousState"]["Name"] == "stopped"
 
     def _describe(self, **chosen: Any) -> list[Instance]:
         pages = self._client.get_paginator("describe_instances")
@@ -304,11 +299,11 @@ def price_of(file: Path, instance_type: str, region: str) -> Price | None:
 
     None without a row. Raises ConfigError for a malformed file.
     """
-    rows = (
-        [r for r in f.price if r.instance_type == instance_type and region in r.regions]
-        for f in data.read(file, data.TRAINIUM_PRICES, Prices)
-    )
-    return max(next(filter(None, rows), []), key=lambda row: row.date, default=None)
+    for prices in data.read(file, data.TRAINIUM_PRICES, Prices):
+        rows = [r for r in prices.price if r.instance_type == instance_type and region in r.regions]
+        if rows:
+            return max(rows, key=lambda row: row.date)
+    return None
 
 
 class InstanceSession(Record, frozen=True, kw_only=True):
@@ -604,18 +599,17 @@ class Operation:
         """Hold the state file, so that `up` and `down` of one run do not overlap."""
         # An `up` may take three times ready_seconds: start, checks, agent.
         seconds = 3 * self._settings.ready_seconds + self._settings.stop_seconds
-        file = self._state
+        waiting = partial(self._say, "waiting for another compilewatch trainium to end")
         try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            lock_file = file.with_name(f"{file.name}.lock").open("w")
+            self._state.parent.mkdir(parents=True, exist_ok=True)
+            lock_file = self._state.with_name(f"{self._state.name}.lock").open("w")
         except OSError as error:
             raise TrainiumError(f"{error.filename} cannot be written: {error.strerror}") from None
         with lock_file:
-            waiting = partial(self._say, "waiting for another compilewatch trainium to end")
             if not lock(lock_file.fileno(), seconds=seconds, on_wait=waiting):
                 raise TrainiumUnavailableError(
-                    f"another compilewatch trainium has held {file} for {seconds:g} s: wait for "
-                    "it, or end it"
+                    f"another compilewatch trainium has held {self._state} for {seconds:g} s: "
+                    "wait for it, or end it"
                 )
             yield
 
@@ -649,18 +643,19 @@ def on_demand(
     each of them gets the same error, and it is not tried again.
     """
     turn, held = threading.Lock(), contextlib.ExitStack()
-    outcomes: list[errors.CompilewatchError | None] = []
+
+    @functools.cache
+    def problem() -> errors.CompilewatchError | None:
+        try:
+            held.enter_context(make())
+        except errors.CompilewatchError as error:
+            return error
+        return None
 
     def start() -> None:
         with turn:
-            if not outcomes:
-                try:
-                    held.enter_context(make())
-                    outcomes.append(None)
-                except errors.CompilewatchError as error:
-                    outcomes.append(error)
-            if outcomes[0] is not None:
-                raise outcomes[0]
+            if (error := problem()) is not None:
+                raise error
 
     try:
         yield start

@@ -1,11 +1,14 @@
 """The scripts of the instance, where root's tools and the list of processes are doubles."""
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
+from botocore import xform_name
 
+from tests.aws import LOADER
 from tests.services import program
 
 SCRIPTS = Path(__file__).parents[5] / "scripts"
@@ -153,8 +156,9 @@ def test_the_sdk_is_installed_first_and_the_executor_as_a_unit_with_secrets_of_i
     assert offline.returncode != 0
     assert "== done" not in offline.stdout
     assert not (instance.root / "made").exists(), "nothing after the step that failed"
-    done = instance.make("--executor-port", "8443")
+    done = instance.make("--executor-port", "8443", "--sdk", "xla")
     assert done.returncode == 0, done.stderr
+    assert (instance.home / "called").read_text() == "env create neuron-xla\n"
     sources = instance.root / "etc/apt/sources.list.d/neuron.list"
     assert sources.read_text().endswith("repos.neuron.amazonaws.com noble main\n")
     (installed,) = instance.calls("apt-get install")
@@ -162,7 +166,7 @@ def test_the_sdk_is_installed_first_and_the_executor_as_a_unit_with_secrets_of_i
 
     unit = (instance.root / "etc/systemd/system/compilewatch-executor.service").read_text()
     for expected in (
-        *("User=jenkins", "--port 8443 --environment neuron", "--token-file %d/token"),
+        *("User=jenkins", "--port 8443 --environment neuron-xla ", "--token-file %d/token"),
         "IPAddressDeny=169.254.169.254",
     ):
         assert expected in unit
@@ -171,7 +175,7 @@ def test_the_sdk_is_installed_first_and_the_executor_as_a_unit_with_secrets_of_i
     assert len(secret.strip()) == 64
     assert [path.stat().st_mode & 0o077 for path in (token, key)] == [0, 0]
     assert instance.calls("apparmor_parser -r")
-    again = instance.make("--executor-port", "8443")
+    again = instance.make("--executor-port", "8443", "--sdk", "xla")
     assert "compilewatch-executor.service is up to date" in again.stdout
     assert token.read_text() == secret
 
@@ -182,6 +186,7 @@ def test_the_sdk_is_installed_first_and_the_executor_as_a_unit_with_secrets_of_i
         ("", [], "name the controller's public key with --key"),
         ("-----BEGIN OPENSSH PRIVATE KEY-----", [], "not a public SSH key"),
         (f'command="sh" {KEY}\n{KEY}', [], "not a public SSH key"),
+        (KEY, ["--sdk", "jax"], "jax is neither native (TorchNeuron) nor xla"),
         (KEY, ["--user", "root"], "without privileges"),
         (KEY, ["--user", "../x"], "not a valid user name"),
         (KEY, ["--idle-minutes", "1h"], "not an integer"),
@@ -204,7 +209,75 @@ def test_it_rejects_a_user_with_privileges_and_what_is_no_ubuntu(instance: Insta
     instance.release.write_text("ID=amzn\nPRETTY_NAME='Amazon Linux 2023'\n")
     done = instance.make()
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "needs Ubuntu 24.04, not Amazon Linux 2023" in done.stderr
+    assert "needs Ubuntu, not Amazon Linux 2023" in done.stderr
+
+
+# --- the instance itself, where the AWS CLI is a double ---
+
+AWS = """
+echo "$*" >>"$LOG"
+case $2 in
+describe-instances) echo "$TAGGED" ;;
+describe-images) printf "$IMAGE\\n" ;;
+run-instances) echo i-0123456789abcdef0 ;;
+esac
+"""
+IMAGE = r"ami-1\t/dev/sda1\tDeep Learning AMI Neuron torch-neuronx 2.14.0 (Ubuntu 24.04) 20261019"
+
+
+def create(folder: Path, *arguments: str, **variables: str) -> tuple[int, str, list[str]]:
+    """Exit status, output, and the calls of the AWS CLI."""
+    executable(folder / "aws", AWS)
+    log = folder / "log"
+    given = {"PATH": f"{folder}:/usr/bin:/bin", "LOG": str(log), "IMAGE": IMAGE, "TAGGED": ""}
+    done = subprocess.run(
+        [SCRIPTS / "trainium_create.sh", *arguments],
+        capture_output=True,
+        text=True,
+        env=given | variables,
+    )
+    calls = log.read_text().splitlines() if log.exists() else []
+    return done.returncode, done.stdout + done.stderr, calls
+
+
+def test_an_instance_is_created_with_aws_own_image_for_torchneuron(tmp_path: Path) -> None:
+    status, output, (*_, call) = create(tmp_path, "--", "--key-name", "mine")
+    assert status == 0, output
+    assert output.startswith("trn2.3xlarge with 512 GiB and ami-1, Deep Learning AMI Neuron torch")
+    assert call.startswith("ec2 run-instances --image-id ami-1 --instance-type trn2.3xlarge ")
+    assert "DeviceName=/dev/sda1,Ebs={VolumeSize=512,VolumeType=gp3}" in call
+    assert "Tags=[{Key=compilewatch,Value=trainium}]" in call
+    assert call.endswith("--key-name mine")
+    members = LOADER.load_service_model("ec2", "service-2")["shapes"]["RunInstancesRequest"]
+    known = {xform_name(name, "-") for name in members["members"]} | {"count", "output", "query"}
+    assert set(re.findall(r" --([a-z-]+)", call)) <= known
+
+
+def test_another_sdk_has_another_image_and_a_dry_run_creates_nothing(tmp_path: Path) -> None:
+    status, output, calls = create(tmp_path, "--sdk", "xla", "--disk-gib", "600", "--dry-run")
+    assert (status, output.split(" GiB")[0]) == (0, "trn1.2xlarge with 600")
+    assert "Name=name,Values=Deep Learning Base Neuron AMI*Ubuntu 24.04*" in calls[-1]
+    assert [call.split()[1] for call in calls] == ["describe-instances", "describe-images"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "message"),
+    [
+        ([], {"TAGGED": "i-1"}, "i-1 has the tag compilewatch=trainium already"),
+        ([], {"IMAGE": "None"}, "AWS offers no image 'Deep Learning AMI Neuron torch-neuronx 2.14"),
+        (["--sdk", "jax"], {}, "jax is neither native (TorchNeuron) nor xla"),
+        (["--disk-gib", "much"], {}, "much is not a number of GiB"),
+        (["--tag", "mine"], {}, "mine is not of the form NAME=VALUE"),
+        (["--key-name", "mine"], {}, "put options of run-instances after --"),
+    ],
+)
+def test_an_instance_is_not_created_twice_nor_from_nothing(
+    tmp_path: Path, arguments: list[str], variables: dict[str, str], message: str
+) -> None:
+    status, output, calls = create(tmp_path, *arguments, **variables)
+    assert (status, output.count("\n")) == (2, 1)
+    assert message in output
+    assert not any("run-instances" in call for call in calls)
 
 
 # --- the idle timer ---
