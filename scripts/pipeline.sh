@@ -46,11 +46,14 @@ for part in $(seq "$shards"); do
     status=2
   fi
 done
+must Merge scripts/stages/merge.sh
 # Without Jenkins there is no other machine: if this one is no Trainium instance, the stage says so.
 if [ "${TRAINIUM:-}" = true ]; then
+  FIRST=$(scripts/stages/first.sh)
+  export FIRST
   stage Neuron scripts/stages/neuron.sh || say "the Neuron stage did not finish: see above"
+  scripts/stages/merge.sh neuron || say "the run of Neuron cannot be imported"
 fi
-must Merge scripts/stages/merge.sh
 code=0
 stage Compare scripts/stages/compare.sh || code=$?
 if [ $code -ge 128 ]; then exit 130; fi

@@ -29,12 +29,14 @@ class FakeLauncher:
         *,
         answers: Answers | None = None,
         artifacts: Mapping[str, bytes] | None = None,
+        packages: Mapping[str, str] | None = None,
     ) -> None:
         self.jobs = jobs or 1
         self.seen: list[Request] = []
         self._names = environments
         self._answers = answers if answers is not None else {}
         self._artifacts = dict(artifacts or {})
+        self._packages = dict(packages or {})
 
     def environments(self) -> tuple[Environment, ...]:
         return tuple(
@@ -46,7 +48,7 @@ class FakeLauncher:
                 torch_git="0" * 40,
                 transformers="0.0.0+fake",
                 device="cpu",
-                packages={},
+                packages=self._packages,
                 digest=_digest(name),
             )
             for name in self._names

@@ -6,6 +6,7 @@
 # junit/RUN.xml  one test case for each model and target
 # compare/       what changed, as JSON
 # shards/        the files of the shards, if they could not be joined
+# neuron-profile.tar.gz  what torch.profiler recorded on the Trainium instance
 # SHA256SUMS     the fingerprint of every file
 . "$(dirname "$0")/common.sh"
 shopt -s nullglob
@@ -22,6 +23,8 @@ if [ ! -s "$build/runs" ] && [ ${#parts[@]} -gt 0 ] && ! scripts/stages/merge.sh
   say "the shards could not be joined: they are archived separately"
 fi
 if [ -s "$build/runs" ]; then
+  # Nothing to do, unless the build ended before the run of Neuron was imported.
+  scripts/stages/merge.sh neuron || say "the run of Neuron cannot be imported"
   while read -r run; do
     mkdir -p "$archive/runs" "$archive/junit"
     # Hard links if possible: a run is never written again.
@@ -37,6 +40,7 @@ elif [ ${#parts[@]} -gt 0 ]; then
   mkdir -p "$archive/shards"
   cp "${parts[@]}" "$archive/shards/"
 fi
+if [ -f "$build/neuron-profile.tar.gz" ]; then cp "$build/neuron-profile.tar.gz" "$archive/"; fi
 if [ -d "$build/compare" ]; then cp -a "$build/compare" "$archive/"; fi
 (cd "$archive" && find . -type f ! -name SHA256SUMS -print0 | sort -z | xargs -0r sha256sum >SHA256SUMS)
 say "archived $(wc -l <"$archive/SHA256SUMS") files in $archive"

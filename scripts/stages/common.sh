@@ -13,9 +13,11 @@
 # PROFILE             how many of the most used models of each part get an inference profile (none)
 # FIX                 for so many minutes, search fixes of the run's graph breaks (none)
 # FAIL_ON_REGRESSION  true: the stage `compare` ends with status 1 on a regression (true)
+# FORECAST            true: where the environment `lowering` exists, also forecast what Neuron can compile (true)
 # FRESH               true: ignore stored results and evaluate every model again (false)
 # TRAINIUM            true: start the Trainium instance and run the Neuron target on it (false)
 #
+# FIRST               A,B: the stage Neuron begins with these models (first.sh prints them)
 # KEEP_SWEEPS         how many earlier sweeps an agent keeps, to reuse their results (20)
 # PIPELINE_DIR        folder in which the stages store files for each other and for the archive (build)
 set -euo pipefail
@@ -50,8 +52,15 @@ select_models() { # Sets `selection`: the models to sweep, the same for every sh
 }
 
 select_sweep() { # Sets `selection`: everything that a shard is started with, but its environments and number
+  local targets=${TARGETS:-dynamo}
   select_models
-  if [ -n "${TARGETS:-}" ]; then selection+=(--targets "$TARGETS"); fi
+  case $targets,${ENVIRONMENTS:-} in
+  all,* | *neuron*) ;;
+  *,) if [ "${FORECAST:-true}" = true ] && compilewatch env describe lowering >/dev/null 2>&1; then
+    targets+=,neuron
+  fi ;;
+  esac
+  selection+=(--targets "$targets")
   if [ -n "${PROFILE:-}" ]; then selection+=(--profile "$PROFILE"); fi
 }
 
@@ -60,13 +69,13 @@ create_environments() { # Those that ENVIRONMENTS and TARGETS name; quick if the
   IFS=, read -ra names <<<"${ENVIRONMENTS:-}"
   IFS=, read -ra targets <<<"${TARGETS:-}"
   for target in "${targets[@]}"; do
-    case $target in xla* | all) names+=(xla) ;; esac
+    case $target in xla*) names+=(xla) ;; neuron*) names+=(lowering) ;; all) names+=(xla lowering) ;; esac
   done
   for name in "${names[@]}"; do
     case $name in
     default) ;;
     torch-*) compilewatch env create "$name" --torch "${name#torch-}" ;;
-    xla | neuron) compilewatch env create "$name" ;;
+    xla | lowering | neuron) compilewatch env create "$name" ;;
     *) compilewatch env check "$name" ;;
     esac
   done

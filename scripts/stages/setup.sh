@@ -12,7 +12,7 @@ if [ -n "${REVISION:-}" ] && [ "$(git rev-parse HEAD)" != "$REVISION" ]; then
 fi
 if [ "${1:-}" != agent ]; then
   mkdir -p "$build"
-  (cd "$build" && rm -rf archive compare papers parts shards neuron.tar.gz runs regressed ./*.problem)
+  (cd "$build" && rm -rf archive compare papers parts shards neuron* runs regressed ./*.problem)
   echo "$owner" >"$build/owner"
 fi
 

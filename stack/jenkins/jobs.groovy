@@ -66,7 +66,7 @@ pipelineJob('compilewatch') {
         text(delegate, 'TOP', '', 'How many of the most used models, or all; empty: 25, of a manifest all')
         text(delegate, 'TASKS', '', 'With SOURCE hub: only models of this pipeline tag')
         text(delegate, 'FAMILIES', '', 'Only models of these families: llama,bert')
-        text(delegate, 'TARGETS', 'dynamo', 'Compile targets: dynamo,export, or all')
+        text(delegate, 'TARGETS', 'dynamo', 'Compile targets: dynamo,export, or all; neuron is a forecast there')
         text(delegate, 'MODES', 'eval', 'eval,train')
         text(delegate, 'SHARDS', '2', 'Number of parts of the sweep, spread over the agents with the label cpu')
         text(delegate, 'ENVIRONMENTS', '', 'Run in each of these: default,torch-2.9.0; empty: each target in its default one')
@@ -74,6 +74,7 @@ pipelineJob('compilewatch') {
         text(delegate, 'PROFILE', '', 'Also profile inference of so many of the most used models of each part; empty: none')
         text(delegate, 'FIX', '', 'Also search and verify fixes of the graph breaks, for so many minutes; empty: none')
         booleanParam('FAIL_ON_REGRESSION', true, 'Make the build unstable on a regression')
+        booleanParam('FORECAST', true, 'Where the environment lowering exists, also forecast what Neuron can compile')
         booleanParam('TRAINIUM', false, 'Start the Trainium agent, run the Neuron target on it, stop it')
         booleanParam('FRESH', false, 'Ignore stored results and evaluate every model again')
     }

@@ -15,7 +15,7 @@ from tests.integration.jenkins.conftest import ROOT, SUMMARY, Answers, jenkinsfi
 pytestmark = pytest.mark.matrix
 
 JENKINSFILE, PAPERS = jenkinsfile("compilewatch"), jenkinsfile("papers")
-STAGES = ["Set up", "Inputs", "Pull", "Sweep", "Neuron", "Merge", "Compare", "Fix", "Publish"]
+STAGES = ["Set up", "Inputs", "Pull", "Sweep", "Merge", "Neuron", "Compare", "Fix", "Publish"]
 TRAINIUM = {"params": {"TRAINIUM": True}}
 FIX = {"params": {"FIX": "30"}}
 NO_RESULTS = SUMMARY | {"text": "Trainium: no results", "trainium": "no results"}
@@ -267,7 +267,10 @@ def test_trainium_is_used_and_fixes_are_searched_where_they_are_wanted(answers: 
         assert "neuron" not in scripts(answers[name])
         assert "publish" in scripts(answers[name])
     ran = scripts(answers["trainium"])
-    assert ran.index("trainium_up") < ran.index("neuron") < ran.index("trainium_down")
+    assert ran[ran.index("merge") :][:7] == [
+        *("merge", "first", "trainium_up", "setup agent", "neuron", "merge neuron"),
+        "trainium_down",
+    ]
     assert "neuron" in [e["name"] for e in events(answers["trainium"], "unstash")]
     for name in ("fix", "fix, and regressions", "fix fails"):
         last = ["compare", "fix", "publish", "archive", "summary"]

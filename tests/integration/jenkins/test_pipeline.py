@@ -12,7 +12,18 @@ import pytest
 
 from tests.integration.jenkins.conftest import ROOT
 
-NAMES = ("setup", "pull", "inputs", "sweep", "neuron", "merge", "compare", "fix", "publish")
+NAMES = (
+    "setup",
+    "pull",
+    "inputs",
+    "sweep",
+    "merge",
+    "first",
+    "neuron",
+    "compare",
+    "fix",
+    "publish",
+)
 LAST = ("archive", "trainium_down", "summary")
 STUB = """#!/usr/bin/env bash
 name=$(basename "$0" .sh)${1:+ $1}
@@ -82,7 +93,11 @@ def test_all_stages_in_their_order(pipeline: Run) -> None:
         # What is only wanted now and then never costs the rest.
         ({"FIX": "30"}, 0, ["compare", "fix", "publish"]),
         ({"FIX": "30", "FAIL": "fix=2"}, 0, ["compare", "fix", "publish"]),
-        ({"TRAINIUM": "true", "FAIL": "neuron=2"}, 0, ["neuron", "merge", "compare", "publish"]),
+        (
+            {"TRAINIUM": "true", "FAIL": "neuron=2"},
+            0,
+            ["merge", "first", "neuron", "merge neuron", "compare", "publish"],
+        ),
     ],
 )
 def test_how_it_ends(pipeline: Run, given: dict[str, str], status: int, last: list[str]) -> None:

@@ -14,11 +14,12 @@ from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from compilewatch.records import Shard
+from compilewatch.records import NeuronDetail, Shard, Status, Target
 from tests import factories
-from tests.fake_launcher import FakeLauncher
+from tests.fake_launcher import FakeLauncher, passing
 from tests.integration.jenkins.conftest import ROOT, Job
 from tests.serving import serving
 from tests.sweeping import breaking, run_sweep, store
@@ -43,6 +44,7 @@ class Build:
             "PIPELINE_DIR": str(self.folder / "build"),
             "COMPILEWATCH_OUTPUT_DIR": str(self.folder / "outputs"),
             "NO_COLOR": "1",
+            "FORECAST": "false",
             **variables,
         }
 
@@ -186,6 +188,130 @@ def test_a_problem_with_trainium_is_part_of_what_a_build_found(worse: Build) -> 
     assert worse.summary()["trainium"] == ""
     (worse.folder / "build" / "trainium.problem").unlink()
     assert "the log of the stage Neuron says why" in worse.summary(TRAINIUM="true")["trainium"]
+
+
+AGENT = """
+echo "$@" >>{folder}/ran
+cd $PIPELINE_DIR
+case "$1 $2" in
+"env describe") [ "$3" = "$HAS" ] || exit 1 ;;
+"sweep "*) cp -a {run} sweeps/ && ln -sfn {run.name} sweeps/latest; exit $ENDED ;;
+"profile "*) mkdir -p neuron-profile && touch neuron-profile/ntrace.pb ;;
+esac
+exit
+"""
+
+
+def timed(request: Any) -> Any:
+    """An answer of the target neuron: M7 takes the longest on the device, M8 never got there."""
+    seconds = {"M3": 0.001, "M7": 0.5}.get(request.model.name)
+    detail = NeuronDetail(target="trn2", route="native", latency_seconds=seconds)
+    return msgspec.structs.replace(passing(request), details=detail)
+
+
+@pytest.mark.parametrize(
+    ("has", "ended", "swept", "profiled"),
+    [
+        (
+            "neuron",
+            "0",
+            "--depth reduced --shard 1/1 --first M3,org/M4 --targets dynamo,neuron --environments "
+            "neuron --device neuron --modes eval,train --train-top 5 --baseline none",
+            True,
+        ),
+        ("neuron", "124", "--train-top 5 --baseline none", True),
+        ("neuron", "130", "--train-top 5 --baseline none", False),
+        ("neuron-xla", "0", "--first M3,org/M4 --targets neuron --baseline none", False),
+    ],
+)
+def test_the_neuron_stage_does_what_its_sdk_can(
+    build: Build, has: str, ended: str, swept: str, profiled: bool
+) -> None:
+    """With a stand-in for what starts workers; the run that it leaves is a real one."""
+    launcher = FakeLauncher(answers=timed)
+    run = run_sweep(build.folder / "agent", launcher, specs=SPECS).run
+    stored = store(build.folder / "agent").root / run.id
+    program = AGENT.format(folder=build.folder, run=stored)
+    (build.folder / "neuron-ls").touch(mode=0o755)
+    path = f"{build.folder}:{build.environ()['PATH']}"
+    given = {"PATH": path, "HAS": has, "ENDED": ended, "FIRST": "M3,org/M4"}
+    done = build.stage_with(program, "neuron", **given)
+    assert done.returncode == int(ended), done.stderr
+    ran = (build.folder / "ran").read_text().splitlines()
+    assert ran[:2] == ["env describe neuron-xla", f"env create {has}"]
+    assert ran[2].startswith("sweep ")
+    assert swept in ran[2]
+    folder = build.folder / "build"
+    assert (folder / "neuron.tar.gz").exists()
+    assert (folder / "neuron-profile.tar.gz").exists() is profiled
+    assert [line.split()[3] for line in ran[3:]] == ["M7"] * profiled
+
+
+def test_a_machine_without_the_sdk_is_named(build: Build) -> None:
+    done = build.stage("neuron")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "there is no Neuron SDK on this machine" in done.stderr
+
+
+def test_the_run_of_neuron_is_imported_once_and_its_profile_archived(build: Build) -> None:
+    main = build.leave_run()
+    agent = store(build.folder / "agent")
+    run = run_sweep(build.folder / "agent", specs=SPECS, settings={"depth": "reduced"}).run
+    folder = build.folder / "build"
+    subprocess.run(
+        ["tar", "-czf", folder / "neuron.tar.gz", "-C", agent.root / run.id, "."], check=True
+    )
+    (folder / "neuron-profile.tar.gz").touch()
+    # Jenkins fetches the archive again for the stage Archive.
+    for _ in range(2):
+        assert build.run(STAGES / "merge.sh", "neuron").returncode == 0
+    assert "neuron-profile.tar.gz" in build.archived()
+    first, second = build.merged()
+    assert first == main
+    assert store(build.folder).open(second).run.merged_from == (run.id,)
+
+
+def test_the_neuron_stage_begins_with_the_models_whose_forecast_changed(build: Build) -> None:
+    """Only here the forecasts of stored runs, the JSON of `compare` and the stage meet."""
+
+    def forecasting(*failing: str) -> FakeLauncher:
+        def answer(request: Any) -> Any:
+            fails = request.model.name in failing
+            status = Status.FORECAST_FAIL if fails else Status.FORECAST_PASS
+            return msgspec.structs.replace(passing(request), status=status)
+
+        packages = {"torch-mlir": "20261001"}
+        return FakeLauncher(environments=("lowering",), answers=answer, packages=packages)
+
+    targets = [Target(name="neuron")]
+    for failing, said in ((("M1", "M5"), ""), (("M5", "M9"), "M1,M9")):
+        for index in (1, 2):
+            build.leave_shard(index, launcher=forecasting(*failing), targets=targets)
+        assert build.stage("merge").returncode == 0
+        done = build.stage("first")
+        assert (done.returncode, done.stdout.strip()) == (0, said), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "selected"),
+    [
+        ({}, "--targets dynamo,neuron"),
+        ({"TARGETS": "export"}, "--targets export,neuron"),
+        ({"TARGETS": "neuron:trn3"}, "--targets neuron:trn3"),
+        ({"TARGETS": "all"}, "--targets all"),
+        ({"FORECAST": "false"}, "--targets dynamo"),
+        ({"ENVIRONMENTS": "torch-2.9.0"}, "--targets dynamo"),
+        ({"HAS": "none"}, "--targets dynamo"),
+    ],
+)
+def test_a_sweep_forecasts_where_that_is_possible(
+    build: Build, given: dict[str, str], selected: str
+) -> None:
+    stub = 'compilewatch() { [ "$*" = "env describe $HAS" ]; }'
+    lines = f'. "$0"; {stub}; select_sweep; echo "${{selection[@]}}"'
+    variables = {"FORECAST": "", "HAS": "lowering", **given}
+    done = build.run("bash", "-c", lines, STAGES / "common.sh", **variables)
+    assert done.stdout.strip() == selected, done.stderr
 
 
 def test_fixes_are_searched_in_the_main_run_and_archived_with_its_report(worse: Build) -> None:
