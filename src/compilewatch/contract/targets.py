@@ -32,12 +32,15 @@ class Route(records.Record, frozen=True, kw_only=True):
         packages: alternatives, each of requirements with spaces between, as `torch-neuronx>=2.13`.
         environment: the environment with a recipe that meets them.
         forecast: whether its result is a forecast, on a device that is only declared.
+        forks: whether a request may be evaluated in a fork; otherwise it gets a process that has
+            imported nothing before.
     """
 
     name: str
     packages: tuple[str, ...]
     environment: str
     forecast: bool = False
+    forks: bool = True
 
     def fits(self, installed: Mapping[str, str]) -> bool:
         """Whether an environment with these packages (name -> version) can take this route."""
@@ -138,7 +141,13 @@ TARGETS: dict[str, TargetEntry] = {
         implementation="compilewatch.worker.targets.neuron.target:NeuronTarget",
         environment="neuron",
         routes=(
-            Route(name="native", packages=("torch-neuronx>=2.13",), environment="neuron"),
+            Route(
+                name="native",
+                packages=("torch-neuronx>=2.13",),
+                environment="neuron",
+                # Variables count at its import, and its runtime does not survive a fork.
+                forks=False,
+            ),
             Route(
                 name="xla",
                 packages=("torch-neuronx<2.13", "torch-xla neuronx-cc"),
@@ -151,7 +160,6 @@ TARGETS: dict[str, TargetEntry] = {
         ),
         backends=("trn1", "trn1n", "inf2", "trn2", "trn3"),
         compile_deadline="neuron_compile_seconds",
-        single_graph=True,
         device_of_child=True,
     ),
 }
@@ -179,6 +187,12 @@ def environments_of(name: str) -> tuple[str, ...]:
 def route_of(name: str, installed: Mapping[str, str]) -> Route | None:
     """Return the best route of a target that these packages (name -> version) permit, or None."""
     return next((route for route in entry(name).routes if route.fits(installed)), None)
+
+
+def may_fork(name: str, installed: Mapping[str, str]) -> bool:
+    """Whether a request for a target may be evaluated in a fork, with these packages."""
+    route = route_of(name, installed) if name in TARGETS else None
+    return route is None or route.forks
 
 
 def environments() -> tuple[str, ...]:

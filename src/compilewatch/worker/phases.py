@@ -24,7 +24,7 @@ from compilewatch.contract.targets import entry, naming_options
 from compilewatch.errors import CompilewatchError, WrongGuessError
 from compilewatch.records import Mode, Phase, Request, Result, Status, Tier
 from compilewatch.worker import device, example_inputs
-from compilewatch.worker.device.subjects import on_real_device
+from compilewatch.worker.device.subjects import on_device
 from compilewatch.worker.example_inputs import summarize, variants
 from compilewatch.worker.model import resolve
 from compilewatch.worker.model.fake_mode import InputAwareFakeMode
@@ -169,7 +169,7 @@ def _run(
     know: Callable[..., None],
 ) -> records.TargetOutcome:
     enter(Phase.SETUP)
-    target, fake_mode = _set_up(request, tier)
+    target, fake_mode = _set_up(request, tier, folder)
 
     def build() -> BuiltModel:
         built = seeded(lambda: resolve.build_model(request, fake_mode))
@@ -196,7 +196,7 @@ def _run(
             enter=enter,
             rebuilt=lambda: build().module,
         )
-        return on_real_device(subject) if moves else subject
+        return on_device(subject, device.torch_device(request.device)) if moves else subject
 
     enter(Phase.CREATE)
     built = build()
@@ -313,7 +313,9 @@ def dtype_of(module: nn.Module) -> str | None:
     return str(dtype).removeprefix("torch.") if dtype is not None else None
 
 
-def _set_up(request: Request, tier: Tier) -> tuple[CompileTarget, FakeTensorMode | None]:
+def _set_up(
+    request: Request, tier: Tier, folder: Path
+) -> tuple[CompileTarget, FakeTensorMode | None]:
     build = request.model.build
     if isinstance(build, records.ConfigBuild) and build.weights:
         import huggingface_hub.constants
@@ -322,7 +324,7 @@ def _set_up(request: Request, tier: Tier) -> tuple[CompileTarget, FakeTensorMode
         huggingface_hub.constants.HF_HUB_OFFLINE = False
         os.environ.pop("HF_HUB_OFFLINE", None)
     target = load_target(request.target.name)
-    if (missing := target.missing()) is not None:
+    if (missing := target.missing() or target.prepare(request, folder)) is not None:
         raise UnsupportedError(missing)
     backend = request.target.backend
     if backend is not None and entry(request.target.name).backends is None:

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 
 from compilewatch.worker.device import torch_device
@@ -21,16 +22,16 @@ def on_declared_device(subject: Subject) -> Subject:
     return _moved(made, lambda module: to_fake(module, mode))
 
 
-def on_real_device(subject: Subject) -> Subject:
-    """Move a subject with real tensors to the CUDA device of this machine."""
-    device = torch_device(subject.request.device)
+def on_device(subject: Subject, device: torch.device, *, inputs_only: bool = False) -> Subject:
+    """Move a subject with real tensors to a device of this machine."""
 
     def moved(value: Any) -> Any:
         return converted(value, lambda tensor: tensor.to(device), device)
 
     given = subject.inputs
     inputs = dataclasses.replace(given, args=moved(given.args), kwargs=moved(given.kwargs))
-    return _moved(dataclasses.replace(subject, inputs=inputs), lambda module: module.to(device))
+    subject = dataclasses.replace(subject, inputs=inputs)
+    return subject if inputs_only else _moved(subject, lambda module: module.to(device))
 
 
 def _moved(subject: Subject, move: Callable[[nn.Module], nn.Module]) -> Subject:

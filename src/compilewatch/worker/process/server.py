@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -27,6 +28,7 @@ import msgspec
 from compilewatch import files
 from compilewatch.contract import messages
 from compilewatch.contract.processes import children
+from compilewatch.contract.targets import may_fork
 from compilewatch.records import DeclaredDevice
 from compilewatch.worker.forked import fork, threads
 
@@ -37,13 +39,15 @@ class Server:
     """Starts up to `jobs` children at a time; further requests wait in its queue.
 
     Because of the queue, the next child starts as soon as one ends, even if the launcher is busy.
-    `forks` is whether a child may be a fork of this process.
+    `forks` is whether a child may be a fork of this process, unless its target, with the `packages`
+    of the environment, needs a process of its own.
     """
 
     def __init__(self, channel: socket.socket, jobs: int, *, forks: bool = True) -> None:
         self.lines = messages.Lines(channel)
         self.jobs = jobs
         self.forks = forks
+        self.packages: Mapping[str, str] = {}
         self.queue: deque[messages.Start] = deque()
         self.live: dict[int, str] = {}
         self.abandoned: set[str] = set()
@@ -95,7 +99,8 @@ class Server:
     def _start(self, start: messages.Start) -> None:
         at = time.monotonic()
         try:
-            pid = self._fork(start) if self.forks else _spawn(start)
+            forks = self.forks and may_fork(start.request.target.name, self.packages)
+            pid = self._fork(start) if forks else _spawn(start)
         except OSError as error:
             reason = error.strerror or str(error)
             self.lines.send(messages.NotStarted(folder=start.folder, reason=reason))
@@ -229,6 +234,7 @@ def _serve(channel: socket.socket, options: argparse.Namespace) -> int:
     gc.freeze()
     gc.enable()
     environment = describe(options.environment, options.device)
+    server.packages = environment.packages
     server.lines.send(messages.Ready(environment=environment, threads=count))
     server.serve()
     return 0

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from compilewatch import plugins
 from compilewatch.contract.targets import entry
-from compilewatch.records import TargetOutcome, Tier
+from compilewatch.records import Request, TargetOutcome, Tier
 
 if TYPE_CHECKING:
     from compilewatch.worker.subject import Subject
@@ -31,6 +32,13 @@ class CompileTarget(Protocol):
         This differs from `missing` for a target that produces useful artifacts without a verdict.
         """
         return self.missing()
+
+    def prepare(self, request: Request, folder: Path) -> str | None:  # noqa: ARG002
+        """Make this process ready for a request, before its model is built.
+
+        `folder` is that of the request. Returns None, or what makes a verdict impossible here.
+        """
+        return None
 
     def run(self, subject: Subject) -> TargetOutcome:
         """Enter `Phase.COMPILE` (and later phases as needed), compile, and return the outcome.
